@@ -1,0 +1,1 @@
+"""Methods of the papers that Coterie implements: one paper, one file."""

@@ -1,0 +1,65 @@
+"""What methods share whose server knows the groups: FedAvg inside each group, and a place for those who missed it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.contract import Algorithm, Ask, Data, Local, Rows, Upload, client, least_loss
+from coterie.local import descend
+from coterie.params import Params, count, pick, unstack
+from coterie.task import Task
+
+
+class Grouped(NamedTuple):
+    centres: Params  # every leaf [K, ...]; K may grow
+    group: Tensor  # int64 [N], −1: not yet placed
+
+
+class WithinGroups(Local, Algorithm):
+    """Clients are sent only the centre of their group; a client without one is first asked which fits it best."""
+
+    @client
+    def train(self, task: Task, shared: Any, own: Any, private: Any, data: Data) -> tuple[Upload, Any]:
+        centre, member = own
+        w = descend(task, centre, data.batches(self), self)
+        return Upload({"model": w}, member * data.size, {}), private
+
+    @client
+    def place(self, task: Task, centres: Params, own: Any, private: Any, data: Data) -> tuple[Upload, Any]:
+        return Upload({}, {}, {"group": least_loss(task, unstack(centres), data.all)[0]}), private
+
+    def placed(self, state: Grouped, ask: Ask) -> tuple[Grouped, Tensor]:
+        """The state with every participant placed that could be, and those participants."""
+        lost = ask.participants[state.group[ask.participants] < 0]
+        if len(lost):
+            got = ask(self.place, lost, shared=state.centres)
+            state = state._replace(group=state.group.index_copy(0, got.ids, got.report["group"]))
+        return state, ask.participants[state.group[ask.participants] >= 0]
+
+    def within(self, state: Grouped, ask: Ask) -> Grouped:
+        """One round of FedAvg in every group."""
+        state, ids = self.placed(state, ask)
+        member = torch.eye(count(state.centres), dtype=next(iter(state.centres.values())).dtype)
+        own = Rows((state.centres, member), state.group[ids])
+        sums = ask(self.train, ids, own=own, near={"model": state.centres})
+        return state._replace(centres=sums.mean("model", empty=state.centres))
+
+    def use(self, state: Grouped) -> tuple[Any, Any]:
+        return state.centres, state.group
+
+    def model(self, task: Task, centres: Params, group: Tensor, private: Any, data: Data) -> Params:
+        """The group's centre; for a client without a group, the centre of least loss on its training data."""
+        j, _ = least_loss(task, unstack(centres), data.all)
+        return pick(centres, torch.where(group < 0, j, group))
+
+    def join(self, task: Task, centres: Params, data: Data) -> tuple[Tensor, Any]:
+        return least_loss(task, unstack(centres), data.all)[0], ()
+
+    def centres(self, state: Grouped) -> Params:
+        return state.centres
+
+    def groups(self, state: Grouped) -> Tensor:
+        return state.group

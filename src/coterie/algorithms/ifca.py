@@ -1,0 +1,241 @@
+"""IFCA: iterative federated clustering (Ghosh, Chung, Yin, Ramchandran, IEEE Trans. Inf. Theory 2022), Algorithm 2.
+
+    paper       here             shape
+    θ_j         centres          every leaf [K, ...]; [1, ...] for layers that all clusters share
+    F_i(θ_j)    losses           [K]
+    ĵ           cluster          int64
+    s_i         Upload.weight    [K], one-hot
+    M_t         ask.participants
+    γ, τ        lr, local_steps
+
+Ours, not the paper's:
+* A cluster that nobody chose keeps its model (the paper leaves 0/0 open).
+* The start. From random centres IFCA gets stuck with two groups in one cluster (docs/ifca.md counts how often), so
+  the default is `init="updates"`: in round 0 every participant trains one common model, reports a 256-number sketch
+  of its update, k-means++ groups the sketches, and the centres are the groups' mean models. "random" is the
+  paper's; "balanced" redraws until every cluster attracts clients, as the authors' CIFAR code does; `restarts`
+  tries several random starts for `trial` rounds each and keeps the one of least training loss.
+* Option I divides by the participants of the round (`divide="clients"`: by all clients, as printed).
+* Once no identity changed for `patience` rounds a client is sent only its own centre; every `recheck` rounds it is
+  sent all K again, for the paper does not say how a later drift would be noticed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import grad
+
+from coterie.clustering import kmeans, sketch
+from coterie.contract import Algorithm, Ask, Data, Local, Repeat, Rows, Sums, Upload, client, least_loss, setting
+from coterie.errors import CoterieError
+from coterie.local import descend
+from coterie.params import Params, axpy, dot, minus, norm, one_hot, pick, unstack
+from coterie.task import Batch, Task
+
+
+class Clusters(NamedTuple):
+    centres: Params
+    group: Tensor  # int64 [N] last identity, −1: never seen
+    still: Tensor  # rounds since an identity changed
+
+
+@dataclass(frozen=True, kw_only=True)
+class IFCA(Local, Algorithm):
+    """Each client picks the centre of least loss and trains it; each centre is the mean over those who picked it."""
+
+    name: ClassVar[str] = "ifca"
+    paper: ClassVar[str] = "Ghosh et al. 2022"
+
+    clusters: int = setting(..., "number of clusters K", least=1)
+    average: str = setting("models", "option II, or I: gradients", choices=("models", "gradients"))
+    init: str = setting("updates", "how the centres start", choices=("updates", "random", "balanced"))
+    restarts: int = setting(1, "random starts to try before one is kept", least=1)
+    trial: int = setting(3, "rounds that each restart is tried for", least=1)
+    share: tuple[str, ...] = setting((), "layers that all clusters share, such as 1 or conv1")
+    patience: int | None = setting(None, "rounds without a change before only the own centre is sent", least=1)
+    recheck: int = setting(10, "every so many rounds all centres are sent again", least=1)
+    resample: int = setting(0, "T: cut each client's rows into 2T parts, a fresh pair a round; 0: use all", least=0)
+    weighted: bool = setting(False, "average by the clients' numbers of rows")
+    divide: str = setting("participants", "what option I divides by", choices=("participants", "clients"))
+    l2_in_choice: bool = setting(False, "l2 counts in the loss that picks the cluster")
+    sketch_size: int = setting(256, "numbers in the sketch of an update (init=updates)", least=2)
+
+    # ------------------------------------------------------------------------------ Algorithm 2, one client
+    @client
+    def train(self, task: Task, centres: Params, own: Any, private: Any, data: Data, t: int) -> tuple[Upload, Any]:
+        j, losses = self.identity(task, centres, data, t)  # ĵ = argmin_j F_i(θ_j)
+        value = self.local_update(task, pick(centres, j), data, t)
+        report = {"cluster": j, "losses": losses.nan_to_num(torch.inf, torch.inf)}
+        return self.upload(value, one_hot(j, self.clusters, task.dtype), data, report), private  # s_i, θ̃_i or g_i
+
+    def identity(self, task: Task, centres: Params, data: Data, t: int = 0) -> tuple[Tensor, Tensor]:
+        batch = data.part(2 * t, 2 * self.resample) if self.resample else data.all
+        models = unstack(centres)
+        j, losses = least_loss(task, models, batch)
+        if self.l2_in_choice and self.l2:
+            losses = losses + self.l2 / 2 * torch.stack([dot(m, m) for m in models])
+            j = torch.where(j < 0, j, losses.nan_to_num(torch.inf).argmin())
+        return j, losses
+
+    def local_update(self, task: Task, w: Params, data: Data, t: int) -> Params:
+        """The gradient at w (option I), or w after τ local steps (option II)."""
+        if self.average == "gradients":
+            return grad(task.loss)(w, self.rows(data, t))
+        batches = Repeat(self.rows(data, t), self.local_steps) if self.resample else data.batches(self)
+        return descend(task, w, batches, self)
+
+    def rows(self, data: Data, t: int) -> Batch:
+        return data.part(2 * t + 1, 2 * self.resample) if self.resample else data.all
+
+    # ------------------------------------------------------------------------------ Algorithm 2, the centre machine
+    def start(self, task: Task, clients: int, seed: int) -> tuple[Clusters, Any]:
+        alike = self.init == "updates" and self.restarts == 1
+        centres = task.inits(seed, 1 if alike else self.clusters)
+        centres = {k: v.expand(self.clusters, *v.shape[1:]).clone() if alike else v for k, v in centres.items()}
+        return Clusters(self.tied(centres), torch.full((clients,), -1), torch.tensor(0)), ()
+
+    def round(self, state: Clusters, ask: Ask) -> Clusters:
+        settled = self.patience is not None and int(state.still) >= self.patience and ask.round % self.recheck != 0
+        known = (state.group[ask.participants] >= 0) & settled
+        asked = ask.participants[~known]
+        sums = ask(self.train, asked, shared=state.centres, static=self.turn(ask), near=self.sent(state.centres))
+        now = state.group.index_copy(0, sums.ids, sums.report["cluster"])
+        still = state.still + 1 if torch.equal(now, state.group) else torch.zeros_like(state.still)
+        if bool(known.any()):
+            sums = sums.plus(self.train_within(state.centres, ask.participants[known], state.group, ask))
+        return Clusters(self.averaged(state.centres, sums, len(state.group)), now, still)
+
+    def averaged(self, centres: Params, sums: Sums, clients: int) -> Params:
+        if self.average == "models":  # θ_j ← Σ s_ij θ̃_i / Σ s_ij
+            new = {**sums.mean("own", empty=centres), **sums.mean("all", empty=centres)}
+        else:  # θ_j ← θ_j − (γ/m) Σ_{i∈S_j} g_i
+            m = sums.mass["all"].sum().clamp(min=1) if self.divide == "participants" else clients
+            new = axpy(-self.lr / m, {**sums.totals["own"], **sums.totals["all"]}, centres)
+        return {k: new[k] for k in centres}
+
+    # ------------------------------------------------------------------------------ evaluation
+    def use(self, state: Clusters) -> tuple[Params, Any]:
+        return state.centres, ()
+
+    def model(self, task: Task, centres: Params, own: Any, private: Any, data: Data) -> Params:
+        j, _ = least_loss(task, unstack(centres), data.all)
+        return pick(centres, j)
+
+    def centres(self, state: Clusters) -> Params:
+        return state.centres
+
+    def groups(self, state: Clusters) -> Tensor:
+        return state.group
+
+    # ------------------------------------------------------------------------------ weight sharing (figure 2)
+    def shared_by_all(self, name: str) -> bool:
+        return any(name == s or name.startswith(f"{s}.") for s in self.share)
+
+    def tied(self, centres: Params) -> Params:
+        """Layers that all clusters share are kept and sent once."""
+        return {k: v[:1] if self.shared_by_all(k) else v for k, v in centres.items()}
+
+    def split(self, w: Params) -> dict[str, Params]:
+        return {
+            "own": {k: v for k, v in w.items() if not self.shared_by_all(k)},
+            "all": {k: v for k, v in w.items() if self.shared_by_all(k)},
+        }
+
+    def upload(self, w: Params, s: Tensor, data: Data, report: dict[str, Tensor]) -> Upload:
+        s = s * data.size if self.weighted else s
+        return Upload(self.split(w), {"own": s, "all": s.sum()[None]}, report)
+
+    def sent(self, centres: Params) -> dict[str, Params] | None:
+        return self.split(centres) if self.average == "models" else None
+
+    # ------------------------------------------------------------------------------ saving communication (section IV-C)
+    @client
+    def stay(self, task: Task, shared: Any, own: Any, private: Any, data: Data, t: int) -> tuple[Upload, Any]:
+        """Train the one centre that was sent."""
+        centre, s = own
+        return self.upload(self.local_update(task, centre, data, t), s, data, {}), private
+
+    def train_within(self, centres: Params, ids: Tensor, group: Tensor, ask: Ask, stream: str | None = None) -> Sums:
+        """One exchange in which each client is sent only the centre of its group."""
+        eye = torch.eye(self.clusters, dtype=next(iter(centres.values())).dtype)
+        own = Rows((centres, eye), group[ids])
+        sums: Sums = ask(self.stay, ids, own=own, static=self.turn(ask), stream=stream, near=self.sent(centres))
+        return sums
+
+    def turn(self, ask: Ask) -> dict[str, int]:
+        """Which pair of parts a round uses (`resample`)."""
+        return {"t": (ask.round - 1) % self.resample if self.resample else 0}
+
+    # ------------------------------------------------------------------------------ starts
+    def begin(self, state: Clusters, ask: Ask) -> Clusters:
+        if self.restarts > 1:
+            return self.best_of_restarts(state, ask)
+        if self.init == "updates" and self.clusters > 1:
+            return self.from_updates(state, ask)
+        return self.balanced(state, ask) if self.init == "balanced" else state
+
+    def from_updates(self, state: Clusters, ask: Ask) -> Clusters:
+        """Sketches of the first updates are clustered; then the same updates are averaged per group.
+
+        Both exchanges see the same randomness, so that what is averaged is what was clustered, and no model is kept.
+        """
+        seed = int(torch.randint(2**62, (), generator=ask.rng("sketch")))
+        got = ask(self.first_update, shared=pick(state.centres, 0), static={"seed": seed, **self.turn(ask)}, stream="start")
+        found = kmeans(got.report["sketch"], self.clusters, ask.rng("k-means"))
+        ask.note("start_sizes", found.labels.bincount(minlength=self.clusters))
+        group = state.group.index_copy(0, got.ids, found.labels)
+        sums = self.train_within(state.centres, got.ids, group, ask, stream="start")
+        return state._replace(centres=self.averaged(state.centres, sums, len(group)), group=group)
+
+    @client
+    def first_update(
+        self, task: Task, model: Params, own: Any, private: Any, data: Data, seed: int, t: int
+    ) -> tuple[Upload, Any]:
+        value = self.local_update(task, model, data, t)
+        short = sketch(value if self.average == "gradients" else minus(value, model), self.sketch_size, seed)
+        return Upload({}, {}, {"sketch": short / norm({"": short}).clamp(min=1e-12)}), private
+
+    def best_of_restarts(self, state: Clusters, ask: Ask) -> Clusters:
+        best, losses = state, []
+        for r in range(self.restarts):
+            centres = self.tied(ask.task.inits(ask.seed, self.clusters, start=r * self.clusters))
+            for _ in range(self.trial):
+                sums = ask(self.train, shared=centres, static=self.turn(ask), near=self.sent(centres))
+                centres = self.averaged(centres, sums, len(state.group))
+            losses.append(float(sums.report["losses"].min(1).values.mean()))
+            if losses[-1] <= min(losses):
+                best = state._replace(centres=centres, group=state.group.index_copy(0, sums.ids, sums.report["cluster"]))
+        ask.note("restart_losses", losses)
+        return best
+
+    def balanced(self, state: Clusters, ask: Ask, tries: int = 50) -> Clusters:
+        """Random centres, redrawn until each attracts 0.7/K of the clients (for K=2 the authors' 35 %), at best."""
+        best, most = state.centres, -1.0
+        for r in range(tries):
+            centres = self.tied(ask.task.inits(ask.seed, self.clusters, start=r * self.clusters))
+            picked = ask(self.choose, shared=centres).report["cluster"]
+            least = float(picked.bincount(minlength=self.clusters).min()) / max(len(picked), 1)
+            if least > most:
+                best, most = centres, least
+            if most >= 0.7 / self.clusters:
+                break
+        ask.note("start_draws", r + 1)
+        return state._replace(centres=best)
+
+    @client
+    def choose(self, task: Task, centres: Params, own: Any, private: Any, data: Data) -> tuple[Upload, Any]:
+        return Upload({}, {}, {"cluster": self.identity(task, centres, data)[0]}), private
+
+    # ------------------------------------------------------------------------------ settings
+    def check(self, task: Task, clients: int) -> None:
+        super().check(task, clients)
+        names = list(task.init(0))
+        for layer in self.share:
+            if not any(n == layer or n.startswith(f"{layer}.") for n in names):
+                raise CoterieError(f"share names the layer {layer!r}, which the model lacks; it has {', '.join(names)}.")
+        if self.resample and (self.batch is not None or self.local_epochs is not None):
+            raise CoterieError("resample cuts the rows itself and takes full-batch local_steps: leave batch and local_epochs.")

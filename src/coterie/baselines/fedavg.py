@@ -1,0 +1,65 @@
+"""FedAvg: federated averaging (McMahan, Moore, Ramage, Hampson, Agüera y Arcas, AISTATS 2017), Algorithm 1.
+
+    paper       here             shape
+    w           model            every leaf [1, ...]
+    n_k         Upload.weight    [1]
+    η           lr
+    E, B        local_epochs, batch
+
+Ours, not the paper's: `weighted=False` averages clients instead of samples, as IFCA does. `fedavg-ft` answers with
+the global model after some more local steps on the client's own training data: a row of its own in tables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from coterie.contract import Algorithm, Ask, Data, Local, Repeat, Upload, client, setting
+from coterie.local import descend
+from coterie.params import Params, pick
+from coterie.task import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvg(Local, Algorithm):
+    """One global model: local steps on every client, then the mean of their models."""
+
+    name: ClassVar[str] = "fedavg"
+    paper: ClassVar[str] = "McMahan et al. 2017"
+
+    weighted: bool = setting(True, "average by the clients' numbers of rows, n_k")
+
+    def start(self, task: Task, clients: int, seed: int) -> tuple[Params, Any]:
+        return task.inits(seed, 1), ()
+
+    @client
+    def train(self, task: Task, model: Params, own: Any, private: Any, data: Data) -> tuple[Upload, Any]:
+        w = descend(task, pick(model, 0), data.batches(self), self)
+        return Upload({"model": w}, self.weight(data), {}), private
+
+    def weight(self, data: Data) -> Tensor:
+        return data.size[None] if self.weighted else torch.ones_like(data.size)[None]
+
+    def round(self, model: Params, ask: Ask) -> Params:
+        sums = ask(self.train, shared=model, near={"model": model})
+        mean: Params = sums.mean("model", empty=model)  # Σ (n_k/n) w_k
+        return mean
+
+    def model(self, task: Task, shared: Params, own: Any, private: Any, data: Data) -> Params:
+        return pick(shared, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTuned(FedAvg):
+    """FedAvg, then each client takes some more steps on its own rows."""
+
+    name: ClassVar[str] = "fedavg-ft"
+
+    finetune: int = setting(10, "full-batch steps on the client's own training rows", least=1)
+
+    def model(self, task: Task, shared: Params, own: Any, private: Any, data: Data) -> Params:
+        return descend(task, pick(shared, 0), Repeat(data.all, self.finetune), self)

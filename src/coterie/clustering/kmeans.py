@@ -1,0 +1,59 @@
+"""k-means++ on uploads."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.params import Params, as_column, count, one_hot
+
+
+class Clusters(NamedTuple):
+    labels: Tensor  # int64 [N]
+    centres: Tensor  # [K, d] float64
+    cost: float  # Σ squared distances to the nearest centre, over the points that were clustered
+    iterations: int
+
+
+def kmeans(points: Tensor, k: int, rng: torch.Generator, init: Tensor | None = None, most: int = 1000) -> Clusters:
+    """k-means++ seeds and Lloyd's steps, best of 10 starts; or Lloyd's from `init` [K, d].
+
+    With more than `most` points a sample of them is clustered and the rest join the nearest centre.
+    """
+    from sklearn.cluster import KMeans
+    from threadpoolctl import threadpool_limits
+
+    x = points.detach().cpu().double()
+    k = min(k, len(x))
+    some = x if len(x) <= most else x[torch.randperm(len(x), generator=rng)[:most].sort().values]
+    seed = int(torch.randint(2**31 - 1, (), generator=rng))
+    start = "k-means++" if init is None else init.detach().cpu().double().numpy()
+    with threadpool_limits(1):
+        fit = KMeans(k, init=start, n_init=10 if init is None else 1, random_state=seed).fit(some.numpy())
+    centres = torch.from_numpy(fit.cluster_centers_)
+    labels = torch.from_numpy(fit.labels_).long() if some is x else torch.cdist(x, centres).argmin(1)
+    return Clusters(labels, centres, float(fit.inertia_), int(fit.n_iter_))
+
+
+def coordinates(points: Tensor) -> Tensor:
+    """[N, ≤ N] points with the same distances: N vectors longer than N, exactly, through their Gram matrix."""
+    x = points.detach().cpu().double()
+    if x.shape[1] <= len(x):
+        return x
+    x = x - x.mean(0)
+    values, vectors = torch.linalg.eigh(x @ x.T)
+    return vectors * values.clamp(min=0).sqrt()
+
+
+def group_mean(stacked: Params, labels: Tensor, weight: Tensor, empty: Params) -> Params:
+    """Weighted mean of stacked uploads per label; a label that nobody has keeps `empty`."""
+    share = one_hot(labels, count(empty), weight.dtype) * weight[:, None]
+    mass = share.sum(0)
+
+    def one(v: Tensor, old: Tensor) -> Tensor:
+        m = as_column(mass, v).to(v.dtype)
+        return torch.where(m > 0, torch.einsum("ik,i...->k...", share.to(v.dtype), v) / torch.where(m > 0, m, 1), old)
+
+    return {n: one(v, empty[n]) for n, v in stacked.items()}

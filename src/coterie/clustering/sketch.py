@@ -1,0 +1,22 @@
+"""A short vector in place of a long one, where only distances matter."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from coterie.params import Params
+from coterie.randomness import scramble
+
+
+def sketch(update: Params, bins: int, seed: int) -> Tensor:
+    """[bins] random signs, then sums by position mod `bins`: O(d), no matrix.
+
+    Inner products of sketches are those of the models in the mean. The seed is the server's, so that all clients
+    use the same signs.
+    """
+    v = torch.cat([x.flatten() for x in update.values()])
+    at = torch.arange(len(v), device=v.device)
+    sign = ((scramble(at + seed) & 1) * 2 - 1).to(v.dtype)
+    padded = torch.nn.functional.pad(v * sign, (0, -len(v) % bins))
+    return padded.view(-1, bins).sum(0)

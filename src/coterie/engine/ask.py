@@ -1,0 +1,150 @@
+"""One exchange, whatever the engine: who is asked, with what randomness, whose answer counts, what it cost."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from coterie import randomness
+from coterie.contract import Algorithm, Stack, Sums
+from coterie.engine.call import Call, DryRun, path_of
+from coterie.engine.evaluate import Evaluation
+from coterie.engine.fold import Fold, Part
+from coterie.errors import CoterieError, Diverged
+from coterie.params import Params, nbytes
+from coterie.task import Batch, Task
+
+log = logging.getLogger("coterie")
+
+
+class Engine(Protocol):
+    """Where clients run. A new engine is one `map`."""
+
+    name: str
+
+    @property
+    def example(self) -> Batch: ...
+    def enroll(self, method: Algorithm, welcome: Any, ids: Tensor, homes: Tensor) -> None: ...
+    def map(self, call: Call, fold: Fold) -> Part: ...
+    def snapshot(self) -> Any: ...
+    def restore(self, private: Any) -> None: ...
+
+
+@dataclass
+class Exchanges:
+    """The `ask` of one round."""
+
+    root: Evaluation  # with the method as it is in this round
+    engine: Engine
+    dry: DryRun
+    names: tuple[str, ...]
+    homes: Tensor
+    seed: int
+    round: int
+    everyone: Tensor
+    participants: Tensor
+    dropout: float = 0.0
+    screen: float | None = 10.0
+    medians: dict[str, float] = field(default_factory=dict)  # of the last accepted moves; lives as long as the run
+    refused: list[int] = field(default_factory=list)
+    notes: dict[str, Any] = field(default_factory=dict)
+    bytes_down: int = 0
+    bytes_up: int = 0
+    exchange: int = 0
+    tags: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def task(self) -> Task:
+        return self.dry.task
+
+    def rng(self, tag: str) -> torch.Generator:
+        """A generator for the server's draws, a function of seed, round and tag; each call gives another."""
+        self.tags[tag] += 1
+        return randomness.generator(self.seed, self.round, tag, self.tags[tag])
+
+    def note(self, name: str, value: Any) -> None:
+        self.notes[name] = value.tolist() if isinstance(value, Tensor) else value
+
+    def __call__(
+        self,
+        fn: Callable[..., Any],
+        clients: Tensor | None = None,
+        shared: Any = (),
+        own: Any = (),
+        static: dict[str, Any] | None = None,
+        reduce: Literal["sum", "stack"] = "sum",
+        stream: str | None = None,
+        near: dict[str, Params] | None = None,
+        exam: str | None = None,
+    ) -> Sums | Stack:
+        ids = self.participants if clients is None else clients
+        self.exchange += 1
+        home = self.homes[ids]
+        keys = randomness.keys(home, self.round, self.exchange if stream is None else stream)
+        call = Call(
+            fn, self._path(fn), ids, shared, own, static or {}, keys, home, (self.round, self.exchange), exam, exam is None
+        )  # fmt: skip
+        like = self.dry(call)
+        fold = Fold(reduce, like, near or {}, self._limits(call, like))
+        seats = self._present(home)
+        part = self.engine.map(call.only(seats), fold) if len(seats) else fold.nothing()
+        self._account(call, part, seats, like)
+
+        mine = part.accepted
+        order = mine.argsort()
+        whole = tree_map(lambda *v: torch.cat(v)[order], *part.kept)
+        who = ids[seats[mine[order]]]
+        if reduce == "stack":
+            return Stack(whole.values, whole.weight, whole.report, who)
+        assert part.totals is not None
+        return Sums(part.totals, part.mass, whole.report, who)
+
+    def _path(self, fn: Callable[..., Any]) -> str:
+        path = path_of(self.root, fn.__self__) if getattr(fn, "runs_on_client", False) else None  # type: ignore[attr-defined]
+        if path is None:
+            raise CoterieError(f"{fn.__qualname__} cannot be asked for: mark it @client, on the method or a field of it.")
+        return path
+
+    def _present(self, home: Tensor) -> Tensor:
+        """Positions of those who will answer: simulated dropouts, drawn per exchange."""
+        if not self.dropout:
+            return torch.arange(len(home))
+        chance = randomness.uniform(randomness.keys(home, self.round, f"dropout {self.exchange}"))
+        return (chance >= self.dropout).nonzero()[:, 0]
+
+    # ---- screening
+    def _limits(self, call: Call, like: Any) -> dict[str, float]:
+        if self.screen is None:
+            return {}
+        known = {n: self.medians.get(_label(call, n), 0.0) for n in like.values}
+        return {n: self.screen * m for n, m in known.items() if m > 0}
+
+    def _account(self, call: Call, part: Part, seats: Tensor, like: Any) -> None:
+        self.bytes_down += call.bytes_down * len(call.ids)
+        self.bytes_up += nbytes(like) * len(seats)
+        for n in like.values:
+            moved = torch.cat([m[n] for m in part.moved])
+            if len(moved):
+                self.medians[_label(call, n)] = float(moved.median())
+        for at, why in part.refused:
+            i = int(call.ids[seats[at]])
+            self.refused.append(i)
+            log.warning("round %d: refused %s in %s(): %s.", self.round, self.names[i], call.name, why)
+        most = 2 * len(seats) >= len(self.participants)
+        if most and 2 * len(part.refused) > len(seats):
+            raise Diverged(
+                f"round {self.round}: {len(part.refused)} of {len(seats)} uploads of {call.name}() were refused "
+                f"({part.refused[0][1]}): training diverged; use a smaller lr "
+                f"(now {getattr(call.fn.__self__, 'lr', 'not set')})."  # type: ignore[attr-defined]
+            )
+
+
+def _label(call: Call, value: str) -> str:
+    return f"{call.path}.{call.name}.{value}{sorted(call.static.items()) or ''}"

@@ -1,0 +1,41 @@
+"""One client after another, unpadded: the definition of correctness."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from coterie.contract import Algorithm, Data
+from coterie.engine.call import Call
+from coterie.engine.fold import Fold, Part
+from coterie.engine.memory import Memory
+from coterie.task import Task
+
+
+def one_by_one(memory: Memory, task: Task, call: Call, fold: Fold, seats: Tensor) -> Part:
+    """The clients at these positions of the call, each on its own."""
+
+    def answer(at: Tensor) -> Part:
+        private, data = memory.row(call, int(at))
+        up, after = call.fn(task, call.shared, call.own_rows(at), private, data, **call.static)
+        part = fold.digest(at[None], tree_map(lambda v: v[None], up))
+        if call.keeps and len(part.accepted):
+            memory.keep(call.ids[at][None], tree_map(lambda v: v[None], after))
+        return part
+
+    return fold.all(answer(at) for at in seats)
+
+
+class Loop(Memory):
+    name = "loop"
+
+    def enroll(self, method: Algorithm, welcome: Any, ids: Tensor, homes: Tensor) -> None:
+        for i, home in zip(ids, homes):
+            data = Data(self._whole("train", int(i)), home, home)
+            self.keep(i[None], tree_map(lambda v: v[None], method.enroll(self.task, welcome, data)), len(self.parts["train"].sizes))
+
+    def map(self, call: Call, fold: Fold) -> Part:
+        return one_by_one(self, self.task, call, fold, torch.arange(len(call.ids)))

@@ -1,0 +1,120 @@
+"""Maths on models. A model is a dict of tensors; K models are stacked: every leaf has a leading axis K.
+
+A stacked leaf whose leading axis is 1 is shared by all K models (weight sharing): it is sent and kept once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+Params = dict[str, Tensor]
+
+
+def axpy(a: float | Tensor, x: Params, y: Params) -> Params:
+    """y + a·x"""
+    return {k: y[k] + a * x[k] for k in y}
+
+
+def minus(x: Params, y: Params) -> Params:
+    """x − y"""
+    return {k: x[k] - y[k] for k in x}
+
+
+def mix(a: float | Tensor, x: Params, y: Params) -> Params:
+    """(1 − a)·x + a·y"""
+    return {k: x[k] + a * (y[k] - x[k]) for k in x}
+
+
+def scale(a: float | Tensor, x: Params) -> Params:
+    """a·x"""
+    return {k: a * v for k, v in x.items()}
+
+
+def dot(x: Params, y: Params) -> Tensor:
+    """⟨x, y⟩"""
+    return torch.stack([(x[k] * y[k]).sum() for k in x]).sum()
+
+
+def norm(x: Params) -> Tensor:
+    """‖x‖"""
+    return dot(x, x).sqrt()
+
+
+def zeros(x: Params) -> Params:
+    return {k: torch.zeros_like(v) for k, v in x.items()}
+
+
+def where(condition: Tensor, a: Any, b: Any) -> Any:
+    """`a` where the condition holds, else `b`, through any nest of tensors."""
+    return tree_map(lambda x, y: torch.where(condition, x, y) if isinstance(x, Tensor) else x, a, b)
+
+
+# ---------------------------------------------------------------------------------------------- stacked models
+def count(stacked: Params) -> int:
+    """K"""
+    return max(len(v) for v in stacked.values())
+
+
+def pick(stacked: Params, j: int | Tensor) -> Params:
+    """Model j."""
+    return {k: v[j] if len(v) > 1 else v[0] for k, v in stacked.items()}
+
+
+def pick_rows(stacked: Params, index: Tensor) -> Params:
+    """Models index[0], index[1], …, stacked."""
+    return {k: v[index] if len(v) > 1 else v.expand(len(index), *v.shape[1:]) for k, v in stacked.items()}
+
+
+def unstack(stacked: Params) -> list[Params]:
+    return [pick(stacked, j) for j in range(count(stacked))]
+
+
+def stack(models: Sequence[Params]) -> Params:
+    return {k: torch.stack([m[k] for m in models]) for k in models[0]}
+
+
+def repeated(model: Params, k: int) -> Params:
+    """K copies of one model, stacked."""
+    return {n: v.expand(k, *v.shape).clone() for n, v in model.items()}
+
+
+def flatten(stacked: Params) -> Tensor:
+    """[K, d]: each model as one vector."""
+    return torch.cat([v.flatten(1) for v in stacked.values()], 1)
+
+
+def unflatten(rows: Tensor, like: Params) -> Params:
+    """[K, d] back into K stacked models, each shaped as the one model `like`."""
+    pieces = rows.split([v.numel() for v in like.values()], 1)
+    return {n: p.reshape(len(rows), *v.shape).to(v.dtype) for (n, v), p in zip(like.items(), pieces)}
+
+
+def as_column(weights: Tensor, like: Tensor) -> Tensor:
+    """[K] shaped to multiply a stacked leaf [K, ...]."""
+    return weights.view(-1, *[1] * (like.dim() - 1))
+
+
+# ---------------------------------------------------------------------------------------------- choices
+def argmin_finite(losses: Tensor) -> Tensor:
+    """Index of the least finite loss on the last axis, the lowest index among equals; −1 if none is finite.
+
+    `torch.argmin` returns the index of a NaN, so that one diverged centre would attract every client.
+    """
+    finite = losses.isfinite()
+    return torch.where(finite.any(-1), torch.where(finite, losses, torch.inf).argmin(-1), -1)
+
+
+def one_hot(j: Tensor, k: int, dtype: torch.dtype) -> Tensor:
+    """[..., k]; a choice of −1 (nothing was finite) is a row of NaN, so that the upload is refused."""
+    hot = (j[..., None] == torch.arange(k, device=j.device)).to(dtype)
+    return torch.where((j < 0)[..., None], torch.nan, hot)
+
+
+def nbytes(tree: Any) -> int:
+    """Bytes of all tensors in a nest."""
+    return sum(v.numel() * v.element_size() for v in tree_leaves(tree) if isinstance(v, Tensor))
