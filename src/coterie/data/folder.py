@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,13 +50,15 @@ def read_csv(file: Path) -> pd.DataFrame:
     import pandas as pd
 
     try:
-        frame = pd.read_csv(file)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            frame = pd.read_csv(file, index_col=False)
     except pd.errors.EmptyDataError:
         raise CoterieError(f"the file {file} is empty: give it a header and rows, or remove it.") from None
+    except pd.errors.ParserWarning:
+        raise CoterieError(f"the file {file} has rows with more values than its header has names: mend it.") from None
     except (pd.errors.ParserError, UnicodeDecodeError, OSError) as why:
-        raise CoterieError(f"the file {file} cannot be read as CSV: {str(why).strip()}.") from None
-    if not isinstance(frame.index, pd.RangeIndex):
-        raise CoterieError(f"the file {file} has rows with more values than its header has names: add the names.")
+        raise CoterieError(f"the file {file} cannot be read as CSV: {' '.join(str(why).split())}: mend it.") from None
     if frame.empty:
         raise CoterieError(f"the file {file} is empty below its header: give it rows, or remove it.")
     return frame

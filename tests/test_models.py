@@ -1,0 +1,98 @@
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, vmap
+
+from coterie import models
+from coterie.data import Federation, from_memory
+from coterie.errors import CoterieError
+
+
+def fed_of(*shape: int, kind="classification", dtype=torch.float32) -> Federation:
+    x = torch.rand(8, *shape, generator=torch.Generator().manual_seed(0)).mul(9).to(dtype)
+    y = torch.arange(8) % 4
+    return from_memory([(x, y.float() if kind == "regression" else y)], test_share=0)
+
+
+TABLE, GREY, COLOUR = fed_of(5), fed_of(8, 8), fed_of(3, 12, 10)
+TARGETS = fed_of(5, kind="regression")
+
+
+def shapes(module: nn.Module) -> list[tuple[int, ...]]:
+    return [tuple(p.shape) for p in module.parameters()]
+
+
+@pytest.mark.parametrize(
+    "name, fed, expected",
+    [
+        ("linear", TARGETS, [(1, 5), (1,)]),
+        ("linear:nobias", TARGETS, [(1, 5)]),
+        ("linear", TABLE, [(4, 5), (4,)]),
+        ("softmax", GREY, [(4, 64), (4,)]),
+        ("mlp", GREY, [(200, 64), (200,), (4, 200), (4,)]),
+        ("mlp:7", TARGETS, [(7, 5), (7,), (1, 7), (1,)]),
+        ("mlp:16,8", TABLE, [(16, 5), (16,), (8, 16), (8,), (4, 8), (4,)]),
+        ("cnn", GREY, [(32, 1, 5, 5), (32,), (64, 32, 5, 5), (64,), (512, 256), (512,), (4, 512), (4,)]),
+        ("cnn", COLOUR, [(32, 3, 5, 5), (32,), (64, 32, 5, 5), (64,), (512, 384), (512,), (4, 512), (4,)]),
+    ],
+)
+def test_parameters_and_outputs(name: str, fed: Federation, expected: list[tuple[int, ...]]) -> None:
+    factory = models.build(name, fed)
+    module = factory()
+    assert isinstance(module, nn.Sequential) and shapes(module) == expected
+    outputs = module(fed.train.x)
+    assert outputs.shape == (8, fed.classes or 1) and outputs.isfinite().all()
+    assert factory() is not module
+
+
+def test_layers_stand_in_order() -> None:
+    assert [type(part).__name__ for part in models.build("mlp:6,4", TABLE)()] == [
+        "Flatten", "Linear", "ReLU", "Linear", "ReLU", "Linear",
+    ]  # fmt: skip
+
+
+def test_factories_follow_the_seed_and_can_be_pickled() -> None:
+    factory = pickle.loads(pickle.dumps(models.build("cnn", GREY)))
+    torch.manual_seed(3)
+    one = factory()
+    torch.manual_seed(3)
+    assert all(a.equal(b) for a, b in zip(one.parameters(), factory().parameters()))
+
+
+@pytest.mark.parametrize("name, fed", [("mlp", GREY), ("cnn", GREY), ("cnn", COLOUR), ("linear", TARGETS)])
+def test_many_clients_at_once(name: str, fed: Federation) -> None:
+    many = [models.build(name, fed)() for _ in range(3)]
+    stacked = {key: torch.stack([m.state_dict()[key] for m in many]) for key in many[0].state_dict()}
+    x = fed.train.x[:6].unflatten(0, (3, 2))
+    together = vmap(lambda params, rows: functional_call(many[0], params, (rows,)))(stacked, x)
+    apart = torch.stack([m(rows) for m, rows in zip(many, x)])
+    assert torch.allclose(together, apart, atol=1e-5)
+
+
+def test_default_and_list() -> None:
+    assert models.default(TARGETS) == "linear" and models.default(GREY) == "mlp"
+    assert set(models.models()) == {"linear", "softmax", "mlp", "cnn"} and all(models.models().values())
+
+
+@pytest.mark.parametrize(
+    "name, fed, words",
+    [
+        ("mpl", GREY, ["'mpl'", "'mlp'"]),
+        ("cnn", TABLE, ["cnn", "images", "(5,)", "mlp"]),
+        ("cnn", fed_of(2, 8, 8), ["cnn", "1 or 3 channels", "(2, 8, 8)"]),
+        ("cnn", fed_of(3, 3), ["4×4", "(3, 3)"]),
+        ("cnn:3", GREY, ["cnn", "no options"]),
+        ("softmax:3", GREY, ["softmax", "no options"]),
+        ("softmax", TARGETS, ["softmax", "regression", "linear"]),
+        ("linear:bias", TARGETS, ["'bias'", "'nobias'"]),
+        ("mlp:12,x", GREY, ["'12,x'", "mlp:128"]),
+        ("mlp:0", GREY, ["'0'"]),
+        ("mlp", fed_of(5, dtype=torch.int64), ["floats", "whole numbers"]),
+    ],
+)
+def test_errors(name: str, fed: Federation, words: list[str]) -> None:
+    with pytest.raises(CoterieError) as error:
+        models.build(name, fed)
+    assert all(word in str(error.value) for word in words), error.value
