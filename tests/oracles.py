@@ -14,9 +14,12 @@ import torch
 from torch import nn
 
 import coterie as ct
+from coterie import randomness
+from coterie.contract import Data
 from coterie.data import Federation
 from coterie.engine.rounds import Run
 from coterie.result import prepare
+from coterie.task import Batch
 
 Model = dict[str, np.ndarray]
 Rows = tuple[np.ndarray, np.ndarray]
@@ -88,7 +91,8 @@ def rows(fed: Federation) -> list[Rows]:
     return [(x.double().numpy(), y.numpy() if fed.classes else y.double().numpy()) for x, y in pairs]
 
 
-NAMES = ("maple", "cedar", "yew", "ash", "pine", "birch", "oak", "elm", "fir", "lime")  # not in the order of the alphabet
+# not in the order of the alphabet, in which clients are asked
+NAMES = ("maple", "cedar", "yew", "ash", "pine", "birch", "oak", "elm", "fir", "lime")
 
 
 def lines(clients: int = 7, groups: int = 2, dim: int = 3, seed: int = 0, bias: bool = True) -> Problem:
@@ -160,3 +164,38 @@ def near(a: Model, b: Model, tolerance: float = 1e-9) -> None:
 def apart(a: Model, b: Model, least: float = 1e-6) -> bool:
     """Whether two models differ visibly."""
     return max(float(np.abs(a[k] - b[k]).max()) for k in a) > least
+
+
+# ---------------------------------------------------------------------------------------------- hand-solved cases
+def line(w: float) -> nn.Module:
+    """One number w, without intercept: the model's output is x·w."""
+    module = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(module.weight, w)
+    return module
+
+
+def doubled(fed: Federation) -> Federation:
+    """Every client a second time, under another name."""
+    parts = [fed.train.client(i) for i in range(fed.total)]
+    return federation(parts * 2, names=[*fed.names, *(f"{n} again" for n in fed.names)], labels=fed.labels)
+
+
+def mini_batches(run: Run, r: int, i: int) -> list[Rows]:
+    """The rows of client i's batches in the first exchange of round r, as the library orders them."""
+    x, y = (v.double() if v.is_floating_point() else v for v in run.fed.train.client(i))
+    key = randomness.keys(run.homes[i], r, 1)
+    data = Data(Batch.of(x, y, torch.float64), key, run.homes[i])
+    return [(b.x.numpy(), b.y.numpy()) for b in data.batches(run.method)]
+
+
+def measured(clients: int = 4, unseen: int = 0, seed: int = 3) -> Federation:
+    """Linear regressions without groups, whose test rows are not their training rows."""
+    rng = np.random.default_rng(seed)
+    draw = lambda n: [(rng.normal(size=(n, 3)), rng.normal(size=n)) for _ in range(clients)]
+    return federation(draw(4), test=draw(6), names=NAMES[:clients], unseen=unseen)
+
+
+def loss_on_test(w: Model, fed: Federation, i: int) -> float:
+    """The mean squared error on client i's test rows."""
+    x, y = fed.test.client(i)
+    return squared(w, x.double().numpy(), y.double().numpy())[0]

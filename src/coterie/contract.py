@@ -12,7 +12,7 @@ What crosses is named tensors only: dicts, tuples and NamedTuples of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_map
 from coterie.errors import CoterieError
 from coterie.params import Params, argmin_finite, as_column
 from coterie.randomness import scramble
+from coterie.settings import setting as setting
 from coterie.task import Batch, Task
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -176,14 +177,6 @@ class Data(NamedTuple):
 
 
 # ---------------------------------------------------------------------------------------------- hyper-parameters
-def setting(default: Any, help: str, **limits: Any) -> Any:
-    """A field of a method: its default, one line on its meaning, and what values it takes.
-
-    limits: above, least, below, most (numbers), choices (a tuple). `default=...` means that it must be given.
-    """
-    return field(default=MISSING if default is ... else default, metadata={"help": help, **limits})
-
-
 @dataclass(frozen=True, kw_only=True)
 class Local:
     """How a client trains: the one block of fields that all local trainers share."""

@@ -55,7 +55,9 @@ def scores(values: np.ndarray, rows: np.ndarray, higher_is_better: bool) -> Scor
         return Scores(math.nan, math.nan, math.nan, math.nan)
     ordered = np.sort(v) if higher_is_better else np.sort(v)[::-1]
     tenth = ordered[: max(1, len(v) // 10)]
-    return Scores(float((v * w).sum() / w.sum()), float(v.mean()), float(v.std()), float(tenth.mean()))
+    with np.errstate(invalid="ignore"):  # an infinite loss has no spread
+        std = float(v.std())
+    return Scores(float((v * w).sum() / w.sum()), float(v.mean()), std, float(tenth.mean()))
 
 
 def summary(kind: Kind, report: dict[str, Tensor], prefix: str = "") -> Row:

@@ -16,7 +16,8 @@ from coterie import models, registry
 from coterie.contract import Algorithm
 from coterie.data import Federation, load
 from coterie.engine.checkpoint import RunFolder
-from coterie.engine.rounds import Options, Run, model_fingerprint
+from coterie.engine.options import Options
+from coterie.engine.rounds import Run, model_fingerprint
 from coterie.engine.vectorised import Plan, plan
 from coterie.errors import CoterieError
 from coterie.metrics import HIGHER_IS_BETTER, Row, Scores, scores

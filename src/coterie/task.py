@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -60,7 +61,7 @@ class Task:
         """
         self.kind, self.classes, self.dtype, self.device = kind, classes, dtype, torch.device(device)
         self.factory = None if isinstance(model, nn.Module) else model
-        self.module = self._made(model if isinstance(model, nn.Module) else model())
+        self.module = self._made(copy.deepcopy(model) if isinstance(model, nn.Module) else model())
         refuse_layers(self.module)
         if not any(True for _ in self.module.parameters()):
             raise CoterieError("the model has no parameters: nothing could be trained.")
@@ -95,7 +96,13 @@ class Task:
                 f"{k} separate random starts need a model factory: give a function that returns a new module "
                 "(model=lambda: Net()), not one module, or start from one common model (init='updates')."
             )
-        return stack([self.init(seed, start + j) for j in range(k)])
+        found = stack([self.init(seed, start + j) for j in range(k)])
+        if k > 1 and all(torch.equal(v[0], v[1]) for v in found.values()):
+            raise CoterieError(
+                "the model factory gave equal weights twice, and centres that start equal stay so: let it build a new "
+                "module with random weights at each call (model=lambda: Net())."
+            )
+        return found
 
     # ---- losses
     def outputs(self, params: Params, x: Tensor) -> Tensor:
@@ -123,10 +130,16 @@ class Task:
     def loss_after_first(self, z: Tensor, rest: Params, batch: Batch) -> Tensor:
         """The loss, given the first layer's outputs z [n, hidden] instead of its parameters."""
         assert self.first is not None
-        layer = self.module.get_submodule(self.first.layer)
+        with self._given(self.first, z):
+            return self.loss(rest, batch)
+
+    @contextmanager
+    def _given(self, first: First, z: Tensor) -> Iterator[None]:
+        """Within it the first layer gives z."""
+        layer = self.module.get_submodule(first.layer)
         layer.forward = lambda _: z
         try:
-            return self.loss(rest, batch)
+            yield
         finally:
             del layer.forward  # the class's own again
 
@@ -157,32 +170,35 @@ class Task:
         """The linear layer that is applied once, to the flattened rows themselves, if there is one.
 
         Tried on random rows rather than guessed from the module's structure: it may begin with a flatten, or be
-        any module whose forward does.
+        any module whose forward does. The rows are wide and of both signs, so that a ReLU or a clamp before the layer
+        shows.
         """
         if not example.is_floating_point():
             return None
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            x = torch.rand(2, *example.shape[1:], dtype=self.dtype).to(self.device)
+            x = 1000 * torch.randn(2, *example.shape[1:], dtype=self.dtype).to(self.device)
         flat, seen, handles = x.flatten(1), [], []
         for name, layer in self.module.named_modules():
-            if type(layer) is nn.Linear:
+            if type(layer) is nn.Linear and "weight" in dict(layer.named_parameters()):
                 note = lambda _, args, name=name: seen.append((name, args[0]))
                 handles.append(layer.register_forward_pre_hook(note))
         try:
             with torch.no_grad():
-                self.module(x)
+                out = self.module(x)
         finally:
             for h in handles:
                 h.remove()
         called = [name for name, _ in seen]
-        owned = {id(p): n for n, p in self.module.named_parameters(remove_duplicate=False)}
-        shared = len(owned) != len(list(self.module.named_parameters(remove_duplicate=False)))
         for name, given in seen:
-            if given.shape == flat.shape and torch.equal(given, flat) and called.count(name) == 1 and not shared:
-                layer = self.module.get_submodule(name)
-                dot = f"{name}." if name else ""
-                return First(name, f"{dot}weight", f"{dot}bias" if layer.bias is not None else None)
+            dot, layer = f"{name}." if name else "", self.module.get_submodule(name)
+            first = First(name, f"{dot}weight", f"{dot}bias" if layer.bias is not None else None)
+            if given.shape == flat.shape and torch.equal(given, flat) and called.count(name) == 1:
+                nowhere = {k: torch.full_like(self.module.get_parameter(k), torch.nan) for k in first[1:] if k}
+                with torch.no_grad(), self._given(first, layer(given)):
+                    same = torch.equal(functional_call(self.module, nowhere, (x,)), out)
+                if same:  # its parameters are used nowhere else
+                    return first
         return None
 
 

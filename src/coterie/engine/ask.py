@@ -83,13 +83,15 @@ class Exchanges:
         stream: str | None = None,
         near: dict[str, Params] | None = None,
         exam: str | None = None,
+        enrolled: bool = True,
     ) -> Sums | Stack:
         ids = self.participants if clients is None else clients
         self.exchange += 1
         home = self.homes[ids]
         keys = randomness.keys(home, self.round, self.exchange if stream is None else stream)
         call = Call(
-            fn, self._path(fn), ids, shared, own, static or {}, keys, home, (self.round, self.exchange), exam, exam is None
+            fn, self._path(fn), ids, shared, own, static or {}, keys, home, (self.round, self.exchange), exam,
+            keeps=exam is None, enrolled=enrolled,
         )  # fmt: skip
         like = self.dry(call)
         fold = Fold(reduce, like, near or {}, self._limits(call, like))

@@ -44,6 +44,7 @@ class Call:
     version: tuple[int, int]  # (round, exchange)
     exam: str | None = None  # "test" or "valid": the part to measure on; only evaluations have one
     keeps: bool = True  # whether new private states count
+    enrolled: bool = True  # newcomers have no private state
 
     @property
     def name(self) -> str:
@@ -66,7 +67,7 @@ class Call:
         own = tree_map(pick, self.own, is_leaf=is_rows)
         return Call(
             self.fn, self.path, self.ids[at], self.shared, own, self.static, self.keys[at], self.homes[at],
-            self.version, self.exam, self.keeps,
+            self.version, self.exam, self.keeps, self.enrolled,
         )  # fmt: skip
 
     @property
@@ -120,7 +121,7 @@ class DryRun:
         row = Data(tree_map(lambda v: v[None], self.example), zero, zero)
         data = row if call.exam is None else Exam(row, row.all)
         own = tree_map(lambda v: v.new_zeros(1, *v.shape[1:]), own)
-        private = tree_map(lambda v: v.new_zeros(1, *v.shape), self.private)
+        private = tree_map(lambda v: v.new_zeros(1, *v.shape), self.private) if call.enrolled else ()
         one = lambda shared, *rows: call.fn(self.task, shared, *rows, **call.static)
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         shared, *rows = tree_map(mode.from_tensor, (call.shared, own, private, data))

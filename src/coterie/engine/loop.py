@@ -35,7 +35,7 @@ class Loop(Memory):
     def enroll(self, method: Algorithm, welcome: Any, ids: Tensor, homes: Tensor) -> None:
         for i, home in zip(ids, homes):
             data = Data(self._whole("train", int(i)), home, home)
-            self.keep(i[None], tree_map(lambda v: v[None], method.enroll(self.task, welcome, data)), len(self.parts["train"].sizes))
+            self.keep(i[None], tree_map(lambda v: v[None], method.enroll(self.task, welcome, data)))
 
     def map(self, call: Call, fold: Fold) -> Part:
         return one_by_one(self, self.task, call, fold, torch.arange(len(call.ids)))

@@ -34,7 +34,7 @@ def gather(part: Ragged, starts: Tensor, ids: Tensor, dtype: torch.dtype) -> Bat
 
 
 class Memory:
-    """Rows and private states of all clients; the private states as one table per leaf, a row per client."""
+    """Rows of all clients, and the private states of those that train: one table per leaf, a row per client."""
 
     def __init__(self, task: Task, fed: Federation) -> None:
         self.task = task
@@ -43,6 +43,7 @@ class Memory:
         self.parts = {k: Ragged(move(p.x), move(p.y), p.sizes) for k, p in parts.items() if p is not None}
         self.starts = {k: p.starts for k, p in self.parts.items()}
         self.private: Any = ()
+        self.clients = len(fed)
 
     @property
     def example(self) -> Batch:
@@ -56,7 +57,7 @@ class Memory:
         """(private, data) of the client at a position of the call."""
         i = int(call.ids[at])
         data = Data(self._whole("train", i), call.keys[at], call.homes[at])
-        private = tree_map(lambda v: v[i], self.private)
+        private = tree_map(lambda v: v[i], self.private) if call.enrolled else ()
         return private, data if call.exam is None else Exam(data, self._whole(call.exam, i))
 
     def _whole(self, part: str, i: int) -> Batch:
@@ -68,17 +69,17 @@ class Memory:
     def rows(self, call: Call, at: Tensor) -> tuple[Any, Any]:
         ids = call.ids[at]
         data = Data(self._padded("train", ids), call.keys[at], call.homes[at])
-        private = tree_map(lambda v: v[ids], self.private)
+        private = tree_map(lambda v: v[ids], self.private) if call.enrolled else ()
         return private, data if call.exam is None else Exam(data, self._padded(call.exam, ids))
 
     def _padded(self, part: str, ids: Tensor) -> Batch:
         return gather(self.parts[part], self.starts[part], ids, self.task.dtype)
 
     # ---- private states
-    def keep(self, ids: Tensor, private: Any, total: int | None = None) -> None:
-        """New private states (leaves [len(ids), ...]); `total` makes the table first."""
-        if total is not None and not tree_leaves(self.private):
-            self.private = tree_map(lambda v: v.new_zeros(total, *v.shape[1:]), private)
+    def keep(self, ids: Tensor, private: Any) -> None:
+        """New private states (leaves [len(ids), ...]); the first ones make the tables."""
+        if not tree_leaves(self.private):
+            self.private = tree_map(lambda v: v.new_zeros(self.clients, *v.shape[1:]), private)
         tree_map(lambda table, rows: table.index_copy_(0, ids, rows), self.private, private)
 
     def snapshot(self) -> Any:

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from coterie import randomness
-from coterie.contract import Algorithm, Rows, Sums, at_round, check_settings, setting
+from coterie.contract import Algorithm, Rows, Sums, at_round, check_settings
 from coterie.data.federation import Federation
 from coterie.engine.ask import Engine, Exchanges
 from coterie.engine.call import DryRun, is_rows
@@ -27,6 +27,7 @@ from coterie.engine.checkpoint import RunFolder
 from coterie.engine.codec import types_of
 from coterie.engine.evaluate import Evaluation
 from coterie.engine.loop import Loop
+from coterie.engine.options import Options
 from coterie.engine.vectorised import Plan, Vectorised, plan
 from coterie.engine.wire import Wire
 from coterie.errors import CoterieError
@@ -35,33 +36,10 @@ from coterie.params import nbytes
 from coterie.task import Task
 
 log = logging.getLogger("coterie")
-ENGINES = ("vectorised", "loop", "wire")
 
 
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C, after the round was finished and saved."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """What decides a run beside the method, the data and the model."""
-
-    rounds: int = setting(50, "rounds of training", least=1)
-    seed: int = setting(0, "of every random draw")
-    participation: float = setting(1.0, "share of the clients that take part in a round", above=0, most=1)
-    dropout: float = setting(0.0, "share of the asked that give no answer, drawn per exchange", least=0, below=1)
-    engine: str = setting("vectorised", "where clients run", choices=ENGINES)
-    eval_every: int | None = setting(None, "rounds between evaluations; none: about twenty in all", least=1)
-    valid: float = setting(0.0, "share of the training rows held out for early stopping and search", least=0, below=1)
-    stop_after: int | None = setting(None, "stop after so many evaluations without a lower valid loss", least=1)
-    choose_on: str = setting("train", "the rows a method may choose and adapt on", choices=("train", "test"))
-    screen: float = setting(10.0, "refuse uploads that moved over this many medians; 0: only those not finite", least=0)
-    dtype: str = setting("float32", "of models and data", choices=("float32", "float64"))
-    device: str = setting("cpu", "cpu, or cuda where there is one")
-
-    @property
-    def every(self) -> int:
-        return self.eval_every or math.ceil(self.rounds / 20)
 
 
 class Run:
@@ -183,7 +161,8 @@ class Run:
                 if exam == "test":
                     self.clients = self._by_client(got)
         if len(self.newcomers) and len(self.fed.test.x):
-            got = ask(root.measure_newcomer, self.newcomers, shared=shared, stream="evaluate", exam="test")
+            who = {"clients": self.newcomers, "enrolled": False}
+            got = ask(root.measure_newcomer, shared=shared, stream="evaluate", exam="test", **who)
             row |= summary(self.task.kind, got.report, "unseen_")
         return row | {
             "eval_bytes_down": ask.bytes_down,

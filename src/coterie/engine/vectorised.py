@@ -46,7 +46,7 @@ def plan(task: Task, fed: Federation, cores: int | None = None) -> Plan:
     numbers = 2 * size + rows * (row + 4 * widest)
     if numbers < 20_000:
         return Plan(True, max(64, 50_000_000 // numbers), 1)
-    return Plan(True, max(4, min(64, 8_000_000 // numbers)), cores)
+    return Plan(True, max(4, min(32, 15_000_000 // numbers)), cores)
 
 
 class Vectorised(Memory):
@@ -59,12 +59,10 @@ class Vectorised(Memory):
         self.pool = ThreadPoolExecutor(self.cut.workers, initializer=torch.set_num_threads, initargs=(1,))
 
     def enroll(self, method: Algorithm, welcome: Any, ids: Tensor, homes: Tensor) -> None:
-        total = len(self.parts["train"].sizes)
-
         def work(at: Tensor) -> None:
             data = Data(self._padded("train", ids[at]), homes[at], homes[at])
             one = lambda d: method.enroll(self.task, welcome, d)
-            self.keep(ids[at], tree_map(lambda v: v.contiguous(), vmap(one)(data)), total)
+            self.keep(ids[at], tree_map(lambda v: v.contiguous(), vmap(one)(data)))
 
         if tree_leaves(method.enroll(self.task, welcome, Data(self.example, homes[0], homes[0]))):
             for at in self._chunks(ids):

@@ -41,9 +41,9 @@ class Site:
         fn = getattr(follow(at_round(self.root, version[0]), head["path"]), head["name"], None)
         if not getattr(fn, "runs_on_client", False):
             raise PermissionError(f"{head['name']} is not a client function")
-        if accepted not in self.versions:
+        if head["enrolled"] and accepted not in self.versions:
             raise BadBytes(f"no private state of round {accepted[0]}, exchange {accepted[1]} is kept here")
-        private = self.versions[accepted]
+        private = self.versions[accepted] if head["enrolled"] else ()
         data: Any = Data(self.parts["train"], key, home)
         if head["exam"] is not None:
             data = Exam(data, self.parts[head["exam"]])
@@ -83,6 +83,7 @@ class Wire:
             accepted=self.accepted[i],
             exam=call.exam,
             keeps=call.keeps,
+            enrolled=call.enrolled,
         )
         try:
             reply = self.tamper(i, self.sites[i].answer(message))

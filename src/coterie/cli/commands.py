@@ -1,0 +1,81 @@
+"""`coterie run`, `coterie compare` and `coterie resume`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from coterie.cli import estimate
+from coterie.cli.flags import Parser, general_flags, typed
+from coterie.cli.progress import Watcher
+from coterie.cli.setup import Setup, setup
+from coterie.cli.table import facts, print_json, print_table
+from coterie.cli.train import create, make, runs_in, train
+from coterie.errors import CoterieError, Diverged
+from coterie.metrics import Row, to_json
+from coterie.result import Result
+
+
+def run(words: list[str], argv: list[str]) -> int:
+    return start(setup("run", words, argv))
+
+
+def compare(words: list[str], argv: list[str]) -> int:
+    return start(setup("compare", words, argv))
+
+
+def start(asked: Setup) -> int:
+    watcher = Watcher(asked.general.quiet)
+    with watcher():
+        if asked.general.dry_run:
+            found = [estimate.estimate(make(asked, name, asked.seeds[0], None)) for name in asked.methods]
+        else:
+            base = asked.folder()
+            runs, failures = collect(train(base, create(asked, base), watcher))
+    if asked.general.dry_run:
+        print(json.dumps(to_json(found), indent=1) if asked.general.json else "\n\n".join(map(estimate.told, found)))
+        return 0
+    return conclude(runs, failures, base, asked.general.json)
+
+
+def resume(words: list[str], argv: list[str]) -> int:
+    shown = {f.key: f._replace(group="flags", default=None) for f in general_flags()}
+    parser = Parser(
+        "coterie resume RUN",
+        [shown[key] for key in ("rounds", "json", "quiet", "debug")],
+        "Go on with a run from its folder, to the bit as if it had never stopped; of a folder with several runs, "
+        "with all of them.\n--rounds: train up to so many rounds instead of as many as were asked for.",
+    )
+    given = parser.given(argv)
+    if len(words) != 1:
+        raise CoterieError("resume needs the folder of one run, as in `coterie resume runs/ifca-digits`.")
+    rounds = typed(shown["rounds"], given["rounds"]) if "rounds" in given else None
+    base, watcher = Path(words[0]), Watcher("quiet" in given)
+    with watcher():
+        runs, failures = collect(train(base, runs_in(base), watcher, rounds))
+    return conclude(runs, failures, base, "json" in given)
+
+
+def collect(outcomes: Iterable[Result | Diverged]) -> tuple[list[Row], list[Diverged]]:
+    """What each run came to; the runs themselves, with their data and models, are let go."""
+    runs: list[Row] = []
+    failures: list[Diverged] = []
+    for outcome in outcomes:
+        if isinstance(outcome, Diverged):
+            failures.append(outcome)
+        else:
+            runs.append(facts(outcome))
+    return runs, failures
+
+
+def conclude(runs: list[Row], failures: list[Diverged], base: Path, as_json: bool) -> int:
+    """The table or the JSON document, and where all is kept; then the failures, as errors."""
+    if as_json:
+        print_json(runs, failures)
+    else:
+        print_table(runs)
+        print(f"{'run' if len(runs) + len(failures) == 1 else 'runs'} kept in {base}")
+    if failures:
+        raise Diverged(" ".join(map(str, failures)))
+    return 0

@@ -1,0 +1,30 @@
+"""`coterie list`: methods, data sets and models."""
+
+from __future__ import annotations
+
+from inspect import signature
+
+from coterie import registry
+from coterie.cli.flags import Parser
+from coterie.data import bases, makers
+from coterie.errors import CoterieError
+from coterie.models import models
+
+
+def show(words: list[str], argv: list[str]) -> int:
+    Parser("coterie list", [], "Every method, data set and model that comes with Coterie.").given(argv)
+    if words:
+        raise CoterieError(f"list takes no names: `coterie run {words[0]} --help` shows a method's settings.")
+    print("methods")
+    for name, cls in sorted(registry.methods().items()):
+        print(f"  {name:<14} {(cls.__doc__ or '').splitlines()[0]} [{cls.paper}]")
+    print("\ndata sets (--data)")
+    for name, (make, line) in makers().items():
+        print(f"  {name:<14} {line}\n  {'':<14} options: {', '.join(signature(make).parameters)}")
+    print("\nimage sets (--data rotated:NAME)")
+    for name, line in bases().items():
+        print(f"  {name:<14} {line}")
+    print("\nmodels (--model)")
+    for name, line in models().items():
+        print(f"  {name:<14} {line}")
+    return 0

@@ -1,0 +1,107 @@
+"""What is seen while a run goes on: a bar on a terminal, plain lines elsewhere; all of it on stderr."""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from coterie.engine.rounds import Run
+from coterie.metrics import Row
+
+
+class Watcher:
+    """Shows runs; `quiet` shows nothing but what must be said."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self.quiet, self.console = quiet, Console(stderr=True)
+        self.bar: Progress | None = None
+        if self.console.is_terminal and not quiet:
+            columns = [
+                TextColumn("{task.description}"),
+                BarColumn(20),
+                TextColumn("round {task.completed}/{task.total}"),
+                TextColumn("{task.fields[facts]}"),
+                TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+            ]
+            self.bar = Progress(*columns, console=self.console)
+
+    def say(self, line: str) -> None:
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def warn(self, line: str) -> None:
+        if not self.quiet:
+            self.say(f"warning: {' '.join(line.split())}")
+
+    @contextmanager
+    def __call__(self) -> Iterator[Watcher]:
+        """While it is open, warnings and log lines are one line each and do not break the bar."""
+        handler, log = _Lines(self.warn), logging.getLogger("coterie")
+        log.addHandler(handler)
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_, **__: self.warn(str(message))
+            try:
+                if self.bar is not None:
+                    self.bar.start()
+                yield self
+            finally:
+                if self.bar is not None:
+                    self.bar.stop()
+                log.removeHandler(handler)
+
+    def follow(self, title: str, run: Run) -> Callable[[Row], None]:
+        """What to call with each row of a run."""
+        if self.quiet:
+            return lambda row: None
+        return _Follower(self, title, run)
+
+
+class _Lines(logging.Handler):
+    def __init__(self, write: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self.write = write
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.write(record.getMessage())
+
+
+class _Follower:
+    """The bar or the lines of one run."""
+
+    def __init__(self, watcher: Watcher, title: str, run: Run) -> None:
+        self.watcher, self.title, self.rounds = watcher, title, run.options.rounds
+        self.seen: Row = {}  # the last evaluation and the last groups
+        self.told_at, self.told_round = time.monotonic(), run.round
+        self.task: TaskID | None = None
+        if watcher.bar is not None:
+            done = max(run.round, 0)
+            self.task = watcher.bar.add_task(title, total=self.rounds, completed=done, facts="")
+
+    def __call__(self, row: Row) -> None:
+        self.seen |= row
+        if self.watcher.bar is not None and self.task is not None:
+            self.watcher.bar.update(self.task, completed=row["round"], facts=brief(self.seen))
+        elif "loss" in row or row["round"] == self.rounds:
+            now, rounds = time.monotonic(), max(row["round"] - self.told_round, 1)
+            pace = f"{(now - self.told_at) / rounds:.2g} s/round"
+            self.watcher.say("  ".join([self.title, f"round {row['round']}/{self.rounds}", brief(row), pace]))
+            self.told_at, self.told_round = now, row["round"]
+
+
+def brief(row: Row) -> str:
+    """accuracy 0.912  groups 60 60 60 60  ari 1.00"""
+    parts = [f"{name} {row[name]:.3g}" for name in ("mse",) if name in row]
+    parts += [f"accuracy {row['accuracy']:.3f}"] if "accuracy" in row else []
+    parts += [f"groups {sizes(row['sizes'])}"] if "sizes" in row else []
+    parts += [f"ari {row['ari']:.2f}"] if "ari" in row else []
+    return "  ".join(parts)
+
+
+def sizes(counts: list[Any], most: int = 10) -> str:
+    return " ".join(map(str, counts[:most])) + (" …" if len(counts) > most else "")

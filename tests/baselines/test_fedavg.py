@@ -1,0 +1,189 @@
+"""FedAvg: a round by hand, several rounds in NumPy, its identities."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import coterie as ct
+from oracles import (
+    PROBLEMS,
+    Function,
+    Model,
+    Rows,
+    apart,
+    arrays,
+    descend,
+    doubled,
+    federation,
+    finished,
+    line,
+    lines,
+    loss_on_test,
+    mean,
+    measured,
+    mini_batches,
+    near,
+    one,
+    participants,
+    ready,
+    rows,
+    squared,
+)
+
+VARIANTS = {"fedavg": [ct.FedAvg(weighted=False, local_epochs=2, batch=4)]}
+
+
+# ---------------------------------------------------------------------------------------------- by hand
+# w = 2.  a: one row (x 1, y 1), f = (w − 1)².  b: two rows (x 1, y 4), f = (w − 4)².  lr = ¼.
+# One step: a: 2 − ¼·2 = 1.5.  b: 2 + ¼·4 = 3.
+# By rows: (1·1.5 + 2·3)/3 = 2.5.  By clients: 2.25.
+# A second step: a: 1.5 − ¼·1 = 1.25.  b: 3 + ¼·2 = 3.5.  By rows (1.25 + 7)/3 = 2.75.
+TWO = {"a": ([[1.0]], [1.0]), "b": ([[1.0], [1.0]], [4.0, 4.0])}
+
+
+def after(method: ct.Algorithm, rounds: int = 1) -> float:
+    run = finished(ready(method, federation(TWO), line(2.0), rounds=rounds))
+    return run.state["weight"].item()
+
+
+def test_one_round_by_hand() -> None:
+    assert after(ct.FedAvg(lr=0.25, local_steps=1)) == 2.5
+    assert after(ct.FedAvg(lr=0.25, local_steps=1, weighted=False)) == 2.25
+    assert after(ct.FedAvg(lr=0.25, local_steps=2)) == 2.75
+
+
+def test_the_second_round_starts_from_the_mean() -> None:
+    """From 2.5: a: 2.5 − ¼·3 = 1.75, b: 2.5 + ¼·3 = 3.25; by rows 2.75."""
+    assert after(ct.FedAvg(lr=0.25, local_steps=1), rounds=2) == 2.75
+
+
+def test_decay_halves_the_second_step() -> None:
+    """From 2.5 with lr ⅛: a: 2.5 − ⅛·3 = 2.125, b: 2.5 + ⅛·3 = 2.875; by rows 2.625."""
+    assert after(ct.FedAvg(lr=0.25, local_steps=1, decay=0.5), rounds=2) == 2.625
+
+
+def test_full_batch_epochs_are_steps() -> None:
+    assert after(ct.FedAvg(lr=0.25, local_epochs=2, local_steps=9)) == 2.75
+
+
+# ---------------------------------------------------------------------------------------------- in NumPy
+def fedavg(
+    f: Function,
+    clients: list[Rows],
+    w: Model,
+    rounds: list[list[int]],
+    lr: float,
+    steps: int,
+    weighted: bool = True,
+    decay: float = 1.0,
+    l2: float = 0.0,
+) -> list[Model]:
+    """The model after every round."""
+    found = []
+    for t, who in enumerate(rounds):
+        models = [descend(f, w, [clients[i]] * steps, lr * decay**t, l2) for i in who]
+        w = mean(models, [len(clients[i][1]) if weighted else 1.0 for i in who])
+        found.append(w)
+    return found
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_rounds_in_numpy(problem: str, weighted: bool) -> None:
+    p = PROBLEMS[problem]()
+    method = ct.FedAvg(lr=0.05, local_steps=3, weighted=weighted, decay=0.8, l2=0.1)
+    run = ready(method, p.fed, p.model, rounds=4, participation=0.6)
+    want = fedavg(p.f, p.clients, one(run.state), participants(run), 0.05, 3, weighted, 0.8, 0.1)
+    next(run.rounds())
+    for w in want:
+        next(run.rounds())
+        near(one(run.state), w)
+    who = participants(run)
+    assert len(who[0]) == 4 and len({tuple(x) for x in who}) > 1
+
+
+@pytest.mark.parametrize("how", [{"batch": 3, "local_steps": 4}, {"batch": 2, "local_epochs": 2}])
+def test_mini_batches_in_numpy(how: dict) -> None:
+    p = lines()
+    run = ready(ct.FedAvg(lr=0.05, **how), p.fed, p.model, rounds=3, participation=0.6)
+    w = one(run.state)
+    for r, who in enumerate(participants(run), 1):
+        w = mean([descend(p.f, w, mini_batches(run, r, i), 0.05) for i in who], [len(p.clients[i][1]) for i in who])
+    near(one(finished(run).state), w)
+
+
+OPTIMISERS = {
+    "heavy_ball": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.7),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.05),
+}
+
+
+@pytest.mark.parametrize("solver", OPTIMISERS)
+def test_other_solvers_start_afresh_each_round(solver: str) -> None:
+    p = lines()
+    run = ready(ct.FedAvg(lr=0.05, local_steps=3, solver=solver, momentum=0.7), p.fed, p.model, rounds=2)
+    w = one(run.state)
+    for _ in range(2):
+        models = []
+        for x, y in map(torch.utils._pytree.tree_map, [torch.tensor] * 7, p.clients):
+            module = nn.Linear(3, 1).double()
+            module.load_state_dict({k: torch.tensor(v) for k, v in w.items()})
+            optimiser = OPTIMISERS[solver](module.parameters())
+            for _ in range(3):
+                optimiser.zero_grad()
+                ((module(x)[:, 0] - y) ** 2).mean().backward()
+                optimiser.step()
+            models.append(arrays(dict(module.named_parameters())))
+        w = mean(models, [len(y) for _, y in p.clients])
+    near(one(finished(run).state), w)
+
+
+# ---------------------------------------------------------------------------------------------- identities
+def end(method: ct.Algorithm, fed: ct.data.Federation, model: object, **options: object) -> Model:
+    return one(finished(ready(method, fed, model, rounds=3, **options)).state)
+
+
+def test_permuting_clients_changes_nothing() -> None:
+    p = lines()
+    shuffled = p.fed.subset([4, 0, 6, 2, 5, 1, 3])
+    for method in (ct.FedAvg(lr=0.05, local_steps=2), ct.FedAvg(lr=0.05, local_epochs=2, batch=3)):
+        for share in (1.0, 0.5):
+            near(end(method, shuffled, p.model, participation=share), end(method, p.fed, p.model, participation=share))
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+def test_duplicating_every_client_changes_nothing(weighted: bool) -> None:
+    p, method = lines(), ct.FedAvg(lr=0.05, local_steps=2, weighted=weighted)
+    near(end(method, doubled(p.fed), p.model), end(method, p.fed, p.model))
+
+
+def test_the_seed_decides_the_start() -> None:
+    p = lines()
+    starts = [one(ready(ct.FedAvg(), p.fed, p.model, seed=s).state) for s in (0, 0, 1)]
+    near(starts[0], starts[1])
+    assert apart(starts[0], starts[2])
+
+
+# ---------------------------------------------------------------------------------------------- evaluation
+LINEAR = lambda: nn.Linear(3, 1)
+
+
+def test_the_global_model_is_measured_on_test_rows() -> None:
+    fed = measured()
+    method = ct.FedAvg(lr=0.05, local_steps=2)
+    result = ct.run(method, fed, LINEAR, rounds=2, engine="loop", dtype="float64")
+    want = [loss_on_test(one(result.state), fed, i) for i in range(4)]
+    np.testing.assert_allclose(result.per_client["mse"], want, rtol=1e-12)
+
+
+def test_fine_tuning_takes_more_steps_on_training_rows_and_changes_nothing_else() -> None:
+    fed, how = measured(), {"rounds": 2, "engine": "loop", "dtype": "float64"}
+    plain = ct.run(ct.FedAvg(lr=0.05, local_steps=2), fed, LINEAR, **how)
+    tuned = ct.run(ct.FineTuned(lr=0.05, local_steps=2, finetune=4), fed, LINEAR, **how)
+    near(one(tuned.state), one(plain.state))
+    models = [descend(squared, one(plain.state), [xy] * 4, 0.05) for xy in rows(fed)]
+    want = [loss_on_test(w, fed, i) for i, w in enumerate(models)]
+    np.testing.assert_allclose(tuned.per_client["mse"], want, rtol=1e-12)

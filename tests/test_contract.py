@@ -1,0 +1,298 @@
+"""One suite over every method: engines agree under faults, chunks and workers change nothing, resume is exact,
+bad uploads harm no one, nobody accepted changes nothing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+import coterie as ct
+from conftest import federation, spoilt, variants
+from coterie.contract import Upload
+from coterie.engine import ask as ask_module
+from coterie.engine.checkpoint import RunFolder
+from coterie.engine.codec import decode, encode, types_of
+from coterie.engine.rounds import Run
+from coterie.result import prepare
+
+METHODS = variants()
+ROUNDS = 3
+FAULTY = {"participation": 0.7, "dropout": 0.15}
+every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.keys())
+
+
+def go(method, fed, rounds=ROUNDS, cut=None, **options) -> Run:
+    options = {"model": "mlp:12", "rounds": rounds, "dtype": "float64", "eval_every": 2, "seed": 1, **options}
+    run = prepare(method, fed, options.pop("model"), cut=cut, **options)
+    for _ in run.rounds():
+        pass
+    return run
+
+
+def whole(run: Run):
+    """All that a run holds."""
+    return run.state, run.engine.snapshot()
+
+
+def distance(a, b) -> float:
+    """Largest relative difference between two nests of the same shape."""
+    a, b = tree_leaves(a), tree_leaves(b)
+    assert [v.shape for v in a] == [v.shape for v in b]
+    gap = lambda u, v: float((u.double() - v.double()).norm() / (v.double().norm() + 1e-12))
+    return max([gap(u, v) for u, v in zip(a, b)], default=0.0)
+
+
+def same_bits(a, b) -> bool:
+    a, b = tree_leaves(a), tree_leaves(b)
+    return len(a) == len(b) and all(u.dtype == v.dtype and torch.equal(u, v) for u, v in zip(a, b))
+
+
+def scores(run: Run) -> list[dict]:
+    """Rows of metrics without what a clock says."""
+    return [{k: v for k, v in r.items() if "seconds" not in k} for r in run.history]
+
+
+# ---------------------------------------------------------------------------------------------- engines
+@every_method
+def test_vectorised_is_the_loop_under_faults(method):
+    fed = spoilt(federation(), 3)
+    loop = go(method, fed, engine="loop", **FAULTY)
+    assert all(v.isfinite().all() for v in tree_leaves(whole(loop)) if v.is_floating_point())
+    for chunk, workers in ((4, 2), (100, 1)):
+        fast = go(method, fed, cut=ct.Plan(True, chunk, workers), **FAULTY)
+        assert distance(whole(fast), whole(loop)) < 1e-9
+        assert [r["refused"] for r in fast.history] == [r["refused"] for r in loop.history]
+        assert [r["bytes_up"] for r in fast.history] == [r["bytes_up"] for r in loop.history]
+    unvectorised = go(method, fed, cut=ct.Plan(False, 3, 2), **FAULTY)
+    assert distance(whole(unvectorised), whole(loop)) < 1e-9
+
+
+@every_method
+def test_wire_is_the_loop_to_the_bit(method):
+    fed = spoilt(federation(unseen=2), 3)
+    loop = go(method, fed, engine="loop", **FAULTY)
+    wire = go(method, fed, engine="wire", **FAULTY)
+    assert same_bits(whole(wire), whole(loop))
+    assert scores(wire) == scores(loop)
+
+
+@every_method
+def test_the_same_run_twice_gives_the_same_bits(method, fed):
+    one, two = (go(method, fed, dtype="float32", **FAULTY) for _ in range(2))
+    assert same_bits(whole(one), whole(two))
+    assert scores(one) == scores(two)
+
+
+@every_method
+def test_float32_engines_agree_roughly(method, fed):
+    loop, fast = (go(method, fed, rounds=1, dtype="float32", engine=e) for e in ("loop", "vectorised"))
+    assert distance(whole(fast), whole(loop)) < 1e-4
+
+
+@every_method
+def test_the_dual_form_is_the_plain_form(method, fed, monkeypatch):
+    dual = go(method, fed)
+    assert dual.task.first is not None
+    monkeypatch.setattr("coterie.local._pays", lambda *_: False)
+    plain = go(method, fed)
+    assert distance(whole(dual), whole(plain)) < 1e-9
+
+
+# ---------------------------------------------------------------------------------------------- faults
+@every_method
+def test_nobody_accepted_changes_nothing(method, fed):
+    run = go(method, fed, rounds=1, engine="loop")
+    before = tree_map(torch.clone, whole(run))
+    run.options = replace(run.options, dropout=1 - 1e-15, rounds=2)
+    run.step()
+    centres = lambda state: run.method.centres(state) or {}
+    assert same_bits(centres(run.state), centres(before[0]))
+    assert same_bits(run.engine.snapshot(), before[1])
+    groups = run.method.groups(run.state)
+    assert groups is None or torch.equal(groups, run.method.groups(before[0]))
+
+
+@every_method
+def test_evaluation_changes_nothing_and_newcomers_get_a_model(method):
+    run = go(method, federation(unseen=2), rounds=1)
+    before = tree_map(torch.clone, whole(run))
+    row = run.evaluate(1)
+    assert same_bits(whole(run), before)
+    assert 0 <= row["accuracy"] <= 1 and 0 <= row["unseen_accuracy"] <= 1
+    assert row["loss"] < 100 and row["unseen_loss"] < 100
+
+
+@every_method
+def test_groups_are_a_partition_or_lie_on_the_simplex(method, fed):
+    run = go(method, fed, **FAULTY)
+    groups, centres = run.method.groups(run.state), run.method.centres(run.state)
+    if groups is None:
+        assert centres is None or max(len(v) for v in centres.values()) == 1
+        return
+    assert len(groups) == len(fed)
+    if groups.dim() == 1:
+        assert groups.dtype == torch.int64 and int(groups.min()) >= -1
+        assert int(groups.max()) < max(len(v) for v in centres.values())
+    else:
+        seen = groups.sum(1) > 0
+        assert bool((groups >= 0).all()) and torch.allclose(groups[seen].sum(1), torch.ones(int(seen.sum())).to(groups))
+
+
+def huge(up: Upload) -> Upload:
+    return up._replace(values=tree_map(lambda v: v + 1e6, up.values))
+
+
+def poisoned(up: Upload) -> Upload:
+    return up._replace(values=tree_map(lambda v: v * torch.nan, up.values))
+
+
+def misshapen(up: Upload) -> Upload:
+    return up._replace(values=tree_map(lambda v: v[..., None], up.values))
+
+
+def mistyped(up: Upload) -> Upload:
+    return up._replace(values=tree_map(lambda v: v.float(), up.values))
+
+
+def renamed(up: Upload) -> Upload:
+    return up._replace(values={f"x{k}": v for k, v in up.values.items()})
+
+
+def swollen(up: Upload) -> Upload:
+    return up._replace(report={**up.report, "more": torch.zeros(200_000)})
+
+
+def infinite_weight(up: Upload) -> Upload:
+    return up._replace(weight=tree_map(lambda v: v + torch.inf, up.weight))
+
+
+@pytest.mark.parametrize("attack", [huge, poisoned, misshapen, mistyped, renamed, swollen, infinite_weight, "noise", "cut"])
+@every_method
+def test_a_bad_upload_harms_no_one_else(method, attack, fed, caplog):
+    """What the others reach is what they reach when the attacker says nothing."""
+    attacker = 4
+    sends = method.name != "local"  # its uploads hold no values
+    ends = []
+    for silent in (False, True):
+        run = prepare(method, fed, "mlp:12", rounds=2, seed=1, dtype="float64", engine="wire", eval_every=50)
+        steps = run.rounds()
+        next(steps), next(steps)
+
+        def tamper(i: int, reply: bytes, run=run, silent=silent) -> bytes:
+            if i != attacker:
+                return reply
+            if silent or attack == "noise":
+                return b"\x08\x00\x00\x00\x00\x00\x00\x00not json, not tensors"
+            if attack == "cut":
+                return reply[: len(reply) // 2]
+            up, _ = decode(reply, {"Upload": Upload, **types_of(run.method)})
+            return encode(attack(up)) if up.values or attack in (swollen, infinite_weight) else reply
+
+        run.engine.tamper = tamper
+        row = next(steps)
+        if sends or attack in ("noise", "cut", swollen):
+            assert row["refused"] == [fed.names[attacker]]
+            assert fed.names[attacker] in caplog.text
+        ends.append(whole(run))
+    if sends or attack in ("noise", "cut", swollen):
+        assert same_bits(*ends)
+
+
+@every_method
+def test_a_late_or_refused_answer_leaves_no_trace(method, fed):
+    """A site that answered, but whose answer was lost, starts its next one from the state before."""
+    run = prepare(method, fed, "mlp:12", rounds=3, seed=1, dtype="float64", engine="wire", eval_every=50)
+    steps = run.rounds()
+    next(steps), next(steps)
+    before = tree_map(lambda v: v[2].clone(), run.engine.snapshot())
+    run.engine.tamper = lambda i, reply: b"lost" if i == 2 else reply
+    next(steps)
+    assert same_bits(tree_map(lambda v: v[2], run.engine.snapshot()), before)
+    run.engine.tamper = lambda i, reply: reply
+    next(steps)
+    after = tree_map(lambda v: v[2], run.engine.snapshot())
+    assert not tree_leaves(after) or not same_bits(after, before)
+
+
+# ---------------------------------------------------------------------------------------------- resume
+class Killed(BaseException):
+    """Stands for a kill: nothing in the library catches it."""
+
+
+def ends_alike(folder, straight: Run, **known) -> None:
+    """Resumed to the end, it is what never stopped; and so are its rows of metrics."""
+    result = ct.resume(folder, **known)
+    assert same_bits(whole(result._run), whole(straight))
+    assert scores(result._run) == json.loads(json.dumps(scores(straight)))
+
+
+@every_method
+@pytest.mark.parametrize("when", ["in an exchange", "while saving", "after saving"])
+def test_resume_is_exact_wherever_it_was_killed(method, when, fed, tmp_path, monkeypatch):
+    straight = go(method, fed, rounds=4, **FAULTY)
+    run = prepare(method, fed, "mlp:12", rounds=4, seed=1, dtype="float64", eval_every=2, out=tmp_path / "run", **FAULTY)
+    with monkeypatch.context() as patch:
+        if when == "in an exchange":
+            fold = ask_module.Fold.digest
+
+            def digest(self, at, up):
+                if run.round == 2 and run.engine.parts["test"] is not None and len(at):
+                    raise Killed
+                return fold(self, at, up)
+
+            patch.setattr("coterie.engine.fold.Fold.digest", digest)
+        else:
+            save = RunFolder.save
+
+            def killed_save(self, round, tree, head):
+                if round == 2 and when == "while saving":
+                    (self.path / "checkpoints" / "000002.new").write_bytes(b"half a file")
+                    raise Killed
+                save(self, round, tree, head)
+                if round == 2:
+                    raise Killed
+
+            patch.setattr(RunFolder, "save", killed_save)
+            patch.setattr(Run, "save", lambda self, always=False, one=Run.save: one(self, always=True))
+        with pytest.raises(Killed):
+            run.go()
+    ends_alike(tmp_path / "run", straight, fed=fed, model="mlp:12", method=method)
+
+
+# ---------------------------------------------------------------------------------------------- what may be asked
+def test_only_client_functions_run_on_a_site(fed):
+    run = prepare(ct.FedAvg(), fed, "mlp:12", rounds=1, dtype="float64", engine="wire")
+    site = run.engine.sites[0]
+    zero = torch.tensor(0)
+    message = lambda **head: encode(
+        ((), (), zero, zero),
+        **{"path": "method", "static": {}, "version": (1, 1), "accepted": (0, 0), "exam": None, "keeps": True, "enrolled": True, **head},
+    )
+    for path, name in (("method", "round"), ("method", "start"), ("method", "__class__"), ("", "_seen")):
+        with pytest.raises(PermissionError):
+            site.answer(message(path=path, name=name))
+    for path in ("method.__class__", "task", "method.lr"):
+        with pytest.raises(PermissionError):
+            site.answer(message(path=path, name="train"))
+
+
+def test_a_function_that_is_not_marked_cannot_be_asked_for(fed):
+    run = prepare(ct.FedAvg(), fed, "mlp:12", rounds=1)
+    ask = run.asker(1)
+    with pytest.raises(ct.CoterieError, match="@client"):
+        ask(ask.root.method.round)
+
+
+def test_what_cannot_be_vectorised_is_said_on_every_engine(fed):
+    class Draws(torch.nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x.flatten(1)) + torch.rand(())
+
+    for engine in ("loop", "vectorised", "wire"):
+        with pytest.raises(ct.CoterieError, match="vectorised"):
+            go(ct.FedAvg(), fed, model=lambda: Draws(64, 10), engine=engine)
