@@ -124,8 +124,8 @@ PROBLEMS = {"linear": lines, "softmax": classes}
 
 # ---------------------------------------------------------------------------------------------- runs
 def ready(method: ct.Algorithm, fed: Federation, model: Any, **options: Any) -> Run:
-    """A run on the loop engine in float64 that has not begun."""
-    return prepare(method, fed, model, **{"engine": "loop", "dtype": "float64", **options})
+    """A run on the loop engine in float64 that has not begun. No screening of far moves: clients are few and ragged."""
+    return prepare(method, fed, model, **{"engine": "loop", "dtype": "float64", "screen": 0.0, **options})
 
 
 def finished(run: Run) -> Run:

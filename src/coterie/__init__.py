@@ -18,7 +18,9 @@ from coterie.version import __version__
 
 _PLACES = {
     **dict.fromkeys(("run", "resume", "Result"), "coterie.result"),
-    **dict.fromkeys(("Algorithm", "Local", "Upload", "Rows", "Repeat", "Data", "client", "setting"), "coterie.contract"),
+    **dict.fromkeys(
+        ("Algorithm", "Local", "Upload", "Rows", "Repeat", "Data", "client", "setting"), "coterie.contract"
+    ),
     **dict.fromkeys(("Task", "Batch"), "coterie.task"),
     **dict.fromkeys(("Plan",), "coterie.engine.vectorised"),
 }

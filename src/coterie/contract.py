@@ -42,7 +42,7 @@ class Rows(NamedTuple):
     """Row `index[i]` of `table` for client i: K models picked for N clients are never copied N times."""
 
     table: Any
-    index: Tensor
+    index: Tensor  # type: ignore[assignment]  # shadows tuple.index
 
 
 class Sums(NamedTuple):
@@ -85,8 +85,10 @@ class Ask(Protocol):
     everyone: Tensor  # ids of all clients that may train, in the order of their names
     participants: Tensor  # this round's, in the same order
     refused: list[int]  # ids refused so far in this round
-    task: Task  # the model as a function: for starts that are drawn in round 0
     seed: int
+
+    @property
+    def task(self) -> Task: ...  # the model as a function: for starts that are drawn in round 0
 
     def __call__(
         self,

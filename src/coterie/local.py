@@ -41,7 +41,12 @@ class Moments(NamedTuple):
 
 
 def descend(
-    task: Task, w: Params, batches: Repeat | Iterable[Batch], how: Local, pull: Number = 0.0, towards: Params | None = None
+    task: Task,
+    w: Params,
+    batches: Repeat | Iterable[Batch],
+    how: Local,
+    pull: Number = 0.0,
+    towards: Params | None = None,
 ) -> Params:
     """Train w with the solver that `how` names, from a fresh solver state."""
     if how.solver == "adam":
@@ -144,7 +149,13 @@ def _steps(
     dual: bool,
 ) -> tuple[Params, Params | None]:
     first = task.first
-    if dual and first is not None and isinstance(batches, Repeat) and how.clip is None and _pays(w[first.weight], batches):
+    if (
+        dual
+        and first is not None
+        and isinstance(batches, Repeat)
+        and how.clip is None
+        and _pays(w[first.weight], batches)
+    ):
         return _dual_steps(task, first, w, u, batches, how.lr, beta, pull)
     for batch in each(batches):
         g = _gradient(task, w, batch, how.clip, pull)
@@ -155,7 +166,11 @@ def _steps(
 
 
 def _unless_padding(
-    batch: Batch, new: tuple[Params, Params | None], old: tuple[Params, Params | None], u: Params | None, pull: Pull | None
+    batch: Batch,
+    new: tuple[Params, Params | None],
+    old: tuple[Params, Params | None],
+    u: Params | None,
+    pull: Pull | None,
 ) -> tuple[Params, Params | None]:
     """`old` where the batch is all padding; its gradient is 0 there, so that only momentum and pull need the test."""
     if u is None and pull is None:

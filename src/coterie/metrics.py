@@ -70,7 +70,11 @@ def summary(kind: Kind, report: dict[str, Tensor], prefix: str = "") -> Row:
         s = scores(values, clients["rows"], HIGHER_IS_BETTER[name])
         row[f"{prefix}{name}"] = s.weighted
         if name != "loss":
-            row |= {f"{prefix}{name}_mean": s.mean, f"{prefix}{name}_std": s.std, f"{prefix}{name}_worst": s.worst_decile}
+            row |= {
+                f"{prefix}{name}_mean": s.mean,
+                f"{prefix}{name}_std": s.std,
+                f"{prefix}{name}_worst": s.worst_decile,
+            }
     return row
 
 

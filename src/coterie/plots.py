@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#000000", "#F0E442")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 INK, FAINT = "#333333", "#DDDDDD"
 
 
@@ -27,9 +27,13 @@ def curves(
 
     starts: by name, how many rounds' worth of local training a method does before its first round.
     """
-    figure, axes = _figure(7.2, 4.2)
+    from matplotlib.ticker import MaxNLocator
+
+    figure = _figure()
+    axes = figure.add_subplot()
     metric = "mse" if any("mse" in row for runs in results.values() for row in runs[0].history) else "accuracy"
     ends: list[tuple[float, str, str]] = []
+    last = 0.0
     for colour, (name, runs) in zip(_colours(len(results)), results.items()):
         rows = [[row for row in run.history if metric in row] for run in runs]
         x = np.array([row["round"] for row in rows[0]]) + (starts or {}).get(name, 0)
@@ -37,24 +41,27 @@ def curves(
         axes.plot(x, y.mean(0), color=colour, linewidth=2.2, solid_capstyle="round", zorder=3)
         axes.fill_between(x, y.min(0), y.max(0), color=colour, alpha=0.15, linewidth=0)
         ends.append((float(y.mean(0)[-1]), f"{name}  {y.mean(0)[-1]:.3g}", colour))
+        last = max(last, x[-1])
     if metric == "mse":
         axes.set_yscale("log")
-    axes.set_xlim(0, None)
+    axes.set_xlim(0, last)
     axes.grid(axis="y", color=FAINT, linewidth=0.8)
     axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.tick_params(length=0, colors=INK)
+    axes.tick_params(which="both", length=0, colors=INK)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("rounds of local training", color=INK)
-    axes.set_title(title or f"test {metric}", loc="left", color=INK, fontsize=11, pad=12)
+    axes.set_title(title or f"test {metric.replace('mse', 'MSE')}", loc="left", color=INK, fontsize=11, pad=12)
     _label_ends(axes, ends)
     return figure
 
 
 def groups(result: Result, title: str = "") -> Figure:
-    """Each client's group after every round, clients sorted by their true group, which the strip on the left shows.
+    """Each client's group after every round; a strip on the left shows the true groups, by which clients are sorted.
 
-    Found groups take the colour of the true group they agree with most.
+    A found group takes the colour of the true group it agrees with most; grey: not seen yet.
     """
     from matplotlib.colors import ListedColormap
+    from matplotlib.ticker import MaxNLocator
 
     found = result.clusters
     if found is None:
@@ -65,24 +72,26 @@ def groups(result: Result, title: str = "") -> Figure:
     matched = _matched(found, true)[:, order].T
     colours = ["#EEEEEE", *_colours(int(max(matched.max(), true.max())) + 1)]
     style = {"cmap": ListedColormap(colours), "vmin": -1, "vmax": len(colours) - 2, "aspect": "auto"}
-    figure, _ = _figure(7.2, 4.2, axes=False)
-    strip, axes = figure.subplots(1, 2, width_ratios=(1, 28), gridspec_kw={"wspace": 0.02})
-    rounds, clients = found.shape[0], found.shape[1]
+    figure = _figure()
+    strip, axes = figure.subplots(1, 2, width_ratios=(1.4, 28), gridspec_kw={"wspace": 0.03})
+    rounds, clients = found.shape
     strip.imshow(true[order][:, None], extent=(0, 1, clients, 0), interpolation="nearest", **style)
     axes.imshow(matched, extent=(-0.5, rounds - 0.5, clients, 0), interpolation="nearest", **style)
     edges = np.flatnonzero(np.diff(true[order])) + 1
-    for part in (strip, axes):
-        part.hlines(edges, *part.get_xlim(), color="white", linewidth=2)
+    for part, name in ((strip, "true"), (axes, "found")):
+        part.set_title(name if truth is not None else "", loc="left", color=INK, fontsize=9)
+        if clients <= 80:  # a row for each client can be seen
+            part.hlines(np.arange(1, clients), *part.get_xlim(), color="white", linewidth=0.6)
+        part.hlines(edges, *part.get_xlim(), color="white", linewidth=4)
         part.spines[:].set_visible(False)
         part.tick_params(length=0, colors=INK)
     middles = [(a + b) / 2 for a, b in zip([0, *edges], [*edges, clients])]
-    word = "found group" if truth is None else "true group"
-    strip.set(xticks=[], yticks=middles, yticklabels=[f"{word} {g + 1}" for g in np.unique(true)])
+    strip.set(xticks=[], yticks=middles, yticklabels=[f"group {g + 1}" for g in np.unique(true)])
     axes.set_yticks([])
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("round (0: the start)", color=INK)
-    figure.suptitle(
-        title or f"{result.method.name}: the group of each client", x=0.02, ha="left", color=INK, fontsize=11
-    )
+    title = title or f"{result.method.name}: the group of each client"
+    figure.suptitle(title, x=0.02, ha="left", color=INK, fontsize=11)
     return figure
 
 
@@ -96,12 +105,11 @@ def save(figure: Figure, path: str | Path) -> Path:
 
 
 # ---------------------------------------------------------------------------------------------- parts
-def _figure(width: float, height: float, axes: bool = True) -> tuple[Figure, Axes]:
+def _figure() -> Figure:
     """A figure of its own: no global state, no window."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
-    return figure, figure.add_subplot() if axes else None  # type: ignore[return-value]
+    return Figure(figsize=(7.2, 4.2), layout="constrained", facecolor="white")
 
 
 def _colours(n: int) -> list[str]:
@@ -116,11 +124,12 @@ def _colours(n: int) -> list[str]:
 
 def _label_ends(axes: Axes, ends: list[tuple[float, str, str]]) -> None:
     """A name at the end of each line, moved apart where lines end close together."""
-    to_height = lambda y: axes.transAxes.inverted().transform(axes.transData.transform((0, y)))[1]
-    least, gap = -1.0, 0.06
-    for height, text, colour in sorted((to_height(y), text, colour) for y, text, colour in ends):
-        least = max(height, least + gap)
-        axes.text(1.01, least, text, color=colour, transform=axes.transAxes, va="center", fontweight="bold")
+    axes.get_ylim()  # settles the limits, on which heights depend
+    heights = [axes.transAxes.inverted().transform(axes.transData.transform((0, y)))[1] for y, _, _ in ends]
+    lowest, gap = -1.0, 0.06
+    for height, (_, text, colour) in sorted(zip(heights, ends)):
+        lowest = max(height, lowest + gap)
+        axes.text(1.015, lowest, text, color=colour, transform=axes.transAxes, va="center", fontweight="bold")
 
 
 def _hard(truth: np.ndarray) -> np.ndarray:
@@ -135,5 +144,6 @@ def _matched(found: np.ndarray, true: np.ndarray) -> np.ndarray:
     overlap = np.zeros((k, k))
     seen = found[-1] >= 0
     np.add.at(overlap, (found[-1][seen], true[seen]), 1)
-    name = np.append(linear_sum_assignment(-overlap)[1], -1)  # the last entry serves −1
-    return name[found]
+    name: np.ndarray = np.append(linear_sum_assignment(-overlap)[1], -1)  # the last entry serves −1
+    renamed: np.ndarray = name[found]
+    return renamed

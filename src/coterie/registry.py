@@ -6,8 +6,8 @@ import importlib
 import importlib.util
 import inspect
 import pkgutil
+import sys
 from collections.abc import Callable
-from dataclasses import is_dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,8 +27,11 @@ def methods() -> dict[str, type[Algorithm]]:
 
 def _of(module: ModuleType) -> dict[str, type[Algorithm]]:
     """The methods that a module defines."""
-    classes = [c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == module.__name__]
-    return {c.name: c for c in classes if issubclass(c, Algorithm) and is_dataclass(c) and "name" in vars(c)}
+    found: dict[str, type[Algorithm]] = {}
+    for c in vars(module).values():
+        if inspect.isclass(c) and c.__module__ == module.__name__ and issubclass(c, Algorithm) and "name" in vars(c):
+            found[c.name] = c
+    return found
 
 
 def find(name: str) -> type[Algorithm]:
@@ -62,8 +65,6 @@ def from_file(spec: str) -> Any:
     found = importlib.util.spec_from_file_location(Path(path).stem, path)
     assert found is not None and found.loader is not None
     module = importlib.util.module_from_spec(found)
-    import sys
-
     sys.modules[found.name] = module
     try:
         found.loader.exec_module(module)

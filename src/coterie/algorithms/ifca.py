@@ -184,7 +184,9 @@ class IFCA(Local, Algorithm):
         Both exchanges see the same randomness, so that what is averaged is what was clustered, and no model is kept.
         """
         seed = int(torch.randint(2**62, (), generator=ask.rng("sketch")))
-        got = ask(self.first_update, shared=pick(state.centres, 0), static={"seed": seed, **self.turn(ask)}, stream="start")
+        got = ask(
+            self.first_update, shared=pick(state.centres, 0), static={"seed": seed, **self.turn(ask)}, stream="start"
+        )
         found = kmeans(got.report["sketch"], self.clusters, ask.rng("k-means"))
         ask.note("start_sizes", found.labels.bincount(minlength=self.clusters))
         group = state.group.index_copy(0, got.ids, found.labels)
@@ -208,7 +210,9 @@ class IFCA(Local, Algorithm):
                 centres = self.averaged(centres, sums, len(state.group))
             losses.append(float(sums.report["losses"].min(1).values.mean()))
             if losses[-1] <= min(losses):
-                best = state._replace(centres=centres, group=state.group.index_copy(0, sums.ids, sums.report["cluster"]))
+                best = state._replace(
+                    centres=centres, group=state.group.index_copy(0, sums.ids, sums.report["cluster"])
+                )
         ask.note("restart_losses", losses)
         return best
 
@@ -236,6 +240,10 @@ class IFCA(Local, Algorithm):
         names = list(task.init(0))
         for layer in self.share:
             if not any(n == layer or n.startswith(f"{layer}.") for n in names):
-                raise CoterieError(f"share names the layer {layer!r}, which the model lacks; it has {', '.join(names)}.")
+                raise CoterieError(
+                    f"share names the layer {layer!r}, which the model lacks; it has {', '.join(names)}."
+                )
         if self.resample and (self.batch is not None or self.local_epochs is not None):
-            raise CoterieError("resample cuts the rows itself and takes full-batch local_steps: leave batch and local_epochs.")
+            raise CoterieError(
+                "resample cuts the rows itself and takes full-batch local_steps: leave batch and local_epochs."
+            )

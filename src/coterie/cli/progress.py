@@ -72,7 +72,7 @@ class _Lines(logging.Handler):
 
 
 class _Follower:
-    """The bar or the lines of one run."""
+    """The bar or the lines of one run: a line per evaluation, but not more than one a second."""
 
     def __init__(self, watcher: Watcher, title: str, run: Run) -> None:
         self.watcher, self.title, self.rounds = watcher, title, run.options.rounds
@@ -87,11 +87,12 @@ class _Follower:
         self.seen |= row
         if self.watcher.bar is not None and self.task is not None:
             self.watcher.bar.update(self.task, completed=row["round"], facts=brief(self.seen))
-        elif "loss" in row or row["round"] == self.rounds:
-            now, rounds = time.monotonic(), max(row["round"] - self.told_round, 1)
-            pace = f"{(now - self.told_at) / rounds:.2g} s/round"
+            return
+        since, rounds = time.monotonic() - self.told_at, max(row["round"] - self.told_round, 1)
+        if row["round"] == self.rounds or ("loss" in row and since >= 1):
+            pace = f"{since / rounds:.2g} s/round"
             self.watcher.say("  ".join([self.title, f"round {row['round']}/{self.rounds}", brief(row), pace]))
-            self.told_at, self.told_round = now, row["round"]
+            self.told_at, self.told_round = time.monotonic(), row["round"]
 
 
 def brief(row: Row) -> str:

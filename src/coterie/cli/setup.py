@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import tomllib
 from collections.abc import Iterator
-from dataclasses import MISSING, fields, replace
+from dataclasses import MISSING, fields, is_dataclass, replace
 from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -93,6 +93,9 @@ def find_methods(command: str, words: list[str]) -> dict[str, type[Algorithm]]:
         what = "one method" if command == "run" else "the methods"
         raise CoterieError(f"{command} needs {what} first, as in `coterie {command} ifca`: `coterie list` names them.")
     found = {absolute(word): registry.find(word) for word in words}
+    for word, cls in zip(words, found.values()):
+        if not (is_dataclass(cls) and isinstance(getattr(cls, "name", None), str)):
+            raise CoterieError(f"{word} is not complete: a method is a frozen dataclass with a name, a ClassVar[str].")
     names = [cls.name for cls in found.values()]
     if len(names) < len(words) or len(set(names)) < len(names):
         raise CoterieError(f"a method is named twice ({', '.join(words)}): compare each with itself left out.")

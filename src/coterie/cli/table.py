@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from statistics import mean, stdev
 
@@ -78,7 +79,7 @@ def print_table(runs: Sequence[Row]) -> None:
     first = runs[0]
     main = "mse" if first["kind"] == "regression" else "accuracy"
     seeds = max(len(rows) for rows in methods.values())
-    best = best_of({method: average(rows, main) for method, rows in methods.items()}, main)
+    best = best_of(methods, main)
     console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 400, highlight=False)
     table = Table(box=SIMPLE_HEAD if sys.stdout.isatty() else None, pad_edge=False)
     table.add_column("method")
@@ -136,21 +137,23 @@ def groups(rows: list[Row]) -> str:
     return "" if not found else sizes(found[0]) if all(f == found[0] for f in found) else "vary"
 
 
-def best_of(scores: dict[str, float | None], main: str) -> set[str]:
-    """The methods of the best score; equal to three digits counts as a tie."""
-    known = {method: float(f"{score:.3g}") for method, score in scores.items() if score is not None}
-    if not known:
-        return set()
-    top = max(known.values()) if HIGHER_IS_BETTER[main] else min(known.values())
-    return {method for method, score in known.items() if score == top}
+def best_of(methods: dict[str, list[Row]], main: str) -> list[str]:
+    """The best method, and those level with it: within its standard deviation over seeds, or equal to three digits."""
+    scores = {method: score for method, rows in methods.items() if (score := average(rows, main)) is not None}
+    if not scores:
+        return []
+    top = (max if HIGHER_IS_BETTER[main] else min)(scores, key=scores.__getitem__)
+    apart = spread(methods[top], main) or 0.0 if len(methods[top]) > 1 else 0.0
+    level = lambda score: abs(score - scores[top]) <= apart or f"{score:.3g}" == f"{scores[top]:.3g}"
+    return [method for method, score in scores.items() if level(score)]
 
 
 def legend(main: str, seeds: int, first: Row, several: bool) -> str:
     over = f"{seeds} seeds, means in the other columns" if seeds > 1 else f"the {first['clients']} clients"
     parts = [f"{main.replace('mse', 'MSE')} over all test rows, ± standard deviation over {over}"]
     parts += ["worst 10 %: mean of the clients that do worst"]
-    parts += ["* best"] if several else []
-    return "; ".join(parts) + "."
+    parts += ["* best" + " or within one standard deviation of it" * (seeds > 1)] if several else []
+    return textwrap.fill("; ".join(parts) + ".", 110)
 
 
 def human(size: float) -> str:

@@ -20,13 +20,16 @@ class Clusters(NamedTuple):
 def kmeans(points: Tensor, k: int, rng: torch.Generator, init: Tensor | None = None, most: int = 1000) -> Clusters:
     """k-means++ seeds and Lloyd's steps, best of 10 starts; or Lloyd's from `init` [K, d].
 
-    With more than `most` points a sample of them is clustered and the rest join the nearest centre.
+    With more than `most` points a sample of them is clustered and the rest join the nearest centre. No points, no
+    clusters.
     """
     from sklearn.cluster import KMeans
     from threadpoolctl import threadpool_limits
 
     x = points.detach().cpu().double()
     k = min(k, len(x))
+    if not k:
+        return Clusters(torch.zeros(0, dtype=torch.long), x, 0.0, 0)
     some = x if len(x) <= most else x[torch.randperm(len(x), generator=rng)[:most].sort().values]
     seed = int(torch.randint(2**31 - 1, (), generator=rng))
     start = "k-means++" if init is None else init.detach().cpu().double().numpy()

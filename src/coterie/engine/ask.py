@@ -84,7 +84,7 @@ class Exchanges:
         near: dict[str, Params] | None = None,
         exam: str | None = None,
         enrolled: bool = True,
-    ) -> Sums | Stack:
+    ) -> Any:
         ids = self.participants if clients is None else clients
         self.exchange += 1
         home = self.homes[ids]
@@ -111,7 +111,9 @@ class Exchanges:
     def _path(self, fn: Callable[..., Any]) -> str:
         path = path_of(self.root, fn.__self__) if getattr(fn, "runs_on_client", False) else None  # type: ignore[attr-defined]
         if path is None:
-            raise CoterieError(f"{fn.__qualname__} cannot be asked for: mark it @client, on the method or a field of it.")
+            raise CoterieError(
+                f"{fn.__qualname__} cannot be asked for: mark it @client, on the method or a field of it."
+            )
         return path
 
     def _present(self, home: Tensor) -> Tensor:

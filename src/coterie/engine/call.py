@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import vmap
 from torch.utils._pytree import tree_leaves, tree_map, tree_structure
 
@@ -99,7 +98,7 @@ def follow(root: Any, path: str) -> Any:
 
 
 class DryRun:
-    """What an upload must look like: the function on fake tensors, no data and no arithmetic.
+    """What an upload must look like: the function on two rows of one made-up client.
 
     Under `vmap`, so that what cannot be vectorised shows on every engine. Cached by function, statics and shapes.
     """
@@ -123,11 +122,8 @@ class DryRun:
         own = tree_map(lambda v: v.new_zeros(1, *v.shape[1:]), own)
         private = tree_map(lambda v: v.new_zeros(1, *v.shape), self.private) if call.enrolled else ()
         one = lambda shared, *rows: call.fn(self.task, shared, *rows, **call.static)
-        mode = FakeTensorMode(allow_non_fake_inputs=True)
-        shared, *rows = tree_map(mode.from_tensor, (call.shared, own, private, data))
         try:
-            with mode:
-                up, after = vmap(one, in_dims=(None, 0, 0, 0))(shared, *rows)
+            up, after = vmap(one, in_dims=(None, 0, 0, 0))(call.shared, own, private, data)
         except RuntimeError as e:
             if "vmap" in str(e) or "random" in str(e):
                 reason = str(e).strip().splitlines()[0]
@@ -135,7 +131,7 @@ class DryRun:
             raise
         if call.keeps and _shape(after) != _shape(private):
             raise CoterieError(f"{call.name}() returns a private state of another shape than enroll() gave.")
-        return tree_map(lambda v: torch.zeros(v.shape[1:], dtype=v.dtype, device=self.task.device), up)
+        return tree_map(lambda v: torch.zeros_like(v[0]), up)
 
 
 def _shape(tree: Any) -> Any:

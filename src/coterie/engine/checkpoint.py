@@ -1,10 +1,10 @@
 """A run's folder: what it was asked, what it measured, and where it can go on from.
 
-    config.json      the method, data, model, options, plan and fingerprints
-    metrics.jsonl    a row per round
-    checkpoints/     the last two, each one safetensors file, written beside and then renamed: a kill at any point
-                     leaves whole files only
-    log.txt          who was refused and why, warnings
+config.json      the method, data, model, options, plan and fingerprints
+metrics.jsonl    a row per round
+checkpoints/     the last two, each one safetensors file, written beside and then renamed: a kill at any point
+                 leaves whole files only
+log.txt          who was refused and why, warnings
 """
 
 from __future__ import annotations

@@ -75,13 +75,17 @@ class Fold:
         return self.nothing() if found is None else found
 
     def _moved(self, name: str, up: Upload) -> Tensor:
-        """[clients] ‖value − what was sent‖, the centres sent mixed as the upload's weight says; else ‖value‖."""
+        """[clients] ‖value − what was sent‖, the centres sent mixed as the upload's weight says; else ‖value‖.
+
+        A centre that is not finite must not make 0·NaN of those who did not choose it.
+        """
         centres, w = self.near.get(name), weights(up)[name]
         square: Tensor | float = 0.0
         for k, v in up.values[name].items():
             if centres is not None:
                 share = None if len(centres[k]) == 1 else w / w.sum(-1, keepdim=True)
-                v = v - (centres[k] if share is None else torch.einsum("ik,k...->i...", share.to(v.dtype), centres[k]))
+                sent = centres[k] if share is None else centres[k].nan_to_num(0.0, 0.0, 0.0)
+                v = v - (sent if share is None else torch.einsum("ik,k...->i...", share.to(v.dtype), sent))
             square = square + torch.linalg.vector_norm(v.flatten(1), dim=1) ** 2
         return square.sqrt() if isinstance(square, Tensor) else w.new_zeros(len(w))
 

@@ -57,7 +57,9 @@ class Run:
         check_settings(options)
         method.check(task, len(fed))
         if options.stop_after is not None and fed.valid is None:
-            raise CoterieError("stop_after looks at the valid part, and there is none: set valid to a share such as 0.2.")
+            raise CoterieError(
+                "stop_after looks at the valid part, and there is none: set valid to a share such as 0.2."
+            )
         self.method, self.fed, self.task, self.options, self.folder = method, fed, task, options, folder
         self.root = Evaluation(method, options.choose_on)
         self.cut = cut or plan(task, fed)
@@ -161,8 +163,8 @@ class Run:
                 if exam == "test":
                     self.clients = self._by_client(got)
         if len(self.newcomers) and len(self.fed.test.x):
-            who = {"clients": self.newcomers, "enrolled": False}
-            got = ask(root.measure_newcomer, shared=shared, stream="evaluate", exam="test", **who)
+            ids, fn = self.newcomers, root.measure_newcomer
+            got = ask(fn, ids, shared=shared, stream="evaluate", exam="test", enrolled=False)
             row |= summary(self.task.kind, got.report, "unseen_")
         return row | {
             "eval_bytes_down": ask.bytes_down,

@@ -38,7 +38,7 @@ class Site:
     def answer(self, message: bytes) -> bytes:
         (shared, own, key, home), head = decode(message, self.types)
         version, accepted = tuple(head["version"]), tuple(head["accepted"])
-        fn = getattr(follow(at_round(self.root, version[0]), head["path"]), head["name"], None)
+        fn: Any = getattr(follow(at_round(self.root, version[0]), head["path"]), head["name"], None)
         if not getattr(fn, "runs_on_client", False):
             raise PermissionError(f"{head['name']} is not a client function")
         if head["enrolled"] and accepted not in self.versions:

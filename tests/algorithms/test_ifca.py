@@ -1,0 +1,646 @@
+"""IFCA: a round by hand, several rounds in NumPy, its starts, its savings, its identities, recovery."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import coterie as ct
+from coterie.contract import Data
+from coterie.engine.rounds import Run
+from coterie.task import Batch
+from oracles import (
+    PROBLEMS,
+    Function,
+    Model,
+    Rows,
+    apart,
+    arrays,
+    descend,
+    doubled,
+    federation,
+    finished,
+    lines,
+    loss_on_test,
+    mean,
+    measured,
+    mini_batches,
+    near,
+    one,
+    participants,
+    ready,
+    rows,
+    squared,
+)
+
+VARIANTS = {
+    "ifca": [
+        ct.IFCA(clusters=2, average="gradients", init="random", weighted=True),
+        ct.IFCA(clusters=3, init="random", patience=1, recheck=2, share=("1",)),
+        ct.IFCA(clusters=2, init="balanced", batch=4, l2=0.01, l2_in_choice=True),
+        ct.IFCA(clusters=2, restarts=2, trial=1, resample=2, divide="clients", average="gradients"),
+    ]
+}
+
+
+def from_centres(run: Run, *centres: Model) -> Run:
+    """The run with these centres instead of its random ones."""
+    names = run.state.centres
+    stacked = {k: torch.stack([torch.tensor(c[k], dtype=torch.float64) for c in centres]) for k in names}
+    run.state = run.state._replace(centres={k: v[: len(names[k])] for k, v in stacked.items()})
+    return run
+
+
+def centres_of(run: Run, k: int) -> list[Model]:
+    return [one(run.state.centres, j) for j in range(k)]
+
+
+def number(w: float) -> Model:
+    return {"weight": np.array([[w]])}
+
+
+# ---------------------------------------------------------------------------------------------- by hand
+# Outputs are x·w. Centres 2 and −1; losses at (2, −1); γ = ¼.
+#   a: one row (1, 1): (1, 4) → first.          ∇ = 2·(2 − 1) = 2.     One step 1.5, two 1.25.
+#   b: two rows (1, 4): (4, 25) → first.        ∇ = 2·(2 − 4) = −4.    One step 3, two 3.5.
+#   c: one row (1, −2): (16, 1) → second.       ∇ = 2·(−1 + 2) = 2.    One step −1.5, two −1.75.
+#   d: one row (2, −2): (36, 0) → second.       ∇ = 0.                 Stays at −1.
+FOUR = {
+    "d": ([[2.0]], [-2.0]),
+    "b": ([[1.0], [1.0]], [4.0, 4.0]),
+    "c": ([[1.0]], [-2.0]),
+    "a": ([[1.0]], [1.0]),
+}
+
+
+def four(rounds: int = 1, start: tuple[float, ...] = (2.0, -1.0), **how: Any) -> Run:
+    method = ct.IFCA(clusters=len(start), lr=0.25, init="random", **{"local_steps": 1, **how})
+    run = ready(method, federation(FOUR), lambda: nn.Linear(1, 1, bias=False), rounds=rounds)
+    return finished(from_centres(run, *map(number, start)))
+
+
+def centres(run: Run) -> list[float]:
+    return run.state.centres["weight"].flatten().tolist()
+
+
+@pytest.mark.parametrize(
+    "how, want",
+    [
+        ({}, [2.25, -1.25]),  # (1.5 + 3)/2, (−1.5 − 1)/2
+        ({"local_steps": 2}, [2.375, -1.375]),  # (1.25 + 3.5)/2, (−1.75 − 1)/2
+        ({"weighted": True}, [2.5, -1.25]),  # (1·1.5 + 2·3)/3
+        ({"average": "gradients"}, [2.125, -1.125]),  # 2 − ¼/4·(2 − 4), −1 − ¼/4·(2 + 0)
+        ({"average": "gradients", "weighted": True}, [2.3, -1.1]),  # 2 − ¼/5·(1·2 − 2·4), −1 − ¼/5·2
+    ],
+)
+def test_one_round_by_hand(how: dict, want: list[float]) -> None:
+    run = four(**how)
+    assert centres(run) == pytest.approx(want, rel=1e-15)
+    assert run.state.group.tolist() == [1, 0, 1, 0]  # d, b, c, a
+
+
+def test_decay_halves_the_second_step() -> None:
+    """Option I from (2.125, −1.125) with γ = ⅛, m = 4; ∇ a 2.25, b −3.75, c 1.75, d 2·2·(−2.25 + 2) = −1."""
+    run = four(rounds=2, average="gradients", decay=0.5)
+    assert centres(run) == [2.125 - (2.25 - 3.75) / 32, -1.125 - (1.75 - 1) / 32]
+    # option II from (2.25, −1.25): a 2.25 − ⅛·2.5, b 2.25 + ⅛·3.5, c −1.25 − ⅛·1.5, d −1.25 + ⅛·2
+    run = four(rounds=2, decay=0.5)
+    assert centres(run) == [2.25 + (3.5 - 2.5) / 16, -1.25 + (2 - 1.5) / 16]
+
+
+def test_an_empty_cluster_keeps_its_model() -> None:
+    for how in ({}, {"average": "gradients"}, {"weighted": True}):
+        run = four(rounds=3, start=(2.0, 100.0, -1.0), **how)
+        assert centres(run)[1] == 100.0
+        assert set(run.state.group.tolist()) == {0, 2}
+
+
+def test_ties_go_to_the_lowest_index() -> None:
+    """a, the last client, is as far from 0 as from 2; of three equal centres the first wins."""
+    assert four(start=(0.0, 2.0)).state.group[3] == 0
+    assert four(start=(2.0, 0.0)).state.group[3] == 0
+    assert four(start=(1.0, 1.0, 1.0)).state.group.tolist() == [0, 0, 0, 0]
+
+
+# ---------------------------------------------------------------------------------------------- in NumPy
+def ifca(
+    f: Function,
+    clients: list[Rows],
+    start: list[Model],
+    rounds: list[list[int]],
+    lr: float,
+    steps: int = 3,
+    average: str = "models",
+    weighted: bool = False,
+    divide: str = "participants",
+    share: tuple[str, ...] = (),
+    decay: float = 1.0,
+    l2: float = 0.0,
+    l2_in_choice: bool = False,
+    pairs: Any = None,
+) -> list[tuple[list[Model], list[int]]]:
+    """Algorithm 2: (centres, identities) after every round. `pairs(i, t)`: the rows for the identity and the update."""
+    theta, group, found = start, [-1] * len(clients), []
+    for t, who in enumerate(rounds):
+        step, value, weight = lr * decay**t, {}, {}
+        for i in who:
+            chosen_on, trained_on = pairs(i, t) if pairs else (clients[i], clients[i])
+            losses = [f(c, *chosen_on)[0] for c in theta]
+            if l2_in_choice:
+                losses = [loss + l2 / 2 * sum((v**2).sum() for v in c.values()) for loss, c in zip(losses, theta)]
+            group[i] = int(np.argmin(losses))
+            weight[i] = len(clients[i][1]) if weighted else 1.0
+            w = theta[group[i]]
+            value[i] = f(w, *trained_on)[1] if average == "gradients" else descend(f, w, [trained_on] * steps, step, l2)
+        new = []
+        for j, c in enumerate(theta):
+            moved = {}
+            for k in c:
+                members = [i for i in who if k in share or group[i] == j]
+                total = sum((weight[i] * value[i][k] for i in members), np.zeros_like(c[k]))
+                if average == "gradients":
+                    m = sum(weight.values()) if divide == "participants" else len(clients)
+                    moved[k] = c[k] - step / m * total
+                else:
+                    moved[k] = total / sum(weight[i] for i in members) if members else c[k]
+            new.append(moved)
+        theta = new
+        found.append((theta, list(group)))
+    return found
+
+
+CASES = {
+    "option II": {},
+    "option II, weighted": {"weighted": True},
+    "option II, shared weight": {"share": ("weight",)},
+    "option II, shared bias, weighted": {"share": ("bias",), "weighted": True},
+    "option II, decay, l2": {"decay": 0.7, "l2": 0.3},
+    "option II, l2 in the choice": {"l2": 1.0, "l2_in_choice": True},
+    "option I": {"average": "gradients"},
+    "option I, weighted, decay": {"average": "gradients", "weighted": True, "decay": 0.7},
+    "option I, by all clients": {"average": "gradients", "divide": "clients"},
+    "option I, shared weight": {"average": "gradients", "share": ("weight",)},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_rounds_in_numpy(problem: str, case: str) -> None:
+    """Seven ragged clients, four of them a round, three centres."""
+    p, how = PROBLEMS[problem](), CASES[case]
+    lr = 0.3 if "average" in how else 0.05
+    method = ct.IFCA(clusters=3, lr=lr, local_steps=3, init="random", **how)
+    run = ready(method, p.fed, p.model, rounds=4, participation=0.6, seed=9)
+    want = ifca(p.f, p.clients, centres_of(run, 3), participants(run), lr, **how)
+    next(run.rounds())
+    for theta, group in want:
+        next(run.rounds())
+        assert run.state.group.tolist() == group
+        for j in range(3):
+            near(one(run.state.centres, j), theta[j])
+    assert not any(row["refused"] for row in run.history)
+    assert len({j for _, group in want for j in group} - {-1}) > 1
+    for name in how.get("share", ()):
+        assert len(run.state.centres[name]) == 1
+
+
+def test_l2_in_the_choice_changes_it() -> None:
+    """f(2) = f(0) at y = 1; with l2 the shorter centre wins. y = 1.2: 0.64 + ½·4·l2 against 1.44 + 0."""
+    fed = federation({"a": ([[1.0]], [1.2]), "b": ([[1.0]], [1.2])})
+
+    def chosen(**how: Any) -> list[int]:
+        method = ct.IFCA(clusters=2, lr=0.01, init="random", **how)
+        run = ready(method, fed, lambda: nn.Linear(1, 1, bias=False), rounds=1)
+        return finished(from_centres(run, number(2.0), number(0.0))).state.group.tolist()
+
+    assert chosen() == chosen(l2=0.5) == [0, 0]
+    assert chosen(l2=0.5, l2_in_choice=True) == [1, 1]
+    assert chosen(l2=0.3, l2_in_choice=True) == [0, 0]  # 0.64 + 0.6 < 1.44
+
+
+@pytest.mark.parametrize("how", [{"batch": 3, "local_steps": 4}, {"batch": 2, "local_epochs": 2}])
+def test_mini_batches_in_numpy(how: dict) -> None:
+    """The identity is chosen on all rows, the steps are taken on the batches."""
+    p = lines()
+    run = ready(ct.IFCA(clusters=2, lr=0.05, init="random", **how), p.fed, p.model, rounds=3)
+    theta = centres_of(run, 2)
+    for r in (1, 2, 3):
+        group = [int(np.argmin([p.f(c, *xy)[0] for c in theta])) for xy in p.clients]
+        models = [descend(p.f, theta[j], mini_batches(run, r, i), 0.05) for i, j in enumerate(group)]
+        members = [[m for m, g in zip(models, group) if g == j] for j in range(2)]
+        theta = [mean(m) if m else c for m, c in zip(members, theta)]
+    finished(run)
+    for j in range(2):
+        near(one(run.state.centres, j), theta[j])
+
+
+@pytest.mark.parametrize("average", ["models", "gradients"])
+def test_resample_uses_a_fresh_pair_of_parts_each_round(average: str) -> None:
+    """T = 3: rounds 1, 2, 3 choose on parts 0, 2, 4 of 6 and train on parts 1, 3, 5; round 4 begins again."""
+    rng = np.random.default_rng(0)
+    xs = [rng.normal(size=(12 + i, 3)) for i in range(5)]
+    fed = federation([(x, x @ (np.ones(3) * (-1) ** i)) for i, x in enumerate(xs)])
+    method = ct.IFCA(clusters=2, lr=0.1, local_steps=2, init="random", average=average, resample=3)
+    run = ready(method, fed, lambda: nn.Linear(3, 1), rounds=4)
+
+    def pairs(i: int, t: int) -> list[Rows]:
+        x, y = (v.double() for v in fed.train.client(i))
+        data = Data(Batch.of(x, y, torch.float64), run.homes[i], run.homes[i])
+        parts = [data.part(2 * (t % 3) + e, 6) for e in (0, 1)]
+        return [(b.x[b.mask > 0].numpy(), b.y[b.mask > 0].numpy()) for b in parts]
+
+    want = ifca(squared, rows(fed), centres_of(run, 2), participants(run), 0.1, 2, average, pairs=pairs)
+    next(run.rounds())
+    for theta, group in want:
+        next(run.rounds())
+        assert run.state.group.tolist() == group
+        for j in range(2):
+            near(one(run.state.centres, j), theta[j])
+
+
+@pytest.mark.parametrize("how", [{"batch": 4}, {"local_epochs": 2}])
+def test_resample_refuses_batches(how: dict) -> None:
+    p = lines()
+    with pytest.raises(ct.CoterieError, match="resample"):
+        ready(ct.IFCA(clusters=2, resample=2, **how), p.fed, p.model)
+
+
+# ---------------------------------------------------------------------------------------------- weight sharing
+def test_whole_layers_are_shared_by_the_beginning_of_their_name() -> None:
+    p = lines()
+    net = lambda: nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 1))
+    run = finished(ready(ct.IFCA(clusters=2, init="random", share=("0",)), p.fed, net, rounds=2))
+    assert {k: len(v) for k, v in run.state.centres.items()} == {"0.weight": 1, "0.bias": 1, "2.weight": 2, "2.bias": 2}
+    sent = 7 * (8 * (6 + 2) + 2 * 8 * (2 + 1))
+    assert [row["bytes_down"] for row in run.history] == [0, sent, sent]
+    with pytest.raises(ct.CoterieError, match=r"'1'.*it has 0\.weight, 0\.bias, 2\.weight, 2\.bias"):
+        ready(ct.IFCA(clusters=2, share=("1",)), p.fed, net)
+
+
+# ---------------------------------------------------------------------------------------------- saving communication
+SIZE, K = 8 * 5, 3  # bytes of one centre: 5 weights in float64
+
+
+def separated(clients: int = 6) -> tuple[ct.data.Federation, list[Model]]:
+    """Clients around three far centres, and three starts near these: identities never change."""
+    rng = np.random.default_rng(0)
+    truth = 20 * np.eye(3, 5)
+    xs = [rng.normal(size=(8, 5)) for _ in range(clients)]
+    fed = federation([(x, x @ truth[i % 3]) for i, x in enumerate(xs)], truth=[i % 3 for i in range(clients)])
+    return fed, [{"weight": t[None] + 0.5} for t in truth]
+
+
+def settled(average: str, rounds: int, participation: float = 1.0, **how: Any) -> Run:
+    fed, start = separated()
+    method = ct.IFCA(clusters=K, lr=0.05, local_steps=2, init="random", average=average, **how)
+    run = ready(method, fed, lambda: nn.Linear(5, 1, bias=False), rounds=rounds, participation=participation)
+    return from_centres(run, *start)
+
+
+@pytest.mark.parametrize("average", ["models", "gradients"])
+def test_patience_sends_one_centre_and_changes_no_number(average: str) -> None:
+    """Round 1 sees everyone first, round 2 is the first without a change, so 3 saves, 4 rechecks, 5, 6, 7 save."""
+    plain, saving = finished(settled(average, 7)), finished(settled(average, 7, patience=1, recheck=4))
+    for j in range(K):
+        near(one(saving.state.centres, j), one(plain.state.centres, j))
+    assert torch.equal(saving.state.group, plain.state.group)
+    assert [row["bytes_down"] for row in plain.history] == [0] + [6 * K * SIZE] * 7
+    whole, own = 6 * K * SIZE, 6 * (SIZE + 8 * K)  # its centre, and which of the K it is
+    assert [row["bytes_down"] for row in saving.history] == [0, whole, whole, own, whole, own, own, own]
+    up, less = plain.history[1]["bytes_up"], 6 * (8 + 8 * K)  # no cluster and no losses are reported
+    assert [row["bytes_up"] for row in saving.history] == [0, up, up, up - less, up, up - less, up - less, up - less]
+
+
+def test_patience_waits_for_so_many_quiet_rounds() -> None:
+    down = [row["bytes_down"] for row in finished(settled("models", 6, patience=3, recheck=100)).history]
+    assert [b < down[1] for b in down[1:]] == [False, False, False, False, True, True]
+
+
+def test_patience_under_partial_participation() -> None:
+    """A client never seen is sent all K, and its first choice counts as a change."""
+    run = finished(settled("models", 10, participation=0.5, patience=1, recheck=100))
+    seen, still = set(), 0
+    for who, row in zip(participants(run), run.history[1:]):
+        known = len(seen & set(who)) if still >= 1 else 0
+        assert row["bytes_down"] == known * (SIZE + 8 * K) + (len(who) - known) * K * SIZE
+        still = still + 1 if set(who) <= seen else 0
+        seen |= set(who)
+    plain = finished(settled("models", 10, participation=0.5))
+    for j in range(K):
+        near(one(run.state.centres, j), one(plain.state.centres, j))
+
+
+def test_a_drift_is_noticed_at_the_recheck() -> None:
+    run = settled("models", 6, patience=1, recheck=5)
+    for row in run.rounds():
+        if row["round"] == 3:  # settled since round 2; now the centres change places
+            moved = {k: v.roll(1, 0) for k, v in run.state.centres.items()}
+            run.state = run.state._replace(centres=moved)
+        if row["round"] in (3, 4):
+            assert run.state.group.tolist() == [0, 1, 2] * 2
+    assert run.state.group.tolist() == [1, 2, 0] * 2
+    assert run.history[5]["bytes_down"] == run.history[6]["bytes_down"] == run.history[1]["bytes_down"]
+
+
+# ---------------------------------------------------------------------------------------------- bad numbers
+@pytest.mark.parametrize("average", ["models", "gradients"])
+def test_a_nan_centre_never_wins(average: str) -> None:
+    run = four(start=(float("nan"), 2.0, -1.0), average=average)
+    assert run.state.group.tolist() == [2, 1, 2, 1]
+    good = four(start=(50.0, 2.0, -1.0), average=average)
+    assert centres(run)[1:] == centres(good)[1:]
+
+
+def test_a_client_without_any_finite_loss_is_refused_and_named() -> None:
+    fed = federation({**FOUR, "broken": ([[1e30], [1.0]], [1.0, 1.0])})
+    x = fed.train.x.double()
+    x[x > 1e29] = 1e200  # its square is infinite in float64 as well
+    fed = replace(fed, train=fed.train._replace(x=x))
+    method = ct.IFCA(clusters=2, lr=0.25, local_steps=1, init="random")
+    run = ready(method, fed, lambda: nn.Linear(1, 1, bias=False), rounds=1)
+    from_centres(run, number(2.0), number(-1.0)).go()
+    assert run.history[1]["refused"] == ["broken"]
+    assert run.state.group.tolist() == [1, 0, 1, 0, -1]
+    assert centres(run) == [2.25, -1.25]  # as without it
+
+
+# ---------------------------------------------------------------------------------------------- starts
+def test_random_centres_are_separate_draws() -> None:
+    p = lines()
+    run = finished_start(ct.IFCA(clusters=4, init="random"), p.fed, p.model, seed=5)
+    for j in range(4):
+        near(one(run.state.centres, j), arrays(run.task.init(5, j)))
+    assert all(apart(one(run.state.centres, a), one(run.state.centres, b)) for a in range(4) for b in range(a))
+    assert run.state.group.tolist() == [-1] * 7
+
+
+def finished_start(method: ct.Algorithm, fed: ct.data.Federation, model: Any, **options: Any) -> Run:
+    """Round 0 alone."""
+    run = ready(method, fed, model, rounds=1, **options)
+    next(run.rounds())
+    return run
+
+
+@pytest.mark.parametrize("how", [{"init": "random"}, {"init": "balanced"}, {"restarts": 2}])
+def test_random_starts_need_a_factory(how: dict) -> None:
+    p = lines()
+    with pytest.raises(ct.CoterieError, match="need a model factory"):
+        ready(ct.IFCA(clusters=2, **how), p.fed, p.model())
+    assert ready(ct.IFCA(clusters=2), p.fed, p.model()) is not None
+
+
+def test_centres_that_would_start_equal_are_refused() -> None:
+    p = lines()
+    same = p.model()
+    with pytest.raises(ct.CoterieError, match="equal"):
+        ready(ct.IFCA(clusters=2, init="random"), p.fed, lambda: same)
+
+
+# Common start (100, 0); x = e1 and e2, so each coordinate is fitted alone; y1 = 100 holds the first where it is.
+# The second goes by ½ of y2 (lr ½: ∇ = (w2 − y2), each of two rows counting half): updates ±½ and ±5. Groups are by
+# direction: {+1, +10} and {−1, −10}. By length they would be {+10} and the rest, or {−10} and the rest.
+FAR = {"w": (1.0), "x": (10.0), "y": (-1.0), "z": (-10.0)}
+
+
+def by_direction(average: str) -> Run:
+    fed = federation({n: (np.eye(2), [100.0, y]) for n, y in FAR.items()})
+    module = nn.Linear(2, 1, bias=False)
+    module.weight.data = torch.tensor([[100.0, 0.0]])
+    return finished_start(ct.IFCA(clusters=2, lr=0.5, local_steps=1, average=average), fed, module)
+
+
+def test_updates_are_grouped_by_direction() -> None:
+    run = by_direction("models")
+    group = run.state.group.tolist()
+    assert group[0] == group[1] != group[2] == group[3]
+    assert run.history[0]["notes"]["start_sizes"] == [2, 2]
+    assert one(run.state.centres, group[0])["weight"].tolist() == [[100.0, 2.75]]  # (½ + 5)/2
+    assert one(run.state.centres, group[2])["weight"].tolist() == [[100.0, -2.75]]
+
+
+def test_gradients_are_grouped_by_direction() -> None:
+    """∇ = −y2; θ_j − (½/4)·Σ: ⅛·11."""
+    run = by_direction("gradients")
+    group = run.state.group.tolist()
+    assert group[0] == group[1] != group[2] == group[3]
+    assert one(run.state.centres, group[0])["weight"].tolist() == [[100.0, 1.375]]
+    assert one(run.state.centres, group[2])["weight"].tolist() == [[100.0, -1.375]]
+
+
+@pytest.mark.parametrize("how", [{}, {"batch": 2}, {"weighted": True, "share": ("bias",)}])
+def test_centres_from_updates_are_the_groups_mean_models(how: dict) -> None:
+    """What is averaged is what was clustered: also with mini-batches, whose draws both exchanges share."""
+    p = lines()
+    run = finished_start(ct.IFCA(clusters=2, lr=0.05, local_steps=3, **how), p.fed, p.model, participation=0.8)
+    w, group = arrays(run.task.init(0)), run.state.group.tolist()
+    seen = run.participants(0).tolist()
+    assert [i for i, g in enumerate(group) if g >= 0] == sorted(seen) and len(seen) == 6
+    steps = lambda i: started_batches(run, i) if "batch" in how else [p.clients[i]] * 3
+    models = {i: descend(p.f, w, steps(i), 0.05) for i in seen}
+    weight = {i: len(p.clients[i][1]) if "weighted" in how else 1 for i in seen}
+    for j in range(2):
+        for k in w:
+            members = [i for i in seen if group[i] == j or k in how.get("share", ())]
+            want = mean([models[i] for i in members], [weight[i] for i in members])
+            np.testing.assert_allclose(one(run.state.centres, j)[k], want[k], rtol=1e-9)
+
+
+def started_batches(run: Run, i: int) -> list[Rows]:
+    """Client i's batches in the named stream of the start."""
+    from coterie import randomness
+
+    x, y = (v.double() for v in run.fed.train.client(i))
+    data = Data(Batch.of(x, y, torch.float64), randomness.keys(run.homes[i], 0, "start"), run.homes[i])
+    return [(b.x.numpy(), b.y.numpy()) for b in data.batches(run.method)]
+
+
+def test_balanced_redraws_until_every_cluster_attracts_its_share() -> None:
+    """The first of the seed's draws that sends 0.7/2 of the clients to either centre, found in NumPy."""
+    p = lines(clients=10)
+    run = finished_start(ct.IFCA(clusters=2, init="balanced"), p.fed, p.model, seed=1)
+    least = []
+    while not least or least[-1] < 0.35:
+        draws = [arrays(run.task.init(1, 2 * len(least) + j)) for j in range(2)]
+        picked = [int(np.argmin([p.f(c, *xy)[0] for c in draws])) for xy in p.clients]
+        least.append(min(picked.count(j) for j in range(2)) / 10)
+    assert len(least) > 1  # the first draw would not do
+    assert run.history[0]["notes"]["start_draws"] == len(least)
+    for j in range(2):
+        near(one(run.state.centres, j), draws[j])
+
+
+def test_balanced_keeps_the_best_of_fifty_draws() -> None:
+    """Four of five clients always go together, so that no draw is balanced: one that parts them at all is kept."""
+    x = np.array([[1.0], [-1.0]])
+    fed = federation([(x, 3 * x[:, 0])] * 4 + [(x, 0.1 * x[:, 0])])
+    run = finished_start(ct.IFCA(clusters=2, init="balanced"), fed, lambda: nn.Linear(1, 1, bias=False), seed=3)
+    assert run.history[0]["notes"]["start_draws"] == 50
+    draws = [[arrays(run.task.init(3, 2 * r + j)) for j in range(2)] for r in range(50)]
+    choice = lambda centres, xy: int(np.argmin([squared(c, *xy)[0] for c in centres]))
+    parts = [len({choice(d, xy) for xy in rows(fed)}) == 2 for d in draws]
+    assert parts.index(True) > 0  # the first draw would not do
+    for j in range(2):
+        near(one(run.state.centres, j), draws[parts.index(True)][j])
+
+
+@pytest.mark.parametrize("average", ["models", "gradients"])
+def test_restarts_keep_the_least_training_loss(average: str) -> None:
+    """Three starts of two rounds each, in NumPy; the losses are those of the last trial round's choices."""
+    p = lines(clients=8, groups=2)
+    method = ct.IFCA(clusters=2, lr=0.05, local_steps=2, average=average, restarts=3, trial=2)
+    run = finished_start(method, p.fed, p.model, seed=4)
+    trials = []
+    for r in range(3):
+        start = [arrays(run.task.init(4, 2 * r + j)) for j in range(2)]
+        rounds = ifca(p.f, p.clients, start, [list(range(8))] * 2, 0.05, 2, average)
+        before = rounds[0][0]
+        loss = np.mean([min(p.f(c, *xy)[0] for c in before) for xy in p.clients])
+        trials.append((loss, rounds[-1]))
+    losses = [t[0] for t in trials]
+    np.testing.assert_allclose(run.history[0]["notes"]["restart_losses"], losses, rtol=1e-9)
+    best, group = trials[int(np.argmin(losses))][1]
+    assert np.argmin(losses) != 2  # else the last would do
+    assert run.state.group.tolist() == group
+    for j in range(2):
+        near(one(run.state.centres, j), best[j])
+
+
+def test_nobody_answers_the_start() -> None:
+    """With two clients and 99 % dropout nobody does: the common start stays, and the run goes on."""
+    p = lines(clients=2)
+    run = finished(ready(ct.IFCA(clusters=2), p.fed, p.model, rounds=1, dropout=0.99))
+    assert run.state.group.tolist() == [-1, -1]
+    near(one(run.state.centres, 1), arrays(run.task.init(0)))
+
+
+# ---------------------------------------------------------------------------------------------- identities
+def end(method: ct.Algorithm, fed: ct.data.Federation, model: Any, **options: Any) -> Run:
+    return finished(ready(method, fed, model, **{"rounds": 3, "participation": 0.6, **options}))
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize("how", [{"local_steps": 3}, {"batch": 2, "local_epochs": 2}])
+def test_one_cluster_is_fedavg(problem: str, how: dict) -> None:
+    p = PROBLEMS[problem]()
+    one_cluster = end(ct.IFCA(clusters=1, lr=0.05, init="random", **how), p.fed, p.model)
+    fedavg = end(ct.FedAvg(lr=0.05, weighted=False, **how), p.fed, p.model)
+    near(one(one_cluster.state.centres), one(fedavg.state))
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_option_1_with_one_cluster_is_gradient_descent(problem: str) -> None:
+    """On the unweighted mean of the clients' losses, all taking part."""
+    p = PROBLEMS[problem]()
+    run = ready(ct.IFCA(clusters=1, lr=0.1, init="random", average="gradients"), p.fed, p.model, rounds=5)
+    w = one(run.state.centres)
+    for _ in range(5):
+        w = {k: w[k] - 0.1 * np.mean([p.f(w, *xy)[1][k] for xy in p.clients], axis=0) for k in w}
+    near(one(finished(run).state.centres), w)
+
+
+def test_sharing_every_layer_is_fedavg() -> None:
+    p = lines()
+    shared = end(ct.IFCA(clusters=3, lr=0.05, init="random", share=("weight", "bias")), p.fed, p.model)
+    fedavg = end(ct.FedAvg(lr=0.05, weighted=False), p.fed, p.model)
+    assert all(len(v) == 1 for v in shared.state.centres.values())
+    near(one(shared.state.centres), one(fedavg.state))
+
+
+@pytest.mark.parametrize("how", [{"init": "random"}, {}, {"batch": 2}, {"init": "balanced"}, {"restarts": 2}])
+def test_permuting_clients_permutes_the_result(how: dict) -> None:
+    p, order = lines(), [4, 0, 6, 2, 5, 1, 3]
+    method = ct.IFCA(clusters=2, lr=0.05, local_steps=2, **how)
+    plain, moved = end(method, p.fed, p.model), end(method, p.fed.subset(order), p.model)
+    assert moved.state.group.tolist() == plain.state.group[order].tolist()
+    for j in range(2):
+        near(one(moved.state.centres, j), one(plain.state.centres, j))
+
+
+@pytest.mark.parametrize("average", ["models", "gradients"])
+def test_permuting_centres_permutes_the_clusters(average: str) -> None:
+    p, order = lines(), [2, 0, 1]
+    method = ct.IFCA(clusters=3, lr=0.05, init="random", average=average)
+    plain, moved = (ready(method, p.fed, p.model, rounds=3, seed=2) for _ in range(2))
+    from_centres(moved, *(one(plain.state.centres, j) for j in order))
+    for run in (plain, moved):
+        finished(run)
+    assert len(set(plain.state.group.tolist())) > 1
+    assert [order[g] for g in moved.state.group.tolist()] == plain.state.group.tolist()
+    for place, j in enumerate(order):
+        near(one(moved.state.centres, place), one(plain.state.centres, j))
+
+
+@pytest.mark.parametrize("how", [{}, {"weighted": True}, {"average": "gradients"}, {"share": ("bias",)}])
+def test_duplicating_every_client_changes_nothing(how: dict) -> None:
+    p, method = lines(), ct.IFCA(clusters=2, lr=0.05, init="random", **how)
+    plain, twice = (end(method, fed, p.model, participation=1.0) for fed in (p.fed, doubled(p.fed)))
+    assert twice.state.group.tolist() == plain.state.group.tolist() * 2
+    for j in range(2):
+        near(one(twice.state.centres, j), one(plain.state.centres, j))
+
+
+# ---------------------------------------------------------------------------------------------- evaluation
+def opposed() -> ct.data.Federation:
+    """Training rows follow y = x, test rows y = −x."""
+    x = np.array([[1.0], [2.0]])
+    return federation([(x, x[:, 0])] * 3, test=[(x, -x[:, 0])] * 3, unseen=1)
+
+
+@pytest.mark.parametrize("on, mse", [("train", 10.0), ("test", 0.0)])
+def test_the_cluster_is_chosen_on_training_rows_unless_said(on: str, mse: float) -> None:
+    """Centres 1 and −1: chosen on train, the errors are 2 and 4, (4 + 16)/2 = 10; chosen on test, none."""
+    method = ct.IFCA(clusters=2, init="random", lr=1e-12)
+    run = ready(method, opposed(), lambda: nn.Linear(1, 1, bias=False), rounds=1, choose_on=on)
+    result = ct.Result(from_centres(run, number(1.0), number(-1.0)).go())
+    assert result.options.choose_on == on
+    np.testing.assert_allclose(result.per_client["mse"], mse, atol=1e-9)
+    assert result.final["unseen_mse"] == pytest.approx(mse, abs=1e-9)
+    assert result.clusters[-1].tolist() == [0, 0]  # in training it is the training rows' either way
+
+
+def test_each_client_is_measured_with_the_centre_of_least_training_loss() -> None:
+    fed = measured()
+    run = finished(ready(ct.IFCA(clusters=2, lr=0.05, init="random"), fed, lambda: nn.Linear(3, 1), rounds=2))
+    theta = centres_of(run, 2)
+    chosen = [int(np.argmin([squared(c, *xy)[0] for c in theta])) for xy in rows(fed)]
+    want = [loss_on_test(theta[j], fed, i) for i, j in enumerate(chosen)]
+    assert len(set(chosen)) == 2
+    np.testing.assert_allclose(run.clients["mse"], want, rtol=1e-12)
+
+
+def test_evaluation_leaves_no_trace() -> None:
+    method = ct.IFCA(clusters=2, lr=0.05, batch=2)
+    often, once = (finished(ready(method, measured(), lambda: nn.Linear(3, 1), rounds=4, eval_every=e)) for e in (1, 4))
+    before = torch.utils._pytree.tree_map(torch.clone, once.state)
+    once.evaluate(4)
+    for a, b, c in zip(*(torch.utils._pytree.tree_leaves(s) for s in (often.state, once.state, before))):
+        assert torch.equal(a, b) and torch.equal(b, c)
+
+
+# ---------------------------------------------------------------------------------------------- recovery
+SEEDS = range(10)
+
+
+def test_planted_lines_are_found() -> None:
+    """24 clients of 50 rows in three groups: exact groups within two rounds for nine of ten seeds."""
+    found = []
+    for seed in SEEDS:
+        fed = ct.data.linear(clients=24, samples=50, dim=30, clusters=3, seed=seed, test_samples=0)
+        result = ct.run(ct.IFCA(clusters=3, lr=0.05), fed, "linear", rounds=2, seed=seed)
+        found.append(result.history[-1]["ari"])
+    assert sum(ari == 1.0 for ari in found) >= 9, found
+
+
+def test_rotated_digits_are_found() -> None:
+    """24 clients of 50 digits turned by four angles: exact groups within three rounds for nine of ten seeds."""
+    found = []
+    for seed in SEEDS:
+        fed = ct.data.rotated("digits", clients=24, samples=50, test_samples=0, seed=seed)
+        result = ct.run(ct.IFCA(clusters=4, lr=0.1, local_steps=5), fed, "softmax", rounds=3, seed=seed)
+        found.append(result.history[-1]["ari"])
+    assert sum(ari == 1.0 for ari in found) >= 9, found

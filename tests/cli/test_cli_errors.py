@@ -1,0 +1,188 @@
+"""Bad input: one sentence on stderr that says what to do, status 2, no traceback, nothing left behind."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+def refused(said, *words: str) -> None:
+    assert said.status == 2
+    assert said.out == ""
+    lines = [line for line in said.err.splitlines() if not line.startswith("warning: ")]
+    assert len(lines) == 1 and lines[0].startswith("coterie: "), said.err
+    assert lines[0].endswith((".", "?")) and "Traceback" not in said.err
+    for word in words:
+        assert word in lines[0], said.err
+
+
+@pytest.mark.parametrize(
+    "command, words",
+    [
+        ("rnu", ["unknown command 'rnu'", "'run'"]),
+        ("--hlep", ["--help"]),
+        ("run", ["needs one method", "coterie list"]),
+        ("run ifca fedavg --clusters 2", ["needs one method"]),
+        ("compare", ["needs the methods"]),
+        ("compare ifca ifca --clusters 2", ["named twice"]),
+        ("run ifac --clusters 2", ["unknown algorithm 'ifac'", "'ifca'"]),
+        ("run ifca", ["ifca needs --clusters, the number of groups to look for."]),
+        ("run ifca --cluster 2", ["unknown flag '--cluster'", "'--clusters'"]),
+        ("run ifca --clusters", ["--clusters needs a value."]),
+        ("run ifca --clusters two", ["clusters is 'two'", "a whole number"]),
+        ("run fedavg --lr fast", ["lr is 'fast'", "a number"]),
+        ("run fedavg --lr inf", ["lr is 'inf'"]),
+        ("run fedavg --batch x", ["a whole number or none"]),
+        ("run fedavg stray", ["needs one method"]),
+        ("run fedavg --rounds 2 stray", ["'stray' belongs to no flag"]),
+        ("run fedavg --json=3", ["--json"]),
+        ("run fedavg --mu 1", ["unknown flag '--mu'"]),
+        ("compare fedavg fedprox --mu 1", ["--mu belongs to one method: write --fedprox.mu"]),
+        ("compare fedavg local --mu 1", ["unknown flag '--mu'"]),
+        ("compare fedavg local --fedprox.mu 1", ["unknown flag '--fedprox.mu'"]),
+        ("run ifca --clusters 0", ["clusters of ifca is 0", "≥ 1"]),
+        ("run ifca --clusters 9 --clients 8", ["clusters is 9", "8"]),
+        ("run fedavg --lr 0", ["lr of fedavg is 0.0", "> 0"]),
+        ("run fedavg --lr -1", ["lr of fedavg is -1.0", "> 0"]),
+        ("run ifca --clusters 2 --init best", ["init of ifca is 'best'", "updates, random, balanced"]),
+        ("run fedavg --rounds 0", ["rounds is 0", "≥ 1"]),
+        ("run fedavg --seeds 0", ["seeds is 0", "≥ 1"]),
+        ("run fedavg --stop-after 2", ["valid"]),
+        ("run fedavg --plan 4", ["CHUNK,WORKERS"]),
+        ("run fedavg --device cuda", ["cuda"]),
+        ("run fedavg --data rotatde", ["unknown data set 'rotatde'", "'rotated'"]),
+        ("run fedavg --data rotated:digist", ["unknown image set 'digist'", "'digits'"]),
+        ("run fedavg --data rotated?angels=0,90", ["unknown option", "'angels'", "'angles'"]),
+        ("run fedavg --data.angels 0,90", ["unknown option", "'angels'", "'angles'"]),
+        ("run fedavg --data.angles", ["--data.angles needs a value."]),
+        ("run fedavg --data.angles a,b", ["angles", "number"]),
+        ("run fedavg --clients 2", ["clients=2", "at least 4"]),
+        ("run fedavg --label x", ["unknown option", "'label'"]),
+        ("run fedavg --model mpl", ["unknown model 'mpl'", "'mlp'"]),
+        ("run fedavg --model none.py:Net", ["there is no file", "none.py"]),
+        ("run none.py:Mine", ["there is no file", "none.py"]),
+        ("resume", ["needs the folder of one run"]),
+        ("resume nowhere", ["nowhere is not a run folder"]),
+        ("resume nowhere --rounds x", ["rounds is 'x'"]),
+        ("list ifca", ["list takes no names"]),
+        ("run fedavg --config none.toml", ["none.toml cannot be read", "No such file"]),
+    ],
+)
+def test_one_sentence(coterie, tmp_path, command, words):
+    refused(coterie(*command.split()), *words)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("roudns = 2", ["unknown key in c.toml 'roudns'", "'rounds'"]),
+        ("[fedavg]\nlearning = 2", ["unknown key in c.toml 'fedavg.learning'"]),
+        ("mu = 2", ["unknown key in c.toml 'mu'"]),
+        ("[data]\nangels = [0, 90]", ["unknown option", "'angels'", "'angles'"]),
+        ("rounds = \n", ["c.toml is not valid TOML", "line 1"]),
+        ("rounds = 2.5", ["rounds is '2.5'", "a whole number"]),
+        ("[fedavg.lr]\nx = 1", ["fedavg.lr", "table"]),
+    ],
+)
+def test_config_file(coterie, tmp_path, text, words):
+    (tmp_path / "c.toml").write_text(text)
+    refused(coterie("run", "fedavg", "--config", "c.toml"), *words)
+
+
+@pytest.mark.parametrize(
+    "model, words",
+    [
+        ("Norm", ["batch norm", "GroupNorm"]),
+        ("Drop", ["dropout"]),
+        ("Narrow", ["10 classes", "10 outputs"]),
+        ("Nett", ["'Nett'", "'Net'"]),
+    ],
+)
+def test_models_of_ones_own(coterie, own, model, words):
+    refused(coterie("run", "fedavg", "--model", f"{own}:{model}"), *words)
+
+
+def test_methods_of_ones_own(coterie, own):
+    refused(coterie("run", f"{own}:NoMethod"), "not a method")
+
+
+@pytest.mark.parametrize(
+    "file, text, words",
+    [
+        ("site1.csv", "age,dose,result\n1,2,0\n", ["label column", "outcome"]),
+        ("site1.csv", "age,dose,outcome\n1,high,0\n2,1,1\n", ["'high'", "number", "dose"]),
+        ("site1.csv", "age,dose,outcome\n1,,0\n2,1,1\n", ["missing", "dose"]),
+        ("site1.csv", "age,weight,outcome\n1,2,0\n", ["columns", "weight"]),
+        ("site1.csv", "", ["empty"]),
+    ],
+)
+def test_tables(coterie, sites, file, text, words):
+    (sites / file).write_text(text)
+    refused(coterie("run", "fedavg", "--data", "folder:sites", "--label", "outcome"), *words)
+
+
+def test_folders(coterie, sites, tmp_path):
+    refused(coterie("run", "fedavg", "--data", "folder:sites"), "label")
+    refused(coterie("run", "fedavg", "--data", "folder:sites", "--label", "outcom"), "outcom")
+    refused(coterie("run", "fedavg", "--data", "folder:nowhere", "--label", "y"), "there is no folder")
+    (tmp_path / "bare").mkdir()
+    refused(coterie("run", "fedavg", "--data", "folder:bare", "--label", "y"), "bare")
+
+
+def test_a_folder_that_exists_is_not_touched(coterie, tiny, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("mine")
+    refused(coterie("run", "fedavg", *tiny, "--out", "out"), "out exists", "coterie resume out")
+    refused(coterie("demo", "--out", "out"), "out exists")
+    assert (tmp_path / "out" / "thesis.txt").read_text() == "mine"
+
+
+def test_resuming_with_other_data_or_another_model(coterie, sites, own, tmp_path):
+    given = ["--data", "folder:sites", "--label", "outcome", "--rounds", "1"]
+    assert coterie("run", "fedavg", *given, "--out", "a").status == 0
+    assert coterie("run", "fedavg", "--model", f"{own}:Net", "--rounds", "1", "--clients", "8", "--out", "b").status == 0
+    (sites / "site0.csv").write_text("age,dose,outcome\n1,1,0\n2,2,1\n3,3,0\n")
+    refused(coterie("resume", "a"), "the data are not those")
+    own.write_text(own.read_text().replace("Net = lambda: net(", "Net = lambda: net(nn.Linear(64, 64), "))
+    refused(coterie("resume", "b"), "the model is not the one")
+
+
+def test_damaged_run_folders(coterie, tmp_path):
+    (tmp_path / "run").mkdir()
+    refused(coterie("resume", "run"), "run is not a run folder")
+    (tmp_path / "run" / "config.json").write_text("{")
+    refused(coterie("resume", "run"), "damaged")
+    (tmp_path / "run" / "config.json").write_text(json.dumps({"origin": {}}))
+    refused(coterie("resume", "run"), "lacks what a run needs")
+
+
+def test_diverged_says_where_the_last_good_checkpoint_is(coterie, tiny, tmp_path):
+    said = coterie("run", "fedavg", *tiny, "--lr", "1e38", "--out", "out", "--quiet")
+    assert said.status == 2 and "diverged" in said.err and "The last good checkpoint is out/checkpoints" in said.err
+
+
+def test_a_bug_is_called_a_bug(coterie, monkeypatch):
+    monkeypatch.setattr("coterie.cli.listing.show", lambda *_: 1 / 0)
+    said = coterie("list")
+    assert said.status == 1 and "a bug" in said.err and "--debug" in said.err and "Traceback" not in said.err
+    assert "Traceback" in coterie("list", "--debug").err
+
+
+@pytest.mark.parametrize(
+    "error, status, words",
+    [
+        (MemoryError(), 2, "the memory is full"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), 2, "the memory is full"),
+        (PermissionError(13, "Permission denied", "secret"), 2, "secret cannot be used: Permission denied"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_what_the_system_refuses(coterie, monkeypatch, error, status, words):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr("coterie.cli.listing.show", fail)
+    said = coterie("list")
+    assert said.status == status and words in said.err and "Traceback" not in said.err

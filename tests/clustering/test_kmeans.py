@@ -1,0 +1,101 @@
+"""The k-means wrapper, exact coordinates, and means per label."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from sklearn.metrics import adjusted_rand_score
+from torch import Tensor, tensor
+
+from coterie.clustering import coordinates, group_mean, kmeans
+
+
+def rng(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def blobs(n: int = 60, k: int = 4, dim: int = 5, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Points about k far centres, and their true labels."""
+    g = rng(seed)
+    truth = torch.arange(n) % k
+    return 20 * torch.randn(k, dim, generator=g)[truth] + torch.randn(n, dim, generator=g), truth
+
+
+def test_planted_blobs_are_found() -> None:
+    points, truth = blobs()
+    found = kmeans(points, 4, rng())
+    assert adjusted_rand_score(truth, found.labels) == 1.0
+    assert found.labels.dtype == torch.int64 and found.centres.dtype == torch.float64
+    x = points.double()
+    for j in range(4):
+        torch.testing.assert_close(found.centres[j], x[found.labels == j].mean(0))
+    assert found.cost == pytest.approx(((x - found.centres[found.labels]) ** 2).sum().item(), rel=1e-9)
+    assert found.iterations >= 1
+
+
+def test_the_same_generator_gives_the_same_clusters() -> None:
+    points = torch.randn(50, 3, generator=rng(1))
+    first, again, other = (kmeans(points, 5, rng(s)) for s in (0, 0, 1))
+    assert torch.equal(first.labels, again.labels)
+    assert not torch.equal(first.labels, other.labels)
+
+
+def test_given_centres_keep_their_order() -> None:
+    points, truth = blobs()
+    order = [2, 0, 3, 1]
+    start = torch.stack([points[truth == j].mean(0) for j in order]) + 0.3
+    found = kmeans(points, 4, rng(), init=start)
+    assert [order[j] for j in found.labels.tolist()] == truth.tolist()
+
+
+def test_given_centres_are_where_it_starts() -> None:
+    """Points 0, 1, 9, 10 and centres at 0 and 1: Lloyd's alone moves on to {0} … {1, 9, 10}, then {0, 1}, {9, 10}."""
+    found = kmeans(tensor([[0.0], [1.0], [9.0], [10.0]]), 2, rng(), init=tensor([[1.0], [0.0]]))
+    assert found.labels.tolist() == [1, 1, 0, 0]
+    assert sorted(found.centres.flatten().tolist()) == [0.5, 9.5]
+
+
+def test_many_points_are_sampled_and_the_rest_join_the_nearest() -> None:
+    points, truth = blobs(n=400)
+    found = kmeans(points, 4, rng(), most=40)
+    assert adjusted_rand_score(truth, found.labels) == 1.0
+    assert torch.equal(found.labels, torch.cdist(points.double(), found.centres).argmin(1))
+    whole = kmeans(points, 4, rng())
+    assert found.cost < 0.2 * whole.cost  # it is the cost of the 40 that were clustered
+
+
+def test_fewer_points_than_clusters() -> None:
+    found = kmeans(tensor([[0.0], [5.0]]), 4, rng())
+    assert sorted(found.labels.tolist()) == [0, 1]
+    assert len(found.centres) == 2 and found.cost == 0
+
+
+def test_no_points() -> None:
+    found = kmeans(torch.zeros(0, 3), 4, rng())
+    assert found.labels.shape == (0,) and found.labels.dtype == torch.int64
+    assert found.cost == 0
+
+
+# ---------------------------------------------------------------------------------------------- coordinates
+@pytest.mark.parametrize("n, d", [(6, 500), (6, 7), (6, 6), (6, 2)])
+def test_coordinates_keep_every_distance(n: int, d: int) -> None:
+    x = torch.randn(n, d, generator=rng()).double() + 50
+    short = coordinates(x)
+    assert short.shape == (n, min(n, d))
+    torch.testing.assert_close(torch.cdist(short, short), torch.cdist(x, x), rtol=1e-9, atol=1e-6)
+
+
+def test_coordinates_of_equal_points_are_equal() -> None:
+    x = torch.ones(3, 10)
+    assert torch.cdist(coordinates(x), coordinates(x)).abs().max() < 1e-6
+
+
+# ---------------------------------------------------------------------------------------------- means per label
+def test_group_mean_by_hand() -> None:
+    """Label 0: (1·1 + 3·5)/4 = 4. Label 1: nobody. Label 2: the third alone."""
+    stacked = {"w": tensor([[1.0], [5.0], [7.0]]), "m": tensor([[[1.0, 0.0]], [[5.0, 4.0]], [[7.0, -2.0]]])}
+    empty = {"w": tensor([[-1.0], [-2.0], [-3.0]]), "m": torch.full((3, 1, 2), -9.0)}
+    got = group_mean(stacked, tensor([0, 0, 2]), tensor([1.0, 3.0, 2.0]), empty)
+    assert got["w"].tolist() == [[4.0], [-2.0], [7.0]]
+    assert got["m"].tolist() == [[[4.0, 3.0]], [[-9.0, -9.0]], [[7.0, -2.0]]]
+    assert empty["w"].tolist() == [[-1.0], [-2.0], [-3.0]]

@@ -1,0 +1,67 @@
+"""Arrows point one way: a method never imports an engine, the data makers or the command."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+import coterie
+from coterie.registry import methods
+
+SOURCE = Path(coterie.__file__).parent
+MAY = {
+    "errors": set(),
+    "params": set(),
+    "randomness": set(),
+    "task": {"errors", "params"},
+    "settings": set(),
+    "contract": {"errors", "params", "randomness", "settings", "task"},
+    "local": {"contract", "params", "task"},
+    "clustering": {"clustering", "params", "randomness", "errors", "task"},
+    "algorithms": {"algorithms", "clustering", "contract", "errors", "local", "params", "task"},
+    "baselines": {"algorithms", "baselines", "clustering", "contract", "errors", "local", "params", "task"},
+    "data": {"data", "errors"},
+    "models": {"data", "errors", "models"},
+    "metrics": {"task"},
+}
+
+
+def imports(path: Path) -> set[str]:
+    """The parts of coterie that a file imports."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module] if node.module != "coterie" else [f"coterie.{a.name}" for a in node.names]
+        found |= {n.split(".")[1] for n in names if n.startswith("coterie.")}
+    return found
+
+
+@pytest.mark.parametrize("part", MAY)
+def test_arrows_point_one_way(part):
+    files = sorted((SOURCE / part).rglob("*.py")) or [SOURCE / f"{part}.py"]
+    for path in files:
+        assert imports(path) <= MAY[part], path.name
+
+
+def test_every_method_says_who_proposed_it_and_what_each_setting_means():
+    assert {"ifca", "one-shot", "fedavg", "fedavg-ft", "fedprox", "local"} <= set(methods())
+    for cls in methods().values():
+        assert cls.paper and cls.__doc__ and not cls.__doc__.startswith(f"{cls.__name__}("), cls
+        assert sys.modules[cls.__module__].__doc__, cls
+        assert all(f.metadata["help"] for f in fields(cls)), cls
+
+
+def test_heavy_imports_wait_until_they_are_used():
+    code = "import sys, coterie; print([m for m in ('torch', 'sklearn', 'pandas', 'matplotlib') if m in sys.modules])"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+    code = (
+        "import sys, coterie as ct; ct.run, ct.IFCA; "
+        "print([m for m in ('sklearn', 'scipy', 'pandas', 'matplotlib', 'PIL', 'rich') if m in sys.modules])"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
