@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,6 +65,26 @@ def mean(models: Sequence[Model], weights: Sequence[float] | None = None) -> Mod
     """Σ weight·model / Σ weight"""
     weights = [1.0] * len(models) if weights is None else weights
     return {k: sum(a * m[k] for a, m in zip(weights, models)) / sum(weights) for k in models[0]}
+
+
+def vector(w: Model) -> np.ndarray:
+    return np.concatenate([v.ravel() for v in w.values()])
+
+
+def best_partition(points: Sequence[np.ndarray], k: int) -> list[int]:
+    """k-means without k-means: of all partitions of a few points the one of least cost."""
+    x = np.stack(points)
+
+    def cost(labels: tuple[int, ...]) -> float:
+        groups = [x[np.array(labels) == j] for j in range(k)]
+        return sum(((g - g.mean(0)) ** 2).sum() for g in groups if len(g))
+
+    return list(min(product(range(k), repeat=len(x)), key=cost))
+
+
+def same_groups(a: list[int], b: list[int]) -> bool:
+    """The same partition, whatever its labels."""
+    return len(set(zip(a, b))) == len(set(a)) == len(set(b))
 
 
 # ---------------------------------------------------------------------------------------------- federations

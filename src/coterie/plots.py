@@ -36,6 +36,7 @@ def curves(
     last = 0.0
     for colour, (name, runs) in zip(_colours(len(results)), results.items()):
         rows = [[row for row in run.history if metric in row] for run in runs]
+        rows = [found[: min(map(len, rows))] for found in rows]  # as long as all of them went on
         x = np.array([row["round"] for row in rows[0]]) + (starts or {}).get(name, 0)
         y = np.array([[row[metric] for row in found] for found in rows])
         axes.plot(x, y.mean(0), color=colour, linewidth=2.2, solid_capstyle="round", zorder=3)

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import coterie as ct
+from coterie import randomness
 from coterie.contract import Data
 from coterie.engine.rounds import Run
 from coterie.task import Batch
@@ -21,6 +22,7 @@ from oracles import (
     Rows,
     apart,
     arrays,
+    best_partition,
     descend,
     doubled,
     federation,
@@ -35,7 +37,9 @@ from oracles import (
     participants,
     ready,
     rows,
+    same_groups,
     squared,
+    vector,
 )
 
 VARIANTS = {
@@ -263,6 +267,13 @@ def test_resample_uses_a_fresh_pair_of_parts_each_round(average: str) -> None:
             near(one(run.state.centres, j), theta[j])
 
 
+def test_weighted_gradients_are_not_divided_by_clients() -> None:
+    """Σ n_i g_i over a number of clients would be a step as many times too long as clients have rows."""
+    p = lines()
+    with pytest.raises(ct.CoterieError, match="weighted"):
+        ready(ct.IFCA(clusters=2, average="gradients", weighted=True, divide="clients"), p.fed, p.model)
+
+
 @pytest.mark.parametrize("how", [{"batch": 4}, {"local_epochs": 2}])
 def test_resample_refuses_batches(how: dict) -> None:
     p = lines()
@@ -295,11 +306,11 @@ def separated(clients: int = 6) -> tuple[ct.data.Federation, list[Model]]:
     return fed, [{"weight": t[None] + 0.5} for t in truth]
 
 
-def settled(average: str, rounds: int, participation: float = 1.0, **how: Any) -> Run:
+def settled(average: str, rounds: int, participation: float = 1.0, seed: int = 0, **how: Any) -> Run:
     fed, start = separated()
     method = ct.IFCA(clusters=K, lr=0.05, local_steps=2, init="random", average=average, **how)
-    run = ready(method, fed, lambda: nn.Linear(5, 1, bias=False), rounds=rounds, participation=participation)
-    return from_centres(run, *start)
+    options = {"rounds": rounds, "participation": participation, "seed": seed}
+    return from_centres(ready(method, fed, lambda: nn.Linear(5, 1, bias=False), **options), *start)
 
 
 @pytest.mark.parametrize("average", ["models", "gradients"])
@@ -323,14 +334,18 @@ def test_patience_waits_for_so_many_quiet_rounds() -> None:
 
 def test_patience_under_partial_participation() -> None:
     """A client never seen is sent all K, and its first choice counts as a change."""
-    run = finished(settled("models", 10, participation=0.5, patience=1, recheck=100))
-    seen, still = set(), 0
+    how = {"rounds": 10, "participation": 1 / 3, "seed": 3}
+    run = finished(settled("models", patience=1, recheck=100, **how))
+    seen, still, mixed = set(), 0, 0
     for who, row in zip(participants(run), run.history[1:]):
         known = len(seen & set(who)) if still >= 1 else 0
         assert row["bytes_down"] == known * (SIZE + 8 * K) + (len(who) - known) * K * SIZE
+        mixed += 0 < known < len(who)
         still = still + 1 if set(who) <= seen else 0
         seen |= set(who)
-    plain = finished(settled("models", 10, participation=0.5))
+    assert mixed  # both kinds in one round
+    plain = finished(settled("models", **how))
+    assert torch.equal(run.state.group, plain.state.group)
     for j in range(K):
         near(one(run.state.centres, j), one(plain.state.centres, j))
 
@@ -356,17 +371,30 @@ def test_a_nan_centre_never_wins(average: str) -> None:
     assert centres(run)[1:] == centres(good)[1:]
 
 
-def test_a_client_without_any_finite_loss_is_refused_and_named() -> None:
+def with_a_broken_client() -> ct.data.Federation:
+    """The four, and one whose losses are never finite."""
     fed = federation({**FOUR, "broken": ([[1e30], [1.0]], [1.0, 1.0])})
     x = fed.train.x.double()
     x[x > 1e29] = 1e200  # its square is infinite in float64 as well
-    fed = replace(fed, train=fed.train._replace(x=x))
+    return replace(fed, train=fed.train._replace(x=x))
+
+
+def test_a_client_without_any_finite_loss_is_refused_and_named() -> None:
     method = ct.IFCA(clusters=2, lr=0.25, local_steps=1, init="random")
-    run = ready(method, fed, lambda: nn.Linear(1, 1, bias=False), rounds=1)
+    run = ready(method, with_a_broken_client(), lambda: nn.Linear(1, 1, bias=False), rounds=1)
     from_centres(run, number(2.0), number(-1.0)).go()
     assert run.history[1]["refused"] == ["broken"]
     assert run.state.group.tolist() == [1, 0, 1, 0, -1]
     assert centres(run) == [2.25, -1.25]  # as without it
+
+
+@pytest.mark.parametrize("how", [{"init": "updates"}, {"init": "balanced"}, {"restarts": 2}])
+def test_a_broken_client_does_not_spoil_the_start(how: dict) -> None:
+    method = ct.IFCA(clusters=2, lr=0.1, local_steps=2, **how)
+    run = ready(method, with_a_broken_client(), lambda: nn.Linear(1, 1, bias=False), rounds=3).go()
+    group = run.state.group.tolist()
+    assert group[4] == -1
+    assert group[0] == group[2] != group[1] == group[3]
 
 
 # ---------------------------------------------------------------------------------------------- starts
@@ -450,10 +478,17 @@ def test_centres_from_updates_are_the_groups_mean_models(how: dict) -> None:
             np.testing.assert_allclose(one(run.state.centres, j)[k], want[k], rtol=1e-9)
 
 
+def test_the_groups_of_the_start_are_those_of_the_updates() -> None:
+    """Three random rows each, no groups in the data: which clients are alike depends on the rows that were drawn."""
+    p = lines(groups=1)
+    run = finished_start(ct.IFCA(clusters=2, lr=0.05, local_steps=3, batch=1), p.fed, p.model)
+    w = arrays(run.task.init(0))
+    moves = [vector(descend(p.f, w, started_batches(run, i), 0.05)) - vector(w) for i in range(7)]
+    assert same_groups(run.state.group.tolist(), best_partition([m / np.linalg.norm(m) for m in moves], 2))
+
+
 def started_batches(run: Run, i: int) -> list[Rows]:
     """Client i's batches in the named stream of the start."""
-    from coterie import randomness
-
     x, y = (v.double() for v in run.fed.train.client(i))
     data = Data(Batch.of(x, y, torch.float64), randomness.keys(run.homes[i], 0, "start"), run.homes[i])
     return [(b.x.numpy(), b.y.numpy()) for b in data.batches(run.method)]
@@ -524,7 +559,9 @@ def end(method: ct.Algorithm, fed: ct.data.Federation, model: Any, **options: An
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
-@pytest.mark.parametrize("how", [{"local_steps": 3}, {"batch": 2, "local_epochs": 2}])
+@pytest.mark.parametrize(
+    "how", [{"local_steps": 3}, {"batch": 2, "local_epochs": 2}, {"solver": "heavy_ball"}, {"solver": "adam"}]
+)
 def test_one_cluster_is_fedavg(problem: str, how: dict) -> None:
     p = PROBLEMS[problem]()
     one_cluster = end(ct.IFCA(clusters=1, lr=0.05, init="random", **how), p.fed, p.model)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 import numpy as np
 import pytest
 import torch
@@ -13,9 +11,9 @@ import coterie as ct
 from coterie.engine.rounds import Run
 from oracles import (
     PROBLEMS,
-    Model,
     apart,
     arrays,
+    best_partition,
     descend,
     federation,
     finished,
@@ -30,7 +28,9 @@ from oracles import (
     participants,
     ready,
     rows,
+    same_groups,
     squared,
+    vector,
 )
 
 VARIANTS = {"one-shot": [ct.OneShot(clusters=3, solve_steps=5, local_epochs=1, batch=4)]}
@@ -70,21 +70,6 @@ def test_decay_halves_the_second_round_but_not_the_first() -> None:
 
 
 # ---------------------------------------------------------------------------------------------- in NumPy
-def best_partition(models: list[Model], k: int) -> list[int]:
-    """k-means without k-means: of all partitions the one of least cost."""
-    points = np.stack([np.concatenate([v.ravel() for v in m.values()]) for m in models])
-
-    def cost(labels: tuple[int, ...]) -> float:
-        groups = [points[np.array(labels) == j] for j in range(k)]
-        return sum(((g - g.mean(0)) ** 2).sum() for g in groups if len(g))
-
-    return list(min(product(range(k), repeat=len(models)), key=cost))
-
-
-def same_groups(a: list[int], b: list[int]) -> bool:
-    return len(set(zip(a, b))) == len(set(a)) == len(set(b))
-
-
 @pytest.mark.parametrize("how", [{"local_steps": 3}, {"batch": 2, "local_steps": 3}])
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_rounds_in_numpy(problem: str, how: dict) -> None:
@@ -96,7 +81,7 @@ def test_rounds_in_numpy(problem: str, how: dict) -> None:
     solved = [descend(p.f, w, [xy] * 6, 0.05, 0.1) for xy in p.clients]
     next(run.rounds())
     group = run.state.group.tolist()
-    assert same_groups(group, best_partition(solved, 2))
+    assert same_groups(group, best_partition([vector(m) for m in solved], 2))
     theta = [mean([m for m, g in zip(solved, group) if g == j]) for j in range(2)]
     missing = 0
     for r, who in enumerate(participants(run), 1):
@@ -114,12 +99,14 @@ def test_rounds_in_numpy(problem: str, how: dict) -> None:
     assert missing and not any(row["refused"] for row in run.history)
 
 
-def test_one_cluster_is_fedavg_from_the_mean_of_the_solutions() -> None:
-    p = lines()
-    run = finished(ready(ct.OneShot(clusters=1, lr=0.05, solve_steps=4), p.fed, p.model, rounds=2))
-    w = mean([descend(p.f, arrays(run.task.init(0)), [xy] * 4, 0.05) for xy in p.clients])
-    fedavg = ready(ct.FedAvg(lr=0.05), p.fed, p.model, rounds=2)
-    fedavg.state = {k: torch.tensor(v)[None] for k, v in w.items()}
+@pytest.mark.parametrize("solver", ["sgd", "heavy_ball", "adam"])
+def test_one_cluster_is_fedavg_from_the_mean_of_the_solutions(solver: str) -> None:
+    """To solve is one unweighted round of FedAvg with so many steps."""
+    p, how = lines(), {"lr": 0.05, "solver": solver}
+    run = finished(ready(ct.OneShot(clusters=1, solve_steps=4, **how), p.fed, p.model, rounds=2))
+    solved = finished(ready(ct.FedAvg(local_steps=4, weighted=False, **how), p.fed, p.model, rounds=1)).state
+    fedavg = ready(ct.FedAvg(**how), p.fed, p.model, rounds=2)
+    fedavg.state = solved
     near(one(run.state.centres), one(finished(fedavg).state))
 
 
@@ -157,11 +144,11 @@ def with_latecomers(*late: int, participation: float = 1.0, rounds: int = 1) -> 
 
 def test_a_latecomer_joins_the_centre_of_least_loss_and_trains_at_once() -> None:
     p = lines()
-    run = with_latecomers(2, 5)
+    run = with_latecomers(0, 3, 5)
     theta, group = [one(run.state.centres, j) for j in range(2)], run.state.group.tolist()
-    for i in (2, 5):
+    for i in (0, 3, 5):
         group[i] = int(np.argmin([p.f(c, *p.clients[i])[0] for c in theta]))
-    assert group[2] != group[5]
+    assert group[3] != group[5]
     finished(run)
     assert run.state.group.tolist() == group
     for j in range(2):
@@ -195,11 +182,9 @@ def test_a_client_answers_with_its_group_whatever_fits_better() -> None:
     group = torch.tensor([1 - best[0], 1 - best[1], best[2], -1])
     run.state = run.state._replace(centres=centres, group=group)
     row = run.evaluate(0)
-    used = [*group[:3].tolist(), best[3]]
+    want = [loss_on_test(theta[j], fed, i) for i, j in enumerate([*group[:3].tolist(), best[3]])]
     assert apart(theta[0], theta[1])
-    np.testing.assert_allclose(
-        run.clients["mse"], [loss_on_test(theta[j], fed, i) for i, j in enumerate(used)], rtol=1e-12
-    )
+    np.testing.assert_allclose(run.clients["mse"], want, rtol=1e-12)
     assert row["unseen_mse"] == pytest.approx(loss_on_test(theta[best[4]], fed, 4), rel=1e-12)
     assert len(set(best)) == 2
 
@@ -214,11 +199,8 @@ def test_evaluation_leaves_no_trace() -> None:
 # ---------------------------------------------------------------------------------------------- recovery
 def test_planted_lines_are_found() -> None:
     """24 clients of 50 rows in three groups, 20 steps to solve: exact groups in round 0 for nine of ten seeds."""
-    found = []
+    found, method = [], ct.OneShot(clusters=3, lr=0.05, solve_steps=20, local_steps=1)
     for seed in range(10):
         fed = ct.data.linear(clients=24, samples=50, dim=30, clusters=3, seed=seed, test_samples=0)
-        result = ct.run(
-            ct.OneShot(clusters=3, lr=0.05, solve_steps=20, local_steps=1), fed, "linear", rounds=1, seed=seed
-        )
-        found.append(result.history[0]["ari"])
+        found.append(ct.run(method, fed, "linear", rounds=1, seed=seed).history[0]["ari"])
     assert sum(ari == 1.0 for ari in found) >= 9, found

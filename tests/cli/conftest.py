@@ -49,7 +49,7 @@ def coterie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 @pytest.fixture
 def tiny() -> list[str]:
-    return "--clients 8 --samples 12 --rounds 2 --local-steps 2 --model softmax".split()
+    return ["--clients", "8", "--samples", "12", "--rounds", "2", "--local-steps", "2", "--model", "softmax"]
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ Drop = lambda: net(nn.Dropout(0.5), nn.Linear(64, 10))
 Narrow = lambda: net(nn.Linear(64, 3))
 
 class NoMethod:
-    pass
+    """No method."""
 '''
     )
     return path

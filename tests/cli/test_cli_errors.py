@@ -142,7 +142,9 @@ def test_a_folder_that_exists_is_not_touched(coterie, tiny, tmp_path):
 def test_resuming_with_other_data_or_another_model(coterie, sites, own, tmp_path):
     given = ["--data", "folder:sites", "--label", "outcome", "--rounds", "1"]
     assert coterie("run", "fedavg", *given, "--out", "a").status == 0
-    assert coterie("run", "fedavg", "--model", f"{own}:Net", "--rounds", "1", "--clients", "8", "--out", "b").status == 0
+    assert (
+        coterie("run", "fedavg", "--model", f"{own}:Net", "--rounds", "1", "--clients", "8", "--out", "b").status == 0
+    )
     (sites / "site0.csv").write_text("age,dose,outcome\n1,1,0\n2,2,1\n3,3,0\n")
     refused(coterie("resume", "a"), "the data are not those")
     own.write_text(own.read_text().replace("Net = lambda: net(", "Net = lambda: net(nn.Linear(64, 64), "))

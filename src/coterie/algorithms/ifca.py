@@ -222,7 +222,7 @@ class IFCA(Local, Algorithm):
         for r in range(tries):
             centres = self.tied(ask.task.inits(ask.seed, self.clusters, start=r * self.clusters))
             picked = ask(self.choose, shared=centres).report["cluster"]
-            least = float(picked.bincount(minlength=self.clusters).min()) / max(len(picked), 1)
+            least = float(picked[picked >= 0].bincount(minlength=self.clusters).min()) / max(len(picked), 1)
             if least > most:
                 best, most = centres, least
             if most >= 0.7 / self.clusters:
@@ -243,6 +243,10 @@ class IFCA(Local, Algorithm):
                 raise CoterieError(
                     f"share names the layer {layer!r}, which the model lacks; it has {', '.join(names)}."
                 )
+        if self.weighted and self.average == "gradients" and self.divide == "clients":
+            raise CoterieError(
+                "weighted gradients are divided by the participants' rows, not by clients: leave divide or weighted."
+            )
         if self.resample and (self.batch is not None or self.local_epochs is not None):
             raise CoterieError(
                 "resample cuts the rows itself and takes full-batch local_steps: leave batch and local_epochs."

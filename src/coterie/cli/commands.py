@@ -73,7 +73,7 @@ def conclude(runs: list[Row], failures: list[Diverged], base: Path, as_json: boo
     """The table or the JSON document, and where all is kept; then the failures, as errors."""
     if as_json:
         print_json(runs, failures)
-    else:
+    elif runs:
         print_table(runs)
         print(f"{'run' if len(runs) + len(failures) == 1 else 'runs'} kept in {base}")
     if failures:

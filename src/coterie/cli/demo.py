@@ -17,7 +17,7 @@ from coterie.errors import Diverged
 from coterie.metrics import Row
 from coterie.result import Result
 
-GROUPS, CLIENTS, SAMPLES, ROUNDS, SEEDS = 4, 40, 40, 20, 3
+GROUPS, CLIENTS, SAMPLES, ROUNDS, SEEDS, MODEL = 4, 40, 40, 20, 3, "mlp:64"
 LOCAL: dict[str, Any] = {"lr": 0.3, "local_steps": 10}  # the same for all
 SOLVE = 5  # rounds' worth of local steps that one-shot takes before its first round
 STARTS = {"fedavg": 0, "local": 0, "one-shot": SOLVE, "ifca": 1}  # work before round 1, taken off the rounds
@@ -54,8 +54,8 @@ def settings() -> str:
     steps = ROUNDS * LOCAL["local_steps"]
     return (
         f"{CLIENTS} clients in {GROUPS} groups, each with {SAMPLES} digits that its group sees turned by 0, 90, 180 or "
-        f"270 degrees;\nmlp, {SEEDS} seeds. All methods: lr {LOCAL['lr']}, {LOCAL['local_steps']} full-batch steps a "
-        f"round, {steps} steps per client in all\n(one-shot spends {SOLVE} rounds' worth, ifca one, on its start)."
+        f"270 degrees;\n{MODEL}, {SEEDS} seeds. All methods: lr {LOCAL['lr']}, {LOCAL['local_steps']} full-batch steps "
+        f"a round, {steps} steps per client in all\n(one-shot spends {SOLVE} rounds' worth, ifca one, on its start)."
     )
 
 
@@ -68,7 +68,7 @@ def create(base: Path) -> list[Path]:
             method = known[name](**LOCAL, **OWN.get(name, {}))
             data = {"spec": "rotated:digits", "seed": seed, "clients": CLIENTS, "samples": SAMPLES}
             folders.append(base / name / f"seed-{seed}")
-            prepared(method, name, data, "mlp", folders[-1], seed=seed, rounds=ROUNDS - start, eval_every=1)
+            prepared(method, name, data, MODEL, folders[-1], seed=seed, rounds=ROUNDS - start, eval_every=1)
     return folders
 
 

@@ -35,9 +35,12 @@ class Watcher:
     def say(self, line: str) -> None:
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    def warn(self, line: str) -> None:
+    def note(self, line: str) -> None:
         if not self.quiet:
-            self.say(f"warning: {' '.join(line.split())}")
+            self.say(line)
+
+    def warn(self, line: str) -> None:
+        self.note(f"warning: {' '.join(line.split())}")
 
     @contextmanager
     def __call__(self) -> Iterator[Watcher]:

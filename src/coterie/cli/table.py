@@ -73,10 +73,7 @@ Cell = Callable[[list[Row]], str]
 
 def print_table(runs: Sequence[Row]) -> None:
     """One line per method; on a terminal with colour, elsewhere as plain text."""
-    methods = by_method(runs)
-    if not methods:
-        return
-    first = runs[0]
+    methods, first = by_method(runs), runs[0]
     main = "mse" if first["kind"] == "regression" else "accuracy"
     seeds = max(len(rows) for rows in methods.values())
     best = best_of(methods, main)

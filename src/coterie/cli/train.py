@@ -82,6 +82,8 @@ def train(base: Path, folders: list[Path], watcher: Watcher, rounds: int | None 
     for folder in folders:
         run = opened(folder, rounds)
         title = run.method.name if len(folders) == 1 else str(folder.relative_to(base))
+        if run.stopped or run.round >= run.options.rounds:
+            watcher.note(f"{title} has ended after {run.round} rounds; --rounds N goes on")
         try:
             yield Result(run.go(watcher.follow(title, run)))
         except KeyboardInterrupt as e:
