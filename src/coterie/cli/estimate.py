@@ -23,11 +23,8 @@ class Counting:
     name = "counting"
 
     def map(self, call: Call, fold: Fold) -> Part:
-        like = fold.like if fold.reduce == "stack" else fold.like._replace(values={})
-        n = len(call.ids)
-        return fold.nothing()._replace(
-            kept=[tree_map(lambda v: v.new_zeros(n, *v.shape), like)], seats=[torch.arange(n)]
-        )
+        tree_map(lambda v: v.zero_(), fold.rows)
+        return fold.nothing()._replace(seats=[torch.arange(len(call.ids))])
 
 
 def traffic(run: Run) -> list[tuple[int, int]] | None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from coterie import randomness
-from coterie.contract import Algorithm, Stack, Sums
+from coterie.contract import Algorithm, Stack, Sums, Upload
 from coterie.engine.call import Call, DryRun, path_of
 from coterie.engine.evaluate import Evaluation
 from coterie.engine.fold import Fold, Part
@@ -94,18 +94,15 @@ class Exchanges:
             keeps=exam is None, enrolled=enrolled,
         )  # fmt: skip
         like = self.dry(call)
-        fold = Fold(reduce, like, near or {}, self._limits(call, like))
         seats = self._present(home)
+        fold = Fold(reduce, like, len(seats), near, self._limits(call, like))
         part = self.engine.map(call.only(seats), fold) if len(seats) else fold.nothing()
-        self._account(call, part, seats, like)
-
-        mine = part.accepted
-        order = mine.argsort()
-        whole = tree_map(lambda *v: torch.cat(v)[order], *part.kept)
-        who = ids[seats[mine[order]]]
+        mine = part.accepted.sort().values
+        self._account(call, fold, part, seats)
+        whole: Upload = fold.rows if len(mine) == len(seats) else tree_map(lambda v: v[mine], fold.rows)
+        who = ids[seats[mine]]
         if reduce == "stack":
             return Stack(whole.values, whole.weight, whole.report, who)
-        assert part.totals is not None
         return Sums(part.totals, part.mass, whole.report, who)
 
     def _path(self, fn: Callable[..., Any]) -> str:
@@ -130,13 +127,12 @@ class Exchanges:
         known = {n: self.medians.get(_label(call, n), 0.0) for n in like.values}
         return {n: self.screen * m for n, m in known.items() if m > 0}
 
-    def _account(self, call: Call, part: Part, seats: Tensor, like: Any) -> None:
+    def _account(self, call: Call, fold: Fold, part: Part, seats: Tensor) -> None:
         self.bytes_down += call.bytes_down * len(call.ids)
-        self.bytes_up += nbytes(like) * len(seats)
-        for n in like.values:
-            moved = torch.cat([m[n] for m in part.moved])
-            if len(moved):
-                self.medians[_label(call, n)] = float(moved.median())
+        self.bytes_up += nbytes(fold.like) * len(seats)
+        for n, moved in fold.moved.items():
+            if len(part.accepted):
+                self.medians[_label(call, n)] = float(moved[part.accepted].median())
         for at, why in part.refused:
             i = int(call.ids[seats[at]])
             self.refused.append(i)

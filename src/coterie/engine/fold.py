@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -22,11 +21,9 @@ from coterie.params import Params
 class Part(NamedTuple):
     """What some clients' answers come to."""
 
-    totals: dict[str, Params] | None  # Σ weight·value, where sums are asked for
+    totals: dict[str, Params]  # Σ weight·value, where sums are asked for
     mass: dict[str, Tensor]  # Σ weight
-    kept: list[Upload]  # what is not summed, chunk by chunk
-    seats: list[Tensor]  # whose, by position in the call
-    moved: list[dict[str, Tensor]]  # how far each value moved, chunk by chunk
+    seats: list[Tensor]  # who was accepted, by position in the call
     refused: list[tuple[int, str]]  # (position, why)
 
     @property
@@ -34,34 +31,47 @@ class Part(NamedTuple):
         return torch.cat(self.seats)
 
 
-@dataclass(frozen=True)
 class Fold:
-    """How the answers of one exchange are judged and folded."""
+    """How the answers of one exchange are judged and folded.
 
-    reduce: Literal["sum", "stack"]
-    like: Upload  # what one answer must look like, from a dry run
-    near: dict[str, Params] = field(default_factory=dict)  # what values are compared with, stacked per centre
-    limits: dict[str, float] = field(default_factory=dict)  # by value name: the longest move accepted
+    What is not summed is written to its row of a table that is made once: small results that outlive their chunk
+    would pin the memory between the chunks' large ones.
+    """
+
+    def __init__(
+        self,
+        reduce: Literal["sum", "stack"],
+        like: Upload,  # what one answer must look like, from a dry run
+        asked: int,
+        near: dict[str, Params] | None = None,  # what values are compared with, stacked per centre
+        limits: dict[str, float] | None = None,  # by value name: the longest move accepted
+    ) -> None:
+        self.reduce, self.like, self.near, self.limits = reduce, like, near or {}, limits or {}
+        table = lambda v: v.new_empty(asked, *v.shape)
+        self.rows: Upload = tree_map(table, like if reduce == "stack" else like._replace(values={}))
+        self.moved = {n: torch.zeros(asked) for n in like.values}  # how far each value moved
 
     def digest(self, at: Tensor, up: Upload) -> Part:
         """Judge and fold the answers `up` (leaves [len(at), ...]) of the clients at positions `at`."""
         if not fits(up, self.like):  # a wrong shape would be broadcast into the sum
             return self.nothing([(int(i), "its upload has other names, shapes or types than asked for") for i in at])
-        moved = {n: self._moved(n, up) for n in up.values}
+        moved = {n: self._moved(n, up).cpu() for n in up.values}
         finite = sound(up, moved, torch.ones(len(at), dtype=torch.bool))
-        near = torch.ones_like(finite)
+        ok, refused = finite.clone(), []
         for n, limit in self.limits.items():
-            near &= ~(moved[n] > limit).cpu()
-        ok, refused = finite & near, []
+            ok &= ~(moved[n] > limit)
         if not bool(ok.all()):  # a refused answer must not even be multiplied by 0
             for i in (~ok).nonzero()[:, 0].tolist():
                 refused.append((int(at[i]), "its upload is not finite" if not finite[i] else self._too_far(moved, i)))
             at, up, moved = tree_map(lambda v: v[ok], (at, up, moved))
+        kept = up if self.reduce == "stack" else up._replace(values={})
+        tree_map(lambda table, rows: table.index_copy_(0, at.to(table.device), rows), self.rows, kept)
+        tree_map(lambda table, rows: table.index_copy_(0, at, rows.to(table.dtype)), self.moved, moved)
         if self.reduce == "stack":
-            return Part(None, {}, [up], [at], [moved], refused)
+            return Part({}, {}, [at], refused)
         w = weights(up)
         totals = {n: {k: weighted_sum(w[n], v) for k, v in p.items()} for n, p in up.values.items()}
-        return Part(totals, {n: w[n].sum(0) for n in totals}, [up._replace(values={})], [at], [moved], refused)
+        return Part(totals, {n: w[n].sum(0) for n in totals}, [at], refused)
 
     def nothing(self, refused: list[tuple[int, str]] | None = None) -> Part:
         """What no answer at all comes to: zeros of the right shape, so that means keep what was there."""
@@ -97,9 +107,8 @@ class Fold:
 def _merge(a: Part | None, b: Part) -> Part:
     if a is None:
         return b
-    totals = None if a.totals is None or b.totals is None else tree_map(torch.add, a.totals, b.totals)
-    mass = tree_map(torch.add, a.mass, b.mass)
-    return Part(totals, mass, a.kept + b.kept, a.seats + b.seats, a.moved + b.moved, a.refused + b.refused)
+    add = lambda x, y: tree_map(torch.add, x, y)
+    return Part(add(a.totals, b.totals), add(a.mass, b.mass), a.seats + b.seats, a.refused + b.refused)
 
 
 def weights(up: Upload) -> dict[str, Tensor]:
