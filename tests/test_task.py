@@ -278,6 +278,17 @@ class TiedBehind(nn.Module):
         return self.last(self.b(torch.relu(self.a(torch.relu(self.front(x))))))
 
 
+class Doubled(nn.Module):
+    """The first layer is applied twice, both times to the rows themselves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.a(x) * torch.sigmoid(self.a(x))
+
+
 class Shifted(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -326,7 +337,7 @@ def test_models_without_a_usable_first_layer(which: str) -> None:
     assert task_of(*NOT_USABLE[which]).first is None
 
 
-@pytest.mark.parametrize("model", [Twice, Tied, Borrowed, TiedBehind, relu_first, normed])
+@pytest.mark.parametrize("model", [Twice, Tied, Borrowed, TiedBehind, Doubled, relu_first, normed])
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_steps_on_such_models_are_those_of_torch(model: Callable[[], nn.Module]) -> None:
     x, y = ROWS.double(), tensor([0, 1, 2, 0])

@@ -167,7 +167,7 @@ class Task:
             )
 
     def _first_layer(self, example: Tensor) -> First | None:
-        """The linear layer that is applied once, to the flattened rows themselves, if there is one.
+        """The linear layer that is applied to the flattened rows themselves and to nothing else, if there is one.
 
         Tried on random rows rather than guessed from the module's structure: it may begin with a flatten, or be
         any module whose forward does. The rows are wide and of both signs, so that a ReLU or a clamp before the layer
@@ -189,11 +189,10 @@ class Task:
         finally:
             for h in handles:
                 h.remove()
-        called = [name for name, _ in seen]
         for name, given in seen:
             dot, layer = f"{name}." if name else "", self.module.get_submodule(name)
             first = First(name, f"{dot}weight", f"{dot}bias" if layer.bias is not None else None)
-            if given.shape == flat.shape and torch.equal(given, flat) and called.count(name) == 1:
+            if given.shape == flat.shape and torch.equal(given, flat):
                 nowhere = {k: torch.full_like(self.module.get_parameter(k), torch.nan) for k in first[1:] if k}
                 with torch.no_grad(), self._given(first, layer(given)):
                     same = torch.equal(functional_call(self.module, nowhere, (x,)), out)
