@@ -204,7 +204,7 @@ def doubled(fed: Federation) -> Federation:
 def mini_batches(run: Run, r: int, i: int) -> list[Rows]:
     """The rows of client i's batches in the first exchange of round r, as the library orders them."""
     x, y = (v.double() if v.is_floating_point() else v for v in run.fed.train.client(i))
-    key = randomness.keys(run.homes[i], r, 1)
+    key = randomness.keys(run.homes[i], r, "train")
     data = Data(Batch.of(x, y, torch.float64), key, run.homes[i])
     return [(b.x.numpy(), b.y.numpy()) for b in data.batches(run.method)]
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 import coterie as ct
-from conftest import federation, spoilt, variants
+from cases import federation, spoilt, variants
 from coterie.contract import Upload
 from coterie.engine import ask as ask_module
 from coterie.engine.checkpoint import RunFolder

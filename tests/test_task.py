@@ -363,3 +363,17 @@ def test_loss_after_first_is_the_loss() -> None:
     z = batch.x @ w["0.weight"].T + w["0.bias"]
     rest = {k: v for k, v in w.items() if not k.startswith("0.")}
     torch.testing.assert_close(task.loss_after_first(z, rest, batch), task.loss(w, batch))
+
+
+def test_frozen_parameters_stay_as_they_are():
+    """Only what requires a gradient is trained, sent and averaged."""
+
+    def net() -> nn.Module:
+        module = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
+        module[1].requires_grad_(False)
+        return module
+
+    fed = ct.data.rotated("digits", clients=4, samples=20, angles=(0,), seed=0)
+    result = ct.run(ct.FedAvg(local_steps=2), fed, net, rounds=1)
+    assert set(result.state) == {"3.weight", "3.bias"}
+    assert result._run.task.first is None

@@ -239,12 +239,12 @@ class Algorithm:
     name: ClassVar[str]  # as typed on the command line
     paper: ClassVar[str]  # who proposed it, for `coterie list`
 
-    def check(self, task: Task, clients: int) -> None:
-        """Refuse settings that make no sense here, in one sentence each."""
+    def check(self, task: Task, sizes: Tensor) -> None:
+        """Refuse settings that make no sense for clients of these sizes, int64 [N], in one sentence each."""
         check_settings(self)
-        clusters = getattr(self, "clusters", None)
-        if isinstance(clusters, int) and not 1 <= clusters <= clients:
-            raise CoterieError(f"clusters is {clusters}: it must lie between 1 and the number of clients, {clients}.")
+        clusters, n = getattr(self, "clusters", None), len(sizes)
+        if isinstance(clusters, int) and not 1 <= clusters <= n:
+            raise CoterieError(f"clusters is {clusters}: it must lie between 1 and the number of clients, {n}.")
 
     # -- server
     def start(self, task: Task, clients: int, seed: int) -> tuple[State, Any]:
@@ -286,6 +286,12 @@ class Algorithm:
     def join(self, task: Task, shared: Any, data: Data) -> tuple[Any, Any]:
         """(own, private) of a client that was never trained, from its own support data."""
         return (), ()
+
+
+def least_of(losses: Tensor) -> Tensor:
+    """The least finite loss; NaN, which is refused, if none is finite."""
+    finite = losses.isfinite()
+    return torch.where(finite.any(-1), torch.where(finite, losses, torch.inf).amin(-1), torch.nan)
 
 
 def least_loss(task: Task, centres: list[Params], batch: Batch) -> tuple[Tensor, Tensor]:

@@ -103,7 +103,7 @@ def adam(
     """Adam with β = (0.9, 0.999), ε = 1e-8."""
     joined = _joined(pull, towards, how.l2)
     for batch in each(batches):
-        g = _gradient(task, w, batch, how.clip, joined)
+        g = _pulled_gradient(task, w, batch, how.clip, joined)
         t = state.steps + 1
         first = {k: 0.9 * state.first[k] + 0.1 * g[k] for k in w}
         second = {k: 0.999 * state.second[k] + 0.001 * g[k] ** 2 for k in w}
@@ -111,6 +111,11 @@ def adam(
         new = {k: w[k] - how.lr * (first[k] / c1) / ((second[k] / c2).sqrt() + 1e-8) for k in w}
         w, state = where(batch.mask.sum() > 0, (new, Moments(first, second, t)), (w, state))
     return w, state
+
+
+def gradient(task: Task, w: Params, batch: Batch, how: Local) -> Params:
+    """∇f at w with l2 and clipping as `how` says: what one step of `sgd` would take."""
+    return _pulled_gradient(task, w, batch, how.clip, _joined(0.0, None, how.l2))
 
 
 def each(batches: Repeat | Iterable[Batch]) -> Iterator[Batch]:
@@ -124,13 +129,15 @@ def each(batches: Repeat | Iterable[Batch]) -> Iterator[Batch]:
 def _joined(pull: Number, towards: Params | None, l2: float) -> Pull | None:
     """pull·(w − towards) + l2·w as one pull."""
     if towards is None:
+        if isinstance(pull, Tensor) or pull:
+            raise TypeError("a pull needs the centre it pulls towards")
         return Pull(l2, None) if l2 else None
     if not l2:
         return Pull(pull, towards)
     return Pull(pull + l2, scale(pull / (pull + l2), towards))
 
 
-def _gradient(task: Task, w: Params, batch: Batch, clip: float | None, pull: Pull | None) -> Params:
+def _pulled_gradient(task: Task, w: Params, batch: Batch, clip: float | None, pull: Pull | None) -> Params:
     """∇ of the loss and the pull; `clip` bounds the length of the whole."""
     g = grad(task.loss)(w, batch)
     if pull is not None:
@@ -158,7 +165,7 @@ def _steps(
     ):
         return _dual_steps(task, first, w, u, batches, how.lr, beta, pull)
     for batch in each(batches):
-        g = _gradient(task, w, batch, how.clip, pull)
+        g = _pulled_gradient(task, w, batch, how.clip, pull)
         direction = g if u is None else axpy(beta, u, g)
         moved = axpy(-how.lr, direction, w), None if u is None else direction
         w, u = _unless_padding(batch, moved, (w, u), u, pull)

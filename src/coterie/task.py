@@ -63,8 +63,8 @@ class Task:
         self.factory = None if isinstance(model, nn.Module) else model
         self.module = self._made(copy.deepcopy(model) if isinstance(model, nn.Module) else model())
         refuse_layers(self.module)
-        if not any(True for _ in self.module.parameters()):
-            raise CoterieError("the model has no parameters: nothing could be trained.")
+        if not any(p.requires_grad for p in self.module.parameters()):
+            raise CoterieError("the model has no parameters that can be trained.")
         self._check_outputs(example.to(self.device))
         self.first = self._first_layer(example)
 
@@ -81,13 +81,13 @@ class Task:
 
     # ---- starts
     def init(self, seed: int, j: int = 0) -> Params:
-        """Start number j of this seed."""
+        """Start number j of this seed: what can be trained. Frozen parameters stay in the module."""
         module = self.module
         if self.factory is not None:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed((seed * 1_000_003 + j) % 2**63)
                 module = self._made(self.factory())
-        return {k: v.detach().clone() for k, v in module.named_parameters()}
+        return {k: v.detach().clone() for k, v in module.named_parameters() if v.requires_grad}
 
     def inits(self, seed: int, k: int, start: int = 0) -> Params:
         """k separately drawn starts, stacked."""
@@ -180,7 +180,8 @@ class Task:
             x = 1000 * torch.randn(2, *example.shape[1:], dtype=self.dtype).to(self.device)
         flat, seen, handles = x.flatten(1), [], []
         for name, layer in self.module.named_modules():
-            if type(layer) is nn.Linear and "weight" in dict(layer.named_parameters()):
+            own = dict(layer.named_parameters())
+            if type(layer) is nn.Linear and "weight" in own and all(p.requires_grad for p in own.values()):
                 note = lambda _, args, name=name: seen.append((name, args[0]))
                 handles.append(layer.register_forward_pre_hook(note))
         try:

@@ -267,14 +267,12 @@ def test_resample_uses_a_fresh_pair_of_parts_each_round(average: str) -> None:
             near(one(run.state.centres, j), theta[j])
 
 
-@pytest.mark.xfail(strict=True, reason="a client with fewer rows than parts: an empty part has loss 0 for every centre")
-def test_an_empty_part_chooses_nothing() -> None:
-    """a has 2 rows for 6 parts, both of the second centre's line; it must not land in the first."""
+def test_fewer_rows_than_parts_are_refused() -> None:
+    """An empty part would have loss 0 for every centre."""
     fed = federation({"a": (np.ones((2, 1)), [-1.0, -1.0]), "b": (np.ones((12, 1)), [-1.0] * 12)})
     method = ct.IFCA(clusters=2, lr=0.1, init="random", resample=3)
-    run = ready(method, fed, lambda: nn.Linear(1, 1, bias=False), rounds=3)
-    from_centres(run, number(1.0), number(-1.0))
-    assert all(run.state.group[0] != 0 for _ in run.rounds())
+    with pytest.raises(ct.CoterieError, match="only 2 rows: use at most 1"):
+        ready(method, fed, lambda: nn.Linear(1, 1, bias=False), rounds=3)
 
 
 def test_weighted_gradients_are_not_divided_by_clients() -> None:

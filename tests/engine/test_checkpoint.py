@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import federation
 from safetensors.torch import save as safetensors_save
 from torch.utils._pytree import tree_leaves
 
 import coterie as ct
+from cases import federation
 from coterie.engine import checkpoint
 from coterie.engine.checkpoint import RunFolder
 from coterie.engine.codec import BadBytes, decode, encode

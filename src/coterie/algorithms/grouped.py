@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.contract import Algorithm, Ask, Data, Local, Rows, Upload, client, least_loss
+from coterie.contract import Algorithm, Ask, Data, Local, Rows, Upload, client, least_loss, least_of
 from coterie.local import descend
 from coterie.params import Params, count, pick, unstack
 from coterie.task import Task
@@ -29,7 +29,8 @@ class WithinGroups(Local, Algorithm):
 
     @client
     def place(self, task: Task, centres: Params, own: Any, private: Any, data: Data) -> tuple[Upload, Any]:
-        return Upload({}, {}, {"group": least_loss(task, unstack(centres), data.all)[0]}), private
+        j, losses = least_loss(task, unstack(centres), data.all)
+        return Upload({}, {}, {"group": j, "loss": least_of(losses)}), private
 
     def placed(self, state: Grouped, ask: Ask) -> tuple[Grouped, Tensor]:
         """The state with every participant placed that could be, and those participants."""
@@ -44,7 +45,7 @@ class WithinGroups(Local, Algorithm):
         state, ids = self.placed(state, ask)
         member = torch.eye(count(state.centres), dtype=next(iter(state.centres.values())).dtype)
         own = Rows((state.centres, member), state.group[ids])
-        sums = ask(self.train, ids, own=own, near={"model": state.centres})
+        sums = ask(self.train, ids, own=own, stream="train", near={"model": state.centres})
         return state._replace(centres=sums.mean("model", empty=state.centres))
 
     def use(self, state: Grouped) -> tuple[Any, Any]:

@@ -15,25 +15,39 @@ Ours, not the paper's:
   of its update, k-means++ groups the sketches, and the centres are the groups' mean models. "random" is the
   paper's; "balanced" redraws until every cluster attracts clients, as the authors' CIFAR code does; `restarts`
   tries several random starts for `trial` rounds each and keeps the one of least training loss.
-* Option I divides by the participants of the round (`divide="clients"`: by all clients, as printed).
+* Option I divides by the participants of the round (`divide="clients"`: by all clients, as printed). Its gradient is
+  of all the client's rows, or of one batch where `batch` is set; local_steps and solver play no part in it.
 * Once no identity changed for `patience` rounds a client is sent only its own centre; every `recheck` rounds it is
   sent all K again, for the paper does not say how a later drift would be noticed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import grad
 
 from coterie.clustering import kmeans, sketch
-from coterie.contract import Algorithm, Ask, Data, Local, Repeat, Rows, Sums, Upload, client, least_loss, setting
+from coterie.contract import (
+    Algorithm,
+    Ask,
+    Data,
+    Local,
+    Repeat,
+    Rows,
+    Sums,
+    Upload,
+    client,
+    least_loss,
+    least_of,
+    setting,
+)
 from coterie.errors import CoterieError
-from coterie.local import descend
-from coterie.params import Params, axpy, dot, minus, norm, one_hot, pick, unstack
+from coterie.local import descend, each, gradient
+from coterie.params import Params, argmin_finite, axpy, dot, minus, norm, one_hot, pick, unstack
 from coterie.task import Batch, Task
 
 
@@ -67,29 +81,29 @@ class IFCA(Local, Algorithm):
     # ------------------------------------------------------------------------------ Algorithm 2, one client
     @client
     def train(self, task: Task, centres: Params, own: Any, private: Any, data: Data, t: int) -> tuple[Upload, Any]:
-        j, losses = self.identity(task, centres, data, t)  # ĵ = argmin_j F_i(θ_j)
+        rows = data.part(2 * t, 2 * self.resample) if self.resample else data.all
+        j, losses = self.identity(task, centres, rows)  # ĵ = argmin_j F_i(θ_j)
         value = self.local_update(task, pick(centres, j), data, t)
         report = {"cluster": j, "losses": losses.nan_to_num(torch.inf, torch.inf)}
         return self.upload(value, one_hot(j, self.clusters, task.dtype), data, report), private  # s_i, θ̃_i or g_i
 
-    def identity(self, task: Task, centres: Params, data: Data, t: int = 0) -> tuple[Tensor, Tensor]:
-        batch = data.part(2 * t, 2 * self.resample) if self.resample else data.all
+    def identity(self, task: Task, centres: Params, rows: Batch) -> tuple[Tensor, Tensor]:
         models = unstack(centres)
-        j, losses = least_loss(task, models, batch)
-        if self.l2_in_choice and self.l2:
+        j, losses = least_loss(task, models, rows)
+        if self.l2_in_choice:
             losses = losses + self.l2 / 2 * torch.stack([dot(m, m) for m in models])
-            j = torch.where(j < 0, j, losses.nan_to_num(torch.inf).argmin())
+            j = argmin_finite(losses)
         return j, losses
 
     def local_update(self, task: Task, w: Params, data: Data, t: int) -> Params:
         """The gradient at w (option I), or w after τ local steps (option II)."""
+        if self.resample:
+            batches: Repeat | Iterator[Batch] = Repeat(data.part(2 * t + 1, 2 * self.resample), self.local_steps)
+        else:
+            batches = data.batches(self)
         if self.average == "gradients":
-            return grad(task.loss)(w, self.rows(data, t))
-        batches = Repeat(self.rows(data, t), self.local_steps) if self.resample else data.batches(self)
+            return gradient(task, w, next(each(batches)), self)  # (stochastic) gradient: of the first batch
         return descend(task, w, batches, self)
-
-    def rows(self, data: Data, t: int) -> Batch:
-        return data.part(2 * t + 1, 2 * self.resample) if self.resample else data.all
 
     # ------------------------------------------------------------------------------ Algorithm 2, the centre machine
     def start(self, task: Task, clients: int, seed: int) -> tuple[Clusters, Any]:
@@ -102,12 +116,18 @@ class IFCA(Local, Algorithm):
         settled = self.patience is not None and int(state.still) >= self.patience and ask.round % self.recheck != 0
         known = (state.group[ask.participants] >= 0) & settled
         asked = ask.participants[~known]
-        sums = ask(self.train, asked, shared=state.centres, static=self.turn(ask), near=self.sent(state.centres))
+        sums = self.ask_all(state.centres, ask, asked)
         now = state.group.index_copy(0, sums.ids, sums.report["cluster"])
         still = state.still + 1 if torch.equal(now, state.group) else torch.zeros_like(state.still)
         if bool(known.any()):
             sums = sums.plus(self.train_within(state.centres, ask.participants[known], state.group, ask))
         return Clusters(self.averaged(state.centres, sums, len(state.group)), now, still)
+
+    def ask_all(self, centres: Params, ask: Ask, clients: Tensor | None = None) -> Sums:
+        """One exchange in which each client is sent all centres and trains the one it picks."""
+        near = self.sent(centres)
+        sums: Sums = ask(self.train, clients, shared=centres, static=self.turn(ask), stream="train", near=near)
+        return sums
 
     def averaged(self, centres: Params, sums: Sums, clients: int) -> Params:
         if self.average == "models":  # θ_j ← Σ s_ij θ̃_i / Σ s_ij
@@ -122,8 +142,7 @@ class IFCA(Local, Algorithm):
         return state.centres, ()
 
     def model(self, task: Task, centres: Params, own: Any, private: Any, data: Data) -> Params:
-        j, _ = least_loss(task, unstack(centres), data.all)
-        return pick(centres, j)
+        return pick(centres, self.identity(task, centres, data.all)[0])
 
     def centres(self, state: Clusters) -> Params:
         return state.centres
@@ -159,7 +178,7 @@ class IFCA(Local, Algorithm):
         centre, s = own
         return self.upload(self.local_update(task, centre, data, t), s, data, {}), private
 
-    def train_within(self, centres: Params, ids: Tensor, group: Tensor, ask: Ask, stream: str | None = None) -> Sums:
+    def train_within(self, centres: Params, ids: Tensor, group: Tensor, ask: Ask, stream: str = "train") -> Sums:
         """One exchange in which each client is sent only the centre of its group."""
         eye = torch.eye(self.clusters, dtype=next(iter(centres.values())).dtype)
         own = Rows((centres, eye), group[ids])
@@ -202,17 +221,18 @@ class IFCA(Local, Algorithm):
         return Upload({}, {}, {"sketch": short / norm({"": short}).clamp(min=1e-12)}), private
 
     def best_of_restarts(self, state: Clusters, ask: Ask) -> Clusters:
-        best, losses = state, []
+        best = state
+        losses: list[float] = []
         for r in range(self.restarts):
             centres = self.tied(ask.task.inits(ask.seed, self.clusters, start=r * self.clusters))
             for _ in range(self.trial):
-                sums = ask(self.train, shared=centres, static=self.turn(ask), near=self.sent(centres))
+                sums = self.ask_all(centres, ask)
                 centres = self.averaged(centres, sums, len(state.group))
-            losses.append(float(sums.report["losses"].min(1).values.mean()))
-            if losses[-1] <= min(losses):
-                best = state._replace(
-                    centres=centres, group=state.group.index_copy(0, sums.ids, sums.report["cluster"])
-                )
+            loss = float(sums.report["losses"].min(1).values.mean())
+            if loss < min(losses, default=torch.inf):
+                group = state.group.index_copy(0, sums.ids, sums.report["cluster"])
+                best = state._replace(centres=centres, group=group)
+            losses.append(loss)
         ask.note("restart_losses", losses)
         return best
 
@@ -222,7 +242,7 @@ class IFCA(Local, Algorithm):
         for r in range(tries):
             centres = self.tied(ask.task.inits(ask.seed, self.clusters, start=r * self.clusters))
             picked = ask(self.choose, shared=centres).report["cluster"]
-            least = float(picked[picked >= 0].bincount(minlength=self.clusters).min()) / max(len(picked), 1)
+            least = float(picked.bincount(minlength=self.clusters).min()) / max(len(picked), 1)
             if least > most:
                 best, most = centres, least
             if most >= 0.7 / self.clusters:
@@ -232,11 +252,12 @@ class IFCA(Local, Algorithm):
 
     @client
     def choose(self, task: Task, centres: Params, own: Any, private: Any, data: Data) -> tuple[Upload, Any]:
-        return Upload({}, {}, {"cluster": self.identity(task, centres, data)[0]}), private
+        j, losses = self.identity(task, centres, data.all)
+        return Upload({}, {}, {"cluster": j, "loss": least_of(losses)}), private
 
     # ------------------------------------------------------------------------------ settings
-    def check(self, task: Task, clients: int) -> None:
-        super().check(task, clients)
+    def check(self, task: Task, sizes: Tensor) -> None:
+        super().check(task, sizes)
         names = list(task.init(0))
         for layer in self.share:
             if not any(n == layer or n.startswith(f"{layer}.") for n in names):
@@ -250,4 +271,9 @@ class IFCA(Local, Algorithm):
         if self.resample and (self.batch is not None or self.local_epochs is not None):
             raise CoterieError(
                 "resample cuts the rows itself and takes full-batch local_steps: leave batch and local_epochs."
+            )
+        if int(sizes.min()) < 2 * self.resample:
+            raise CoterieError(
+                f"resample={self.resample} cuts the rows of each client into {2 * self.resample} parts, and a client "
+                f"has only {int(sizes.min())} rows: use at most {int(sizes.min()) // 2}."
             )

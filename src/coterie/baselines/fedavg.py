@@ -45,7 +45,7 @@ class FedAvg(Local, Algorithm):
         return data.size[None] if self.weighted else torch.ones_like(data.size)[None]
 
     def round(self, model: Params, ask: Ask) -> Params:
-        sums = ask(self.train, shared=model, near={"model": model})
+        sums = ask(self.train, shared=model, stream="train", near={"model": model})
         mean: Params = sums.mean("model", empty=model)  # Σ (n_k/n) w_k
         return mean
 

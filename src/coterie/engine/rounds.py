@@ -55,7 +55,7 @@ class Run:
         folder: RunFolder | None = None,
     ) -> None:
         check_settings(options)
-        method.check(task, len(fed))
+        method.check(task, fed.train.sizes[: len(fed)])
         if options.stop_after is not None and fed.valid is None:
             raise CoterieError(
                 "stop_after looks at the valid part, and there is none: set valid to a share such as 0.2."

@@ -38,7 +38,7 @@ class LocalOnly(Local, Algorithm):
         return Upload({}, {}, {"moved": norm(minus(new, model))}), new
 
     def round(self, start: Params, ask: Ask) -> Params:
-        ask(self.train)
+        ask(self.train, stream="train")
         return start
 
     def model(self, task: Task, shared: Any, own: Any, private: Params, data: Data) -> Params:
