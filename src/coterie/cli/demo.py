@@ -17,7 +17,8 @@ from coterie.errors import Diverged
 from coterie.metrics import Row
 from coterie.result import Result
 
-GROUPS, CLIENTS, SAMPLES, ROUNDS, SEEDS, MODEL = 4, 40, 40, 20, 3, "mlp:64"
+GROUPS, CLIENTS, SAMPLES, ROUNDS, SEEDS, MODEL = 4, 40, 40, 30, 3, "mlp:64"
+PART = 0.5  # of the clients take part in a round
 LOCAL: dict[str, Any] = {"lr": 0.3, "local_steps": 10}  # the same for all
 SOLVE = 5  # rounds' worth of local steps that one-shot takes before its first round
 STARTS = {"fedavg": 0, "local": 0, "one-shot": SOLVE, "ifca": 1}  # work before round 1, taken off the rounds
@@ -51,11 +52,11 @@ def demo(words: list[str], argv: list[str]) -> int:
 
 
 def settings() -> str:
-    steps = ROUNDS * LOCAL["local_steps"]
     return (
         f"{CLIENTS} clients in {GROUPS} groups, each with {SAMPLES} digits that its group sees turned by 0, 90, 180 or "
         f"270 degrees;\n{MODEL}, {SEEDS} seeds. All methods: lr {LOCAL['lr']}, {LOCAL['local_steps']} full-batch steps "
-        f"a round, {steps} steps per client in all\n(one-shot spends {SOLVE} rounds' worth, ifca one, on its start)."
+        f"a round, {PART:.0%} of the clients in each of {ROUNDS} rounds,\nof which one-shot spends {SOLVE} on its "
+        "start (all clients come to it) and ifca one."
     )
 
 
@@ -68,7 +69,17 @@ def create(base: Path) -> list[Path]:
             method = known[name](**LOCAL, **OWN.get(name, {}))
             data = {"spec": "rotated:digits", "seed": seed, "clients": CLIENTS, "samples": SAMPLES}
             folders.append(base / name / f"seed-{seed}")
-            prepared(method, name, data, MODEL, folders[-1], seed=seed, rounds=ROUNDS - start, eval_every=1)
+            prepared(
+                method,
+                name,
+                data,
+                MODEL,
+                folders[-1],
+                seed=seed,
+                rounds=ROUNDS - start,
+                participation=PART,
+                eval_every=1,
+            )
     return folders
 
 

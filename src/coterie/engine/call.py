@@ -60,6 +60,10 @@ class Call:
 
         return tree_map(row, self.own, is_leaf=is_rows)
 
+    def sent(self, at: Tensor, device: torch.device) -> tuple[Any, Any]:
+        """(shared, own) for the clients at positions `at`, where they will be used."""
+        return tree_map(lambda v: v.to(device), (self.shared, self.own_rows(at)))
+
     def only(self, at: Tensor) -> Call:
         """The same exchange with the clients at these positions alone."""
         pick = lambda v: Rows(v.table, v.index[at]) if isinstance(v, Rows) else v[at]

@@ -46,9 +46,12 @@ class Fold:
         near: dict[str, Params] | None = None,  # what values are compared with, stacked per centre
         limits: dict[str, float] | None = None,  # by value name: the longest move accepted
     ) -> None:
-        self.reduce, self.like, self.near, self.limits = reduce, like, near or {}, limits or {}
+        self.reduce, self.like, self.limits = reduce, like, limits or {}
+        # a centre that is not finite must not make 0·NaN of those who did not choose it
+        self.near = {n: {k: v.nan_to_num(0.0, 0.0, 0.0) for k, v in p.items()} for n, p in (near or {}).items()}
         table = lambda v: v.new_empty(asked, *v.shape)
-        self.rows: Upload = tree_map(table, like if reduce == "stack" else like._replace(values={}))
+        kept: Upload = tree_map(table, like if reduce == "stack" else like._replace(values={}))
+        self.rows = kept._replace(report=tree_map(lambda v: v.cpu(), kept.report))  # facts are for the server
         self.moved = {n: torch.zeros(asked) for n in like.values}  # how far each value moved
 
     def digest(self, at: Tensor, up: Upload) -> Part:
@@ -63,10 +66,10 @@ class Fold:
         if not bool(ok.all()):  # a refused answer must not even be multiplied by 0
             for i in (~ok).nonzero()[:, 0].tolist():
                 refused.append((int(at[i]), "its upload is not finite" if not finite[i] else self._too_far(moved, i)))
-            at, up, moved = tree_map(lambda v: v[ok], (at, up, moved))
+            at, up, moved = tree_map(lambda v: v[ok.to(v.device)], (at, up, moved))
         kept = up if self.reduce == "stack" else up._replace(values={})
-        tree_map(lambda table, rows: table.index_copy_(0, at.to(table.device), rows), self.rows, kept)
-        tree_map(lambda table, rows: table.index_copy_(0, at, rows.to(table.dtype)), self.moved, moved)
+        write = lambda table, rows: table.index_copy_(0, at.to(table.device), rows.to(table.device, table.dtype))
+        tree_map(write, (self.rows, self.moved), (kept, moved))
         if self.reduce == "stack":
             return Part({}, {}, [at], refused)
         w = weights(up)
@@ -85,17 +88,15 @@ class Fold:
         return self.nothing() if found is None else found
 
     def _moved(self, name: str, up: Upload) -> Tensor:
-        """[clients] ‖value − what was sent‖, the centres sent mixed as the upload's weight says; else ‖value‖.
-
-        A centre that is not finite must not make 0·NaN of those who did not choose it.
-        """
+        """[clients] ‖value − what was sent‖, the centres sent mixed as the upload's weight says; else ‖value‖."""
         centres, w = self.near.get(name), weights(up)[name]
         square: Tensor | float = 0.0
         for k, v in up.values[name].items():
-            if centres is not None:
-                share = None if len(centres[k]) == 1 else w / w.sum(-1, keepdim=True)
-                sent = centres[k] if share is None else centres[k].nan_to_num(0.0, 0.0, 0.0)
-                v = v - (sent if share is None else torch.einsum("ik,k...->i...", share.to(v.dtype), sent))
+            if centres is not None and len(centres[k]) == 1:
+                v = v - centres[k]
+            elif centres is not None:
+                share = (w / w.sum(-1, keepdim=True)).to(v.dtype)
+                v = torch.einsum("ik,k...->i...", share, centres[k]).sub_(v)
             square = square + torch.linalg.vector_norm(v.flatten(1), dim=1) ** 2
         return square.sqrt() if isinstance(square, Tensor) else w.new_zeros(len(w))
 

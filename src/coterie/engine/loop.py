@@ -20,7 +20,7 @@ def one_by_one(memory: Memory, task: Task, call: Call, fold: Fold, seats: Tensor
 
     def answer(at: Tensor) -> Part:
         private, data = memory.row(call, int(at))
-        up, after = call.fn(task, call.shared, call.own_rows(at), private, data, **call.static)
+        up, after = call.fn(task, *call.sent(at, task.device), private, data, **call.static)
         part = fold.digest(at[None], tree_map(lambda v: v[None], up))
         if call.keeps and len(part.accepted):
             memory.keep(call.ids[at][None], tree_map(lambda v: v[None], after))

@@ -56,7 +56,8 @@ class Memory:
     def row(self, call: Call, at: int) -> tuple[Any, Any]:
         """(private, data) of the client at a position of the call."""
         i = int(call.ids[at])
-        data = Data(self._whole("train", i), call.keys[at], call.homes[at])
+        device = self.task.device
+        data = Data(self._whole("train", i), call.keys[at].to(device), call.homes[at].to(device))
         private = tree_map(lambda v: v[i], self.private) if call.enrolled else ()
         return private, data if call.exam is None else Exam(data, self._whole(call.exam, i))
 
@@ -67,8 +68,8 @@ class Memory:
 
     # ---- some clients, padded
     def rows(self, call: Call, at: Tensor) -> tuple[Any, Any]:
-        ids = call.ids[at]
-        data = Data(self._padded("train", ids), call.keys[at], call.homes[at])
+        ids, device = call.ids[at], self.task.device
+        data = Data(self._padded("train", ids), call.keys[at].to(device), call.homes[at].to(device))
         private = tree_map(lambda v: v[ids], self.private) if call.enrolled else ()
         return private, data if call.exam is None else Exam(data, self._padded(call.exam, ids))
 
@@ -80,7 +81,7 @@ class Memory:
         """New private states (leaves [len(ids), ...]); the first ones make the tables."""
         if not tree_leaves(self.private):
             self.private = tree_map(lambda v: v.new_zeros(self.clients, *v.shape[1:]), private)
-        tree_map(lambda table, rows: table.index_copy_(0, ids, rows), self.private, private)
+        tree_map(lambda table, rows: table.index_copy_(0, ids.to(table.device), rows), self.private, private)
 
     def snapshot(self) -> Any:
         return self.private

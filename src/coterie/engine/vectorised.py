@@ -46,7 +46,7 @@ def plan(task: Task, fed: Federation, cores: int | None = None) -> Plan:
     numbers = 2 * size + rows * (row + 4 * widest)
     if numbers < 20_000:
         return Plan(True, max(64, 50_000_000 // numbers), 1)
-    return Plan(True, max(4, min(32, 15_000_000 // numbers)), cores)
+    return Plan(True, max(4, min(256, 13_000_000 // numbers)), cores)
 
 
 class Vectorised(Memory):
@@ -76,7 +76,7 @@ class Vectorised(Memory):
                 return one_by_one(self, task, call, fold, at)
             private, data = self.rows(call, at)
             one = lambda shared, *rows: call.fn(task, shared, *rows, **call.static)
-            up, after = vmap(one, in_dims=(None, 0, 0, 0))(call.shared, call.own_rows(at), private, data)
+            up, after = vmap(one, in_dims=(None, 0, 0, 0))(*call.sent(at, task.device), private, data)
             part = fold.digest(at, up)
             if call.keeps and tree_leaves(after):
                 ok = part.accepted
