@@ -41,7 +41,7 @@ def curves(
         y = np.array([[row[metric] for row in found] for found in rows])
         axes.plot(x, y.mean(0), color=colour, linewidth=2.2, solid_capstyle="round", zorder=3)
         axes.fill_between(x, y.min(0), y.max(0), color=colour, alpha=0.15, linewidth=0)
-        ends.append((float(y.mean(0)[-1]), f"{name}  {y.mean(0)[-1]:.3g}", colour))
+        ends.append((float(y.mean(0)[-1]), f"{name}  {_told(float(y.mean(0)[-1]), metric)}", colour))
         last = max(last, x[-1])
     if metric == "mse":
         axes.set_yscale("log")
@@ -90,7 +90,7 @@ def groups(result: Result, title: str = "") -> Figure:
     strip.set(xticks=[], yticks=middles, yticklabels=[f"group {g + 1}" for g in np.unique(true)])
     axes.set_yticks([])
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel("round (0: the start)", color=INK)
+    axes.set_xlabel("round (0: the start)" + ("; grey: not yet asked" if (found < 0).any() else ""), color=INK)
     title = title or f"{result.method.name}: the group of each client"
     figure.suptitle(title, x=0.02, ha="left", color=INK, fontsize=11)
     return figure
@@ -131,6 +131,10 @@ def _label_ends(axes: Axes, ends: list[tuple[float, str, str]]) -> None:
     for height, (_, text, colour) in sorted(zip(heights, ends)):
         lowest = max(height, lowest + gap)
         axes.text(1.015, lowest, text, color=colour, transform=axes.transAxes, va="center", fontweight="bold")
+
+
+def _told(value: float, metric: str) -> str:
+    return f"{value:.3g}" if metric == "mse" else f"{value:.3f}"
 
 
 def _hard(truth: np.ndarray) -> np.ndarray:
