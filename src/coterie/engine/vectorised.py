@@ -46,7 +46,9 @@ def plan(task: Task, fed: Federation, cores: int | None = None) -> Plan:
     numbers = 2 * size + rows * (row + 4 * widest)
     if numbers < 20_000:
         return Plan(True, max(64, 50_000_000 // numbers), 1)
-    return Plan(True, max(4, min(256, 13_000_000 // numbers)), cores)
+    largest = max(p.numel() * p.element_size() for p in task.module.parameters())
+    whole = 32_000_000 // largest  # buffers over 32 MB are mapped anew each time they are made
+    return Plan(True, max(4, min(256, whole, 19_500_000 // numbers)), cores)
 
 
 class Vectorised(Memory):
