@@ -58,7 +58,7 @@ class Memory:
         i = int(call.ids[at])
         device = self.task.device
         data = Data(self._whole("train", i), call.keys[at].to(device), call.homes[at].to(device))
-        private = tree_map(lambda v: v[i], self.private) if call.enrolled else ()
+        private = tree_map(lambda v: v[i].clone(), self.private) if call.enrolled else ()
         return private, data if call.exam is None else Exam(data, self._whole(call.exam, i))
 
     def _whole(self, part: str, i: int) -> Batch:
