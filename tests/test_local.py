@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from torch import Tensor, nn, tensor
 import coterie as ct
 from coterie import local, randomness
 from coterie.contract import Data, Local, Repeat, Upload, client
-from coterie.local import adam, descend, each, heavy_ball, moments, sgd
+from coterie.local import adam, descend, each, heavy_ball, moments, sgd, walk
 from coterie.params import Params, zeros
 from coterie.task import Batch, Task
 from oracles import arrays, cross_entropy, federation, near, ready, squared
@@ -417,6 +417,28 @@ def test_dual_is_plain_whatever_the_shapes(
                 got.append(heavy_ball(task, w, u, repeat, how, beta, *pulled, dual=dual))
     model_near(got[0][0], got[1][0])
     model_near(got[0][1], got[1][1])
+
+
+# ---------------------------------------------------------------------------------------------- steps of one's own
+class Count(NamedTuple):
+    total: dict[str, Tensor]
+    steps: Tensor
+
+
+def test_walk_takes_a_step_per_batch_and_none_for_padding() -> None:
+    """4 rows, 5 of padding, 3 of padding and 2 real, 1 real: sums of rows 4 + 0 + 2 + 1, in three steps."""
+    masks = [[1.0] * 4, [0.0] * 5, [0.0, 1.0, 0.0, 1.0, 0.0], [1.0]]
+    batches = [Batch(tensor(m), tensor(m), tensor(m), tensor(m)) for m in masks]
+
+    def step(c: Count, b: Batch) -> Count:
+        return Count({"rows": c.total["rows"] + b.mask.sum()}, c.steps + 1)
+
+    zero = Count({"rows": tensor(0.0)}, tensor(0))
+    got = walk(zero, batches, step)
+    assert (got.total["rows"], got.steps) == (7, 3)
+    assert zero.total["rows"] == 0
+    got = walk(zero, Repeat(batches[0], 3), step)
+    assert (got.total["rows"], got.steps) == (12, 3)
 
 
 # ---------------------------------------------------------------------------------------------- batches

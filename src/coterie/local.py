@@ -6,8 +6,8 @@ A step whose batch is all padding changes neither the model nor the solver's sta
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from coterie.params import Params, axpy, norm, scale, where, zeros
 from coterie.task import Batch, First, Task
 
 Number = float | Tensor
+C = TypeVar("C")
 
 
 class Pull(NamedTuple):
@@ -123,6 +124,13 @@ def each(batches: Repeat | Iterable[Batch]) -> Iterator[Batch]:
     if isinstance(batches, Repeat):
         return iter([batches.batch] * batches.times)
     return iter(batches)
+
+
+def walk(carry: C, batches: Repeat | Iterable[Batch], step: Callable[[C, Batch], C]) -> C:
+    """carry ← step(carry, batch) for each batch, for steps that no solver takes; all-padding batches change nothing."""
+    for batch in each(batches):
+        carry = where(batch.mask.sum() > 0, step(carry, batch), carry)
+    return carry
 
 
 # ---------------------------------------------------------------------------------------------- plain steps

@@ -1,0 +1,92 @@
+"""APFL: adaptive personalised federated learning (Deng, Kamani, Mahdavi, 2020), Algorithm 1.
+
+    paper       here             shape
+    w           model            every leaf [1, ...], the global model
+    w_i         Mixed.w          every leaf [...], the client's version of it
+    v_i         Mixed.v          every leaf [...], the client's local model
+    α_i         Mixed.alpha      []
+    v̄_i         Mixed.blend()    every leaf [...], the personal model
+    η, τ        lr, local_steps
+
+Ours, not the paper's: the three models are kept apart, for implementations disagree: v moves along the gradient at
+the mixture v̄, w along its own. All three of a step are computed from what was there before it, with one batch. α_i
+moves in every local step, is kept in [0, 1], and its mean and range are noted each round; `adaptive=False` leaves it
+where it starts. Only w is averaged, by clients as in the paper (`weighted=True`: by rows); v̄ is evaluated, with the
+client's own last w_i. A client that joins later takes one round's steps from v = w.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.baselines.fedavg import FedAvg
+from coterie.contract import Ask, Data, Upload, client, setting
+from coterie.errors import CoterieError
+from coterie.local import gradient, walk
+from coterie.params import Params, axpy, dot, minus, mix, pick
+from coterie.task import Batch, Task
+
+
+class Mixed(NamedTuple):
+    w: Params
+    v: Params
+    alpha: Tensor
+
+    def blend(self) -> Params:
+        return mix(self.alpha, self.w, self.v)  # v̄ = α v + (1 − α) w
+
+
+@dataclass(frozen=True, kw_only=True)
+class APFL(FedAvg):
+    """Each client mixes the global model with one of its own, and learns how much of each."""
+
+    name: ClassVar[str] = "apfl"
+    paper: ClassVar[str] = "Deng et al. 2020"
+
+    weighted: bool = setting(False, "average w by the clients' numbers of rows")
+    alpha: float = setting(0.5, "share α of the client's own model at first", least=0, most=1)
+    adaptive: bool = setting(True, "each client adapts its α")
+
+    def start(self, task: Task, clients: int, seed: int) -> tuple[Params, Params]:
+        return task.inits(seed, 1), task.init(seed)
+
+    def enroll(self, task: Task, welcome: Params, data: Data) -> Mixed:
+        return Mixed(welcome, welcome, torch.tensor(self.alpha, dtype=task.dtype, device=task.device))
+
+    @client
+    def train(self, task: Task, model: Params, own: Any, me: Mixed, data: Data) -> tuple[Upload, Mixed]:
+        me = self.trained(task, me._replace(w=pick(model, 0)), data)
+        return Upload({"model": me.w}, self.weight(data), {"alpha": me.alpha}), me
+
+    def trained(self, task: Task, me: Mixed, data: Data) -> Mixed:
+        def step(me: Mixed, batch: Batch) -> Mixed:
+            g = gradient(task, me.blend(), batch, self)  # ∇f(v̄)
+            w = axpy(-self.lr, gradient(task, me.w, batch, self), me.w)  # w − η ∇f(w)
+            v = axpy(-self.lr * me.alpha, g, me.v)  # v − η α ∇f(v̄)
+            moved = me.alpha - self.lr * dot(minus(me.v, me.w), g)  # α − η ⟨v − w, ∇f(v̄)⟩
+            return Mixed(w, v, moved.clamp(0, 1) if self.adaptive else me.alpha)
+
+        return walk(me, data.batches(self), step)
+
+    def round(self, model: Params, ask: Ask) -> Params:
+        sums = ask(self.train, shared=model, stream="train", near={"model": model})
+        if len(sums.ids):
+            a = sums.report["alpha"]
+            ask.note("alpha", {"least": float(a.min()), "mean": float(a.mean()), "most": float(a.max())})
+        mean: Params = sums.mean("model", empty=model)
+        return mean
+
+    def model(self, task: Task, shared: Params, own: Any, private: Mixed, data: Data) -> Params:
+        return private.blend()
+
+    def join(self, task: Task, shared: Params, data: Data) -> tuple[Any, Mixed]:
+        return (), self.trained(task, self.enroll(task, pick(shared, 0), data), data)
+
+    def check(self, task: Task, sizes: Tensor) -> None:
+        super().check(task, sizes)
+        if self.solver != "sgd":
+            raise CoterieError(f"solver is {self.solver!r}: apfl takes plain gradient steps, so leave it at 'sgd'.")

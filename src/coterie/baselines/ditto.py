@@ -1,0 +1,56 @@
+"""Ditto (Li, Hu, Beirami, Smith, ICML 2021), Algorithm 1.
+
+    paper       here             shape
+    w^t         model            every leaf [1, ...], the global model
+    v_k         private          every leaf [...], the client's own model
+    λ           lam
+    η, s        lr, local_steps
+
+Ours, not the paper's: the global solver is FedAvg, weighted by n_k (`weighted=False`: by clients), and the personal
+model takes as many steps, on the same batches, as the global one. v_k starts at w⁰, only the clients that a round
+draws move theirs, and each is pulled towards w as it was received, not as it is after the client's own steps. A
+client that joins later takes one round's personal steps from w.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from coterie.baselines.fedavg import FedAvg
+from coterie.contract import Data, Upload, client, setting
+from coterie.local import descend
+from coterie.params import Params, pick
+from coterie.task import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ditto(FedAvg):
+    """FedAvg, and beside it a personal model per client that is pulled towards the global one."""
+
+    name: ClassVar[str] = "ditto"
+    paper: ClassVar[str] = "Li et al. 2021"
+
+    lam: float = setting(0.5, "strength λ of the pull towards the global model", least=0)
+
+    def start(self, task: Task, clients: int, seed: int) -> tuple[Params, Params]:
+        return task.inits(seed, 1), task.init(seed)
+
+    def enroll(self, task: Task, welcome: Params, data: Data) -> Params:
+        return welcome
+
+    @client
+    def train(self, task: Task, model: Params, own: Any, v: Params, data: Data) -> tuple[Upload, Params]:
+        received = pick(model, 0)
+        w = descend(task, received, data.batches(self), self)
+        return Upload({"model": w}, self.weight(data), {}), self.personal(task, received, v, data)
+
+    def personal(self, task: Task, w: Params, v: Params, data: Data) -> Params:
+        return descend(task, v, data.batches(self), self, pull=self.lam, towards=w)  # v − η(∇f(v) + λ(v − w))
+
+    def model(self, task: Task, shared: Params, own: Any, private: Params, data: Data) -> Params:
+        return private
+
+    def join(self, task: Task, shared: Params, data: Data) -> tuple[Any, Params]:
+        w = pick(shared, 0)
+        return (), self.personal(task, w, w, data)

@@ -1,0 +1,250 @@
+"""L2SGD: a round by hand, several in NumPy coin by coin, p = 0, that it really mixes, what is measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import coterie as ct
+from coterie import randomness
+from coterie.baselines.l2sgd import runs
+from coterie.engine.rounds import Run
+from oracles import (
+    PROBLEMS,
+    Model,
+    Rows,
+    apart,
+    descend,
+    federation,
+    finished,
+    line,
+    lines,
+    loss_on_test,
+    mean,
+    measured,
+    mini_batches,
+    near,
+    one,
+    participants,
+    ready,
+    rows,
+    squared,
+)
+
+VARIANTS = {"l2sgd": [ct.L2SGD(p=0.0, batch=4), ct.L2SGD(p=0.5, lam=2.0, batch=5, l2=0.1), ct.L2SGD(p=0.7, clip=1.0)]}
+LINEAR = lambda: nn.Linear(3, 1)
+
+
+def personal(run: Run, i: int) -> Model:
+    return one(run.engine.snapshot(), i)
+
+
+def coins(seed: int, r: int, steps: int, p: float) -> list[bool]:
+    """What the server draws in round r."""
+    return (torch.rand(steps, generator=randomness.generator(seed, r, "coins", 1)) < p).tolist()
+
+
+def seed_of(wanted: str, p: float) -> int:
+    """The first seed whose round 1 is such a word of L (local step) and M (mixing)."""
+    return next(s for s in range(10_000) if coins(s, 1, len(wanted), p) == [c == "M" for c in wanted])
+
+
+# ---------------------------------------------------------------------------------------------- by hand
+# x = 2, N = 2, η = ¼, p = ½, λ = 2: a local step has size ¼/(2·½) = ¼, mixing goes ¼·2/(2·½) = ½ of the way to x̄.
+# a: one row, f = (x − 1)².  b: two rows, f = (x − 4)².
+#   L: a 1.5, b 3, x̄ 2.25.   M: a 1.875, b 2.625.   M: a 2.0625, b 2.4375, x̄ 2.25 as before.
+#   L: a 2.0625 − ½·1.0625 = 1.53125, b 2.4375 + ½·1.5625 = 3.21875, x̄ 2.375.
+TWO = {"b": ([[1.0], [1.0]], [4.0, 4.0]), "a": ([[1.0]], [1.0])}
+BY_HAND = {
+    "L": ([3.0, 1.5], 2.25),
+    "LM": ([2.625, 1.875], 2.25),
+    "LMM": ([2.4375, 2.0625], 2.25),
+    "LMML": ([3.21875, 1.53125], 2.375),
+    "MLMM": ([2.4375, 2.0625], 2.25),  # at first all are equal, and mixing moves none
+}
+
+
+@pytest.mark.parametrize("word", BY_HAND)
+def test_one_round_by_hand(word: str) -> None:
+    method = ct.L2SGD(lr=0.25, p=0.5, lam=2.0, local_steps=len(word))
+    run = finished(ready(method, federation(TWO), line(2.0), rounds=1, seed=seed_of(word, 0.5)))
+    assert (run.engine.snapshot()["weight"].flatten().tolist(), run.state.mean["weight"].item()) == BY_HAND[word]
+    assert run.history[1]["notes"]["mixings"] == word.count("M")
+
+
+@pytest.mark.parametrize(
+    "word, want",
+    [
+        ("LLL", [(0, 3)]),
+        ("MM", [(2, 0)]),
+        ("MLL", [(1, 2)]),
+        ("LMMLLM", [(0, 1), (2, 2), (1, 0)]),
+        ("MLMLM", [(1, 1), (1, 1), (1, 0)]),
+    ],
+)
+def test_runs_of_coins(word: str, want: list[tuple[int, int]]) -> None:
+    assert runs([c == "M" for c in word]) == want
+
+
+def test_a_run_is_one_exchange() -> None:
+    """Per exchange and client 8 bytes of x̄ and 8 of the steps done go down; what moved and its weight come up."""
+    for word, exchanges in (("LLL", 1), ("LMML", 2), ("LMLM", 3)):
+        method = ct.L2SGD(lr=0.25, p=0.5, lam=2.0, local_steps=len(word))
+        run = finished(ready(method, federation(TWO), line(2.0), rounds=1, seed=seed_of(word, 0.5)))
+        assert run.history[1]["bytes_down"] == run.history[1]["bytes_up"] == 2 * 16 * exchanges
+
+
+# ---------------------------------------------------------------------------------------------- in NumPy
+def l2sgd(run: Run, f, batch_of, who: list[list[int]], sizes: int) -> list[Model]:
+    """All x_i after the last round, one coin after the other. `batch_of(r, i, k)`: the rows of local step k."""
+    m: ct.L2SGD = run.method
+    x = [personal(run, i) for i in range(sizes)]
+    for r, present in enumerate(who, 1):
+        eta, steps, mixed, centre = m.lr * m.decay ** (r - 1), 0, False, x[0]
+        for mixes in coins(run.options.seed, r, m.local_steps, m.p):
+            if mixes:
+                centre = centre if mixed else mean(x)  # a run of mixings moves towards one x̄
+                share = eta * m.lam / (sizes * m.p)
+                for i in present:
+                    x[i] = {k: x[i][k] - share * (x[i][k] - centre[k]) for k in x[i]}
+            else:
+                for i in present:
+                    x[i] = descend(f, x[i], [batch_of(r, i, steps)], eta / (sizes * (1 - m.p)), m.l2)
+                steps += 1
+            mixed = mixes
+    return x
+
+
+@pytest.mark.parametrize("share", [1.0, 0.6])
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_rounds_in_numpy_absent_clients_wait(problem: str, share: float) -> None:
+    p = PROBLEMS[problem]()
+    method = ct.L2SGD(lr=0.4, p=0.4, lam=3.0, local_steps=8, decay=0.9, l2=0.1)
+    run = ready(method, p.fed, p.model, rounds=4, participation=share, seed=2)
+    want = l2sgd(run, p.f, lambda r, i, k: p.clients[i], participants(run), 7)
+    drawn = [coins(2, r, 8, 0.4) for r in (1, 2, 3, 4)]
+    assert any("11" in "".join(str(int(c)) for c in row) for row in drawn)  # runs of mixings
+    finished(run)
+    for i in range(7):
+        near(personal(run, i), want[i])
+    near(one(run.state.mean), mean(want))
+
+
+@pytest.mark.parametrize("share", [1.0, 0.6])
+def test_mini_batches_in_numpy(share: float) -> None:
+    """Every local step of a round sees another batch, in whichever exchange it is."""
+    p = lines()
+    run = ready(ct.L2SGD(lr=0.4, p=0.4, lam=3.0, local_steps=6, batch=2), p.fed, p.model, rounds=3, participation=share)
+    drawn: dict[tuple[int, int], list[Rows]] = {(r, i): mini_batches(run, r, i) for r in (1, 2, 3) for i in range(7)}
+    want = l2sgd(run, p.f, lambda r, i, k: drawn[r, i][k], participants(run), 7)
+    finished(run)
+    for i in range(7):
+        near(personal(run, i), want[i])
+
+
+# ---------------------------------------------------------------------------------------------- identities
+@pytest.mark.parametrize(
+    "how", [{"local_steps": 3}, {"local_steps": 3, "batch": 2}, {"local_steps": 2, "l2": 0.2, "clip": 0.5}]
+)
+@pytest.mark.parametrize("lam", [0.0, 1e9])
+def test_p_0_is_local_training_with_steps_of_lr_over_n(how: dict, lam: float) -> None:
+    p = lines()
+    end = lambda m: finished(ready(m, p.fed, p.model, rounds=2, participation=0.6))
+    mine, alone = end(ct.L2SGD(lr=0.35, p=0.0, lam=lam, **how)), end(ct.LocalOnly(lr=0.05, **how))
+    for i in range(7):
+        near(personal(mine, i), personal(alone, i))
+
+
+def test_permuting_clients_permutes_their_models() -> None:
+    p, order = lines(), [4, 0, 6, 2, 5, 1, 3]
+    method = ct.L2SGD(lr=0.4, p=0.4, local_steps=5, batch=2)
+    plain, moved = (
+        finished(ready(method, fed, p.model, rounds=2, participation=0.5)) for fed in (p.fed, p.fed.subset(order))
+    )
+    for place, i in enumerate(order):
+        near(personal(moved, place), personal(plain, i))
+
+
+# ---------------------------------------------------------------------------------------------- it mixes
+def spread(run: Run) -> float:
+    x = run.engine.snapshot()["weight"]
+    return float((x - x.mean(0)).norm())
+
+
+def test_it_mixes_and_more_with_a_larger_lambda() -> None:
+    """Mixing goes ηλ/(Np) of the way: none of it, a twentieth, the whole."""
+    p, far = lines(), []
+    for lam in (0.0, 0.35, 7.0):
+        run = finished(ready(ct.L2SGD(lr=0.4, p=0.4, lam=lam, local_steps=8), p.fed, p.model, rounds=3, seed=1))
+        assert sum(row["notes"]["mixings"] for row in run.history[1:]) > 5
+        far.append(spread(run))
+    assert far[2] < 0.7 * far[1] < 0.7 * far[0]
+
+
+def test_the_whole_way_to_the_mean_makes_all_models_equal() -> None:
+    """η λ/(N p) = ¼·4/(2·½) = 1."""
+    method = ct.L2SGD(lr=0.25, p=0.5, lam=4.0, local_steps=2)
+    run = finished(ready(method, federation(TWO), line(2.0), rounds=1, seed=seed_of("LM", 0.5)))
+    assert run.engine.snapshot()["weight"].flatten().tolist() == [2.25, 2.25]
+
+
+def test_coins_differ_from_round_to_round_and_fall_as_often_as_p_says() -> None:
+    drawn = [tuple(coins(0, r, 20, 0.3)) for r in range(1, 51)]
+    assert len(set(drawn)) == 50
+    assert sum(map(sum, drawn)) == pytest.approx(300, abs=4 * np.sqrt(1000 * 0.3 * 0.7))
+    p = lines()
+    run = finished(ready(ct.L2SGD(p=0.3, local_steps=20), p.fed.subset([0, 1, 2, 3]), p.model, rounds=2))
+    assert [row["notes"]["mixings"] for row in run.history[1:]] == [sum(row) for row in drawn[:2]]
+
+
+def test_the_mean_counts_every_client_also_those_who_drop_out() -> None:
+    p = lines()
+    method = ct.L2SGD(lr=0.4, p=0.4, lam=2.0, local_steps=6)
+    run = finished(ready(method, p.fed, p.model, rounds=5, participation=0.7, dropout=0.3))
+    near(one(run.state.mean), mean([personal(run, i) for i in range(7)]))
+    before = one(run.state.mean)
+    run.options = replace(run.options, dropout=1 - 1e-15, rounds=6)
+    run.step()
+    assert not apart(one(run.state.mean), before, 0.0)
+
+
+# ---------------------------------------------------------------------------------------------- evaluation
+METHOD = ct.L2SGD(lr=0.2, p=0.4, lam=2.0, local_steps=3)
+
+
+def test_each_client_is_measured_with_its_own_model() -> None:
+    fed = measured()
+    run = finished(ready(METHOD, fed, LINEAR, rounds=3))
+    want = [loss_on_test(personal(run, i), fed, i) for i in range(4)]
+    np.testing.assert_allclose(run.clients["mse"], want, rtol=1e-12)
+    assert all(apart(personal(run, i), one(run.state.mean)) for i in range(4))
+
+
+@pytest.mark.parametrize("p, pull", [(0.4, 2.0), (0.0, 0.0)])
+def test_a_newcomer_takes_the_expected_steps_from_the_mean(p: float, pull: float) -> None:
+    """Three clients train: steps of 0.2/3."""
+    fed = measured(unseen=1)
+    run = finished(ready(replace(METHOD, p=p), fed, LINEAR, rounds=2))
+    x = one(run.state.mean)
+    x = descend(squared, x, [rows(fed)[3]] * 3, 0.2 / 3, pull=pull, towards=x)
+    assert run.history[-1]["unseen_mse"] == pytest.approx(loss_on_test(x, fed, 3), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "how, why",
+    [
+        ({"lr": 1.0, "lam": 3.0, "p": 0.4}, r"is 1.07 for 7 clients.*lr ≤ 0.933"),
+        ({"p": 1.0}, "p of l2sgd is 1.0"),
+        ({"local_epochs": 1}, "leave local_epochs"),
+        ({"solver": "adam"}, "leave local_epochs and solver"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(how: dict, why: str) -> None:
+    p = lines()
+    with pytest.raises(ct.CoterieError, match=why):
+        ready(ct.L2SGD(**how), p.fed, p.model)
+    ready(ct.L2SGD(lr=1.0, lam=2.8, p=0.4), p.fed, p.model)  # exactly 1
