@@ -26,8 +26,14 @@ FAULTY = {"participation": 0.7, "dropout": 0.15}
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.keys())
 
 
+def whole_rounds(method) -> dict:
+    """A method without a server has no partial participation."""
+    return {"participation": 1.0} if getattr(method, "needs_everyone", False) else {}
+
+
 def go(method, fed, rounds=ROUNDS, cut=None, **options) -> Run:
     options = {"model": "mlp:12", "rounds": rounds, "dtype": "float64", "eval_every": 2, "seed": 1, **options}
+    options |= whole_rounds(method)
     run = prepare(method, fed, options.pop("model"), cut=cut, **options)
     for _ in run.rounds():
         pass
@@ -238,8 +244,9 @@ def ends_alike(folder, straight: Run, **known) -> None:
 @pytest.mark.parametrize("when", ["in an exchange", "while saving"])
 def test_resume_is_exact_wherever_it_was_killed(method, when, fed, tmp_path, monkeypatch):
     straight = go(method, fed, rounds=4, **FAULTY)
+    faults = {**FAULTY, **whole_rounds(method)}
     run = prepare(
-        method, fed, "mlp:12", rounds=4, seed=1, dtype="float64", eval_every=2, out=tmp_path / "run", **FAULTY
+        method, fed, "mlp:12", rounds=4, seed=1, dtype="float64", eval_every=2, out=tmp_path / "run", **faults
     )
     with monkeypatch.context() as patch:
         if when == "in an exchange":

@@ -218,6 +218,9 @@ def check_settings(method: Any) -> None:
         who = f"{f.name} of {method.name}" if isinstance(method, Algorithm) else f.name
         if "choices" in m and value not in m["choices"]:
             raise CoterieError(f"{who} is {value!r}: it must be one of {', '.join(map(str, m['choices']))}.")
+        words, number = m.get("words", ()), str(f.type) in ("int", "float", "int | None", "float | None")
+        if isinstance(value, str) and (words or number) and value not in words:
+            raise CoterieError(f"{who} is {value!r}: it must be {' or '.join(('a number', *words))}.")
         for word, sign, ok in (
             ("above", ">", lambda v, b: v > b),
             ("least", "≥", lambda v, b: v >= b),

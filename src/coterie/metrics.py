@@ -104,12 +104,14 @@ def agreement(groups: np.ndarray, truth: np.ndarray) -> Row:
     }
 
 
-def group_row(groups: Tensor | None, before: np.ndarray | None, truth: Tensor | None, clusters: int | None) -> Row:
-    """Sizes, churn and agreement of one round's groups."""
+def group_row(
+    groups: Tensor | None, before: np.ndarray | None, truth: Tensor | None, clusters: int | str | None
+) -> Row:
+    """Sizes, churn and agreement of one round's groups; clusters="auto" counts those there are."""
     if groups is None:
         return {}
     now = hard(groups)
-    k = max(clusters or 0, int(now.max()) + 1)
+    k = max(clusters if isinstance(clusters, int) else 0, int(now.max()) + 1)
     row: Row = {"sizes": np.bincount(now[now >= 0], minlength=k).tolist()}
     if before is not None:
         both = (now >= 0) & (before >= 0)

@@ -12,6 +12,7 @@ from typing import Any
 def setting(default: Any, help: str, **limits: Any) -> Any:
     """A field of a method: its default, one line on its meaning, and what values it takes.
 
-    limits: above, least, below, most (numbers), choices (a tuple). `default=...` means that it must be given.
+    limits: above, least, below, most (numbers), choices (a tuple), words (a tuple: taken in place of a number).
+    `default=...` means that it must be given.
     """
     return field(default=MISSING if default is ... else default, metadata={"help": help, **limits})

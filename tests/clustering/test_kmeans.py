@@ -107,3 +107,32 @@ def test_group_mean_by_hand() -> None:
     assert got["w"].tolist() == [[4.0], [-2.0], [7.0]]
     assert got["m"].tolist() == [[[4.0, 3.0]], [[-9.0, -9.0]], [[7.0, -2.0]]]
     assert empty["w"].tolist() == [[-1.0], [-2.0], [-3.0]]
+
+
+# ---------------------------------------------------------------------------------------------- from given centres
+def test_fewer_points_than_given_centres() -> None:
+    """Points 0, 1 and 9: two join the first centre, one the third; the others stay where they are."""
+    start = tensor([[0.0], [100.0], [8.0], [-50.0]])
+    found = kmeans(tensor([[0.0], [1.0], [9.0]]), 4, rng(), init=start)
+    assert found.labels.tolist() == [0, 0, 2]
+    assert found.centres.flatten().tolist() == [0.5, 100.0, 9.0, -50.0]
+    assert found.cost == 0.5 and found.iterations == 1
+
+
+def test_a_given_centre_that_nobody_is_nearest_to_stays() -> None:
+    """Six points about 0 and none about 20: nothing is split to fill the second."""
+    points = torch.linspace(-1, 1, 6)[:, None]
+    found = kmeans(points, 2, rng(), init=tensor([[0.5], [20.0]]))
+    assert found.labels.tolist() == [0] * 6
+    assert found.centres[1].item() == 20.0
+
+
+def test_no_points_and_given_centres() -> None:
+    found = kmeans(torch.zeros(0, 1), 2, rng(), init=tensor([[0.5], [20.0]]))
+    assert found.labels.shape == (0,) and found.cost == 0
+    assert found.centres.flatten().tolist() == [0.5, 20.0]
+
+
+def test_iterations_are_counted_until_nothing_changes() -> None:
+    """0 and 1, 9, 10; then 0, 1 and 9, 10."""
+    assert kmeans(tensor([[0.0], [1.0], [9.0], [10.0]]), 2, rng(), init=tensor([[1.0], [0.0]])).iterations == 2

@@ -139,8 +139,8 @@ def _add(group: Any, flag: Flag) -> None:
     if flag.base is bool:
         how["action"] = "store_true" if flag.limits.get("switch") else argparse.BooleanOptionalAction
     else:
-        words = {int: "N", float: "X", str: "WORD"}
-        how["metavar"] = "|".join(flag.limits.get("choices", ())) or words.get(flag.base, "A,B,…")
+        kind = {int: "N", float: "X", str: "WORD"}.get(flag.base, "A,B,…")
+        how["metavar"] = "|".join(flag.limits.get("choices", (kind, *flag.limits.get("words", ()))))
     group.add_argument(flag.name, **how)
 
 
@@ -173,12 +173,16 @@ def typed(flag: Flag, value: Any) -> Any:
     text = str(value).lower() if isinstance(value, bool) else str(value)
     if flag.optional and text.lower() == "none":
         return None
+    words = tuple(flag.limits.get("words", ()))
+    if text in words:
+        return text
     several = get_origin(flag.base) is tuple
     each = get_args(flag.base)[0] if several else flag.base
     try:
         return tuple(_one(each, part) for part in text.split(",") if part) if several else _one(each, text)
     except ValueError:
-        wanted = {int: "a whole number", float: "a number", bool: "true or false"}[each] + " or none" * flag.optional
+        wanted = {int: "a whole number", float: "a number", bool: "true or false"}[each]
+        wanted = " or ".join((wanted, *words, *["none"] * flag.optional))
         raise CoterieError(f"{flag.key} is {text!r}: it must be {wanted}.") from None
 
 

@@ -21,23 +21,37 @@ def kmeans(points: Tensor, k: int, rng: torch.Generator, init: Tensor | None = N
     """k-means++ seeds and Lloyd's steps, best of 10 starts; or Lloyd's from `init` [K, d].
 
     With more than `most` points a sample of them is clustered and the rest join the nearest centre. No points, no
-    clusters.
+    clusters. From `init` all K centres are kept, also where there are fewer points: one that no point is nearest to
+    stays where it is.
     """
     from sklearn.cluster import KMeans
     from threadpoolctl import threadpool_limits
 
     x = points.detach().cpu().double()
+    if init is not None:
+        return lloyd(x, init.detach().cpu().double())
     k = min(k, len(x))
     if not k:
         return Clusters(torch.zeros(0, dtype=torch.long), x, 0.0, 0)
     some = x if len(x) <= most else x[torch.randperm(len(x), generator=rng)[:most].sort().values]
     seed = int(torch.randint(2**31 - 1, (), generator=rng))
-    start = "k-means++" if init is None else init.detach().cpu().double().numpy()
     with threadpool_limits(1):
-        fit = KMeans(k, init=start, n_init=10 if init is None else 1, random_state=seed).fit(some.numpy())
+        fit = KMeans(k, n_init=10, random_state=seed).fit(some.numpy())
     centres = torch.from_numpy(fit.cluster_centers_)
     labels = torch.from_numpy(fit.labels_).long() if some is x else torch.cdist(x, centres).argmin(1)
     return Clusters(labels, centres, float(fit.inertia_), int(fit.n_iter_))
+
+
+def lloyd(x: Tensor, centres: Tensor, most: int = 300) -> Clusters:
+    """Points join the nearest centre, centres move to their points' mean, until nothing changes."""
+    labels, iterations = torch.full((len(x),), -1), 0
+    while iterations < most:
+        near = torch.cdist(x, centres, compute_mode="donot_use_mm_for_euclid_dist").argmin(1)
+        if torch.equal(near, labels):
+            break
+        labels, iterations = near, iterations + 1
+        centres = group_mean({"": x}, labels, torch.ones(len(x), dtype=x.dtype), {"": centres})[""]
+    return Clusters(labels, centres, float(((x - centres[labels]) ** 2).sum()), iterations)
 
 
 def coordinates(points: Tensor) -> Tensor:

@@ -1,0 +1,206 @@
+"""CGPFL: personalised federated learning with clustered generalisation (Tang, Guo, Guo, 2021), and CGPFL-Heur.
+
+    paper       here             shape
+    Ω_k         centres          every leaf [K, ...]
+    ω_i         Upload.values    every leaf [...]
+    θ_i         private.model    every leaf [...], the personal model, which is evaluated
+    P^t         group            int64 [N], −1: never seen
+    λ, R, S     lam, outer, inner
+    β·2/N       pull
+    α, μ        alpha, mu
+    Q^t         note "transitions", [K, K]: Q_jk = |C_j^t ∩ C_k^{t+1}| / |C_k^{t+1}|
+
+Ours, not the paper's:
+* Batch size and inner rate are not in the paper: pFedMe's are the defaults (20 and 0.1). The inner S steps use one
+  mini-batch.
+* θ_i goes on from where it was, within a round and between rounds (the listing takes Θ⁰ as an input once); a client's
+  first turn begins at the ω_i it is sent. `restart=True` begins every round there.
+* β is printed nowhere. β·2/N is one setting, `pull`, by default lr·λ, so that K=1 is pFedMe.
+* All centres start from one common model: from different ones the first k-means would recover the arbitrary start.
+* k-means++ (best of 10 starts) in the first round, then k-means from the previous centres. A centre that nobody is
+  nearest to stays, so that an absent group does not split another; with fewer uploads than K the spare centres stay.
+  While some centre has no client at all and uploads are enough, k-means++ is drawn anew.
+* Clusters of consecutive rounds are matched by minimum-cost assignment before the α-mix, so that a label keeps its
+  meaning.
+* A client never seen yet starts from the mean of the centres, not from group 0; it answers with the centre of least
+  loss on its training rows. One that joins later takes a round's local steps from that centre.
+* Heur: K̂ = argmin √(dK/m · log(e·m/d)) + μ·Σ_i (m_i/m) min_k ‖ω_i − Ω_k‖² over K = 1..N/2 in the first round that
+  anybody answers, N and m those who did; then fixed. The paper's cost is over θ_i, but the server holds ω_i. μ="auto"
+  minimises (√K−1)/(√N−1) + cost(K)/cost(1): both terms scaled to [0, 1] over K = 1..N, where the cost is 0 (K=1 if
+  cost(1) = 0). One round's mini-batch noise may pass for structure, so the whole curve is noted beside K̂.
+* Q's columns sum to 1; its rows need not, whatever equation 3 says. It counts clients that had a cluster before.
+* local_steps plays no part; decay acts on lr, and so on the default pull, but not on inner_lr or a pull that is given.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.algorithms.envelope import Envelope, Personal
+from coterie.clustering import coordinates, group_mean, kmeans
+from coterie.clustering.matching import matched
+from coterie.contract import Ask, Data, Rows, Stack, Upload, client, least_loss, setting
+from coterie.errors import CoterieError
+from coterie.params import Params, count, flatten, mix, one_hot, pick, repeated, unstack, where
+from coterie.task import Task
+
+
+def distances(a: Tensor, b: Tensor) -> Tensor:
+    """Between rows, exactly 0 between equal ones."""
+    return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+class Clusters(NamedTuple):
+    centres: Params  # one row until Heur has chosen K
+    group: Tensor  # int64 [N] last cluster, −1: never seen
+
+
+@dataclass(frozen=True, kw_only=True)
+class CGPFL(Envelope):
+    """Personal models tied to the centre of their cluster; the server clusters the uploads anew in every round."""
+
+    name: ClassVar[str] = "cgpfl"
+    paper: ClassVar[str] = "Tang et al. 2021"
+
+    clusters: int | str = setting(..., "number of clusters K; auto: Heur's K̂", least=1, words=("auto",))
+    lam: float = setting(12.0, "strength λ of the tie between personal and local model", above=0)
+    outer: int = setting(10, "local rounds R, each with a batch of its own", least=1)
+    restart: bool = setting(False, "the personal model begins each round at the model received")
+    pull: float | None = setting(None, "β·2/N: how far the local model goes to θ; none: lr·lam", above=0, most=1)
+    alpha: float = setting(1.0, "server's step α: Ω ← (1−α)·Ω + α·mean", above=0)
+    mu: float | str = setting("auto", "Heur's weight μ of the cost", above=0, words=("auto",))
+
+    # ------------------------------------------------------------------------------ one client
+    @client
+    def train(self, task: Task, shared: Any, own: Any, private: Personal, data: Data) -> tuple[Upload, Personal]:
+        received, share = own
+        omega, theta = self.solve(task, received, self.first(received, private), data)
+        return Upload({"model": omega}, share, {"rows": data.size}), Personal(theta, {}, torch.ones_like(data.size))
+
+    def step(self) -> float:
+        return super().step() if self.pull is None else self.pull
+
+    # ------------------------------------------------------------------------------ the server
+    def start(self, task: Task, clients: int, seed: int) -> tuple[Clusters, Params]:
+        k = self.clusters if isinstance(self.clusters, int) else 1
+        return Clusters(repeated(task.init(seed), k), torch.full((clients,), -1)), task.init(seed)
+
+    def round(self, state: Clusters, ask: Ask) -> Clusters:
+        got = self.ask_all(state, ask)
+        if not len(got.ids):
+            return state
+        centres, omega = state.centres, got.values["model"]
+        if self.clusters == "auto" and bool((state.group < 0).all()):
+            centres = repeated(pick(centres, 0), self.heur(omega, got.report["rows"], ask))
+        labels = self.partition(centres, omega, state.group, ask)
+        group = state.group.index_copy(0, got.ids, labels)
+        self.note_transitions(state.group, group, count(centres), ask)
+        mean = group_mean(omega, labels, torch.ones(len(labels)), empty=centres)
+        return Clusters(mix(self.alpha, centres, mean), group)  # Ω ← (1−α)Ω + α mean_{i∈k} ω_i
+
+    def ask_all(self, state: Clusters, ask: Ask) -> Stack:
+        """Each is sent its cluster's centre, or the mean of all where it has none, and the centres' shares in that."""
+        k, mean = count(state.centres), {n: v.mean(0, keepdim=True) for n, v in state.centres.items()}
+        table = {n: torch.cat([v, mean[n]]) for n, v in state.centres.items()}
+        share = torch.cat([torch.eye(k), torch.full((1, k), 1 / k)]).to(next(iter(table.values())).dtype)
+        group = state.group[ask.participants]
+        own, near = Rows((table, share), torch.where(group < 0, k, group)), {"model": state.centres}
+        got: Stack = ask(self.train, own=own, reduce="stack", stream="train", near=near)
+        return got
+
+    def partition(self, centres: Params, omega: Params, group: Tensor, ask: Ask) -> Tensor:
+        """int64: the cluster of each upload."""
+        k = count(centres)
+        flat = flatten(centres).cpu().double()
+        points = coordinates(torch.cat([flat, flatten(omega).cpu().double()]))  # together, so that distances agree
+        old, new = (
+            points[:k][distances(flat, flat).argmin(1)],
+            points[k:],
+        )  # equal centres stay equal: no ties by rounding
+        members = group[group >= 0].bincount(minlength=k)
+        known, spare = bool(members.any()), bool((members == 0).any())
+        anew = not known or (spare and len(new) >= k)
+        found = kmeans(new, k, ask.rng("k-means"), init=None if anew else old)
+        ask.note("k_means_iterations", found.iterations)
+        if not known:
+            return found.labels
+        cost = distances(old, found.centres) ** 2
+        g = len(found.centres)  # of equal centres, in the order of the groups, the lowest first
+        order = torch.outer(torch.arange(k), g - torch.arange(g)) * 1e-9 * cost.mean()
+        return matched(cost + order)[found.labels]
+
+    def note_transitions(self, before: Tensor, now: Tensor, k: int, ask: Ask) -> None:
+        both = before >= 0
+        if bool(both.any()):
+            a, b = (one_hot(g[both], k, torch.float64) for g in (before, now))
+            ask.note("transitions", (a.T @ b) / b.sum(0).clamp(min=1))  # Q_jk = |C_j ∩ C_k'| / |C_k'|
+
+    # ------------------------------------------------------------------------------ Heur
+    def heur(self, omega: Params, rows: Tensor, ask: Ask) -> int:
+        """K̂, from the first uploads."""
+        points, share = coordinates(flatten(omega)), (rows / rows.sum()).double()
+        n, m, d = len(points), float(rows.sum()), flatten(omega).shape[1]
+
+        def cost(k: int) -> float:
+            found = kmeans(points, k, ask.rng("heur"), most=n)
+            return float((share * ((points - found.centres[found.labels]) ** 2).sum(1)).sum())
+
+        costs = {k: cost(k) for k in range(1, max(n // 2, 1) + 1)}
+        if isinstance(self.mu, str):
+            curve = [(math.sqrt(k) - 1) / max(math.sqrt(n) - 1, 1e-12) + c / (costs[1] or 1) for k, c in costs.items()]
+        else:
+            complexity = self.refuse_few(m, d) / m * d  # √(dK/m · log(e·m/d)) + μ·cost(K)
+            curve = [math.sqrt(k * complexity) + self.mu * c for k, c in costs.items()]
+        best = 1 + min(range(len(curve)), key=curve.__getitem__)
+        ask.note("curve", curve)
+        ask.note("clusters", best)
+        return best
+
+    def refuse_few(self, m: float, d: int) -> float:
+        """log(e·m/d), which must be above 0."""
+        if math.e * m <= d:
+            raise CoterieError(
+                f"mu={self.mu} needs more rows than parameters / e, and there are {m:g} rows and {d} parameters: "
+                "use mu='auto' or a smaller model."
+            )
+        return math.log(math.e * m / d)
+
+    # ------------------------------------------------------------------------------ evaluation
+    def use(self, state: Clusters) -> tuple[Params, Any]:
+        return state.centres, ()
+
+    def model(self, task: Task, centres: Params, own: Any, private: Personal, data: Data) -> Params:
+        answer: Params = where(private.asked > 0, private.model, self.best(task, centres, data))
+        return answer
+
+    def best(self, task: Task, centres: Params, data: Data) -> Params:
+        return pick(centres, least_loss(task, unstack(centres), data.all)[0])
+
+    def join(self, task: Task, centres: Params, data: Data) -> tuple[Any, Personal]:
+        near = self.best(task, centres, data)
+        return (), Personal(self.solve(task, near, near, data)[1], {}, torch.ones_like(data.size))
+
+    def centres(self, state: Clusters) -> Params:
+        return state.centres
+
+    def groups(self, state: Clusters) -> Tensor:
+        return state.group
+
+    def check(self, task: Task, sizes: Tensor) -> None:
+        super().check(task, sizes)
+        if self.clusters == "auto" and not isinstance(self.mu, str):
+            self.refuse_few(float(sizes.sum()), sum(v.numel() for v in task.init(0).values()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CGPFLHeur(CGPFL):
+    """CGPFL that finds the number of clusters in the first round."""
+
+    name: ClassVar[str] = "cgpfl-heur"
+
+    clusters: ClassVar[str] = "auto"  # type: ignore[misc]  # no flag: `compare --clusters 4` is for the others

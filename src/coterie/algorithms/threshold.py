@@ -1,0 +1,186 @@
+"""PFL-TC and PDL-TC: personalised learning with threshold clustering (Werner, He, Karimireddy, Jordan, Jaggi,
+FL-NeurIPS 2022), Algorithms 2 and 3; Algorithm 1 is clustering/threshold.py.
+
+    paper       here                 shape
+    x_i         private.model        every leaf [...], the client's own
+    m_i         private.momentum     every leaf [...]
+    g̃_i         local_update()       option 1: ∇f_i(x_i); option 2: (x_i − y_i)/η after the local steps to y_i
+    v_k         v                    every leaf [K, ...]
+    τ, M        threshold, moves     one τ per centre and round of the clustering
+    α, η        alpha, lr
+
+Ours, not the paper's:
+* m_i ← α g̃_i + (1−α) m_i, as in the text and the proofs (the listings print a minus, which only slows); m_i is 0
+  before, and a client's first momentum is its first gradient (α = 1).
+* Option 2 is (x_i − y_i)/η: the printed sign climbs.
+* Every member of a cluster moves by the thresholding's estimate v_k, not by the members' mean; a client in several
+  balls or in none belongs to the nearest centre. How τ is set, the start from k-means and the stopping rule: see
+  clustering/threshold.py.
+* All clients start from one model. `init="per_client"` is the literal reading: a start of its own for each; then
+  members keep their offsets for ever.
+* Labels of consecutive rounds are matched so that most clients keep theirs. The server keeps, for each label, the model
+  of a client that always had it: for export, and for newcomers, who take the one of least loss.
+* PDL-TC is simulated: all momenta go to all clients, N² messages, and each forms its v as a mix of these; only the mix
+  is worked out in one place, from the Gram matrix. No other centre bounds a ball, so τ is 0.99 × the 1/(2K)-quantile of
+  the distances. Everyone takes part; a newcomer takes one round's local steps from the common start, alone.
+* As gradients vanish groups cannot be told apart: judge the groups in the first rounds, the models at the end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.clustering import Threshold, matched, overlap, own_balls, threshold_clusters
+from coterie.contract import Algorithm, Ask, Data, Local, Rows, Upload, client, least_loss, setting
+from coterie.errors import CoterieError
+from coterie.local import descend, each, gradient
+from coterie.params import Params, axpy, flatten, minus, mix, pick, repeated, scale, unflatten, unstack, zeros
+from coterie.task import Task
+
+
+class Member(NamedTuple):
+    model: Params
+    momentum: Params
+    turns: Tensor  # how often it answered
+
+
+class Clustered(NamedTuple):
+    centres: Params  # every leaf [K, ...]: the model of a client that always had this label
+    group: Tensor  # int64 [N], −1: never seen
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThresholdMomenta(Local, Algorithm):
+    """What both share: a client's momentum, and how balls are drawn."""
+
+    clusters: int = setting(..., "number of clusters K", least=1)
+    alpha: float = setting(0.5, "share α of the new gradient in the momentum", above=0, most=1)
+    threshold: float | str = setting(
+        "half", "τ, or how it is found", least=0, words=("half", "quantile", "k-means", "gap", "theory")
+    )
+    quantile: float | None = setting(None, "q of threshold=quantile; none: 1/(2K)", least=0, most=1)
+    moves: int = setting(50, "most moves M of a centre in one clustering", least=1)
+    sample: int | None = setting(None, "momenta drawn anew for each move; none: all", least=1)
+
+    def enroll(self, task: Task, welcome: Params, data: Data) -> Member:
+        return Member(welcome, zeros(welcome), torch.zeros_like(data.home))
+
+    @client
+    def gather(self, task: Task, shared: Any, own: Any, me: Member, data: Data) -> tuple[Upload, Member]:
+        a = torch.where(me.turns == 0, torch.ones_like(data.size), self.alpha)
+        m = mix(a, me.momentum, self.local_update(task, me.model, data))  # m_i ← α g̃_i + (1−α) m_i
+        return Upload({"momentum": m}, torch.ones_like(data.size)[None], {}), Member(me.model, m, me.turns + 1)
+
+    def local_update(self, task: Task, x: Params, data: Data) -> Params:
+        return gradient(task, x, next(each(data.batches(self))), self)
+
+    def rule(self) -> Threshold:
+        return Threshold(self.threshold, self.quantile, self.moves, self.sample)
+
+    def model(self, task: Task, shared: Any, own: Any, private: Member, data: Data) -> Params:
+        return private.model
+
+    def check(self, task: Task, sizes: Tensor) -> None:
+        super().check(task, sizes)
+        if self.quantile is not None and self.threshold != "quantile":
+            raise CoterieError(f"quantile={self.quantile} needs threshold='quantile', and it is {self.threshold!r}.")
+
+
+# ---------------------------------------------------------------------------------------------- Algorithm 2
+@dataclass(frozen=True, kw_only=True)
+class PFLTC(ThresholdMomenta):
+    """The server finds balls among the clients' momenta; each client moves by the estimate of its ball."""
+
+    name: ClassVar[str] = "pfl-tc"
+    paper: ClassVar[str] = "Werner et al. 2022"
+
+    average: str = setting("gradients", "option 1, or 2: models", choices=("gradients", "models"))
+    init: str = setting("common", "one start for all, or one each", choices=("common", "per_client"))
+
+    def start(self, task: Task, clients: int, seed: int) -> tuple[Clustered, Params]:
+        model = task.init(seed)
+        return Clustered(repeated(model, self.clusters), torch.full((clients,), -1)), model
+
+    def begin(self, state: Clustered, ask: Ask) -> Clustered:
+        if self.init == "per_client":
+            ask(self.place, ask.everyone, own=ask.task.inits(ask.seed, len(ask.everyone), start=1))
+        return state
+
+    @client
+    def place(self, task: Task, shared: Any, start: Params, me: Member, data: Data) -> tuple[Upload, Member]:
+        return Upload({}, {}, {}), me._replace(model=start)
+
+    def local_update(self, task: Task, x: Params, data: Data) -> Params:
+        if self.average == "gradients":
+            return super().local_update(task, x, data)
+        return scale(1 / self.lr, minus(x, descend(task, x, data.batches(self), self)))  # g̃_i = (x_i − y_i)/η
+
+    def round(self, state: Clustered, ask: Ask) -> Clustered:
+        got = ask(self.gather, reduce="stack", stream="train")
+        if not len(got.ids):
+            return state
+        m = flatten(got.values["momentum"]).cpu().double()
+        balls = threshold_clusters(m, self.clusters, ask.rng("clustering"), self.rule())
+        v = unflatten(balls.share @ m, pick(got.values["momentum"], 0))
+        ask(self.move, got.ids, own=Rows(v, balls.labels))
+        to = matched(-overlap(state.group[got.ids], balls.labels, self.clusters, len(balls.share)))
+        ask.note("radius", balls.radius)
+        return Clustered(
+            {k: z.index_add(0, to.to(z.device), v[k].to(z), alpha=-self.lr) for k, z in state.centres.items()},
+            state.group.index_copy(0, got.ids, to[balls.labels]),
+        )
+
+    @client
+    def move(self, task: Task, shared: Any, v: Params, me: Member, data: Data) -> tuple[Upload, Member]:
+        return Upload({}, {}, {}), me._replace(model=axpy(-self.lr, v, me.model))  # x_i ← x_i − η v_k
+
+    def use(self, state: Clustered) -> tuple[Params, Any]:
+        return state.centres, ()
+
+    def join(self, task: Task, centres: Params, data: Data) -> tuple[Any, Member]:
+        return (), self.enroll(task, pick(centres, least_loss(task, unstack(centres), data.all)[0]), data)
+
+    def centres(self, state: Clustered) -> Params:
+        return state.centres
+
+    def groups(self, state: Clustered) -> Tensor:
+        return state.group
+
+
+# ---------------------------------------------------------------------------------------------- Algorithm 3
+@dataclass(frozen=True, kw_only=True)
+class PDLTC(ThresholdMomenta):
+    """No server: each client draws a ball around its own momentum among everyone's."""
+
+    name: ClassVar[str] = "pdl-tc"
+    paper: ClassVar[str] = "Werner et al. 2022"
+    needs_everyone: ClassVar[bool] = True
+
+    threshold: float | str = setting("quantile", "τ, or how it is found", least=0, words=("quantile", "k-means", "gap"))
+
+    def start(self, task: Task, clients: int, seed: int) -> tuple[Params, Params]:
+        model = task.init(seed)
+        return model, model
+
+    def round(self, start: Params, ask: Ask) -> Params:
+        if len(ask.participants) < len(ask.everyone):
+            raise CoterieError("pdl-tc has no server, so everyone takes part in every round: leave participation at 1.")
+        got = ask(self.gather, reduce="stack", stream="train")
+        if len(got.ids):
+            m = flatten(got.values["momentum"])
+            balls = own_balls(m, self.clusters, ask.rng("clustering"), self.rule())
+            ask(self.move, got.ids, shared=got.values["momentum"], own=balls.share.to(m))
+            ask.note("inside", balls.inside.sum(1))
+        return start
+
+    @client
+    def move(self, task: Task, momenta: Params, share: Tensor, me: Member, data: Data) -> tuple[Upload, Member]:
+        v = {k: torch.einsum("j,j...->...", share, m) for k, m in momenta.items()}
+        return Upload({}, {}, {}), me._replace(model=axpy(-self.lr, v, me.model))  # x_i ← x_i − η v_i
+
+    def join(self, task: Task, start: Params, data: Data) -> tuple[Any, Member]:
+        return (), self.enroll(task, descend(task, start, data.batches(self), self), data)

@@ -1,0 +1,531 @@
+"""CGPFL and Heur: rounds by hand, several rounds in NumPy with k-means by brute force and by hand, K=1, recovery."""
+
+from __future__ import annotations
+
+import math
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import coterie as ct
+from coterie import randomness
+from coterie.cli.setup import setup
+from coterie.contract import Data
+from coterie.engine.rounds import Run
+from coterie.task import Batch
+from oracles import (
+    PROBLEMS,
+    Function,
+    Model,
+    Rows,
+    apart,
+    arrays,
+    best_partition,
+    descend,
+    federation,
+    finished,
+    line,
+    lines,
+    loss_on_test,
+    mean,
+    measured,
+    near,
+    one,
+    participants,
+    ready,
+    rows,
+    same_groups,
+    squared,
+    vector,
+)
+
+VARIANTS = {
+    "cgpfl": [
+        ct.CGPFL(clusters=3, restart=True, alpha=0.7, batch=None, pull=0.4, l2=0.01),
+        ct.CGPFL(clusters=7, batch=5, pull=1.0),
+    ],
+    "cgpfl-heur": [ct.CGPFLHeur(pull=0.5, batch=None, solver="heavy_ball", lam=3.0)],
+}
+
+
+def drawn(run: Run, r: int, i: int) -> list[Rows]:
+    """The batch of each of client i's local rounds in round r; all its rows without `batch`."""
+    x, y = (v.double() if v.is_floating_point() else v for v in run.fed.train.client(i))
+    how = run.method
+    if how.batch is None:
+        return [(x.numpy(), y.numpy())] * how.outer
+    data = Data(Batch.of(x, y, torch.float64), randomness.keys(run.homes[i], r, "train"), run.homes[i])
+    samples = [data.sample(how.batch, turn) for turn in range(how.outer)]
+    return [(b.x.numpy(), b.y.numpy()) for b in samples]
+
+
+def personal(run: Run, i: int) -> Model:
+    return one(run.engine.snapshot().model, i)
+
+
+def centres_of(run: Run) -> list[Model]:
+    return [one(run.state.centres, j) for j in range(max(len(v) for v in run.state.centres.values()))]
+
+
+# ---------------------------------------------------------------------------------------------- by hand
+# Outputs x·w, one row (1, c) each: f = (θ − c)². λ = 2, one inner step of ¼, so θ = (c + ω)/2; pull ½. Start 0.
+# c       8     4    −4    −12
+# θ       4     2    −2    −6
+# ω       2     1    −1    −3      k-means: {2, 1} and {−1, −3}, means 1.5 and −2; with α = ½ from 0: ¾ and −1.
+# Round 2 from 1.5 and −2:
+# θ      4.75  2.75  −3    −7
+# ω     3.125 2.125 −2.5  −4.5     means 2.625 and −3.5.
+FOUR = {"d": ([[1.0]], [-4.0]), "b": ([[1.0]], [8.0]), "c": ([[1.0]], [-12.0]), "a": ([[1.0]], [4.0])}
+HAND = {"lam": 2.0, "outer": 1, "inner": 1, "inner_lr": 0.25, "pull": 0.5}
+
+
+def four(rounds: int = 1, **how: Any) -> Run:
+    method = ct.CGPFL(**{"clusters": 2, **HAND, **how})
+    return finished(ready(method, federation(FOUR), line(0.0), rounds=rounds))
+
+
+def by_client(run: Run) -> list[float]:
+    return [run.state.centres["weight"][run.state.group[i]].item() for i in range(4)]
+
+
+@pytest.mark.parametrize(
+    "rounds, alpha, want", [(1, 1.0, [-2, 1.5]), (1, 0.5, [-1, 0.75]), (1, 2.0, [-4, 3]), (2, 1.0, [-3.5, 2.625])]
+)
+def test_rounds_by_hand(rounds: int, alpha: float, want: list[float]) -> None:
+    run = four(rounds, alpha=alpha)
+    assert by_client(run) == [want[0], want[1], want[0], want[1]]
+    assert sorted(run.state.group.tolist()) == [0, 0, 1, 1]
+    theta = [-2, 4, -6, 2] if rounds == 1 else [-3, 4.75, -7, 2.75]
+    assert run.engine.snapshot().model["weight"].flatten().tolist() == theta
+
+
+def test_pull_is_lr_times_lam_unless_it_is_given() -> None:
+    assert by_client(four(pull=None, lr=0.25)) == by_client(four(pull=0.5, lr=0.001)) == [-2, 1.5, -2, 1.5]
+    assert by_client(four(pull=None, lr=0.125)) == [-1, 0.75, -1, 0.75]
+
+
+def test_decay_is_of_the_default_pull_alone() -> None:
+    """Round 2 goes a quarter of the way: 1.5 + ¼·(3.25 + 1.25)/2, −2 − ¼·(1 + 5)/2; a pull that is given stays."""
+    assert by_client(four(2, pull=None, lr=0.25, decay=0.5)) == [-2.75, 2.0625, -2.75, 2.0625]
+    assert by_client(four(2, decay=0.5)) == [-3.5, 2.625, -3.5, 2.625]
+
+
+# ---------------------------------------------------------------------------------------------- in NumPy
+def lloyd(x: np.ndarray, centres: np.ndarray) -> tuple[list[int], np.ndarray]:
+    """(labels, centres) of k-means from these centres; one without points stays."""
+    centres = centres.copy()
+    for _ in range(100):
+        labels = [int(((centres - p) ** 2).sum(1).argmin()) for p in x]
+        for j in set(labels):
+            centres[j] = x[[i for i, g in enumerate(labels) if g == j]].mean(0)
+    return labels, centres
+
+
+def relabelled(labels: list[int], new: np.ndarray, old: np.ndarray) -> list[int]:
+    """The labels renamed so that new centres lie nearest to the old ones of their names."""
+    cost = lambda p: sum(((new[j] - old[p[j]]) ** 2).sum() for j in range(len(new)))
+    best = min(permutations(range(len(old)), len(new)), key=cost)
+    return [best[g] for g in labels]
+
+
+class Oracle:
+    """Algorithm 1: `centres`, `theta`, `group` after every call of `step`."""
+
+    def __init__(self, f: Function, start: Model, clients: int, k: int) -> None:
+        self.f, self.centres, self.theta = f, [start] * k, [start] * clients
+        self.group, self.met = [-1] * clients, set()
+
+    def step(
+        self,
+        batches: dict[int, list[Rows]],
+        named: list[int],
+        lam: float,
+        inner: int,
+        inner_lr: float,
+        pull: float,
+        alpha: float,
+        restart: bool,
+        l2: float = 0.0,
+    ) -> None:
+        """`batches`: of those who take part. `named`: groups as the library names them, for names that are free."""
+        omega, k, known = {}, len(self.centres), [g for g in self.group if g >= 0]
+        for i, turns in batches.items():
+            w = mean(self.centres) if self.group[i] < 0 else self.centres[self.group[i]]
+            theta = w if restart or i not in self.met else self.theta[i]
+            for batch in turns:
+                theta = descend(self.f, theta, [batch] * inner, inner_lr, l2, lam, w)
+                w = {n: w[n] - pull * (w[n] - theta[n]) for n in w}
+            omega[i], self.theta[i] = w, theta
+            self.met.add(i)
+        x, old = np.stack([vector(w) for w in omega.values()]), np.stack([vector(c) for c in self.centres])
+        if not known:
+            best = best_partition(list(x), min(k, len(x)))
+            labels = [named[i] for i in omega]
+            assert same_groups(labels, best)
+        elif len(set(known)) < k <= len(x):
+            best = best_partition(list(x), k)
+            new = np.stack([x[[i for i, g in enumerate(best) if g == j]].mean(0) for j in range(k)])
+            labels = relabelled(best, new, old)
+        else:
+            found, new = lloyd(x, old)
+            labels = relabelled(found, new, old)
+        for i, j in zip(omega, labels):
+            self.group[i] = j
+        members = [[w for w, g in zip(omega.values(), labels) if g == j] for j in range(k)]
+        self.centres = [
+            {n: (1 - alpha) * c[n] + alpha * mean(ms)[n] for n in c} if ms else c
+            for c, ms in zip(self.centres, members)
+        ]
+
+
+PLAIN = {"lam": 3.0, "inner": 3, "inner_lr": 0.05, "pull": 0.4, "alpha": 1.0, "restart": False}
+CASES = {
+    "two": {},
+    "two, begun at ω": {"restart": True},
+    "two, mini-batches": {"batch": 3},
+    "three, α, l2": {"clusters": 3, "alpha": 0.6, "l2": 0.2},
+    "three, mini-batches": {"clusters": 3, "batch": 2, "alpha": 1.3},
+    "five: fewer uploads": {"clusters": 5},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_rounds_in_numpy(problem: str, case: str) -> None:
+    """Seven ragged clients, four of them a round; the absent keep θ_i and their cluster."""
+    p = PROBLEMS[problem]()
+    how = {**PLAIN, **CASES[case]}
+    k, batch = how.pop("clusters", 2), how.pop("batch", None)
+    method = ct.CGPFL(clusters=k, batch=batch, outer=3, **how)
+    run = ready(method, p.fed, p.model, rounds=5, participation=0.6, seed=4)
+    who = participants(run)
+    want = Oracle(p.f, arrays(run.task.init(4)), 7, k)
+    next(run.rounds())
+    for r, ids in enumerate(who, 1):
+        next(run.rounds())
+        want.step({i: drawn(run, r, i) for i in ids}, run.state.group.tolist(), **how)
+        assert run.state.group.tolist() == want.group
+        for j in range(k):
+            near(one(run.state.centres, j), want.centres[j])
+        for i in range(7):
+            near(personal(run, i), want.theta[i])
+    assert set(who[1]) - set(who[0])
+    assert not any(row["refused"] for row in run.history)
+
+
+# ---------------------------------------------------------------------------------------------- identities
+@pytest.mark.parametrize(
+    "step, how",
+    [
+        (1.0, {"batch": None}),
+        (0.7, {"batch": 2, "restart": False}),
+        (1.6, {"batch": 3, "restart": True, "decay": 0.8}),
+        (1.0, {"batch": 2, "restart": False, "solver": "adam", "l2": 0.1}),
+    ],
+)
+def test_one_cluster_is_pfedme(step: float, how: dict) -> None:
+    """Nobody's first turn makes a difference, so that it holds with absent clients, too."""
+    p, common = lines(), {"lr": 0.02, "lam": 11.0, "outer": 3, "inner": 2, "restart": True, **how}
+    for participation in (1.0, 0.5):
+        clustered, plain = (
+            finished(ready(m, p.fed, p.model, rounds=3, participation=participation))
+            for m in (ct.CGPFL(clusters=1, alpha=step, **common), ct.PFedMe(beta=step, **common))
+        )
+        near(one(clustered.state.centres), one(plain.state))
+        for i in range(7):
+            near(personal(clustered, i), personal(plain, i))
+
+
+@pytest.mark.parametrize("method", [ct.CGPFL(clusters=2, batch=2, pull=0.4, outer=3), ct.CGPFLHeur(pull=0.4, outer=2)])
+def test_permuting_clients_permutes_the_result(method: ct.CGPFL) -> None:
+    p, order = lines(), [4, 0, 6, 2, 5, 1, 3]
+    plain, moved = (
+        finished(ready(method, fed, p.model, rounds=3, participation=0.6)) for fed in (p.fed, p.fed.subset(order))
+    )
+    assert moved.state.group.tolist() == plain.state.group[order].tolist()
+    for a, b in zip(centres_of(moved), centres_of(plain)):
+        near(a, b)
+    for place, i in enumerate(order):
+        near(personal(moved, place), personal(plain, i))
+
+
+# ---------------------------------------------------------------------------------------------- clusters that last
+def settled(group: list[int], centres: list[float], **how: Any) -> Run:
+    """The four clients, one round after these groups and centres."""
+    run = ready(ct.CGPFL(**{"clusters": len(centres), **HAND, **how}), federation(FOUR), line(0.0), rounds=1)
+    next(run.rounds())
+    stacked = torch.tensor(centres, dtype=torch.float64).view(-1, 1, 1)
+    run.state = run.state._replace(centres={"weight": stacked}, group=torch.tensor(group))
+    return run
+
+
+def test_labels_keep_their_meaning() -> None:
+    """Centre 1 is that of b and a, in whichever order k-means finds them. ω from 2: 3.5, 2.5; from −2: −2.5, −4.5."""
+    run = finished(settled([0, 1, 0, 1], [-2.0, 2.0]))
+    assert run.state.group.tolist() == [0, 1, 0, 1]
+    assert run.state.centres["weight"].flatten().tolist() == [-3.5, 3.0]
+    run = finished(settled([1, 0, 1, 0], [2.0, -2.0]))
+    assert run.state.group.tolist() == [1, 0, 1, 0]
+    assert run.state.centres["weight"].flatten().tolist() == [3.0, -3.5]
+
+
+def test_an_absent_group_keeps_its_centre_and_does_not_split_another() -> None:
+    """Only b and a take part: both stay with centre 1, although two uploads could be two clusters."""
+    run = settled([0, 1, 0, 1], [-2.0, 2.0])
+    run.participants = lambda r: torch.tensor([3, 1])
+    finished(run)
+    assert run.state.group.tolist() == [0, 1, 0, 1]
+    assert run.state.centres["weight"].flatten().tolist() == [-2.0, 3.0]
+
+
+def test_fewer_uploads_than_clusters_at_the_first_round() -> None:
+    """b and a alone, three clusters: ω 2 and 1 are centres, the third stays at 0. Next the others start from the mean,
+    1: θ (c + 1)/2 = −1.5, −5.5, ω −0.25, −2.25. Four uploads, all but one centre has members: k-means++ anew."""
+    run = ready(ct.CGPFL(clusters=3, **HAND), federation(FOUR), line(0.0), rounds=2)
+    run.participants = lambda r: torch.tensor([3, 1]) if r < 2 else torch.tensor([3, 1, 2, 0])
+    next(run.rounds()), next(run.rounds())
+    assert sorted(run.state.centres["weight"].flatten().tolist()) == [0, 1, 2]
+    assert run.state.group.tolist()[0] == run.state.group.tolist()[2] == -1
+    next(run.rounds())
+    # from 2: θ 5, ω 3.5; from 1: θ 2.5, ω 1.75.  {3.5}, {1.75}, … of 3.5, 1.75, −0.25, −2.25 the closest two join
+    assert len(set(run.state.group.tolist())) == 3
+    assert run.state.group[3] == run.state.group[1] != run.state.group[0] != run.state.group[2]
+    assert sorted(run.state.centres["weight"].flatten().tolist()) == [-2.25, -0.25, 2.625]
+
+
+def test_a_client_never_seen_starts_from_the_mean_of_the_centres() -> None:
+    """d (−4) from the mean of −1 and 2, ½: θ −1.75, ω −0.625, not −2.5 + … from centre 0: θ −2.5, ω −1.75."""
+    run = settled([-1, 1, 0, 1], [-1.0, 2.0])
+    run.participants = lambda r: torch.tensor([0])
+    finished(run)
+    assert run.state.group.tolist() == [0, 1, 0, 1]
+    assert run.state.centres["weight"].flatten().tolist() == [-0.625, 2.0]
+    assert personal(run, 0)["weight"].item() == -1.75
+
+
+def test_transitions_and_iterations_are_noted() -> None:
+    """d, b, c, a were in 0, 1, 1, 1; c leaves for d: C_0 = {d, c}, C_1 = {b, a}: Q = [[½, 0], [½, 1]]."""
+    run = settled([0, 1, 1, 1], [-2.0, 2.0])
+    notes = finished(run).history[-1]["notes"]
+    assert run.state.group.tolist() == [0, 1, 0, 1]
+    assert notes["transitions"] == [[0.5, 0.0], [0.5, 1.0]]
+    assert notes["k_means_iterations"] >= 1
+    first, second = (row["notes"] for row in four(2).history[1:])
+    assert "transitions" not in first and second["transitions"] == [[1, 0], [0, 1]]
+    assert second["k_means_iterations"] == 1
+
+
+def test_transitions_count_those_who_had_a_cluster() -> None:
+    """Nobody who was anywhere is in cluster 0 now: its column is 0."""
+    run = settled([-1, 1, -1, 1], [-2.0, 2.0])
+    assert finished(run).history[-1]["notes"]["transitions"] == [[0, 0], [0, 1]]
+
+
+def test_only_one_model_is_sent() -> None:
+    p = lines()
+    run = finished(ready(ct.CGPFL(clusters=3, outer=1), p.fed, p.model, rounds=1))
+    size = 4 * 8
+    assert [row["bytes_down"] for row in run.history] == [7 * size, 7 * (size + 3 * 8)]
+
+
+# ---------------------------------------------------------------------------------------------- Heur
+def pairs() -> ct.data.Federation:
+    """ω after the first round is c/4: 2 ± ¼, −2 ± ¼ and 20 ± ¼, with rows 1, 2, 3, 1, 1, 2."""
+    targets, sizes = [7.0, 9.0, -9.0, -7.0, 79.0, 81.0], [1, 2, 3, 1, 1, 2]
+    return federation([(np.ones((n, 1)), [c] * n) for c, n in zip(targets, sizes)])
+
+
+def partition_cost(points: list[float], weights: list[float], k: int) -> float:
+    x = [np.array([p]) for p in points]
+    labels = best_partition(x, k)
+    centre = {j: np.mean([p for p, g in zip(points, labels) if g == j]) for j in set(labels)}
+    return sum(w * (p - centre[g]) ** 2 for p, w, g in zip(points, weights, labels))
+
+
+@pytest.mark.parametrize("mu", ["auto", 0.05, 3.0])
+def test_the_curve_in_numpy(mu: Any) -> None:
+    """N = 6: K = 1, 2, 3. Clusters are of clients, the cost is by rows; d = 1, m = 10."""
+    run = finished(ready(ct.CGPFLHeur(**HAND, mu=mu), pairs(), line(0.0), rounds=2))
+    omega, share = [1.75, 2.25, -2.25, -1.75, 19.75, 20.25], np.array([1, 2, 3, 1, 1, 2]) / 10
+    costs = [partition_cost(omega, share, k) for k in (1, 2, 3)]
+    if mu == "auto":
+        want = [(math.sqrt(k) - 1) / (math.sqrt(6) - 1) + c / costs[0] for k, c in enumerate(costs, 1)]
+    else:
+        want = [math.sqrt(k / 10 * math.log(10 * math.e)) + mu * c for k, c in enumerate(costs, 1)]
+    notes = run.history[1]["notes"]
+    np.testing.assert_allclose(notes["curve"], want, rtol=1e-9)
+    k = 1 + int(np.argmin(want))
+    assert notes["clusters"] == k == len(run.state.centres["weight"]) == (2 if mu != 3.0 else 3)
+    assert "curve" not in run.history[2]["notes"]
+    assert run.history[2]["sizes"] == np.bincount(run.state.group, minlength=k).tolist()
+
+
+def test_a_given_number_is_what_heur_would_have_taken() -> None:
+    """Once K̂ is known all is as with clusters=K̂."""
+    auto, given = (finished(ready(ct.CGPFL(clusters=k, **HAND), pairs(), line(0.0), rounds=3)) for k in ("auto", 2))
+    assert same_groups(auto.state.group.tolist(), given.state.group.tolist())
+    for i in range(6):
+        near(personal(auto, i), personal(given, i))
+
+
+@pytest.mark.filterwarnings("ignore:Number of distinct clusters")
+def test_equal_uploads_are_one_cluster() -> None:
+    fed = federation([([[1.0]], [3.0])] * 6)
+    run = finished(ready(ct.CGPFLHeur(**HAND), fed, line(0.0), rounds=1))
+    assert run.history[1]["notes"]["clusters"] == 1
+    assert run.history[1]["notes"]["curve"][0] == 0
+
+
+def test_one_answer_is_one_cluster() -> None:
+    run = ready(ct.CGPFLHeur(**HAND), federation(FOUR), line(0.0), rounds=1)
+    run.participants = lambda r: torch.tensor([2])
+    assert finished(run).history[1]["notes"]["clusters"] == 1
+
+
+def test_nobody_answers_the_first_round() -> None:
+    """Then the first round that somebody answers chooses K."""
+    run = ready(ct.CGPFLHeur(**HAND), pairs(), line(0.0), rounds=2)
+    run.participants = lambda r: torch.arange(6) if r == 2 else torch.zeros(0, dtype=torch.long)
+    finished(run)
+    assert "notes" not in run.history[1] and run.history[1]["sizes"] == []
+    assert run.history[2]["notes"]["clusters"] == 2
+
+
+def test_a_number_needs_rows() -> None:
+    """m = 10 rows and e·10 = 27.2: 27 parameters will do, 28 not."""
+    wide = lambda d: federation([(np.ones((5, d)), np.ones(5))] * 2)
+    net = lambda d: lambda: nn.Linear(d, 1, bias=False)
+    ready(ct.CGPFLHeur(mu=1.0), wide(27), net(27))
+    ready(ct.CGPFLHeur(), wide(28), net(28))
+    ready(ct.CGPFL(clusters=2, mu=1.0), wide(28), net(28))
+    with pytest.raises(ct.CoterieError, match="10 rows and 28 parameters"):
+        ready(ct.CGPFLHeur(mu=1.0), wide(28), net(28))
+    run = ready(ct.CGPFLHeur(mu=1.0), wide(27), net(27), rounds=1, participation=0.5)
+    with pytest.raises(ct.CoterieError, match="5 rows and 27 parameters"):
+        finished(run)
+
+
+# ---------------------------------------------------------------------------------------------- evaluation
+LINEAR = lambda: nn.Linear(3, 1)
+TRAINER = {"clusters": 2, "lam": 4.0, "outer": 2, "inner": 3, "inner_lr": 0.05, "pull": 0.3, "batch": None}
+
+
+def test_each_client_is_measured_with_its_personal_model() -> None:
+    """Public code measures the model it received; θ_i, ω_i and Ω are three."""
+    fed = measured()
+    run = finished(ready(ct.CGPFL(**TRAINER), fed, LINEAR, rounds=2))
+    np.testing.assert_allclose(
+        run.clients["mse"], [loss_on_test(personal(run, i), fed, i) for i in range(4)], rtol=1e-12
+    )
+    assert all(apart(personal(run, i), c) for i in range(4) for c in centres_of(run))
+    assert all(apart(personal(run, i), personal(run, j)) for i in range(4) for j in range(i))
+
+
+def test_who_never_took_part_and_who_joins_take_the_centre_of_least_loss() -> None:
+    """The one answers with it, the other takes a round's local steps from it."""
+    fed = measured(clients=6, unseen=1)
+    run = finished(ready(ct.CGPFL(**TRAINER), fed, LINEAR, rounds=1, participation=0.6))
+    seen, theta = participants(run)[0], centres_of(run)
+    best = [theta[int(np.argmin([squared(c, *xy)[0] for c in theta]))] for xy in rows(fed)]
+    want = [loss_on_test(personal(run, i) if i in seen else best[i], fed, i) for i in range(5)]
+    np.testing.assert_allclose(run.clients["mse"], want, rtol=1e-12)
+    w = mine = best[5]
+    for _ in range(2):
+        mine = descend(squared, mine, [rows(fed)[5]] * 3, 0.05, 0.0, 4.0, w)
+        w = {k: w[k] - 0.3 * (w[k] - mine[k]) for k in w}
+    assert run.history[-1]["unseen_mse"] == pytest.approx(loss_on_test(mine, fed, 5), rel=1e-12)
+    assert len(seen) == 3 and apart(*theta)
+
+
+def test_evaluation_leaves_no_trace() -> None:
+    method = ct.CGPFL(clusters=2, batch=2, outer=2, pull=0.5)
+    often, once = (finished(ready(method, measured(), LINEAR, rounds=3, eval_every=e)) for e in (1, 3))
+    assert torch.equal(often.state.group, once.state.group)
+    for a, b in zip(centres_of(often), centres_of(once)):
+        near(a, b, 0)
+
+
+# ---------------------------------------------------------------------------------------------- settings
+@pytest.mark.parametrize(
+    "how, words",
+    [
+        ({"clusters": 8}, "between 1 and the number of clients, 7"),
+        ({"clusters": 0}, "clusters of cgpfl is 0"),
+        ({"clusters": "many"}, "'many': it must be a number or auto"),
+        ({"clusters": 2, "mu": "some"}, "'some': it must be a number or auto"),
+        ({"clusters": 2, "mu": 0.0}, "mu"),
+        ({"clusters": 2, "pull": 1.1}, "pull"),
+        ({"clusters": 2, "lr": 0.1}, "lr·lam is 1.2.*at most 1"),
+        ({"clusters": 2, "lam": 25.0}, "inner_lr·lam is 2.5"),
+        ({"clusters": 2, "local_epochs": 1}, "leave local_epochs"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(how: dict, words: str) -> None:
+    p = lines()
+    with pytest.raises(ct.CoterieError, match=words):
+        ready(ct.CGPFL(**how), p.fed, p.model)
+
+
+def test_a_given_pull_does_not_care_for_lr() -> None:
+    p = lines()
+    ready(ct.CGPFL(clusters=2, lr=0.1, pull=1.0), p.fed, p.model)
+
+
+def test_other_methods_refuse_auto() -> None:
+    p = lines()
+    with pytest.raises(ct.CoterieError, match="clusters of ifca is 'auto': it must be a number"):
+        ready(ct.IFCA(clusters="auto"), p.fed, p.model)
+
+
+def test_the_command_line_takes_auto() -> None:
+    one_of = lambda words, *argv: next(iter(setup("run", words.split(), list(argv)).methods.values()))
+    assert one_of("cgpfl", "--clusters", "auto").clusters == "auto"
+    found = one_of("cgpfl", "--clusters", "3", "--mu", "0.5", "--pull", "none")
+    assert (found.clusters, found.mu, found.pull) == (3, 0.5, None)
+    assert one_of("cgpfl-heur", "--mu", "auto").mu == "auto"
+    with pytest.raises(ct.CoterieError, match="'many': it must be a whole number or auto"):
+        one_of("cgpfl", "--clusters", "many")
+    with pytest.raises(ct.CoterieError, match="--clusters"):
+        one_of("cgpfl-heur", "--clusters", "3")
+    both = setup("compare", ["cgpfl", "cgpfl-heur", "fedavg"], ["--clusters", "4"]).methods
+    assert [getattr(m, "clusters", None) for m in both.values()] == [4, "auto", None]
+
+
+# ---------------------------------------------------------------------------------------------- recovery
+SEEDS = range(10)
+
+
+@pytest.mark.parametrize("participation, rounds", [(1.0, 1), (0.6, 4)])
+def test_planted_lines_are_found(participation: float, rounds: int) -> None:
+    """24 clients of 50 rows in three groups: exact groups in one round for nine of ten seeds; with 60 % of the clients
+    a round within four, those who were never seen aside."""
+    found, method = [], ct.CGPFL(clusters=3, outer=3, pull=0.5, inner_lr=0.05, lam=2.0)
+    for seed in SEEDS:
+        fed = ct.data.linear(clients=24, samples=50, dim=30, clusters=3, seed=seed, test_samples=0)
+        result = ct.run(method, fed, "linear", rounds=rounds, seed=seed, participation=participation)
+        found.append(result.history[-1]["ari"])
+    assert sum(ari == 1.0 for ari in found) >= 9, found
+
+
+def test_rotated_digits_are_found() -> None:
+    """24 clients of 50 digits turned by four angles, all rows in every step: exact groups in one round for nine of ten
+    seeds. (With batches of 20 four local rounds are too few: 6 of 10 seeds; ten find 9.)"""
+    found, method = [], ct.CGPFL(clusters=4, outer=4, batch=None)
+    for seed in SEEDS:
+        fed = ct.data.rotated("digits", clients=24, samples=50, test_samples=0, seed=seed)
+        found.append(ct.run(method, fed, "softmax", rounds=1, seed=seed).history[-1]["ari"])
+    assert sum(ari == 1.0 for ari in found) >= 9, found
+
+
+def test_heur_finds_the_number_of_planted_lines() -> None:
+    """24 clients in three groups, all rows in every step: K̂ = 3 and exact groups for nine of ten seeds."""
+    found, method = [], ct.CGPFLHeur(outer=3, pull=0.5, inner_lr=0.05, lam=2.0, batch=None)
+    for seed in SEEDS:
+        fed = ct.data.linear(clients=24, samples=50, dim=30, clusters=3, seed=seed, test_samples=0)
+        row = ct.run(method, fed, "linear", rounds=1, seed=seed).history[1]
+        found.append((row["notes"]["clusters"], row["ari"]))
+    assert sum(f == (3, 1.0) for f in found) >= 9, found

@@ -1,0 +1,500 @@
+"""FedSoft: rounds by hand, several in NumPy with and without draws, its identities, recovery of planted mixtures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import coterie as ct
+from coterie import randomness
+from coterie.algorithms.fedsoft import Personal
+from coterie.engine.ask import Exchanges
+from coterie.engine.rounds import Run
+from coterie.result import prepare
+from oracles import (
+    PROBLEMS,
+    Model,
+    Problem,
+    Rows,
+    apart,
+    arrays,
+    doubled,
+    federation,
+    finished,
+    lines,
+    loss_on_test,
+    measured,
+    mini_batches,
+    near,
+    one,
+    participants,
+    ready,
+    rows,
+    squared,
+)
+
+VARIANTS = {
+    "fedsoft": [
+        ct.FedSoft(clusters=3, select=40, floor=0.0, solver="heavy_ball", local_epochs=1, batch=6),
+        ct.FedSoft(clusters=2, select=8, replace=False, keep_solver=False, every=3, pull=1.0),
+        ct.FedSoft(clusters=2, solver="sgd", lr=0.1, l2=0.01, clip=1.0),
+    ]
+}
+
+
+def personal(run: Run, i: int) -> Model:
+    return {k: v[i].numpy().copy() for k, v in run.engine.snapshot().model.items()}
+
+
+def centres_of(run: Run) -> list[Model]:
+    return [one(run.state.centres, s) for s in range(run.method.clusters)]
+
+
+def from_centres(run: Run, centres: list[Model]) -> Run:
+    stacked = {k: torch.stack([torch.tensor(c[k], dtype=torch.float64) for c in centres]) for k in centres[0]}
+    run.state = run.state._replace(centres=stacked)
+    return run
+
+
+# ---------------------------------------------------------------------------------------------- by hand
+# Outputs are x·w; centres 2 and −1; every w begins at 0; σ = ¼, λ = ½, lr = ¼, one step.
+#   a: rows (1, 1) and (1, −2): losses (1, 4) and (16, 1): one row each, u = (½, ½), n = 2.
+#   b: one row (1, 4): losses (4, 25): u = (1, max(0, ¼)), n = 1.
+#   v of the first centre: ½·2 and 1·1, so ½ and ½. Of the second: ½·2 and ¼·1, so 0.8 and 0.2.
+#   a: ∇f = (−2 + 4)/2 = 1; λ Σ u (w − c) = ½·(½·(−2) + ½·1) = −¼;          w = −¼·¾ = −0.1875.
+#   b: ∇f = −8;             λ Σ u (w − c) = ½·(1·(−2) + ¼·1) = −0.875;     w = ¼·8.875 = 2.21875.
+#   c = ½·(−0.1875 + 2.21875) = 1.015625 and 0.8·(−0.1875) + 0.2·2.21875 = 0.29375.
+TWO = {"b": ([[1.0]], [4.0]), "a": ([[1.0], [1.0]], [1.0, -2.0])}
+
+
+def two(rounds: int, **how: Any) -> Run:
+    method = ct.FedSoft(
+        **{"clusters": 2, "solver": "sgd", "lr": 0.25, "local_steps": 1, "pull": 0.5, "floor": 0.25, **how}
+    )
+    run = ready(method, federation(TWO), lambda: nn.Linear(1, 1, bias=False), rounds=rounds)
+    run.engine.restore(Personal({"weight": torch.zeros(2, 1, 1, dtype=torch.float64)}, ()))
+    return finished(from_centres(run, [{"weight": np.array([[c]])} for c in (2.0, -1.0)]))
+
+
+def test_one_round_by_hand() -> None:
+    run = two(1)
+    assert run.state.importance.tolist() == [[1.0, 0.25], [0.5, 0.5]]  # b, a; not renormalised
+    assert run.state.size.tolist() == [1, 2]
+    assert run.engine.snapshot().model["weight"].flatten().tolist() == [2.21875, -0.1875]
+    assert run.state.centres["weight"].flatten().tolist() == pytest.approx([1.015625, 0.29375], rel=1e-15)
+    assert run.method.groups(run.state).flatten().tolist() == [0.8, 0.2, 0.5, 0.5]
+
+
+def test_the_second_round_goes_on_from_the_clients_own_model() -> None:
+    """The same u (τ = 2).  a: 2w + 1 = 0.625 and ½·(w − (c + c')/2);  b: 2·(w − 4) and ½·(w − c + ¼·(w − c'))."""
+    run, (c, d), a, b = two(2), (1.015625, 0.29375), -0.1875, 2.21875
+    a -= 0.25 * (0.625 + 0.5 * (a - (c + d) / 2))
+    b -= 0.25 * (2 * (b - 4) + 0.5 * (b - c + 0.25 * (b - d)))
+    assert run.engine.snapshot().model["weight"].flatten().tolist() == pytest.approx([b, a], rel=1e-14)
+    want = [(a + b) / 2, 0.8 * a + 0.2 * b]
+    assert run.state.centres["weight"].flatten().tolist() == pytest.approx(want, rel=1e-14)
+
+
+def test_a_strong_pull_ends_at_the_weighted_mean_of_the_centres() -> None:
+    """λ = 1000 with lr 1/2000 for 100 steps. b: (1·2 − ¼·1)/1.25 = 1.4; a: ½·(2 − 1)."""
+    run = two(1, pull=1000.0, lr=0.0005, local_steps=100)
+    assert run.engine.snapshot().model["weight"].flatten().tolist() == pytest.approx([1.4, 0.5], abs=0.01)
+
+
+# ---------------------------------------------------------------------------------------------- in NumPy
+class Solver:
+    """One client's steps on f(w) + (λ/2) Σ_s u_s ‖w − c_s‖², each centre's pull written out."""
+
+    def __init__(self, name: str, w: Model) -> None:
+        self.name, self.t = name, 0
+        self.m, self.s = ({k: np.zeros_like(v) for k, v in w.items()} for _ in range(2))
+
+    def steps(self, p: Problem, w: Model, batches: list[Rows], lr: float, pull: float, u, centres, momentum=0.9):
+        for x, y in batches:
+            g = p.f(w, x, y)[1]
+            g = {k: g[k] + pull * sum(a * (w[k] - c[k]) for a, c in zip(u, centres)) for k in w}
+            self.t += 1
+            if self.name == "adam":
+                self.m = {k: 0.9 * self.m[k] + 0.1 * g[k] for k in g}
+                self.s = {k: 0.999 * self.s[k] + 0.001 * g[k] ** 2 for k in g}
+                hat = lambda v, b: v / (1 - b**self.t)
+                g = {k: hat(self.m[k], 0.9) / (np.sqrt(hat(self.s[k], 0.999)) + 1e-8) for k in g}
+            elif self.name == "heavy_ball":
+                g = self.m = {k: momentum * self.m[k] + g[k] for k in g}
+            w = {k: w[k] - lr * g[k] for k in w}
+        return w
+
+
+def weights(p: Problem, centres: list[Model], floor: float) -> np.ndarray:
+    """u [N, S], row by row."""
+    u = []
+    for x, y in p.clients:
+        best = [int(np.argmin([p.f(c, x[j : j + 1], y[j : j + 1])[0] for c in centres])) for j in range(len(y))]
+        u.append([max(best.count(s) / len(y), floor) for s in range(len(centres))])
+    return np.array(u)
+
+
+def draws(v: np.ndarray, select: int, again: bool, seed: int, r: int) -> np.ndarray:
+    rng, times = randomness.generator(seed, r, "draw", 1), np.zeros_like(v)
+    for s in range(v.shape[1]):
+        k = select if again else min(select, int((v[:, s] > 0).sum()))
+        if v[:, s].any():
+            for i in torch.multinomial(torch.tensor(v[:, s]), k, again, generator=rng).tolist():
+                times[i, s] += 1
+    return times
+
+
+def follow(p: Problem, run: Run, batches: Any = None) -> None:
+    """The run beside Algorithm 1 in NumPy, round by round."""
+    m, n = run.method, np.array([len(y) for _, y in p.clients])
+    models, theta = [personal(run, i) for i in range(len(n))], centres_of(run)
+    kept = [Solver(m.solver, w) for w in models]
+    next(run.rounds())
+    for r, who in enumerate(participants(run), 1):
+        if (r - 1) % m.every == 0:
+            u = weights(p, theta, m.floor)
+        v = u * n[:, None] / np.maximum((u * n[:, None]).sum(0), 1e-300)
+        times = v[who] if m.select is None else draws(v[who], m.select, m.replace, run.options.seed, r)
+        moved: list[Model] = []
+        for i, drawn in zip(who, times):
+            if drawn.any():
+                solver = kept[i] if m.keep_solver else Solver(m.solver, models[i])
+                steps = batches(run, r, i) if batches else [p.clients[i]] * m.local_steps
+                models[i] = solver.steps(p, models[i], steps, m.lr * m.decay ** (r - 1), m.pull, u[i], theta)
+            moved.append(models[i])
+        theta = [
+            {k: sum(a * w[k] for a, w in zip(times[:, s], moved)) / times[:, s].sum() for k in theta[s]}
+            if times[:, s].any()
+            else theta[s]
+            for s in range(m.clusters)
+        ]
+        row = next(run.rounds())
+        assert not row["refused"]
+        if m.select is not None:
+            assert row["notes"]["drawn"] == int(times.any(1).sum())
+        np.testing.assert_array_equal(run.state.importance.numpy(), u)
+        for s in range(m.clusters):
+            near(one(run.state.centres, s), theta[s])
+        for i in range(len(n)):
+            near(personal(run, i), models[i])
+
+
+CASES = {
+    "adam": {},
+    "adam, fresh each round": {"keep_solver": False, "decay": 0.8},
+    "heavy ball": {"solver": "heavy_ball"},
+    "heavy ball, fresh each round": {"solver": "heavy_ball", "keep_solver": False},
+    "sgd, every round": {"solver": "sgd", "every": 1, "floor": 0.05},
+    "every three rounds": {"every": 3, "pull": 2.0},
+    "draws": {"select": 4},
+    "sets": {"select": 2, "replace": False},
+    "sets, floor 0": {"select": 3, "replace": False, "floor": 0.0, "solver": "sgd"},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_rounds_in_numpy(problem: str, case: str) -> None:
+    """Seven ragged clients, four of them a round, three centres."""
+    p = PROBLEMS[problem]()
+    method = ct.FedSoft(clusters=3, **{"lr": 0.05, "local_steps": 3, "pull": 0.5, **CASES[case]})
+    run = ready(method, p.fed, p.model, rounds=5, participation=0.6, seed=4)
+    follow(p, run)
+    assert run.state.importance.unique().numel() > 3
+
+
+@pytest.mark.parametrize("how", [{"batch": 3, "local_steps": 4}, {"batch": 2, "local_epochs": 2, "select": 3}])
+def test_mini_batches_in_numpy(how: dict) -> None:
+    p = lines()
+    follow(p, ready(ct.FedSoft(clusters=2, lr=0.05, pull=0.5, **how), p.fed, p.model, rounds=4), mini_batches)
+
+
+def test_padding_does_not_count() -> None:
+    p, method = lines(), ct.FedSoft(clusters=2, lr=0.05, batch=3)
+    loop, padded = (finished(ready(method, p.fed, p.model, rounds=2, engine=e)) for e in ("loop", "vectorised"))
+    assert torch.equal(padded.state.importance, loop.state.importance)
+    near(one(padded.state.centres, 1), one(loop.state.centres, 1))
+
+
+def test_clients_start_from_one_model_and_centres_from_others() -> None:
+    p = lines()
+    run = ready(ct.FedSoft(clusters=3), p.fed, p.model, seed=5)
+    for i in range(7):
+        near(personal(run, i), arrays(run.task.init(5)))
+    starts = [arrays(run.task.init(5)), *centres_of(run)]
+    assert all(apart(starts[a], starts[b]) for a in range(4) for b in range(a))
+
+
+def test_personal_models_move_apart_and_are_not_the_centres() -> None:
+    p = lines()
+    run = finished(ready(ct.FedSoft(clusters=2, lr=0.05), p.fed, p.model, rounds=2))
+    models = [personal(run, i) for i in range(7)] + centres_of(run) + [arrays(run.state.start)]
+    assert all(apart(models[a], models[b]) for a in range(len(models)) for b in range(a))
+    near(arrays(run.state.start), arrays(run.task.init(0)))
+
+
+# ---------------------------------------------------------------------------------------------- who is weighed
+def absent(monkeypatch: pytest.MonkeyPatch, i: int, round: int, run: Run) -> None:
+    """Client i does not answer the first exchange of a round."""
+
+    def present(self: Exchanges, home: torch.Tensor) -> torch.Tensor:
+        here = home != run.homes[i]
+        return (here | torch.tensor((self.round, self.exchange) != (round, 1))).nonzero()[:, 0]
+
+    monkeypatch.setattr(Exchanges, "_present", present)
+
+
+def test_who_misses_the_weighing_keeps_the_last_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    p = lines()
+    run = ready(ct.FedSoft(clusters=2, lr=0.3, every=2), p.fed, p.model, rounds=3, seed=1)
+    absent(monkeypatch, 6, 3, run)
+    for _ in range(3):
+        next(run.rounds())
+    before, fresh = run.state.importance.clone(), weights(p, centres_of(run), 1e-4)
+    assert (before[6].numpy() != fresh[6]).any()
+    moved = personal(run, 6)
+    next(run.rounds())
+    assert torch.equal(run.state.importance[6], before[6])
+    np.testing.assert_array_equal(run.state.importance[:6].numpy(), fresh[:6])
+    assert apart(personal(run, 6), moved)  # it trains on with the weights it had
+
+
+def test_who_was_never_weighed_is_asked_at_its_next_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    p = lines()
+    run = ready(ct.FedSoft(clusters=2, every=5), p.fed, p.model, rounds=3)
+    absent(monkeypatch, 2, 1, run)
+    next(run.rounds())
+    start = personal(run, 2)
+    next(run.rounds())
+    assert run.method.groups(run.state)[2].tolist() == [0, 0] and int(run.state.size[2]) == 0
+    near(personal(run, 2), start)
+    centres, others = centres_of(run), run.state.importance.clone()
+    next(run.rounds())
+    np.testing.assert_array_equal(run.state.importance[2].numpy(), weights(p, centres, 1e-4)[2])
+    assert torch.equal(run.state.importance[[0, 1, 3, 4, 5, 6]], others[[0, 1, 3, 4, 5, 6]])
+    assert apart(personal(run, 2), start)
+    before = run.history[-1]["bytes_up"]
+    next(run.rounds())
+    assert run.history[-1]["bytes_up"] < before  # nobody is weighed
+
+
+def test_all_clients_are_weighed_every_tau_rounds_and_a_client_drawn_twice_trains_once() -> None:
+    p, number = lines(), 8
+    run = ready(ct.FedSoft(clusters=3, every=2, select=30), p.fed, p.model, rounds=4, participation=0.6)
+    finished(run)
+    for row in run.history[1:]:
+        weighing = 7 * 4 * number if row["round"] % 2 else 0  # u and n
+        assert row["bytes_up"] == weighing + row["notes"]["drawn"] * (4 + 3) * number  # a model, times drawn
+        assert row["notes"]["drawn"] <= 4
+
+
+def test_a_client_that_fits_no_centre_is_refused_and_never_drawn() -> None:
+    p = lines()
+    x = p.fed.train.x.clone()
+    x[: int(p.fed.train.sizes[0])] = torch.nan
+    spoilt = replace(p.fed, train=p.fed.train._replace(x=x))
+    run = ready(ct.FedSoft(clusters=2), spoilt, p.model, rounds=1)
+    next(run.rounds())
+    row = next(run.rounds())
+    assert row["refused"] == [p.fed.names[0]]
+    assert run.state.importance[0].tolist() == [0, 0] and bool((run.state.importance[1:] > 0).all())
+
+
+# ---------------------------------------------------------------------------------------------- draws
+class Desk:
+    """Stands for `ask` where only a generator and notes are needed."""
+
+    def __init__(self) -> None:
+        self.notes: dict[str, Any] = {}
+
+    def rng(self, tag: str) -> torch.Generator:
+        return torch.Generator().manual_seed(7)
+
+    def note(self, name: str, value: Any) -> None:
+        self.notes[name] = value
+
+
+V = torch.tensor([[0.5, 0.0], [0.3, 0.0], [0.2, 0.1], [0.0, 0.9]], dtype=torch.float64)
+
+
+def test_draws_with_replacement_are_v_on_average() -> None:
+    times = ct.FedSoft(clusters=2, select=40_000).draw(V, Desk())
+    assert times.sum(0).tolist() == [40_000, 40_000] and times.dtype == V.dtype
+    torch.testing.assert_close(times / 40_000, V, atol=0.01, rtol=0)
+
+
+def test_draws_without_replacement_are_sets() -> None:
+    """Two for each centre; three for the second, which only two clients hold: those two."""
+    assert ct.FedSoft(clusters=2, select=2, replace=False).draw(V, Desk()).sum(0).tolist() == [2, 2]
+    times = ct.FedSoft(clusters=2, select=3, replace=False).draw(V, Desk())
+    assert times.tolist() == [[1, 0], [1, 0], [1, 1], [0, 1]]
+    assert ct.FedSoft(clusters=2, select=3).draw(torch.zeros(4, 2), Desk()).sum() == 0
+
+
+def test_the_distinct_clients_are_noted_beside_the_papers_formula() -> None:
+    desk = Desk()
+    ct.FedSoft(clusters=2, select=3, replace=False).draw(V, desk)
+    assert desk.notes == {"drawn": 4, "drawn_by_the_paper": 4 * (1 - (1 / 4) ** 2)}
+    ct.FedSoft(clusters=2, select=6).draw(V, desk)
+    assert desk.notes["drawn_by_the_paper"] == 4
+    assert desk.notes["drawn_with_replacement"] == pytest.approx(4 * (1 - 0.75**12), rel=1e-12)
+
+
+def test_the_formulas_hold_for_equal_shares() -> None:
+    """100 clients, two centres, 20 for each: 36 without replacement, 33.1 with."""
+    equal = torch.full((100, 2), 0.01, dtype=torch.float64)
+    for again, name in ((False, "drawn_by_the_paper"), (True, "drawn_with_replacement")):
+        method, rng, found = ct.FedSoft(clusters=2, select=20, replace=again), torch.Generator(), []
+        for _ in range(200):
+            desk = Desk()
+            desk.rng = lambda tag, rng=rng: rng
+            method.draw(equal, desk)
+            found.append(desk.notes["drawn"])
+        assert np.mean(found) == pytest.approx(desk.notes[name], abs=0.5)
+
+
+# ---------------------------------------------------------------------------------------------- settings
+@pytest.mark.parametrize(
+    "how, match",
+    [
+        ({"clusters": 1}, "mixture of one"),
+        ({"clusters": 8}, "between 1 and the number of clients"),
+        ({"floor": 1.0}, "floor of fedsoft is 1.0: it must be < 1"),
+        ({"pull": -1.0}, "≥ 0"),
+        ({"select": 8, "replace": False}, "at most all 7 clients"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(how: dict, match: str) -> None:
+    p = lines()
+    with pytest.raises(ct.CoterieError, match=match):
+        ready(ct.FedSoft(**{"clusters": 2, **how}), p.fed, p.model)
+
+
+def test_more_draws_than_clients_are_fine_with_replacement() -> None:
+    p = lines()
+    assert ready(ct.FedSoft(clusters=2, select=8), p.fed, p.model) is not None
+    assert ready(ct.FedSoft(clusters=2, select=7, replace=False), p.fed, p.model) is not None
+
+
+# ---------------------------------------------------------------------------------------------- identities
+def end(method: ct.Algorithm, fed: ct.data.Federation, model: Any, **options: Any) -> Run:
+    return finished(ready(method, fed, model, **{"rounds": 4, **options}))
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"solver": "sgd"},
+        {"solver": "sgd", "batch": 2, "local_epochs": 2},
+        {"solver": "adam", "batch": 3, "keep_solver": False},
+        {"solver": "heavy_ball", "keep_solver": False},
+    ],
+)
+def test_without_a_pull_personal_models_are_local(problem: str, how: dict) -> None:
+    p = PROBLEMS[problem]()
+    plain = {k: v for k, v in how.items() if k != "keep_solver"}
+    soft = end(ct.FedSoft(clusters=2, pull=0.0, lr=0.05, **how), p.fed, p.model, participation=0.6)
+    local = end(ct.LocalOnly(lr=0.05, **plain), p.fed, p.model, participation=0.6)
+    for i in range(7):
+        near(personal(soft, i), {k: v[i].numpy() for k, v in local.engine.snapshot().items()})
+
+
+@pytest.mark.parametrize("solver", ["adam", "heavy_ball"])
+def test_a_kept_solver_goes_on_where_it_was(solver: str) -> None:
+    """Four rounds of three steps are one round of twelve."""
+    p = lines()
+    soft = end(ct.FedSoft(clusters=2, pull=0.0, lr=0.02, local_steps=3, solver=solver), p.fed, p.model)
+    local = end(ct.LocalOnly(lr=0.02, local_steps=12, solver=solver), p.fed, p.model, rounds=1)
+    for i in range(7):
+        near(personal(soft, i), {k: v[i].numpy() for k, v in local.engine.snapshot().items()})
+
+
+@pytest.mark.parametrize("how", [{}, {"batch": 2}, {"select": 3}, {"select": 3, "replace": False}])
+def test_permuting_clients_permutes_the_result(how: dict) -> None:
+    p, order = lines(), [4, 0, 6, 2, 5, 1, 3]
+    method = ct.FedSoft(clusters=2, lr=0.05, **how)
+    plain, moved = (end(method, fed, p.model, participation=0.6) for fed in (p.fed, p.fed.subset(order)))
+    assert torch.equal(moved.state.importance, plain.state.importance[order])
+    for s in range(2):
+        near(one(moved.state.centres, s), one(plain.state.centres, s))
+    for place, i in enumerate(order):
+        near(personal(moved, place), personal(plain, i))
+
+
+def test_permuting_centres_permutes_the_clusters() -> None:
+    p, order = lines(), [2, 0, 1]
+    plain, moved = (ready(ct.FedSoft(clusters=3, lr=0.05), p.fed, p.model, rounds=4) for _ in range(2))
+    from_centres(moved, [one(plain.state.centres, s) for s in order])
+    for run in (plain, moved):
+        finished(run)
+    assert torch.equal(moved.state.importance, plain.state.importance[:, order])
+    for place, s in enumerate(order):
+        near(one(moved.state.centres, place), one(plain.state.centres, s))
+    for i in range(7):
+        near(personal(moved, i), personal(plain, i))
+
+
+def test_duplicating_every_client_changes_nothing() -> None:
+    p, method = lines(), ct.FedSoft(clusters=2, lr=0.05)
+    plain, twice = (end(method, fed, p.model) for fed in (p.fed, doubled(p.fed)))
+    assert torch.equal(twice.state.importance, plain.state.importance.repeat(2, 1))
+    for s in range(2):
+        near(one(twice.state.centres, s), one(plain.state.centres, s))
+    for i in range(14):
+        near(personal(twice, i), personal(plain, i % 7))
+
+
+# ---------------------------------------------------------------------------------------------- evaluation
+LINEAR = lambda: nn.Linear(3, 1)
+
+
+def test_each_client_is_measured_with_its_own_model() -> None:
+    fed = measured()
+    run = finished(ready(ct.FedSoft(clusters=2, lr=0.05), fed, LINEAR, rounds=2))
+    want = [loss_on_test(personal(run, i), fed, i) for i in range(4)]
+    np.testing.assert_allclose(run.clients["mse"], want, rtol=1e-12)
+
+
+@pytest.mark.parametrize("how", [{}, {"solver": "sgd"}, {"keep_solver": False, "batch": 2}])
+def test_a_newcomer_solves_its_problem_from_the_shared_start(how: dict) -> None:
+    """On its training rows alone, with its own importance weights."""
+    fed = measured(unseen=1)
+    method = ct.FedSoft(clusters=2, lr=0.05, pull=0.7, solve_steps=9, **how)
+    run = finished(ready(method, fed, LINEAR, rounds=2))
+    p, centres, start = Problem(fed, LINEAR, squared), centres_of(run), arrays(run.task.init(0))
+    u = weights(p, centres, 1e-4)[3]
+    w = Solver(method.solver, start).steps(p, start, [rows(fed)[3]] * 9, 0.05, 0.7, u, centres)
+    assert run.history[-1]["unseen_mse"] == pytest.approx(loss_on_test(w, fed, 3), rel=1e-10)
+    assert len(run.state.importance) == 3
+
+
+def test_evaluation_leaves_no_trace() -> None:
+    often, once = (
+        finished(ready(ct.FedSoft(clusters=2, batch=2, select=3), measured(), LINEAR, rounds=4, eval_every=e))
+        for e in (1, 4)
+    )
+    for i in range(4):
+        near(personal(often, i), personal(once, i), 0)
+    assert torch.equal(often.state.importance, once.state.importance)
+
+
+# ---------------------------------------------------------------------------------------------- recovery
+@pytest.mark.parametrize("how, rounds", [({}, 6), ({"select": 20}, 10)])
+def test_planted_mixtures_are_found(how: dict, rounds: int) -> None:
+    """12 clients of 200 rows, shares 10:90: every importance weight within 0.05 for nine of ten seeds."""
+    worst = []
+    for seed in range(10):
+        fed = ct.data.linear("fedsoft", clients=12, samples=200, noise=0.1, seed=seed, test_samples=0)
+        run = finished(
+            prepare(ct.FedSoft(clusters=2, lr=0.5, pull=1.0, **how), fed, "linear", rounds=rounds, seed=seed)
+        )
+        found = run.method.groups(run.state)
+        worst.append(min(float((found[:, list(o)] - fed.truth).abs().max()) for o in permutations(range(2))))
+    assert sum(w <= 0.05 for w in worst) >= 9, worst

@@ -1,0 +1,228 @@
+"""CFL: a split by hand, several rounds in NumPy with bi-partitions by brute force, latecomers, recovery."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import coterie as ct
+from coterie.baselines.cfl import bipartition
+from coterie.engine.rounds import Run
+from oracles import (
+    Model,
+    Problem,
+    descend,
+    federation,
+    finished,
+    line,
+    lines,
+    mean,
+    near,
+    one,
+    ready,
+    same_groups,
+    vector,
+)
+
+VARIANTS = {
+    "cfl": [
+        ct.CFL(wait=1, eps1=10.0, eps2=0.0, batch=4),
+        ct.CFL(wait=2, eps1=10.0, eps2=0.0, gamma=0.6, linkage="complete"),
+    ]
+}
+
+# ---------------------------------------------------------------------------------------------- by hand
+# Start 0, lr ¼, one step: Δ = −½(w − y).  a (y −4): −2.  b, two rows (y −1): −½.  c, d (y 3): 1.5.
+# Mean by rows (−2 − 2·½ + 1.5 + 1.5)/5 = 0, by clients ⅛; the longest is 2, so ε1 = 0.05 allows 0.1.
+# Halves {a, b} and {c, d}, cosine across −1. Centres: (−2 − 2·½)/3 = −1, and 1.5.
+# Round 2: a −1 − ½·3 = −2.5, b −1, by rows −1.5;  c, d 1.5 + ½·1.5 = 2.25. Mean updates −½ and ¾: no split.
+FOUR = {
+    "d": ([[1.0]], [3.0]),
+    "b": ([[1.0], [1.0]], [-1.0, -1.0]),
+    "c": ([[1.0]], [3.0]),
+    "a": ([[1.0]], [-4.0]),
+}
+
+
+def four(rounds: int, **how: object) -> Run:
+    method = ct.CFL(lr=0.25, local_steps=1, **{"wait": 1, "eps1": 0.05, "eps2": 0.9, **how})
+    return finished(ready(method, federation(FOUR), line(0.0), rounds=rounds))
+
+
+def ends(run: Run) -> tuple[list[float], list[int]]:
+    return run.state.at.centres["weight"].flatten().tolist(), run.state.at.group.tolist()
+
+
+def test_a_split_by_hand() -> None:
+    run = four(1)
+    assert ends(run) == ([-1.0, 1.5], [1, 0, 1, 0])
+    assert run.history[1]["notes"] == {"split of 0": [2, 2]}
+    assert run.state.longest == 2
+    assert ends(four(2)) == ([-1.5, 2.25], [1, 0, 1, 0])
+
+
+@pytest.mark.parametrize("how", [{"wait": 2}, {"eps2": 1.0}, {"gamma": 0.999999}])
+def test_what_prevents_a_split(how: dict) -> None:
+    """The longest is not longer than itself; γ must be below 1, which is √((1 + 1)/2)."""
+    run = four(1, **how)
+    assert ends(run) == (([0.0], [0] * 4) if "gamma" not in how else ([-1.0, 1.5], [1, 0, 1, 0]))
+
+
+def test_epsilons_are_of_the_first_round() -> None:
+    """Round 2 without a split in round 1 (ε1 too small for a mean of −0.05): updates as long, so only ε1 decides."""
+    moved = {**FOUR, "a": ([[1.0]], [-4.5])}  # Δ_a = −2.25, mean −0.05, longest 2.25
+    start = lambda eps1, rounds: finished(
+        ready(ct.CFL(lr=0.25, local_steps=1, wait=1, eps1=eps1, eps2=0.9), federation(moved), line(0.0), rounds=rounds)
+    )
+    assert ends(start(0.02, 1))[1] == [0] * 4  # 0.045 < 0.05
+    assert ends(start(0.025, 1))[1] == [1, 0, 1, 0]  # 0.05625
+    late = start(0.02, 2)  # from −0.05: mean −0.025
+    assert ends(late)[1] == [1, 0, 1, 0] and late.state.longest == 2.25
+
+
+# ---------------------------------------------------------------------------------------------- bi-partitions
+def brute(points: list[np.ndarray]) -> tuple[list[bool], float]:
+    """Of all bi-partitions the one of least largest cosine across."""
+    unit = [p / np.linalg.norm(p) for p in points]
+    best, least = [], np.inf
+    for rest in product([False, True], repeat=len(unit) - 1):
+        side = [False, *rest]
+        if any(side):
+            cross = max(u @ v for u, s in zip(unit, side) for v, t in zip(unit, side) if s and not t)
+            best, least = (side, cross) if cross < least else (best, least)
+    return best, float(least)
+
+
+@pytest.mark.parametrize("n", [2, 3, 6, 8])
+def test_single_linkage_is_the_best_bipartition(n: int) -> None:
+    rng = np.random.default_rng(n)
+    for _ in range(5):
+        points = rng.normal(size=(n, 3)) * rng.uniform(0.1, 10, size=(n, 1))
+        side, cross = bipartition(torch.tensor(points), "single")
+        want, least = brute(list(points))
+        assert side.tolist() == want
+        assert cross == pytest.approx(least, rel=1e-12)
+
+
+def test_complete_linkage_may_differ() -> None:
+    """Directions at 0°, 40°, 80°, 130°: single cuts the widest gap, complete the chain in the middle."""
+    at = torch.deg2rad(torch.tensor([0.0, 40.0, 80.0, 130.0], dtype=torch.float64))
+    points = torch.stack([at.cos(), at.sin()], 1)
+    assert bipartition(points, "single")[0].tolist() == [False, False, False, True]
+    assert bipartition(points, "complete")[0].tolist() == [False, False, True, True]
+
+
+# ---------------------------------------------------------------------------------------------- in NumPy
+def cfl(p: Problem, run: Run, rounds: int) -> list[tuple[list[Model], list[int]]]:
+    m: ct.CFL = run.method
+    centres, group, longest, found = [one(run.state.at.centres)], [0] * len(p.clients), None, []
+    for r in range(1, rounds + 1):
+        who = run.participants(r).tolist()
+        for i in who:
+            if group[i] < 0:
+                group[i] = int(np.argmin([p.f(c, *p.clients[i])[0] for c in centres]))
+        models = {i: descend(p.f, centres[group[i]], [p.clients[i]] * m.local_steps, m.lr) for i in who}
+        delta = {i: vector(models[i]) - vector(centres[group[i]]) for i in who}
+        n = {i: len(p.clients[i][1]) for i in who}
+        longest = longest or max(np.linalg.norm(d) for d in delta.values())
+        k = len(centres)
+        for c in range(len(centres)):
+            here = [i for i in who if group[i] == c]
+            if r < m.wait or len(here) < 2:
+                continue
+            middle = sum(n[i] * delta[i] for i in here) / sum(n[i] for i in here)
+            if not np.linalg.norm(middle) < m.eps1 * longest:
+                continue
+            if not max(np.linalg.norm(delta[i]) for i in here) > m.eps2 * longest:
+                continue
+            side, cross = brute([delta[i] for i in here])
+            if np.sqrt((1 - cross) / 2) > m.gamma:
+                group = [-1 if g == c and i not in here else g for i, g in enumerate(group)]
+                for i, s in zip(here, side):
+                    group[i] = k if s else c
+                k += 1
+        new = []
+        for c in range(k):
+            here = [i for i in who if group[i] == c]
+            new.append(mean([models[i] for i in here], [n[i] for i in here]) if here else centres[c])
+        centres = new
+        found.append((centres, list(group)))
+    return found
+
+
+@pytest.mark.parametrize("share", [1.0, 0.6])
+def test_rounds_in_numpy(share: float) -> None:
+    """Splits of splits: later ones concern clients whose places in the answer are not their ids."""
+    p = lines(10, 3)
+    method = ct.CFL(lr=0.05, local_steps=3, wait=2, eps1=0.7, eps2=0.05, gamma=0.3)
+    run = ready(method, p.fed, p.model, rounds=6, participation=share, seed=3)
+    want = cfl(p, run, 6)
+    next(run.rounds())
+    for centres, group in want:
+        next(run.rounds())
+        assert run.state.at.group.tolist() == group
+        assert len(run.state.at.centres["weight"]) == len(centres)
+        for j, c in enumerate(centres):
+            near(one(run.state.at.centres, j), c)
+    assert len(want[-1][0]) >= 3
+    assert share == 1 or any(-1 in group for _, group in want)  # absent members of a split group wait to be asked
+
+
+# ---------------------------------------------------------------------------------------------- identities, recovery
+def test_without_splits_it_is_fedavg() -> None:
+    p, how = lines(), {"lr": 0.05, "local_steps": 3, "batch": 2}
+    mine = finished(ready(ct.CFL(wait=99, **how), p.fed, p.model, rounds=3, participation=0.6))
+    near(
+        one(mine.state.at.centres),
+        one(finished(ready(ct.FedAvg(**how), p.fed, p.model, rounds=3, participation=0.6)).state),
+    )
+
+
+def planted(seed: int, groups: int) -> ct.data.Federation:
+    rng = np.random.default_rng(seed)
+    truth, data = rng.normal(size=(groups, 5)) * 2, []
+    for i in range(9):
+        x = rng.normal(size=(25 + i, 5))
+        data.append((x, x @ truth[i % groups] + 0.3 * rng.normal(size=25 + i)))
+    return federation(data, truth=[i % groups for i in range(9)])
+
+
+METHOD = ct.CFL(lr=0.1, local_steps=3)
+
+
+def test_three_groups_are_found_in_12_rounds() -> None:
+    found = 0
+    for seed in range(10):
+        fed = planted(seed, 3)
+        run = finished(ready(METHOD, fed, lambda: nn.Linear(5, 1), rounds=12, seed=seed, engine="vectorised"))
+        found += same_groups(run.state.at.group.tolist(), [i % 3 for i in range(9)])
+    assert found >= 9
+
+
+def test_clients_of_one_kind_are_never_split() -> None:
+    for seed in range(3):
+        run = finished(
+            ready(METHOD, planted(seed, 1), lambda: nn.Linear(5, 1), rounds=8, seed=seed, engine="vectorised")
+        )
+        assert run.state.at.group.tolist() == [0] * 9
+
+
+def test_absent_members_find_their_half() -> None:
+    """Two thirds a round: without being asked they would keep the parent's label."""
+    fed = planted(1, 2)
+    run = finished(ready(METHOD, fed, lambda: nn.Linear(5, 1), rounds=14, participation=0.7, engine="vectorised"))
+    assert same_groups(run.state.at.group.tolist(), [i % 2 for i in range(9)])
+    assert any(-1 in row.get("groups", []) for row in run.history)
+
+
+@pytest.mark.parametrize(
+    "how, why", [({"gamma": 1.0}, "gamma of cfl"), ({"linkage": "ward"}, "one of single, complete")]
+)
+def test_what_makes_no_sense_is_refused(how: dict, why: str) -> None:
+    p = lines()
+    with pytest.raises(ct.CoterieError, match=why):
+        ready(ct.CFL(**how), p.fed, p.model)

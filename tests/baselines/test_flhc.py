@@ -1,0 +1,176 @@
+"""FL+HC: the clustering by hand, rounds in NumPy with a tree built by hand, latecomers, recovery."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from torch import nn
+
+import coterie as ct
+from coterie.engine.rounds import Run
+from oracles import (
+    Model,
+    Problem,
+    descend,
+    federation,
+    finished,
+    line,
+    lines,
+    mean,
+    near,
+    one,
+    ready,
+    same_groups,
+    vector,
+)
+
+VARIANTS = {
+    "flhc": [
+        ct.FLHC(warm=0, distance=0.9, batch=4),
+        ct.FLHC(warm=1, distance=0.5, metric="euclidean", linkage="ward"),
+    ]
+}
+
+# ---------------------------------------------------------------------------------------------- by hand
+# Start 0, lr ¼, one step: a (1, 1) → ½.  b, two rows (1, 4) → 2.  c (1, −2) → −1.  d (2, −2) → −2.
+# Average linkage: {c, d} at 1, {a, b} at 1.5, all at (1.5 + 2.5 + 3 + 4)/4 = 2.75.
+# Cut at 2: {a, b}, by rows (½ + 2·2)/3 = 1.5, and {c, d}, −1.5.  Cut at 3: all, (½ + 4 − 1 − 2)/5 = 0.3.
+# Clusters are numbered in the order of names: a's is 0.
+FOUR = {
+    "d": ([[2.0]], [-2.0]),
+    "b": ([[1.0], [1.0]], [4.0, 4.0]),
+    "c": ([[1.0]], [-2.0]),
+    "a": ([[1.0]], [1.0]),
+}
+
+
+@pytest.mark.parametrize(
+    "how, centres, group",
+    [
+        ({"distance": 2.0}, [1.5, -1.5], [1, 0, 1, 0]),
+        ({"distance": 3.0}, [0.3], [0, 0, 0, 0]),
+        ({"distance": 1.2}, [0.5, 2.0, -1.5], [2, 1, 2, 0]),
+        ({"distance": 0.5}, [0.5, 2.0, -1.0, -2.0], [3, 1, 2, 0]),
+        ({"distance": 1.6, "linkage": "single"}, [0.3], [0, 0, 0, 0]),  # a to c: 1.5
+        ({"distance": 3.9, "linkage": "complete"}, [1.5, -1.5], [1, 0, 1, 0]),  # b to d: 4
+        ({"distance": 1.0, "metric": "cosine"}, [1.5, -1.5], [1, 0, 1, 0]),
+    ],
+)
+def test_the_clustering_by_hand(how: dict, centres: list[float], group: list[int]) -> None:
+    method = ct.FLHC(lr=0.25, local_steps=1, warm=0, **{"metric": "euclidean", **how})
+    run = finished(ready(method, federation(FOUR), line(0.0), rounds=1))
+    assert run.state.centres["weight"].flatten().tolist() == pytest.approx(centres, rel=1e-15)
+    assert run.state.group.tolist() == group
+    assert run.history[1]["notes"]["sizes"] == [group.count(j) for j in range(len(centres))]
+
+
+# ---------------------------------------------------------------------------------------------- in NumPy
+def tree(points: list[np.ndarray], metric: str, linkage: str, cut: float) -> list[int]:
+    """Labels in the order of first appearance: the nearest two groups are joined while nearer than the cut."""
+
+    def far(u: np.ndarray, v: np.ndarray) -> float:
+        if metric == "cosine":
+            return 1 - u @ v / np.linalg.norm(u) / np.linalg.norm(v)
+        return np.abs(u - v).sum() if metric == "manhattan" else np.linalg.norm(u - v)
+
+    groups = [[i] for i in range(len(points))]
+    fold = {"average": np.mean, "complete": np.max, "single": np.min}[linkage]
+    while len(groups) > 1:
+        between = {
+            (a, b): fold([far(points[i], points[j]) for i in groups[a] for j in groups[b]])
+            for a in range(len(groups))
+            for b in range(a)
+        }
+        (a, b), least = min(between.items(), key=lambda item: item[1])
+        if least >= cut:
+            break
+        groups[b] += groups.pop(a)
+    groups.sort(key=min)
+    return [next(j for j, g in enumerate(groups) if i in g) for i in range(len(points))]
+
+
+def flhc(p: Problem, run: Run, rounds: int, cut: float) -> list[tuple[list[Model], list[int]]]:
+    m: ct.FLHC = run.method
+    centres, group, found = [one(run.state.centres)], [0] * len(p.clients), []
+    for r in range(1, rounds + 1):
+        who = (run.everyone if r == m.warm + 1 else run.participants(r)).tolist()
+        models = {i: descend(p.f, centres[group[i]], [p.clients[i]] * m.local_steps, m.lr) for i in who}
+        if r == m.warm + 1:
+            labels = tree([vector(models[i]) - vector(centres[0]) for i in who], m.metric, m.linkage, cut)
+            group = [labels[who.index(i)] for i in range(len(group))]
+            centres = centres * (max(group) + 1)
+        new = []
+        for j, c in enumerate(centres):
+            here = [i for i in who if group[i] == j]
+            new.append(mean([models[i] for i in here], [len(p.clients[i][1]) for i in here]) if here else c)
+        centres = new
+        found.append((centres, list(group)))
+    return found
+
+
+CASES = [
+    ("cosine", "average", 0.6),
+    ("euclidean", "complete", 0.7),
+    ("manhattan", "single", 0.6),
+    ("cosine", "complete", 0.9),
+]
+
+
+@pytest.mark.parametrize("metric, linkage, cut", CASES)
+def test_rounds_in_numpy(metric: str, linkage: str, cut: float) -> None:
+    """Two rounds of FedAvg with some, all in round 3, then FedAvg per cluster with some."""
+    p = lines(8, 3)
+    method = ct.FLHC(lr=0.05, local_steps=3, warm=2, metric=metric, linkage=linkage, distance=cut)
+    run = ready(method, p.fed, p.model, rounds=5, participation=0.6)
+    want = flhc(p, run, 5, cut)
+    next(run.rounds())
+    for centres, group in want:
+        next(run.rounds())
+        assert run.state.group.tolist() == group
+        for j, c in enumerate(centres):
+            near(one(run.state.centres, j), c)
+    assert 1 < len(want[-1][0]) < 8
+
+
+# ---------------------------------------------------------------------------------------------- identities, recovery
+@pytest.mark.parametrize("warm", [1, 9])
+def test_one_group_is_fedavg(warm: int) -> None:
+    """Before the clustering with some clients; and with all when the cut is above every distance."""
+    p, how = lines(), {"lr": 0.05, "local_steps": 2, "batch": 2}
+    options = {"rounds": 3, "participation": 0.6 if warm == 9 else 1.0}
+    mine = finished(ready(ct.FLHC(warm=warm, distance=99.0, **how), p.fed, p.model, **options))
+    near(one(mine.state.centres), one(finished(ready(ct.FedAvg(**how), p.fed, p.model, **options)).state))
+
+
+def planted(seed: int, groups: int) -> ct.data.Federation:
+    rng = np.random.default_rng(seed)
+    truth, data = rng.normal(size=(groups, 5)) * 2, []
+    for i in range(9):
+        x = rng.normal(size=(25 + i, 5))
+        data.append((x, x @ truth[i % groups] + 0.3 * rng.normal(size=25 + i)))
+    return federation(data, truth=[i % groups for i in range(9)])
+
+
+def test_three_groups_are_found_after_4_rounds_of_fedavg() -> None:
+    found, method = 0, ct.FLHC(lr=0.1, local_steps=3, warm=4)
+    for seed in range(10):
+        options = {"rounds": 5, "seed": seed, "engine": "vectorised"}
+        run = finished(ready(method, planted(seed, 3), lambda: nn.Linear(5, 1), **options))
+        found += same_groups(run.state.group.tolist(), [i % 3 for i in range(9)])
+    assert found >= 9
+
+
+def test_who_missed_the_clustering_joins_the_cluster_of_least_loss() -> None:
+    run = ready(
+        ct.FLHC(lr=0.1, local_steps=3, warm=2), planted(0, 2), lambda: nn.Linear(5, 1), rounds=8, dropout=0.3, seed=1
+    )
+    groups = [run.state.group.tolist() for _ in run.rounds()]
+    assert -1 in groups[3]
+    assert same_groups(groups[-1], [i % 2 for i in range(9)])
+
+
+def test_ward_needs_euclidean_distances() -> None:
+    p = lines()
+    with pytest.raises(ct.CoterieError, match="ward.*euclidean.*cosine"):
+        ready(ct.FLHC(linkage="ward"), p.fed, p.model)
+    ready(ct.FLHC(linkage="ward", metric="euclidean"), p.fed, p.model)
