@@ -27,7 +27,7 @@ MAY = {
     "baselines": {"algorithms", "baselines", "clustering", "contract", "errors", "local", "params", "task"},
     "data": {"data", "errors"},
     "models": {"data", "errors", "models"},
-    "metrics": {"task"},
+    "metrics": {"params", "task"},
 }
 
 

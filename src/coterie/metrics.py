@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.params import Params, count, flatten, pick_rows
 from coterie.task import Kind
 
 Row = dict[str, Any]
@@ -23,6 +24,8 @@ class Scores(NamedTuple):
     worst_decile: float  # mean over the tenth of the clients that do worst, at least one
 
 
+ALIKE = 1e-3  # centres nearer than this, relative to their length, are one
+RESTLESS = 0.05  # share of clients that change their group in a round, above which groups are not stable
 HIGHER_IS_BETTER = {"accuracy": True, "balanced_accuracy": True, "f1": True, "r2": True, "mse": False, "loss": False}
 
 
@@ -80,9 +83,9 @@ def summary(kind: Kind, report: dict[str, Tensor], prefix: str = "") -> Row:
 
 # ---------------------------------------------------------------------------------------------- groups
 def hard(groups: Tensor) -> np.ndarray:
-    """int64 [N]: soft weights [N, K] become the group of largest weight; −1 stays −1."""
+    """int64 [N]: soft weights [N, K] become the group of largest weight; −1, or weights of 0: not yet seen."""
     g = groups.cpu()
-    return (g.argmax(1) if g.dim() == 2 else g).numpy().astype(np.int64)
+    return (torch.where(g.any(1), g.argmax(1), -1) if g.dim() == 2 else g).numpy().astype(np.int64)
 
 
 def agreement(groups: np.ndarray, truth: np.ndarray) -> Row:
@@ -119,6 +122,43 @@ def group_row(
     if truth is not None:
         row |= agreement(now, hard(truth)[: len(now)])
     return row
+
+
+def concerns(history: list[Row], centres: Params | None, groups: Tensor | None) -> list[str]:
+    """What is odd about the groups that a run ended with, a sentence each."""
+    if groups is None:
+        return []
+    found, sizes = [], history[-1].get("sizes", [])
+    soft = groups.sum(0).tolist() if groups.dim() == 2 else None
+    empty = [k for k, size in enumerate(soft or sizes) if size < 1e-3 * len(groups)] if any(sizes) else []
+    if empty:
+        found.append(
+            f"no client is in group {listed(empty)} of {len(sizes)}: fewer clusters may do, or another start or seed."
+        )
+    for a, b in twins(centres, skip=empty) if centres is not None else []:
+        found.append(
+            f"the centres of groups {a} and {b} are all but equal: they are one group, or have not parted; try fewer "
+            "clusters, more rounds or larger steps."
+        )
+    late = [row["churn"] for row in history[1:] if "churn" in row][-max(3, len(history) // 4) :]
+    if len(late) >= 3 and sum(late) / len(late) > RESTLESS:
+        found.append(
+            f"the groups are not stable: in the last {len(late)} rounds {100 * sum(late) / len(late):.0f} % of the "
+            "clients changed theirs each round."
+        )
+    return found
+
+
+def twins(centres: Params, skip: list[int]) -> list[tuple[int, int]]:
+    """Pairs of centres that differ by less than a thousandth of their length."""
+    k = count(centres)
+    rows = flatten(pick_rows(centres, torch.arange(k))).double()
+    near = torch.cdist(rows, rows) < ALIKE * rows.norm(dim=1)
+    return [(a, b) for a in range(k) for b in range(a + 1, k) if near[a, b] and not {a, b} & set(skip)]
+
+
+def listed(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers[:5])) + (f" and {len(numbers) - 5} more" if len(numbers) > 5 else "")
 
 
 def to_json(value: Any) -> Any:

@@ -90,6 +90,11 @@ class Result:
         groups = self._run.method.groups(self._run.state)
         return groups if groups is not None and groups.dim() == 2 else None
 
+    @property
+    def warnings(self) -> list[str]:
+        """Empty groups, centres that are all but equal, groups that never settled: a sentence each."""
+        return self._run.concerns()
+
     def to_pandas(self) -> pd.DataFrame:
         """A row per round, a column per metric."""
         import pandas as pd

@@ -38,6 +38,7 @@ VARIANTS = {
         ct.CFLMGD(clusters=3, init="random", patience=1, recheck=2, beta=0.5),
         ct.CFLMGD(clusters=2, batch=4, l2=0.01, restarts=2, trial=1),
         ct.CFLMGD(clusters=2, resample=2, divide="clients", average="gradients", patience=1),
+        ct.CFLMGD(clusters="auto", auto_by="bound"),
     ]
 }
 

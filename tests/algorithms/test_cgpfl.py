@@ -404,8 +404,10 @@ def test_a_number_needs_rows() -> None:
     ready(ct.CGPFL(clusters=2, mu=1.0), wide(28), net(28))
     with pytest.raises(ct.CoterieError, match="10 rows and 28 parameters"):
         ready(ct.CGPFLHeur(mu=1.0), wide(28), net(28))
-    run = ready(ct.CGPFLHeur(mu=1.0), wide(27), net(27), rounds=1, participation=0.5)
-    with pytest.raises(ct.CoterieError, match="5 rows and 27 parameters"):
+    rng = np.random.default_rng(0)
+    eight = federation([(rng.normal(size=(2, 43)), rng.normal(size=2)) for _ in range(8)])
+    run = ready(ct.CGPFLHeur(mu=1.0), eight, net(43), rounds=1, participation=0.5)  # 16 rows would do, 8 not
+    with pytest.raises(ct.CoterieError, match="8 rows and 43 parameters"):
         finished(run)
 
 
@@ -477,8 +479,8 @@ def test_a_given_pull_does_not_care_for_lr() -> None:
 
 def test_other_methods_refuse_auto() -> None:
     p = lines()
-    with pytest.raises(ct.CoterieError, match="clusters of ifca is 'auto': it must be a number"):
-        ready(ct.IFCA(clusters="auto"), p.fed, p.model)
+    with pytest.raises(ct.CoterieError, match="clusters of fedem is 'auto': it must be a number"):
+        ready(ct.FedEM(clusters="auto"), p.fed, p.model)
 
 
 def test_the_command_line_takes_auto() -> None:

@@ -48,6 +48,7 @@ VARIANTS = {
         ct.IFCA(clusters=3, init="random", patience=1, recheck=2, share=("1",)),
         ct.IFCA(clusters=2, init="balanced", batch=4, l2=0.01, l2_in_choice=True),
         ct.IFCA(clusters=2, restarts=2, trial=1, resample=2, divide="clients", average="gradients"),
+        ct.IFCA(clusters="auto", auto_by="silhouette", start_steps=2, share=("1",)),
     ]
 }
 

@@ -33,7 +33,12 @@ from oracles import (
     vector,
 )
 
-VARIANTS = {"one-shot": [ct.OneShot(clusters=3, solve_steps=5, local_epochs=1, batch=4)]}
+VARIANTS = {
+    "one-shot": [
+        ct.OneShot(clusters=3, solve_steps=5, local_epochs=1, batch=4),
+        ct.OneShot(clusters="auto", auto_by="silhouette"),
+    ]
+}
 
 
 # ---------------------------------------------------------------------------------------------- by hand

@@ -168,6 +168,13 @@ def test_the_seed_decides_the_start() -> None:
     assert apart(starts[0], starts[2])
 
 
+def test_a_round_that_nobody_answers_changes_nothing() -> None:
+    """With two clients and 99 % dropout nobody does."""
+    p = lines(clients=2)
+    run = finished(ready(ct.FedAvg(), p.fed, p.model, rounds=1, dropout=0.99))
+    near(one(run.state), arrays(run.task.init(0)))
+
+
 # ---------------------------------------------------------------------------------------------- evaluation
 LINEAR = lambda: nn.Linear(3, 1)
 

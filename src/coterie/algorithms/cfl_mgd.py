@@ -35,7 +35,7 @@ from coterie.algorithms.ifca import IFCA
 from coterie.contract import Ask, Data, Repeat, Rows, Sums, Upload, client, setting
 from coterie.errors import CoterieError
 from coterie.local import each, gradient, heavy_ball
-from coterie.params import Params, axpy, one_hot, pick, zeros
+from coterie.params import Params, axpy, count, one_hot, pick, zeros
 from coterie.task import Task
 
 
@@ -62,7 +62,7 @@ class CFLMGD(IFCA):
         rows = data.part(2 * t, 2 * self.resample) if self.resample else data.all
         j, losses = self.identity(task, centres, rows)  # ĵ = argmin_j F_i(θ_j)
         report = {"cluster": j, "losses": losses.nan_to_num(torch.inf, torch.inf)}
-        s = one_hot(j, self.clusters, task.dtype)
+        s = one_hot(j, count(centres), task.dtype)
         return self.answer(task, pick(centres, j), pick(momentum, j), s, data, t, report), private
 
     @client
@@ -88,22 +88,24 @@ class CFLMGD(IFCA):
         state, welcome = super().start(task, clients, seed)
         return Moving(state.centres, zeros(state.centres), state.group, state.still), welcome
 
+    def begin(self, state: Moving, ask: Ask) -> Moving:  # type: ignore[override]
+        begun = super().begin(state, ask)  # type: ignore[arg-type]
+        momentum = zeros(begun.centres) if self.clusters == "auto" else state.momentum  # K is known only now
+        return Moving(begun.centres, momentum, begun.group, begun.still)
+
     def round(self, state: Moving, ask: Ask) -> Moving:  # type: ignore[override]
-        settled = self.patience is not None and int(state.still) >= self.patience and ask.round % self.recheck != 0
-        known = (state.group[ask.participants] >= 0) & settled
+        settled, others = self.settled(state, ask)
         how: dict[str, Any] = {"static": self.turn(ask), "stream": "train"}
         if self.average == "models":
             how["near"] = {"model": state.centres}
-        sums = ask(self.roll, ask.participants[~known], shared=(state.centres, state.momentum), **how)
-        now = state.group.index_copy(0, sums.ids, sums.report["cluster"])
-        still = state.still + 1 if torch.equal(now, state.group) else torch.zeros_like(state.still)
-        if bool(known.any()):
-            ids = ask.participants[known]
-            eye = torch.eye(self.clusters, dtype=sums.mass["momentum"].dtype)
-            own = Rows((state.centres, state.momentum, eye), state.group[ids])
-            sums = sums.plus(ask(self.roll_on, ids, own=own, **how))
+        sums = ask(self.roll, others, shared=(state.centres, state.momentum), **how)
+        group, still = self.identities(state, sums)
+        if len(settled):
+            eye = torch.eye(count(state.centres), dtype=sums.mass["momentum"].dtype)
+            own = Rows((state.centres, state.momentum, eye), group[settled])
+            sums = sums.plus(ask(self.roll_on, settled, own=own, **how))
         momentum = sums.mean("momentum", empty=state.momentum)  # ū_j ← mean of its members' u_i
-        return Moving(self.moved(state, sums), momentum, now, still)
+        return Moving(self.moved(state, sums), momentum, group, still)
 
     def moved(self, state: Moving, sums: Sums) -> Params:
         if self.average == "models":

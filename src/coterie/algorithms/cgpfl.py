@@ -34,7 +34,6 @@ Ours, not the paper's:
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -42,10 +41,9 @@ import torch
 from torch import Tensor
 
 from coterie.algorithms.envelope import Envelope, Personal
-from coterie.clustering import coordinates, group_mean, kmeans
-from coterie.clustering.matching import matched
+from coterie.algorithms.grouped import how_many
+from coterie.clustering import RULES, Bound, coordinates, few_rows, group_mean, kmeans, matched
 from coterie.contract import Ask, Data, Rows, Stack, Upload, client, least_loss, setting
-from coterie.errors import CoterieError
 from coterie.params import Params, count, flatten, mix, one_hot, pick, repeated, unstack, where
 from coterie.task import Task
 
@@ -73,6 +71,7 @@ class CGPFL(Envelope):
     restart: bool = setting(False, "the personal model begins each round at the model received")
     pull: float | None = setting(None, "β·2/N: how far the local model goes to θ; none: lr·lam", above=0, most=1)
     alpha: float = setting(1.0, "server's step α: Ω ← (1−α)·Ω + α·mean", above=0)
+    auto_by: str = setting("bound", "how clusters=auto is found", choices=RULES)
     mu: float | str = setting("auto", "Heur's weight μ of the cost", above=0, words=("auto",))
 
     # ------------------------------------------------------------------------------ one client
@@ -96,7 +95,8 @@ class CGPFL(Envelope):
             return state
         centres, omega = state.centres, got.values["model"]
         if self.clusters == "auto" and bool((state.group < 0).all()):
-            centres = repeated(pick(centres, 0), self.heur(omega, got.report["rows"], ask))
+            points, bound = coordinates(flatten(omega)), Bound(got.report["rows"], flatten(omega).shape[1], self.mu)
+            centres = repeated(pick(centres, 0), how_many("auto", points, ask, self.auto_by, bound))
         labels = self.partition(centres, omega, state.group, ask)
         group = state.group.index_copy(0, got.ids, labels)
         self.note_transitions(state.group, group, count(centres), ask)
@@ -118,10 +118,8 @@ class CGPFL(Envelope):
         k = count(centres)
         flat = flatten(centres).cpu().double()
         points = coordinates(torch.cat([flat, flatten(omega).cpu().double()]))  # together, so that distances agree
-        old, new = (
-            points[:k][distances(flat, flat).argmin(1)],
-            points[k:],
-        )  # equal centres stay equal: no ties by rounding
+        old, new = points[:k], points[k:]
+        old = old[distances(flat, flat).argmin(1)]  # equal centres stay equal: no ties by rounding
         members = group[group >= 0].bincount(minlength=k)
         known, spare = bool(members.any()), bool((members == 0).any())
         anew = not known or (spare and len(new) >= k)
@@ -139,36 +137,6 @@ class CGPFL(Envelope):
         if bool(both.any()):
             a, b = (one_hot(g[both], k, torch.float64) for g in (before, now))
             ask.note("transitions", (a.T @ b) / b.sum(0).clamp(min=1))  # Q_jk = |C_j ∩ C_k'| / |C_k'|
-
-    # ------------------------------------------------------------------------------ Heur
-    def heur(self, omega: Params, rows: Tensor, ask: Ask) -> int:
-        """K̂, from the first uploads."""
-        points, share = coordinates(flatten(omega)), (rows / rows.sum()).double()
-        n, m, d = len(points), float(rows.sum()), flatten(omega).shape[1]
-
-        def cost(k: int) -> float:
-            found = kmeans(points, k, ask.rng("heur"), most=n)
-            return float((share * ((points - found.centres[found.labels]) ** 2).sum(1)).sum())
-
-        costs = {k: cost(k) for k in range(1, max(n // 2, 1) + 1)}
-        if isinstance(self.mu, str):
-            curve = [(math.sqrt(k) - 1) / max(math.sqrt(n) - 1, 1e-12) + c / (costs[1] or 1) for k, c in costs.items()]
-        else:
-            complexity = self.refuse_few(m, d) / m * d  # √(dK/m · log(e·m/d)) + μ·cost(K)
-            curve = [math.sqrt(k * complexity) + self.mu * c for k, c in costs.items()]
-        best = 1 + min(range(len(curve)), key=curve.__getitem__)
-        ask.note("curve", curve)
-        ask.note("clusters", best)
-        return best
-
-    def refuse_few(self, m: float, d: int) -> float:
-        """log(e·m/d), which must be above 0."""
-        if math.e * m <= d:
-            raise CoterieError(
-                f"mu={self.mu} needs more rows than parameters / e, and there are {m:g} rows and {d} parameters: "
-                "use mu='auto' or a smaller model."
-            )
-        return math.log(math.e * m / d)
 
     # ------------------------------------------------------------------------------ evaluation
     def use(self, state: Clusters) -> tuple[Params, Any]:
@@ -194,7 +162,7 @@ class CGPFL(Envelope):
     def check(self, task: Task, sizes: Tensor) -> None:
         super().check(task, sizes)
         if self.clusters == "auto" and not isinstance(self.mu, str):
-            self.refuse_few(float(sizes.sum()), sum(v.numel() for v in task.init(0).values()))
+            few_rows(float(sizes.sum()), sum(v.numel() for v in task.init(0).values()), self.mu)
 
 
 @dataclass(frozen=True, kw_only=True)

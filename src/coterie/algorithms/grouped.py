@@ -7,10 +7,21 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from coterie.clustering import Bound, choose_clusters
 from coterie.contract import Algorithm, Ask, Data, Local, Rows, Upload, client, least_loss, least_of
 from coterie.local import descend
 from coterie.params import Params, count, pick, unstack
 from coterie.task import Task
+
+
+def how_many(clusters: int | str, points: Tensor, ask: Ask, rule: str, bound: Bound | None = None) -> int:
+    """K; clusters="auto" finds it among the points, and notes it with its curve."""
+    if isinstance(clusters, int):
+        return clusters
+    choice = choose_clusters(points, ask.rng("choose"), rule, bound)
+    ask.note("curve", choice.curve)
+    ask.note("clusters", choice.clusters)
+    return choice.clusters
 
 
 class Grouped(NamedTuple):

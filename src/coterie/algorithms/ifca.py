@@ -10,11 +10,13 @@
 
 Ours, not the paper's:
 * A cluster that nobody chose keeps its model (the paper leaves 0/0 open).
-* The start. From random centres IFCA gets stuck with two groups in one cluster (docs/ifca.md counts how often), so
-  the default is `init="updates"`: in round 0 every participant trains one common model, reports a 256-number sketch
-  of its update, k-means++ groups the sketches, and the centres are the groups' mean models. "random" is the
-  paper's; "balanced" redraws until every cluster attracts clients, as the authors' CIFAR code does; `restarts`
-  tries several random starts for `trial` rounds each and keeps the one of least training loss.
+* The start. From random centres IFCA gets stuck with two groups in one cluster (docs/methods/ifca.md counts how often),
+  so the default is `init="updates"`: in round 0 every participant trains one common model, reports a 256-number sketch
+  of its update, k-means++ groups the sketches, and the centres are the groups' mean models. `start_steps` makes that
+  training longer, which tells groups apart where rows are few. "random" is the paper's; "balanced" redraws until every
+  cluster attracts clients, as the authors' CIFAR code does; `restarts` tries several random starts for `trial` rounds
+  each and keeps the one of least training loss.
+* `clusters="auto"` chooses K from the same sketches (clustering/choose.py); then it is fixed.
 * Option I divides by the participants of the round (`divide="clients"`: by all clients, as printed). Its gradient is
   of all the client's rows, or of one batch where `batch` is set; local_steps and solver play no part in it.
 * Once no identity changed for `patience` rounds a client is sent only its own centre; every `recheck` rounds it is
@@ -24,13 +26,14 @@ Ours, not the paper's:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from coterie.clustering import kmeans, sketch
+from coterie.algorithms.grouped import how_many
+from coterie.clustering import RULES, kmeans, sketch
 from coterie.contract import (
     Algorithm,
     Ask,
@@ -47,7 +50,7 @@ from coterie.contract import (
 )
 from coterie.errors import CoterieError
 from coterie.local import descend, each, gradient
-from coterie.params import Params, argmin_finite, axpy, dot, minus, norm, one_hot, pick, unstack
+from coterie.params import Params, argmin_finite, axpy, count, dot, minus, norm, one_hot, pick, repeated, unstack
 from coterie.task import Batch, Task
 
 
@@ -64,7 +67,8 @@ class IFCA(Local, Algorithm):
     name: ClassVar[str] = "ifca"
     paper: ClassVar[str] = "Ghosh et al. 2022"
 
-    clusters: int = setting(..., "number of clusters K", least=1)
+    clusters: int | str = setting(..., "number of clusters K; auto: found in round 0", least=1, words=("auto",))
+    auto_by: str = setting("gap", "how clusters=auto is found", choices=RULES)
     average: str = setting("models", "option II, or I: gradients", choices=("models", "gradients"))
     init: str = setting("updates", "how the centres start", choices=("updates", "random", "balanced"))
     restarts: int = setting(1, "random starts to try before one is kept", least=1)
@@ -76,6 +80,11 @@ class IFCA(Local, Algorithm):
     weighted: bool = setting(False, "average by the clients' numbers of rows")
     divide: str = setting("participants", "what option I divides by", choices=("participants", "clients"))
     l2_in_choice: bool = setting(False, "l2 counts in the loss that picks the cluster")
+    start_steps: int | None = setting(
+        None,
+        "local steps of round 0 (init=updates); none: as in any round, with clusters=auto five times as many",
+        least=1,
+    )
     sketch_size: int = setting(256, "numbers in the sketch of an update (init=updates)", least=2)
 
     # ------------------------------------------------------------------------------ Algorithm 2, one client
@@ -85,7 +94,7 @@ class IFCA(Local, Algorithm):
         j, losses = self.identity(task, centres, rows)  # ĵ = argmin_j F_i(θ_j)
         value = self.local_update(task, pick(centres, j), data, t)
         report = {"cluster": j, "losses": losses.nan_to_num(torch.inf, torch.inf)}
-        return self.upload(value, one_hot(j, self.clusters, task.dtype), data, report), private  # s_i, θ̃_i or g_i
+        return self.upload(value, one_hot(j, count(centres), task.dtype), data, report), private  # s_i, θ̃_i or g_i
 
     def identity(self, task: Task, centres: Params, rows: Batch) -> tuple[Tensor, Tensor]:
         models = unstack(centres)
@@ -95,33 +104,31 @@ class IFCA(Local, Algorithm):
             j = argmin_finite(losses)
         return j, losses
 
-    def local_update(self, task: Task, w: Params, data: Data, t: int) -> Params:
-        """The gradient at w (option I), or w after τ local steps (option II)."""
+    def local_update(self, task: Task, w: Params, data: Data, t: int, steps: int = 0) -> Params:
+        """The gradient at w (option I), or w after τ local steps (option II), or so many."""
+        how = replace(self, local_steps=steps, local_epochs=None) if steps else self
         if self.resample:
-            batches: Repeat | Iterator[Batch] = Repeat(data.part(2 * t + 1, 2 * self.resample), self.local_steps)
+            batches: Repeat | Iterator[Batch] = Repeat(data.part(2 * t + 1, 2 * self.resample), how.local_steps)
         else:
-            batches = data.batches(self)
+            batches = data.batches(how)
         if self.average == "gradients":
             return gradient(task, w, next(each(batches)), self)  # (stochastic) gradient: of the first batch
         return descend(task, w, batches, self)
 
     # ------------------------------------------------------------------------------ Algorithm 2, the centre machine
     def start(self, task: Task, clients: int, seed: int) -> tuple[Clusters, Any]:
+        k = 1 if self.clusters == "auto" else int(self.clusters)
         alike = self.init == "updates" and self.restarts == 1
-        centres = task.inits(seed, 1 if alike else self.clusters)
-        centres = {k: v.expand(self.clusters, *v.shape[1:]).clone() if alike else v for k, v in centres.items()}
+        centres = repeated(task.init(seed), k) if alike else task.inits(seed, k)
         return Clusters(self.tied(centres), torch.full((clients,), -1), torch.tensor(0)), ()
 
     def round(self, state: Clusters, ask: Ask) -> Clusters:
-        settled = self.patience is not None and int(state.still) >= self.patience and ask.round % self.recheck != 0
-        known = (state.group[ask.participants] >= 0) & settled
-        asked = ask.participants[~known]
-        sums = self.ask_all(state.centres, ask, asked)
-        now = state.group.index_copy(0, sums.ids, sums.report["cluster"])
-        still = state.still + 1 if torch.equal(now, state.group) else torch.zeros_like(state.still)
-        if bool(known.any()):
-            sums = sums.plus(self.train_within(state.centres, ask.participants[known], state.group, ask))
-        return Clusters(self.averaged(state.centres, sums, len(state.group)), now, still)
+        settled, others = self.settled(state, ask)
+        sums = self.ask_all(state.centres, ask, others)
+        group, still = self.identities(state, sums)
+        if len(settled):
+            sums = sums.plus(self.train_within(state.centres, settled, group, ask))
+        return Clusters(self.averaged(state.centres, sums, len(group)), group, still)
 
     def ask_all(self, centres: Params, ask: Ask, clients: Tensor | None = None) -> Sums:
         """One exchange in which each client is sent all centres and trains the one it picks."""
@@ -172,17 +179,33 @@ class IFCA(Local, Algorithm):
         return self.split(centres) if self.average == "models" else None
 
     # ------------------------------------------------------------------------------ saving communication (section IV-C)
+    def settled(self, state: Any, ask: Ask) -> tuple[Tensor, Tensor]:
+        """Participants that are sent only their own centre, and the others."""
+        quiet = self.patience is not None and int(state.still) >= self.patience and ask.round % self.recheck != 0
+        known = (state.group[ask.participants] >= 0) & quiet
+        return ask.participants[known], ask.participants[~known]
+
+    def identities(self, state: Any, sums: Sums) -> tuple[Tensor, Tensor]:
+        """(who is in which cluster now, rounds since that changed)"""
+        now = state.group.index_copy(0, sums.ids, sums.report["cluster"])
+        return now, state.still + 1 if torch.equal(now, state.group) else torch.zeros_like(state.still)
+
     @client
-    def stay(self, task: Task, shared: Any, own: Any, private: Any, data: Data, t: int) -> tuple[Upload, Any]:
+    def stay(
+        self, task: Task, shared: Any, own: Any, private: Any, data: Data, t: int, steps: int = 0
+    ) -> tuple[Upload, Any]:
         """Train the one centre that was sent."""
         centre, s = own
-        return self.upload(self.local_update(task, centre, data, t), s, data, {}), private
+        return self.upload(self.local_update(task, centre, data, t, steps), s, data, {}), private
 
-    def train_within(self, centres: Params, ids: Tensor, group: Tensor, ask: Ask, stream: str = "train") -> Sums:
+    def train_within(
+        self, centres: Params, ids: Tensor, group: Tensor, ask: Ask, stream: str = "train", steps: int = 0
+    ) -> Sums:
         """One exchange in which each client is sent only the centre of its group."""
-        eye = torch.eye(self.clusters, dtype=next(iter(centres.values())).dtype)
+        eye = torch.eye(count(centres), dtype=next(iter(centres.values())).dtype)
         own = Rows((centres, eye), group[ids])
-        sums: Sums = ask(self.stay, ids, own=own, static=self.turn(ask), stream=stream, near=self.sent(centres))
+        static = {"steps": steps, **self.turn(ask)}
+        sums: Sums = ask(self.stay, ids, own=own, static=static, stream=stream, near=self.sent(centres))
         return sums
 
     def turn(self, ask: Ask) -> dict[str, int]:
@@ -193,7 +216,7 @@ class IFCA(Local, Algorithm):
     def begin(self, state: Clusters, ask: Ask) -> Clusters:
         if self.restarts > 1:
             return self.best_of_restarts(state, ask)
-        if self.init == "updates" and self.clusters > 1:
+        if self.init == "updates" and self.clusters != 1:
             return self.from_updates(state, ask)
         return self.balanced(state, ask) if self.init == "balanced" else state
 
@@ -203,28 +226,30 @@ class IFCA(Local, Algorithm):
         Both exchanges see the same randomness, so that what is averaged is what was clustered, and no model is kept.
         """
         seed = int(torch.randint(2**62, (), generator=ask.rng("sketch")))
-        got = ask(
-            self.first_update, shared=pick(state.centres, 0), static={"seed": seed, **self.turn(ask)}, stream="start"
-        )
-        found = kmeans(got.report["sketch"], self.clusters, ask.rng("k-means"))
-        ask.note("start_sizes", found.labels.bincount(minlength=self.clusters))
+        steps = self.start_steps or (5 * self.local_steps if self.clusters == "auto" else 0)
+        static = {"seed": seed, "steps": steps, **self.turn(ask)}
+        got = ask(self.first_update, shared=pick(state.centres, 0), static=static, stream="start")
+        k = how_many(self.clusters, got.report["sketch"], ask, self.auto_by)
+        found = kmeans(got.report["sketch"], k, ask.rng("k-means"))
+        ask.note("start_sizes", found.labels.bincount(minlength=k))
         group = state.group.index_copy(0, got.ids, found.labels)
-        sums = self.train_within(state.centres, got.ids, group, ask, stream="start")
-        return state._replace(centres=self.averaged(state.centres, sums, len(group)), group=group)
+        centres = self.tied(repeated(pick(state.centres, 0), k))
+        sums = self.train_within(centres, got.ids, group, ask, "start", steps)
+        return state._replace(centres=self.averaged(centres, sums, len(group)), group=group)
 
     @client
     def first_update(
-        self, task: Task, model: Params, own: Any, private: Any, data: Data, seed: int, t: int
+        self, task: Task, model: Params, own: Any, private: Any, data: Data, seed: int, t: int, steps: int
     ) -> tuple[Upload, Any]:
-        value = self.local_update(task, model, data, t)
+        value = self.local_update(task, model, data, t, steps)
         short = sketch(value if self.average == "gradients" else minus(value, model), self.sketch_size, seed)
         return Upload({}, {}, {"sketch": short / norm({"": short}).clamp(min=1e-12)}), private
 
     def best_of_restarts(self, state: Clusters, ask: Ask) -> Clusters:
-        best = state
+        best, k = state, int(self.clusters)
         losses: list[float] = []
         for r in range(self.restarts):
-            centres = self.tied(ask.task.inits(ask.seed, self.clusters, start=r * self.clusters))
+            centres = self.tied(ask.task.inits(ask.seed, k, start=r * k))
             for _ in range(self.trial):
                 sums = self.ask_all(centres, ask)
                 centres = self.averaged(centres, sums, len(state.group))
@@ -238,14 +263,14 @@ class IFCA(Local, Algorithm):
 
     def balanced(self, state: Clusters, ask: Ask, tries: int = 50) -> Clusters:
         """Random centres, redrawn until each attracts 0.7/K of the clients (for K=2 the authors' 35 %), at best."""
-        best, most = state.centres, -1.0
+        best, most, k = state.centres, -1.0, int(self.clusters)
         for r in range(tries):
-            centres = self.tied(ask.task.inits(ask.seed, self.clusters, start=r * self.clusters))
+            centres = self.tied(ask.task.inits(ask.seed, k, start=r * k))
             picked = ask(self.choose, shared=centres).report["cluster"]
-            least = float(picked.bincount(minlength=self.clusters).min()) / max(len(picked), 1)
+            least = float(picked.bincount(minlength=k).min()) / max(len(picked), 1)
             if least > most:
                 best, most = centres, least
-            if most >= 0.7 / self.clusters:
+            if most >= 0.7 / k:
                 break
         ask.note("start_draws", r + 1)
         return state._replace(centres=best)
@@ -264,6 +289,10 @@ class IFCA(Local, Algorithm):
                 raise CoterieError(
                     f"share names the layer {layer!r}, which the model lacks; it has {', '.join(names)}."
                 )
+        if self.clusters == "auto" and (self.init != "updates" or self.restarts > 1):
+            raise CoterieError(
+                "clusters='auto' is found from the first updates: leave init at 'updates' and restarts at 1."
+            )
         if self.weighted and self.average == "gradients" and self.divide == "clients":
             raise CoterieError(
                 "weighted gradients are divided by the participants' rows, not by clients: leave divide or weighted."

@@ -10,7 +10,8 @@ rounds are line 3: federated averaging inside each cluster, identities fixed.
 
 Ours, not the paper's: all clients start from one common model, since networks trained apart differ by permuted hidden
 units (the paper's own warning); "to its own minimum" is a budget of steps; a client that missed round 0 joins the
-cluster of least loss at its first turn.
+cluster of least loss at its first turn. `clusters="auto"` chooses k from the directions in which the models moved
+(clustering/choose.py).
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from coterie.algorithms.grouped import Grouped, WithinGroups
-from coterie.clustering import coordinates, group_mean, kmeans
+from coterie.algorithms.grouped import Grouped, WithinGroups, how_many
+from coterie.clustering import RULES, coordinates, group_mean, kmeans
 from coterie.contract import Ask, Data, Repeat, Upload, client, setting
 from coterie.local import descend
 from coterie.params import Params, flatten, pick, repeated
@@ -35,11 +36,13 @@ class OneShot(WithinGroups):
     name: ClassVar[str] = "one-shot"
     paper: ClassVar[str] = "Ghosh et al. 2022"
 
-    clusters: int = setting(..., "number of clusters k", least=1)
+    clusters: int | str = setting(..., "number of clusters k; auto: found in round 0", least=1, words=("auto",))
+    auto_by: str = setting("gap", "how clusters=auto is found", choices=RULES)
     solve_steps: int = setting(100, "full-batch steps each client takes before the clustering", least=1)
 
     def start(self, task: Task, clients: int, seed: int) -> tuple[Grouped, Any]:
-        return Grouped(repeated(task.init(seed), self.clusters), torch.full((clients,), -1)), ()
+        k = 1 if self.clusters == "auto" else int(self.clusters)
+        return Grouped(repeated(task.init(seed), k), torch.full((clients,), -1)), ()
 
     @client
     def solve(self, task: Task, model: Params, own: Any, private: Any, data: Data) -> tuple[Upload, Any]:
@@ -48,9 +51,15 @@ class OneShot(WithinGroups):
 
     def begin(self, state: Grouped, ask: Ask) -> Grouped:
         got = ask(self.solve, ask.everyone, shared=pick(state.centres, 0), reduce="stack")
-        found = kmeans(coordinates(flatten(got.values["model"])), self.clusters, ask.rng("k-means"))
+        models = flatten(got.values["model"])
+        moves = models - flatten(state.centres)[:1]
+        directions = moves / moves.norm(dim=1, keepdim=True).clamp(min=1e-12)
+        k = how_many(self.clusters, coordinates(directions), ask, self.auto_by)
+        found = kmeans(coordinates(models), k, ask.rng("k-means"))
         ask.note("k_means_iterations", found.iterations)
-        centres = group_mean(got.values["model"], found.labels, got.weight[:, 0], empty=state.centres)
+        centres = group_mean(
+            got.values["model"], found.labels, got.weight[:, 0], empty=repeated(pick(state.centres, 0), k)
+        )
         return Grouped(centres, state.group.index_copy(0, got.ids, found.labels))
 
     def round(self, state: Grouped, ask: Ask) -> Grouped:

@@ -2,7 +2,7 @@
 
     paper       here             shape
     θ           centres          every leaf [K, ...]; K grows
-    c           state.groups     int64 [N]
+    c           state.at.group   int64 [N]
     Δθ_i        update           [answers, d]
     ε1, ε2      eps1, eps2       as shares of the longest update of the first round
     γ_max       gamma

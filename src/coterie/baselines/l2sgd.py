@@ -4,7 +4,7 @@ Algorithm 1.
     paper       here             shape
     x_i         private          every leaf [...], the client's own model
     x̄           Loopless.mean    every leaf [1, ...], the mean of all N of them
-    N           Loopless.clients int64 []
+    N           Loopless.clients  int64 []
     η, λ, p     lr, lam, p
     ξ           coins            one per iteration, for all clients
 

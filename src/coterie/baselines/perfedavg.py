@@ -3,7 +3,7 @@
     paper       here             shape
     w_k         model            every leaf [1, ...]
     β, τ        lr, local_steps
-    α           inner            the step that adapts
+    a           inner            the step that adapts (the paper's α)
     δ           delta
     D, D′, D″   three batches a step; D′ is the one that FedAvg would draw
 

@@ -31,6 +31,7 @@ def facts(result: Result) -> Row:
         "folder": None if result.folder is None else str(result.folder),
         "rounds": result.history[-1]["round"],
         "refused": sum(len(row["refused"]) for row in result.history),
+        "warnings": result.warnings,
     }
     return {**last, **who, **cost}
 

@@ -17,8 +17,10 @@ class Clusters(NamedTuple):
     iterations: int
 
 
-def kmeans(points: Tensor, k: int, rng: torch.Generator, init: Tensor | None = None, most: int = 1000) -> Clusters:
-    """k-means++ seeds and Lloyd's steps, best of 10 starts; or Lloyd's from `init` [K, d].
+def kmeans(
+    points: Tensor, k: int, rng: torch.Generator, init: Tensor | None = None, most: int = 1000, starts: int = 10
+) -> Clusters:
+    """k-means++ seeds and Lloyd's steps, best of some starts; or Lloyd's from `init` [K, d].
 
     With more than `most` points a sample of them is clustered and the rest join the nearest centre. No points, no
     clusters. From `init` all K centres are kept, also where there are fewer points: one that no point is nearest to
@@ -36,7 +38,7 @@ def kmeans(points: Tensor, k: int, rng: torch.Generator, init: Tensor | None = N
     some = x if len(x) <= most else x[torch.randperm(len(x), generator=rng)[:most].sort().values]
     seed = int(torch.randint(2**31 - 1, (), generator=rng))
     with threadpool_limits(1):
-        fit = KMeans(k, n_init=10, random_state=seed).fit(some.numpy())
+        fit = KMeans(k, n_init=starts, random_state=seed).fit(some.numpy())
     centres = torch.from_numpy(fit.cluster_centers_)
     labels = torch.from_numpy(fit.labels_).long() if some is x else torch.cdist(x, centres).argmin(1)
     return Clusters(labels, centres, float(fit.inertia_), int(fit.n_iter_))

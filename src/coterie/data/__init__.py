@@ -3,9 +3,10 @@
 from coterie.data.base import base, bases
 from coterie.data.federation import Federation, Ragged
 from coterie.data.folder import folder
+from coterie.data.labels import dirichlet, label_permuted, pathological
 from coterie.data.memory import from_memory
 from coterie.data.regression import linear
-from coterie.data.rotation import rotated
+from coterie.data.rotation import holdouts, mixture, rotated
 from coterie.data.spec import load, maker, makers
 
 __all__ = [
@@ -13,11 +14,16 @@ __all__ = [
     "Ragged",
     "base",
     "bases",
+    "dirichlet",
     "folder",
     "from_memory",
+    "holdouts",
+    "label_permuted",
     "linear",
     "load",
     "maker",
     "makers",
+    "mixture",
+    "pathological",
     "rotated",
 ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -11,6 +10,7 @@ import torch
 
 from coterie.data.federation import Federation, Ragged, rng
 from coterie.data.memory import default_names
+from coterie.data.shares import counted, in_random_order, mix
 from coterie.data.spec import maker
 from coterie.errors import CoterieError, unknown
 
@@ -81,7 +81,9 @@ def linear(
     if fewest < 1 or test_samples < 0:
         raise CoterieError(f"samples={samples} and test_samples={test_samples}: ask for at least 1 and 0.")
     theta = plant(setting, scaling, rng(seed, "linear", "theta"))
-    shares = mix(setting, rng(seed, "linear", "mix")) if setting.mixture else np.eye(setting.clusters)[groups]
+    shares = np.eye(setting.clusters)[groups]
+    if setting.mixture:
+        shares = mix(setting.mixture, count, setting.clusters, "clusters", rng(seed, "linear", "mix"))
     sizes = rng(seed, "linear", "sizes").integers(fewest, most, count, endpoint=True)
     fed = Federation(
         default_names(count),
@@ -125,36 +127,11 @@ def plant(setting: Variant, scaling: Scaling, random: np.random.Generator) -> np
     return np.stack(list(found.values()))
 
 
-def mix(setting: Variant, random: np.random.Generator) -> np.ndarray:
-    """The share of each θ in each client's rows: [clients, clusters], rows sum to 1."""
-    clients, clusters, name = setting.clients, setting.clusters, setting.mixture or ""
-    if name == "random":
-        cuts = np.sort(random.random((clients, clusters - 1)), axis=1)
-        return np.diff(cuts, axis=1, prepend=0, append=1)
-    if clusters != 2:
-        raise CoterieError(f"mixture={name!r} is for 2 clusters, not {clusters}: use mixture='random'.")
-    first = (np.arange(clients) + 0.5) / clients if name == "linear" else alternating(name, clients)
-    return np.stack([first, 1 - first], axis=1)
-
-
-def alternating(ratio: str, clients: int) -> np.ndarray:
-    """The first share for a ratio "a:b": a / (a + b), b / (a + b), a / (a + b), …"""
-    found = re.fullmatch(r"(\d+):(\d+)", ratio)
-    a, b = map(int, found.groups()) if found else (0, 0)
-    if not a + b:
-        raise CoterieError(f"mixture={ratio!r} is none: write shares such as '10:90', or 'linear', or 'random'.")
-    return np.where(np.arange(clients) % 2, b, a) / (a + b)
-
-
 def draw(theta: np.ndarray, shares: np.ndarray, sizes: np.ndarray, noise: float, random: np.random.Generator) -> Ragged:
     """Rows for every client; its shares of the θ are met to within one row, in random order."""
-    client = np.repeat(np.arange(len(sizes)), sizes)
-    place = np.arange(len(client)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    level = (place + 0.5) / sizes[client]
-    source = (level[:, None] >= np.cumsum(shares, axis=1)[client, :-1]).sum(axis=1)
-    source = source[np.lexsort((random.random(len(client)), client))]
-    x = random.standard_normal((len(client), theta.shape[1]), dtype=np.float32)
-    y = random.standard_normal(len(client), dtype=np.float32) * np.float32(noise)
+    source = in_random_order(counted(shares, sizes), random)
+    x = random.standard_normal((len(source), theta.shape[1]), dtype=np.float32)
+    y = random.standard_normal(len(source), dtype=np.float32) * np.float32(noise)
     for k, parameters in enumerate(theta):
         y[source == k] += x[source == k] @ parameters
     return Ragged(torch.from_numpy(x), torch.from_numpy(y), torch.from_numpy(sizes))

@@ -1,7 +1,8 @@
-"""Planted groups of images: each group sees a base set turned by its own angle."""
+"""Images turned by an angle: groups of clients with one angle each, or clients that mix several."""
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
@@ -9,8 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from coterie.data.base import base as base_of
-from coterie.data.federation import Federation, Ragged, rng
-from coterie.data.memory import default_names
+from coterie.data.federation import Federation, rng
+from coterie.data.images import View, check_clients, cut, in_groups, of_images
+from coterie.data.shares import counted, mix
 from coterie.data.spec import maker
 from coterie.errors import CoterieError
 
@@ -24,57 +26,69 @@ def rotated(
     seed: int = 0,
     unseen: int = 0,
     test_samples: int | None = None,
+    noise: float = 0,
 ) -> Federation:
     """Images of a base set, turned by another angle in each group of clients.
 
     As in IFCA's released code, each group shuffles all images and cuts them into disjoint slices, one per client:
     `samples` training rows from the base's training part, `test_samples` from its test part (default: as many as
     fit). Client i of all `clients`, the last `unseen` included, is in group i mod len(angles). Angles are in degrees,
-    counter-clockwise; multiples of 90 move pixels exactly, others interpolate.
+    counter-clockwise; multiples of 90 move pixels exactly, others interpolate. `noise` makes the groups fuzzy: that
+    share of each client's training rows is turned by the other groups' angles, by each as often; test rows are not.
     """
-    groups = len(angles)
-    if not groups or len({angle % 360 for angle in angles}) < groups:
-        raise CoterieError(f"angles={angles}: give one angle per group, no two alike.")
-    if clients < groups:
-        raise CoterieError(f"clients={clients} cannot fill {groups} groups: ask for at least {groups}.")
+    views = views_of(angles, least=1)
+    return in_groups("rotated", base_of(base), views, clients, samples, test_samples, seed, noise, unseen=unseen)
+
+
+@maker
+def mixture(
+    base: str = "digits",
+    clients: int = 40,
+    samples: int | None = None,
+    angles: tuple[float, ...] = (0, 90),
+    mixture: str = "10:90",
+    seed: int = 0,
+    unseen: int = 0,
+    test_samples: int | None = None,
+) -> Federation:
+    """Images of a base set, turned by several angles in each client, in shares of its own.
+
+    A source is the base set turned by one of the `angles`. With two, "10:90" (or any a:b) alternates between clients
+    of the shares a, b and b, a, and "linear" lets the first share run from 0 to 1 over the clients; "random" cuts
+    [0, 1] at uniform points and takes any number of angles. `truth`, float [clients, sources], holds the shares of
+    the training rows as they came out, to within one row of those asked for.
+
+    All images are shuffled once and cut into disjoint slices, one per client, so that an image is with one client and
+    under one angle: `samples` training rows from the base's training part, `test_samples` from its test part, in the
+    same shares (default: as many as fit). `unseen` of the clients are drawn at random and moved to the end. To measure
+    models on each source alone, take `holdouts`.
+    """
+    views = views_of(angles, least=2)
+    check_clients(clients)
+    shares = mix(mixture, clients, len(angles), "angles", rng(seed, "mixture", "mix"))
     images = base_of(base)
-    share = math.ceil(clients / groups)
-    train_size = rows_each("samples", samples, len(images.y_train), share, least=1)
-    test_size = rows_each("test_samples", test_samples, len(images.y_test), share, least=0)
-    return Federation(
-        default_names(clients),
-        cut(images.x_train, images.y_train, clients, train_size, angles, seed, "train"),
-        cut(images.x_test, images.y_test, clients, test_size, angles, seed, "test"),
-        "classification",
-        images.classes,
-        truth=torch.arange(clients) % groups,
-        unseen=unseen,
-        labels=images.labels,
-    )
+    train = cut("mixture", images, "train", samples, views, shares, 1, seed)
+    test = cut("mixture", images, "test", test_samples, views, shares, 1, seed)
+    sizes = train.sizes.numpy()
+    truth = torch.from_numpy(counted(shares, sizes) / sizes[:, None]).float()
+    return of_images(images, train, test, truth=truth).with_unseen(unseen, seed)
 
 
-def rows_each(option: str, wanted: int | None, rows: int, clients: int, least: int) -> int:
-    """How many of a group's rows each of its clients gets: as wanted, or as many as fit."""
-    most = rows // clients
-    wanted = max(most, 1) if wanted is None else wanted
-    if not least <= wanted <= most:
-        raise CoterieError(
-            f"{option}={wanted} is out of reach: {clients} clients per group share {rows} images, so it can be at most "
-            f"{most} and must be at least {least}: ask for other {option} or fewer clients."
-        )
-    return wanted
+def holdouts(base: str = "digits", angles: tuple[float, ...] = (0, 90)) -> dict[float, tuple[Tensor, Tensor]]:
+    """By angle, in the order of truth's columns in `mixture`: the base's whole test part so turned, (x, y)."""
+    images = base_of(base)
+    return {angle: view(images.x_test, images.y_test) for angle, view in zip(angles, views_of(angles, least=1))}
 
 
-def cut(x: Tensor, y: Tensor, clients: int, size: int, angles: tuple[float, ...], seed: int, part: str) -> Ragged:
-    """`size` rows for each client: per group a fresh shuffle of all rows, turned, in disjoint slices."""
-    groups = len(angles)
-    all_x, all_y = x.new_empty(clients, size, *x.shape[1:]), y.new_empty(clients, size)
-    for group, angle in enumerate(angles):
-        members = len(range(group, clients, groups))
-        rows = torch.from_numpy(rng(seed, "rotated", part, group).permutation(len(y))[: members * size])
-        all_x[group::groups] = rotate(x[rows], angle).reshape(members, size, *x.shape[1:])
-        all_y[group::groups] = y[rows].view(members, size)
-    return Ragged(all_x.flatten(0, 1), all_y.flatten(), torch.full((clients,), size))
+def views_of(angles: tuple[float, ...], least: int) -> list[View]:
+    """Turning by each angle."""
+    if len({angle % 360 for angle in angles}) < max(len(angles), least):
+        raise CoterieError(f"angles={angles}: give at least {least}, no two alike.")
+    return [functools.partial(turned, angle=angle) for angle in angles]
+
+
+def turned(x: Tensor, y: Tensor, angle: float) -> tuple[Tensor, Tensor]:
+    return rotate(x, angle), y
 
 
 def rotate(x: Tensor, angle: float) -> Tensor:

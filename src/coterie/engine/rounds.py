@@ -31,7 +31,7 @@ from coterie.engine.options import Options
 from coterie.engine.vectorised import Plan, Vectorised, plan
 from coterie.engine.wire import Wire
 from coterie.errors import CoterieError
-from coterie.metrics import Row, group_row, hard, per_client, summary
+from coterie.metrics import Row, concerns, group_row, hard, per_client, summary
 from coterie.params import nbytes
 from coterie.task import Task
 
@@ -189,7 +189,13 @@ class Run:
                     on_round(row)
                 if asked_to_stop.is_set() and self.folder is not None and self.round < self.options.rounds:
                     raise Interrupted
+            for concern in self.concerns():
+                log.warning("%s: %s", self.method.name, concern)
         return self
+
+    def concerns(self) -> list[str]:
+        """What is odd about the groups so far, a sentence each."""
+        return concerns(self.history, self.method.centres(self.state), self.method.groups(self.state))
 
     def save(self, always: bool = False) -> None:
         """At most 5 % of the time goes into checkpoints."""

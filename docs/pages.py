@@ -1,0 +1,211 @@
+"""Fills the made parts of the documents from the code: python docs/pages.py [--check]
+
+A made part stands between `<!-- made: NAME -->` and `<!-- end -->`; all else is written by hand. With --check nothing
+is written. The exit status is 1 if a page lacks something or, with --check, is out of date.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import MISSING, fields
+from pathlib import Path
+
+import coterie as ct
+from coterie.cli.flags import Flag, flags_of
+from coterie.cli.table import human
+from coterie.contract import Algorithm, Local
+from coterie.registry import methods
+
+Method = type[Algorithm]
+DOCS = Path(__file__).parent
+RESULTS = DOCS / "results" / "choosing.json"
+HEADINGS = (
+    "Idea",
+    "Equations",
+    "Symbols",
+    "Where it differs from the paper",
+    "Settings",
+    "When to use it, and when not",
+    "What it costs",
+    "Example",
+    "Results",
+)
+PART = re.compile(r"<!-- made: (.+?) -->\n(.*?)<!-- end -->", re.DOTALL)
+CLIENTS, CLUSTERS, SIZE = 8, 4, 650  # of the run whose bytes are counted; softmax regression on digits: 64·10 + 10
+
+
+# ---------------------------------------------------------------------------------------------- the parts
+def about(cls: Method) -> str:
+    folder, stem = cls.__module__.split(".")[1:]
+    code, tests = f"../../src/coterie/{folder}/{stem}.py", f"../../tests/{folder}/test_{stem}.py"
+    where = f"`{cls.name}` on the command line, `ct.{cls.__name__}` in Python ([code]({code}), [tests]({tests}))."
+    return "\n\n".join([line_of(cls), wrapped(docstring(cls).split("\n\n")[0]), wrapped(where)])
+
+
+def symbols(cls: Method) -> str:
+    """The first indented block of the docstring."""
+    block = re.search(r"^    .+(\n    .+)*", docstring(cls), re.MULTILINE)
+    assert block is not None, f"the docstring of {cls.__module__} has no table of symbols"
+    head, *rows = [re.split(" {2,}", line[4:].rstrip()) for line in block[0].splitlines()]
+    return table(head, rows)
+
+
+def differences(cls: Method) -> str:
+    """What follows "Ours, not the paper's:", a line each: its bullets, or else its sentences."""
+    ours = docstring(cls).partition("Ours, not the paper's:")[2].split("\n\n")[0].strip()
+    if not ours:
+        return "There is no paper to differ from."
+    items = ours[2:].split("\n* ") if ours.startswith("* ") else re.split(r"(?<=\.)\s+", ours)
+    first = items[0].split()[0]
+    items[0] = items[0][0].upper() + items[0][1:] if first.isascii() and first.isalpha() else items[0]
+    return "\n".join(wrapped(f"* {item}", "  ") for item in items)
+
+
+def settings(cls: Method) -> str:
+    """The method's own first, then those that all local trainers share."""
+    common = {f.name for f in fields(Local)}
+    flags = sorted(flags_of(cls, ""), key=lambda flag: flag.key in common)
+    return table(["name", "default", "meaning", "limits"], [[f"`{f.key}`", *default_and_limits(f)] for f in flags])
+
+
+def default_and_limits(flag: Flag) -> tuple[str, str, str]:
+    value, limits = flag.default, flag.limits
+    number = f"{value:g}" if isinstance(value, float) else str(value)
+    default = "required" if value is MISSING else "none" if value in (None, ()) else number
+    signs = {"above": ">", "least": "≥", "below": "<", "most": "≤"}
+    notes = [f"{sign} {limits[word]}" for word, sign in signs.items() if word in limits]
+    notes += [" or ".join(("a number", *limits["words"]))] if "words" in limits else []
+    notes += [" or ".join(limits["choices"])] if "choices" in limits else []
+    return default, flag.help, ", ".join(notes)
+
+
+@functools.cache
+def measured(cls: Method) -> str:
+    """Two rounds of a small run in float64, so that every number that is sent has 8 bytes."""
+    fed = ct.data.rotated("digits", clients=CLIENTS, samples=20, test_samples=0)
+    needed = {f.name: CLUSTERS for f in fields(cls) if f.default is MISSING}  # type: ignore[arg-type]
+    rounds = ct.run(cls(**needed), fed, "softmax", rounds=2, dtype="float64").history
+    rows = [
+        ["start" if r["round"] == 0 else f"round {r['round']}", sent(r["bytes_down"]), sent(r["bytes_up"])]
+        for r in rounds
+    ]
+    k = f"`clusters` = {CLUSTERS}, " if needed else ""
+    intro = f"Counted, per client, in a run of {CLIENTS} clients ({k}a model of {SIZE} numbers, everyone takes part):"
+    return f"{intro}\n\n{table(['', 'down', 'up'], rows)}"
+
+
+def sent(total: int) -> str:
+    """All clients' bytes as models and numbers of one client."""
+    models, numbers = divmod(total / CLIENTS / 8, SIZE)
+    found = [f"{n:g} {word}{'' if n == 1 else 's'}" for n, word in ((models, "model"), (numbers, "number")) if n]
+    return " + ".join(found) or "nothing"
+
+
+def results(cls: Method) -> str:
+    recorded = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    rows = [
+        [
+            r["situation"], f"{r['lr']:g}", str(r["seeds"]), f"{r['accuracy']:.3f} ± {r['std'] or 0:.3f}",
+            "–" if r["ari"] is None else f"{r['ari']:.2f}", human(r["bytes"]), f"`{r['command']}`",
+        ]
+        for r in recorded if r["method"] == cls.name
+    ]  # fmt: skip
+    head = ["situation", "lr", "seeds", "accuracy", "ARI", "traffic", "command"]
+    return table(head, rows) if rows else "No run recorded yet."
+
+
+def index(known: Iterable[Method]) -> str:
+    return table(["method", "", "paper"], [[f"[{c.name}](methods/{c.name}.md)", line_of(c), c.paper] for c in known])
+
+
+PARTS: dict[str, tuple[str, Callable[..., str]]] = {  # by name: the heading it stands under, and its maker
+    "about": ("", about),
+    "symbols": ("Symbols", symbols),
+    "differences": ("Where it differs from the paper", differences),
+    "settings": ("Settings", settings),
+    "bytes": ("What it costs", measured),
+    "results": ("Results", results),
+}
+
+
+# ---------------------------------------------------------------------------------------------- text
+def docstring(cls: Method) -> str:
+    return sys.modules[cls.__module__].__doc__ or ""
+
+
+def line_of(cls: Method) -> str:
+    return (cls.__doc__ or "").splitlines()[0]
+
+
+def wrapped(text: str, indent: str = "") -> str:
+    how = {"break_long_words": False, "break_on_hyphens": False}
+    return textwrap.fill(" ".join(text.split()), 120, subsequent_indent=indent, **how)  # type: ignore[arg-type]
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    full = [[cell.replace("|", "\\|") for cell in row] + [""] * (len(head) - len(row)) for row in rows]
+    return "\n".join(f"| {' | '.join(row)} |" for row in ([*head], ["---"] * len(head), *full))
+
+
+def sections(text: str) -> dict[str, str]:
+    """What stands under each second-level heading, in order; under "" what comes before the first."""
+    first, *rest = re.split(r"^## ", text, flags=re.MULTILINE)
+    return {"": first} | {part.partition("\n")[0]: part.partition("\n")[2] for part in rest}
+
+
+# ---------------------------------------------------------------------------------------------- pages
+def problems(docs: Path = DOCS, write: bool = False) -> list[str]:
+    """What is wrong with the pages, a sentence each; with `write`, made parts are filled in first."""
+    known = dict(sorted(methods().items()))
+    found = refreshed(docs / "README.md", {"methods": index(known.values())}, write)
+    for name, cls in known.items():
+        page = docs / "methods" / f"{name}.md"
+        found += refreshed(page, {part: make(cls) for part, (_, make) in PARTS.items()}, write)
+        found += misshapen(page) if page.exists() else []
+    strangers = {path.stem for path in (docs / "methods").glob("*.md")} - known.keys()
+    return found + [f"methods/{name}.md: no method has this name; rename or remove it." for name in sorted(strangers)]
+
+
+def refreshed(page: Path, made: dict[str, str], write: bool) -> list[str]:
+    if not page.exists():
+        return [f"{page.name}: there is no such page; write {page}."]
+    text = page.read_text()
+    new = PART.sub(lambda m: f"<!-- made: {m[1]} -->\n\n{made.get(m[1], m[2].strip())}\n\n<!-- end -->", text)
+    if write and new != text:
+        page.write_text(new)
+    there, now = dict(PART.findall(text)), dict(PART.findall(new))
+    lost = [f"{page.name}, {name}: the part is missing; put in its two markers." for name in made if name not in there]
+    odd = [f"{page.name}, {name}: nothing makes this part; remove it." for name in there if name not in made]
+    old = [name for name in there if there[name] != now[name] and not write]
+    return lost + odd + [f"{page.name}, {name}: out of date; run python docs/pages.py." for name in old]
+
+
+def misshapen(page: Path) -> list[str]:
+    """Headings that are missing, moved or empty, and parts that stand under another heading."""
+    body = sections(page.read_text())
+    wanted = [f"{page.name}, {heading}: the heading is missing." for heading in HEADINGS if heading not in body]
+    if not wanted and tuple(body)[1:] != HEADINGS:
+        wanted = [f"{page.name}: the headings must be, in this order: {'; '.join(HEADINGS)}."]
+    text = {heading: re.sub(r"<!--.*?-->", "", under).strip() for heading, under in body.items()}
+    empty = [f"{page.name}, {heading}: there is nothing under this heading." for heading in text if not text[heading]]
+    place = {name: heading for heading, under in body.items() for name, _ in PART.findall(under)}
+    moved = [name for name, (heading, _) in PARTS.items() if place.get(name, heading) != heading]
+    return wanted + empty + [f"{page.name}, {name}: the part belongs under {PARTS[name][0]!r}." for name in moved]
+
+
+def main(argv: list[str], docs: Path = DOCS) -> int:
+    if argv not in ([], ["--check"]):
+        print(f"{' '.join(argv)} is not known: leave it, or use --check.", file=sys.stderr)
+        return 2
+    found = problems(docs, write=not argv)
+    print("\n".join(found) or "every page is complete and up to date")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,45 @@
+"""Clients that mix several sources: the shares, and the rows that meet them."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from coterie.errors import CoterieError
+
+
+def mix(mixture: str, clients: int, sources: int, what: str, random: np.random.Generator) -> np.ndarray:
+    """The share of each source in each client's rows: [clients, sources], rows sum to 1; `what` the sources are."""
+    if mixture == "random":
+        cuts = np.sort(random.random((clients, sources - 1)), axis=1)
+        return np.diff(cuts, axis=1, prepend=0, append=1)
+    first = (np.arange(clients) + 0.5) / clients if mixture == "linear" else alternating(mixture, clients)
+    if sources != 2:
+        raise CoterieError(f"mixture={mixture!r} is for 2 {what}, not {sources}: use mixture='random'.")
+    return np.stack([first, 1 - first], axis=1)
+
+
+def alternating(ratio: str, clients: int) -> np.ndarray:
+    """The first share for a ratio "a:b": a / (a + b), b / (a + b), a / (a + b), …"""
+    found = re.fullmatch(r"(\d+):(\d+)", ratio)
+    a, b = map(int, found.groups()) if found else (0, 0)
+    if not a + b:
+        raise CoterieError(f"mixture={ratio!r} is none: write shares such as '10:90', or 'linear', or 'random'.")
+    return np.where(np.arange(clients) % 2, b, a) / (a + b)
+
+
+def counted(shares: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """How many of a client's rows each source gives, int64 [clients, sources]: its shares to within one row."""
+    ends = np.cumsum(shares, axis=1) * sizes[:, None]
+    ends = np.ceil(ends - 0.5 - 1e-9)  # nearest whole number, the lower one of two
+    ends[:, -1] = sizes
+    return np.diff(ends, axis=1, prepend=0).astype(np.int64)
+
+
+def in_random_order(counts: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """The source of each row, int64 [rows], one client after another."""
+    clients, sources = counts.shape
+    client = np.repeat(np.arange(clients), counts.sum(axis=1))
+    source = np.repeat(np.tile(np.arange(sources), clients), counts.ravel())
+    return source[np.lexsort((random.random(len(client)), client))]

@@ -1,0 +1,98 @@
+"""How many clusters there are."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from coterie.clustering import RULES, Bound, choose_clusters, few_rows
+from coterie.clustering.choose import leading
+from coterie.errors import CoterieError
+
+
+def rng(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def blobs(k: int, seed: int, apart: float = 8.0, sizes: tuple[int, ...] = (), d: int = 30) -> Tensor:
+    """Groups of 10 points, or of these sizes, with spread 1 in each of d directions about corners `apart`·√2 away."""
+    sizes = sizes or (10,) * k
+    centres = apart * torch.eye(d)[:k]
+    return torch.cat([c + torch.randn(n, d, generator=rng(seed)) for c, n in zip(centres, sizes)])
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("k", [2, 6])
+def test_clear_groups_are_counted(rule: str, k: int) -> None:
+    """The bound weighs the cost against K alone, so its groups must be tighter."""
+    apart = 30.0 if rule == "bound" else 10.0
+    assert [choose_clusters(blobs(k, seed, apart), rng(seed), rule).clusters for seed in range(3)] == [k] * 3
+
+
+@pytest.mark.parametrize("rule", ["gap", "stability"])
+def test_shapeless_points_are_one_cluster(rule: str) -> None:
+    found = [choose_clusters(torch.randn(40, 30, generator=rng(s)), rng(s), rule).clusters for s in range(3)]
+    assert found == [1] * 3
+
+
+def test_unequal_groups() -> None:
+    assert [choose_clusters(blobs(3, s, 10.0, (24, 10, 6)), rng(s), "gap").clusters for s in range(3)] == [3] * 3
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_few_and_equal_points_are_one_cluster(rule: str) -> None:
+    assert choose_clusters(torch.zeros(0, 3), rng(), rule).clusters == 1
+    assert choose_clusters(torch.randn(3, 3, generator=rng()), rng(), rule).clusters == 1
+    assert choose_clusters(torch.ones(12, 3), rng(), rule).clusters == 1
+
+
+def test_the_bound_by_hand() -> None:
+    """0, 0, 10, 10 with rows 1, 1, 1, 5: all are 5 from the mean, cost(1) = 25, cost(2) = 0; d = 2, m = 8.
+
+    auto: (√1 − 1)/(√4 − 1) + 1 = 1 and √2 − 1. μ = 2: √(2/8·log 4e) + 50 and √(4/8·log 4e).
+    """
+    points, rows = torch.tensor([[0.0], [0.0], [10.0], [10.0]]), torch.tensor([1.0, 1.0, 1.0, 5.0])
+    auto = choose_clusters(points, rng(), "bound", Bound(rows, 2))
+    assert auto.clusters == 2 and auto.curve == pytest.approx([1.0, math.sqrt(2) - 1])
+    log = math.log(4 * math.e)
+    given = choose_clusters(points, rng(), "bound", Bound(rows, 2, mu=2.0))
+    assert given.curve == pytest.approx([math.sqrt(log / 4) + 50, math.sqrt(log / 2)])
+    dear = choose_clusters(points, rng(), "bound", Bound(rows, 2, mu=1e-4))
+    assert dear.clusters == 1
+
+
+def test_the_cost_of_the_bound_is_by_rows_and_its_centres_are_not() -> None:
+    """0, 0, 0 and 4 with 1, 1, 1 and 5 rows: the centre is 1, the mean over clients, and the cost (3·1 + 5·9)/8."""
+    points, rows = torch.tensor([[0.0], [0.0], [0.0], [4.0]]), torch.tensor([1.0, 1.0, 1.0, 5.0])
+    curve = choose_clusters(points, rng(), "bound", Bound(rows, 1, mu=1.0)).curve
+    assert curve[0] == pytest.approx(math.sqrt(math.log(8 * math.e) / 8) + 6.0)
+
+
+def test_rows_must_outnumber_parameters() -> None:
+    assert few_rows(10, 27, 1.0) == pytest.approx(math.log(10 * math.e / 27))
+    with pytest.raises(CoterieError, match="10 rows and 28 parameters"):
+        few_rows(10, 28, 1.0)
+
+
+def test_the_silhouette_in_numpy() -> None:
+    x = leading(blobs(2, 0).double())
+    curve = choose_clusters(blobs(2, 0), rng(), "silhouette").curve
+    label = np.repeat([0, 1], 10)
+    far = np.linalg.norm(x.numpy()[:, None] - x.numpy()[None], axis=-1)
+    own = np.array([far[i, (label == label[i]) & (np.arange(20) != i)].mean() for i in range(20)])
+    other = np.array([far[i, label != label[i]].mean() for i in range(20)])
+    assert curve[1] == pytest.approx(((other - own) / np.maximum(own, other)).mean())
+
+
+def test_leading_components_keep_distances_of_points_in_few_directions() -> None:
+    x = torch.randn(15, 4, generator=rng()).double() @ torch.randn(4, 200, generator=rng(1)).double()
+    assert torch.allclose(torch.cdist(leading(x), leading(x)), torch.cdist(x, x), atol=1e-8)
+
+
+def test_the_same_seed_gives_the_same_curve() -> None:
+    one, two = (choose_clusters(blobs(3, 0), rng(5), "gap") for _ in range(2))
+    assert one == two
