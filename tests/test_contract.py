@@ -28,7 +28,7 @@ every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.k
 
 def whole_rounds(method) -> dict:
     """A method without a server has no partial participation."""
-    return {"participation": 1.0} if getattr(method, "needs_everyone", False) else {}
+    return {"participation": 1.0} if method.needs_everyone else {}
 
 
 def go(method, fed, rounds=ROUNDS, cut=None, **options) -> Run:

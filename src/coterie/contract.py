@@ -241,6 +241,7 @@ class Algorithm:
 
     name: ClassVar[str]  # as typed on the command line
     paper: ClassVar[str]  # who proposed it, for `coterie list`
+    needs_everyone: ClassVar[bool] = False  # every client takes part in every round
 
     def check(self, task: Task, sizes: Tensor) -> None:
         """Refuse settings that make no sense for clients of these sizes, int64 [N], in one sentence each."""

@@ -72,6 +72,12 @@ def test_many_points_are_sampled_and_the_rest_join_the_nearest() -> None:
     assert found.cost < 0.2 * whole.cost  # it is the cost of the 40 that were clustered
 
 
+def test_so_many_different_points_are_sampled() -> None:
+    """Each point has a coordinate of its own, so that the mean shows which were drawn."""
+    centre = kmeans(torch.eye(50), 1, rng(), most=20).centres[0]
+    assert sorted(centre.tolist()) == pytest.approx([0.0] * 30 + [1 / 20] * 20)
+
+
 def test_fewer_points_than_clusters() -> None:
     found = kmeans(tensor([[0.0], [5.0]]), 4, rng())
     assert sorted(found.labels.tolist()) == [0, 1]

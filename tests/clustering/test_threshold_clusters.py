@@ -62,9 +62,9 @@ def test_one_cluster_is_the_mean() -> None:
 def test_a_point_in_one_ball_belongs_to_it_and_else_to_the_nearest() -> None:
     """Centres 0 (from −1, 1) and 10 (from 9, 11); radii by hand: 4 is in the far ball alone, 5.5 and 4.5 in none."""
     x = tensor([[-1.0], [1.0], [9.0], [11.0], [4.0]]).double()
-    share = tensor([[0.5, 0.5, 0, 0, 0], [0, 0, 0.5, 0.5, 0]]).double()
+    near_first = tensor([[0.5, 0.5, 0, 0, 0], [0, 0, 0.5, 0.5, 0]]).double()
 
-    def labels(*radius: float) -> list[int]:
+    def labels(*radius: float, share: Tensor = near_first) -> list[int]:
         found = module._settled
         old, module._radius = module._radius, lambda *_: tensor(radius).double()
         try:
@@ -75,6 +75,7 @@ def test_a_point_in_one_ball_belongs_to_it_and_else_to_the_nearest() -> None:
     assert labels(2.0, 2.0)[4] == 0  # in none: nearest
     assert labels(2.0, 6.5)[4] == 1  # v_2 = 10 − 6/5 = 8.8 after the move: in its ball alone, though 0 is nearer
     assert labels(6.5, 6.5)[4] == 0  # in both
+    assert labels(6.5, 6.5, share=near_first.flip(0))[4] == 1  # in both, and not the first of them
 
 
 # ---------------------------------------------------------------------------------------------- in NumPy

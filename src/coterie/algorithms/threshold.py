@@ -167,8 +167,6 @@ class PDLTC(ThresholdMomenta):
         return model, model
 
     def round(self, start: Params, ask: Ask) -> Params:
-        if len(ask.participants) < len(ask.everyone):
-            raise CoterieError("pdl-tc has no server, so everyone takes part in every round: leave participation at 1.")
         got = ask(self.gather, reduce="stack", stream="train")
         if len(got.ids):
             m = flatten(got.values["momentum"])

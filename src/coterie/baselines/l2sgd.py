@@ -79,7 +79,7 @@ class L2SGD(Local, Algorithm):
         size, how = self.batch, replace(self, lr=self.lr / (n * (1 - self.p)))
         batches = Repeat(data.all, steps) if size is None else (data.sample(size, done + t) for t in range(steps))
         new = sgd(task, new, batches, how)  # x − η/(N(1 − p)) ∇f(x)
-        return Upload({"moved": minus(new, x)}, torch.ones_like(data.size)[None], {}), new
+        return Upload({"change": minus(new, x)}, torch.ones_like(data.size)[None], {}), new
 
     def round(self, state: Loopless, ask: Ask) -> Loopless:
         coins = (torch.rand(self.local_steps, generator=ask.rng("coins")) < self.p).tolist()
@@ -88,7 +88,7 @@ class L2SGD(Local, Algorithm):
         for mixings, steps in runs(coins):
             static = {"n": n, "mixings": mixings, "steps": steps}
             sums = ask(self.move, shared=(mean, torch.tensor(done)), static=static, stream="train")
-            mean = axpy(1 / n, sums.totals["moved"], mean)  # of all N, also of those who did not move
+            mean = axpy(1 / n, sums.totals["change"], mean)  # of all N, also of those who did not move
             done += steps
         return state._replace(mean=mean)
 

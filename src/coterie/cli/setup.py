@@ -92,6 +92,7 @@ def find_methods(command: str, words: list[str]) -> dict[str, type[Algorithm]]:
     if not words or (command == "run" and len(words) > 1):
         what = "one method" if command == "run" else "the methods"
         raise CoterieError(f"{command} needs {what} first, as in `coterie {command} ifca`: `coterie list` names them.")
+    words = sorted(registry.methods()) if words == ["all"] and command == "compare" else words
     found = {absolute(word): registry.find(word) for word in words}
     for word, cls in zip(words, found.values()):
         if not (is_dataclass(cls) and isinstance(getattr(cls, "name", None), str)):

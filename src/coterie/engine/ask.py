@@ -133,10 +133,13 @@ class Exchanges:
         for n, moved in fold.moved.items():
             if len(part.accepted):
                 self.medians[_label(call, n)] = float(moved[part.accepted].median())
-        for at, why in part.refused:
+        for told, (at, why) in enumerate(part.refused):
             i = int(call.ids[seats[at]])
             self.refused.append(i)
-            log.warning("round %d: refused %s in %s(): %s.", self.round, self.names[i], call.name, why)
+            if told < 5:
+                log.warning("round %d: refused %s in %s(): %s.", self.round, self.names[i], call.name, why)
+        if len(part.refused) > 5:
+            log.warning("round %d: refused %d more in %s().", self.round, len(part.refused) - 5, call.name)
         most = 2 * len(seats) >= len(self.participants)
         if most and 2 * len(part.refused) > len(seats):
             raise Diverged(

@@ -102,7 +102,8 @@ class Fold:
 
     def _too_far(self, moved: dict[str, Tensor], i: int) -> str:
         n = next(n for n, limit in self.limits.items() if moved[n][i] > limit)
-        return f"its {n} moved by {float(moved[n][i]):.3g}, more than the {self.limits[n]:.3g} allowed"
+        far = f"moved by {float(moved[n][i]):.3g}" if n in self.near else f"is {float(moved[n][i]):.3g} long"
+        return f"its {n} {far}, more than the {self.limits[n]:.3g} allowed"
 
 
 def _merge(a: Part | None, b: Part) -> Part:

@@ -56,6 +56,8 @@ class Run:
     ) -> None:
         check_settings(options)
         method.check(task, fed.train.sizes[: len(fed)])
+        if method.needs_everyone and options.participation < 1:
+            raise CoterieError(f"in {method.name} everyone takes part in every round: leave participation at 1.")
         if options.stop_after is not None and fed.valid is None:
             raise CoterieError(
                 "stop_after looks at the valid part, and there is none: set valid to a share such as 0.2."
