@@ -2,7 +2,7 @@
 
     python benchmarks/choosing.py [--workers 2]     runs what is missing, then writes docs/results/choosing.json
 
-A fifth of each client's training rows is `valid`. A method runs with each of its three step sizes on seed 0; the one
+A fifth of each client's training rows is `valid`. A method runs with each of its four step sizes on seed 0; the one
 of the best accuracy on `valid` runs on two more seeds, and what is recorded is the accuracy on the test rows over the
 three. Nothing but the step size is searched. Finished runs are kept in benchmarks/choosing.jsonl, so that a stop loses
 nothing.
@@ -30,10 +30,10 @@ SITUATIONS = {  # by name: the data, and the number of groups that methods are t
     "mixtures": ("mixture:digits?clients=40&samples=30&angles=0,180&mixture=30:70", 2),
     "two classes each": ("pathological:digits?clients=40&samples=30", 5),
 }
-STEPS = (0.05, 0.15, 0.45)
+STEPS = (0.05, 0.15, 0.45, 1.35)
 SCALES = {  # methods whose step size is of another scale
     "fedsoft": 1 / 50,  # Adam
-    "pfedme": 2 / 15, "cgpfl": 2 / 12, "cgpfl-heur": 2 / 12,  # ηλ, the way of w to θ: 0.1, 0.3 and 0.9
+    "pfedme": 2 / 15, "cgpfl": 2 / 12, "cgpfl-heur": 2 / 12,  # ηλ, the way of w to θ: 0.1, 0.3 and 0.9; 2.7 is refused
     "l2sgd": 30,  # η/(N(1 − p))
     "pdl-tc": 5,  # one step a round
     "fedem": 3,  # a row's loss is shared out among the centres

@@ -119,6 +119,25 @@ def results(cls: Method) -> str:
     return table(head, rows) if rows else "No run recorded yet."
 
 
+def evidence() -> str:
+    """Accuracy of every method in every situation; the best, and those within its deviation over seeds, in bold."""
+    recorded = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    situations = list(dict.fromkeys(r["situation"] for r in recorded))
+    cells = {(r["method"], r["situation"]): r for r in recorded}
+    top = {s: max((r for r in recorded if r["situation"] == s), key=lambda r: r["accuracy"]) for s in situations}
+
+    def cell(method: str, situation: str) -> str:
+        r, best = cells.get((method, situation)), top[situation]
+        if r is None:
+            return "–"
+        text = f"{r['accuracy']:.3f} ± {r['std']:.3f}"
+        return f"**{text}**" if r["accuracy"] >= best["accuracy"] - best["std"] else text
+
+    names = sorted({r["method"] for r in recorded})
+    rows = [[f"[{m}](methods/{m}.md)", *(cell(m, s) for s in situations)] for m in names]
+    return table(["method", *situations], rows) if rows else "No run recorded yet."
+
+
 def index(known: Iterable[Method]) -> str:
     return table(["method", "", "paper"], [[f"[{c.name}](methods/{c.name}.md)", line_of(c), c.paper] for c in known])
 
@@ -163,6 +182,7 @@ def problems(docs: Path = DOCS, write: bool = False) -> list[str]:
     """What is wrong with the pages, a sentence each; with `write`, made parts are filled in first."""
     known = dict(sorted(methods().items()))
     found = refreshed(docs / "README.md", {"methods": index(known.values())}, write)
+    found += refreshed(docs / "choosing.md", {"evidence": evidence()}, write)
     for name, cls in known.items():
         page = docs / "methods" / f"{name}.md"
         found += refreshed(page, {part: make(cls) for part, (_, make) in PARTS.items()}, write)

@@ -41,7 +41,7 @@ def spoilt(fed: ct.data.Federation, client: int) -> ct.data.Federation:
 
 def brief(method: Algorithm) -> Algorithm:
     """The same method with few local steps: what is tested is that engines agree, not that models are good."""
-    few = {"local_steps": 3, "solve_steps": 4, "finetune": 2, "trial": 2, "outer": 2, "inner": 2}
+    few = {"local_steps": 3, "solve_steps": 4, "join_steps": 4, "finetune": 2, "trial": 2, "outer": 2, "inner": 2}
     return replace(method, **{k: v for k, v in few.items() if isinstance(getattr(method, k, None), int)})
 
 

@@ -106,7 +106,8 @@ class Ask(Protocol):
         shared: sent to all.  own: row i goes to client i (a nest of [N, ...] tensors and `Rows`).
         static: plain numbers and words.  reduce: "sum" gives `Sums`, "stack" gives `Stack`.
         stream: exchanges of a round that name the same stream see the same randomness.
-        near: by value name, the stacked centres it started from; screening then looks at how far it moved.
+        near: by value name, the stacked centres it started from; screening then looks at how far it moved from the one,
+        or the mix of them, that the upload's weight names.
         """
         ...
 

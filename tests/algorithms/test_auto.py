@@ -30,7 +30,7 @@ def test_planted_groups_are_counted_and_found(method: ct.Algorithm, groups: int)
         result = ct.run(method, planted(groups, seed), "linear", rounds=3, seed=seed, eval_every=3)
         notes = result.history[0]["notes"]
         assert notes["clusters"] == groups == count(result.centres)
-        assert notes["curve"][groups - 1] >= max(notes["curve"]) - 0.5 and len(notes["curve"]) == 12
+        assert len(notes["curve"]) == 12 and (groups == 1 or notes["curve"][groups - 1] == min(notes["curve"]))
         assert result.final["ari"] == 1.0
         assert result.final["sizes"] == [24 // groups] * groups
 
@@ -95,3 +95,25 @@ def test_a_longer_start_overrides_epochs_in_round_0_alone() -> None:
         torch.testing.assert_close(epochs.state.centres[name], centre, rtol=0, atol=0)
     finished(epochs), finished(steps)
     assert not torch.equal(epochs.state.centres["weight"], steps.state.centres["weight"])
+
+
+def test_auto_starts_with_five_times_the_local_steps() -> None:
+    starts = []
+    for steps in ({}, {"start_steps": 15}, {"start_steps": 3}):
+        method = ct.IFCA(clusters="auto", lr=0.01, local_steps=3, **steps)
+        run = ready(method, planted(2), lambda: torch.nn.Linear(8, 1), rounds=1)
+        next(run.rounds())
+        starts.append(run.state.centres["weight"][0])
+    torch.testing.assert_close(starts[0], starts[1], rtol=0, atol=0)
+    assert not torch.allclose(starts[0], starts[2])
+
+
+def test_one_shot_counts_the_directions_of_the_moves_from_the_start() -> None:
+    """Start (100, 0), x = e1 and e2: client i goes by about (0, ±½·i). Two directions, and no two groups of places."""
+    rng = np.random.default_rng(0)
+    goals = [(100 + 0.05 * y * rng.normal(), y) for y in (1, 2, 3, 4, 5, 6, 8, 10, -1, -2, -3, -4, -5, -6, -8, -10)]
+    fed = ct.data.from_memory([(np.eye(2), np.array(goal)) for goal in goals], test_share=0.0)
+    net = torch.nn.Linear(2, 1, bias=False)
+    net.weight.data = torch.tensor([[100.0, 0.0]])
+    run = ready(ct.OneShot(clusters="auto", lr=0.5, solve_steps=1), fed, net, rounds=1)
+    assert next(run.rounds())["notes"]["clusters"] == 2

@@ -14,6 +14,7 @@ from torch import nn
 import coterie as ct
 from coterie import randomness
 from coterie.cli.setup import setup
+from coterie.clustering.kmeans import Clusters
 from coterie.contract import Data
 from coterie.engine.rounds import Run
 from coterie.task import Batch
@@ -271,6 +272,49 @@ def test_labels_keep_their_meaning() -> None:
     run = finished(settled([1, 0, 1, 0], [2.0, -2.0]))
     assert run.state.group.tolist() == [1, 0, 1, 0]
     assert run.state.centres["weight"].flatten().tolist() == [3.0, -3.5]
+
+
+class Asked:
+    """What `partition` needs of an exchange."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def rng(self, tag: str) -> torch.Generator:
+        return torch.Generator().manual_seed(self.seed)
+
+    def note(self, name: str, value: Any) -> None: ...
+
+
+def partition(centres: Any, uploads: Any, group: list[int], seed: int = 0) -> list[int]:
+    stacked = [{"weight": torch.as_tensor(v, dtype=torch.float64)} for v in (centres, uploads)]
+    return ct.CGPFL(clusters=len(centres)).partition(*stacked, torch.tensor(group), Asked(seed)).tolist()
+
+
+def test_clusters_drawn_anew_take_the_labels_of_the_nearest_centres() -> None:
+    """Nobody has label 1 yet and two uploads are enough, so that k-means++ is drawn anew: its order is any."""
+    for seed in range(6):
+        assert partition([[0.0], [10.0]], [[9.0], [1.0]], [0, -1], seed) == [1, 0]
+
+
+def test_of_equal_centres_the_lowest_goes_to_the_first_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    uploads = torch.tensor([[5.0], [-1.0], [1.0]], dtype=torch.float64)
+    for order in permutations(range(3)):
+        found = Clusters(torch.tensor(order), uploads[torch.tensor(order).argsort()], 0.0, 1)
+        monkeypatch.setattr("coterie.algorithms.cgpfl.kmeans", lambda *_, found=found, **__: found)
+        label = partition([[5.0], [0.0], [0.0]], uploads, [0, -1, -1])
+        assert label[0] == 0
+        assert (label[1] < label[2]) == (order[1] < order[2])
+
+
+def test_equal_centres_stay_equal_in_many_dimensions() -> None:
+    """Which of three equal centres two uploads join must not hang on rounding: turned into 40 dimensions, the same."""
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        centres, uploads = np.repeat(rng.normal(size=(1, 4)), 3, 0), rng.normal(size=(2, 4))
+        turn = np.linalg.qr(rng.normal(size=(40, 4)))[0].T
+        want = partition(centres, uploads, [0, 0])
+        assert partition(centres @ turn, uploads @ turn, [0, 0]) == want
 
 
 def test_an_absent_group_keeps_its_centre_and_does_not_split_another() -> None:

@@ -466,7 +466,7 @@ def test_each_client_is_measured_with_its_own_model() -> None:
 def test_a_newcomer_solves_its_problem_from_the_shared_start(how: dict) -> None:
     """On its training rows alone, with its own importance weights."""
     fed = measured(unseen=1)
-    method = ct.FedSoft(clusters=2, lr=0.05, pull=0.7, solve_steps=9, **how)
+    method = ct.FedSoft(clusters=2, lr=0.05, pull=0.7, join_steps=9, **how)
     run = finished(ready(method, fed, LINEAR, rounds=2))
     p, centres, start = Problem(fed, LINEAR, squared), centres_of(run), arrays(run.task.init(0))
     u = weights(p, centres, 1e-4)[3]

@@ -29,11 +29,11 @@ def blobs(k: int, seed: int, apart: float = 8.0, sizes: tuple[int, ...] = (), d:
 @pytest.mark.parametrize("k", [2, 6])
 def test_clear_groups_are_counted(rule: str, k: int) -> None:
     """The bound weighs the cost against K alone, so its groups must be tighter."""
-    apart = 30.0 if rule == "bound" else 10.0
+    apart = 30.0 if rule in ("bound", "careful") else 10.0
     assert [choose_clusters(blobs(k, seed, apart), rng(seed), rule).clusters for seed in range(3)] == [k] * 3
 
 
-@pytest.mark.parametrize("rule", ["gap", "stability"])
+@pytest.mark.parametrize("rule", ["gap", "stability", "careful"])
 def test_shapeless_points_are_one_cluster(rule: str) -> None:
     found = [choose_clusters(torch.randn(40, 30, generator=rng(s)), rng(s), rule).clusters for s in range(3)]
     assert found == [1] * 3

@@ -57,26 +57,26 @@ class CFLMGD(IFCA):
 
     # ------------------------------------------------------------------------------ one client
     @client
-    def roll(self, task: Task, shared: Any, own: Any, private: Any, data: Data, t: int) -> tuple[Upload, Any]:
+    def roll(self, task: Task, shared: Any, own: Any, private: Any, data: Data, pair: int) -> tuple[Upload, Any]:
         centres, momentum = shared
-        rows = data.part(2 * t, 2 * self.resample) if self.resample else data.all
-        j, losses = self.identity(task, centres, rows)  # ĵ = argmin_j F_i(θ_j)
+        rows = data.part(2 * pair, 2 * self.resample) if self.resample else data.all
+        j, losses = self.estimate(task, centres, rows)  # ĵ = argmin_j F_i(θ_j)
         report = {"cluster": j, "losses": losses.nan_to_num(torch.inf, torch.inf)}
         s = one_hot(j, count(centres), task.dtype)
-        return self.answer(task, pick(centres, j), pick(momentum, j), s, data, t, report), private
+        return self.answer(task, pick(centres, j), pick(momentum, j), s, data, pair, report), private
 
     @client
-    def roll_on(self, task: Task, shared: Any, own: Any, private: Any, data: Data, t: int) -> tuple[Upload, Any]:
+    def roll_on(self, task: Task, shared: Any, own: Any, private: Any, data: Data, pair: int) -> tuple[Upload, Any]:
         """Train the one centre that was sent, with its momentum."""
         w, u, s = own
-        return self.answer(task, w, u, s, data, t, {}), private
+        return self.answer(task, w, u, s, data, pair, {}), private
 
     def answer(
-        self, task: Task, w: Params, u: Params, s: Tensor, data: Data, t: int, report: dict[str, Tensor]
+        self, task: Task, w: Params, u: Params, s: Tensor, data: Data, pair: int, report: dict[str, Tensor]
     ) -> Upload:
         s = s * data.size if self.weighted else s
         parts = 2 * self.resample
-        batches = Repeat(data.part(2 * t + 1, parts), self.local_steps) if parts else data.batches(self)
+        batches = Repeat(data.part(2 * pair + 1, parts), self.local_steps) if parts else data.batches(self)
         if self.average == "gradients":
             u = axpy(self.beta, u, gradient(task, w, next(each(batches)), self))  # u_i = β ū_ĵ + ∇f_i(θ_ĵ)
             return Upload({"momentum": u}, s, report)
@@ -95,7 +95,7 @@ class CFLMGD(IFCA):
 
     def round(self, state: Moving, ask: Ask) -> Moving:  # type: ignore[override]
         settled, others = self.settled(state, ask)
-        how: dict[str, Any] = {"static": self.turn(ask), "stream": "train"}
+        how: dict[str, Any] = {"static": self.pair_of(ask), "stream": "train"}
         if self.average == "models":
             how["near"] = {"model": state.centres}
         sums = ask(self.roll, others, shared=(state.centres, state.momentum), **how)

@@ -6,16 +6,18 @@
     θ_i         private.model    every leaf [...], the personal model, which is evaluated
     P^t         group            int64 [N], −1: never seen
     λ, R, S     lam, outer, inner
+    η           inner_lr         the step of θ_i; envelope.py's η is pFedMe's, our lr
     β·2/N       pull
     α, μ        alpha, mu
     Q^t         note "transitions", [K, K]: Q_jk = |C_j^t ∩ C_k^{t+1}| / |C_k^{t+1}|
 
 Ours, not the paper's:
-* Batch size and inner rate are not in the paper: pFedMe's are the defaults (20 and 0.1). The inner S steps use one
-  mini-batch.
+* The values of batch size and η are not in the paper: pFedMe's are the defaults (20 and 0.1). Its one learning rate,
+  0.005, is read as pFedMe's outer one; it may have meant η. The inner S steps use one mini-batch.
 * θ_i goes on from where it was, within a round and between rounds (the listing takes Θ⁰ as an input once); a client's
   first turn begins at the ω_i it is sent. `restart=True` begins every round there.
-* β is printed nowhere. β·2/N is one setting, `pull`, by default lr·λ, so that K=1 is pFedMe.
+* β's value is printed nowhere. β·2/N is one setting, `pull`, by default lr·λ, so that K=1 with restart=True is pFedMe;
+  where pull is given, lr plays no part.
 * All centres start from one common model: from different ones the first k-means would recover the arbitrary start.
 * k-means++ (best of 10 starts) in the first round, then k-means from the previous centres. A centre that nobody is
   nearest to stays, so that an absent group does not split another; with fewer uploads than K the spare centres stay.
@@ -28,7 +30,8 @@ Ours, not the paper's:
   anybody answers, N and m those who did; then fixed. The paper's cost is over θ_i, but the server holds ω_i. μ="auto"
   minimises (√K−1)/(√N−1) + cost(K)/cost(1): both terms scaled to [0, 1] over K = 1..N, where the cost is 0 (K=1 if
   cost(1) = 0). One round's mini-batch noise may pass for structure, so the whole curve is noted beside K̂.
-* Q's columns sum to 1; its rows need not, whatever equation 3 says. It counts clients that had a cluster before.
+* Q's columns sum to 1 (0 where a cluster has no former client); its rows need not, whatever equation 3 says. It counts
+  clients that had a cluster before; who is absent stays.
 * local_steps plays no part; decay acts on lr, and so on the default pull, but not on inner_lr or a pull that is given.
 """
 
@@ -78,16 +81,17 @@ class CGPFL(Envelope):
     @client
     def train(self, task: Task, shared: Any, own: Any, private: Personal, data: Data) -> tuple[Upload, Personal]:
         received, share = own
-        omega, theta = self.solve(task, received, self.first(received, private), data)
+        omega, theta = self.solve(task, received, self.theta_start(received, private), data)
         return Upload({"model": omega}, share, {"rows": data.size}), Personal(theta, {}, torch.ones_like(data.size))
 
-    def step(self) -> float:
-        return super().step() if self.pull is None else self.pull
+    def fraction(self) -> float:
+        return super().fraction() if self.pull is None else self.pull
 
     # ------------------------------------------------------------------------------ the server
     def start(self, task: Task, clients: int, seed: int) -> tuple[Clusters, Params]:
         k = self.clusters if isinstance(self.clusters, int) else 1
-        return Clusters(repeated(task.init(seed), k), torch.full((clients,), -1)), task.init(seed)
+        model = task.init(seed)
+        return Clusters(repeated(model, k), torch.full((clients,), -1)), model
 
     def round(self, state: Clusters, ask: Ask) -> Clusters:
         got = self.ask_all(state, ask)
@@ -95,8 +99,7 @@ class CGPFL(Envelope):
             return state
         centres, omega = state.centres, got.values["model"]
         if self.clusters == "auto" and bool((state.group < 0).all()):
-            points, bound = coordinates(flatten(omega)), Bound(got.report["rows"], flatten(omega).shape[1], self.mu)
-            centres = repeated(pick(centres, 0), how_many("auto", points, ask, self.auto_by, bound))
+            centres = repeated(pick(centres, 0), self.heur(flatten(omega), got.report["rows"], ask))
         labels = self.partition(centres, omega, state.group, ask)
         group = state.group.index_copy(0, got.ids, labels)
         self.note_transitions(state.group, group, count(centres), ask)
@@ -104,9 +107,11 @@ class CGPFL(Envelope):
         return Clusters(mix(self.alpha, centres, mean), group)  # Ω ← (1−α)Ω + α mean_{i∈k} ω_i
 
     def ask_all(self, state: Clusters, ask: Ask) -> Stack:
-        """Each is sent its cluster's centre, or the mean of all where it has none, and the centres' shares in that."""
-        k, mean = count(state.centres), {n: v.mean(0, keepdim=True) for n, v in state.centres.items()}
-        table = {n: torch.cat([v, mean[n]]) for n, v in state.centres.items()}
+        """Each is sent its cluster's centre, or the mean of all where it has none.
+
+        With it go the centres' shares in what was sent, which only screening reads.
+        """
+        k, table = count(state.centres), {n: torch.cat([v, v.mean(0, keepdim=True)]) for n, v in state.centres.items()}
         share = torch.cat([torch.eye(k), torch.full((1, k), 1 / k)]).to(next(iter(table.values())).dtype)
         group = state.group[ask.participants]
         own, near = Rows((table, share), torch.where(group < 0, k, group)), {"model": state.centres}
@@ -119,7 +124,7 @@ class CGPFL(Envelope):
         flat = flatten(centres).cpu().double()
         points = coordinates(torch.cat([flat, flatten(omega).cpu().double()]))  # together, so that distances agree
         old, new = points[:k], points[k:]
-        old = old[distances(flat, flat).argmin(1)]  # equal centres stay equal: no ties by rounding
+        old = old[distances(flat, flat).argmin(1)]  # of exactly equal centres all take the coordinates of the first
         members = group[group >= 0].bincount(minlength=k)
         known, spare = bool(members.any()), bool((members == 0).any())
         anew = not known or (spare and len(new) >= k)
@@ -128,9 +133,13 @@ class CGPFL(Envelope):
         if not known:
             return found.labels
         cost = distances(old, found.centres) ** 2
-        g = len(found.centres)  # of equal centres, in the order of the groups, the lowest first
+        g = len(found.centres)  # far below any real cost: among equal centres group 0 takes the lowest, and so on
         order = torch.outer(torch.arange(k), g - torch.arange(g)) * 1e-9 * cost.mean()
         return matched(cost + order)[found.labels]
+
+    def heur(self, omega: Tensor, rows: Tensor, ask: Ask) -> int:
+        """K̂"""
+        return how_many("auto", coordinates(omega), ask, self.auto_by, Bound(rows, omega.shape[1], self.mu))
 
     def note_transitions(self, before: Tensor, now: Tensor, k: int, ask: Ask) -> None:
         both = before >= 0

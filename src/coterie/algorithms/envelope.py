@@ -30,15 +30,15 @@ class Personal(NamedTuple):
 class Envelope(Local, Algorithm):
     """Fields and the one loop; local_steps plays no part, `outer` and `inner` count instead."""
 
-    lr: float = setting(0.005, "step size η of the local model: it goes η·λ of the way to the personal one", above=0)
+    lr: float = setting(0.005, "step size η of the local model, as in pFedMe: it goes η·λ of the way to θ", above=0)
     batch: int | None = setting(20, "rows per inner solve; none: all the client's rows", least=1)
     lam: float = setting(15.0, "strength λ of the tie between personal and local model", above=0)
     outer: int = setting(20, "local rounds R, each with a batch of its own", least=1)
     inner: int = setting(5, "gradient steps on the personal model in each", least=1)
-    inner_lr: float = setting(0.1, "step size of the personal model; decay leaves it", above=0)
+    inner_lr: float = setting(0.1, "step size of the personal model θ; decay leaves it", above=0)
     restart: bool = setting(True, "the personal model begins each round at the model received")
 
-    def step(self) -> float:
+    def fraction(self) -> float:
         """How much of the way to the personal model the local one goes."""
         return self.lr * self.lam
 
@@ -48,10 +48,10 @@ class Envelope(Local, Algorithm):
         for r in range(self.outer):
             batch = data.all if self.batch is None else data.sample(self.batch, r)
             theta = descend(task, theta, Repeat(batch, self.inner), how, self.lam, w)  # ≈ argmin f(θ) + (λ/2)‖θ − w‖²
-            w = mix(self.step(), w, theta)  # w ← w − ηλ(w − θ)
+            w = mix(self.fraction(), w, theta)  # w ← w − fraction·(w − θ); pFedMe: ηλ, CGPFL: β·2/N
         return w, theta
 
-    def first(self, received: Params, private: Personal) -> Params:
+    def theta_start(self, received: Params, private: Personal) -> Params:
         """Where θ begins a round; who was never asked has been nowhere yet."""
         begun: Params = received if self.restart else where(private.asked > 0, private.model, received)
         return begun
@@ -63,9 +63,9 @@ class Envelope(Local, Algorithm):
         super().check(task, sizes)
         if self.local_epochs is not None:
             raise CoterieError(f"{self.name} draws `outer` batches a round, not passes: leave local_epochs.")
-        if self.step() > 1:
+        if self.fraction() > 1:
             raise CoterieError(
-                f"lr·lam is {self.step():g}, so that the local model would jump beyond the personal one: "
+                f"lr·lam is {self.fraction():g}, so that the local model would jump beyond the personal one: "
                 "lower lr or lam until it is at most 1."
             )
         if self.solver == "sgd" and self.clip is None and self.inner_lr * self.lam >= 2:

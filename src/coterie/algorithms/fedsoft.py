@@ -7,12 +7,13 @@
     u_ks        importance          [N, S]; a row of zeros: never weighed
     n_k         size                [N]
     v_sk        v                   [N, S]
-    Sel_s       times               [N, S], how often each client was drawn for each centre
+    Sel_s       weight              [participants, S], how often each was drawn for each centre; or v
     K           select
     τ, σ, λ     every, floor, pull
 
 Ours, not the paper's:
-* Equation (6) normalises v over the selected set, but v is what selects: here it is normalised over all clients.
+* Equation (6) normalises v over the selected set, but v is what selects: here, as in equation (38), over all clients.
+* The argmin of line 17 is local_steps (or local_epochs) steps of the solver.
 * Draws are with replacement by default, as in the analysis (equations 38 to 42: the mean of the draws is then Σ v w
   on average). `replace=False` draws sets, as the listing, the paper's count formula and the authors' code do; then
   clients whose v is almost 0 come in at the full weight 1/K. If fewer than K clients have v > 0 (σ = 0, or few take
@@ -28,7 +29,7 @@ Ours, not the paper's:
   replacement, and with replacement N(1 − (1 − 1/N)^KS).
 * Personal models may rightly lie far from the centres, so uploads are screened by their length, not by how far they
   lie from what was sent.
-* A newcomer weighs itself and solves its own problem from the shared start, in `solve_steps` steps.
+* A newcomer weighs itself and solves its own problem from the shared start, in `join_steps` steps.
 * In the paper's comparison the "local model" of IFCA and FedEM is the centre of largest importance weight, and local
   models are tested on training data; here every method answers with what it would use, on test rows.
 """
@@ -75,7 +76,7 @@ class FedSoft(Local, Algorithm):
     select: int | None = setting(None, "K: clients drawn for each centre a round; none: everyone, by weight", least=1)
     replace: bool = setting(True, "draw clients with replacement")
     keep_solver: bool = setting(True, "the local optimiser's state stays with the client between rounds")
-    solve_steps: int = setting(200, "full-batch steps in which a newcomer solves its problem", least=1)
+    join_steps: int = setting(200, "full-batch steps in which a newcomer solves its problem", least=1)
     lr: float = setting(0.005, "step size", above=0)
     solver: str = setting("adam", "the local optimiser", choices=("sgd", "heavy_ball", "adam"))
 
@@ -98,9 +99,9 @@ class FedSoft(Local, Algorithm):
     def train(
         self, task: Task, centres: Params, own: tuple[Tensor, Tensor], me: Personal, data: Data
     ) -> tuple[Upload, Personal]:
-        u, times = own
+        u, weight = own
         new = self.solve(task, centres, u, me, data.batches(self))
-        return Upload({"model": new.model}, times, {}), new
+        return Upload({"model": new.model}, weight, {}), new
 
     def solve(
         self, task: Task, centres: Params, u: Tensor, me: Personal, batches: Repeat | Iterator[Batch]
@@ -117,23 +118,26 @@ class FedSoft(Local, Algorithm):
         return Personal(w, kept if self.keep_solver else ())
 
     def fresh(self, w: Params) -> Moments | Params | tuple[()]:
-        return {"adam": moments, "heavy_ball": zeros}.get(self.solver, lambda _: ())(w)
+        if self.solver == "adam":
+            return moments(w)
+        return zeros(w) if self.solver == "heavy_ball" else ()
 
     # ------------------------------------------------------------------------------ the server
     def start(self, task: Task, clients: int, seed: int) -> tuple[Soft, Params]:
         common, none = task.init(seed), torch.zeros(clients, dtype=task.dtype)
-        centres = task.inits(seed, self.clusters, start=1)
+        centres = task.inits(seed, self.clusters, start=1)  # draw 0 is the common model
         return Soft(centres, common, none[:, None].repeat(1, self.clusters), none), common
 
     def round(self, state: Soft, ask: Ask) -> Soft:
         state = self.weighed(state, ask)
-        mass = state.importance * state.size[:, None]
-        v = mass / torch.where(mass.sum(0) > 0, mass.sum(0), 1)  # v_sk = u_ks n_k / Σ_k' u_k's n_k' (6)
-        times = self.draw(v[ask.participants], ask)
-        drawn = times.any(1)
-        ids, times = ask.participants[drawn], times[drawn]
-        got = ask(self.train, ids, shared=state.centres, own=(state.importance[ids], times), stream="train")
-        return state._replace(centres=got.mean("model", empty=state.centres))  # c_s = (1/K) Σ_{k∈Sel_s} w_k
+        un = state.importance * state.size[:, None]
+        v = un / torch.where(un.sum(0) > 0, un.sum(0), 1)  # v_sk = u_ks n_k / Σ_k' u_k's n_k' (6)
+        weight = self.draw(v[ask.participants], ask)
+        drawn = weight.any(1)
+        ids, weight = ask.participants[drawn], weight[drawn]
+        got = ask(self.train, ids, shared=state.centres, own=(state.importance[ids], weight), stream="train")
+        # c_s = (1/K) Σ_{k∈Sel_s} w_k; where everyone trains Σ_k v_sk w_k / Σ_k v_sk
+        return state._replace(centres=got.mean("model", empty=state.centres))
 
     def weighed(self, state: Soft, ask: Ask) -> Soft:
         """Every τ rounds all clients count which centre fits each of their rows best; between, those who never did."""
@@ -142,8 +146,8 @@ class FedSoft(Local, Algorithm):
         if not len(asked):
             return state
         got = ask(self.weigh, asked, shared=state.centres)
-        u, n = (old.index_copy(0, got.ids, got.report[k]) for k, old in (("u", state.importance), ("size", state.size)))
-        return state._replace(importance=u, size=n)
+        u = state.importance.index_copy(0, got.ids, got.report["u"])
+        return state._replace(importance=u, size=state.size.index_copy(0, got.ids, got.report["size"]))
 
     def draw(self, v: Tensor, ask: Ask) -> Tensor:
         """How often each of these clients was drawn for each centre, or its weight where everyone trains."""
@@ -172,7 +176,7 @@ class FedSoft(Local, Algorithm):
     def join(self, task: Task, shared: tuple[Params, Params], data: Data) -> tuple[Any, Personal]:
         centres, start = shared
         me, u = self.enroll(task, start, data), self.shares(task, centres, data)
-        return (), self.solve(task, centres, u, me, Repeat(data.all, self.solve_steps))
+        return (), self.solve(task, centres, u, me, Repeat(data.all, self.join_steps))
 
     def centres(self, state: Soft) -> Params:
         return state.centres

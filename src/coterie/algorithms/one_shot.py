@@ -37,7 +37,7 @@ class OneShot(WithinGroups):
     paper: ClassVar[str] = "Ghosh et al. 2022"
 
     clusters: int | str = setting(..., "number of clusters k; auto: found in round 0", least=1, words=("auto",))
-    auto_by: str = setting("gap", "how clusters=auto is found", choices=RULES)
+    auto_by: str = setting("careful", "how clusters=auto is found", choices=RULES)
     solve_steps: int = setting(100, "full-batch steps each client takes before the clustering", least=1)
 
     def start(self, task: Task, clients: int, seed: int) -> tuple[Grouped, Any]:

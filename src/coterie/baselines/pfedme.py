@@ -55,7 +55,7 @@ class PFedMe(Envelope):
     @client
     def train(self, task: Task, model: Params, own: Any, private: Personal, data: Data) -> tuple[Upload, Personal]:
         received, one = pick(model, 0), torch.ones_like(data.size)
-        w, theta = self.solve(task, received, self.first(received, private), data)
+        w, theta = self.solve(task, received, self.theta_start(received, private), data)
         return Upload({"model": w}, one[None], {}), Personal(theta, self.kept(w), one)
 
     def round(self, model: Params, ask: Ask) -> Params:

@@ -1,9 +1,10 @@
-"""How many clusters? Four rules behind one function, each with its curve over K.
+"""How many clusters? Five rules behind one function, each with its curve over K.
 
     bound       CGPFL-Heur's (Tang, Guo, Guo, 2021): √(dK/m · log(e·m/d)) + μ·cost(K); the least
     silhouette  Rousseeuw, 1987: how much nearer points are to their own cluster than to the next; the largest
     gap         Tibshirani, Walther, Hastie, 2001: log cost of shapeless points − log cost(K); the least K within
                 two standard errors of the largest
+    careful     the bound's K, but 1 where the gap says 1: the bound takes noise for groups where there are none
     stability   do k-means of two overlapping halves of the points agree (ARI)? The largest K within 0.02 of the best
 
 Ours: the gap's authors take the first K that the next does not beat, which is often 1 where there are many groups. K
@@ -25,7 +26,7 @@ from torch import Tensor
 from coterie.clustering.kmeans import kmeans
 from coterie.errors import CoterieError
 
-RULES = ("bound", "silhouette", "gap", "stability")
+RULES = ("careful", "bound", "silhouette", "gap", "stability")
 NO_STRUCTURE, AGREE = 0.1, 0.9
 MOST = 12
 
@@ -43,8 +44,11 @@ class Bound(NamedTuple):
     mu: float | str = "auto"
 
 
-def choose_clusters(points: Tensor, rng: torch.Generator, rule: str = "gap", bound: Bound | None = None) -> Choice:
+def choose_clusters(points: Tensor, rng: torch.Generator, rule: str = "careful", bound: Bound | None = None) -> Choice:
     """The number of clusters among points [N, d], by one of RULES."""
+    if rule == "careful" and choose_clusters(points, rng, "gap").clusters == 1:
+        return Choice(1, choose_clusters(points, rng, "bound", bound).curve)
+    rule = "bound" if rule == "careful" else rule
     x = points.detach().cpu().double()
     top = min(len(x) // 2, 20 if rule == "bound" else MOST)
     if top < 2 or not bool((x != x[:1]).any()):
