@@ -28,6 +28,20 @@ MAY = {
     "data": {"data", "errors"},
     "models": {"data", "errors", "models"},
     "metrics": {"params", "task"},
+    "page": {
+        "cli",
+        "clustering",
+        "contract",
+        "data",
+        "engine",
+        "errors",
+        "metrics",
+        "page",
+        "params",
+        "result",
+        "task",
+        "version",
+    },
 }
 
 
@@ -58,10 +72,13 @@ def test_every_method_says_who_proposed_it_and_what_each_setting_means():
 
 
 def test_heavy_imports_wait_until_they_are_used():
-    code = "import sys, coterie; print([m for m in ('torch', 'sklearn', 'pandas', 'matplotlib') if m in sys.modules])"
+    code = (
+        "import sys, coterie; "
+        "print([m for m in ('torch', 'sklearn', 'pandas', 'matplotlib', 'plotly') if m in sys.modules])"
+    )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
     code = (
         "import sys, coterie as ct; ct.run, ct.IFCA; "
-        "print([m for m in ('sklearn', 'scipy', 'pandas', 'matplotlib', 'PIL', 'rich') if m in sys.modules])"
+        "print([m for m in ('sklearn', 'scipy', 'pandas', 'matplotlib', 'plotly', 'PIL', 'rich') if m in sys.modules])"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"

@@ -17,12 +17,14 @@ from coterie.errors import CoterieError, Diverged
 from coterie.version import __version__
 
 _PLACES = {
-    **dict.fromkeys(("run", "resume", "Result"), "coterie.result"),
+    **dict.fromkeys(("run", "resume", "load", "Result"), "coterie.result"),
     **dict.fromkeys(
         ("Algorithm", "Local", "Upload", "Rows", "Repeat", "Data", "client", "setting"), "coterie.contract"
     ),
     **dict.fromkeys(("Task", "Batch"), "coterie.task"),
     **dict.fromkeys(("Plan",), "coterie.engine.vectorised"),
+    **dict.fromkeys(("report",), "coterie.page"),
+    **dict.fromkeys(("search", "Search"), "coterie.tuning"),
 }
 _MODULES = ("data", "models", "params", "local", "clustering", "metrics", "contract", "registry")
 

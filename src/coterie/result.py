@@ -6,7 +6,7 @@ import dataclasses
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from coterie import models, registry
 from coterie.contract import Algorithm
-from coterie.data import Federation, load
+from coterie.data import Federation
+from coterie.data import load as load_data
 from coterie.engine.checkpoint import RunFolder
 from coterie.engine.options import Options
 from coterie.engine.rounds import Run, model_fingerprint
@@ -27,6 +28,8 @@ from coterie.version import __version__
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from coterie.answers import Assignment, Exported
 
 Model = str | Callable[[], nn.Module] | nn.Module | None
 
@@ -101,6 +104,42 @@ class Result:
 
         return pd.DataFrame([{k: v for k, v in r.items() if k not in ("groups", "notes")} for r in self.history])
 
+    # ---- what it is for
+    def assign(self, x: Any, y: Any) -> Assignment:
+        """The group that fits a client with these labelled rows, its losses under every centre, and the margin."""
+        from coterie import answers
+
+        return answers.assign(self._run, x, y)
+
+    def predict(
+        self,
+        x: Any,
+        *,
+        client: str | None = None,
+        cluster: int | None = None,
+        support: tuple[Any, Any] | None = None,
+        probabilities: bool = False,
+    ) -> Tensor:
+        """Classes (or targets) for rows x, by the model of a client, of a group, or of a newcomer.
+
+        support: labelled rows (x, y) of a client that was never trained.  probabilities: of each class instead.
+        """
+        from coterie import answers
+
+        return answers.predict(self._run, x, client, cluster, support, probabilities)
+
+    def export(self, path: str | Path, per: Literal["cluster", "client"] | None = None) -> Path:
+        """A safetensors file per group, or per client, and card.json, which says how to use them; see `ct.load`."""
+        from coterie import answers
+
+        return answers.export(self._run, path, per)
+
+    def report(self, path: str | Path = "report.html", *, target: float | None = None) -> Path:
+        """Write one HTML page about this run, which opens offline; `ct.report` takes several."""
+        from coterie.page import report
+
+        return report(self, path, target=target)
+
     def __repr__(self) -> str:
         f = self.final
         told = [f"{k}={f[k]:.4g}" for k in ("accuracy", "mse", "ari") if f.get(k) is not None]
@@ -141,6 +180,7 @@ def prepare(
     task, name = task_for(fed, model, o)
     cut = cut or plan(task, fed)
     run = Run(method, fed, task, o, cut)
+    run.model_name = name
     if out is not None:
         run.folder = RunFolder.create(
             out,
@@ -219,7 +259,7 @@ def reopen(
     if fed is None:
         if not origin.get("data"):
             raise CoterieError(f"the data of {path} were in memory: give them again, ct.resume(path, fed).")
-        fed = load(**origin["data"])
+        fed = load_data(**origin["data"])
     fed = fed.with_valid(o.valid, o.seed) if o.valid and fed.valid is None else fed
     task, _ = task_for(fed, model or registry.model(origin.get("model", config["model"])), o)
     if fed.fingerprint() != prints["data"]:
@@ -227,5 +267,15 @@ def reopen(
     if model_fingerprint(task) != prints["model"]:
         raise CoterieError(f"the model is not the one of {path} ({config['model']}): resume with the same model.")
     run = Run(method, fed, task, o, cut, folder)
+    run.model_name = config["model"]
     run.restore()
     return run
+
+
+def load(path: str | Path, model: Model = None) -> Result | Exported:
+    """A finished run from its folder, or models from a folder that `export` wrote."""
+    if (Path(path) / "card.json").exists():
+        from coterie.answers import Exported
+
+        return Exported(path, model)
+    return Result(reopen(path, model=model))

@@ -39,6 +39,25 @@ def test_shapeless_points_are_one_cluster(rule: str) -> None:
     assert found == [1] * 3
 
 
+def test_a_silhouette_that_is_nowhere_clear_means_one_cluster() -> None:
+    """In most of five seeds; the largest silhouette of shapeless points lies near the limit."""
+    found = [choose_clusters(torch.randn(40, 30, generator=rng(s)), rng(s), "silhouette").clusters for s in range(5)]
+    assert found.count(1) >= 4, found
+
+
+def test_the_gap_looks_at_points_without_structure_in_the_same_box() -> None:
+    """Uniform in a box a hundred times as long as wide: a cube would make every cut of it look like structure."""
+    box = torch.tensor([100.0, 1.0, 1.0])
+    found = [choose_clusters(torch.rand(40, 3, generator=rng(s)) * box, rng(s), "gap").clusters for s in range(5)]
+    assert found.count(1) >= 4, found
+
+
+def test_a_larger_gap_within_its_error_does_not_count() -> None:
+    found = [choose_clusters(torch.randn(24, 3, generator=rng(s)), rng(s), "gap") for s in range(8)]
+    assert [c.clusters for c in found] == [1] * 8
+    assert any(max(c.curve) > c.curve[0] for c in found)
+
+
 def test_unequal_groups() -> None:
     assert [choose_clusters(blobs(3, s, 10.0, (24, 10, 6)), rng(s), "gap").clusters for s in range(3)] == [3] * 3
 

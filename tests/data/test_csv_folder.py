@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -21,13 +22,18 @@ def test_whole_numbers_are_classes(tmp_path: Path) -> None:
     assert fed.names == ("a", "b") and fed.kind == "classification"
     assert fed.classes == 3 and fed.labels == ("-1", "2", "5")
     assert fed.train.sizes.tolist() == fed.test.sizes.mul(3).tolist() == [3, 3]
+    assert fed.schema is not None and fed.schema.columns == ("u", "v"), "columns by name, whatever their order"
+    mean, deviation = (torch.tensor([getattr(c, what) for c in fed.schema.features]) for what in ("mean", "deviation"))
     found = {}
     for part in (fed.train, fed.test):
         for i in range(2):
             x, y = part.client(i)
-            found |= {tuple(row): int(label) for row, label in zip(x.tolist(), y)}
-    assert found[10, 20] == 1 and found[30, 40] == 2 and found[70, 80] == 0, "columns in the first file's order: v, u"
-    assert found[2.5, 1] == 2 and found[4, 3] == 0
+            found |= {
+                tuple(row): int(label) for row, label in zip((x * deviation + mean).round(decimals=3).tolist(), y)
+            }
+    assert found == {(20, 10): 1, (40, 30): 2, (60, 50): 1, (80, 70): 0, (1, 2.5): 2, (3, 4): 0, (5, 6): 2, (7, 8): 0}
+    assert fed.train.x.mean(0).abs().max() < 1e-6, "standardised by the training rows of all clients"
+    assert fed.train.x.std(0, correction=0).sub(1).abs().max() < 1e-6
 
 
 def test_text_is_classes_sorted_over_all_clients(tmp_path: Path) -> None:
@@ -47,7 +53,8 @@ def test_kinds(tmp_path: Path) -> None:
     assert numbers.train.y.dtype == torch.float32
     write(tmp_path / "bool", a="x,y 1,True 2,False", b="x,y True,True False,False")
     truth = folder(str(tmp_path / "bool"), "y", test_share=0)
-    assert truth.train.y.tolist() == [1, 0, 1, 0] and truth.train.x.flatten().tolist() == [1, 2, 1, 0]
+    assert truth.train.y.tolist() == [1, 0, 1, 0] and truth.labels == ("False", "True")
+    assert truth.train.x.flatten().tolist() == pytest.approx([0, 2**0.5, 0, -(2**0.5)]), "1, 2, 1, 0 standardised"
     write(tmp_path / "mixed", a="x,y 1,1 2,other 3,1", b="x,y 4,2 5,1")
     mixed = folder(str(tmp_path / "mixed"), "y", test_share=0, kind="classification")
     assert mixed.labels == ("1", "2", "other")
@@ -68,17 +75,25 @@ GOOD = "age,dose,outcome 1,2,0 3,4,1"
         ({}, ["no .csv"]),
         ({"a": GOOD, "b": ""}, ["b.csv", "empty"]),
         ({"a": GOOD, "b": "age,dose,outcome"}, ["b.csv", "empty below its header"]),
-        ({"a": GOOD, "b": "age,dose,outcom 1,2,0"}, ["b.csv", "'outcome'", "'outcom'"]),
-        ({"a": GOOD, "b": "age,dose,outcome 1,2,0 3,high,1"}, ["b.csv", "dose", "'high'", "row 2"]),
-        ({"a": GOOD, "b": "age,dose,outcome 1,,0 3,4,1 5,,1"}, ["b.csv", "dose", "2 missing", "3 rows"]),
-        ({"a": GOOD, "b": "age,dose,outcome 1,inf,0"}, ["b.csv", "dose", "'inf'", "row 1"]),
-        ({"a": GOOD, "b": "age,dose,outcome 1,2, 3,4,1"}, ["b.csv", "label column outcome", "1 missing"]),
-        ({"a": GOOD, "b": "age,dose,outcome 1,2,ill 3,4,1"}, ["b.csv", "outcome", "'ill'", "row 1"]),
-        ({"a": GOOD, "b": "age,sex,outcome 1,2,0"}, ["a.csv", "b.csv", "lacks dose", "adds sex"]),
-        ({"a": GOOD, "b": "age,outcome 1,0"}, ["a.csv", "b.csv", "lacks dose", "adds nothing"]),
-        ({"a": "outcome 1 0"}, ["a.csv", "no column but the label"]),
+        ({"a": GOOD, "b": "age,dose,outcom 1,2,0"}, ["client 'b'", "'outcome'", "'outcom'"]),
+        ({"a": GOOD, "b": "age,dose,outcome 1,2,0 3,high,1"}, ["client 'b'", "dose", "'high'", "row 2"]),
+        ({"a": GOOD, "b": "age,dose,outcome 1,,0 3,4,1 5,,1"}, ["client 'b'", "dose", "2 missing", "3 rows"]),
+        ({"a": GOOD, "b": "age,dose,outcome 1,inf,0"}, ["client 'b'", "dose", "'inf'", "row 1"]),
+        ({"a": GOOD, "b": "age,dose,outcome 1,2, 3,4,1"}, ["client 'b'", "label column outcome", "1 missing"]),
+        ({"a": GOOD, "b": "age,dose,outcome 1,2,ill 3,4,1"}, ["client 'b'", "outcome", "'ill'", "row 1"]),
+        ({"a": GOOD, "b": "age,sex,outcome 1,2,0"}, ["client 'a'", "client 'b'", "lacks dose", "adds sex"]),
+        ({"a": GOOD, "b": "age,outcome 1,0"}, ["client 'a'", "client 'b'", "lacks dose", "adds nothing"]),
+        ({"a": "outcome 1 0"}, ["client 'a'", "no column but the label"]),
         ({"a": "age,dose,outcome 1,2,0,7 3,4,1,7"}, ["a.csv", "more values than"]),
         ({"a": "age,dose,outcome 1,2,0 3,4,1,7,8"}, ["a.csv", "cannot be read"]),
+        ({"a": GOOD, "b": "age,age,outcome 1,2,0"}, ["b.csv", "more than one column age"]),
+        ({"a": ",age,outcome 0,1,0"}, ["a.csv", "without a name"]),
+        ({"a": "age;outcome 1;0"}, ["a.csv", "semicolons", "commas"]),
+        (
+            {"a": GOOD, "b": "age,dose,outcome 1,low,0 3,high,1"},
+            ["dose", "numbers for client 'a'", "text for client 'b'"],
+        ),
+        ({"a": GOOD, "b": "age,dose,outcome 1,1e200,0 3,1,1"}, ["client 'b'", "dose", "'1e+200'"]),
     ],
 )
 def test_errors(tmp_path: Path, files: dict[str, str], words: list[str]) -> None:
@@ -98,3 +113,58 @@ def test_a_file_that_is_not_text(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"x,y\n\xff\xfe,1\n")
     with pytest.raises(CoterieError, match="a.csv cannot be read"):
         folder(str(tmp_path), "y")
+
+
+def test_what_else_lies_in_the_folder(tmp_path: Path) -> None:
+    write(tmp_path, **{"Hôpital du Nord": "x,y 1,0 2,1 3,0", "cafe\u0301": "x,y 1,0 2,1 3,0"})
+    (tmp_path / "inner.csv").mkdir()
+    (tmp_path / ".lock.csv").write_text("no table")
+    (tmp_path / "c.CSV").write_bytes("\ufeffx, y\n1, 0\n2, 1\n".encode())
+    assert folder(str(tmp_path), "y").names == ("Hôpital du Nord", "c", "café"), "in the order of the files"
+    (tmp_path / "c.csv").write_text("x,y\n1,0\n")
+    with pytest.raises(CoterieError, match=r"c.CSV and .*c.csv name the same client 'c'"):
+        folder(str(tmp_path), "y")
+    (tmp_path / "d.npz").write_bytes(b"")
+    with pytest.raises(CoterieError, match="several kinds, .*d.npz: keep one kind"):
+        folder(str(tmp_path), "y")
+
+
+def save(path: Path, rows: int, **more: object) -> None:
+    x = np.arange(rows * 2.0).reshape(rows, 2)
+    np.savez(path, **{"x": x, "y": np.arange(rows) % 2} | more)
+
+
+def test_arrays(tmp_path: Path) -> None:
+    save(tmp_path / "a b.npz", 8)
+    save(tmp_path / "c.npz", 4)
+    fed = folder(str(tmp_path))
+    assert fed.names == ("a b", "c") and fed.classes == 2 and fed.schema is None
+    assert fed.train.sizes.tolist() == [6, 3] and fed.test.sizes.tolist() == [2, 1]
+    assert sorted(fed.train.x[:, 0].tolist() + fed.test.x[:, 0].tolist()) == [0, 0, 2, 2, 4, 4, 6, 6, 8, 10, 12, 14]
+    test = {"x_test": np.ones((2, 2)), "y_test": np.array([1, 1])}
+    save(tmp_path / "c.npz", 4, **test)
+    with pytest.raises(CoterieError, match=r"c.npz has test rows and .*a b.npz has none"):
+        folder(str(tmp_path))
+    save(tmp_path / "a b.npz", 8, **test)
+    own = folder(str(tmp_path), kind="regression")
+    assert own.train.sizes.tolist() == [8, 4] and own.test.y.tolist() == [1.0] * 4
+
+
+def test_wrong_arrays(tmp_path: Path) -> None:
+    def refused(match: str, **options: object) -> None:
+        with pytest.raises(CoterieError, match=match):
+            folder(str(tmp_path), **options)
+
+    save(tmp_path / "a.npz", 4)
+    refused("fill is for tables, but .* npz", fill="median")
+    refused("label is for tables", label="y")
+    save(tmp_path / "a.npz", 4, x_test=np.ones((1, 2)))
+    refused("a.npz has no array y_test, but x, y, x_test")
+    np.savez(tmp_path / "a.npz", x=np.ones((2, 2)))
+    refused("a.npz has no array y")
+    np.savez(tmp_path / "a.npz", x=np.array([{}]), y=np.ones(1))
+    refused("a.npz cannot be read as npz")
+    (tmp_path / "a.npz").write_bytes(b"PK broken")
+    refused("a.npz cannot be read as npz")
+    (tmp_path / "a.npz").write_bytes(b"")
+    refused("a.npz cannot be read as npz")

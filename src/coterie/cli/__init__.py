@@ -1,4 +1,4 @@
-"""The command line: `coterie demo | list | run | compare | resume`."""
+"""The command line: `coterie demo | list | run | compare | search | resume | assign | predict | export | report`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,12 @@ COMMANDS = {
     "list": Command("list", "methods, data sets and models", "listing.show"),
     "run": Command("run METHOD [FLAGS]", "train one method", "commands.run"),
     "compare": Command("compare METHOD METHOD… [FLAGS]", "several on the same data, in one table", "commands.compare"),
+    "search": Command("search METHOD --over N=A,B [FLAGS]", "the best settings, on held-out rows", "search.search"),
     "resume": Command("resume RUN [--rounds N]", "go on with a run that was stopped, or for longer", "commands.resume"),
+    "assign": Command("assign RUN FILE", "the group that fits a new client's rows", "answers.assign"),
+    "predict": Command("predict RUN FILE --client NAME", "predictions for the rows of a file", "answers.predict"),
+    "export": Command("export RUN [--per client]", "models as safetensors files, with a card", "answers.export"),
+    "report": Command("report RUN… [--out FILE]", "one HTML page: table, figures, groups", "commands.report"),
 }
 
 HELP = f"""\
@@ -78,7 +83,7 @@ def dispatch(argv: list[str]) -> int:
         raise unknown("flag", argv[0], ["--help", "--version"])
     if argv[0] not in COMMANDS:
         raise unknown("command", argv[0], COMMANDS)
-    if argv[0] in ("run", "compare") and argv[1:2] in (["--help"], ["-h"]):
+    if argv[0] in ("run", "compare", "search") and argv[1:2] in (["--help"], ["-h"]):
         return general_help(argv[0])
     module, _, function = COMMANDS[argv[0]].place.partition(".")
     first_flag = next((i for i, word in enumerate(argv) if word.startswith("-")), len(argv))
@@ -99,7 +104,7 @@ def general_help(command: str) -> int:
     usage = COMMANDS[command].usage.removesuffix(" [FLAGS]")
     more = f"`coterie {command} ifca --help` shows the method's own settings; `coterie list` names the methods."
     options = "options of the data set: --data.angles 0,180, or in its name"
-    Parser(f"coterie {usage}", general_flags(), COMMANDS[command].help, f"{options}\n{more}").print_help()
+    Parser(f"coterie {usage}", general_flags(command), COMMANDS[command].help, f"{options}\n{more}").print_help()
     return 0
 
 

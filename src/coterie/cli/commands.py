@@ -1,4 +1,4 @@
-"""`coterie run`, `coterie compare` and `coterie resume`."""
+"""`coterie run`, `coterie compare`, `coterie resume` and `coterie report`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from coterie.cli import estimate
-from coterie.cli.flags import Parser, general_flags, typed
+from coterie.cli.flags import Flag, Parser, general_flags, typed
 from coterie.cli.progress import Watcher
+from coterie.cli.search import tune
 from coterie.cli.setup import Setup, setup
 from coterie.cli.table import facts, print_json, print_table
 from coterie.cli.train import create, make, runs_in, train
 from coterie.errors import CoterieError, Diverged
 from coterie.metrics import Row, to_json
 from coterie.result import Result
+from coterie.tuning import MARK, told
 
 
 def run(words: list[str], argv: list[str]) -> int:
@@ -32,11 +34,15 @@ def start(asked: Setup) -> int:
             found = [estimate.estimate(make(asked, name, asked.seeds[0], None)) for name in asked.methods]
         else:
             base = asked.folder()
-            runs, failures = collect(train(base, create(asked, base), watcher))
+            asked, folders, lost = tune(asked, base, watcher) if asked.over else (asked, create(asked, base), [])
+            runs, failures = collect(train(base, folders, watcher))
     if asked.general.dry_run:
         print(json.dumps(to_json(found), indent=1) if asked.general.json else "\n\n".join(map(estimate.told, found)))
         return 0
-    return conclude(runs, failures, base, asked.general.json)
+    if asked.over:
+        chosen = {m.name: {k: getattr(m, k) for k in asked.over.get(name, {})} for name, m in asked.methods.items()}
+        runs = [{**run, "tuned": chosen[run["method"]]} for run in runs]
+    return conclude(runs, lost + failures, base, asked.general.json)
 
 
 def resume(words: list[str], argv: list[str]) -> int:
@@ -52,9 +58,26 @@ def resume(words: list[str], argv: list[str]) -> int:
         raise CoterieError("resume needs the folder of one run, as in `coterie resume runs/ifca-digits`.")
     rounds = typed(shown["rounds"], given["rounds"]) if "rounds" in given else None
     base, watcher = Path(words[0]), Watcher("quiet" in given)
+    if (base / MARK).exists():
+        raise CoterieError(f"{base} is a search: go on with its `coterie search` command and --out {base}.")
     with watcher():
         runs, failures = collect(train(base, runs_in(base), watcher, rounds))
     return conclude(runs, failures, base, "json" in given)
+
+
+def report(words: list[str], argv: list[str]) -> int:
+    from coterie.page import report as write
+
+    (debug,) = (f._replace(group="flags") for f in general_flags() if f.key == "debug")
+    out = Flag("out", str, "the page to write", "report.html", {}, "flags")
+    target = Flag("target", float | None, "the score to tell the cost of; none: by the best run", None, {}, "flags")
+    about = "One HTML page about runs on the same data, which opens offline; of a folder with several runs, about all."
+    given = Parser("coterie report RUN...", [out, target, debug], about).given(argv)
+    if not words:
+        raise CoterieError("report needs the folders of runs, as in `coterie report runs/compare-digits`.")
+    goal = typed(target, given["target"]) if "target" in given else None
+    print(f"report in {write(words, given.get('out', 'report.html'), target=goal)}")
+    return 0
 
 
 def collect(outcomes: Iterable[Result | Diverged]) -> tuple[list[Row], list[Diverged]]:
@@ -74,8 +97,15 @@ def conclude(runs: list[Row], failures: list[Diverged], base: Path, as_json: boo
     if as_json:
         print_json(runs, failures)
     elif runs:
-        print_table(runs)
+        print_table([{**run, "method": title(run)} for run in runs])
+        if "tuned" in runs[0]:
+            print("Values after a method's name were chosen on training rows that were held out, with one seed.")
         print(f"{'run' if len(runs) + len(failures) == 1 else 'runs'} kept in {base}")
     if failures:
         raise Diverged(" ".join(map(str, failures)))
     return 0
+
+
+def title(run: Row) -> str:
+    """The method, with the settings that were chosen for it."""
+    return " ".join([run["method"], *(f"{k}={told(v)}" for k, v in run.get("tuned", {}).items())])

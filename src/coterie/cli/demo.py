@@ -1,4 +1,4 @@
-"""`coterie demo`: four methods on rotated digits, a table and two figures."""
+"""`coterie demo`: four methods on rotated digits, a table, two figures and a page."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from coterie.cli.table import best_of, by_method, facts, print_table
 from coterie.cli.train import prepared, refuse_existing, train
 from coterie.errors import Diverged
 from coterie.metrics import Row
+from coterie.page import report
 from coterie.result import Result
 
 GROUPS, CLIENTS, SAMPLES, ROUNDS, SEEDS, MODEL = 4, 40, 40, 30, 3, "mlp:64"
@@ -27,7 +28,7 @@ OWN: dict[str, dict[str, Any]] = {
     "ifca": {"clusters": GROUPS},
 }
 MARK = "demo.json"  # tells a folder that a demo made
-MADE = (*STARTS, MARK, "accuracy.svg", "groups.svg")
+MADE = (*STARTS, MARK, "accuracy.svg", "groups.svg", "report.html")
 
 
 def demo(words: list[str], argv: list[str]) -> int:
@@ -46,6 +47,7 @@ def demo(words: list[str], argv: list[str]) -> int:
     print_table(runs)
     print(verdict(runs))
     draw(base, results)
+    print(f"everything on one page: {report(results, base / 'report.html')}")
     print(f"figures in {base / 'accuracy.svg'} and {base / 'groups.svg'}, runs kept in {base}")
     print(f"all in {time.monotonic() - began:.0f} s")
     return 0

@@ -22,7 +22,11 @@ class General:
     data: str = setting("rotated:digits", "the data set, options after a question mark: rotated:mnist?angles=0,180")
     clients: int | None = setting(None, "number of clients; none: as the data set has it", least=1)
     samples: int | None = setting(None, "training rows per client; none: as the data set has it", least=1)
-    label: str | None = setting(None, "the column to predict, in a folder of tables")
+    label: str | None = setting(None, "the column to predict, in tables")
+    client_column: str | None = setting(None, "the column that names the client, in one table of all")
+    fill: str | None = setting(
+        None, "what to put in tables' missing cells; none: refuse them", choices=("mean", "median")
+    )
     unseen: int | None = setting(None, "clients kept out of training, to see how newcomers fare; none: 0", least=0)
     model: str | None = setting(None, "mlp, mlp:128,64, softmax, linear, cnn or file.py:Net; none: by the data")
     out: str | None = setting(None, "folder of the run; none: runs/METHOD-DATA-TIME")
@@ -33,6 +37,27 @@ class General:
     json: bool = setting(False, "print one JSON document instead of the table", switch=True)
     quiet: bool = setting(False, "no progress", switch=True)
     debug: bool = setting(False, "show tracebacks", switch=True)
+
+
+VALUES = "NAME=A,B,…"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Searching:
+    """What `search` is told besides."""
+
+    over: tuple[str, ...] = setting((), "a setting and values to try; several: all combinations", repeated=VALUES)
+    random: int | None = setting(None, "try so many combinations, drawn by --seed; none: all", least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """What `compare` is told besides."""
+
+    tune: tuple[str, ...] = setting(
+        (), "a setting and values that each method which has it chooses among, on the valid rows of one seed",
+        repeated=VALUES,
+    )  # fmt: skip
 
 
 class Flag(NamedTuple):
@@ -90,8 +115,9 @@ def _options(kind: Any) -> tuple[Any, ...]:
     return get_args(kind) if get_origin(kind) in (Union, UnionType) else ()
 
 
-def general_flags() -> list[Flag]:
-    return flags_of(General, "data, model and output") + flags_of(Options, "the run")
+def general_flags(command: str = "run") -> list[Flag]:
+    more = {"search": flags_of(Searching, "what is tried"), "compare": flags_of(Tuning, "what is tried")}
+    return more.get(command, []) + flags_of(General, "data, model and output") + flags_of(Options, "the run")
 
 
 # ---------------------------------------------------------------------------------------------- reading a command line
@@ -138,6 +164,8 @@ def _add(group: Any, flag: Flag) -> None:
     how["help"] = flag.told().replace("%", "%%") if flag.shown else argparse.SUPPRESS
     if flag.base is bool:
         how["action"] = "store_true" if flag.limits.get("switch") else argparse.BooleanOptionalAction
+    elif "repeated" in flag.limits:
+        how |= {"action": "append", "metavar": flag.limits["repeated"]}
     else:
         kind = {int: "N", float: "X", str: "WORD"}.get(flag.base, "A,B,…")
         how["metavar"] = "|".join(flag.limits.get("choices", (kind, *flag.limits.get("words", ()))))

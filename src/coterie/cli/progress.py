@@ -21,6 +21,7 @@ class Watcher:
 
     def __init__(self, quiet: bool = False) -> None:
         self.quiet, self.console = quiet, Console(stderr=True)
+        self.heard: set[str] = set()
         self.bar: Progress | None = None
         if self.console.is_terminal and not quiet:
             columns = [
@@ -39,14 +40,24 @@ class Watcher:
         if not self.quiet:
             self.say(line)
 
+    def hear(self, record: logging.LogRecord) -> None:
+        """Warnings as often as they come, other lines once: the data of every run say the same."""
+        line = record.getMessage()
+        if record.levelno >= logging.WARNING:
+            self.warn(line)
+        elif line not in self.heard:
+            self.heard.add(line)
+            self.note(line)
+
     def warn(self, line: str) -> None:
         self.note(f"warning: {' '.join(line.split())}")
 
     @contextmanager
     def __call__(self) -> Iterator[Watcher]:
         """While it is open, warnings and log lines are one line each and do not break the bar."""
-        handler, log = _Lines(self.warn), logging.getLogger("coterie")
+        handler, log = _Lines(self.hear), logging.getLogger("coterie")
         log.addHandler(handler)
+        log.setLevel(logging.INFO)
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_, **__: self.warn(str(message))
             try:
@@ -66,12 +77,12 @@ class Watcher:
 
 
 class _Lines(logging.Handler):
-    def __init__(self, write: Callable[[str], None]) -> None:
-        super().__init__(logging.WARNING)
-        self.write = write
+    def __init__(self, hear: Callable[[logging.LogRecord], None]) -> None:
+        super().__init__(logging.INFO)
+        self.hear = hear
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.write(record.getMessage())
+        self.hear(record)
 
 
 class _Follower:

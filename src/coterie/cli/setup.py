@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from coterie import registry
-from coterie.cli.flags import Flag, General, Parser, flags_of, general_flags, take_data, typed
+from coterie.cli.flags import Flag, General, Parser, Searching, Tuning, flags_of, general_flags, take_data, typed
 from coterie.contract import Algorithm, Local, check_settings
 from coterie.data import makers
 from coterie.engine.options import Options
 from coterie.errors import CoterieError, unknown
+from coterie.tuning import VALID
 
 COMMON = {f.name for f in fields(Local)} | {"clusters"}  # what `compare` gives to every method that has it
 MEANINGS = {"clusters": "number of groups to look for"}
+TAKEN = {f.key for command in ("search", "compare") for f in general_flags(command)}  # names that no setting gets
 Given = dict[str, Any]
 
 
@@ -30,6 +32,8 @@ class Setup(NamedTuple):
     options: Given
     spec: str
     data: Given
+    over: dict[str, dict[str, list[Any]]]  # by method and setting: the values to choose among
+    random: int | None = None  # try only so many combinations of them
 
     @property
     def seeds(self) -> range:
@@ -44,7 +48,7 @@ class Setup(NamedTuple):
         """(folder, method, seed) of every run, those on the same data together."""
         for seed in self.seeds:
             for name, method in self.methods.items():
-                folder = base / method.name if len(self.methods) > 1 else base
+                folder = base / method.name if len(self.methods) > 1 or self.over else base
                 yield folder / f"seed-{seed}" if self.general.seeds > 1 else folder, name, seed
 
     def folder(self) -> Path:
@@ -63,15 +67,15 @@ class Setup(NamedTuple):
 
 
 def setup(command: str, words: list[str], argv: list[str]) -> Setup:
-    """Read the words (methods) and flags of `run` or `compare`."""
+    """Read the words (methods) and flags of `run`, `compare` or `search`."""
     classes = find_methods(command, words)
-    alone = command == "run"
+    alone = command != "compare"
     parser = Parser(
         f"coterie {command} {' '.join(words)}",
-        [*method_flags(classes, alone), *general_flags()],
+        [*method_flags(classes, alone), *general_flags(command)],
         next(iter(classes.values())).__doc__ or "" if alone else "",
         "options of the data set: --data.angles 0,180, or in its name"
-        + ("" if alone else "\na setting for one method alone: --METHOD.NAME, such as --ifca.lr 0.05"),
+        + ("" if alone else "\nfor one method alone: --METHOD.NAME, such as --ifca.lr 0.05 or --ifca.tune lr=0.1,1"),
     )
     data, rest = take_data(argv)
     flags = parser.given(rest)
@@ -79,18 +83,24 @@ def setup(command: str, words: list[str], argv: list[str]) -> Setup:
     data = {k.removeprefix("data."): v for k, v in file.items() if k.startswith("data.")} | data
     general = General(**settled(parser, flags, file, General))
     check_settings(general)
-    common = {k: getattr(general, k) for k in ("clients", "samples", "label", "unseen")}
+    common = {k: getattr(general, k) for k in ("clients", "samples", "label", "client_column", "fill", "unseen")}
     data = {k: v for k, v in common.items() if v is not None} | {k: texts(v) for k, v in data.items()}
     spec, data = lasting(general.data, data)
-    methods = {origin: build(cls, parser, flags, file, alone) for origin, cls in classes.items()}
+    over = grids(classes, file | flags)
+    if command == "search" and not over:
+        raise CoterieError("search needs --over, the values to try, as in --over lr=0.01,0.1,1.")
+    methods = {origin: build(cls, parser, flags, file, alone, over.get(origin, {})) for origin, cls in classes.items()}
     general = general if general.model is None else replace(general, model=absolute(general.model))
-    return Setup(methods, general, settled(parser, flags, file, Options), spec, data)
+    options = ({"valid": VALID} if over else {}) | settled(parser, flags, file, Options)
+    random = settled(parser, flags, file, Searching).get("random")
+    return Setup(methods, general, options, spec, data, over, random)
 
 
 # ---------------------------------------------------------------------------------------------- methods
 def find_methods(command: str, words: list[str]) -> dict[str, type[Algorithm]]:
-    if not words or (command == "run" and len(words) > 1):
-        what = "one method" if command == "run" else "the methods"
+    alone = command != "compare"
+    if not words or (alone and len(words) > 1):
+        what = "one method" if alone else "the methods"
         raise CoterieError(f"{command} needs {what} first, as in `coterie {command} ifca`: `coterie list` names them.")
     words = sorted(registry.methods()) if words == ["all"] and command == "compare" else words
     found = {absolute(word): registry.find(word) for word in words}
@@ -105,26 +115,32 @@ def find_methods(command: str, words: list[str]) -> dict[str, type[Algorithm]]:
 
 def method_flags(classes: dict[str, type[Algorithm]], alone: bool) -> list[Flag]:
     """Every field with its method's name before it, and without it where that is clear."""
-    taken, prefixed = {f.key for f in general_flags()}, []
+    prefixed: list[Flag] = []
     plain: dict[str, Flag] = {}
     for cls in classes.values():
         for flag in flags_of(cls, f"settings of {cls.name}" if alone else "settings of every method that has them"):
             flag = flag._replace(help=MEANINGS.get(flag.key, flag.help))
-            clear = flag.key not in taken and (alone or flag.key in COMMON)
+            clear = flag.key not in TAKEN and (alone or flag.key in COMMON)
             if clear:
                 same = flag.key not in plain or plain[flag.key].default == flag.default
                 plain[flag.key] = flag if same else flag._replace(default=None)
             key, group = f"{cls.name.replace('-', '_')}.{flag.key}", f"settings of {cls.name} alone"
             prefixed.append(flag._replace(key=key, shown=not clear, group=group))
+        if not alone:
+            prefixed += flags_of(Tuning, "what is tried", f"{cls.name.replace('-', '_')}.", shown=False)
     return [*plain.values(), *prefixed]
 
 
-def build(cls: type[Algorithm], parser: Parser, flags: Given, file: Given, alone: bool) -> Algorithm:
-    prefix, values = cls.name.replace("-", "_"), {}
-    taken = {f.key for f in general_flags()}
+def build(
+    cls: type[Algorithm], parser: Parser, flags: Given, file: Given, alone: bool, over: dict[str, list[Any]]
+) -> Algorithm:
+    """A method from what was given; a setting that is searched stands at its first value."""
+    prefix, values = cls.name.replace("-", "_"), {name: tried[0] for name, tried in over.items()}
     for f in fields(cls):  # type: ignore[arg-type]
-        keys = [f"{prefix}.{f.name}"] + [f.name] * (f.name not in taken and (alone or f.name in COMMON))
+        keys = [f"{prefix}.{f.name}"] + [f.name] * (f.name not in TAKEN and (alone or f.name in COMMON))
         given = [(key, layer) for layer in (flags, file) for key in keys if key in layer]
+        if f.name in over:
+            continue
         if given:
             key, layer = given[0]
             values[f.name] = typed(parser.flags[key], layer[key])
@@ -132,6 +148,34 @@ def build(cls: type[Algorithm], parser: Parser, flags: Given, file: Given, alone
             meaning = MEANINGS.get(f.name, f.metadata.get("help", "which has no default"))
             raise CoterieError(f"{cls.name} needs --{f.name.replace('_', '-')}, the {meaning}.")
     return cls(**values)
+
+
+def grids(classes: dict[str, type[Algorithm]], given: Given) -> dict[str, dict[str, list[Any]]]:
+    """The values to try, by method and setting: from --over, or --tune and for one method --METHOD.tune over it."""
+    found: dict[str, dict[str, list[Any]]] = {}
+    for origin, cls in classes.items():
+        own = {flag.key: flag for flag in flags_of(cls, "")}
+        for key in ("over", "tune", f"{cls.name.replace('-', '_')}.tune"):
+            for name, values in tried(key, given):
+                if name in own:
+                    found.setdefault(origin, {})[name] = list(dict.fromkeys(typed(own[name], v) for v in values))
+                elif key != "tune":
+                    raise unknown(f"setting of {cls.name}", name, own)
+    for name, _ in tried("tune", given):
+        if not any(name in values for values in found.values()):
+            raise CoterieError(f"tune names {name!r}, which none of these methods has: leave it out.")
+    return found
+
+
+def tried(key: str, given: Given) -> Iterator[tuple[str, list[str]]]:
+    """(setting, values as text) of each NAME=A,B."""
+    texts = given.get(key, [])
+    for text in texts if isinstance(texts, list) else [texts]:
+        name, _, values = str(text).partition("=")
+        found = [value.strip() for value in values.split(",") if value.strip()]
+        if not name or not found:
+            raise CoterieError(f"{key} is {text!r}: write NAME=A,B, such as lr=0.01,0.1.")
+        yield name.strip().replace("-", "_"), found
 
 
 def settled(parser: Parser, flags: Given, file: Given, cls: type) -> Given:

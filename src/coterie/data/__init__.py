@@ -1,21 +1,25 @@
-"""Federations: from memory, from a folder of files, or cut from known sets with planted groups."""
+"""Federations: from memory, from files and tables, or cut from known sets with planted groups."""
 
 from coterie.data.base import base, bases
 from coterie.data.federation import Federation, Ragged
-from coterie.data.folder import folder
+from coterie.data.folder import folder, from_frames, table
 from coterie.data.labels import dirichlet, label_permuted, pathological
 from coterie.data.memory import from_memory
 from coterie.data.regression import linear
 from coterie.data.rotation import holdouts, mixture, rotated
+from coterie.data.schema import Schema, describe, merge
 from coterie.data.spec import load, maker, makers
 
 __all__ = [
     "Federation",
     "Ragged",
+    "Schema",
     "base",
     "bases",
+    "describe",
     "dirichlet",
     "folder",
+    "from_frames",
     "from_memory",
     "holdouts",
     "label_permuted",
@@ -23,7 +27,9 @@ __all__ = [
     "load",
     "maker",
     "makers",
+    "merge",
     "mixture",
     "pathological",
     "rotated",
+    "table",
 ]

@@ -6,13 +6,16 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from coterie.errors import CoterieError
+
+if TYPE_CHECKING:
+    from coterie.data.schema import Schema
 
 Kind = Literal["classification", "regression"]
 
@@ -78,6 +81,7 @@ class Federation:
     labels: tuple[str, ...] | None = None  # class names where known
     source: str = ""  # how it was made: "rotated:digits?clients=40&…"
     planted: Tensor | None = None  # [K, d] true parameters of synthetic data
+    schema: Schema | None = None  # what the columns of x mean, where it came from tables
 
     def __post_init__(self) -> None:
         if not self.names:

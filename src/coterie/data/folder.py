@@ -1,136 +1,255 @@
-"""A folder with one table per client."""
+"""Clients whose rows are tables: a folder with a file per client, one table of all, or DataFrames."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
-from coterie.data.federation import Federation, Kind
-from coterie.data.memory import from_memory
+from coterie.data.federation import Federation, Kind, Ragged, split
+from coterie.data.memory import finish, from_memory, pack, rows_of
+from coterie.data.schema import Fill, Schema, describe, merge
 from coterie.data.spec import maker
+from coterie.data.tables import files_in, named, numbers, read_npz, read_table, refuse_missing, texts
 from coterie.errors import CoterieError, unknown
 
 if TYPE_CHECKING:
     import pandas as pd
 
+log = logging.getLogger("coterie")
+PARTS = ("train", "test", "valid")
+
 
 @maker
 def folder(
     path: str,
-    label: str,
+    label: str | None = None,
     test_share: float = 0.25,
     seed: int = 0,
     unseen: int = 0,
     kind: Kind | None = None,
+    fill: Fill | None = None,
+    drop: tuple[str, ...] | None = None,
+    categories: tuple[str, ...] | None = None,
+    split_column: str | None = None,
+    time_column: str | None = None,
 ) -> Federation:
-    """One CSV file of numbers per client, with a label column.
+    """One file per client: CSV or Parquet tables with a label column, or npz with x and y.
 
-    A client is named by its file, without the ending. Labels that are text or whole numbers (1 or 1.0) are classes,
-    numbered in sorted order over all clients; other numbers are regression targets (`kind` overrules). Columns may
-    stand in any order; the first file's is kept. Values stay as they are: nothing is scaled or filled. A random
-    `test_share` of each client's rows is its test part; `unseen` clients, drawn at random, never train.
+    A client is named by its file, without the ending. Tables are read as in `from_frames`. An npz file holds x and y,
+    which stay as they are, and may hold x_test and y_test; else a random `test_share` of its rows is held out.
     """
-    files = tables_in(Path(path))
-    frames = {file: READERS[file.suffix](file) for file in files}
-    check_columns(frames, label)
-    columns = [column for column in frames[files[0]].columns if column != label]
-    xs = {file: features(frame[columns], file) for file, frame in frames.items()}
-    ys, classes = targets({file: frame[label] for file, frame in frames.items()}, kind)
-    clients = {file.stem: (xs[file], ys[file]) for file in files}
-    fed = from_memory(clients, test_share=test_share, seed=seed, labels=classes)
-    return fed.with_unseen(unseen, seed)
+    files = files_in(Path(path))
+    if next(iter(files.values())).suffix.lower() == ".npz":
+        options = {"label": label, "fill": fill, "drop": drop, "categories": categories}
+        for name, value in (options | {"split_column": split_column, "time_column": time_column}).items():
+            if value is not None:
+                raise CoterieError(f"{name} is for tables, but {path} has npz files, of x and y: leave it out.")
+        return from_npz(files, test_share, seed, kind).with_unseen(unseen, seed)
+    if label is None:
+        raise CoterieError(f"the data set folder needs a label, the column to predict in {path}: give --label COLUMN.")
+    frames = {name: read_table(file) for name, file in files.items()}
+    return from_frames(
+        frames, label, None, test_share, seed, unseen, kind, fill, drop, categories, split_column, time_column
+    )
 
 
-def read_csv(file: Path) -> pd.DataFrame:
-    """The table in a CSV file."""
+@maker
+def table(
+    path: str,
+    label: str,
+    client_column: str,
+    test_share: float = 0.25,
+    seed: int = 0,
+    unseen: int = 0,
+    kind: Kind | None = None,
+    fill: Fill | None = None,
+    drop: tuple[str, ...] | None = None,
+    categories: tuple[str, ...] | None = None,
+    split_column: str | None = None,
+    time_column: str | None = None,
+) -> Federation:
+    """One CSV or Parquet file of all clients' rows, with a label column and a column that names the client.
+
+    It is read as in `from_frames`.
+    """
+    frame = read_table(Path(path))
+    return from_frames(
+        frame, label, client_column, test_share, seed, unseen, kind, fill, drop, categories, split_column, time_column
+    )
+
+
+def from_frames(
+    frames: Mapping[str, pd.DataFrame] | pd.DataFrame,
+    label: str,
+    client_column: str | None = None,
+    test_share: float = 0.25,
+    seed: int = 0,
+    unseen: int = 0,
+    kind: Kind | None = None,
+    fill: Fill | None = None,
+    drop: Sequence[str] | None = None,
+    categories: Sequence[str] | None = None,
+    split_column: str | None = None,
+    time_column: str | None = None,
+) -> Federation:
+    """A federation of pandas DataFrames by client name, or of one with a `client_column`.
+
+    Every column but the label is a feature, encoded by the `schema` of the training rows (see `coterie.data.schema`);
+    `drop` leaves columns out, `categories` are read as text whatever they hold. Missing cells are refused, or filled
+    with the "mean" or "median" over all clients. Labels that are text, booleans or at most 20 whole numbers are
+    classes, other numbers regression targets, which stay as they are; `kind` overrules. `unseen` clients, drawn at
+    random, never train.
+
+    The test part is a random `test_share` of each client's rows; or with `time_column` (numbers, or dates such as
+    2026-01-31) its last share by that column; or `split_column` says train, test or valid for each row.
+    """
+    if split_column is not None and time_column is not None:
+        raise CoterieError("split_column and time_column both say which rows are for tests: give one of them.")
+    tables = by_client(frames, client_column)
+    index = row_numbers(tables, test_share, seed, split_column, time_column).with_unseen(unseen, seed)
+    tables = without(tables, [*several(drop), *filter(None, (split_column, time_column))])
+    descriptions = {}
+    for i, name in enumerate(index.names):
+        rows = index.train.client(i)[0] if i < len(index) else ()
+        descriptions[name] = describe(tables[name], label, kind, several(categories), rows, f"client {name!r}")
+    schema = merge(descriptions)
+    log.info(told(schema))
+    encoded = {name: schema.encode(frame, fill, f"client {name!r}") for name, frame in tables.items()}
+    return cut(encoded, index, schema)
+
+
+def cut(encoded: dict[str, tuple[Any, Any]], index: Federation, schema: Schema) -> Federation:
+    """The encoded rows in the parts that `index` says."""
+
+    def pairs(part: Ragged) -> list[tuple[Any, Any]]:
+        rows = [part.client(i)[0].numpy() for i in range(index.total)]
+        return [(encoded[name][0][r], encoded[name][1][r]) for name, r in zip(index.names, rows)]
+
+    fed = from_memory(
+        pairs(index.train), index.names, pairs(index.test), unseen=index.unseen, kind=schema.kind, labels=schema.classes
+    )
+    valid = None
+    if index.valid is not None:
+        rows = [rows_of(name, pair) for name, pair in zip(index.names, pairs(index.valid))]
+        valid = finish(pack(index.names, rows), index.names, schema.kind)
+    return replace(fed, valid=valid, schema=schema, source="frames")
+
+
+def told(schema: Schema) -> str:
+    """What the label was taken for, in one line."""
+    if schema.classes is None:
+        return f"the label {schema.label} holds numbers: regression (kind overrules)"
+    some = ", ".join(schema.classes[:5]) + (", …" if len(schema.classes) > 5 else "")
+    return f"the label {schema.label} has {len(schema.classes)} classes ({some}): classification (kind overrules)"
+
+
+# ---------------------------------------------------------------------------------------------- clients
+def by_client(frames: Mapping[str, pd.DataFrame] | pd.DataFrame, column: str | None) -> dict[str, pd.DataFrame]:
+    """The table of each client, by name."""
+    if isinstance(frames, Mapping):
+        if column is not None:
+            raise CoterieError(f"client_column={column!r} is for one table of all clients: leave it out.")
+        for name, frame in frames.items():
+            if not hasattr(frame, "columns"):
+                raise CoterieError(f"client {name!r} is a {type(frame).__name__}: give a pandas DataFrame.")
+        found = {str(name): named(frame, f"client {name!r}") for name, frame in frames.items()}
+        if len(found) < len(frames):
+            raise CoterieError("two clients have the same name as text, such as 1 and '1': rename one of them.")
+        return found
+    if column is None:
+        raise CoterieError("one table of all clients needs client_column, the column that names the client: give it.")
+    frame = named(frames, "the table")
+    if column not in frame:
+        raise unknown("client column of the table:", column, frame.columns)
+    refuse_missing(frame[column], f"the client column {column} of the table", "name the client in every row")
+    return {name: rows.drop(columns=column) for name, rows in frame.groupby(texts(frame[column]))}
+
+
+def without(tables: dict[str, pd.DataFrame], drop: Sequence[str]) -> dict[str, pd.DataFrame]:
+    """The tables without these columns, each of which some client must have."""
+    known = {name for frame in tables.values() for name in frame.columns}
+    for name in drop:
+        if name not in known:
+            raise unknown("column to drop", name, known)
+    return {client: frame.drop(columns=list(drop), errors="ignore") for client, frame in tables.items()}
+
+
+def several(names: str | Sequence[str] | None) -> list[str]:
+    return [names] if isinstance(names, str) else list(names or ())
+
+
+# ---------------------------------------------------------------------------------------------- train and test
+def row_numbers(
+    tables: dict[str, pd.DataFrame], share: float, seed: int, split_column: str | None, time_column: str | None
+) -> Federation:
+    """A federation whose x are the numbers of the rows of each client's table: who trains and tests on which."""
+    names = tuple(tables)
+    if not names:
+        raise CoterieError("a federation needs at least one client, and none was given.")
+    if split_column is not None:
+        words = [column_of(name, frame, split_column).astype(str).to_numpy() for name, frame in tables.items()]
+        for name, found in zip(names, words):
+            if wrong := sorted({*found.tolist()} - {*PARTS}):
+                raise unknown(f"part in the column {split_column} of client {name!r}:", wrong[0], PARTS)
+        train, test, valid = (stacked([np.flatnonzero(found == part) for found in words]) for part in PARTS)
+        return Federation(names, train, test, "regression", None, valid=valid if len(valid.x) else None)
+    all_rows = stacked([np.arange(len(frame)) for frame in tables.values()])
+    train, test = split(all_rows, names, share, seed, "test")
+    if time_column is not None:
+        order = [
+            times(name, column_of(name, frame, time_column)).argsort(kind="stable") for name, frame in tables.items()
+        ]
+        cuts = train.sizes.tolist()
+        train = stacked([np.sort(rows[:cut]) for rows, cut in zip(order, cuts)])
+        test = stacked([np.sort(rows[cut:]) for rows, cut in zip(order, cuts)])
+    return Federation(names, train, test, "regression", None)
+
+
+def stacked(rows: list[np.ndarray]) -> Ragged:
+    x = torch.from_numpy(np.concatenate(rows))
+    return Ragged(x, x, torch.tensor([len(r) for r in rows]))
+
+
+def column_of(name: str, frame: pd.DataFrame, column: str) -> pd.Series:
+    """A column without missing cells that says which rows are for tests."""
+    if column not in frame:
+        raise unknown(f"column of client {name!r}:", column, frame.columns)
+    refuse_missing(frame[column], f"the column {column} of client {name!r}", "complete it")
+    return frame[column]
+
+
+def times(name: str, column: pd.Series) -> np.ndarray:
+    """Numbers, or dates as numbers."""
     import pandas as pd
 
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", pd.errors.ParserWarning)
-            frame = pd.read_csv(file, index_col=False)
-    except pd.errors.EmptyDataError:
-        raise CoterieError(f"the file {file} is empty: give it a header and rows, or remove it.") from None
-    except pd.errors.ParserWarning:
-        raise CoterieError(f"the file {file} has rows with more values than its header has names: mend it.") from None
-    except (pd.errors.ParserError, UnicodeDecodeError, OSError) as why:
-        raise CoterieError(f"the file {file} cannot be read as CSV: {' '.join(str(why).split())}: mend it.") from None
-    if frame.empty:
-        raise CoterieError(f"the file {file} is empty below its header: give it rows, or remove it.")
-    return frame
+        if pd.to_numeric(column, errors="coerce").notna().all() and column.dtype.kind != "M":
+            return numbers(column, f"client {name!r}")
+        return pd.to_datetime(column, format="ISO8601", utc=True).astype("int64").to_numpy()
+    except (ValueError, TypeError) as why:
+        if isinstance(why, CoterieError):
+            raise
+        raise CoterieError(
+            f"the column {column.name} of client {name!r} is no time: write numbers, or dates such as 2026-01-31."
+        ) from None
 
 
-READERS: dict[str, Callable[[Path], Any]] = {".csv": read_csv}  # a new file type is one reader here
-
-
-def tables_in(path: Path) -> list[Path]:
-    """The folder's files that a reader knows, sorted by name."""
-    if not path.is_dir():
-        raise CoterieError(f"there is no folder {path}: give the path of a folder with one CSV file per client.")
-    files = sorted(file for file in path.iterdir() if file.suffix in READERS)
-    if not files:
-        raise CoterieError(f"the folder {path} has no {' or '.join(READERS)} file: put one per client there.")
-    return files
-
-
-def check_columns(frames: dict[Path, pd.DataFrame], label: str) -> None:
-    """Every file has the label, some features, and the same columns as the first."""
-    first = next(iter(frames))
-    for file, frame in frames.items():
-        if label not in frame.columns:
-            raise unknown(f"label column of {file}:", label, map(str, frame.columns))
-        here, there = set(frame.columns), set(frames[first].columns)
-        if here != there:
-            less, more = (", ".join(sorted(columns)) or "nothing" for columns in (there - here, here - there))
-            raise CoterieError(
-                f"the columns of {file} differ from those of {first}: it lacks {less} and adds {more}: "
-                "all clients need the same columns."
-            )
-    if len(frames[first].columns) == 1:
-        raise CoterieError(f"the file {first} has no column but the label {label}: add columns of features.")
-
-
-def features(frame: pd.DataFrame, file: Path) -> np.ndarray:
-    """The feature columns as float64 [rows, columns]; categorical ones would be encoded here."""
-    return np.stack([numbers(frame[column], file) for column in frame.columns], axis=1)
-
-
-def numbers(column: pd.Series, file: Path) -> np.ndarray:
-    """A column as finite float64 [rows]."""
-    import pandas as pd
-
-    where = f"the column {column.name} of {file}"
-    refuse_missing(column, where)
-    values: np.ndarray = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64)
-    bad = np.flatnonzero(~np.isfinite(values))
-    if len(bad):
-        value = str(column.iloc[bad[0]])
-        raise CoterieError(f"{where} has {value!r} in data row {bad[0] + 1}, where a number belongs: correct it.")
-    return values
-
-
-def refuse_missing(column: pd.Series, where: str) -> None:
-    missing = int(column.isna().sum())
-    if missing:
-        raise CoterieError(f"{where} has {missing} missing values in {len(column)} rows: fill them or drop the rows.")
-
-
-def targets(columns: dict[Path, pd.Series], kind: Kind | None) -> tuple[dict[Path, np.ndarray], tuple[str, ...] | None]:
-    """Labels per file: class ids (int64) and the classes' names, or float targets and None."""
-    import pandas as pd
-
-    for file, column in columns.items():
-        refuse_missing(column, f"the label column {column.name} of {file}")
-    joined = pd.concat(columns.values(), ignore_index=True)
-    parsed = pd.to_numeric(joined, errors="coerce").astype("float64")
-    all_text, whole = parsed.isna().all(), (parsed % 1 == 0).all()
-    if kind == "regression" or (kind is None and not all_text and not whole):
-        return {file: numbers(column, file) for file, column in columns.items()}, None
-    values = (parsed.astype("int64") if whole else joined.astype(str)).to_numpy()
-    names, ids = np.unique(values, return_inverse=True)
-    ends = np.cumsum([len(column) for column in columns.values()])[:-1]
-    return dict(zip(columns, np.split(ids, ends))), tuple(map(str, names))
+# ---------------------------------------------------------------------------------------------- arrays
+def from_npz(files: dict[str, Path], test_share: float, seed: int, kind: Kind | None) -> Federation:
+    """Clients from arrays x and y, all with x_test and y_test or none."""
+    found = {name: read_npz(file) for name, file in files.items()}
+    with_test = [name for name, arrays in found.items() if "x_test" in arrays]
+    if 0 < len(with_test) < len(found):
+        other = next(name for name in found if name not in with_test)
+        raise CoterieError(
+            f"{files[with_test[0]]} has test rows and {files[other]} has none: give x_test and y_test to all or none."
+        )
+    test = {name: (arrays["x_test"], arrays["y_test"]) for name, arrays in found.items()} if with_test else None
+    clients = {name: (arrays["x"], arrays["y"]) for name, arrays in found.items()}
+    return from_memory(clients, test=test, test_share=test_share, seed=seed, kind=kind)

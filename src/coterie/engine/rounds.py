@@ -45,6 +45,8 @@ class Interrupted(KeyboardInterrupt):
 class Run:
     """A run in progress: `rounds()` yields a row of metrics per round."""
 
+    model_name = ""  # as the config file tells it
+
     def __init__(
         self,
         method: Algorithm,

@@ -1,0 +1,116 @@
+"""coterie assign, predict and export, on files as a group of hospitals would have them."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import coterie as ct
+from coterie.cli import main
+
+SITES = ("Zürich Nord", "Köln", "São Paulo", "north", "south", "été")
+
+
+def site(i: int, rows: int = 60) -> pd.DataFrame:
+    """Two kinds of site: what makes people ill in the one keeps them well in the other."""
+    rng = np.random.default_rng(i)
+    age, sex = rng.normal(50 + 5 * (i % 2), 10, rows), rng.choice(["female", "male"], rows)
+    ill = (1 if i % 2 else -1) * ((age - 52) / 10 + (sex == "male")) + rng.normal(0, 0.3, rows) > 0
+    return pd.DataFrame({"age": age.round(1), "sex": sex, "outcome": np.where(ill, "ill", "well")})
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("sites")
+    for i, name in enumerate(SITES):
+        site(i).to_csv(folder / f"{name}.csv", index=False)
+    out = folder.parent / "run"
+    flags = f"--label outcome --clusters 2 --rounds 8 --lr 0.3 --model softmax --quiet --out {out}".split()
+    assert main(["run", "ifca", "--data", f"folder:{folder}", *flags]) == 0
+    return str(out)
+
+
+@pytest.fixture
+def new(tmp_path):
+    """A newcomer of the second kind."""
+    path = tmp_path / "new.csv"
+    site(7).to_csv(path, index=False)
+    return path
+
+
+def test_a_newcomer_in_three_commands(run, new, tmp_path, capsys) -> None:
+    assert main(["assign", run, str(new)]) == 0
+    told = capsys.readouterr().out
+    group = ct.load(run).clusters[-1][sorted(SITES).index("Köln")]
+    assert told.startswith(f"new: group {group} (loss under")
+    out = tmp_path / "predictions.csv"
+    assert main(["predict", run, str(new), "--support", str(new), "--out", str(out)]) == 0
+    with out.open(newline="") as file:
+        guesses = [row["prediction"] for row in csv.DictReader(file)]
+    assert np.mean(np.array(guesses) == site(7)["outcome"]) > 0.85
+    assert main(["export", run, "--out", str(tmp_path / "models")]) == 0
+    loaded = ct.load(tmp_path / "models")
+    x, _ = loaded.schema.encode(site(7))
+    assert [loaded.card["labels"][i] for i in loaded.predict(x, f"group-{group}").tolist()] == guesses
+
+
+def test_as_json_and_for_a_client_and_a_group(run, new, capsys) -> None:
+    assert main(["assign", run, str(new), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found) == {"group", "losses", "margin"} and len(found["losses"]) == 2
+    by = {}
+    for whose in (["--client", "Köln"], ["--cluster", str(found["group"])]):
+        assert main(["predict", run, str(new), *whose]) == 0
+        by[whose[0]] = capsys.readouterr().out
+    assert by["--client"] == by["--cluster"] and by["--client"].splitlines()[0] == "prediction"
+
+
+def changed(change) -> pd.DataFrame:
+    return change(site(7))
+
+
+@pytest.mark.parametrize(
+    "table, says",
+    [
+        (changed(lambda t: t.drop(columns="age")), "age"),
+        (changed(lambda t: t.drop(columns="outcome")), "outcome"),
+        (changed(lambda t: t.assign(outcome="dead")), "dead"),
+        (changed(lambda t: t.assign(age=["old", *t["age"][1:].astype(str)])), "age"),
+        (changed(lambda t: t.assign(age=[np.nan, *t["age"][1:]])), "age"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_told_in_one_sentence(run, tmp_path, table, says, capsys) -> None:
+    table.to_csv(tmp_path / "bad.csv", index=False)
+    assert main(["assign", run, str(tmp_path / "bad.csv")]) == 2
+    err = capsys.readouterr().err.strip()
+    assert says in err and "bad.csv" in err and len(err.splitlines()) == 1
+
+
+def test_an_unknown_category_is_taken_for_another(run, tmp_path, capsys) -> None:
+    site(7).assign(sex="diverse").to_csv(tmp_path / "new.csv", index=False)
+    assert main(["assign", run, str(tmp_path / "new.csv")]) == 0
+    assert "group" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words, says",
+    [
+        (["assign"], "write coterie assign RUN FILE"),
+        (["assign", "RUN", "nowhere.csv"], "nowhere.csv"),
+        (["assign", "nowhere", "x.csv"], "nowhere"),
+        (["predict", "RUN", "NEW"], "one of client, cluster and support"),
+        (["predict", "RUN", "NEW", "--cluster", "7"], "the groups are 0 to 1"),
+        (["predict", "RUN", "NEW", "--cluster", "x"], "whole number"),
+        (["predict", "RUN", "NEW", "--client", "Koln"], "Köln"),
+        (["export", "RUN", "--per", "site"], "one of cluster, client"),
+    ],
+)
+def test_bad_words_are_one_sentence(run, new, words, says, capsys) -> None:
+    words = [{"RUN": run, "NEW": str(new)}.get(word, word) for word in words]
+    assert main(words) == 2
+    err = capsys.readouterr().err.strip()
+    assert says in err and len(err.splitlines()) == 1

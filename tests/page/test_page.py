@@ -1,0 +1,208 @@
+"""Whole pages: what stands on them, what they leave alone, and what they say when something is missing."""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import json
+import sys
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+from small_runs import NAMES, figures, trained, two_kinds
+
+import coterie as ct
+from coterie.cli import main
+from coterie.cli.table import best_of, by_method, columns, facts
+
+HOW = {"lr": 0.5, "local_steps": 3}
+
+
+def written(runs, path, **how) -> str:
+    return ct.report(runs, path, **how).read_text(encoding="utf-8")
+
+
+def test_a_page_holds_the_table_the_members_and_valid_figures(results, tmp_path):
+    page = written(results, tmp_path / "page.html")
+    rows = [facts(r) for r in results]
+    methods = by_method(rows)
+    for _, cell in columns("accuracy", 1, rows):
+        for same in methods.values():
+            assert f">{html.escape(cell(same))}" in page
+    (best,) = best_of(methods, "accuracy")
+    assert f'<tr class="best"><td>{best}</td>' in page
+    for name in NAMES:
+        assert html.escape(name) in page
+    assert len(figures(page)) >= 8
+    for figure in figures(page).values():
+        go.Figure(figure)  # refuses what plotly does not know
+
+
+def test_names_are_text_and_nothing_is_fetched(results, tmp_path):
+    page = written(results, tmp_path / "page.html")
+    own = page[: page.index('<script type="application/json"')]  # before the figures and plotly
+    assert "<b>Élie" not in own and "</script>" not in own
+    assert not [word for word in ("src=", "@import", "url(", "http") if word in own]
+    assert page.count("<script") - page.count("<script>") == 1 and page.count("<style>") == 1
+    (shown,) = [d["y"] for f in figures(page).values() for d in f["data"] if d.get("zmax") == 1.5]  # the map of groups
+    assert sorted(shown) == sorted(html.escape(name, quote=False) for name in NAMES)
+
+
+def test_a_result_writes_its_own_page_and_folders_give_the_same(tmp_path):
+    result = trained(ct.IFCA(clusters=2, **HOW), tmp_path / "run")
+    folder = tmp_path / "run"
+    assert result.report(tmp_path / "one.html") == tmp_path / "one.html"
+    before = fingerprints(folder)
+    page = written(folder, tmp_path / "two.html")
+    assert fingerprints(folder) == before  # opening a run rewinds its folder: the page must not
+    assert "the data of" in page and "give them again" in page and str(folder) in page
+    drawn = figures(page)
+    assert drawn["figure-0"] == figures((tmp_path / "one.html").read_text())["figure-0"]
+    assert "Groups and their members" in page and "How well each" not in page
+
+
+def fingerprints(folder) -> dict[str, str]:
+    """What every file holds, and when it was written."""
+    files = [f for f in folder.rglob("*") if f.is_file()]
+    return {str(f): f"{hashlib.sha256(f.read_bytes()).hexdigest()} {f.stat().st_mtime_ns}" for f in files}
+
+
+def test_a_folder_whose_data_can_be_had_again_shows_everything(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = "compare ifca fedavg --clusters 2 --data rotated:digits?angles=0,180 --clients 6 --samples 12 --rounds 2"
+    monkeypatch.setattr("sys.argv", ["/usr/bin/coterie", *words.split(), "--model", "softmax", "--seeds", "2"])
+    assert main([*sys.argv[1:], "--out", "runs", "--quiet"]) == 0
+    before = fingerprints(tmp_path / "runs")
+    assert main(["report", "runs", "--out", "page.html", "--target", "0.1"]) == 0
+    assert fingerprints(tmp_path / "runs") == before
+    page = (tmp_path / "page.html").read_text()
+    for word in ("How well each", "2 seeds", "coterie compare ifca fedavg", "accuracy 0.100 or better", "Fairness"):
+        assert word in page, word
+    assert "without what needs its data" not in page
+
+
+def test_the_same_run_opened_from_its_folder_has_the_same_portrait(tmp_path):
+    from coterie.cli.train import prepared
+    from coterie.page.portrait import portrait
+    from coterie.page.source import of_folder
+
+    data = {"spec": "rotated:digits", "seed": 0, "clients": 8, "samples": 10}
+    run = prepared(ct.IFCA(clusters=4, **HOW), "ifca", data, "softmax", tmp_path / "run", rounds=2)
+    one = portrait(ct.Result(run.go()))
+    (source,) = of_folder(tmp_path / "run")
+    two = portrait(source.open())
+    assert one.groups.tolist() == two.groups.tolist() and one.fingerprint == two.fingerprint
+    np.testing.assert_array_equal(one.losses, two.losses)
+    np.testing.assert_array_equal(one.per_client["accuracy"], two.per_client["accuracy"])
+
+
+def test_a_run_that_goes_on_meanwhile_is_left_alone(tmp_path):
+    from coterie.cli.train import prepared
+
+    data, folder = {"spec": "rotated:digits", "seed": 0, "clients": 8, "samples": 10}, tmp_path / "run"
+    prepared(ct.IFCA(clusters=4, **HOW), "ifca", data, "softmax", folder, rounds=4, eval_every=1).go()
+    for checkpoint in sorted((folder / "checkpoints").glob("*"))[1:]:
+        checkpoint.unlink()  # rounds 1 to 4 are measured, but not saved yet
+    before = fingerprints(folder)
+    page = written(folder, tmp_path / "page.html")
+    assert fingerprints(folder) == before
+    assert "ifca was last saved after round 0" in page and "How well each" in page
+    assert any(d.get("x") == [0, 1, 2, 3, 4] for f in figures(page).values() for d in f["data"])
+
+
+def test_several_settings_of_one_method_are_told_apart(tmp_path):
+    runs = [trained(ct.IFCA(clusters=k, **HOW), seed=s) for k in (2, 3) for s in (0, 1)]
+    page = written(runs, tmp_path / "page.html")
+    assert "<td>ifca clusters=2</td>" in page and "<td>ifca clusters=3</td>" in page and "2 seeds" in page
+
+
+def test_a_page_of_regression_and_of_soft_groups(tmp_path):
+    fed = ct.data.linear("fedsoft", clients=6, samples=20, dim=3)
+    runs = [ct.run(m, fed, rounds=2) for m in (ct.FedSoft(clusters=2, lr=0.01), ct.CGPFLHeur(lr=0.01))]
+    page = written(runs, tmp_path / "page.html")
+    for word in (
+        "test MSE",
+        "Importance weights",
+        "How many groups",
+        "Map of the personal models",
+        "105 % of the best",
+    ):
+        assert word in page, word
+    for figure in figures(page).values():
+        go.Figure(figure)
+
+
+def test_above_500_clients_figures_are_sampled_and_tables_are_not(tmp_path):
+    fed = ct.data.linear(clients=1000, samples=4, dim=3, clusters=2, test_samples=4)
+    page = written(ct.run(ct.IFCA(clusters=2, local_steps=1), fed, rounds=1), tmp_path / "page.html")
+    assert "500 of the 1000 clients" in page and all(name in page for name in fed.names)
+    assert max(len(d.get("z", [])) for f in figures(page).values() for d in f["data"]) == 500
+    assert len(page.encode()) < 6_000_000
+
+
+# ---------------------------------------------------------------------------------------------- bad input
+def test_bad_input_is_one_sentence_and_exit_2(tmp_path, monkeypatch, capsys, results):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "config.json").write_text("{}")
+    trained(ct.FedAvg(**HOW), tmp_path / "run")
+    for words, why in (
+        ([], "needs the folders"),
+        (["nowhere"], "there is no folder nowhere"),
+        (["empty"], "no run was found in empty"),
+        (["other"], "lacks clients"),
+        (["run", "--target", "high"], "must be a number"),
+        (["run", "--out", "absent/page.html"], "cannot be written"),
+        (["run", "--what"], "--what"),
+    ):
+        assert main(["report", *words]) == 2
+        said = capsys.readouterr().err
+        assert why in said and said.count("\n") == 1, said
+
+
+def test_runs_on_different_data_are_refused(results, tmp_path):
+    other = ct.run(ct.FedAvg(**HOW), two_kinds(seed=1), "softmax", rounds=1)
+    with pytest.raises(ct.CoterieError, match="different data"):
+        ct.report([results[0], other], tmp_path / "page.html")
+    fewer = ct.run(ct.FedAvg(**HOW), two_kinds().subset(range(5)), "softmax", rounds=1, seed=1)
+    with pytest.raises(ct.CoterieError, match="different data"):
+        ct.report([results[0], fewer], tmp_path / "page.html")
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_a_run_that_measured_nothing_yet_is_left_out_or_refused(results, tmp_path):
+    silent = trained(ct.FedAvg(**HOW), tmp_path / "run")
+    (tmp_path / "run" / "metrics.jsonl").write_text("")
+    with pytest.raises(ct.CoterieError, match="no evaluated round"):
+        ct.report(tmp_path / "run", tmp_path / "page.html")
+    assert "is left out" in written([silent, tmp_path / "run"], tmp_path / "page.html")
+
+
+def test_a_setting_that_the_method_no_longer_has(tmp_path):
+    trained(ct.FedAvg(**HOW), tmp_path / "run")
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    config["method"]["settings"]["gone"] = 1
+    config["origin"] = {"data": {"spec": "rotated:digits", "seed": 0}, "method": "fedavg"}
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    assert "another version of its method" in written(tmp_path / "run", tmp_path / "page.html")
+
+
+def test_the_function_stays_the_function_after_its_package_is_loaded():
+    import coterie.page
+
+    assert ct.report is coterie.page.report and callable(ct.report)
+
+
+def test_the_demo_writes_a_page_and_says_where(tmp_path, monkeypatch, capsys):
+    from coterie.cli import demo
+
+    for name, value in {"CLIENTS": 8, "SAMPLES": 15, "ROUNDS": 6, "SEEDS": 2}.items():
+        monkeypatch.setattr(demo, name, value)
+    monkeypatch.chdir(tmp_path)
+    assert main(["demo", "--quiet"]) == 0
+    assert "everything on one page: demo/report.html" in capsys.readouterr().out
+    page = (tmp_path / "demo" / "report.html").read_text()
+    assert "fedavg, local, one-shot and ifca on rotated:digits" in page
+    assert main(["demo", "--quiet"]) == 0  # over the first one

@@ -1,0 +1,222 @@
+"""What a finished run is for: groups of newcomers, predictions, models in files."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import coterie as ct
+
+
+@pytest.fixture(scope="module")
+def fed() -> ct.data.Federation:
+    """Twelve clients in two groups, the last two never trained."""
+    return ct.data.linear(clients=12, samples=40, dim=4, clusters=2, seed=1, test_samples=30, unseen=2)
+
+
+@pytest.fixture(scope="module")
+def result(fed: ct.data.Federation) -> ct.Result:
+    return ct.run(ct.IFCA(clusters=2, lr=0.1), fed, "linear", rounds=10)
+
+
+# ---------------------------------------------------------------------------------------------- assign
+def test_a_newcomer_is_given_its_group_with_losses_and_margin(fed, result) -> None:
+    """The loss under each centre in NumPy."""
+    x, y = fed.train.client(10)
+    found = result.assign(x, y)
+    w, b = (result.centres[k].numpy() for k in ("1.weight", "1.bias"))
+    want = [((x.numpy() @ w[k][0] + b[k] - y.numpy()) ** 2).mean() for k in range(2)]
+    np.testing.assert_allclose(found.losses, want, rtol=1e-4)
+    assert found.group == int(np.argmin(want)) == result.clusters[-1][0]  # client 10 is of the kind of client 0
+    assert found.margin == pytest.approx(max(want) - min(want), rel=1e-4)
+    assert f"group {found.group}" in str(found)
+
+
+def test_a_centre_without_a_finite_loss_is_never_taken(fed, result) -> None:
+    from coterie.answers import assigned, rows
+    from coterie.params import unstack
+
+    broken, fine = unstack(result.centres)
+    batch = rows(result._run.task, fed.train.x, *fed.train.client(1))
+    assert assigned(result._run.task, [{k: v * torch.nan for k, v in broken.items()}, fine], batch).group == 1
+
+
+@pytest.mark.parametrize(
+    "x, y, says",
+    [
+        (np.zeros((3, 5)), np.zeros(3), r"x has the shape \(3, 5\): it must be rows of the shape \(4,\)"),
+        (np.zeros((0, 4)), np.zeros(0), "x has the shape"),
+        (np.full((2, 4), np.nan), np.zeros(2), "NaN or infinity"),
+        (np.zeros((3, 4)), np.zeros(2), "one label per row"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused(result, x, y, says) -> None:
+    with pytest.raises(ct.CoterieError, match=says):
+        result.assign(x, y)
+
+
+def test_labels_that_are_no_classes_are_refused() -> None:
+    fed = ct.data.rotated("digits", clients=4, samples=10, test_samples=5)
+    result = ct.run(ct.IFCA(clusters=2, init="random"), fed, "softmax", rounds=1)
+    x, y = fed.test.client(0)
+    for wrong in (y + 10, y - 20, y + 0.5):
+        with pytest.raises(ct.CoterieError, match="whole numbers from 0 to 9"):
+            result.assign(x, wrong)
+
+
+def test_methods_without_groups_say_so(fed) -> None:
+    alone = ct.run(ct.LocalOnly(lr=0.1), fed, "linear", rounds=1)
+    with pytest.raises(ct.CoterieError, match="local has no groups"):
+        alone.assign(*fed.train.client(0))
+    with pytest.raises(ct.CoterieError, match="local has no groups"):
+        alone.predict(fed.test.client(0)[0], cluster=0)
+
+
+# ---------------------------------------------------------------------------------------------- predict
+METHODS = [
+    ct.IFCA(clusters=2, lr=0.1), ct.FedAvg(lr=0.1), ct.LocalOnly(lr=0.1), ct.OneShot(clusters=2, lr=0.1),
+    ct.CGPFL(clusters=2, batch=None), ct.FedSoft(clusters=2), ct.FedEM(clusters=2, lr=0.1), ct.PerFedAvg(lr=0.1),
+    ct.FineTuned(lr=0.1, decay=0.5), ct.PFLTC(clusters=2, lr=0.1), ct.Ditto(lr=0.1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+def test_predictions_are_those_that_were_measured(method, fed) -> None:
+    """The error of `predict` on a client's test rows, and on a newcomer's, is the one that the run reports."""
+    result = ct.run(method, fed, "linear", rounds=2, participation=0.8)
+    for i in (0, 3, 9):
+        x, y = fed.test.client(i)
+        error = ((result.predict(x, client=fed.names[i]) - y) ** 2).mean()
+        assert float(error) == pytest.approx(result.per_client["mse"][i], rel=1e-4)
+    errors = []
+    for i in (10, 11):
+        x, y = fed.test.client(i)
+        errors.append(float(((result.predict(x, support=fed.train.client(i)) - y) ** 2).mean()))
+    assert np.mean(errors) == pytest.approx(result.final["unseen_mse"], rel=1e-4)
+
+
+def test_a_groups_prediction_is_its_centres(fed, result) -> None:
+    x, _ = fed.test.client(0)
+    want = x @ result.centres["1.weight"][1, 0] + result.centres["1.bias"][1]
+    torch.testing.assert_close(result.predict(x, cluster=1), want)
+
+
+def test_classes_and_probabilities() -> None:
+    fed = ct.data.rotated("digits", clients=4, samples=30, test_samples=20)
+    result = ct.run(ct.IFCA(clusters=2, lr=0.3, init="random"), fed, "softmax", rounds=5)
+    x, y = fed.test.client(1)
+    classes, chances = (result.predict(x, client=fed.names[1], probabilities=p) for p in (False, True))
+    assert classes.dtype == torch.int64 and torch.equal(chances.argmax(1), classes)
+    torch.testing.assert_close(chances.sum(1), torch.ones(20))
+    assert float((classes == y).float().mean()) == pytest.approx(result.per_client["accuracy"][1])
+
+
+def test_whose_model_must_be_said_and_known(fed, result) -> None:
+    x, _ = fed.test.client(0)
+    for wrong in ({}, {"client": fed.names[0], "cluster": 1}):
+        with pytest.raises(ct.CoterieError, match="one of client, cluster and support"):
+            result.predict(x, **wrong)
+    with pytest.raises(ct.CoterieError, match="cluster is 2: the groups are 0 to 1"):
+        result.predict(x, cluster=2)
+    with pytest.raises(ct.CoterieError, match="client-01"):  # near names are suggested
+        result.predict(x, client="client-0O1")
+    with pytest.raises(ct.CoterieError, match="client"):  # it never trained
+        result.predict(x, client=fed.names[11])
+
+
+# ---------------------------------------------------------------------------------------------- files
+def test_exported_groups_predict_the_same(fed, result, tmp_path) -> None:
+    folder = result.export(tmp_path / "models")
+    assert sorted(p.name for p in folder.iterdir()) == ["card.json", "group-0.safetensors", "group-1.safetensors"]
+    loaded, (x, y) = ct.load(folder), fed.train.client(10)
+    for k in range(2):
+        assert torch.equal(loaded.predict(x, f"group-{k}"), result.predict(x, cluster=k))
+    assert loaded.assign(x, y) == result.assign(x, y)
+    card = json.loads((folder / "card.json").read_text())
+    assert card["method"]["name"] == "ifca" and card["model"] == "linear" and card["rounds"] == 10
+    assert sorted(card["groups"]["0"] + card["groups"]["1"]) == sorted(fed.names[:10])
+
+
+@pytest.mark.parametrize("method", [ct.Ditto(lr=0.1), ct.IFCA(clusters=2, lr=0.1)])
+def test_exported_clients_predict_the_same(fed, method, tmp_path) -> None:
+    result = ct.run(method, fed, "linear", rounds=2)
+    loaded, (x, _) = ct.load(result.export(tmp_path / "models", per="client")), fed.test.client(0)
+    assert len(loaded.models) == 10
+    for name in fed.names[:10]:
+        torch.testing.assert_close(loaded.predict(x, name), result.predict(x, client=name))
+
+
+def test_names_with_odd_letters_become_files(tmp_path) -> None:
+    rng = np.random.default_rng(0)
+    names = ["Zürich / Nord", "Zürich ? Nord", "../../x"]
+    fed = ct.data.from_memory({n: (rng.normal(size=(6, 2)), rng.normal(size=6)) for n in names})
+    folder = ct.run(ct.LocalOnly(), fed, "linear", rounds=1).export(tmp_path / "models")
+    found = {p.stem for p in folder.glob("*.safetensors")}
+    assert (
+        len(found) == 3 and "Zürich-Nord" in found and {p.parent for p in tmp_path.rglob("*.safetensors")} == {folder}
+    )
+    card = json.loads((folder / "card.json").read_text())
+    assert {f["of"] for f in card["files"].values()} == set(names)
+
+
+def test_a_mixture_is_exported_per_cluster_only(fed, tmp_path) -> None:
+    result = ct.run(ct.FedEM(clusters=2, lr=0.1), fed, "linear", rounds=1)
+    with pytest.raises(ct.CoterieError, match="several models: export them per cluster"):
+        result.export(tmp_path / "a", per="client")
+    assert len(ct.load(result.export(tmp_path / "b")).models) == 2
+
+
+def test_a_folder_in_use_is_left_alone(result, tmp_path) -> None:
+    (tmp_path / "note.txt").write_text("mine")
+    with pytest.raises(ct.CoterieError, match="is not empty: choose another folder"):
+        result.export(tmp_path)
+
+
+def test_a_model_of_ones_own_must_be_given_again(fed, tmp_path) -> None:
+    net = lambda: nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1))
+    result = ct.run(ct.IFCA(clusters=2), fed, net, rounds=1)
+    folder = result.export(tmp_path / "models")
+    with pytest.raises(ct.CoterieError, match="one of your own: give it again"):
+        ct.load(folder)
+    x, _ = fed.test.client(0)
+    assert torch.equal(ct.load(folder, net).predict(x, "group-1"), result.predict(x, cluster=1))
+    with pytest.raises(ct.CoterieError, match="does not fit the model"):
+        ct.load(folder, lambda: nn.Linear(4, 1))
+
+
+@pytest.mark.parametrize(
+    "harm, says",
+    [
+        (lambda f: (f / "card.json").write_text("{"), "card.json is damaged"),
+        (lambda f: (f / "card.json").write_text("{}"), "card.json is damaged"),
+        (lambda f: (f / "group-0.safetensors").unlink(), "group-0.safetensors cannot be read"),
+        (lambda f: (f / "group-0.safetensors").write_bytes(b"no tensors"), "group-0.safetensors cannot be read"),
+        (
+            lambda f: (f / "group-0.safetensors").write_bytes((f / "group-1.safetensors").read_bytes()),
+            "is not the file that was exported",
+        ),
+        (
+            lambda f: (f / "card.json").write_text((f / "card.json").read_text().replace('"group-0"', '"../group-0"')),
+            "names a file '../group-0'",
+        ),
+    ],
+)
+def test_damaged_exports_are_refused(result, tmp_path, harm, says) -> None:
+    folder = result.export(tmp_path / "models")
+    harm(folder)
+    with pytest.raises(ct.CoterieError, match=says):
+        ct.load(folder)
+
+
+def test_a_run_folder_is_loaded_as_a_result(fed, tmp_path) -> None:
+    from coterie.cli import main
+
+    flags = ["--clients", "6", "--samples", "20", "--clusters", "2", "--rounds", "2", "--quiet"]
+    assert main(["run", "ifca", "--data", "linear?dim=4", *flags, "--out", str(tmp_path / "run")]) == 0
+    loaded = ct.load(tmp_path / "run")
+    assert loaded.history[-1]["round"] == 2
+    assert loaded.predict(loaded._run.fed.test.client(0)[0], cluster=0).shape == loaded._run.fed.test.client(0)[1].shape
