@@ -28,7 +28,7 @@ SITUATIONS = {  # by name: the data, and the number of groups that methods are t
     "four groups, few rows": ("rotated:digits?clients=40&samples=12", 4),
     "labels differ": ("label_permuted:digits?clients=40&samples=30", 4),
     "mixtures": ("mixture:digits?clients=40&samples=30&angles=0,180&mixture=30:70", 2),
-    "two classes each": ("pathological:digits?clients=40&samples=30", 5),
+    "two classes each": ("pathological:digits?clients=40&samples=24", 5),
 }
 STEPS = (0.05, 0.15, 0.45, 1.35)
 SCALES = {  # methods whose step size is of another scale

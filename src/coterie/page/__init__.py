@@ -98,8 +98,8 @@ def body(
 def title(methods: Methods) -> str:
     names = list(methods)
     told = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-    data = next(iter(methods.values()))[0].config["data"].partition("?")[0]
-    return f"{told if len(names) <= 5 else f'{len(names)} methods'} on {data}"
+    maker, colon, first = next(iter(methods.values()))[0].config["data"].partition("?")[0].partition(":")
+    return f"{told if len(names) <= 5 else f'{len(names)} methods'} on {maker}{colon}{Path(first).name}"
 
 
 def facts(runs: list[Source]) -> str:

@@ -31,10 +31,11 @@ def join(pieces: Iterable[Any]) -> Html:
 
 
 def table(head: Sequence[Any], rows: Iterable[Sequence[Any]], kind: str = "", best: Iterable[int] = ()) -> Html:
-    """`best`: numbers of the rows to mark."""
+    """`best`: numbers of the rows to mark. kind="members": on a phone, cells stand below each other with their heads."""
     marked = set(best)
+    named = [{"data-head": str(h)} if kind == "members" else {} for h in head]
     cells = [
-        tag("tr", *(tag("td", cell) for cell in row), **({"kind": "best"} if i in marked else {}))
+        tag("tr", *(tag("td", cell, **n) for cell, n in zip(row, named)), **({"kind": "best"} if i in marked else {}))
         for i, row in enumerate(rows)
     ]
     whole = [tag("thead", tag("tr", *(tag("th", cell) for cell in head))), tag("tbody", *cells)]

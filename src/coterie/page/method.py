@@ -123,7 +123,7 @@ def projected(page: Page, run: Source, p: Portrait, by: Grouping | None) -> list
     colour = p.groups if p.groups is not None else by.groups  # type: ignore[union-attr]
     word = "group" if own or by is None else by.word
     how = f"Each point is a client, near points have alike {p.projection.of}: these are flattened to two directions, "
-    how += f"which hold {p.projection.share:.0%} of their variance. The colour is the client's {word}."
+    how += f"which hold {100 * p.projection.share:.0f} % of their variance. The colour is the client's {word}."
     figure = figures.scatter(p.projection, p, colour, run.names, word)
     return [section(f"Map of the {p.projection.of}", how, page.plot(figure), level=3)]
 
