@@ -9,7 +9,7 @@ demo: $(READY)
 	$(BIN)/coterie demo --out demo
 
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -88,6 +88,8 @@ def to_target(methods: Methods, target: float | None) -> Html:
     metric, facts = metric_of(methods), facts_of(methods)
     high = HIGHER_IS_BETTER[metric]
     finals = [score for rows in facts.values() if (score := average(rows, metric)) is not None]
+    if not finals:
+        return Html("")
     best = (max if high else min)(finals)
     goal = target if target is not None else best * (SHARE if high else 2 - SHARE)
     lines, never = [], []

@@ -100,7 +100,7 @@ def churn(history: Sequence[dict[str, Any]]) -> Figure:
     bars = {"type": "bar", "x": [row["round"] for row in rows], "y": [row["churn"] for row in rows]}
     layout = {
         "xaxis": {"title": {"text": "round"}},
-        "yaxis": {"title": {"text": "clients that moved"}, "tickformat": ".0%", "rangemode": "tozero"},
+        "yaxis": {"title": {"text": "clients that moved"}, "tickformat": ".2~%", "rangemode": "tozero"},
     }
     return {"data": [{**bars, "marker": {"color": COLOURS[0]}}], "layout": {**layout, "height": 240}}
 

@@ -31,7 +31,7 @@ def join(pieces: Iterable[Any]) -> Html:
 
 
 def table(head: Sequence[Any], rows: Iterable[Sequence[Any]], kind: str = "", best: Iterable[int] = ()) -> Html:
-    """`best`: numbers of the rows to mark. kind="members": on a phone, cells stand below each other with their heads."""
+    """`best`: numbers of the rows to mark. kind="members": on a phone, cells stand below each other."""
     marked = set(best)
     named = [{"data-head": str(h)} if kind == "members" else {} for h in head]
     cells = [

@@ -52,9 +52,10 @@ def portrait(result: Result) -> Portrait:
     truth = None if run.fed.truth is None else hard(run.fed.truth)[: len(run.fed)]
     shown = sample(groups if groups is not None else truth, len(run.fed))
     losses = loss_under_centres(run, shown)
+    scores = {k: v for k, v in result.per_client.items() if len(v) == len(run.fed)}  # not all, if some were refused
     weights = None if result.weights is None else result.weights[torch.from_numpy(shown)].cpu().numpy()
     return Portrait(
-        result.per_client, groups, truth, shown, losses, weights, projection(run, shown, losses),
+        scores, groups, truth, shown, losses, weights, projection(run, shown, losses),
         {} if groups is None else sentences(run.fed, groups), result.warnings, run.fed.fingerprint(),
     )  # fmt: skip
 

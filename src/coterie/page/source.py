@@ -75,12 +75,13 @@ def sources(runs: Sequence[Result | str | Path]) -> tuple[list[Source], list[str
     found: list[Source] = []
     for run in runs:
         found += [of_result(run)] if isinstance(run, Result) else of_folder(Path(run))
+    found = list({s.at.resolve() if isinstance(s.at, Path) else id(s.at): s for s in found}.values())
     if not found:
         raise CoterieError("a report needs at least one run: give run folders or results.")
     shown = [s for s in found if any("accuracy" in row or "mse" in row for row in s.history)]
-    silent = [f"{s.at} has no evaluated round yet and is left out." for s in found if s not in shown]
+    silent = [f"{s.at} has no test scores yet and is left out." for s in found if s not in shown]
     if not shown:
-        raise CoterieError(f"{found[0].at} has no evaluated round yet: train it first, or go on with `coterie resume`.")
+        raise CoterieError(f"{found[0].at} has no test scores yet: train it, or give its clients test rows.")
     for other in shown[1:]:
         refuse_other_data(shown[0], other)
     return labelled(shown), silent
@@ -104,7 +105,7 @@ def of_result(result: Result) -> Source:
 
 
 def of_folder(base: Path) -> list[Source]:
-    """The runs at or below a folder, each given once."""
+    """The runs at or below a folder."""
     if not base.is_dir():
         raise CoterieError(f"there is no folder {base}: give the folder of a run or of a comparison.")
     found = []
