@@ -255,7 +255,10 @@ def reopen(
     except (KeyError, TypeError) as e:
         raise CoterieError(f"{path}/config.json lacks what a run needs ({e}): start it anew.") from e
     if method is None:
-        method = registry.find(origin.get("method", name))(**settings)
+        try:
+            method = registry.find(origin.get("method", name))(**settings)
+        except TypeError as e:
+            raise CoterieError(f"{path} was made by another version of {name}, with other settings: {e}.") from e
     if fed is None:
         if not origin.get("data"):
             raise CoterieError(f"the data of {path} were in memory: give them again, ct.resume(path, fed).")

@@ -97,13 +97,14 @@ def test_a_longer_start_overrides_epochs_in_round_0_alone() -> None:
     assert not torch.equal(epochs.state.centres["weight"], steps.state.centres["weight"])
 
 
-def test_auto_starts_with_five_times_the_local_steps() -> None:
+@pytest.mark.parametrize("how", [{"local_steps": 3}, {"local_epochs": 1, "batch": 20}])
+def test_auto_starts_with_five_times_the_local_training(how: dict) -> None:
     starts = []
-    for steps in ({}, {"start_steps": 15}, {"start_steps": 3}):
-        method = ct.IFCA(clusters="auto", lr=0.01, local_steps=3, **steps)
-        run = ready(method, planted(2), lambda: torch.nn.Linear(8, 1), rounds=1)
+    for times, clusters in ((1, "auto"), (5, 2), (1, 2)):
+        longer = {k: v if k == "batch" else times * v for k, v in how.items()}
+        run = ready(ct.IFCA(clusters=clusters, lr=0.05, **longer), planted(2), lambda: torch.nn.Linear(8, 1), rounds=1)
         next(run.rounds())
-        starts.append(run.state.centres["weight"][0])
+        starts.append(run.state.centres["weight"])
     torch.testing.assert_close(starts[0], starts[1], rtol=0, atol=0)
     assert not torch.allclose(starts[0], starts[2])
 

@@ -341,6 +341,12 @@ def test_patience_waits_for_so_many_quiet_rounds() -> None:
     assert [b < down[1] for b in down[1:]] == [False, False, False, False, True, True]
 
 
+def test_a_round_without_answers_is_not_a_quiet_one() -> None:
+    run = settled("models", 4, patience=2)
+    run.participants = lambda r: torch.arange(6 if r < 3 else 0)
+    assert finished(run).state.still == 1  # round 1 was the first choice of all, round 2 quiet
+
+
 def test_patience_under_partial_participation() -> None:
     """A client never seen is sent all K, and its first choice counts as a change."""
     how = {"rounds": 10, "participation": 1 / 3, "seed": 3}
@@ -496,10 +502,10 @@ def test_the_groups_of_the_start_are_those_of_the_updates() -> None:
     assert same_groups(run.state.group.tolist(), best_partition([m / np.linalg.norm(m) for m in moves], 2))
 
 
-def started_batches(run: Run, i: int) -> list[Rows]:
-    """Client i's batches in the named stream of the start."""
+def started_batches(run: Run, i: int, stream: str = "start") -> list[Rows]:
+    """Client i's batches in a named stream of round 0."""
     x, y = (v.double() for v in run.fed.train.client(i))
-    data = Data(Batch.of(x, y, torch.float64), randomness.keys(run.homes[i], 0, "start"), run.homes[i])
+    data = Data(Batch.of(x, y, torch.float64), randomness.keys(run.homes[i], 0, stream), run.homes[i])
     return [(b.x.numpy(), b.y.numpy()) for b in data.batches(run.method)]
 
 
@@ -552,6 +558,18 @@ def test_restarts_keep_the_least_training_loss(average: str) -> None:
     assert run.state.group.tolist() == group
     for j in range(2):
         near(one(run.state.centres, j), best[j])
+
+
+def test_each_round_of_a_trial_draws_its_own_batches_and_each_restart_the_same() -> None:
+    p = lines()
+    run = finished_start(ct.IFCA(clusters=1, lr=0.05, local_steps=2, batch=1, restarts=2, trial=2), p.fed, p.model)
+    losses = []
+    for r in range(2):
+        w = arrays(run.task.init(0, r))
+        for n in range(2):
+            w = mean([descend(p.f, w, started_batches(run, i, f"trial {n}"), 0.05) for i in range(7)])
+        losses.append(np.mean([p.f(w, *xy)[0] for xy in p.clients]))
+    np.testing.assert_allclose(run.history[0]["notes"]["restart_losses"], losses, rtol=1e-9)
 
 
 def test_nobody_answers_the_start() -> None:

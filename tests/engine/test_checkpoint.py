@@ -23,7 +23,7 @@ from cases import federation
 from coterie.engine import checkpoint
 from coterie.engine.checkpoint import RunFolder
 from coterie.engine.codec import BadBytes, decode, encode
-from coterie.result import prepare
+from coterie.result import prepare, reopen
 
 METHOD = ct.IFCA(clusters=2, local_steps=2)
 
@@ -260,3 +260,18 @@ def test_shared_tensors_can_be_sent():
     back, head = decode(encode(tree, fact=3), {})
     assert head == {"fact": 3}
     assert all(torch.equal(u, v) for u, v in zip(tree_leaves(tree), tree_leaves(back)))
+
+
+def test_reading_a_run_changes_nothing_in_its_folder(tmp_path):
+    """Not even rows after the last checkpoint, which another process may be about to save."""
+    fed = ct.data.linear(clients=4, samples=10, dim=3, clusters=2, test_samples=5)
+    out = tmp_path / "run"
+    ct.run(ct.FedAvg(lr=0.01), fed, "linear", rounds=3, out=out)
+    newest = max((out / "checkpoints").iterdir())
+    newest.unlink()
+    before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
+    run = reopen(out, fed)
+    assert run.round < 3 and len((out / "metrics.jsonl").read_text().splitlines()) == 4
+    assert {p: p.read_bytes() for p in out.rglob("*") if p.is_file()} == before
+    run.go()
+    assert [json.loads(line)["round"] for line in (out / "metrics.jsonl").read_text().splitlines()] == [0, 1, 2, 3]

@@ -111,7 +111,7 @@ class RunFolder:
         return found
 
     def rewind(self, rows: list[Row]) -> None:
-        write_whole(self.path / "metrics.jsonl", "".join(json.dumps(r) + "\n" for r in rows))
+        write_whole(self.path / "metrics.jsonl", "".join(json.dumps(to_json(r)) + "\n" for r in rows))
 
     # ---- checkpoints
     def save(self, round: int, tree: Any, head: dict[str, Any]) -> None:

@@ -184,6 +184,8 @@ class Run:
     def go(self, on_round: Callable[[Row], Any] | None = None) -> Run:
         """Run to the end, saving as it goes; Ctrl-C finishes the round and saves."""
         with self.folder or nullcontext(), _on_interrupt() as asked_to_stop:
+            if self.folder is not None:
+                self.folder.rewind(self.history)  # rows after the checkpoint that it goes on from
             for row in self.rounds():
                 if self.folder is not None:
                     self.folder.append(row)
@@ -215,12 +217,11 @@ class Run:
         self.save_took = self.saved_at - began
 
     def restore(self) -> None:
-        """Go on from the newest whole checkpoint of the folder."""
+        """Be where the newest whole checkpoint of the folder was; nothing is written until the run goes on."""
         assert self.folder is not None
         with self.folder:
             found = self.folder.latest(types_of(self.method))
         if found is None:
-            self.folder.rewind([])
             return
         tree, head = found
         device = self.task.device
@@ -230,7 +231,6 @@ class Run:
         self.best = math.inf if head["best"] is None else head["best"]
         self.waited, self.stopped = head["waited"], head["stopped"]
         self.history = self.folder.rows(until=self.round)
-        self.folder.rewind(self.history)
         if self.stopped or self.round >= self.options.rounds:
             self.evaluate(self.round)  # the clients' scores are not in the folder
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,20 +51,12 @@ class Source:
         return {**last, **cost, "method": self.label, "seed": self.seed, "kind": kind, "clients": len(self.names)}
 
     def open(self) -> Result:
-        """The run with its data and model; from a copy of its folder, since opening one rewinds it."""
+        """The run with its data and model; its folder is only read."""
         if isinstance(self.at, Result):
             return self.at
-        with tempfile.TemporaryDirectory() as place:
-            copy = Path(place) / "run"
-            try:
-                shutil.copytree(self.at, copy)
-                run = opened(copy, None)
-            except CoterieError as e:
-                raise CoterieError(str(e).replace(str(copy), str(self.at))) from e
-            except TypeError as e:  # a setting that the method no longer has
-                raise CoterieError(f"{self.at} was made by another version of its method ({e}).") from e
-            if not run.clients and run.round >= 0:
-                run.evaluate(run.round)  # a run that has not ended
+        run = opened(self.at, None)
+        if not run.clients and run.round >= 0:
+            run.evaluate(run.round)  # a run that has not ended
         return Result(run)
 
 
