@@ -41,7 +41,7 @@ def test_a_centre_without_a_finite_loss_is_never_taken(fed, result) -> None:
     from coterie.params import unstack
 
     broken, fine = unstack(result.centres)
-    batch = rows(result._run.task, fed.train.x, *fed.train.client(1))
+    batch = rows(result._run.task, fed.train.x, None, *fed.train.client(1))
     assert assigned(result._run.task, [{k: v * torch.nan for k, v in broken.items()}, fine], batch).group == 1
 
 

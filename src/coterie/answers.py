@@ -54,8 +54,13 @@ class Assignment(NamedTuple):
 
 
 # ---------------------------------------------------------------------------------------------- rows from outside
-def rows(task: Task, like: Tensor, x: Any, y: Any = None) -> Batch:
-    """Rows that somebody brings, checked; without y, zeros stand for it."""
+def rows(task: Task, like: Tensor, schema: Schema | None, x: Any, y: Any = None) -> Batch:
+    """Rows that somebody brings, checked; without y, zeros stand for it. A DataFrame is encoded as in training."""
+    if hasattr(x, "columns"):
+        if schema is None:
+            raise CoterieError("x is a table, and this run was not trained on tables: give an array or a tensor.")
+        x, labels = schema.encode(x)
+        y = labels if y is None else y
     x = torch.as_tensor(x)
     if not len(x) or x.shape[1:] != like.shape[1:]:
         raise CoterieError(f"x has the shape {tuple(x.shape)}: it must be rows of the shape {tuple(like.shape[1:])}.")
@@ -69,6 +74,11 @@ def rows(task: Task, like: Tensor, x: Any, y: Any = None) -> Batch:
     if whole and not bool(((y >= 0) & (y < (task.classes or 0)) & (y == y.floor())).all()):
         raise CoterieError(f"y must hold whole numbers from 0 to {(task.classes or 0) - 1}, the classes of the run.")
     return Batch.of(x, y.long() if whole else y.to(task.dtype), task.dtype)
+
+
+def need_labels(x: Any, y: Any) -> None:
+    if y is None and not hasattr(x, "columns"):
+        raise CoterieError("assign needs labels: give y, or a table with the label column.")
 
 
 def assigned(task: Task, models: Iterable[Params], batch: Batch) -> Assignment:
@@ -91,14 +101,15 @@ def centres_of(run: Run) -> Params:
     return centres
 
 
-def assign(run: Run, x: Any, y: Any) -> Assignment:
-    return assigned(run.task, unstack(centres_of(run)), rows(run.task, run.fed.train.x, x, y))
+def assign(run: Run, x: Any, y: Any = None) -> Assignment:
+    need_labels(x, y)
+    return assigned(run.task, unstack(centres_of(run)), rows(run.task, run.fed.train.x, run.fed.schema, x, y))
 
 
 def predict(run: Run, x: Any, client: str | None, cluster: int | None, support: Any, probabilities: bool) -> Tensor:
     if sum(v is not None for v in (client, cluster, support)) != 1:
         raise CoterieError("predict needs one of client, cluster and support: whose model is meant?")
-    new = rows(run.task, run.fed.train.x, x).x
+    new = rows(run.task, run.fed.train.x, run.fed.schema, x).x
     if cluster is not None:
         return answer(run.task, run.task.outputs(pick(centres_of(run), group_of(run, cluster)), new), probabilities)
     method, shared, own, private, data = newcomer(run, *support) if client is None else member(run, client)
@@ -129,7 +140,7 @@ def newcomer(run: Run, x: Any, y: Any) -> tuple[Algorithm, Any, Any, Any, Data]:
     """The same for a client that was never trained and joins with labelled rows."""
     method = at_round(run.root, run.round).method
     shared, _ = method.use(run.state)
-    batch = rows(run.task, run.fed.train.x, x, y)
+    batch = rows(run.task, run.fed.train.x, run.fed.schema, x, y)
     data = seen(run, batch.x, batch.y, randomness.homes(["a newcomer"], run.options.seed)[0])
     own, private = method.join(run.task, shared, data)
     return method, shared, own, private, data
@@ -179,7 +190,7 @@ def card(run: Run, per: Per, files: dict[str, Any]) -> dict[str, Any]:
     groups = run.method.groups(run.state)
     found = [] if groups is None else hard(groups).tolist()
     last = next((row for row in reversed(run.history) if "loss" in row), {})
-    schema = getattr(run.fed, "schema", None)
+    schema = run.fed.schema
     whole: dict[str, Any] = to_json(
         {
             "coterie": __version__,
@@ -252,11 +263,13 @@ class Exported:
         """Classes (or targets) for rows x by the model `name`, such as "group-2" or a client's."""
         if name not in self.models:
             raise unknown("model", name, self.models)
-        return answer(self.task, self.task.outputs(self.models[name], rows(self.task, self.like, x).x), probabilities)
+        new = rows(self.task, self.like, self.schema, x).x
+        return answer(self.task, self.task.outputs(self.models[name], new), probabilities)
 
-    def assign(self, x: Any, y: Any) -> Assignment:
+    def assign(self, x: Any, y: Any = None) -> Assignment:
         """The exported model of least loss; the group is its place in `models`."""
-        return assigned(self.task, self.models.values(), rows(self.task, self.like, x, y))
+        need_labels(x, y)
+        return assigned(self.task, self.models.values(), rows(self.task, self.like, self.schema, x, y))
 
     def __repr__(self) -> str:
         return f"Exported({self.card['method']['name']}, {', '.join(self.models)})"

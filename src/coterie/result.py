@@ -105,8 +105,11 @@ class Result:
         return pd.DataFrame([{k: v for k, v in r.items() if k not in ("groups", "notes")} for r in self.history])
 
     # ---- what it is for
-    def assign(self, x: Any, y: Any) -> Assignment:
-        """The group that fits a client with these labelled rows, its losses under every centre, and the margin."""
+    def assign(self, x: Any, y: Any = None) -> Assignment:
+        """The group that fits a client with these labelled rows, its losses under every centre, and the margin.
+
+        x may be a DataFrame with the columns of the training tables, and the label.
+        """
         from coterie import answers
 
         return answers.assign(self._run, x, y)

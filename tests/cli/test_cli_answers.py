@@ -56,6 +56,13 @@ def test_a_newcomer_in_three_commands(run, new, tmp_path, capsys) -> None:
     loaded = ct.load(tmp_path / "models")
     x, _ = loaded.schema.encode(site(7))
     assert [loaded.card["labels"][i] for i in loaded.predict(x, f"group-{group}").tolist()] == guesses
+    assert loaded.predict(site(7), f"group-{group}").tolist() == loaded.predict(x, f"group-{group}").tolist()
+    capsys.readouterr()
+    assert main(["assign", str(tmp_path / "models"), str(new)]) == 0  # without the training files
+    assert capsys.readouterr().out == told
+    for whose in (["--support", str(new)], ["--cluster", str(group)]):
+        assert main(["predict", str(tmp_path / "models"), str(new), *whose]) == 0
+        assert capsys.readouterr().out.split()[1:] == guesses
 
 
 def test_as_json_and_for_a_client_and_a_group(run, new, capsys) -> None:

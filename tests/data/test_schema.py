@@ -125,7 +125,7 @@ def test_newcomers() -> None:
         warnings.simplefilter("error")
         assert schema.encode(WARDS["one"].iloc[:0])[0].shape == (0, 7)
     for change, words in (
-        (new.rename(columns={"age": "ages"}), "lacks it: 'age': did you mean 'ages'"),
+        (new.rename(columns={"age": "ages"}), "the table lacks the column age: it has ages"),
         (WARDS["one"].assign(age="old"), "column age of the table has 'old' in data row 1"),
         (WARDS["one"].assign(outcome="wel"), "unknown class .* 'wel': did you mean 'well'"),
         (WARDS["one"].assign(outcome=None), "label column outcome of the table has 1 missing"),

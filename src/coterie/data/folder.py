@@ -119,8 +119,8 @@ def from_frames(
         rows = index.train.client(i)[0] if i < len(index) else ()
         descriptions[name] = describe(tables[name], label, kind, several(categories), rows, f"client {name!r}")
     schema = merge(descriptions)
-    log.info(told(schema))
     encoded = {name: schema.encode(frame, fill, f"client {name!r}") for name, frame in tables.items()}
+    log.info(told(schema))
     return cut(encoded, index, schema)
 
 

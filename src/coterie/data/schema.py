@@ -294,7 +294,7 @@ class Schema:
         names = [column.name for column in self.features]
         for name in names:
             if name not in frame:
-                raise unknown(f"column of the schema, as {where} lacks it:", name, frame.columns)
+                raise CoterieError(f"{where} lacks the column {name}: it has {', '.join(map(str, frame.columns))}.")
         if extra := sorted(set(frame.columns) - {*names, self.label}):
             warnings.warn(f"{where} has columns that the schema does not know: {', '.join(extra)}", stacklevel=2)
         x = np.concatenate([c.encode(frame[c.name], fill, where) for c in self.features], axis=1, dtype=np.float32)
