@@ -24,7 +24,6 @@ import coterie as ct
 from coterie.clustering import kmeans, sketch
 from coterie.contract import Data
 from coterie.engine.rounds import Run
-from coterie.params import unflatten
 from coterie.randomness import keys
 from coterie.result import prepare
 from coterie.task import Batch
@@ -314,8 +313,7 @@ def clustering(repeats: int) -> None:
     whole = timed(run.step, repeats) * 4800 / len(case.fed)
     g = torch.Generator().manual_seed(0)
     some = torch.randn(48, 159_010, generator=g)
-    models = [unflatten(row[None], {"w": torch.zeros(159_010)}) for row in some]
-    sketches = timed(lambda: [sketch(m, 256, 1) for m in models], repeats) * 100
+    sketches = timed(lambda: torch.vmap(lambda w: sketch({"w": w}, 256, 1))(some), repeats) * 100
     points = torch.nn.functional.normalize(
         torch.randn(4800, 256, generator=g) + 3 * torch.eye(256)[torch.arange(4800) % 4]
     )

@@ -121,8 +121,8 @@ class CGPFL(Envelope):
     def partition(self, centres: Params, omega: Params, group: Tensor, ask: Ask) -> Tensor:
         """int64: the cluster of each upload."""
         k = count(centres)
-        flat = flatten(centres).cpu().double()
-        points = coordinates(torch.cat([flat, flatten(omega).cpu().double()]))  # together, so that distances agree
+        both = torch.cat([flatten(centres), flatten(omega)]).cpu().double()
+        flat, points = both[:k], coordinates(both)  # together, so that distances agree
         old, new = points[:k], points[k:]
         old = old[distances(flat, flat).argmin(1)]  # of exactly equal centres all take the coordinates of the first
         members = group[group >= 0].bincount(minlength=k)

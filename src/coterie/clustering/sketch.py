@@ -18,5 +18,6 @@ def sketch(update: Params, bins: int, seed: int) -> Tensor:
     v = torch.cat([x.flatten() for x in update.values()])
     at = torch.arange(len(v), device=v.device)
     sign = ((scramble(at + seed) & 1) * 2 - 1).to(v.dtype)
-    padded = torch.nn.functional.pad(v * sign, (0, -len(v) % bins))
-    return padded.view(-1, bins).sum(0)
+    whole, signed = len(v) // bins * bins, v * sign
+    rest = torch.nn.functional.pad(signed[whole:], (0, bins - len(v) + whole))
+    return signed[:whole].view(-1, bins).sum(0) + rest

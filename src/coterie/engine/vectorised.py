@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -92,8 +93,9 @@ class Vectorised(Memory):
         return fold.all(self.pool.map(lane, range(self.cut.workers)))
 
     def _chunks(self, ids: Tensor) -> tuple[Tensor, ...]:
-        """Positions in chunks of clients of like size; neighbours stay together."""
+        """Positions in chunks of clients of like size; neighbours stay together, and every worker gets as many."""
         sizes = self.parts["train"].sizes[ids]
         order = torch.arange(len(ids))[(ids.argsort(stable=True))]
         order = order[sizes[order].argsort(stable=True)]
-        return order.split(self.cut.chunk)
+        lanes = math.ceil(len(ids) / (self.cut.chunk * self.cut.workers)) * self.cut.workers
+        return order.tensor_split(min(lanes, len(ids))) if len(ids) else ()
