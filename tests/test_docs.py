@@ -159,7 +159,7 @@ def test_commands_parse(name: str) -> None:
         parse(command)
 
 
-GUIDES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs/decisions").glob("*.md")]
+GUIDES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs/decisions").glob("*.md")])
 
 
 @pytest.mark.parametrize("path", GUIDES)
