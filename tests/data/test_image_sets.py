@@ -1,3 +1,4 @@
+import functools
 import gzip
 import struct
 from pathlib import Path
@@ -8,6 +9,8 @@ import torch
 
 from coterie.data import base, bases
 from coterie.errors import CoterieError
+
+packed = functools.partial(gzip.compress, mtime=0)  # the same bytes, whenever they are made
 
 
 def idx(array: np.ndarray) -> bytes:
@@ -23,8 +26,8 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for part, n in (("train", 20), ("t10k", 10)):
         images = random.integers(0, 256, (n, 4, 4), dtype=np.uint8)
         labels = (np.arange(n) % 10).astype(np.uint8)
-        (tmp_path / "mnist" / f"{part}-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(images)))
-        (tmp_path / "mnist" / f"{part}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(labels)))
+        (tmp_path / "mnist" / f"{part}-images-idx3-ubyte.gz").write_bytes(packed(idx(images)))
+        (tmp_path / "mnist" / f"{part}-labels-idx1-ubyte.gz").write_bytes(packed(idx(labels)))
     return tmp_path / "mnist"
 
 
@@ -52,13 +55,13 @@ def test_idx_files(small: Path) -> None:
     [
         ("train-images-idx3-ubyte.gz", None, ["is not there", "COTERIE_DATA", "digits"]),
         ("train-images-idx3-ubyte.gz", b"no gzip at all", ["damaged", "fetch it again"]),
-        ("train-images-idx3-ubyte.gz", gzip.compress(idx(np.zeros((20, 4, 4), np.uint8)))[:-12], ["damaged"]),
-        ("t10k-images-idx3-ubyte.gz", gzip.compress(idx(np.zeros((10, 4, 4), np.uint8))[:-1]), ["10×4×4", "159"]),
-        ("t10k-labels-idx1-ubyte.gz", gzip.compress(idx(np.zeros((10, 4, 4), np.uint8))), ["00000803", "00000801"]),
-        ("t10k-labels-idx1-ubyte.gz", gzip.compress(b"\0\0\x08\x01"), ["damaged"]),
-        ("t10k-labels-idx1-ubyte.gz", gzip.compress(b""), ["damaged"]),
-        ("t10k-labels-idx1-ubyte.gz", gzip.compress(idx(np.zeros(9, np.uint8))), ["9 labels", "10 images"]),
-        ("t10k-labels-idx1-ubyte.gz", gzip.compress(idx(np.full(10, 12, np.uint8))), ["up to 12"]),
+        ("train-images-idx3-ubyte.gz", packed(idx(np.zeros((20, 4, 4), np.uint8)))[:-12], ["damaged"]),
+        ("t10k-images-idx3-ubyte.gz", packed(idx(np.zeros((10, 4, 4), np.uint8))[:-1]), ["10×4×4", "159"]),
+        ("t10k-labels-idx1-ubyte.gz", packed(idx(np.zeros((10, 4, 4), np.uint8))), ["00000803", "00000801"]),
+        ("t10k-labels-idx1-ubyte.gz", packed(b"\0\0\x08\x01"), ["damaged"]),
+        ("t10k-labels-idx1-ubyte.gz", packed(b""), ["damaged"]),
+        ("t10k-labels-idx1-ubyte.gz", packed(idx(np.zeros(9, np.uint8))), ["9 labels", "10 images"]),
+        ("t10k-labels-idx1-ubyte.gz", packed(idx(np.full(10, 12, np.uint8))), ["up to 12"]),
     ],
 )
 def test_bad_idx_files(small: Path, file: str, content: bytes | None, words: list[str]) -> None:
