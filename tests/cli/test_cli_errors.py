@@ -146,7 +146,7 @@ def test_resuming_with_other_data_or_another_model(coterie, sites, own, tmp_path
         coterie("run", "fedavg", "--model", f"{own}:Net", "--rounds", "1", "--clients", "8", "--out", "b").status == 0
     )
     (sites / "site0.csv").write_text("age,dose,outcome\n1,1,0\n2,2,1\n3,3,0\n")
-    refused(coterie("resume", "a"), "the data are not those")
+    refused(coterie("resume", "a", "--quiet"), "the data are not those")
     own.write_text(own.read_text().replace("Net = lambda: net(", "Net = lambda: net(nn.Linear(64, 64), "))
     refused(coterie("resume", "b"), "the model is not the one")
 
