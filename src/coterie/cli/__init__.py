@@ -20,7 +20,7 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "demo": Command("demo [--out DIR]", "four methods on embedded data: a table, two figures, a minute", "demo.demo"),
+    "demo": Command("demo [--out DIR]", "four methods on embedded data: a table, two figures, a page", "demo.demo"),
     "list": Command("list", "methods, data sets and models", "listing.show"),
     "run": Command("run METHOD [FLAGS]", "train one method", "commands.run"),
     "compare": Command("compare METHOD METHOD… [FLAGS]", "several on the same data, in one table", "commands.compare"),
