@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+DEV := .venv/.dev
 
 .PHONY: demo test lint bench clean
 
@@ -11,7 +12,7 @@ demo: $(READY)
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-lint: $(READY)
+lint: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -23,8 +24,12 @@ bench: $(READY)
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet torch==2.13.0 setuptools -c constraints.txt
-	$(BIN)/pip install --quiet --no-build-isolation -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install --quiet --no-build-isolation -c constraints.txt -e .
 	touch $(READY)
+
+$(DEV): $(READY)
+	$(BIN)/pip install --quiet --no-build-isolation -c constraints.txt -e '.[dev]'
+	touch $(DEV)
 
 clean:
 	rm -rf .venv demo runs build dist .pytest_cache .mypy_cache .ruff_cache
