@@ -220,3 +220,54 @@ def test_a_run_folder_is_loaded_as_a_result(fed, tmp_path) -> None:
     loaded = ct.load(tmp_path / "run")
     assert loaded.history[-1]["round"] == 2
     assert loaded.predict(loaded._run.fed.test.client(0)[0], cluster=0).shape == loaded._run.fed.test.client(0)[1].shape
+
+
+# ---------------------------------------------------------------------------------------------- ONNX
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_onnx_gives_the_same_answers(kind, fed, tmp_path) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    if kind == "classification":
+        fed = ct.data.rotated("digits", clients=4, samples=20, test_samples=10)
+    result = ct.run(ct.IFCA(clusters=2, init="random"), fed, "cnn" if kind == "classification" else "linear", rounds=1)
+    result.export(tmp_path / "models", onnx=True)
+    for size in (1, 5):
+        x = fed.test.x[:size]
+        for k in range(2):
+            session = runtime.InferenceSession(tmp_path / "models" / f"group-{k}.onnx")
+            (found,) = session.run(["probabilities" if kind == "classification" else "targets"], {"x": x.numpy()})
+            want = result.predict(x, cluster=k, probabilities=True)
+            np.testing.assert_allclose(found, want.detach().numpy(), atol=1e-5)
+    assert set(ct.load(tmp_path / "models").models) == {"group-0", "group-1"}
+
+
+def test_a_model_that_onnx_cannot_say_is_one_sentence(fed, tmp_path) -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.randn(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.special.i0e(x @ self.w)
+
+    result = ct.run(ct.IFCA(clusters=2, init="random"), fed, Odd, rounds=1)
+    with pytest.raises(ct.CoterieError, match="cannot be written as ONNX .*: export it without onnx") as error:
+        result.export(tmp_path / "models", onnx=True)
+    assert "\n" not in str(error.value)
+
+
+def test_without_the_extra_onnx_is_one_sentence(result, tmp_path, monkeypatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "onnxscript", None)
+    monkeypatch.delitem(__import__("sys").modules, "coterie.portable", raising=False)
+    with pytest.raises(ct.CoterieError, match=r"pip install 'coterie\[onnx\]'"):
+        result.export(tmp_path / "models", onnx=True)
+    assert not (tmp_path / "models").exists()
+
+
+def test_a_loaded_run_whose_data_were_in_memory_answers(fed, tmp_path) -> None:
+    trained = ct.run(ct.IFCA(clusters=2, lr=0.1), fed, "linear", rounds=3, out=tmp_path / "run")
+    with pytest.warns(UserWarning, match="were in memory.*Its groups answer"):
+        loaded = ct.load(tmp_path / "run")
+    x, y = fed.train.client(10)
+    assert loaded.assign(x, y) == trained.assign(x, y)
+    assert torch.equal(loaded.predict(x, support=(x, y)), trained.predict(x, support=(x, y)))
+    assert loaded.history == json.loads(json.dumps(trained.history)) and loaded.names == trained.names

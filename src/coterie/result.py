@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,11 +17,12 @@ from coterie import models, registry
 from coterie.contract import Algorithm
 from coterie.data import Federation
 from coterie.data import load as load_data
+from coterie.data.facts import blank, facts
 from coterie.engine.checkpoint import RunFolder
 from coterie.engine.options import Options
 from coterie.engine.rounds import Run, model_fingerprint
 from coterie.engine.vectorised import Plan, plan
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, DataGone
 from coterie.metrics import HIGHER_IS_BETTER, Row, Scores, scores
 from coterie.params import Params
 from coterie.task import Task
@@ -29,7 +31,8 @@ from coterie.version import __version__
 if TYPE_CHECKING:
     import pandas as pd
 
-    from coterie.answers import Assignment, Exported
+    from coterie.answers import Assignment
+    from coterie.exported import Exported
 
 Model = str | Callable[[], nn.Module] | nn.Module | None
 
@@ -131,11 +134,14 @@ class Result:
 
         return answers.predict(self._run, x, client, cluster, support, probabilities)
 
-    def export(self, path: str | Path, per: Literal["cluster", "client"] | None = None) -> Path:
-        """A safetensors file per group, or per client, and card.json, which says how to use them; see `ct.load`."""
-        from coterie import answers
+    def export(self, path: str | Path, per: Literal["cluster", "client"] | None = None, *, onnx: bool = False) -> Path:
+        """A safetensors file per group, or per client, and card.json, which says how to use them; see `ct.load`.
 
-        return answers.export(self._run, path, per)
+        onnx: an ONNX file beside each, from encoded rows to probabilities or targets.
+        """
+        from coterie import exported
+
+        return exported.export(self._run, path, per, onnx)
 
     def report(self, path: str | Path = "report.html", *, target: float | None = None) -> Path:
         """Write one HTML page about this run, which opens offline; `ct.report` takes several."""
@@ -197,6 +203,7 @@ def prepare(
                 "plan": cut._asdict(),
                 "clients": list(fed.names),
                 "unseen": fed.unseen,
+                "facts": facts(fed),
                 "fingerprint": {"data": fed.fingerprint(), "model": model_fingerprint(task)},
                 "origin": origin or {},
                 "command": sys.argv,
@@ -248,13 +255,17 @@ def reopen(
     model: Model = None,
     method: Algorithm | None = None,
     rounds: int | None = None,
+    *,
+    answers_only: bool = False,
+    load: Callable[..., Federation] = load_data,
 ) -> Run:
+    """A run where its folder left it. `answers_only`: without its data, for what its models alone can tell."""
     folder, config = RunFolder.open(path)
     try:
         options = {**config["options"], "eval_every": config["every"], **({} if rounds is None else {"rounds": rounds})}
         o, cut = Options(**options), Plan(**config["plan"])
         settings = {k: tuple(v) if isinstance(v, list) else v for k, v in config["method"]["settings"].items()}
-        name, source, origin, prints = config["method"]["name"], config["data"], config["origin"], config["fingerprint"]
+        name, origin, prints = config["method"]["name"], config["origin"], config["fingerprint"]
     except (KeyError, TypeError) as e:
         raise CoterieError(f"{path}/config.json lacks what a run needs ({e}): start it anew.") from e
     if method is None:
@@ -262,14 +273,8 @@ def reopen(
             method = registry.find(origin.get("method", name))(**settings)
         except TypeError as e:
             raise CoterieError(f"{path} was made by another version of {name}, with other settings: {e}.") from e
-    if fed is None:
-        if not origin.get("data"):
-            raise CoterieError(f"the data of {path} were in memory: give them again, ct.resume(path, fed).")
-        fed = load_data(**origin["data"])
-    fed = fed.with_valid(o.valid, o.seed) if o.valid and fed.valid is None else fed
+    fed = without_rows(path, config) if answers_only else with_rows(path, config, fed, o, load)
     task, _ = task_for(fed, model or registry.model(origin.get("model", config["model"])), o)
-    if fed.fingerprint() != prints["data"]:
-        raise CoterieError(f"the data are not those that {path} was trained on ({source}): resume with the same data.")
     if model_fingerprint(task) != prints["model"]:
         raise CoterieError(f"the model is not the one of {path} ({config['model']}): resume with the same model.")
     run = Run(method, fed, task, o, cut, folder)
@@ -278,10 +283,43 @@ def reopen(
     return run
 
 
+def with_rows(
+    path: str | Path, config: dict[str, Any], fed: Federation | None, o: Options, load: Callable[..., Federation]
+) -> Federation:
+    """The data that a run was trained on, found again or given again."""
+    if fed is None:
+        origin = config["origin"].get("data")
+        if not origin:
+            raise DataGone(f"the data of {path} were in memory: give them again, ct.resume(path, fed).")
+        try:
+            fed = load(**origin)
+        except CoterieError as e:
+            raise DataGone(f"the training data of {path} cannot be read again: {e}") from e
+    fed = fed.with_valid(o.valid, o.seed) if o.valid and fed.valid is None else fed
+    if fed.fingerprint() != config["fingerprint"]["data"]:
+        raise DataGone(f"the data have changed since {path} was trained on them ({config['data']}): put them back.")
+    return fed
+
+
+def without_rows(path: str | Path, config: dict[str, Any]) -> Federation:
+    """What the run's folder knows of the data."""
+    try:
+        return blank(config["facts"], config["clients"], config["unseen"])
+    except (KeyError, TypeError, ValueError) as e:
+        raise CoterieError(f"{path}/config.json does not say what the data look like ({e}): train it anew.") from e
+
+
 def load(path: str | Path, model: Model = None) -> Result | Exported:
-    """A finished run from its folder, or models from a folder that `export` wrote."""
+    """A finished run from its folder, or models from a folder that `export` wrote.
+
+    Where a run's training data are gone or changed it answers all the same, but not for the clients that trained.
+    """
     if (Path(path) / "card.json").exists():
-        from coterie.answers import Exported
+        from coterie.exported import Exported
 
         return Exported(path, model)
-    return Result(reopen(path, model=model))
+    try:
+        return Result(reopen(path, model=model))
+    except DataGone as e:
+        warnings.warn(f"{e} Its groups answer all the same, its clients do not.", stacklevel=2)
+        return Result(reopen(path, model=model, answers_only=True))

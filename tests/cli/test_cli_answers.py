@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ import pytest
 
 import coterie as ct
 from coterie.cli import main
+from coterie.cli.train import _loaded
 
 SITES = ("Zürich Nord", "Köln", "São Paulo", "north", "south", "été")
 
@@ -49,8 +51,12 @@ def test_a_newcomer_in_three_commands(run, new, tmp_path, capsys) -> None:
     assert told.startswith(f"new: group {group} (loss under")
     out = tmp_path / "predictions.csv"
     assert main(["predict", run, str(new), "--support", str(new), "--out", str(out)]) == 0
+    assert f"new: group {group} (loss under" in capsys.readouterr().err, "the newcomer's group is said"
     with out.open(newline="") as file:
-        guesses = [row["prediction"] for row in csv.DictReader(file)]
+        answers = list(csv.DictReader(file))
+    guesses = [row["prediction"] for row in answers]
+    assert [row["row"] for row in answers] == [str(i + 1) for i in range(60)]
+    assert all(0.5 <= float(row["probability"]) <= 1 for row in answers)
     assert np.mean(np.array(guesses) == site(7)["outcome"]) > 0.85
     assert main(["export", run, "--out", str(tmp_path / "models")]) == 0
     loaded = ct.load(tmp_path / "models")
@@ -62,7 +68,7 @@ def test_a_newcomer_in_three_commands(run, new, tmp_path, capsys) -> None:
     assert capsys.readouterr().out == told
     for whose in (["--support", str(new)], ["--cluster", str(group)]):
         assert main(["predict", str(tmp_path / "models"), str(new), *whose]) == 0
-        assert capsys.readouterr().out.split()[1:] == guesses
+        assert [row["prediction"] for row in csv.DictReader(capsys.readouterr().out.splitlines())] == guesses
 
 
 def test_as_json_and_for_a_client_and_a_group(run, new, capsys) -> None:
@@ -73,7 +79,7 @@ def test_as_json_and_for_a_client_and_a_group(run, new, capsys) -> None:
     for whose in (["--client", "Köln"], ["--cluster", str(found["group"])]):
         assert main(["predict", run, str(new), *whose]) == 0
         by[whose[0]] = capsys.readouterr().out
-    assert by["--client"] == by["--cluster"] and by["--client"].splitlines()[0] == "prediction"
+    assert by["--client"] == by["--cluster"] and by["--client"].splitlines()[0] == "row,prediction,probability"
 
 
 def changed(change) -> pd.DataFrame:
@@ -100,7 +106,63 @@ def test_a_file_that_does_not_fit_is_told_in_one_sentence(run, tmp_path, table, 
 def test_an_unknown_category_is_taken_for_another(run, tmp_path, capsys) -> None:
     site(7).assign(sex="diverse").to_csv(tmp_path / "new.csv", index=False)
     assert main(["assign", run, str(tmp_path / "new.csv")]) == 0
-    assert "group" in capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert "group" in out
+    assert "warning: the column sex of " in err and "new.csv has texts that no training row had (diverse; 60" in err
+
+
+def test_what_a_run_tells_without_its_training_files(run, new, tmp_path, capsys) -> None:
+    """All but a client's own answers, which its training rows help with."""
+    moved = Path(run).parent / "sites0"
+    told = {}
+    jobs = {
+        "assign": ["assign", run, str(new)],
+        "support": ["predict", run, str(new), "--support", str(new)],
+        "cluster": ["predict", run, str(new), "--cluster", "1"],
+    }
+    for name, words in jobs.items():
+        assert main(words) == 0
+        told[name] = capsys.readouterr().out
+    moved.rename(moved.with_name("elsewhere"))
+    _loaded.cache_clear()
+    try:
+        for name, words in jobs.items():
+            assert main(words) == 0
+            assert capsys.readouterr().out == told[name]
+        assert main(["export", run, "--out", str(tmp_path / "models")]) == 0
+        for words in (["predict", run, str(new), "--client", "Köln"], ["export", run, "--per", "client"]):
+            capsys.readouterr()
+            assert main([*words, "--out", str(tmp_path / "out")]) == 2
+            err = capsys.readouterr().err.strip()
+            assert "cannot be read again: there is no folder" in err and len(err.splitlines()) == 1
+        with pytest.warns(UserWarning, match="cannot be read again.*Its groups answer all the same"):
+            result = ct.load(run)
+        assert f"new: {result.assign(site(7))}\n" == told["assign"]
+        with pytest.raises(ct.CoterieError, match="client 'Köln' answers with the help of its training rows"):
+            result.predict(site(7), client="Köln")
+        assert main(["resume", run, "--rounds", "9"]) == 2, "training goes on with the data only"
+    finally:
+        moved.with_name("elsewhere").rename(moved)
+
+
+def test_the_columns_that_training_left_out_are_known(tmp_path, capsys) -> None:
+    """The schema, in the run and in the card, knows what was dropped and how cells were filled."""
+    sites = tmp_path / "sites"
+    sites.mkdir()
+    for i, name in enumerate(SITES):
+        site(i).assign(patient=[f"{name} {j}" for j in range(60)]).to_csv(sites / f"{name}.csv", index=False)
+    out = tmp_path / "run"
+    flags = f"--label outcome --clusters 2 --rounds 1 --model softmax --quiet --out {out}".split()
+    options = ["--data.drop", "patient", "--fill", "median"]
+    assert main(["run", "ifca", "--data", f"folder:{sites}", *flags, *options]) == 0
+    new = site(7).assign(patient="x")
+    new.loc[3, "age"] = np.nan
+    new.to_csv(tmp_path / "new.csv", index=False)
+    assert main(["export", str(out), "--out", str(tmp_path / "models")]) == 0
+    capsys.readouterr()
+    for of in (out, tmp_path / "models"):
+        assert main(["assign", str(of), str(tmp_path / "new.csv")]) == 0
+        assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
@@ -108,7 +170,8 @@ def test_an_unknown_category_is_taken_for_another(run, tmp_path, capsys) -> None
     [
         (["assign"], "write coterie assign RUN FILE"),
         (["assign", "RUN", "nowhere.csv"], "nowhere.csv"),
-        (["assign", "nowhere", "x.csv"], "nowhere"),
+        (["assign", "nowhere", "x.csv"], "there is no folder nowhere"),
+        (["assign", "PARENT", "NEW"], "holds several runs: give one of "),
         (["predict", "RUN", "NEW"], "one of client, cluster and support"),
         (["predict", "RUN", "NEW", "--cluster", "7"], "the groups are 0 to 1"),
         (["predict", "RUN", "NEW", "--cluster", "x"], "whole number"),
@@ -117,7 +180,7 @@ def test_an_unknown_category_is_taken_for_another(run, tmp_path, capsys) -> None
     ],
 )
 def test_bad_words_are_one_sentence(run, new, words, says, capsys) -> None:
-    words = [{"RUN": run, "NEW": str(new)}.get(word, word) for word in words]
+    words = [{"RUN": run, "NEW": str(new), "PARENT": str(Path(run).parent)}.get(word, word) for word in words]
     assert main(words) == 2
     err = capsys.readouterr().err.strip()
     assert says in err and len(err.splitlines()) == 1

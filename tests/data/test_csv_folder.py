@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from coterie.data import folder
+from coterie.data.tables import read_table
 from coterie.errors import CoterieError
 
 
@@ -88,7 +89,7 @@ GOOD = "age,dose,outcome 1,2,0 3,4,1"
         ({"a": "age,dose,outcome 1,2,0 3,4,1,7,8"}, ["a.csv", "cannot be read"]),
         ({"a": GOOD, "b": "age,age,outcome 1,2,0"}, ["b.csv", "more than one column age"]),
         ({"a": ",age,outcome 0,1,0"}, ["a.csv", "without a name"]),
-        ({"a": "age;outcome 1;0"}, ["a.csv", "semicolons", "commas"]),
+        ({"a": 'age,outcome "1,5",0 "2,5",1'}, ["client 'a'", "'1,5'", "row 1", "write numbers with points"]),
         (
             {"a": GOOD, "b": "age,dose,outcome 1,low,0 3,high,1"},
             ["dose", "numbers for client 'a'", "text for client 'b'"],
@@ -104,6 +105,25 @@ def test_errors(tmp_path: Path, files: dict[str, str], words: list[str]) -> None
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "age;town;y 1,5;Köln;0 2;Ulm;1 -3,25;Ulm;0",
+        "age\ttown\ty 1.5\tKöln\t0 2\tUlm\t1 -3.25\tUlm\t0",
+        "age;town;y 1.5;Köln;0 2;Ulm;1 -3.25;Ulm;0",
+    ],
+)
+def test_semicolons_tabs_and_decimal_commas(tmp_path: Path, text: str) -> None:
+    write(tmp_path, a=text)
+    found = read_table(tmp_path / "a.csv")
+    assert found.to_dict("list") == {"age": [1.5, 2, -3.25], "town": ["Köln", "Ulm", "Ulm"], "y": [0, 1, 0]}
+
+
+def test_a_comma_in_the_header_means_commas(tmp_path: Path) -> None:
+    write(tmp_path, a="a;b,y 1;2,0")
+    assert read_table(tmp_path / "a.csv").to_dict("list") == {"a;b": ["1;2"], "y": [0]}
+
+
 def test_no_such_folder(tmp_path: Path) -> None:
     with pytest.raises(CoterieError, match="no folder .*nowhere"):
         folder(str(tmp_path / "nowhere"), "y")
@@ -111,7 +131,7 @@ def test_no_such_folder(tmp_path: Path) -> None:
 
 def test_a_file_that_is_not_text(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"x,y\n\xff\xfe,1\n")
-    with pytest.raises(CoterieError, match="a.csv cannot be read"):
+    with pytest.raises(CoterieError, match=r"a.csv is not in UTF-8: save it as UTF-8"):
         folder(str(tmp_path), "y")
 
 

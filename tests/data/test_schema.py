@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -118,12 +117,15 @@ def test_missing_cells() -> None:
 def test_newcomers() -> None:
     schema = of(WARDS)
     new = WARDS["one"].assign(sex="unheard of", extra=1, more=2).drop(columns="outcome")
-    with pytest.warns(UserWarning, match="client 'new' has columns .*: extra, more") as caught:
-        x, y = schema.encode(new, where="client 'new'")
-    assert len(caught) == 1 and y is None and x[0, 1:5].tolist() == [0, 0, 0, 1]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert schema.encode(WARDS["one"].iloc[:0])[0].shape == (0, 7)
+    x, y = schema.encode(new)
+    assert y is None and x[0, 1:5].tolist() == [0, 0, 0, 1]
+    assert schema.remarks(new, "new.csv") == [
+        "new.csv has columns that training did not have, which are passed over: extra, more.",
+        "the column sex of new.csv has texts that no training row had (unheard of; 1 of 1 rows): they count as other.",
+    ]
+    assert replace(schema, ignored=("extra", "more")).remarks(new)[0].startswith("the column sex of the table")
+    assert schema.remarks(WARDS["one"]) == []
+    assert schema.encode(WARDS["one"].iloc[:0])[0].shape == (0, 7)
     for change, words in (
         (new.rename(columns={"age": "ages"}), "the table lacks the column age: it has ages"),
         (WARDS["one"].assign(age="old"), "column age of the table has 'old' in data row 1"),

@@ -171,7 +171,7 @@ def test_other_data_and_other_models_are_refused(tmp_path):
     trained(tmp_path / "run", rounds=2)
     other = federation()
     other.train.x[0, 0, 0] += 1e-6
-    with pytest.raises(ct.CoterieError, match="data are not those"):
+    with pytest.raises(ct.CoterieError, match="the data have changed since .*: put them back"):
         ct.resume(tmp_path / "run", other)
     with pytest.raises(ct.CoterieError, match="model is not the one"):
         ct.resume(tmp_path / "run", federation(), "mlp:9")

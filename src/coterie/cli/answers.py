@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import csv
 import json
+import logging
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from coterie.answers import CARD, Exported
+import torch
+
 from coterie.cli.flags import Flag, Parser, general_flags, typed
 from coterie.cli.progress import Watcher
 from coterie.cli.train import opened
 from coterie.data.tables import read_npz, read_table
 from coterie.errors import CoterieError
+from coterie.exported import CARD, Exported
 from coterie.result import Result
 
 FILL = Flag("fill", str | None, "mean or median for missing cells; none: as in training", None, {}, "flags")
@@ -23,14 +27,15 @@ Source = Result | Exported
 
 
 def source(words: list[str], need: int, usage: str) -> tuple[Source, list[Path]]:
-    """The run or the exported models, and the files named after it."""
+    """The run, without its data, or the exported models; and the files named after it."""
     if len(words) != need:
         raise CoterieError(f"write {usage}.")
     path = Path(words[0])
-    return Exported(path) if (path / CARD).exists() else Result(opened(path, None)), [Path(w) for w in words[1:]]
+    of = Exported(path) if (path / CARD).exists() else Result(opened(path, answers_only=True))
+    return of, [Path(w) for w in words[1:]]
 
 
-def rows_of(of: Source, file: Path, given: dict[str, Any]) -> tuple[Any, Any]:
+def rows_of(of: Source, file: Path, given: dict[str, Any], watcher: Watcher) -> tuple[Any, Any]:
     """(x, y or None) of a table, encoded as in training, or of an npz file."""
     if file.suffix.lower() == ".npz":
         arrays = read_npz(file)
@@ -38,29 +43,14 @@ def rows_of(of: Source, file: Path, given: dict[str, Any]) -> tuple[Any, Any]:
     schema = of.schema if isinstance(of, Exported) else of._run.fed.schema
     if schema is None:
         raise CoterieError(f"the training data were no tables, so {file} must be an .npz file with x and y.")
-    options = {} if isinstance(of, Exported) else trained_with(of)
-    left_out = [
-        *texts(options.get("drop")),
-        *(options.get(k) for k in ("client_column", "split_column", "time_column")),
-    ]
     frame = read_table(file)
-    known = frame.drop(columns=[c for c in left_out if c in frame and c not in (schema.label, None)])
-    return schema.encode(known, given.get("fill") or options.get("fill"), where=str(file))
+    for remark in schema.remarks(frame, str(file)):
+        watcher.warn(remark)
+    return schema.encode(frame, given.get("fill"), where=str(file))
 
 
-def texts(value: Any) -> Sequence[str]:
-    return value.split(",") if isinstance(value, str) else value or ()
-
-
-def trained_with(result: Result) -> dict[str, Any]:
-    """The options of the data set, as the run's folder has them."""
-    assert result.folder is not None
-    config = json.loads((result.folder / "config.json").read_text(encoding="utf-8"))
-    return dict(config.get("origin", {}).get("data") or {})
-
-
-def labelled(of: Source, file: Path, given: dict[str, Any]) -> tuple[Any, Any]:
-    x, y = rows_of(of, file, given)
+def labelled(of: Source, file: Path, given: dict[str, Any], watcher: Watcher) -> tuple[Any, Any]:
+    x, y = rows_of(of, file, given, watcher)
     if y is None:
         schema = of.schema if isinstance(of, Exported) else of._run.fed.schema
         raise CoterieError(f"{file} lacks the column {schema.label}: add the labels.")  # type: ignore[union-attr]
@@ -71,9 +61,10 @@ def assign(words: list[str], argv: list[str]) -> int:
     shown = [f._replace(group="flags") for f in general_flags() if f.key == "json"]
     about = "The group whose model has the least loss on a new client's labelled rows, and by how much."
     given = Parser("coterie assign RUN FILE", [FILL, *shown, DEBUG], about).given(argv)
-    with Watcher()():
+    watcher = Watcher(level=logging.WARNING)
+    with watcher():
         of, (file,) = source(words, 2, "coterie assign RUN FILE, such as coterie assign runs/mine new.csv")
-        found = of.assign(*labelled(of, file, given))
+        found = of.assign(*labelled(of, file, given, watcher))
     print(json.dumps(found._asdict()) if "json" in given else f"{file.stem}: {found}")
     return 0
 
@@ -89,26 +80,37 @@ def predict(words: list[str], argv: list[str]) -> int:
     ]
     about = "A prediction for every row of a file; its label column, if it has one, is not looked at."
     given = Parser("coterie predict RUN FILE", flags, about).given(argv)
-    cluster = typed(flags[1], given["cluster"]) if "cluster" in given else None
-    with Watcher()():
+    client, cluster = given.get("client"), typed(flags[1], given["cluster"]) if "cluster" in given else None
+    watcher = Watcher(level=logging.WARNING)
+    with watcher():
         of, (file,) = source(words, 2, "coterie predict RUN FILE with --client NAME, --cluster K or --support FILE")
-        support = labelled(of, Path(given["support"]), given) if "support" in given else None
-        x, _ = rows_of(of, file, given)
+        x, _ = rows_of(of, file, given, watcher)
+        support = labelled(of, Path(given["support"]), given, watcher) if "support" in given else None
+        if support is not None and not (isinstance(of, Result) and of.centres is None):
+            watcher.note(f"{Path(given['support']).stem}: {of.assign(*support)}")
         if isinstance(of, Result):
-            found, names = (
-                of.predict(x, client=given.get("client"), cluster=cluster, support=support),
-                of._run.fed.labels,
-            )
+            of = of if client is None else Result(opened(Path(words[0])))  # a client answers with its rows at hand
+            names = of._run.fed.labels
+            found = of.predict(x, client=client, cluster=cluster, support=support, probabilities=True)
         else:
-            found, names = of.predict(x, exported_name(of, given.get("client"), cluster, support)), of.card["labels"]
-    rows = [[names[v] if names and isinstance(v, int) else v] for v in found.tolist()]
+            names = of.card["labels"]
+            found = of.predict(x, exported_name(of, client, cluster, support), probabilities=True)
+    header, rows = answers(found, names)
+    with open(given["out"], "w", newline="", encoding="utf-8") if "out" in given else nullcontext(sys.stdout) as to:
+        csv.writer(to, lineterminator="\n").writerows([header, *rows])
     if "out" in given:
-        with open(given["out"], "w", newline="", encoding="utf-8") as to:
-            csv.writer(to).writerows([["prediction"], *rows])
         print(f"{len(rows)} predictions in {given['out']}")
-    else:
-        csv.writer(sys.stdout, lineterminator="\n").writerows([["prediction"], *rows])
     return 0
+
+
+def answers(found: torch.Tensor, names: Sequence[str] | None) -> tuple[list[str], list[list[Any]]]:
+    """A line per row, numbered from 1: the target, or the most probable class and its probability."""
+    if found.dim() == 1:
+        return ["row", "prediction"], [[i, v] for i, v in enumerate(found.tolist(), 1)]
+    best = found.max(-1)
+    classes = [names[k] if names else k for k in best.indices.tolist()]
+    chances = [f"{p:.4f}" for p in best.values.tolist()]
+    return ["row", "prediction", "probability"], [[i, *v] for i, v in enumerate(zip(classes, chances), 1)]
 
 
 def exported_name(of: Exported, client: str | None, cluster: int | None, support: Any) -> str:
@@ -125,6 +127,7 @@ def export(words: list[str], argv: list[str]) -> int:
     flags = [
         Flag("per", str | None, "cluster or client; none: cluster, where there are groups", None, {}, "flags"),
         Flag("out", str, "the folder to write; it must not exist", "models", {}, "flags"),
+        Flag("onnx", bool, "an ONNX file beside each", False, {"switch": True}, "flags"),
         DEBUG,
     ]
     about = "The models as safetensors files, and card.json with all that is needed to use them."
@@ -132,10 +135,12 @@ def export(words: list[str], argv: list[str]) -> int:
     per = given.get("per")
     if per not in (None, "cluster", "client"):
         raise CoterieError(f"per is {per!r}: it must be one of cluster, client.")
-    with Watcher()():
+    with Watcher(level=logging.WARNING)():
         of, _ = source(words, 1, "coterie export RUN, such as coterie export runs/mine --out models")
         if isinstance(of, Exported):
             raise CoterieError(f"{words[0]} holds exported models already: give the folder of a run.")
-        folder = of.export(given.get("out", "models"), per)
+        if per == "client" or (per is None and of.centres is None):
+            of = Result(opened(Path(words[0])))  # a client answers with its rows at hand
+        folder = of.export(given.get("out", "models"), per, onnx="onnx" in given)
     print(f"{len(list(folder.glob('*.safetensors')))} models and {CARD} in {folder}")
     return 0

@@ -17,10 +17,10 @@ from coterie.metrics import Row
 
 
 class Watcher:
-    """Shows runs; `quiet` shows nothing but what must be said."""
+    """Shows runs, and log lines from `level` on; `quiet` shows nothing but what must be said."""
 
-    def __init__(self, quiet: bool = False) -> None:
-        self.quiet, self.console = quiet, Console(stderr=True)
+    def __init__(self, quiet: bool = False, level: int = logging.INFO) -> None:
+        self.quiet, self.level, self.console = quiet, level, Console(stderr=True)
         self.heard: set[str] = set()
         self.bar: Progress | None = None
         if self.console.is_terminal and not quiet:
@@ -55,7 +55,7 @@ class Watcher:
     @contextmanager
     def __call__(self) -> Iterator[Watcher]:
         """While it is open, warnings and log lines are one line each and do not break the bar."""
-        handler, log = _Lines(self.hear), logging.getLogger("coterie")
+        handler, log = _Lines(self.level, self.hear), logging.getLogger("coterie")
         log.addHandler(handler)
         log.setLevel(logging.INFO)
         with warnings.catch_warnings():
@@ -77,8 +77,8 @@ class Watcher:
 
 
 class _Lines(logging.Handler):
-    def __init__(self, hear: Callable[[logging.LogRecord], None]) -> None:
-        super().__init__(logging.INFO)
+    def __init__(self, level: int, hear: Callable[[logging.LogRecord], None]) -> None:
+        super().__init__(level)
         self.hear = hear
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -15,7 +15,6 @@ from coterie.cli.progress import Watcher
 from coterie.cli.setup import Setup
 from coterie.contract import Algorithm
 from coterie.data import Federation, load
-from coterie.engine.checkpoint import RunFolder
 from coterie.engine.options import Options
 from coterie.engine.rounds import Interrupted, Run
 from coterie.engine.vectorised import Plan, plan
@@ -95,10 +94,8 @@ def train(base: Path, folders: list[Path], watcher: Watcher, rounds: int | None 
             yield Diverged(f"{run.method.name}, {e} {last_good(run)}")
 
 
-def opened(folder: Path, rounds: int | None) -> Run:
-    _, config = RunFolder.open(folder)
-    origin = config.get("origin", {}).get("data")
-    return reopen(folder, federation(origin) if origin else None, rounds=rounds)
+def opened(folder: Path, rounds: int | None = None, *, answers_only: bool = False) -> Run:
+    return reopen(folder, rounds=rounds, answers_only=answers_only, load=lambda **origin: federation(origin))
 
 
 def last_good(run: Run) -> str:

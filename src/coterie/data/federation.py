@@ -82,6 +82,7 @@ class Federation:
     source: str = ""  # how it was made: "rotated:digits?clients=40&…"
     planted: Tensor | None = None  # [K, d] true parameters of synthetic data
     schema: Schema | None = None  # what the columns of x mean, where it came from tables
+    blank: bool = False  # zeros stand in for rows that are not here (see coterie.data.facts)
 
     def __post_init__(self) -> None:
         if not self.names:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from coterie.data.memory import finish, from_memory, pack, rows_of
 from coterie.data.schema import Fill, Schema, describe, merge
 from coterie.data.spec import maker
 from coterie.data.tables import files_in, named, numbers, read_npz, read_table, refuse_missing, texts
-from coterie.errors import CoterieError, unknown
+from coterie.errors import CoterieError, Refused, gather, noting, unknown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,8 +64,8 @@ def folder(
 @maker
 def table(
     path: str,
-    label: str,
-    client_column: str,
+    label: str | None = None,
+    client_column: str | None = None,
     test_share: float = 0.25,
     seed: int = 0,
     unseen: int = 0,
@@ -79,6 +81,10 @@ def table(
     It is read as in `from_frames`.
     """
     frame = read_table(Path(path))
+    if label is None or client_column is None:
+        flag, what = ("--label", "to predict") if label is None else ("--client-column", "that names the client")
+        columns = ", ".join(map(str, frame.columns))
+        raise CoterieError(f"the data set table needs {flag}, the column {what}: {path} has {columns}.")
     return from_frames(
         frame, label, client_column, test_share, seed, unseen, kind, fill, drop, categories, split_column, time_column
     )
@@ -114,14 +120,42 @@ def from_frames(
     tables = by_client(frames, client_column)
     index = row_numbers(tables, test_share, seed, split_column, time_column).with_unseen(unseen, seed)
     tables = without(tables, [*several(drop), *filter(None, (split_column, time_column))])
+    schema = replace(
+        schema_of(tables, index, label, kind, several(categories), fill),
+        fill=fill,
+        ignored=tuple(dict.fromkeys([*several(drop), *filter(None, (client_column, split_column, time_column))])),
+    )
+    encoded = {name: schema.encode(frame, where=f"client {name!r}") for name, frame in tables.items()}
+    for line in told(schema):
+        log.info(line)
+    return cut(encoded, index, schema)
+
+
+def schema_of(
+    tables: dict[str, pd.DataFrame], index: Federation, label: str, kind: Kind | None, categories: list[str],
+    fill: Fill | None,
+) -> Schema:  # fmt: skip
+    """The schema of the training rows; all columns that cannot be used are named at once."""
+    wrong: dict[str, str] = {}
     descriptions = {}
     for i, name in enumerate(index.names):
         rows = index.train.client(i)[0] if i < len(index) else ()
-        descriptions[name] = describe(tables[name], label, kind, several(categories), rows, f"client {name!r}")
-    schema = merge(descriptions)
-    encoded = {name: schema.encode(frame, fill, f"client {name!r}") for name, frame in tables.items()}
-    log.info(told(schema))
-    return cut(encoded, index, schema)
+        with noting(wrong):
+            descriptions[name] = describe(tables[name], label, kind, categories, rows, f"client {name!r}")
+    if not wrong:
+        with noting(wrong):
+            schema = merge(descriptions)
+    for name, frame in tables.items() if fill is None else ():
+        with noting(wrong):
+            gather({c: partial(refuse_gaps, frame[c], name) for c in frame.columns if c != label})
+    if wrong:
+        raise Refused(wrong)
+    return schema
+
+
+def refuse_gaps(column: pd.Series, client: str) -> None:
+    way_out = f"fill them with --fill median, or drop the column with --data.drop {quote(str(column.name))}"
+    refuse_missing(column, f"the column {column.name} of client {client!r}", way_out)
 
 
 def cut(encoded: dict[str, tuple[Any, Any]], index: Federation, schema: Schema) -> Federation:
@@ -141,12 +175,24 @@ def cut(encoded: dict[str, tuple[Any, Any]], index: Federation, schema: Schema) 
     return replace(fed, valid=valid, schema=schema, source="frames")
 
 
-def told(schema: Schema) -> str:
-    """What the label was taken for, in one line."""
-    if schema.classes is None:
-        return f"the label {schema.label} holds numbers: regression (kind overrules)"
-    some = ", ".join(schema.classes[:5]) + (", …" if len(schema.classes) > 5 else "")
-    return f"the label {schema.label} has {len(schema.classes)} classes ({some}): classification (kind overrules)"
+def told(schema: Schema) -> list[str]:
+    """What the columns and the label were taken for, a line each."""
+    columns = [c.name for c in schema.features if c.kind == "number"]
+    lines = [f"columns of numbers: {', '.join(columns)}"] if columns else []
+    columns = [f"{c.name} ({some(c.categories)})" for c in schema.features if c.kind == "category"]
+    lines += [f"columns of text: {', '.join(columns)}"] if columns else []
+    if gaps := [f"{c.name} {c.missing}" for c in schema.features if c.missing]:
+        lines.append(f"empty cells in training rows, filled with the {schema.fill}: {', '.join(gaps)}")
+    if schema.ignored:
+        lines.append(f"columns left out: {', '.join(schema.ignored)}")
+    label = f"the label {schema.label} holds numbers: regression"
+    if schema.classes is not None:
+        label = f"the label {schema.label} has {len(schema.classes)} classes ({some(schema.classes)}): classification"
+    return [*lines, f"{label} (--data.kind overrules)"]
+
+
+def some(texts: Sequence[str]) -> str:
+    return ", ".join(texts[:5]) + (", …" if len(texts) > 5 else "")
 
 
 # ---------------------------------------------------------------------------------------------- clients

@@ -20,21 +20,21 @@ import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
 from coterie.data.federation import Kind
-from coterie.data.tables import boolean, form_of, named, numbers, refuse_missing, texts
-from coterie.errors import CoterieError, unknown
+from coterie.data.tables import MOST_CATEGORIES, boolean, form_of, named, numbers, refuse_missing, texts
+from coterie.errors import CoterieError, gather, unknown
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Fill = Literal["mean", "median"]
 Description = dict[str, Any]
-MOST_CATEGORIES = 50
 MOST_CLASSES = 20  # more whole numbers than this are a regression target
 LEVELS = (np.arange(21) + 0.5) / 21  # of the quantiles that tell medians; the middle one is the median itself
 
@@ -60,8 +60,9 @@ def describe(
         raise unknown(f"column of {where} in categories:", absent[0], frame.columns)
     rows = np.arange(len(frame)) if train is None else np.asarray(train, dtype=int)
     names = [name for name in frame.columns if name != label]
-    columns = {name: _column(frame[name], rows, name in categories, where) for name in names}
-    return {"rows": len(rows), "columns": columns, "label": {"name": label} | _label(frame[label], kind, where)}
+    jobs = {name: partial(_column, frame[name], rows, name in categories, where) for name in names}
+    columns = gather(jobs | {label: partial(_label, frame[label], kind, where)})
+    return {"rows": len(rows), "label": {"name": label} | columns.pop(label), "columns": columns}
 
 
 def _column(column: pd.Series, rows: np.ndarray, as_text: bool, where: str) -> Description:
@@ -84,6 +85,7 @@ def _moments(values: np.ndarray) -> Description:
         "mean": mean,
         "squares": float(((values - mean) ** 2).sum()),
         "quantiles": np.quantile(values, LEVELS).tolist() if len(values) else [],
+        "ids": bool((values % 1 == 0).all()) and len(np.unique(values)) == len(values),
     }
 
 
@@ -107,8 +109,8 @@ def merge(descriptions: Mapping[str, Description]) -> Schema:
     try:
         _check_columns(sites)
         first = next(iter(sites.values()))
-        names = sorted(first["columns"])
-        columns = tuple(_merged(name, {site: d["columns"][name] for site, d in sites.items()}) for name in names)
+        of = {name: {site: d["columns"][name] for site, d in sites.items()} for name in sorted(first["columns"])}
+        columns = tuple(gather({name: partial(_merged, name, parts) for name, parts in of.items()}).values())
         classes = _classes({site: d["label"] for site, d in sites.items()})
         kind: Kind = "regression" if classes is None else "classification"
         return Schema(first["label"]["name"], kind, columns, classes, sum(d["rows"] for d in sites.values()))
@@ -143,6 +145,9 @@ def _merged(name: str, sites: Mapping[str, Description]) -> Column:
     way_out = f"read it as text with --data.categories {quote(name)}"
     form, parts = _one_form(f"the column {name}", sites, way_out), [d for d in sites.values() if d.get("count")]
     if form == "number" and parts:
+        if all(d["ids"] for d in parts) and sum(d["count"] for d in parts) > 50:
+            text = f"the column {name} has another whole number in each row: if these are ids, {_drop(name)}"
+            warnings.warn(text, stacklevel=2)
         return Column(name, "number", missing, *_pooled(parts))
     counts: Counter[str] = sum((Counter(d.get("categories", {})) for d in sites.values()), Counter())
     if not counts:
@@ -233,8 +238,7 @@ class Column:
         """float64 [rows, len(encoded)]"""
         missing = column.isna().to_numpy()
         if fill is None:
-            way_out = f"fill them with --fill median, or drop the column with --data.drop {quote(self.name)}"
-            refuse_missing(column, f"the column {self.name} of {where}", way_out)
+            refuse_missing(column, f"the column {self.name} of {where}", "fill them with --fill median")
         if self.kind == "category":
             slot = {text: i for i, text in enumerate(self.categories)}
             taken = np.array([slot.get(text, len(slot)) for text in texts(column)], dtype=int)
@@ -242,7 +246,7 @@ class Column:
             x = np.zeros((len(column), len(slot) + 1))
             x[np.arange(len(x)), taken] = 1
             return x
-        values = numbers(column, where)
+        values = numbers(column, where, "correct it")
         values[missing] = self.median if fill == "median" else self.mean
         scaled = (values - self.mean) / self.deviation if self.deviation else np.zeros(len(values))
         return scaled[:, None]
@@ -257,11 +261,13 @@ class Schema:
     features: tuple[Column, ...]  # sorted by name
     classes: tuple[str, ...] | None  # names of the classes; None for regression
     rows: int  # that the columns were described by
+    fill: Fill | None = None  # what stands for missing cells; None: they are refused
+    ignored: tuple[str, ...] = ()  # columns of the training tables that are no features
 
     def __post_init__(self) -> None:
         names = [column.name for column in self.features]
         lists = [self.classes or (), *(c.categories for c in self.features)]
-        all_texts = [self.label, *names, *(text for listed in lists for text in listed)]
+        all_texts = [self.label, *names, *self.ignored, *(text for listed in lists for text in listed)]
         values = [v for c in self.features for v in (c.mean, c.deviation, c.median)]
         for wrong, why in (
             (self.kind not in get_args(Kind), f"its kind is {self.kind!r}"),
@@ -271,6 +277,7 @@ class Schema:
             (any(c.deviation < 0 for c in self.features), "a deviation is negative"),
             (any(c.kind not in ("number", "category") for c in self.features), "a column is of an unknown kind"),
             (not all(isinstance(text, str) for text in all_texts), "a name is not text"),
+            (self.fill not in (None, *get_args(Fill)), f"its fill is {self.fill!r}"),
             (any(in_order({*listed}) != listed for listed in lists), "categories or classes are not in order"),
         ):
             if wrong:
@@ -287,7 +294,9 @@ class Schema:
         """x, float32 [rows, columns], and y (int64 classes or float64 targets), or None if there is no label column.
 
         Missing numbers are refused, or filled with the mean or median over all clients; missing texts become "other".
+        Without `fill` it is as in training.
         """
+        fill = fill or self.fill
         if fill not in (None, *get_args(Fill)):
             raise unknown("fill", str(fill), get_args(Fill))
         frame = named(frame, where)
@@ -295,16 +304,30 @@ class Schema:
         for name in names:
             if name not in frame:
                 raise CoterieError(f"{where} lacks the column {name}: it has {', '.join(map(str, frame.columns))}.")
-        if extra := sorted(set(frame.columns) - {*names, self.label}):
-            warnings.warn(f"{where} has columns that the schema does not know: {', '.join(extra)}", stacklevel=2)
         x = np.concatenate([c.encode(frame[c.name], fill, where) for c in self.features], axis=1, dtype=np.float32)
         return x, self._targets(frame[self.label], where) if self.label in frame else None
+
+    def remarks(self, frame: pd.DataFrame, where: str = "the table") -> list[str]:
+        """What `encode` passes over in a table: columns and texts that no training row had, a sentence each."""
+        frame = named(frame, where)
+        found = []
+        known = {*(column.name for column in self.features), self.label, *self.ignored}
+        if extra := sorted(set(frame.columns) - known):
+            found.append(f"{where} has columns that training did not have, which are passed over: {', '.join(extra)}.")
+        for column in self.features:
+            if column.kind == "category" and column.name in frame:
+                counts = Counter(texts(frame[column.name].dropna()))
+                if new := sorted(set(counts) - {*column.categories}):
+                    rows, some = sum(counts[text] for text in new), ", ".join(new[:3]) + (", …" if len(new) > 3 else "")
+                    what = f"the column {column.name} of {where} has texts that no training row had"
+                    found.append(f"{what} ({some}; {rows} of {len(frame)} rows): they count as other.")
+        return found
 
     def _targets(self, column: pd.Series, where: str) -> np.ndarray:
         what = f"the label column {self.label} of {where}"
         refuse_missing(column, what, "give the rows a label, or remove them")
         if self.classes is None:
-            return numbers(column, where)
+            return numbers(column, where, "correct it")
         number = {name: i for i, name in enumerate(self.classes)}
         found = texts(column)
         for name in found:
@@ -322,7 +345,8 @@ class Schema:
             raw = json.loads(text)
             features = tuple(Column(**c | {"categories": tuple(c["categories"])}) for c in raw["features"])
             classes = None if raw["classes"] is None else tuple(raw["classes"])
-            return cls(**raw | {"features": features, "classes": classes})
+            ignored = tuple(raw.get("ignored", ()))
+            return cls(**raw | {"features": features, "classes": classes, "ignored": ignored})
         except CoterieError:
             raise
         except (ValueError, KeyError, TypeError) as why:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import itertools
+import re
 import unicodedata
 import warnings
 import zipfile
@@ -38,22 +40,35 @@ def read_csv(file: Path) -> pd.DataFrame:
 
     try:
         with open(file, encoding="utf-8-sig", newline="") as lines:
-            check_header(next(csv.reader(lines, skipinitialspace=True), []), file)
+            between, decimal = style(list(itertools.islice(lines, 100)))
+            lines.seek(0)
+            check_header(next(csv.reader(lines, skipinitialspace=True, delimiter=between), []), file)
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)
-            return pd.read_csv(file, index_col=False, skipinitialspace=True, low_memory=False)
+            return pd.read_csv(
+                file, index_col=False, skipinitialspace=True, low_memory=False, sep=between, decimal=decimal
+            )
+    except UnicodeDecodeError:
+        raise CoterieError(f"the file {file} is not in UTF-8: save it as UTF-8 (in Excel: CSV UTF-8).") from None
     except pd.errors.EmptyDataError:
         raise CoterieError(f"the file {file} is empty: give it a header and rows, or remove it.") from None
     except pd.errors.ParserWarning:
         raise CoterieError(f"the file {file} has rows with more values than its header has names: mend it.") from None
-    except (pd.errors.ParserError, csv.Error, UnicodeDecodeError, OSError) as why:
+    except (pd.errors.ParserError, csv.Error, OSError) as why:
         raise CoterieError(f"the file {file} cannot be read as CSV: {' '.join(str(why).split())}: mend it.") from None
+
+
+def style(lines: list[str]) -> tuple[str, str]:
+    """(what stands between cells, the decimal sign): semicolons or tabs where the header has no comma, and then
+    commas in numbers if the first lines have any."""
+    header = lines[0] if lines else ""
+    between = next((sign for sign in ";\t" if sign in header and "," not in header), ",")
+    cells = (cell.strip() for line in lines[1:] for cell in line.split(between))
+    return between, "," if between != "," and any(COMMA.fullmatch(cell) for cell in cells) else "."
 
 
 def check_header(header: list[str], file: Path) -> None:
     """Refuse what pandas would give new names."""
-    if len(header) == 1 and {";", "\t"} & set(header[0]):
-        raise CoterieError(f"the file {file} has semicolons or tabs between its columns: save it with commas.")
     for name in header:
         if not name:
             raise CoterieError(f"the file {file} has a column without a name: name it, or save without row numbers.")
@@ -92,6 +107,8 @@ def read_npz(file: Path) -> dict[str, np.ndarray]:
 def files_in(path: Path) -> dict[str, Path]:
     """The folder's files of one kind, by client name, sorted; hidden files, folders and other kinds are passed over."""
     endings = (*READERS, ".npz")
+    if path.is_file():
+        raise CoterieError(f"{path} is a file: write table:{path} for one table of all clients, or give a folder.")
     if not path.is_dir():
         raise CoterieError(
             f"there is no folder {path}: give the path of a folder with one file per client (and, for tables, a label)."
@@ -113,6 +130,8 @@ def files_in(path: Path) -> dict[str, Path]:
 
 
 # ---------------------------------------------------------------------------------------------- cells
+COMMA = re.compile(r"[+-]?\d+,\d+")  # as much of the world writes 1.5
+MOST_CATEGORIES = 50
 HUGE = 1e100  # the square of a number must be finite, too
 
 
@@ -130,21 +149,24 @@ def form_of(column: pd.Series, where: str) -> Literal["number", "category", "emp
     strange = present & np.isnan(parsed(column, where))
     if not present.any():
         return "empty"
-    if 2 * strange.sum() > present.sum():
+    if 2 * strange.sum() > present.sum() and not COMMA.fullmatch(str(column.iloc[strange.argmax()])):
         return "category"
     numbers(column, where)
     return "number"
 
 
-def numbers(column: pd.Series, where: str) -> np.ndarray:
+def numbers(column: pd.Series, where: str, way_out: str | None = None) -> np.ndarray:
     """float64 [rows], NaN where cells are missing; text and infinite numbers are refused."""
     values = parsed(column, where)
     bad = np.flatnonzero((np.isnan(values) & ~column.isna().to_numpy()) | (np.abs(values) > HUGE))
     if len(bad):
         value = str(column.iloc[bad[0]])
+        few = column.nunique() <= MOST_CATEGORIES
+        as_text = "correct it" + few * f", or read the column as text with --data.categories {quote(str(column.name))}"
+        way_out = "write numbers with points" if COMMA.fullmatch(value) else way_out or as_text
         raise CoterieError(
             f"the column {column.name} of {where} has {value!r} in data row {bad[0] + 1}, where a number belongs: "
-            f"correct it, or read the column as text with --data.categories {quote(str(column.name))}."
+            f"{way_out}."
         )
     return values
 

@@ -57,7 +57,8 @@ class Run:
         folder: RunFolder | None = None,
     ) -> None:
         check_settings(options)
-        method.check(task, fed.train.sizes[: len(fed)])
+        if not fed.blank:
+            method.check(task, fed.train.sizes[: len(fed)])
         if method.needs_everyone and options.participation < 1:
             raise CoterieError(f"in {method.name} everyone takes part in every round: leave participation at 1.")
         if options.stop_after is not None and fed.valid is None:

@@ -1,0 +1,149 @@
+"""Models in files, and from files.
+
+result.export("models")                   a safetensors file per group (per="client": per client) and card.json
+ct.load("models").predict(x, "group-2")   from these files alone
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as read_tensors
+from safetensors.torch import save as tensors_as_bytes
+from torch import Tensor
+
+from coterie import models
+from coterie.answers import Assignment, answer, assigned, centres_of, member, need_labels, rows
+from coterie.contract import Algorithm
+from coterie.data.facts import blank, facts
+from coterie.engine.checkpoint import write_whole
+from coterie.engine.rounds import Run
+from coterie.errors import CoterieError, unknown
+from coterie.metrics import hard, to_json
+from coterie.params import Params, unstack
+from coterie.task import Task
+from coterie.version import __version__
+
+CARD, NAME = "card.json", r"[\w-]+"  # of a file, without its ending
+Per = Literal["cluster", "client"]
+
+
+def export(run: Run, path: str | Path, per: Per | None, onnx: bool = False) -> Path:
+    """Every file is written whole or not at all, the card last."""
+    if onnx:
+        from coterie.portable import as_onnx
+    folder = Path(path)
+    if folder.exists() and any(folder.iterdir() if folder.is_dir() else [1]):
+        raise CoterieError(f"{folder} exists and is not empty: choose another folder to export to.")
+    per = per or ("client" if run.method.centres(run.state) is None else "cluster")
+    found = groups_models(run) if per == "cluster" else clients_models(run)
+    folder.mkdir(parents=True, exist_ok=True)
+    files: dict[str, Any] = {}
+    for name, (title, params) in found.items():
+        data = tensors_as_bytes({k: v.detach().cpu().contiguous() for k, v in params.items()})
+        (folder / f"{name}.safetensors").write_bytes(data)
+        if onnx:
+            (folder / f"{name}.onnx").write_bytes(as_onnx(run.task, params, run.fed.train.x[:2]))
+        files[name] = {"of": title, "sha256": hashlib.sha256(data).hexdigest()}
+    write_whole(folder / CARD, json.dumps(card(run, per, files), indent=1, ensure_ascii=False) + "\n")
+    return folder
+
+
+def groups_models(run: Run) -> dict[str, tuple[str, Params]]:
+    return {f"group-{k}": (f"group {k}", c) for k, c in enumerate(unstack(centres_of(run)))}
+
+
+def clients_models(run: Run) -> dict[str, tuple[str, Params]]:
+    if type(run.method).model is Algorithm.model:
+        raise CoterieError(f"a client of {run.method.name} answers with several models: export them per cluster.")
+    found: dict[str, tuple[str, Params]] = {}
+    for i, client in enumerate(run.fed.names[: len(run.fed)]):
+        method, shared, own, private, data = member(run, client)
+        plain = re.sub(r"[^\w-]+", "-", client).strip("-") or "client"
+        name = plain if plain not in found else f"{plain}-{i}"
+        found[name] = (client, method.model(run.task, shared, own, private, data))
+    return found
+
+
+def card(run: Run, per: Per, files: dict[str, Any]) -> dict[str, Any]:
+    groups = run.method.groups(run.state)
+    found = [] if groups is None else hard(groups).tolist()
+    last = next((row for row in reversed(run.history) if "loss" in row), {})
+    whole: dict[str, Any] = to_json(
+        {
+            "coterie": __version__,
+            "method": {"name": run.method.name, "settings": asdict(run.method)},  # type: ignore[call-overload]
+            "data": run.fed.source,
+            "rounds": run.round,
+            "model": run.model_name,
+            **facts(run.fed),
+            "dtype": run.options.dtype,
+            "scores": {k: v for k, v in last.items() if isinstance(v, float) and "seconds" not in k},
+            "groups": {str(k): [n for n, g in zip(run.fed.names, found) if g == k] for k in sorted(set(found))},
+            "per": per,
+            "files": files,
+        }
+    )
+    return whole
+
+
+class Exported:
+    """Models from a folder that `export` wrote."""
+
+    def __init__(self, path: str | Path, model: Any = None) -> None:
+        self.path = Path(path)
+        try:
+            self.card: dict[str, Any] = json.loads((self.path / CARD).read_text(encoding="utf-8"))
+            c = self.card
+            fed = blank(c)
+            files = {str(n): dict(f) for n, f in c["files"].items()}
+            dtype = {"float32": torch.float32, "float64": torch.float64}[c["dtype"]]
+        except OSError as e:
+            raise CoterieError(f"{self.path / CARD} cannot be read ({e.strerror}): give a folder of `export`.") from e
+        except (ValueError, KeyError, TypeError) as e:
+            raise CoterieError(f"{self.path / CARD} is damaged ({e}): export the run again.") from e
+        if model is None and c["model"].partition(":")[0] not in models.models():
+            raise CoterieError(f"the model {c['model']} is one of your own: give it again, ct.load(path, model=…).")
+        factory = models.build(c["model"], fed) if model is None else model
+        self.like, self.schema = fed.train.x, fed.schema
+        self.task = Task(factory, fed.kind, self.like.expand(2, *self.like.shape[1:]), fed.classes, dtype)
+        self.models = {name: self._read(name, facts) for name, facts in files.items()}
+
+    def _read(self, name: str, facts: dict[str, Any]) -> Params:
+        file, like = self.path / f"{name}.safetensors", self.task.init(0)
+        if not re.fullmatch(NAME, name):
+            raise CoterieError(f"{self.path / CARD} names a file {name!r}, which no export has: export the run again.")
+        try:
+            data = file.read_bytes()
+            found: Params = read_tensors(data)
+        except (OSError, SafetensorError) as e:
+            raise CoterieError(f"{file} cannot be read ({e}): export the run again.") from e
+        if hashlib.sha256(data).hexdigest() != facts.get("sha256"):
+            raise CoterieError(f"{file} is not the file that was exported: export the run again.")
+        if {k: v.shape for k, v in found.items()} != {k: v.shape for k, v in like.items()}:
+            raise CoterieError(
+                f"{file} does not fit the model {self.card['model']}: give the model it was trained with."
+            )
+        return {k: found[k].to(self.task.dtype) for k in like}
+
+    def predict(self, x: Any, name: str, probabilities: bool = False) -> Tensor:
+        """Classes (or targets) for rows x by the model `name`, such as "group-2" or a client's."""
+        if name not in self.models:
+            raise unknown("model", name, self.models)
+        new = rows(self.task, self.like, self.schema, x).x
+        return answer(self.task, self.task.outputs(self.models[name], new), probabilities)
+
+    def assign(self, x: Any, y: Any = None) -> Assignment:
+        """The exported model of least loss; the group is its place in `models`."""
+        need_labels(x, y)
+        return assigned(self.task, self.models.values(), rows(self.task, self.like, self.schema, x, y))
+
+    def __repr__(self) -> str:
+        return f"Exported({self.card['method']['name']}, {', '.join(self.models)})"
