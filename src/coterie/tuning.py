@@ -15,7 +15,6 @@ import itertools
 import json
 import math
 import random as chance
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -119,8 +118,6 @@ class Search:
         """A run from where it stopped, or a new one."""
         if begun(job.folder):
             return reopen(job.folder, job.fed, self.model, job.method)
-        if job.folder is not None and job.folder.exists():
-            shutil.rmtree(job.folder)  # killed while it was made
         return prepare(job.method, job.fed, self.model, out=job.folder, cut=self.plan, **job.options)
 
     def go(self, follow: Follow | None = None) -> Search:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 
 import pytest
+
+from coterie import data
+from coterie.cli.flags import TABLES
 
 
 def refused(said, *words: str) -> None:
@@ -52,6 +56,9 @@ def refused(said, *words: str) -> None:
         ("run fedavg --plan 4", ["CHUNK,WORKERS"]),
         ("run fedavg --device cuda", ["cuda"]),
         ("run fedavg --data rotatde", ["unknown data set 'rotatde'", "'rotated'"]),
+        ("run fedavg --data .", ["'.' is a path: write folder:."]),
+        ("run fedavg --drop id", ["--drop belongs to the data set: write --data.drop."]),
+        ("run fedavg --time-column t", ["write --data.time-column."]),
         ("run fedavg --data rotated:digist", ["unknown image set 'digist'", "'digits'"]),
         ("run fedavg --data rotated?angels=0,90", ["unknown option", "'angels'", "'angles'"]),
         ("run fedavg --data.angels 0,90", ["unknown option", "'angels'", "'angles'"]),
@@ -63,7 +70,7 @@ def refused(said, *words: str) -> None:
         ("run fedavg --model none.py:Net", ["there is no file", "none.py"]),
         ("run none.py:Mine", ["there is no file", "none.py"]),
         ("resume", ["needs the folder of one run"]),
-        ("resume nowhere", ["nowhere is not a run folder"]),
+        ("resume nowhere", ["there is no folder nowhere"]),
         ("resume nowhere --rounds x", ["rounds is 'x'"]),
         ("list ifca", ["list takes no names"]),
         ("run fedavg --config none.toml", ["none.toml cannot be read", "No such file"]),
@@ -146,7 +153,7 @@ def test_resuming_with_other_data_or_another_model(coterie, sites, own, tmp_path
         coterie("run", "fedavg", "--model", f"{own}:Net", "--rounds", "1", "--clients", "8", "--out", "b").status == 0
     )
     (sites / "site0.csv").write_text("age,dose,outcome\n1,1,0\n2,2,1\n3,3,0\n")
-    refused(coterie("resume", "a", "--quiet"), "the data are not those")
+    refused(coterie("resume", "a", "--quiet"), "the data have changed since a was trained")
     own.write_text(own.read_text().replace("Net = lambda: net(", "Net = lambda: net(nn.Linear(64, 64), "))
     refused(coterie("resume", "b"), "the model is not the one")
 
@@ -178,7 +185,8 @@ def test_a_bug_is_called_a_bug(coterie, monkeypatch):
         (MemoryError(), 2, "the memory is full"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory"), 2, "the memory is full"),
         (PermissionError(13, "Permission denied", "secret"), 2, "secret cannot be used: Permission denied"),
-        (KeyboardInterrupt(), 130, ""),
+        (KeyboardInterrupt(), 130, "coterie: stopped."),
+        (KeyboardInterrupt("said"), 130, ""),
     ],
 )
 def test_what_the_system_refuses(coterie, monkeypatch, error, status, words):
@@ -188,3 +196,11 @@ def test_what_the_system_refuses(coterie, monkeypatch, error, status, words):
     monkeypatch.setattr("coterie.cli.listing.show", fail)
     said = coterie("list")
     assert said.status == status and words in said.err and "Traceback" not in said.err
+
+
+def test_the_options_of_tables_in_the_help_are_real(coterie):
+    known = inspect.signature(data.folder).parameters.keys() & inspect.signature(data.table).parameters.keys()
+    assert set(TABLES) <= known
+    assert (
+        "--data.split_column" in coterie("run", "--help").out and "--data.drop" in coterie("run", "ifca", "--help").out
+    )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
 
 import coterie as ct
 from coterie.cli.table import best_of, human
+from coterie.engine.rounds import Run
 
 
 def test_run_is_the_same_as_from_python(coterie, tiny):
@@ -32,7 +34,13 @@ def test_table_and_lines(coterie, tiny):
     titles += ["group sizes", "traffic", "seconds"]
     assert [t.strip() for t in head.split("  ") if t.strip() not in ("", "balanced")] == titles
     assert row.startswith("ifca ") and "over the 6 clients" in " ".join(rest)
-    folder = Path(rest[-1].removeprefix("run kept in "))
+    assert [line.partition(":")[0] for line in rest if " group " in line] == [
+        f"ifca group {k}" for k in range(4) if f"ifca group {k}: " in said.out
+    ]
+    named = [name for line in rest if " group " in line for name in line.partition(": ")[2].split(", ")]
+    assert sorted(named) == [f"client-00{i}" for i in range(6)], "who is with whom"
+    folder = Path(rest[-2].removeprefix("run kept in ").removesuffix("; for figures:"))
+    assert rest[-1] == f"  coterie report {folder}"
     assert folder.parent == Path("runs") and folder.name.startswith("ifca-rotated-digits-2")
     assert (folder / "config.json").exists()
     last = said.err.splitlines()[-1]
@@ -54,7 +62,7 @@ def test_regression(coterie):
 def test_compare_and_seeds(coterie, tiny, tmp_path):
     said = coterie("compare", "ifca", "fedavg", *tiny, "--clusters", 2, "--seeds", 2, "--seed", 3, "--out", "out")
     assert said.status == 0
-    assert "accuracy ± seeds" in said.out and said.out.count(" *") >= 1 and said.out.endswith("runs kept in out\n")
+    assert "accuracy ± seeds" in said.out and said.out.count(" *") >= 1 and "runs kept in out; for" in said.out
     runs = {str(p.parent.relative_to(tmp_path / "out")) for p in tmp_path.glob("out/*/*/config.json")}
     assert runs == {"ifca/seed-3", "ifca/seed-4", "fedavg/seed-3", "fedavg/seed-4"}
     config = json.loads((tmp_path / "out/ifca/seed-4/config.json").read_text())
@@ -154,3 +162,21 @@ def test_human():
         "3.0 GB",
         "4.0 TB",
     ]
+
+
+def test_ctrl_c_in_the_last_round_of_one_method_stops_the_comparison(coterie, tiny, monkeypatch):
+    """The method that was training is done; the next one is not begun."""
+    step = Run.step
+
+    def interrupted(self):
+        row = step(self)
+        if self.method.name == "fedavg" and self.round == self.options.rounds:
+            signal.raise_signal(signal.SIGINT)
+        return row
+
+    monkeypatch.setattr(Run, "step", interrupted)
+    said = coterie("compare", "fedavg", "local", *tiny, "--out", "out")
+    assert said.status == 130 and "saved; go on with: coterie resume out" in said.err and "stopped" not in said.err
+    assert Path("out/fedavg/metrics.jsonl").read_text() and not Path("out/local/metrics.jsonl").read_text()
+    assert coterie("resume", "out", "--quiet").status == 0
+    assert coterie("run", "fedavg", *tiny, "--out", "one").status == 0, "alone, it has its table"

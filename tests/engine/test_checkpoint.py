@@ -275,3 +275,23 @@ def test_reading_a_run_changes_nothing_in_its_folder(tmp_path):
     assert {p: p.read_bytes() for p in out.rglob("*") if p.is_file()} == before
     run.go()
     assert [json.loads(line)["round"] for line in (out / "metrics.jsonl").read_text().splitlines()] == [0, 1, 2, 3]
+
+
+def test_a_folder_that_was_being_made_when_the_run_was_killed_is_taken(tmp_path):
+    folder = tmp_path / "run"
+    (folder / "checkpoints").mkdir(parents=True)
+    (folder / "config.json.new").write_text('{"coter')
+    trained(folder, rounds=2)
+    with pytest.raises(ct.CoterieError, match="exists"):
+        trained(folder, rounds=2)
+    (tmp_path / "other" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "other" / "checkpoints" / "notes.txt").touch()
+    with pytest.raises(ct.CoterieError, match="exists"):
+        trained(tmp_path / "other", rounds=2)
+
+
+def test_more_rounds_are_remembered(tmp_path):
+    trained(tmp_path / "run", rounds=2)
+    ct.resume(tmp_path / "run", federation(), rounds=3)
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["options"]["rounds"] == 3
+    assert len(ct.resume(tmp_path / "run", federation()).history) == 4

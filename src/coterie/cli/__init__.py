@@ -61,7 +61,9 @@ def main(argv: list[str] | None = None) -> int:
         return status
     except SystemExit as e:  # argparse, after --help
         return int(e.code or 0)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as e:
+        if not e.args:  # before anything could be saved
+            print("coterie: stopped.", file=sys.stderr)
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nobody reads on, as in `coterie list | head`
@@ -99,12 +101,11 @@ def overview() -> str:
 
 def general_help(command: str) -> int:
     """The flags that every method has; loads no method, and so no torch."""
-    from coterie.cli.flags import Parser, general_flags
+    from coterie.cli.flags import DATA_HELP, Parser, general_flags
 
     usage = COMMANDS[command].usage.removesuffix(" [FLAGS]")
     more = f"`coterie {command} ifca --help` shows the method's own settings; `coterie list` names the methods."
-    options = "options of the data set: --data.angles 0,180, or in its name"
-    Parser(f"coterie {usage}", general_flags(command), COMMANDS[command].help, f"{options}\n{more}").print_help()
+    Parser(f"coterie {usage}", general_flags(command), COMMANDS[command].help, f"{DATA_HELP}\n{more}").print_help()
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -11,8 +12,8 @@ from coterie.cli.flags import Flag, Parser, general_flags, typed
 from coterie.cli.progress import Watcher
 from coterie.cli.search import tune
 from coterie.cli.setup import Setup, setup
-from coterie.cli.table import facts, print_json, print_table
-from coterie.cli.train import create, make, runs_in, train
+from coterie.cli.table import facts, print_groups, print_json, print_table
+from coterie.cli.train import TUNE, create, make, runs_in, train
 from coterie.errors import CoterieError, Diverged
 from coterie.metrics import Row, to_json
 from coterie.result import Result
@@ -60,6 +61,11 @@ def resume(words: list[str], argv: list[str]) -> int:
     base, watcher = Path(words[0]), Watcher("quiet" in given)
     if (base / MARK).exists():
         raise CoterieError(f"{base} is a search: go on with its `coterie search` command and --out {base}.")
+    if (base / TUNE).exists():
+        raise CoterieError(
+            f"{base} is a tuned comparison: go on with its `coterie compare` command and --out {base}, or resume one "
+            "of the runs in it."
+        )
     with watcher():
         runs, failures = collect(train(base, runs_in(base), watcher, rounds))
     return conclude(runs, failures, base, "json" in given)
@@ -100,7 +106,9 @@ def conclude(runs: list[Row], failures: list[Diverged], base: Path, as_json: boo
         print_table([{**run, "method": title(run)} for run in runs])
         if "tuned" in runs[0]:
             print("Values after a method's name were chosen on training rows that were held out, with one seed.")
-        print(f"{'run' if len(runs) + len(failures) == 1 else 'runs'} kept in {base}")
+        print_groups(runs)
+        print(f"{'run' if len(runs) + len(failures) == 1 else 'runs'} kept in {base}; for figures:")
+        print(f"  coterie report {shlex.quote(str(base))}")
     if failures:
         raise Diverged(" ".join(map(str, failures)))
     return 0

@@ -60,6 +60,13 @@ class Tuning:
     )  # fmt: skip
 
 
+TABLES = ("drop", "categories", "kind", "test_share", "time_column", "split_column")  # options that need no name here
+DATA_HELP = (
+    "options of the data set: --data.angles 0,180, or in its name; `coterie list` names them\n"
+    f"of tables: {', '.join(f'--data.{name}' for name in TABLES)}"
+)
+
+
 class Flag(NamedTuple):
     key: str  # "local_steps", "ifca.lr": as in a config file
     kind: Any  # its type; see `supported`
@@ -153,6 +160,8 @@ class Parser(argparse.ArgumentParser):
         name = word.partition("=")[0]
         if not name.startswith("-"):
             return CoterieError(f"{word!r} belongs to no flag: names come first, then flags ({self.prog} --help).")
+        if name.lstrip("-").replace("-", "_") in TABLES:
+            return CoterieError(f"{name} belongs to the data set: write --data.{name.lstrip('-')}.")
         owners = [f.name for f in self.flags.values() if f.name.endswith(f".{name.lstrip('-')}")]
         if owners:
             return CoterieError(f"{name} belongs to one method: write {' or '.join(owners)}.")

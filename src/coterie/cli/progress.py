@@ -96,6 +96,8 @@ class _Follower:
         if watcher.bar is not None:
             done = max(run.round, 0)
             self.task = watcher.bar.add_task(title, total=self.rounds, completed=done, facts="")
+        else:
+            watcher.say(f"{title}  {self.rounds} rounds with {len(run.fed)} clients")
 
     def __call__(self, row: Row) -> None:
         self.seen |= row

@@ -16,7 +16,7 @@ from coterie.cli import estimate
 from coterie.cli.flags import flags_of
 from coterie.cli.progress import Watcher
 from coterie.cli.setup import Setup, setup
-from coterie.cli.train import federation, make, planned, refuse_existing
+from coterie.cli.train import TUNE, federation, make, planned, refuse_existing
 from coterie.engine.checkpoint import write_whole
 from coterie.engine.options import Options
 from coterie.engine.rounds import Run
@@ -71,7 +71,7 @@ def go(found: Search, base: Path, watcher: Watcher) -> Search:
         return found.go(shown(watcher))
     except KeyboardInterrupt:
         watcher.say(f"stopped; the same command with --out {shlex.quote(str(base))} goes on")
-        raise
+        raise KeyboardInterrupt("said") from None
 
 
 def shown(watcher: Watcher) -> Follow:
@@ -161,7 +161,7 @@ def tune(asked: Setup, base: Path, watcher: Watcher) -> tuple[Setup, list[Path],
 
     What an earlier call with the same folder has done is not done again.
     """
-    room = base / "tune"
+    room = base / TUNE
     if not room.exists():
         refuse_existing(base)
     for _, name, seed in asked.jobs(base):

@@ -11,9 +11,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from coterie import registry
-from coterie.cli.flags import Flag, General, Parser, Searching, Tuning, flags_of, general_flags, take_data, typed
+from coterie.cli.flags import (
+    DATA_HELP,
+    Flag,
+    General,
+    Parser,
+    Searching,
+    Tuning,
+    flags_of,
+    general_flags,
+    take_data,
+    typed,
+)
 from coterie.contract import Algorithm, Local, check_settings
 from coterie.data import makers
+from coterie.data.spec import no_such_set
 from coterie.engine.options import Options
 from coterie.errors import CoterieError, unknown
 from coterie.tuning import VALID
@@ -74,7 +86,7 @@ def setup(command: str, words: list[str], argv: list[str]) -> Setup:
         f"coterie {command} {' '.join(words)}",
         [*method_flags(classes, alone), *general_flags(command)],
         next(iter(classes.values())).__doc__ or "" if alone else "",
-        "options of the data set: --data.angles 0,180, or in its name"
+        DATA_HELP
         + ("" if alone else "\nfor one method alone: --METHOD.NAME, such as --ifca.lr 0.05 or --ifca.tune lr=0.1,1"),
     )
     data, rest = take_data(argv)
@@ -224,7 +236,7 @@ def lasting(spec: str, options: Given) -> tuple[str, Given]:
     name, colon, first = head.partition(":")
     known = makers()
     if name not in known:
-        raise unknown("data set", name, known)
+        raise no_such_set(spec)
     if colon and next(iter(signature(known[name][0]).parameters)) == "path":
         head = f"{name}:{Path(first).resolve()}"
     if "path" in options:

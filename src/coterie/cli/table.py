@@ -18,6 +18,8 @@ from coterie.metrics import HIGHER_IS_BETTER, Row, to_json
 from coterie.result import Result
 from coterie.version import __version__
 
+MOST_NAMES, MOST_LINES = 40, 12  # clients that are named in the terminal, and groups
+
 
 def facts(result: Result) -> Row:
     """One run in one flat row: the last evaluation, and what the whole run cost."""
@@ -32,8 +34,17 @@ def facts(result: Result) -> Row:
         "rounds": result.history[-1]["round"],
         "refused": sum(len(row["refused"]) for row in result.history),
         "warnings": result.warnings,
+        "members": members(result),
     }
     return {**last, **who, **cost}
+
+
+def members(result: Result) -> dict[str, list[str]] | None:
+    """The clients of each group, by name, at the end."""
+    if result.clusters is None or len(result.names) > MOST_NAMES:
+        return None
+    last = result.clusters[-1]
+    return {str(k): [n for n, g in zip(result.names, last) if g == k] for k in sorted({*last.tolist()} - {-1})}
 
 
 def by_method(runs: Sequence[Row]) -> dict[str, list[Row]]:
@@ -94,6 +105,14 @@ def print_table(runs: Sequence[Row]) -> None:
         console.print(table)
     print("\n".join(line.rstrip() for line in plain.get().rstrip().splitlines()))
     print(legend(main, seeds, first, len(methods) > 1))
+
+
+def print_groups(runs: Sequence[Row]) -> None:
+    """Who is with whom, where that takes few lines."""
+    found = [(run["method"], k, names) for run in runs for k, names in (run["members"] or {}).items()]
+    if {run["seed"] for run in runs} == {runs[0]["seed"]} and len(found) <= MOST_LINES:
+        for method, k, names in found:
+            print(f"{method} group {k}: {', '.join(names)}")
 
 
 def columns(main: str, seeds: int, runs: Sequence[Row]) -> list[tuple[str, Cell]]:

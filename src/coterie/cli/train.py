@@ -21,6 +21,8 @@ from coterie.engine.vectorised import Plan, plan
 from coterie.errors import CoterieError, Diverged
 from coterie.result import Model, Result, prepare, reopen, task_for
 
+TUNE = "tune"  # the folder, in a comparison's, of the searches for settings
+
 
 def create(setup: Setup, base: Path) -> list[Path]:
     """A folder for every run, from which it can be resumed; none at all if one of them cannot be."""
@@ -85,13 +87,20 @@ def train(base: Path, folders: list[Path], watcher: Watcher, rounds: int | None 
             watcher.note(f"{title} has ended after {run.round} rounds; --rounds N goes on")
         try:
             yield Result(run.go(watcher.follow(title, run)))
+            if run.interrupted and folder != folders[-1]:
+                raise Interrupted
         except KeyboardInterrupt as e:
             word = "saved" if isinstance(e, Interrupted) else "stopped; the last checkpoint stands"
-            more = "" if rounds is None else f" --rounds {rounds}"
-            watcher.say(f"{word}; go on with: coterie resume {shlex.quote(str(base))}{more}")
-            raise
+            watcher.say(f"{word}; go on with: {how_to_go_on(base, rounds)}")
+            raise KeyboardInterrupt("said") from None
         except Diverged as e:
             yield Diverged(f"{run.method.name}, {e} {last_good(run)}")
+
+
+def how_to_go_on(base: Path, rounds: int | None) -> str:
+    if (base / TUNE).exists():
+        return f"the same command, with --out {shlex.quote(str(base))}"
+    return f"coterie resume {shlex.quote(str(base))}" + ("" if rounds is None else f" --rounds {rounds}")
 
 
 def opened(folder: Path, rounds: int | None = None, *, answers_only: bool = False) -> Run:

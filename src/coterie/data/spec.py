@@ -6,6 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, ParamSpec, Union, get_args, get_origin, get_type_hints
 
@@ -55,7 +56,7 @@ def load(spec: str, seed: int, **options: Any) -> Federation:
     head, _, query = spec.partition("?")
     name, _, first = head.partition(":")
     if name not in MAKERS:
-        raise unknown("data set", name, MAKERS)
+        raise no_such_set(spec)
     parameters = inspect.signature(MAKERS[name]).parameters
     given: dict[str, Any] = {"seed": seed} if "seed" in parameters else {}
     if first:
@@ -74,6 +75,14 @@ def load(spec: str, seed: int, **options: Any) -> Federation:
             raise CoterieError(f"the data set {name} needs the option {option}: write {name}?{option}=….")
     types = get_type_hints(MAKERS[name])
     return MAKERS[name](**{option: read(name, option, value, types[option]) for option, value in given.items()})
+
+
+def no_such_set(spec: str) -> CoterieError:
+    """An unknown maker; a path by itself is the likeliest slip."""
+    path = Path(spec.partition("?")[0])
+    if path.is_dir() or path.is_file():
+        return CoterieError(f"{spec!r} is a path: write {'folder' if path.is_dir() else 'table'}:{spec}.")
+    return unknown("data set", spec.partition("?")[0].partition(":")[0], MAKERS)
 
 
 def read(name: str, option: str, value: Any, kind: Any) -> Any:

@@ -42,8 +42,14 @@ def write_whole(path: Path, text: str) -> None:
 
 def _explained(e: OSError, path: Path) -> CoterieError:
     if e.errno in (errno.ENOSPC, errno.EDQUOT):
-        return CoterieError(f"the disk is full, {path} was not written: free some space, then `coterie resume`.")
+        return CoterieError(f"the disk is full, {path} was not written: free some space, then resume or try again.")
     return CoterieError(f"{path} cannot be written ({e.strerror or e}): check the folder and its permissions.")
+
+
+def _unmade(path: Path) -> bool:
+    """Whether a folder is empty, or was being made when the run was killed."""
+    here = {p.name for p in path.iterdir()} if path.is_dir() else {""}
+    return here <= {"checkpoints", "config.json.new"} and not any((path / "checkpoints").glob("*"))
 
 
 class RunFolder:
@@ -54,7 +60,7 @@ class RunFolder:
     @staticmethod
     def create(path: str | Path, config: dict[str, Any]) -> RunFolder:
         folder = RunFolder(Path(path))
-        if folder.path.exists() and any(folder.path.iterdir() if folder.path.is_dir() else [1]):
+        if folder.path.exists() and not _unmade(folder.path):
             raise CoterieError(f"{path} exists: choose another --out, or go on with it by `coterie resume {path}`.")
         try:
             (folder.path / "checkpoints").mkdir(parents=True, exist_ok=True)
@@ -115,8 +121,13 @@ class RunFolder:
                 found.append(row)
         return found
 
-    def rewind(self, rows: list[Row]) -> None:
+    def rewind(self, rows: list[Row], rounds: int) -> None:
+        """Be ready to go on after these rows, up to so many rounds."""
         write_whole(self.path / "metrics.jsonl", "".join(json.dumps(to_json(r)) + "\n" for r in rows))
+        _, config = RunFolder.open(self.path)
+        if config["options"]["rounds"] != rounds:
+            config["options"]["rounds"] = rounds
+            write_whole(self.path / "config.json", json.dumps(config, indent=1, ensure_ascii=False))
 
     # ---- checkpoints
     def save(self, round: int, tree: Any, head: dict[str, Any]) -> None:

@@ -77,6 +77,7 @@ class Run:
         self.clients: dict[str, np.ndarray] = {}  # the last evaluation, per client
         self.round = -1  # the last that is done; 0 is the start
         self.best, self.waited, self.stopped = math.inf, 0, False
+        self.interrupted = False  # by Ctrl-C, perhaps in the last round
         self.saved_at, self.save_took = time.monotonic(), 0.0
         self.state, welcome = method.start(task, len(fed), options.seed)
         self.welcome_bytes = nbytes(welcome) * len(fed)
@@ -186,7 +187,7 @@ class Run:
         """Run to the end, saving as it goes; Ctrl-C finishes the round and saves."""
         with self.folder or nullcontext(), _on_interrupt() as asked_to_stop:
             if self.folder is not None:
-                self.folder.rewind(self.history)  # rows after the checkpoint that it goes on from
+                self.folder.rewind(self.history, self.options.rounds)  # rows after the checkpoint are made again
             for row in self.rounds():
                 if self.folder is not None:
                     self.folder.append(row)
@@ -194,7 +195,8 @@ class Run:
                     self.save(always=last or self.round == 0)
                 if on_round is not None:
                     on_round(row)
-                if asked_to_stop.is_set() and self.folder is not None and self.round < self.options.rounds:
+                self.interrupted = asked_to_stop.is_set()
+                if self.interrupted and self.folder is not None and self.round < self.options.rounds:
                     raise Interrupted
             for concern in self.concerns():
                 log.warning("%s: %s", self.method.name, concern)
