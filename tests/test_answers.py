@@ -252,7 +252,7 @@ def test_a_model_that_onnx_cannot_say_is_one_sentence(fed, tmp_path) -> None:
     result = ct.run(ct.IFCA(clusters=2, init="random"), fed, Odd, rounds=1)
     with pytest.raises(ct.CoterieError, match="cannot be written as ONNX .*: export it without onnx") as error:
         result.export(tmp_path / "models", onnx=True)
-    assert "\n" not in str(error.value)
+    assert "\n" not in str(error.value) and not (tmp_path / "models").exists()
 
 
 def test_without_the_extra_onnx_is_one_sentence(result, tmp_path, monkeypatch) -> None:
@@ -270,4 +270,8 @@ def test_a_loaded_run_whose_data_were_in_memory_answers(fed, tmp_path) -> None:
     x, y = fed.train.client(10)
     assert loaded.assign(x, y) == trained.assign(x, y)
     assert torch.equal(loaded.predict(x, support=(x, y)), trained.predict(x, support=(x, y)))
+    cards = [
+        json.loads((r.export(tmp_path / name) / "card.json").read_text()) for r, name in ((trained, "a"), (loaded, "b"))
+    ]
+    assert cards[0] == cards[1]
     assert loaded.history == json.loads(json.dumps(trained.history)) and loaded.names == trained.names

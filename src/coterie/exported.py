@@ -44,14 +44,16 @@ def export(run: Run, path: str | Path, per: Per | None, onnx: bool = False) -> P
         raise CoterieError(f"{folder} exists and is not empty: choose another folder to export to.")
     per = per or ("client" if run.method.centres(run.state) is None else "cluster")
     found = groups_models(run) if per == "cluster" else clients_models(run)
-    folder.mkdir(parents=True, exist_ok=True)
-    files: dict[str, Any] = {}
+    files, contents = {}, {}
     for name, (title, params) in found.items():
         data = tensors_as_bytes({k: v.detach().cpu().contiguous() for k, v in params.items()})
-        (folder / f"{name}.safetensors").write_bytes(data)
-        if onnx:
-            (folder / f"{name}.onnx").write_bytes(as_onnx(run.task, params, run.fed.train.x[:2]))
         files[name] = {"of": title, "sha256": hashlib.sha256(data).hexdigest()}
+        contents[f"{name}.safetensors"] = data
+        if onnx:
+            contents[f"{name}.onnx"] = as_onnx(run.task, params, run.fed.train.x[:2])
+    folder.mkdir(parents=True, exist_ok=True)
+    for file, data in contents.items():
+        (folder / file).write_bytes(data)
     write_whole(folder / CARD, json.dumps(card(run, per, files), indent=1, ensure_ascii=False) + "\n")
     return folder
 

@@ -304,7 +304,7 @@ def with_rows(
 def without_rows(path: str | Path, config: dict[str, Any]) -> Federation:
     """What the run's folder knows of the data."""
     try:
-        return blank(config["facts"], config["clients"], config["unseen"])
+        return dataclasses.replace(blank(config["facts"], config["clients"], config["unseen"]), source=config["data"])
     except (KeyError, TypeError, ValueError) as e:
         raise CoterieError(f"{path}/config.json does not say what the data look like ({e}): train it anew.") from e
 
