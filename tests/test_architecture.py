@@ -40,6 +40,7 @@ MAY = {
         "params",
         "result",
         "task",
+        "tuning",
         "version",
     },
 }

@@ -59,7 +59,7 @@ def refused(said, *words: str) -> None:
         ("run fedavg --data .", ["'.' is a path: write folder:."]),
         ("run fedavg --drop id", ["--drop belongs to the data set: write --data.drop."]),
         ("run fedavg --time-column t", ["write --data.time-column."]),
-        ("run fedavg --data rotated:digist", ["unknown image set 'digist'", "'digits'"]),
+        ("run fedavg --data rotated:digist", ["unknown base set 'digist'", "'digits'"]),
         ("run fedavg --data rotated?angels=0,90", ["unknown option", "'angels'", "'angles'"]),
         ("run fedavg --data.angels 0,90", ["unknown option", "'angels'", "'angles'"]),
         ("run fedavg --data.angles", ["--data.angles needs a value."]),

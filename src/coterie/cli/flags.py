@@ -23,7 +23,7 @@ class General:
     clients: int | None = setting(None, "number of clients; none: as the data set has it", least=1)
     samples: int | None = setting(None, "training rows per client; none: as the data set has it", least=1)
     label: str | None = setting(None, "the column to predict, in tables")
-    client_column: str | None = setting(None, "the column that names the client, in one table of all")
+    client_column: str | None = setting(None, "the column that names the client, where one table has all")
     fill: str | None = setting(
         None, "what to put in tables' missing cells; none: refuse them", choices=("mean", "median")
     )

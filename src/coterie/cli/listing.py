@@ -21,7 +21,7 @@ def show(words: list[str], argv: list[str]) -> int:
     print("\ndata sets (--data)")
     for name, (make, line) in makers().items():
         print(f"  {name:<14} {line}\n  {'':<14} options: {', '.join(signature(make).parameters)}")
-    print("\nimage sets (--data MAKER:NAME)")
+    print("\nbase sets (--data MAKER:NAME)")
     for name, line in bases().items():
         print(f"  {name:<14} {line}")
     print("\nmodels (--model)")

@@ -1,4 +1,4 @@
-"""Base image sets: upright images with a training and a test part, from which federations are cut."""
+"""Base sets: upright images, or signals, with a training and a test part, from which federations are cut."""
 
 from __future__ import annotations
 
@@ -15,11 +15,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.data.federation import rng
+from coterie.data.shares import places
 from coterie.errors import CoterieError, unknown
 
 
 class Base(NamedTuple):
-    """Images x [rows, H, W] or [rows, 3, H, W], float32 in [0, 1], and labels y, int64 [rows]."""
+    """Rows x, float32, and labels y, int64 [rows]; images are [rows, H, W] or [rows, 3, H, W] in [0, 1].
+
+    Where it is known whom a row comes from, `keys` are their names, and `key_train` and `key_test`, int64 [rows], say
+    whose each row is.
+    """
 
     name: str
     x_train: Tensor
@@ -28,6 +34,9 @@ class Base(NamedTuple):
     y_test: Tensor
     classes: int
     labels: tuple[str, ...]
+    keys: tuple[str, ...] = ()
+    key_train: Tensor | None = None
+    key_test: Tensor | None = None
 
 
 SETS: dict[str, Callable[[], Base]] = {}
@@ -40,14 +49,14 @@ def base_set(load: Callable[[], Base]) -> Callable[[], Base]:
 
 
 def base(name: str) -> Base:
-    """The base image set of this name; all but digits are read from the folder COTERIE_DATA, or else ./data."""
+    """The base set of this name; all but digits are read from the folder COTERIE_DATA, or else ./data."""
     if name not in SETS:
-        raise unknown("image set", name, SETS)
+        raise unknown("base set", name, SETS)
     return SETS[name]()
 
 
 def bases() -> dict[str, str]:
-    """Every base image set and what it is, in one line."""
+    """Every base set and what it is, in one line."""
     return {name: (load.__doc__ or "").split("\n")[0] for name, load in SETS.items()}
 
 
@@ -83,18 +92,89 @@ def cifar10() -> Base:
     names = [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]
     x = np.concatenate([tiles(find("cifar10", f"{name}.webp")) for name in names])
     path = find("cifar10", "labels.npz")
-    try:
-        with np.load(path) as arrays:
-            y = np.concatenate([arrays["train"], arrays["test"]])
-            labels = tuple(map(str, arrays["names"]))
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as why:
-        raise corrupt(path, str(why)) from None
-    if len(y) != len(x) or y.max() >= len(labels):
+    found = read_arrays(path, train="whole 1", test="whole 1", names="text 1")
+    y, labels = np.concatenate([found["train"], found["test"]]), tuple(found["names"].tolist())
+    if len(y) != len(x) or not within(y, len(labels)):
         raise corrupt(path, f"{len(y)} labels up to {y.max()} for {len(x)} images of {len(labels)} classes")
     split = len(x) - 10_000
     return Base("cifar10", pixels(x[:split]), long(y[:split]), pixels(x[split:]), long(y[split:]), len(labels), labels)
 
 
+@base_set
+def unipen() -> Base:
+    """Handwritten 0-9 A-Z a-z of 307 writers, 28×28 grey, 85,884 train and 17,027 test images."""
+    path = find("unipen_chars", "unipen_chars.npz")
+    found = read_arrays(
+        path, images="bytes 3", labels="whole 1", writer="whole 1", is_test="whole 1", writer_code="text 1",
+        classes="text 1",
+    )  # fmt: skip
+    images, y, writer, is_test = (found[name] for name in ("images", "labels", "writer", "is_test"))
+    classes, writers = tuple(found["classes"].tolist()), tuple(found["writer_code"].tolist())
+    check(
+        path,
+        (images.dtype == np.uint8 and images.shape[1:] == (28, 28), f"images are {images.dtype} {images.shape}"),
+        (len(images) == len(y) == len(writer) == len(is_test), "its arrays differ in length"),
+        (within(y, len(classes)), f"a label is not one of {len(classes)} classes"),
+        (within(writer, len(writers)), f"a writer is not one of {len(writers)}"),
+        (len({*writers}) == len(writers), "two writers have the same code"),
+        ({*np.unique(is_test)} == {0, 1}, "is_test is not 0 and 1"),
+    )
+    return keyed("unipen", images, y, classes, writer, writers, is_test == 1)
+
+
+@base_set
+def har() -> Base:
+    """Phone motion of 30 subjects in 6 activities, 9 signals × 128 steps, 7,977 train and 2,322 test windows.
+
+    Windows of one recording (a chain) overlap by half, so that whole chains are for training or for tests: of a
+    subject's chains of one activity, in a random order that is always the same, every fourth is for tests.
+    """
+    path = find("uci_har", "uci_har.npz")
+    found = read_arrays(
+        path, signals="float 2", start="whole 1", y="whole 1", subject="whole 1", chain="whole 1", activities="text 1"
+    )
+    signals, start, y, subject, chain = (found[name] for name in ("signals", "start", "y", "subject", "chain"))
+    labels = tuple(found["activities"].tolist())
+    check(
+        path,
+        (len(signals) == 9 and np.isfinite(signals).all(), "signals are not 9 rows of finite numbers"),
+        (0 < len(start) == len(y) == len(subject) == len(chain), "its arrays differ in length"),
+        (within(start, signals.shape[1] - 127), "a window lies outside the signals"),
+        (within(y, len(labels)), f"a label is not one of {len(labels)} activities"),
+        (within(subject, 1000), "a subject's number is not from 0 to 999"),
+    )
+    _, first, member = np.unique(chain, return_index=True, return_inverse=True)
+    whose = (subject * len(labels) + y)[first]  # the subject and activity of each chain
+    order = start.argsort()
+    near = np.diff(start[order]) < 128
+    check(
+        path,
+        ((whose[member] == subject * len(labels) + y).all(), "a chain has several subjects or activities"),
+        ((np.diff(member[order])[near] == 0).all(), "windows of different chains overlap"),
+    )
+    is_test = (places(whose, rng(0, "har")) % 4 == 3)[member]
+    windows = signals[:, start[:, None] + np.arange(128)].swapaxes(0, 1).astype(np.float32)
+    subjects, key = np.unique(subject, return_inverse=True)
+    names = tuple(f"subject-{number:02}" for number in subjects.tolist())
+    return keyed("har", windows, y, labels, key, names, is_test)
+
+
+def keyed(
+    name: str,
+    x: np.ndarray,
+    y: np.ndarray,
+    labels: tuple[str, ...],
+    key: np.ndarray,
+    keys: tuple[str, ...],
+    is_test: np.ndarray,
+) -> Base:
+    """A set whose rows have a key, cut into its two parts."""
+    floats = pixels if x.dtype == np.uint8 else torch.tensor
+    train, test = ((floats(x[rows]), long(y[rows]), long(key[rows])) for rows in (~is_test, is_test))
+    return Base(name, *train[:2], *test[:2], len(labels), labels, keys, train[2], test[2])
+
+
+# ---------------------------------------------------------------------------------------------- files
 def idx_set(name: str, labels: tuple[str, ...]) -> Base:
     """A set in the four gzipped IDX files of MNIST."""
     parts: list[Tensor] = []
@@ -136,6 +216,38 @@ def tiles(path: Path) -> np.ndarray:
     if pixel.shape != (3200, 3200, 3):
         raise corrupt(path, f"it has {pixel.shape[0]}×{pixel.shape[1]} pixels, not 3200×3200")
     return pixel.reshape(100, 32, 100, 32, 3).transpose(0, 2, 4, 1, 3).reshape(-1, 3, 32, 32)
+
+
+KINDS = {"bytes": "u", "whole": "iu", "float": "f", "text": "U"}  # of arrays, and what numpy calls them
+
+
+def read_arrays(path: Path, **forms: str) -> dict[str, np.ndarray]:
+    """Arrays of an npz file by name, each of the kind and number of axes that `forms` says; nothing is unpickled."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            found = {name: arrays[name] for name in forms}
+    except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile, zlib.error) as why:
+        raise corrupt(path, " ".join(str(why).split())) from None
+    for name, form in forms.items():
+        kind, axes = form.split()
+        array = found[name]
+        if array.dtype.kind not in KINDS[kind] or array.ndim != int(axes):
+            raise corrupt(path, f"{name} is {array.dtype} {array.shape}")
+        if kind == "whole":
+            found[name] = array.astype(np.int64)
+    return found
+
+
+def check(path: Path, *facts: tuple[bool, str]) -> None:
+    """Refuse a file of which any fact does not hold."""
+    for holds, otherwise in facts:
+        if not holds:
+            raise corrupt(path, otherwise)
+
+
+def within(numbers: np.ndarray, end: int) -> bool:
+    """Whether all are from 0 to below `end`."""
+    return bool(((numbers >= 0) & (numbers < end)).all())
 
 
 def pixels(bytes_: np.ndarray) -> Tensor:

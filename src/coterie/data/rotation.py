@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from coterie.data.base import Base
 from coterie.data.base import base as base_of
 from coterie.data.federation import Federation, rng
 from coterie.data.images import View, check_clients, cut, in_groups, of_images
@@ -37,7 +38,7 @@ def rotated(
     share of each client's training rows is turned by the other groups' angles, by each as often; test rows are not.
     """
     views = views_of(angles, least=1)
-    return in_groups("rotated", base_of(base), views, clients, samples, test_samples, seed, noise, unseen=unseen)
+    return in_groups("rotated", images_of(base), views, clients, samples, test_samples, seed, noise, unseen=unseen)
 
 
 @maker
@@ -66,7 +67,7 @@ def mixture(
     views = views_of(angles, least=2)
     check_clients(clients)
     shares = mix(mixture, clients, len(angles), "angles", rng(seed, "mixture", "mix"))
-    images = base_of(base)
+    images = images_of(base)
     train = cut("mixture", images, "train", samples, views, shares, 1, seed)
     test = cut("mixture", images, "test", test_samples, views, shares, 1, seed)
     sizes = train.sizes.numpy()
@@ -76,8 +77,20 @@ def mixture(
 
 def holdouts(base: str = "digits", angles: tuple[float, ...] = (0, 90)) -> dict[float, tuple[Tensor, Tensor]]:
     """By angle, in the order of truth's columns in `mixture`: the base's whole test part so turned, (x, y)."""
-    images = base_of(base)
+    images = images_of(base)
     return {angle: view(images.x_test, images.y_test) for angle, view in zip(angles, views_of(angles, least=1))}
+
+
+def images_of(base: str) -> Base:
+    """A base set that can be turned."""
+    images = base_of(base)
+    shape = images.x_train.shape[1:]
+    if shape[-1] != shape[-2]:
+        raise CoterieError(
+            f"{base} has rows of {'×'.join(map(str, shape))}, which cannot be turned: use a set of square images, such "
+            f"as digits, or cut {base} with by_key or dirichlet."
+        )
+    return images
 
 
 def views_of(angles: tuple[float, ...], least: int) -> list[View]:

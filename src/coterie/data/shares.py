@@ -43,3 +43,11 @@ def in_random_order(counts: np.ndarray, random: np.random.Generator) -> np.ndarr
     client = np.repeat(np.arange(clients), counts.sum(axis=1))
     source = np.repeat(np.tile(np.arange(sources), clients), counts.ravel())
     return source[np.lexsort((random.random(len(client)), client))]
+
+
+def places(group: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """Each row's place, 0, 1, …, in a random order of the rows of its group, int64 [rows]; groups are whole numbers."""
+    counts, order = np.bincount(group), np.lexsort((random.random(len(group)), group))
+    place = np.empty(len(group), dtype=np.int64)
+    place[order] = np.arange(len(group)) - np.repeat(counts.cumsum() - counts, counts)
+    return place
