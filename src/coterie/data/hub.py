@@ -26,9 +26,6 @@ from coterie.data.spec import maker
 from coterie.data.tables import READERS, read_table, refuse_missing, texts
 from coterie.errors import CoterieError, unknown
 
-if TYPE_CHECKING:
-    pass
-
 By = Literal[
     "iid", "dirichlet", "inner_dirichlet", "pathological", "shard", "continuous", "size", "linear", "square",
     "exponential", "grouped_natural_id",
