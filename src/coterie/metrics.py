@@ -137,7 +137,7 @@ def concerns(history: list[Row], centres: Params | None, groups: Tensor | None) 
         )
     for a, b in twins(centres, skip=empty) if centres is not None else []:
         found.append(
-            f"the centres of groups {a} and {b} are all but equal: they are one group, or have not parted; try fewer "
+            f"the models of groups {a} and {b} are all but equal: they are one group, or have not parted; try fewer "
             "clusters, more rounds or larger steps."
         )
     late = [row["churn"] for row in history[1:] if "churn" in row][-max(3, len(history) // 4) :]

@@ -1,11 +1,18 @@
-"""The three runs that most tests make pages of."""
+"""The three runs that most tests make pages of, and a folder of tables."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from small_runs import trained
+from small_runs import tables, trained
 
 import coterie as ct
+
+
+@pytest.fixture(scope="session")
+def sites(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tables(tmp_path_factory.mktemp("sites"))
 
 
 @pytest.fixture(scope="session")

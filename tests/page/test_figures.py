@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from coterie.page.compared import first_hit, group_means, to_target
-from coterie.page.figures import COLOURS, colours, curves, history_map, short
-from coterie.page.html import safe, table, tag
+from coterie.page.compared import first_hit, to_target, verdict
+from coterie.page.drawing import COLOURS, DASHES, colours, short
+from coterie.page.fairness import group_means
+from coterie.page.figures import curves, history_map
+from coterie.page.html import listed, safe, table, tag
 from coterie.page.source import Source
 
 
@@ -63,4 +65,43 @@ def test_colours_do_not_run_out_and_numbers_are_short():
 def test_text_is_escaped_and_markup_is_not():
     assert safe('<a href="x">') == "&lt;a href=&quot;x&quot;&gt;"
     assert tag("p", "<", tag("b", "&"), kind='"') == '<p class="&quot;">&lt;<b>&amp;</b></p>'
+    assert tag("p", aria_label="<") == '<p aria-label="&lt;"></p>'
     assert '<tr class="best"><td>2</td>' in table(["a"], [[1], [2]], best=[1])
+
+
+def test_lists_of_names_read_like_a_sentence():
+    assert [listed(list("abcd")[:n], most=3) for n in (1, 2, 3, 4)] == [
+        "a",
+        "a and b",
+        "a, b and c",
+        "a, b, c and 1 more",
+    ]
+
+
+def luminance(colour: str) -> float:
+    """As WCAG 2 defines it."""
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    r, g, b = (v / 12.92 if v <= 0.03928 else ((v + 0.055) / 1.055) ** 2.4 for v in parts)
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+
+def test_lines_show_on_white_and_on_black_and_no_two_of_21_methods_look_alike():
+    for colour in COLOURS:
+        for back in ("#ffffff", "#14171b"):  # as in style.css
+            low, high = sorted((luminance(colour), luminance(back)))
+            assert (high + 0.05) / (low + 0.05) >= 3, (colour, back)
+    lines = [t["line"] for t in curves({f"m{i}": [made([0.1, 0.2])] for i in range(21)}, "accuracy", "rounds")["data"]]
+    assert len({(line["color"], line["dash"]) for line in lines}) == 21 and {line["dash"] for line in lines} <= {
+        *DASHES
+    }
+
+
+def test_the_verdict_names_who_is_too_near_to_the_best():
+    # 0.9 of 400 rows: two standard errors of a difference are 2 √(2 · 0.896 · 0.104 / 400) = 0.043
+    runs = {"m": [made([0.9], label="m")], "near": [made([0.86], label="near")], "far": [made([0.85], label="far")]}
+    assert verdict(runs, 400) == (
+        "m scores best, with a test accuracy of 0.900; near is too near to tell apart from it. On 400 test rows and "
+        "one seed, differences below about 0.043 may be chance (two standard errors)."
+    )
+    assert verdict(runs, None) == "m scores best, with a test accuracy of 0.900."
+    assert "level, with a test MSE of about 1" in verdict({k: [made([1.0], metric="mse")] for k in "ab"}, 400)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import html
+import itertools
 import json
+import re
 import sys
 
 import numpy as np
 import plotly.graph_objects as go
 import pytest
-from small_runs import NAMES, figures, trained, two_kinds
+from small_runs import NAMES, figures, tables, trained, two_kinds
 
 import coterie as ct
-from coterie.cli import main
+from coterie.cli import main, train
 from coterie.cli.table import best_of, by_method, columns, facts
 
 HOW = {"lr": 0.5, "local_steps": 3}
@@ -34,7 +36,7 @@ def test_a_page_holds_the_table_the_members_and_valid_figures(results, tmp_path)
     assert f'<tr class="best"><td>{best}</td>' in page
     for name in NAMES:
         assert html.escape(name) in page
-    assert len(figures(page)) >= 8
+    assert len(figures(page)) == 6  # over rounds and bytes, then ifca's scores, losses and map, and local's map
     for figure in figures(page).values():
         go.Figure(figure)  # refuses what plotly does not know
 
@@ -45,7 +47,7 @@ def test_names_are_text_and_nothing_is_fetched(results, tmp_path):
     assert "<b>Élie" not in own and "</script>" not in own
     assert not [word for word in ("src=", "@import", "url(", "http") if word in own]
     assert page.count("<script") - page.count("<script>") == 1 and page.count("<style>") == 1
-    (shown,) = [d["y"] for f in figures(page).values() for d in f["data"] if d.get("zmax") == 1.5]  # the map of groups
+    (shown,) = [d["y"] for f in figures(page).values() for d in f["data"] if d["type"] == "heatmap"]  # of losses
     assert sorted(shown) == sorted(html.escape(name, quote=False) for name in NAMES)
 
 
@@ -56,10 +58,10 @@ def test_a_result_writes_its_own_page_and_folders_give_the_same(tmp_path):
     before = fingerprints(folder)
     page = written(folder, tmp_path / "two.html")
     assert fingerprints(folder) == before  # a page only reads
-    assert "the data of" in page and "give them again" in page and str(folder) in page
+    assert "needs its data and models: the data of the run were in memory: give them again" in page
     drawn = figures(page)
     assert drawn["figure-0"] == figures((tmp_path / "one.html").read_text())["figure-0"]
-    assert "Groups and their members" in page and "How well each" not in page
+    assert "The groups that ifca ended with" in page and "How well each" not in page and "Each client" not in page
 
 
 def fingerprints(folder) -> dict[str, str]:
@@ -118,15 +120,50 @@ def test_several_settings_of_one_method_are_told_apart(tmp_path):
     assert "<td>ifca clusters=2</td>" in page and "<td>ifca clusters=3</td>" in page and "2 seeds" in page
 
 
+def test_runs_of_the_same_settings_and_seed_are_told_apart_by_folder_or_number(tmp_path):
+    for name in ("monday", "friday"):
+        for seed in (0, 1):
+            trained(ct.FedAvg(**HOW), tmp_path / "runs" / name / f"seed-{seed}", seed=seed, rounds=1)
+    page = written(tmp_path / "runs" / "monday", tmp_path / "page.html")
+    assert "<td>fedavg</td>" in page and "2 seeds" in page
+    page = written([tmp_path / "runs" / name for name in ("monday", "friday")], tmp_path / "page.html")
+    assert "<td>fedavg (monday)</td>" in page and "<td>fedavg (friday)</td>" in page and "2 seeds" in page
+    page = written([trained(ct.FedAvg(**HOW), rounds=1) for _ in range(2)], tmp_path / "page.html")
+    assert "<td>fedavg (run 1)</td>" in page and "<td>fedavg (run 2)</td>" in page
+
+
+def test_runs_whose_data_are_gone_say_so_once_and_show_their_groups(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tables(tmp_path / "sites")
+    words = "compare ifca fedavg --clusters 2 --data folder:sites --label outcome --rounds 2 --model softmax --out runs"
+    assert main([*words.split(), "--quiet"]) == 0
+    (tmp_path / "sites").rename(tmp_path / "moved")
+    train._loaded.cache_clear()  # as in a new process
+    page = written("runs", tmp_path / "page.html")
+    assert page.count("cannot be read again") == 1 and "ifca and fedavg are shown without what needs their" in page
+    with pytest.warns(UserWarning, match="cannot be read again"):
+        loaded = ct.load("runs/ifca")  # answers without its data
+    page = written(loaded, tmp_path / "page.html")
+    assert "ifca is shown without what needs its data and models: the training data" in page
+    assert "The groups that ifca ended with" in page and "Each client" not in page
+
+
+def test_a_result_and_its_folder_are_one_run(tmp_path):
+    result = trained(ct.IFCA(clusters=2, **HOW), tmp_path / "run")
+    page = written([result, tmp_path / "run"], tmp_path / "page.html")
+    assert "<td>ifca</td>" in page and "without what needs its data" not in page
+
+
 def test_a_page_of_regression_and_of_soft_groups(tmp_path):
     fed = ct.data.linear("fedsoft", clients=6, samples=20, dim=3)
     runs = [ct.run(m, fed, rounds=2) for m in (ct.FedSoft(clusters=2, lr=0.01), ct.CGPFLHeur(lr=0.01))]
     page = written(runs, tmp_path / "page.html")
     for word in (
         "test MSE",
-        "Importance weights",
+        "Shares of the groups",
         "How many groups",
         "Map of the personal models",
+        "placed by all numbers of its own model",
         "105 % of the best",
     ):
         assert word in page, word
@@ -138,8 +175,35 @@ def test_above_500_clients_figures_are_sampled_and_tables_are_not(tmp_path):
     fed = ct.data.linear(clients=1000, samples=4, dim=3, clusters=2, test_samples=4)
     page = written(ct.run(ct.IFCA(clusters=2, local_steps=1), fed, rounds=1), tmp_path / "page.html")
     assert "500 of the 1000 clients" in page and all(name in page for name in fed.names)
+    assert "Of the 1,000 clients, the 100 that do worst under ifca are shown." in page
     assert max(len(d.get("z", [])) for f in figures(page).values() for d in f["data"]) == 500
     assert len(page.encode()) < 6_000_000
+
+
+def test_the_parts_come_in_order_under_proper_headings(results, tmp_path):
+    page = written(results, tmp_path / "page.html")
+    found = re.findall(r"<h([1-6])>(.*?)</h\1>", page[: page.index('<script type="application/json"')])
+    levels = [int(level) for level, _ in found]
+    assert levels[0] == 1 and 1 not in levels[1:]
+    assert all(b <= a + 1 for a, b in itertools.pairwise(levels))  # none is left out on the way down
+    assert [text for level, text in found if level == "2"] == [
+        "Comparison", "Groups", "Each client", "Fairness", "Over rounds", "Over bytes", "Cost of getting there",
+        "Method by method", "Settings", "How it was made",
+    ]  # fmt: skip
+    assert "local and fedavg find no groups" in page or "fedavg and local find no groups" in page
+    assert page.count('class="plot"') == page.count('role="img" aria-label="') == len(figures(page))
+
+
+def test_a_page_about_a_folder_of_tables(sites, tmp_path):
+    fed = ct.data.folder(str(sites), label="outcome")
+    runs = [ct.run(m, fed, "softmax", rounds=5) for m in (ct.IFCA(clusters=2, **HOW), ct.FedAvg(**HOW))]
+    page = written(runs, tmp_path / "page.html")
+    top = page[: page.index("Method by method")]
+    assert f"6 sites from the folder {sites.name}, label outcome. Each site is one client." in top
+    assert str(sites) not in top and f"folder:{sites}" in page  # the path stands under the settings
+    assert "† Fewer than 10 test rows: Łódź &lt;b&gt; (3)." in top
+    assert re.search("In group [01], a higher mar&lt;ker goes with outcome = (ill|well) ", top)
+    assert "only here" not in top  # a category of one site
 
 
 # ---------------------------------------------------------------------------------------------- bad input
@@ -174,11 +238,20 @@ def test_runs_on_different_data_are_refused(results, tmp_path):
 
 
 def test_a_run_that_measured_nothing_yet_is_left_out_or_refused(results, tmp_path):
-    silent = trained(ct.FedAvg(**HOW), tmp_path / "run")
+    trained(ct.FedAvg(**HOW), tmp_path / "run")
     (tmp_path / "run" / "metrics.jsonl").write_text("")
     with pytest.raises(ct.CoterieError, match="no test scores yet: train it"):
         ct.report(tmp_path / "run", tmp_path / "page.html")
-    assert "is left out" in written([silent, tmp_path / "run"], tmp_path / "page.html")
+    assert "is left out" in written([*results, tmp_path / "run"], tmp_path / "page.html")
+
+
+def test_a_search_is_not_taken_for_a_run(tmp_path):
+    ct.search(ct.FedAvg(), two_kinds(), "softmax", over={"lr": [0.1]}, rounds=1, out=tmp_path / "found")
+    with pytest.raises(ct.CoterieError, match="found is a search.*settings it found with `coterie run`, and report"):
+        ct.report(tmp_path / "found", tmp_path / "page.html")
+    (tmp_path / "found" / "winner.toml").write_text("")
+    with pytest.raises(ct.CoterieError, match="`coterie run METHOD --config .*found/winner.toml`"):
+        ct.report(tmp_path / "found", tmp_path / "page.html")
 
 
 def test_a_setting_that_the_method_no_longer_has(tmp_path):
@@ -205,5 +278,5 @@ def test_the_demo_writes_a_page_and_says_where(tmp_path, monkeypatch, capsys):
     assert main(["demo", "--quiet"]) == 0
     assert "everything on one page: demo/report.html" in capsys.readouterr().out
     page = (tmp_path / "demo" / "report.html").read_text()
-    assert "fedavg, local, one-shot and ifca on rotated:digits" in page
+    assert "fedavg, local, one-shot and ifca on rotated:digits" in page and "(seed 0)" in page
     assert main(["demo", "--quiet"]) == 0  # over the first one

@@ -12,6 +12,7 @@ from coterie.params import unstack
 from coterie.task import Batch
 
 HOW = {"lr": 0.5, "local_steps": 3}
+LOSSES = "losses under the groups' models"
 
 
 def test_losses_are_those_of_each_centre_on_each_clients_training_rows():
@@ -38,12 +39,12 @@ def test_personal_models_are_projected_where_there_are_any_else_losses_else_noth
     found = {
         m.name: portrait(trained(m)).projection for m in (ct.Ditto(**HOW), ct.IFCA(clusters=2, **HOW), ct.FedAvg())
     }
-    assert found["ditto"].of == "personal models" and found["ifca"].of == "losses under the centres"
+    assert found["ditto"].of == "personal models" and found["ifca"].of == LOSSES
     assert found["fedavg"] is None
     x, _ = found["ditto"].points.T
     assert x[:3].max() < x[3:].min() or x[3:].max() < x[:3].min()  # the two kinds of clients lie apart
     mixture = portrait(trained(ct.FedEM(clusters=2, **HOW)))  # has no single model
-    assert mixture.projection.of == "losses under the centres" and mixture.weights.shape == (6, 2)
+    assert mixture.projection.of == LOSSES and mixture.weights.shape == (6, 2)
 
 
 def test_principal_directions_keep_distances_of_flat_points():

@@ -127,7 +127,8 @@ def har() -> Base:
     """Phone motion of 30 subjects in 6 activities, 9 signals × 128 steps, 7,977 train and 2,322 test windows.
 
     Windows of one recording (a chain) overlap by half, so that whole chains are for training or for tests: of a
-    subject's chains of one activity, in a random order that is always the same, every fourth is for tests.
+    subject's chains of one activity, in a random order that is always the same, every fourth is for tests. Rows that a
+    search holds out of training are drawn by window, though, and so flatter what has learnt a window's neighbours.
     """
     path = find("uci_har", "uci_har.npz")
     found = read_arrays(

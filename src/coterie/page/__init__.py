@@ -3,41 +3,37 @@
     ct.report([result, "runs/compare-digits"], "report.html")
 
 source.py     the runs: folders, or Results
-portrait.py   what is asked of a run's clients for the page, and apart.py, in words
-figures.py    plotly figures as plain dicts
-compared.py   methods side by side; method.py: one method's groups and clients
+portrait.py   what is asked of a run's clients for the page
+sums.py       what clients tell of their training rows; apart.py: what sets groups apart, in words
+compared.py   methods side by side; fairness.py: by those who are served worst
+groups.py     who is with whom; clients.py: every client by name
+method.py     what more there is to see of one method; notes.py: what it wrote down, and was asked for
+figures.py    plotly figures as plain dicts; drawing.py: what they share
 html.py       markup, with style.css and script.js
 """
 
 from __future__ import annotations
 
-import platform
-import shlex
-from collections.abc import Sequence
-from importlib.metadata import version
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import numpy as np
 
 from coterie.cli.table import average
 from coterie.engine.checkpoint import write_whole
 from coterie.errors import CoterieError
 from coterie.metrics import HIGHER_IS_BETTER
-from coterie.page.compared import (
-    Grouping,
-    Methods,
-    comparison,
-    facts_of,
-    fairness,
-    metric_of,
-    progress,
-    to_target,
-    verdict,
-)
-from coterie.page.html import Html, Page, join, section, table, tag
-from coterie.page.method import method, settings
+from coterie.page.clients import each_client
+from coterie.page.compared import Methods, comparison, facts_of, metric_of, progress, to_target, verdict
+from coterie.page.fairness import Grouping, fairness
+from coterie.page.groups import last_groups, same_groups, who_is_with_whom
+from coterie.page.html import Html, Page, join, listed, section, tag
+from coterie.page.method import method
+from coterie.page.notes import made_by, settings
 from coterie.page.portrait import Portrait, portrait
 from coterie.page.source import Source, by_label, sources
 from coterie.result import Result
-from coterie.version import __version__
 
 
 def report(
@@ -54,6 +50,7 @@ def report(
     found, missing = sources(given)
     methods = by_label(found)
     portraits: dict[str, Portrait] = {}
+    gone: dict[str, list[str]] = {}  # by the reason why
     for label, same in methods.items():
         try:
             result = same[0].open()
@@ -61,7 +58,10 @@ def report(
             if (saved := result.history[-1]["round"]) < same[0].history[-1]["round"]:
                 missing.append(f"{label} was last saved after round {saved}: its clients and models are shown as then.")
         except (CoterieError, OSError) as e:
-            missing.append(f"{label} is shown without what needs its data and models: {e}")
+            gone.setdefault(str(e).replace(str(same[0].folder), "the run"), []).append(label)
+    for why, labels in gone.items():
+        shown = "is shown without what needs its" if len(labels) == 1 else "are shown without what needs their"
+        missing.append(f"{listed(labels)} {shown} data and models: {why}")
     page, path = Page(), Path(path)
     content = body(page, methods, portraits, missing, target)
     write_whole(path, page.write(title(methods), content))
@@ -71,43 +71,72 @@ def report(
 def body(
     page: Page, methods: Methods, portraits: dict[str, Portrait], missing: list[str], target: float | None
 ) -> Html:
-    by = grouping(methods, portraits)
-    order = ranked(methods)
-    first = next((label for label in order if label in portraits and portraits[label].groups is not None), order[0])
-    each = [
-        method(page, methods[label][0], portraits.get(label), portraits, by, is_open=label == first) for label in order
-    ]
-    how = "Best first; a click on a name shows its groups and clients."
+    by, order = grouping(methods, portraits), ranked(methods)
+    ends = {label: g for label in order if (g := last_groups(methods[label][0], portraits.get(label))) is not None}
+    main = main_of(ends, portraits)
+    test_rows = next((int(p.test_rows.sum()) for p in portraits.values()), None)
+    seeds = max(map(len, methods.values()))
     return join(
         [
             tag("h1", title(methods)),
-            tag("p", verdict(methods)),
+            tag("p", verdict(methods, test_rows)),
             tag("p", facts(next(iter(methods.values()))), kind="facts"),
             *(tag("div", sentence, kind="warn") for sentence in missing),
             comparison(methods),
+            who_is_with_whom(main, methods, ends, portraits.get(main)) if main is not None else "",
+            each_client(methods[main or order[0]][0], portraits, seeds),
+            fairness(methods, portraits, by),
             progress(page, methods),
             to_target(methods, target),
-            fairness(methods, portraits, by),
-            section("Method by method", how, *each) if any(each) else "",
+            one_by_one(page, methods, order, portraits, by, ends, main),
             settings(methods),
             made_by(methods),
         ]
     )
 
 
+def main_of(ends: Mapping[str, np.ndarray], portraits: Mapping[str, Portrait]) -> str | None:
+    """The method whose groups are shown first, of `ends`, the best first: one with several groups and with its data."""
+    several = [label for label, groups in ends.items() if len(np.unique(groups[groups >= 0])) > 1]
+    return next((label for label in several if label in portraits), next(iter([*several, *ends]), None))
+
+
+def one_by_one(
+    page: Page, methods: Methods, order: list[str], portraits: dict[str, Portrait], by: Grouping | None,
+    ends: Mapping[str, np.ndarray], main: str | None,
+) -> Html:  # fmt: skip
+    like = {label: main for label, g in ends.items() if main is not None and same_groups(g, ends[main])}
+    each = [method(page, methods[label][0], portraits.get(label), portraits, by, like.get(label)) for label in order]
+    how = "Best first; a click on a name shows how its groups came about, and how well they fit." if any(each) else ""
+    how += " Of several seeds, the lowest is shown." if any(each) and max(map(len, methods.values())) > 1 else ""
+    none = [label for label in order if label not in ends]
+    find = "finds no groups; its scores stand" if len(none) == 1 else "find no groups; their scores stand"
+    without = tag("p", f"{listed(none, most=30)} {find} in the tables above.") if none else ""
+    return section("Method by method", how, without, *each)
+
+
 def title(methods: Methods) -> str:
-    names = list(methods)
-    told = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-    maker, colon, first = next(iter(methods.values()))[0].config["data"].partition("?")[0].partition(":")
-    return f"{told if len(names) <= 5 else f'{len(names)} methods'} on {maker}{colon}{Path(first).name}"
+    names, first = list(methods), next(iter(methods.values()))[0]
+    return f"{listed(names) if len(names) <= 5 else f'{len(names)} methods'} on {data_of(first)}"
+
+
+def data_of(run: Source) -> str:
+    """The data in a few words, without the path to them."""
+    maker, colon, first = run.config["data"].partition("?")[0].partition(":")
+    if maker in ("folder", "table"):
+        return f"the {maker} {Path(first).name or first}"
+    return {"frames": "tables in memory", "memory": "data in memory"}.get(maker, f"{maker}{colon}{first}")
 
 
 def facts(runs: list[Source]) -> str:
     run, unseen = runs[0], runs[0].config["unseen"]
-    seeds = f", {len(runs)} seeds" if len(runs) > 1 else ""
+    label = re.search(r"[?&]label=([^&]*)", run.config["data"])
+    who = f"{len(run.names):,} {'sites' if run.is_of_sites else 'clients'}"
     more = f" and {unseen} that never train" if unseen else ""
-    rounds, data = run.config["options"]["rounds"], run.config["data"]
-    return f"{len(run.names)} clients{more}, up to {rounds} rounds{seeds}. Data: {data}."
+    data = f"{who}{more} from {data_of(run)}{f', label {label[1]}' if label else ''}"
+    seeds = f", {len(runs)} seeds" if len(runs) > 1 else ""
+    each = " Each site is one client." if run.is_of_sites else ""
+    return f"{data}.{each} Up to {run.config['options']['rounds']} rounds{seeds}."
 
 
 def ranked(methods: Methods) -> list[str]:
@@ -127,24 +156,5 @@ def grouping(methods: Methods, portraits: dict[str, Portrait]) -> Grouping | Non
     for label in ranked(methods):
         p = portraits.get(label)
         if p is not None and p.groups is not None and p.groups.max() > 0:
-            return Grouping(p.groups, f"those that {label} found", f"group in {label}", p.fingerprint)
+            return Grouping(p.groups, f"those that {label} found", "group", p.fingerprint)
     return None
-
-
-def command(words: list[str]) -> str:
-    """As it was typed; the program's folder is left out."""
-    program = Path(words[0]).name
-    first = ["coterie"] if program in ("coterie", "__main__.py") else ["python", program]
-    return shlex.join([*first, *words[1:]])
-
-
-def made_by(methods: Methods) -> Html:
-    configs = [run.config for runs in methods.values() for run in runs]
-    commands = {command(words) for c in configs if (words := c.get("command"))}
-    versions = {c.get("coterie", "unknown") for c in configs}
-    lines = [["coterie, of the runs", ", ".join(sorted(versions))], ["coterie, of this page", __version__]]
-    lines += [["Python", platform.python_version()], *([name, version(name)] for name in ("torch", "numpy", "plotly"))]
-    shown = [tag("pre", "\n".join(sorted(commands)))] if commands else [tag("p", "The runs were made from Python.")]
-    return section(
-        "How it was made", "The commands behind the runs, and the versions.", *shown, table(["part", "version"], lines)
-    )

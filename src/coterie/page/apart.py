@@ -1,8 +1,11 @@
-"""What sets a group of clients apart, column by column, in words.
+"""What sets groups of clients apart, in words: how the label depends on the columns, and the columns themselves.
 
-Each client gives sums over its training rows, never the rows; the sums of a group's clients are compared with those of
-all other clients by the standardised difference of means, (m − m') / √((v + v') / 2), and by the correlation of each
-column with the target.
+Two sides, one group and another or all others, differ by
+
+    (m − m') / √((v + v') / 2 + (m − m')² / 4)   in the mean of a column, which lies between −2 and 2
+    r − r'                                       in the correlation of a column with the label inside the clients
+
+and a difference is told if it is NOTABLE and larger than SURE standard errors.
 """
 
 from __future__ import annotations
@@ -10,14 +13,15 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from coterie.data import Federation
+from coterie.page.sums import CLASSES, Sums, has_columns, sums
 
-NOTABLE = 0.3  # standardised difference, or difference of correlations, worth a sentence
-SURE = 3.0  # standard errors it must exceed, too
-MEANS, RELATIONS, CLASSES = 5, 3, 50  # sentences of each sort; classes beyond which labels are not looked at
+NOTABLE = 0.3  # difference worth a sentence
+SURE = 4.0  # standard errors that it must exceed
+SLIGHT = 0.1  # correlation below which a column hardly matters
+SENTENCES = 6  # per comparison
+OTHERS = "the other groups"
 
 
 class Column(NamedTuple):
@@ -25,127 +29,126 @@ class Column(NamedTuple):
     of: str  # the column of the tables: "sex" for "sex = female"
     shift: float = 0.0  # value = shift + scale · what the client has
     scale: float = 1.0
+    more: str = ""  # of a label: what high values mean, "a higher risk" or "outcome = well"
+    less: str = ""
 
 
-class Sums(NamedTuple):
-    """Over the rows of one client, or of several."""
+class Apart(NamedTuple):
+    """What is told of a run's groups."""
 
-    rows: float
-    value: np.ndarray  # [d]
-    square: np.ndarray  # [d]
-    product: np.ndarray  # [d] with the target
-
-    def plus(self, other: Sums) -> Sums:
-        return Sums(
-            self.rows + other.rows, self.value + other.value, self.square + other.square, self.product + other.product
-        )
-
-    @property
-    def mean(self) -> np.ndarray:
-        return self.value / self.rows
-
-    @property
-    def variance(self) -> np.ndarray:
-        return np.maximum(self.square / self.rows - self.mean**2, 0)
-
-    def correlation(self) -> np.ndarray:
-        """[d − 1] of each column with the target, which is the last; 0 where either never changes."""
-        covariance = self.product / self.rows - self.mean * self.mean[-1]
-        spread = np.sqrt(self.variance * self.variance[-1])
-        flat = spread <= 1e-9 * (1 + np.abs(self.mean * self.mean[-1]))
-        return np.where(flat, 0, covariance / np.where(flat, 1, spread))[:-1]
+    label: str  # its name
+    labels: dict[int, str]  # by group, what its labels are
+    found: dict[str, list[str]]  # "Group 0 against group 1": sentences; none where nothing stands out
 
 
-def sums(x: Tensor, y: Tensor, classes: int | None) -> Sums:
-    """What one client tells: of its features, of each class (1 where a row has it), and of the target, last."""
-    features = x.double() if x.dim() == 2 else x.new_zeros(len(x), 0).double()
-    if classes is None:
-        labels, target = y.double()[:, None][:, :0], y.double()
-    else:
-        few = classes if 2 < classes <= CLASSES else 0
-        labels = (y[:, None] == torch.arange(few)).double()
-        target = (y == 1).double() if classes == 2 else torch.zeros(len(y), dtype=torch.float64)
-    z = torch.cat([features, labels, target[:, None]], 1)
-    return Sums(len(z), *(v.sum(0).numpy() for v in (z, z * z, z * target[:, None])))
+def apart(fed: Federation, groups: np.ndarray) -> Apart:
+    """What sets the clients of each group apart; of two groups it is told once."""
+    features, labels = columns(fed)
+    each = sums([fed.train.client(i) for i in range(len(fed))], fed.classes)
+    known = np.unique(groups[groups >= 0]).tolist()
+    found = {}
+    for k in known[:1] if len(known) == 2 else known if len(known) > 2 else []:
+        other = f"group {known[1]}" if len(known) == 2 else OTHERS
+        here, there = each.of(groups == k), each.of((groups >= 0) & (groups != k))
+        found[f"Group {k} against {other}"] = compared(features, labels, here, there, (f"group {k}", other))
+    if not features and not any(found.values()):
+        found = {}
+    means = {k: each.of(groups == k).mean()[len(features) :] for k in known}
+    name = "label" if fed.schema is None else fed.schema.label
+    return Apart(name, {k: labels_told(fed, m) for k, m in means.items() if labels}, found)
 
 
-def columns(fed: Federation) -> list[Column]:
-    """The columns of `sums`, in the tables' own units where the federation knows them."""
-    schema = getattr(fed, "schema", None)
-    width = fed.train.x.shape[1] if fed.train.x.dim() == 2 else 0
-    if schema is None:
-        features = [Column(f"column {i}", f"column {i}") for i in range(width)]
-    else:
-        features = [
-            Column(name, c.name, *((c.mean, c.deviation) if c.kind == "number" else ()))
-            for c in schema.features
-            for name in c.encoded
-        ]
-    target = getattr(schema, "label", "the label")
-    word = lambda c: f"{target} = {c if fed.labels is None else fed.labels[c]}"
+def columns(fed: Federation) -> tuple[list[Column], list[Column]]:
+    """The features and the labels of `sums`, in the tables' own units where the federation knows them."""
+    schema, x = fed.schema, fed.train.x
+    features = []
+    if schema is None and has_columns(x):
+        features = [Column(f"column {i}", f"column {i}") for i in range(x.shape[1])]
+    elif schema is not None and has_columns(x):
+        for c in schema.features:
+            units = (c.mean, c.deviation) if c.kind == "number" else ()
+            features += [Column(name, c.name, *units) for name in c.encoded]
+    label = "label" if schema is None else schema.label
     if fed.classes is None:
-        return [*features, Column(target, target)]
-    labels = [Column(word(c), word(c)) for c in range(fed.classes)] if 2 < fed.classes <= CLASSES else []
-    return [*features, *labels, Column(word(1) if fed.classes == 2 else "", target)]
+        return features, [Column(label, label, more=f"a higher {label}", less=f"a lower {label}")]
+    names = class_names(fed)
+    words = [f"{label} = {name}" for name in names]
+    if fed.classes == 2:
+        return features, [Column(words[1], label, more=words[1], less=words[0])]
+    few = zip(words, names) if fed.classes <= CLASSES else []
+    return features, [Column(word, word, more=word, less=f"{label} other than {name}") for word, name in few]
 
 
-def sentences(fed: Federation, groups: np.ndarray) -> dict[int, list[str]]:
-    """By group, what sets its clients apart from all others; an empty list where no column does."""
-    each = [sums(*fed.train.client(i), fed.classes) for i in range(len(fed))]
-    names, found = columns(fed), {}
-    for k in np.unique(groups[groups >= 0]).tolist():
-        here = [s for s, g in zip(each, groups) if g == k]
-        there = [s for s, g in zip(each, groups) if g not in (k, -1)]
-        if there:
-            found[k] = compared(names, total(here), total(there))
-    return found if fed.train.x.dim() == 2 or any(found.values()) else {}
+def class_names(fed: Federation) -> list[str]:
+    return list(fed.labels or map(str, range(fed.classes or 0)))
 
 
-def total(parts: list[Sums]) -> Sums:
-    first, *others = parts
-    for other in others:
-        first = first.plus(other)
-    return first
+def labels_told(fed: Federation, means: np.ndarray) -> str:
+    """The labels of a group, from the mean of each label column."""
+    if fed.classes is None:
+        return f"mean {number(means[0])}"
+    names = class_names(fed)
+    if fed.classes == 2:
+        return f"{100 * (1 - means[0]):.0f} % {names[0]}, {100 * means[0]:.0f} % {names[1]}"
+    return f"most often {names[int(means.argmax())]} ({100 * means.max():.0f} %)"
 
 
-def compared(names: list[Column], here: Sums, there: Sums) -> list[str]:
-    least = max(NOTABLE, SURE * (1 / here.rows + 1 / there.rows) ** 0.5)
-    rounding = 1e-6 * (np.abs(here.mean) + np.abs(there.mean)) + 1e-300
-    apart = (here.mean - there.mean) / np.maximum(np.sqrt((here.variance + there.variance) / 2), rounding)
-    share = np.isclose(here.value, here.square) & np.isclose(there.value, there.square)  # only 0 and 1
-    notable = strongest(apart, least, [c.of for c in names])[:MEANS]
-    means = [told(names[i], here.mean[i], there.mean[i], bool(share[i])) for i in notable]
-    if not names[-1].name:
-        return means
-    a, b = here.correlation(), there.correlation()
-    moves = strongest(a - b, least, [c.of for c in names[:-1]])[:RELATIONS]
-    return means + [
-        f"{names[-1].name} {goes(a[i])} {names[i].name} (correlation {number(a[i])}), and elsewhere {goes(b[i])} it "
-        f"({number(b[i])})"
-        for i in moves
-    ]
+def compared(
+    features: list[Column], labels: list[Column], here: Sums, there: Sums, sides: tuple[str, str]
+) -> list[str]:
+    """A sentence for each difference, first the one of which most is certain; one of each sort per column."""
+    told: list[tuple[float, str, str]] = []  # (how much of the difference is certain, what it is about, the sentence)
+    is_share = here.shares() & there.shares()
+    m, n = here.mean(), there.mean()
+    wide = np.sqrt((here.variance() + there.variance()) / 2 + (m - n) ** 2 / 4)
+    wide = np.maximum(wide, 1e-6 * (np.abs(m) + np.abs(n)) + 1e-100)  # what never changes is only rounded
+    rows = 1 / here.rows.sum() + 1 / there.rows.sum()  # the least error there is, also of what never changes
+    error = np.maximum((here.mean_error() + there.mean_error()) / wide**2, rows)
+    certain = sure((m - n) / wide, error)
+    for i, column in enumerate([*features, *labels]):
+        told.append((certain[i], f"mean of {column.of}", mean_told(column, m[i], n[i], is_share[i], sides)))
+    (r, r_error), (s, s_error) = here.correlation(), there.correlation()
+    certain = sure(r - s, r_error + s_error)
+    for i, column in enumerate(features):
+        what = column.name if is_share[i] else f"a higher {column.name}"
+        for t, label in enumerate(labels):
+            sentence = relation_told(what, label, r[i, t], s[i, t], sides)
+            told.append((certain[i, t], f"relation of {column.of}", sentence))
+    first: dict[str, str] = {}
+    for size, about, sentence in sorted(told, key=lambda t: -t[0]):
+        if size > 0:
+            first.setdefault(about, sentence)
+    return list(first.values())[:SENTENCES]
 
 
-def strongest(effects: np.ndarray, least: float, of: list[str]) -> list[int]:
-    """Numbers of the effects of at least this size, the largest first; one for each column of the tables."""
-    found: dict[str, int] = {}
-    for i in np.argsort(-np.abs(effects), kind="stable").tolist():
-        if abs(effects[i]) >= least:
-            found.setdefault(of[i], i)
-    return list(found.values())
+def sure(difference: np.ndarray, squared_error: np.ndarray) -> np.ndarray:
+    """How much of each difference is certain; 0 where it is not worth a sentence."""
+    size = np.abs(difference)
+    return np.where(size >= NOTABLE, np.maximum(size - SURE * np.sqrt(squared_error), 0), 0)
 
 
-def told(column: Column, here: float, there: float, share: bool) -> str:
-    if share:
-        word = "more common" if here > there else "less common"
-        return f"{column.name} is {word} ({100 * here:.0f} % of rows against {100 * there:.0f} % elsewhere)"
+def mean_told(column: Column, here: float, there: float, is_share: bool, sides: tuple[str, str]) -> str:
+    a, b = sides
+    if b != OTHERS and here < there:
+        a, b, here, there = b, a, there, here
+    if is_share:
+        word = "more" if here > there else "less"
+        return f"{column.name} is {word} common in {a}: {100 * here:.0f} % of rows, against {100 * there:.0f} % in {b}."
     word = "higher" if here > there else "lower"
-    here, there = (column.shift + column.scale * v for v in (here, there))
-    return f"{column.name} is {word} (mean {number(here)} against {number(there)} elsewhere)"
+    mine, theirs = (number(column.shift + column.scale * v) for v in (here, there))
+    return f"{column.name} is {word} in {a}: mean {mine}, against {theirs} in {b}."
 
 
-def goes(correlation: float) -> str:
-    return "hardly moves with" if abs(correlation) < 0.1 else "rises with" if correlation > 0 else "falls with"
+def relation_told(what: str, label: Column, here: float, there: float, sides: tuple[str, str]) -> str:
+    a, b = sides
+    opposite = here * there < 0 and min(abs(here), abs(there)) >= SLIGHT
+    if not opposite and abs(here) < abs(there):
+        a, b, here, there = b, a, there, here
+    goes = [label.more if r > 0 else label.less for r in (here, there)]
+    start = f"In {a}, {what} goes with {goes[0]} (correlation {number(abs(here))}); in {b}"
+    if opposite:
+        return f"{start}, with {goes[1]} ({number(abs(there))})."
+    return f"{start} {'less so' if abs(there) >= SLIGHT else 'it hardly matters'} ({number(abs(there))})."
 
 
 def number(value: float) -> str:

@@ -4,28 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from statistics import mean
-from typing import NamedTuple
-
-import numpy as np
 
 from coterie.cli.table import average, best_of, columns, human, legend
-from coterie.metrics import HIGHER_IS_BETTER, Row, scores
+from coterie.metrics import HIGHER_IS_BETTER, Row
 from coterie.page.figures import curves, traffic
-from coterie.page.html import Html, Page, join, section, table, tag
-from coterie.page.portrait import Portrait
+from coterie.page.html import Html, Page, join, listed, section, table, tag
 from coterie.page.source import Source
 
+AXES = ("rounds", "bytes")
 SHARE = 0.95  # of the best final score: the default target
 Methods = Mapping[str, list[Source]]
-
-
-class Grouping(NamedTuple):
-    """The groups by which methods are compared."""
-
-    groups: np.ndarray
-    whose: str  # "the true groups"
-    word: str  # "true group"
-    fingerprint: str  # of the data whose clients they are of
 
 
 def facts_of(methods: Methods) -> dict[str, list[Row]]:
@@ -40,19 +28,30 @@ def told(value: float, metric: str) -> str:
     return f"{value:.3f}" if metric == "accuracy" else f"{value:.4g}"
 
 
-def verdict(methods: Methods) -> str:
-    """Which method is best, in a sentence."""
+def verdict(methods: Methods, test_rows: int | None) -> str:
+    """Which method is best, in a sentence, and which are too close to it to be told apart."""
     metric, facts = metric_of(methods), facts_of(methods)
     best = best_of(facts, metric)
     if not best:
         return ""
-    score = told(average(facts[best[0]], metric) or 0.0, metric)
+    score = average(facts[best[0]], metric) or 0.0
     name = metric.replace("mse", "MSE")
     if len(facts) == 1:
-        return f"{best[0]} reaches a test {name} of {score}."
-    if len(best) == 1:
-        return f"{best[0]} is best, with a test {name} of {score}."
-    return f"{', '.join(best[:-1])} and {best[-1]} are level, with a test {name} of about {score}."
+        return f"{best[0]} reaches a test {name} of {told(score, metric)}."
+    start = f"{best[0]} scores best, with a test {name} of {told(score, metric)}"
+    if len(best) > 1:
+        start = f"{listed(best)} are level, with a test {name} of about {told(score, metric)}"
+    if metric != "accuracy" or test_rows is None or max(map(len, facts.values())) > 1:
+        return f"{start}."
+    share = (score * test_rows + 2) / (test_rows + 4)  # so that 100 % is not taken for certain
+    margin = 2 * (2 * share * (1 - share) / test_rows) ** 0.5
+    others = [label for label in facts if label not in best]
+    near = [label for label in others if score - (average(facts[label], metric) or 0.0) < margin]
+    too_near = f"; {listed(near)} {'is' if len(near) == 1 else 'are'} too near to tell apart from it" if near else ""
+    return (
+        f"{start}{too_near}. On {test_rows:,} test rows and one seed, differences below about {margin:.3f} may be "
+        "chance (two standard errors)."
+    )
 
 
 def comparison(methods: Methods) -> Html:
@@ -79,8 +78,13 @@ def progress(page: Page, methods: Methods) -> Html:
     band = "; the band is the range over seeds" if any(len(runs) > 1 for runs in methods.values()) else ""
     how = f"One line per method, {better} is better{band}. A click on a name hides its line, a double click all others."
     sent = "The same against what was sent between server and clients so far: a line further left is cheaper."
-    rounds = section("Over rounds", how, page.plot(curves(methods, metric, "rounds")))
-    return join([rounds, section("Over bytes", sent, page.plot(curves(methods, metric, "bytes")))])
+    facts = facts_of(methods)
+    ends = {label: score for label in methods if (score := average(facts[label], metric)) is not None}
+    words = f"at the end, {listed([f'{label} {told(score, metric)}' for label, score in ends.items()])}"
+    drawn = [
+        page.plot(curves(methods, metric, x), f"Test {metric} over {x}, a line per method: {words}.") for x in AXES
+    ]
+    return join([section("Over rounds", how, drawn[0]), section("Over bytes", sent, drawn[1])])
 
 
 def to_target(methods: Methods, target: float | None) -> Html:
@@ -106,7 +110,7 @@ def to_target(methods: Methods, target: float | None) -> Html:
     how = f"When each method was first measured at {name} {told(goal, metric)} or better{why}; round 0 is the start, "
     how += "means are over seeds."
     reached = [table(["method", "rounds", "bytes sent"], lines, "numbers")] if lines else []
-    missed = [tag("p", f"Never, in these runs: {', '.join(never)}.")] if never else []
+    missed = [tag("p", f"Never, in these runs: {listed(never)}.")] if never else []
     return section("Cost of getting there", how, *reached, *missed)
 
 
@@ -117,36 +121,3 @@ def first_hit(run: Source, metric: str, goal: float, high: bool) -> tuple[int, f
         if score is not None and (score >= goal if high else score <= goal):
             return row["round"], spent
     return None
-
-
-def fairness(methods: Methods, portraits: Mapping[str, Portrait], by: Grouping | None) -> Html:
-    """How evenly each method serves groups and clients."""
-    metric, lines = metric_of(methods), []
-    high = HIGHER_IS_BETTER[metric]
-    for label, p in portraits.items():
-        if metric not in p.per_client:
-            continue
-        values = p.per_client[metric]
-        gap = ["–"] * 3
-        if by is not None and p.fingerprint == by.fingerprint:
-            means = group_means(values, by.groups)
-            if len(means) > 1:
-                ends = sorted(means, key=means.__getitem__, reverse=high)
-                gap = [f"{told(means[k], metric)} (group {k})" for k in (ends[0], ends[-1])]
-                gap.append(told(abs(means[ends[0]] - means[ends[-1]]), metric))
-        s = scores(values, p.per_client["rows"], high)
-        lines.append([label, *gap, told(s.worst_decile, metric), told(s.std, metric)])
-    if not lines:
-        return Html("")
-    head = ["method", "best group", "worst group", "gap", "worst 10 % of clients", "std over clients"]
-    groups = f"groups are {by.whose}, the same for every method" if by is not None else "there are no groups to compare"
-    name = metric.replace("mse", "MSE")
-    how = f"Mean test {name} of the clients in each group ({groups}); a small gap means that nobody is left behind."
-    seeds = max(map(len, methods.values()))
-    more = [tag("p", "Lowest seed of each method.", kind="how")] if seeds > 1 else []
-    return section("Fairness", how, table(head, lines, "numbers"), *more)
-
-
-def group_means(values: np.ndarray, groups: np.ndarray) -> dict[int, float]:
-    known = np.unique(groups[(groups >= 0) & np.isfinite(values)]).tolist()
-    return {k: float(np.nanmean(values[groups == k])) for k in known}

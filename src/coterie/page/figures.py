@@ -1,26 +1,31 @@
-"""The figures of a page, as plain plotly figures: {"data": [...], "layout": {...}}. Colours of text and grid are the
-page's, which has a light and a dark side.
+"""The figures of a page, as plain plotly figures. Colours of text and grid are the page's, which has a light and a dark
+side.
 """
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from coterie.page.drawing import (
+    COLOURS,
+    DASHES,
+    UNSEEN,
+    Figure,
+    bar,
+    clients,
+    colours,
+    plain,
+    safe,
+    short,
+    stepped,
+    tall,
+)
 from coterie.page.portrait import Portrait, Projection
 from coterie.page.source import Source
 
-Figure = dict[str, Any]
-
-# Okabe and Ito's colours, which colour-blind readers can tell apart, without black and yellow: all show on white and
-# on black
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8A8A8A")
-DASHES = ("solid", "dash", "dot", "dashdot")
-UNSEEN = "#D9D9D9"
-LABELS = 40  # rows of a map above which their names are shown on hover only
 ROUNDS = 200  # columns of a map; of more rounds, an even sample is drawn
 TITLES = {"accuracy": "test accuracy", "mse": "test MSE"}
 
@@ -39,18 +44,24 @@ def curves(methods: Mapping[str, Sequence[Source]], metric: str, against: str) -
             line = {"x": [*x, *x[::-1]], "y": short([*y.max(0), *y.min(0)[::-1]]), "fill": "toself"}
             style = {"line": {"width": 0}, "fillcolor": colour, "opacity": 0.18, "mode": "lines"}
             data.append({**line, **style, "showlegend": False, "hoverinfo": "skip", "legendgroup": name})
-        style = {"color": colour, "dash": DASHES[i // len(COLOURS) % len(DASHES)], "width": 2.2}
+        style = {"color": colour, "dash": DASHES[i // 4 % len(DASHES)], "width": 2.2}
         data.append({"x": x.tolist(), "y": short(y.mean(0)), "name": name, "line": style, "legendgroup": name})
         data[-1] |= {"mode": "lines+markers" if len(x) < 4 else "lines", "type": "scatter"}
-    x_axis: Figure = {"title": {"text": "round"}}
+    last = max(row["round"] for runs in methods.values() for run in runs for row in run.history)
+    x_axis: Figure = {"title": {"text": "round"}, **({"dtick": 1} if last <= 10 else {})}
     if against == "bytes":
         x_axis = {"title": {"text": "bytes sent, down and up"}, "exponentformat": "SI", "ticksuffix": "B"}
     layout = {
         "xaxis": x_axis,
-        "yaxis": {"title": {"text": TITLES[metric]}, "type": "log" if metric == "mse" else "linear"},
+        "yaxis": scale(metric),
         "hovermode": "closest",
     }  # fmt: skip
     return {"data": data, "layout": {**layout, "height": 380 + 18 * (len(methods) // 3)}}
+
+
+def scale(metric: str) -> Figure:
+    """The axis of a metric; errors are on a log scale, with ticks at 1, 2 and 5."""
+    return {"title": {"text": TITLES[metric]}, **({"type": "log", "dtick": "D2"} if metric == "mse" else {})}
 
 
 def steps(run: Source, rows: Sequence[dict[str, Any]], against: str) -> list[float]:
@@ -118,17 +129,16 @@ def by_group(
         }
         for i, (label, values) in enumerate(scores.items())
     ]  # fmt: skip
-    y = {"title": {"text": TITLES[metric]}, "type": "log" if metric == "mse" else "linear"}
-    layout = {"boxmode": "group", "yaxis": y, "xaxis": {"type": "category"}, "showlegend": len(data) > 1}
+    layout = {"boxmode": "group", "yaxis": scale(metric), "xaxis": {"type": "category"}, "showlegend": len(data) > 1}
     return {"data": data, "layout": {**layout, "height": 380}}
 
 
 def client_map(z: np.ndarray, shown: np.ndarray, names: Sequence[str], what: str) -> Figure:
-    """[shown, K] numbers: a row per client, a column per centre."""
+    """[shown, K] numbers: a row per client, a column per group."""
     top = float(np.nanquantile(z, 0.98)) if np.isfinite(z).any() else 1.0
     heat = {
         "type": "heatmap", "z": [short(row) for row in z], "y": safe(names, shown),
-        "x": [f"centre {k}" for k in range(z.shape[1])], "colorscale": "Viridis", "zmax": top,
+        "x": [f"group {k}" for k in range(z.shape[1])], "colorscale": "Viridis", "zmax": top,
         "zmin": float(np.nanmin(z)) if np.isfinite(z).any() else 0.0, "colorbar": bar(what),
         "hovertemplate": f"%{{y}}<br>%{{x}}: {what} %{{z}}<extra></extra>",
     }  # fmt: skip
@@ -173,61 +183,3 @@ def transitions(q: Sequence[Sequence[float]]) -> Figure:
     }  # fmt: skip
     layout = {"xaxis": {"type": "category"}, "yaxis": {"type": "category", "autorange": "reversed"}, "height": 320}
     return {"data": [heat], "layout": layout}
-
-
-# ---------------------------------------------------------------------------------------------- parts
-def short(values: Any) -> list[float | None]:
-    """Four digits are enough to draw with; what is not finite is left out."""
-    return [float(f"{v:.4g}") if v is not None and np.isfinite(v) else None for v in values]
-
-
-def plain(text: str) -> str:
-    """Text as plotly takes it, which reads < and & as markup."""
-    return html.escape(text, quote=False)
-
-
-def safe(names: Sequence[str], clients: np.ndarray) -> list[str]:
-    return [plain(names[i]) for i in clients]
-
-
-def colours(k: int) -> list[str]:
-    """k colours that can be told apart: a fixed set, and beyond it steps of a sequential scale."""
-    if k <= len(COLOURS):
-        return list(COLOURS[:k])
-    from plotly.colors import sample_colorscale
-
-    found: list[str] = sample_colorscale("Viridis", k)
-    return found
-
-
-def stepped(shades: Sequence[str]) -> list[list[Any]]:
-    """A colour scale of equal steps."""
-    n = len(shades)
-    return [[edge / n, shade] for i, shade in enumerate(shades) for edge in (i, i + 1)]
-
-
-def bar(title: str, ticks: Sequence[int] | None = None) -> Figure:
-    """A colour bar above the figure, where it takes no width from a phone."""
-    style: Figure = {"orientation": "h", "y": 1.0, "yanchor": "bottom", "thickness": 10, "len": 0.7, "x": 0.5}
-    style |= {"title": {"text": title, "side": "top"}, "outlinewidth": 0}
-    if ticks is not None:
-        style |= {"tickvals": list(ticks), "ticktext": [str(t) if t >= 0 else "not seen" for t in ticks]}
-    return style
-
-
-def clients(shown: np.ndarray, names: Sequence[str]) -> Figure:
-    """The axis of a map whose rows are clients."""
-    axis: Figure = {"type": "category", "autorange": "reversed", "showgrid": False}
-    if len(shown) > LABELS:
-        return {**axis, "showticklabels": False, "title": {"text": f"{len(shown)} clients"}}
-    brief = [name if len(name) <= 16 else f"{name[:15]}…" for name in (names[i] for i in shown)]
-    return {
-        **axis,
-        "tickvals": safe(names, shown),
-        "ticktext": [plain(name) for name in brief],
-        "tickfont": {"size": 10},
-    }
-
-
-def tall(rows: int) -> int:
-    return int(min(640, 170 + 15 * rows))

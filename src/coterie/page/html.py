@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from coterie.metrics import to_json
-from coterie.page.figures import Figure
+from coterie.page.drawing import Figure
 
 
 class Html(str):
@@ -21,8 +21,9 @@ def safe(value: Any) -> Html:
 
 
 def tag(name: str, *content: Any, **attributes: str) -> Html:
-    """<name key="value">content</name>; `kind` is the attribute class."""
-    given = "".join(f' {k.replace("kind", "class")}="{html.escape(v)}"' for k, v in attributes.items())
+    """<name key="value">content</name>; `kind` is the attribute class, and _ stands for -."""
+    names = {k: k.replace("kind", "class").replace("_", "-") for k in attributes}
+    given = "".join(f' {names[k]}="{html.escape(v)}"' for k, v in attributes.items())
     return Html(f"<{name}{given}>{join(content)}</{name}>")
 
 
@@ -31,20 +32,29 @@ def join(pieces: Iterable[Any]) -> Html:
 
 
 def table(head: Sequence[Any], rows: Iterable[Sequence[Any]], kind: str = "", best: Iterable[int] = ()) -> Html:
-    """`best`: numbers of the rows to mark. kind="members": on a phone, cells stand below each other."""
+    """`best`: numbers of the rows to mark.
+
+    kind: "numbers" stand right; "members": on a phone, cells stand below each other; "sortable": by a click on a head.
+    """
     marked = set(best)
-    named = [{"data-head": str(h)} if kind == "members" else {} for h in head]
+    named = [{"data_head": str(h)} if kind == "members" else {} for h in head]
     cells = [
         tag("tr", *(tag("td", cell, **n) for cell, n in zip(row, named)), **({"kind": "best"} if i in marked else {}))
         for i, row in enumerate(rows)
     ]
-    whole = [tag("thead", tag("tr", *(tag("th", cell) for cell in head))), tag("tbody", *cells)]
-    return tag("div", tag("table", *whole, kind=kind), kind="scroll")
+    whole = [tag("thead", tag("tr", *(tag("th", cell, scope="col") for cell in head))), tag("tbody", *cells)]
+    return tag("div", tag("table", *whole, kind=kind), kind="scroll", tabindex="0")
 
 
 def section(title: str, how: str, *content: Any, level: int = 2) -> Html:
     """A heading, a sentence on how to read what follows, and what follows."""
     return join([tag(f"h{level}", title), tag("p", how, kind="how"), *content])
+
+
+def listed(names: Sequence[str], most: int = 8) -> str:
+    """a, b and c; of many, the first few and the number of the others."""
+    shown = list(names) if len(names) <= most else [*names[:most], f"{len(names) - most} more"]
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
 class Page:
@@ -53,11 +63,12 @@ class Page:
     def __init__(self) -> None:
         self.figures: dict[str, Figure] = {}
 
-    def plot(self, figure: Figure) -> Html:
+    def plot(self, figure: Figure, told: str) -> Html:
+        """`told`: what the figure shows, for those who cannot see it."""
         name = f"figure-{len(self.figures)}"
         self.figures[name] = figure
         height = f"min-height:{figure['layout']['height']}px"
-        return tag("div", kind="plot", id=name, style=height)
+        return tag("div", kind="plot", id=name, style=height, role="img", aria_label=told)
 
     def write(self, title: str, content: Html) -> str:
         """The whole page; nothing in it is fetched from elsewhere."""

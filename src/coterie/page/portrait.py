@@ -17,7 +17,7 @@ from coterie.engine.evaluate import Evaluation
 from coterie.engine.rounds import Run
 from coterie.engine.vectorised import Vectorised
 from coterie.metrics import hard
-from coterie.page.apart import sentences
+from coterie.page.apart import Apart, apart
 from coterie.params import Params, count, unstack
 from coterie.result import Result
 from coterie.task import Task
@@ -27,20 +27,22 @@ BINS = 4096  # numbers that a personal model is folded into for the projection; 
 
 
 class Projection(NamedTuple):
-    of: str  # "personal models" or "losses under the centres"
+    of: str  # "personal models" or "losses under the groups' models"
     points: np.ndarray  # [shown, 2]
     share: float  # of the variance, that the two directions hold
 
 
 class Portrait(NamedTuple):
     per_client: dict[str, np.ndarray]  # [N]
+    train_rows: np.ndarray  # int64 [N]
+    test_rows: np.ndarray  # int64 [N]
     groups: np.ndarray | None  # int64 [N]; −1: not seen
     truth: np.ndarray | None  # int64 [N]
     shown: np.ndarray  # the clients in figures, sorted by group
     losses: np.ndarray | None  # [shown, K]
     weights: np.ndarray | None  # [shown, K]
     projection: Projection | None
-    apart: dict[int, list[str]]  # by group, what sets it apart
+    apart: Apart | None
     warnings: list[str]
     fingerprint: str
 
@@ -54,9 +56,11 @@ def portrait(result: Result) -> Portrait:
     losses = loss_under_centres(run, shown)
     scores = {k: v for k, v in result.per_client.items() if len(v) == len(run.fed)}  # not all, if some were refused
     weights = None if result.weights is None else result.weights[torch.from_numpy(shown)].cpu().numpy()
+    n = len(run.fed)
     return Portrait(
-        scores, groups, truth, shown, losses, weights, projection(run, shown, losses),
-        {} if groups is None else sentences(run.fed, groups), result.warnings, run.fed.fingerprint(),
+        scores, run.fed.train.sizes[:n].numpy(), run.fed.test.sizes[:n].numpy(), groups, truth, shown, losses, weights,
+        projection(run, shown, losses), None if groups is None else apart(run.fed, groups), result.warnings,
+        run.fed.fingerprint(),
     )  # fmt: skip
 
 
@@ -117,7 +121,7 @@ def projection(run: Run, shown: np.ndarray, losses: np.ndarray | None) -> Projec
     kinds = 0 if losses is None else losses.shape[1]
     if len(np.unique(models.round(9), axis=0)) > max(kinds, 1) + 1:
         return principal(models, "personal models")
-    return None if losses is None else principal(losses, "losses under the centres")
+    return None if losses is None else principal(losses, "losses under the groups' models")
 
 
 def principal(rows: np.ndarray, of: str) -> Projection | None:

@@ -29,3 +29,27 @@ document.querySelectorAll("details").forEach((d) => d.addEventListener("toggle",
 night.addEventListener("change", redraw);
 addEventListener("beforeprint", () => { printing = true; redraw(); });
 addEventListener("afterprint", () => { printing = false; redraw(); });
+
+// A click on a head of a sortable table sorts by its column, a second one the other way round.
+const text = (row, i) => row.cells[i].textContent.replace("−", "-");
+const number = (row, i) => (i ? parseFloat(text(row, i)) : NaN); // the first column is a name
+const compare = (i) => (a, b) => {
+  const x = number(a, i), y = number(b, i);
+  if (isNaN(x) || isNaN(y)) return isNaN(x) - isNaN(y) || text(a, i).localeCompare(text(b, i), undefined, { numeric: true });
+  return x - y;
+};
+document.querySelectorAll("table.sortable").forEach((table) => {
+  const heads = [...table.tHead.rows[0].cells], body = table.tBodies[0];
+  heads.forEach((head, i) => {
+    const button = document.createElement("button");
+    button.append(...head.childNodes);
+    head.append(button);
+    button.addEventListener("click", () => {
+      const down = head.getAttribute("aria-sort") === "ascending";
+      heads.forEach((other) => other.removeAttribute("aria-sort"));
+      head.setAttribute("aria-sort", down ? "descending" : "ascending");
+      const rows = [...body.rows].sort(compare(i));
+      body.append(...(down ? rows.reverse() : rows));
+    });
+  });
+});

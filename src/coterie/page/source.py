@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coterie.cli.search import WINNER
 from coterie.cli.train import opened, runs_in
 from coterie.engine.checkpoint import RunFolder
 from coterie.errors import CoterieError
 from coterie.metrics import Row
 from coterie.result import Result
+from coterie.tuning import MARK
 from coterie.version import __version__
 
 BARE = ("seed", "device", "engine")  # options that do not make a run another one
@@ -33,10 +37,19 @@ class Source:
         return int(self.config["options"]["seed"])
 
     @property
+    def folder(self) -> Path | None:
+        return self.at if isinstance(self.at, Path) else self.at.folder
+
+    @property
     def names(self) -> list[str]:
         """The clients that train."""
         known: list[str] = self.config["clients"]
         return known[: len(known) - self.config["unseen"]]
+
+    @property
+    def is_of_sites(self) -> bool:
+        """Whether each client is a site with a table of its own, which no seed draws."""
+        return re.split("[:?]", self.config["data"])[0] in ("folder", "table", "frames")
 
     @property
     def metric(self) -> str:
@@ -65,7 +78,12 @@ def sources(runs: Sequence[Result | str | Path]) -> tuple[list[Source], list[str
     found: list[Source] = []
     for run in runs:
         found += [of_result(run)] if isinstance(run, Result) else of_folder(Path(run))
-    found = list({s.at.resolve() if isinstance(s.at, Path) else id(s.at): s for s in found}.values())
+    once: dict[Any, Source] = {}
+    for s in found:
+        place = id(s.at) if s.folder is None else s.folder.resolve()
+        if place not in once or isinstance(s.at, Result):  # which has its data at hand
+            once[place] = s
+    found = list(once.values())
     if not found:
         raise CoterieError("a report needs at least one run: give run folders or results.")
     shown = [s for s in found if any("accuracy" in row or "mse" in row for row in s.history)]
@@ -79,17 +97,19 @@ def sources(runs: Sequence[Result | str | Path]) -> tuple[list[Source], list[str
 
 def of_result(result: Result) -> Source:
     run, fed = result._run, result._run.fed
-    command = [] if run.folder is None else RunFolder.open(run.folder.path)[1].get("command", [])
+    saved = {} if run.folder is None else RunFolder.open(run.folder.path)[1]
+    if run.folder is not None and saved["fingerprint"]["data"] != fed.fingerprint():
+        return Source(saved, run.history, run.folder.path)  # it was loaded without its data
     config = {
         "coterie": __version__,
         "method": {"name": run.method.name, "settings": dataclasses.asdict(run.method)},  # type: ignore[call-overload]
-        "data": fed.source or "in memory",
+        "data": fed.source or "memory",
         "model": type(run.task.module).__name__,
         "options": dataclasses.asdict(run.options),
         "clients": list(fed.names),
         "unseen": fed.unseen,
         "fingerprint": {"data": fed.fingerprint()},
-        "command": command,
+        "command": saved.get("command", []),
     }
     return Source(config, run.history, result)
 
@@ -98,6 +118,11 @@ def of_folder(base: Path) -> list[Source]:
     """The runs at or below a folder."""
     if not base.is_dir():
         raise CoterieError(f"there is no folder {base}: give the folder of a run or of a comparison.")
+    if (base / MARK).exists():
+        how = f"`coterie run METHOD --config {base / WINNER}`" if (base / WINNER).exists() else "`coterie run`"
+        raise CoterieError(
+            f"{base} is a search, whose runs saw no test rows: train the settings it found with {how}, and report that."
+        )
     found = []
     for path in runs_in(base):
         if not (path / "config.json").exists():
@@ -138,7 +163,33 @@ def labelled(found: list[Source]) -> list[Source]:
         differ = [k for k in mine if any(o.get(k) != mine[k] for o in others)]
         return " ".join([name, *(f"{k}={mine[k]}" for k in differ)])
 
-    return [dataclasses.replace(s, label=label(s)) for s in found]
+    return by_place([dataclasses.replace(s, label=label(s)) for s in found])
+
+
+def by_place(found: list[Source]) -> list[Source]:
+    """Runs of the same settings and seed are told apart by their folders, or numbered."""
+    count = Counter((s.label, s.seed) for s in found)
+    twice = {label for (label, _), times in count.items() if times > 1}
+    seen: Counter[tuple[str, int]] = Counter()
+    named = []
+    for s in found:
+        if s.label in twice:
+            seen[s.label, s.seed] += 1
+            homes = [home(o) for o in found if o.label == s.label]
+            place = f"run {seen[s.label, s.seed]}"
+            if (mine := home(s)) is not None and None not in homes:
+                place = os.path.relpath(mine, os.path.commonpath(filter(None, homes)))
+            s = dataclasses.replace(s, label=f"{s.label} ({place})")
+        named.append(s)
+    return named
+
+
+def home(s: Source) -> Path | None:
+    """The folder that a run shares with its other seeds."""
+    if s.folder is None:
+        return None
+    path = s.folder.resolve()
+    return path.parent if path.name == f"seed-{s.seed}" else path
 
 
 def by_label(found: list[Source]) -> dict[str, list[Source]]:
