@@ -64,7 +64,7 @@ def style(lines: list[str]) -> tuple[str, str]:
     header = lines[0] if lines else ""
     between = next((sign for sign in ";\t" if sign in header and "," not in header), ",")
     cells = (cell.strip() for line in lines[1:] for cell in line.split(between))
-    return between, "," if between != "," and any(COMMA.fullmatch(cell) for cell in cells) else "."
+    return between, "," if any(COMMA.fullmatch(cell) for cell in cells) else "."
 
 
 def check_header(header: list[str], file: Path) -> None:
