@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 DEV := .venv/.dev
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint docs bench clean
 
 demo: $(READY)
 	$(BIN)/coterie demo --out demo
@@ -16,6 +16,9 @@ lint: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(DEV)
+	$(BIN)/python -m mkdocs build --strict
 
 bench: $(READY)
 	$(BIN)/python benchmarks/speed.py
@@ -32,4 +35,4 @@ $(DEV): $(READY)
 	touch $(DEV)
 
 clean:
-	rm -rf .venv demo runs build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv demo runs site build dist .pytest_cache .mypy_cache .ruff_cache

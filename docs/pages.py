@@ -1,7 +1,8 @@
 """Fills the made parts of the documents from the code: python docs/pages.py [--check]
 
 A made part stands between `<!-- made: NAME -->` and `<!-- end -->`; all else is written by hand. With --check nothing
-is written. The exit status is 1 if a page lacks something or, with --check, is out of date.
+is written. The exit status is 1 if a page lacks something or, with --check, is out of date. The notebook of the
+quickstart is made here, too.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, fields
 from pathlib import Path
+
+from cells import notebook
+from reference import base_sets, commands, data_sets, model_names, table
 
 import coterie as ct
 from coterie.cli.flags import Flag, flags_of
@@ -139,7 +143,7 @@ def evidence() -> str:
 
 
 def index(known: Iterable[Method]) -> str:
-    return table(["method", "", "paper"], [[f"[{c.name}](methods/{c.name}.md)", line_of(c), c.paper] for c in known])
+    return table(["method", "", "paper"], [[f"[{c.name}]({c.name}.md)", line_of(c), c.paper] for c in known])
 
 
 PARTS: dict[str, tuple[str, Callable[..., str]]] = {  # by name: the heading it stands under, and its maker
@@ -166,11 +170,6 @@ def wrapped(text: str, indent: str = "") -> str:
     return textwrap.fill(" ".join(text.split()), 120, subsequent_indent=indent, **how)  # type: ignore[arg-type]
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    full = [[cell.replace("|", "\\|") for cell in row] + [""] * (len(head) - len(row)) for row in rows]
-    return "\n".join(f"| {' | '.join(row)} |" for row in ([*head], ["---"] * len(head), *full))
-
-
 def sections(text: str) -> dict[str, str]:
     """What stands under each second-level heading, in order; under "" what comes before the first."""
     first, *rest = re.split(r"^## ", text, flags=re.MULTILINE)
@@ -181,13 +180,20 @@ def sections(text: str) -> dict[str, str]:
 def problems(docs: Path = DOCS, write: bool = False) -> list[str]:
     """What is wrong with the pages, a sentence each; with `write`, made parts are filled in first."""
     known = dict(sorted(methods().items()))
-    found = refreshed(docs / "README.md", {"methods": index(known.values())}, write)
-    found += refreshed(docs / "choosing.md", {"evidence": evidence()}, write)
+    made = {
+        "methods/README.md": {"methods": index(known.values())},
+        "choosing.md": {"evidence": evidence()},
+        "model.md": {"models": model_names()},
+        "data.md": {"data sets": data_sets(), "base sets": base_sets()},
+        "commands.md": {"commands": commands()},
+    }
+    found = [problem for name, parts in made.items() for problem in refreshed(docs / name, parts, write)]
+    found += copied(docs / "quickstart.md", write)
     for name, cls in known.items():
         page = docs / "methods" / f"{name}.md"
         found += refreshed(page, {part: make(cls) for part, (_, make) in PARTS.items()}, write)
         found += misshapen(page) if page.exists() else []
-    strangers = {path.stem for path in (docs / "methods").glob("*.md")} - known.keys()
+    strangers = {path.stem for path in (docs / "methods").glob("*.md")} - {"README", *known}
     return found + [f"methods/{name}.md: no method has this name; rename or remove it." for name in sorted(strangers)]
 
 
@@ -203,6 +209,17 @@ def refreshed(page: Path, made: dict[str, str], write: bool) -> list[str]:
     odd = [f"{page.name}, {name}: nothing makes this part; remove it." for name in there if name not in made]
     old = [name for name in there if there[name] != now[name] and not write]
     return lost + odd + [f"{page.name}, {name}: out of date; run python docs/pages.py." for name in old]
+
+
+def copied(page: Path, write: bool) -> list[str]:
+    """The notebook beside a page."""
+    if not page.exists():
+        return [f"{page.name}: there is no such page; write {page}."]
+    path, new = page.with_suffix(".ipynb"), notebook(page.read_text())
+    if write:
+        path.write_text(new)
+    old = path.read_text() if path.exists() else ""
+    return [] if old == new else [f"{path.name}: out of date; run python docs/pages.py."]
 
 
 def misshapen(page: Path) -> list[str]:

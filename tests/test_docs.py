@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import shlex
 import shutil
+import sys
+from inspect import signature
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from coterie.cli import COMMANDS, main
 from coterie.cli.setup import setup
 from coterie.contract import Algorithm, check_settings
+from coterie.data import makers
 from coterie.registry import methods
 
 ROOT = Path(__file__).parent.parent
 METHODS = sorted(methods())
 
-
-def load(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-pages = load(ROOT / "docs" / "pages.py")
+sys.path.insert(0, str(ROOT / "docs"))
+import pages  # noqa: E402
 
 
 def page(name: str) -> str:
@@ -85,7 +78,7 @@ def test_a_broken_page_is_named(case: str, copy: Path, capsys: pytest.CaptureFix
 
 def test_missing_and_strange_pages_are_named(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (copy / "methods" / "fedavg.md").rename(copy / "methods" / "fedavrg.md")
-    (copy / "README.md").unlink()
+    (copy / "methods" / "README.md").unlink()
     assert pages.main(["--check"], copy) == 1
     said = capsys.readouterr().out
     assert "fedavg.md: there is no such page" in said
@@ -114,15 +107,6 @@ def test_recorded_runs_stand_under_results(tmp_path: Path, monkeypatch: pytest.M
 
 
 # ---------------------------------------------------------------------------------------------- examples, commands
-def test_the_guide_to_tables_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    (code,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/tables.md").read_text(), re.MULTILINE | re.DOTALL)
-    known: dict = {}
-    exec(code, known)
-    groups = dict(zip(known["result"].names, known["result"].clusters[-1].tolist()))
-    assert groups["north"] == groups["east"] != groups["south"] == groups["west"]
-    assert "margin" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("name", METHODS)
 def test_the_example_runs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     code = re.findall(r"^```python\n(.*?)^```", pages.sections(page(name))["Example"], re.MULTILINE | re.DOTALL)
@@ -143,12 +127,16 @@ def parse(command: str) -> None:
     _, name, *rest = shlex.split(command)
     assert name in COMMANDS, command
     rest = shlex.split(re.split(r" {2,}", command)[0])[2:]  # what follows wide space is said about it
-    if re.search(r"settings\.toml|my_\w+\.py", command):
-        return  # files of the reader's own
+    if re.search(r"\.toml\b|\.py:| --help$", command):
+        return  # files of the reader's own, or nothing to run
     if name in ("run", "compare", "search"):
         flags = next((i for i, word in enumerate(rest) if word.startswith("-")), len(rest))
-        for method in setup(name, rest[:flags], rest[flags:]).methods.values():
+        asked = setup(name, rest[:flags], rest[flags:])
+        for method in asked.methods.values():
             check_settings(method)
+        data, _, options = asked.spec.partition("?")
+        given = {*asked.data, *(option.partition("=")[0] for option in options.split("&") if option)}
+        assert given <= signature(makers()[data.partition(":")[0]][0]).parameters.keys(), command
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -164,14 +152,24 @@ GUIDES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "do
 
 @pytest.mark.parametrize("path", GUIDES)
 def test_other_documents_commands_parse(path: Path) -> None:
-    for command in commands(path.read_text()):
+    by_hand = pages.PART.sub("", path.read_text())
+    for command in commands(by_hand):
         parse(command)
 
 
-@pytest.mark.parametrize("command", ["coterie run ifca", "coterie run fedavg --lrr 1", "coterie run fedavg --lr -1"])
+WRONG = [
+    "ifca",
+    "fedavg --lrr 1",
+    "fedavg --lr -1",
+    "fedavg --data folder:a --clients 3",
+    "fedavg --data linear?dims=3",
+]
+
+
+@pytest.mark.parametrize("command", [f"coterie run {words}" for words in WRONG])
 def test_a_wrong_command_does_not_parse(command: str) -> None:
     assert commands(f"Say `{command}`, or\n\n{command}\n") == [command] * 2
-    with pytest.raises(Exception, match=r"clusters|--lrr|lr of fedavg"):
+    with pytest.raises(Exception, match=r"clusters|--lrr|lr of fedavg|--clients|dims"):
         parse(command)
 
 

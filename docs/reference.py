@@ -1,0 +1,98 @@
+"""The made parts on data sets, models and commands."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, get_args, get_origin, get_type_hints
+from unittest.mock import patch
+
+from coterie.cli import COMMANDS, dispatch
+from coterie.cli.flags import Flag, Parser
+from coterie.data import bases, makers
+from coterie.data.spec import choices, required, written
+from coterie.models import models
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    full = [[cell.replace("|", "\\|") for cell in row] + [""] * (len(head) - len(row)) for row in rows]
+    return "\n".join(f"| {' | '.join(row)} |" for row in ([*head], ["---"] * len(head), *full))
+
+
+def lines(known: dict[str, str]) -> str:
+    """Names, and what each is in one line."""
+    return table(["name", ""], [[f"`{name}`", line] for name, line in known.items()])
+
+
+# ---------------------------------------------------------------------------------------------- data sets, models
+def data_sets() -> str:
+    return "\n\n".join(data_set(name, make) for name, (make, _) in sorted(makers().items()))
+
+
+def data_set(name: str, make: Callable[..., Any]) -> str:
+    """Its docstring, with its options after the first line."""
+    first, _, rest = (inspect.getdoc(make) or "").partition("\n\n")
+    types, options = get_type_hints(make), inspect.signature(make).parameters.values()
+    rows = [[f"`{o.name}`", default_of(o), taken(types[o.name])] for o in options]
+    return "\n\n".join(filter(None, [f"### {name}", first, table(["option", "default", "takes"], rows), rest]))
+
+
+def default_of(option: inspect.Parameter) -> str:
+    if option.default is option.empty:
+        return "required"
+    return "none" if option.default is None else written(option.default)
+
+
+def taken(kind: Any) -> str:
+    """What an option of this type is written as."""
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+    kind = required(kind)
+    if choices(kind):
+        return " or ".join(choices(kind))
+    return f"{words[get_args(kind)[0]]}, or several: A,B" if get_origin(kind) is tuple else words[kind]
+
+
+def base_sets() -> str:
+    return lines(bases())
+
+
+def model_names() -> str:
+    return lines(models())
+
+
+# ---------------------------------------------------------------------------------------------- commands
+def commands() -> str:
+    """Every command; flags that `run` has are told once."""
+    common = parser_of("run").flags
+    parts = [command(name, parser_of(name), common) for name in COMMANDS]
+    groups = dict.fromkeys(flag.group for flag in common.values())
+    shared = [f"{g[0].upper()}{g[1:]}:\n\n{flags(f for f in common.values() if f.group == g)}" for g in groups]
+    return "\n\n".join([*parts, "## Flags of run, compare and search", *shared])
+
+
+def command(name: str, parser: Parser, common: dict[str, Flag]) -> str:
+    trains = name in ("run", "compare", "search")
+    own = [flag for key, flag in parser.flags.items() if not (trains and key in common)]
+    about = COMMANDS[name].help if trains else parser.description or ""
+    more = "The method's own settings are flags, too; the others stand [below](#flags-of-run-compare-and-search)."
+    parts = [f"## {name}", f"`coterie {COMMANDS[name].usage}`", f"{about[0].upper()}{about[1:].rstrip('.')}."]
+    return "\n\n".join(parts + [more] * trains + [flags(own)] * bool(own))
+
+
+def flags(found: Iterable[Flag]) -> str:
+    return table(["flag", "meaning"], [[f"`{usage(flag)}`", flag.told()] for flag in found if flag.shown])
+
+
+def usage(flag: Flag) -> str:
+    """The flag and what it takes, as --help shows it."""
+    (action,) = (a for a in Parser("", [flag])._actions if a.dest == flag.key)
+    return " ".join(filter(None, ["/".join(action.option_strings), str(action.metavar or "")]))
+
+
+def parser_of(name: str) -> Parser:
+    """The parser whose help a command prints."""
+    found: list[Parser] = []
+    with patch.object(Parser, "print_help", lambda self, *_: found.append(self)), suppress(SystemExit):
+        dispatch([name, "--help"])
+    return found[0]
