@@ -257,6 +257,23 @@ def test_a_run_folder_is_loaded_as_a_result(fed, tmp_path) -> None:
     assert loaded.predict(loaded._run.fed.test.client(0)[0], cluster=0).shape == loaded._run.fed.test.client(0)[1].shape
 
 
+@pytest.mark.parametrize("method", [ct.FedAvg(lr=0.1), ct.FedProx(lr=0.1)], ids=lambda m: m.name)
+def test_one_model_for_all_is_exported_once(method, fed, tmp_path) -> None:
+    """From the run's folder alone, too; a method whose clients adapt has a model for each."""
+    trained = ct.run(method, fed, "linear", rounds=2, out=tmp_path / "run")
+    with pytest.warns(UserWarning, match="were in memory"):
+        loaded = ct.load(tmp_path / "run")
+    models = ct.load(loaded.export(tmp_path / "models"))
+    x, y = fed.test.client(3)
+    assert list(models.models) == ["group-0"]
+    assert torch.equal(models.predict(x, "group-0"), trained.predict(x, client=fed.names[3]))
+    with pytest.raises(ct.CoterieError, match=f"{method.name} has no groups: take a run of a method that finds groups"):
+        loaded.assign(x, y)
+    for own in (ct.FineTuned(lr=0.1), ct.Ditto(lr=0.1), ct.PerFedAvg(lr=0.1), ct.APFL(lr=0.1)):
+        adapted = ct.run(own, fed, "linear", rounds=1).export(tmp_path / own.name)
+        assert len(list(adapted.glob("*.safetensors"))) == len(fed)
+
+
 # ---------------------------------------------------------------------------------------------- ONNX
 @pytest.mark.parametrize("kind", ["classification", "regression"])
 def test_onnx_gives_the_same_answers(kind, fed, tmp_path) -> None:

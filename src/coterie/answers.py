@@ -89,6 +89,8 @@ def centres_of(run: Run) -> Params:
 
 def assign(run: Run, x: Any, y: Any = None) -> Assignment:
     need_labels(x, y)
+    if run.method.groups(run.state) is None:
+        raise CoterieError(f"{run.method.name} has no groups: take a run of a method that finds groups, such as ifca.")
     return assigned(run.task, unstack(centres_of(run)), rows(run.task, run.fed.train.x, run.fed.schema, x, y))
 
 

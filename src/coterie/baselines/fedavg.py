@@ -52,6 +52,10 @@ class FedAvg(Local, Algorithm):
     def model(self, task: Task, shared: Params, own: Any, private: Any, data: Data) -> Params:
         return pick(shared, 0)
 
+    def centres(self, model: Params) -> Params | None:
+        """Everyone is one group, unless clients have models of their own beside it."""
+        return model if type(self).model is FedAvg.model else None
+
 
 @dataclass(frozen=True, kw_only=True)
 class FineTuned(FedAvg):

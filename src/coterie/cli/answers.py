@@ -19,6 +19,7 @@ from coterie.cli.train import opened
 from coterie.data.tables import read_npz, read_table
 from coterie.errors import CoterieError
 from coterie.exported import CARD, Exported
+from coterie.metrics import to_json
 from coterie.result import Result
 
 FILL = Flag("fill", str | None, "mean or median for missing cells; none: as in training", None, {}, "flags")
@@ -65,7 +66,7 @@ def assign(words: list[str], argv: list[str]) -> int:
     with watcher():
         of, (file,) = source(words, 2, "coterie assign RUN FILE, such as coterie assign runs/mine new.csv")
         found = of.assign(*labelled(of, file, given, watcher))
-    print(json.dumps(found._asdict()) if "json" in given else f"{file.stem}: {found}")
+    print(json.dumps(to_json(found._asdict())) if "json" in given else f"{file.stem}: {found}")
     return 0
 
 
@@ -86,7 +87,7 @@ def predict(words: list[str], argv: list[str]) -> int:
         of, (file,) = source(words, 2, "coterie predict RUN FILE with --client NAME, --cluster K or --support FILE")
         x, _ = rows_of(of, file, given, watcher)
         support = labelled(of, Path(given["support"]), given, watcher) if "support" in given else None
-        if support is not None and not (isinstance(of, Result) and of.centres is None):
+        if support is not None and not (isinstance(of, Result) and of.clusters is None):
             watcher.note(f"{Path(given['support']).stem}: {of.assign(*support)}")
         if isinstance(of, Result):
             of = of if client is None else Result(opened(Path(words[0])))  # a client answers with its rows at hand
