@@ -855,7 +855,6 @@ BREAKS: list[Break] = [
         "the folder of a run",
         "engine/test_checkpoint.py",
         "engine/checkpoint.py",
-        ("os.replace(beside, path)\n            _sync(path.parent)", "shutil.copyfile(beside, path)"),
         ('not any((path / "checkpoints").glob("*"))', "True"),
         ('config["options"]["rounds"] = rounds', "pass"),
         ('if checksum(leaves) != head["crc"]:', "if False:"),
