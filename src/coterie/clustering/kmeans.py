@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import functools
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from coterie.params import Params, as_column, count, one_hot
+
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController
 
 
 class Clusters(NamedTuple):
@@ -27,7 +31,6 @@ def kmeans(
     stays where it is.
     """
     from sklearn.cluster import KMeans
-    from threadpoolctl import threadpool_limits
 
     x = points.detach().cpu().double()
     if init is not None:
@@ -37,11 +40,20 @@ def kmeans(
         return Clusters(torch.zeros(0, dtype=torch.long), x, 0.0, 0)
     some = x if len(x) <= most else x[torch.randperm(len(x), generator=rng)[:most].sort().values]
     seed = int(torch.randint(2**31 - 1, (), generator=rng))
-    with threadpool_limits(1):
+    with _threads().limit(limits=1):
         fit = KMeans(k, n_init=starts, random_state=seed).fit(some.numpy())
     centres = torch.from_numpy(fit.cluster_centers_)
     labels = torch.from_numpy(fit.labels_).long() if some is x else torch.cdist(x, centres).argmin(1)
     return Clusters(labels, centres, float(fit.inertia_), int(fit.n_iter_))
+
+
+@functools.cache
+def _threads() -> ThreadpoolController:
+    """Looking for the libraries that have threads takes as long as a small k-means, so it is done once."""
+    import sklearn.cluster  # noqa: F401, it brings one
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
 
 
 def lloyd(x: Tensor, centres: Tensor, most: int = 300) -> Clusters:
