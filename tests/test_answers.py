@@ -47,7 +47,7 @@ def test_a_centre_without_a_finite_loss_is_never_taken(fed, result) -> None:
 
     broken, fine = unstack(result.centres)
     batch = rows(result._run.task, fed.train.x, None, *fed.train.client(1))
-    assert assigned(result._run.task, [{k: v * torch.nan for k, v in broken.items()}, fine], batch).group == 1
+    assert assigned(result._run.task, [{k: v * torch.nan for k, v in broken.items()}, fine], batch, None).group == 1
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_classes_and_probabilities() -> None:
 def test_whose_model_must_be_said_and_known(fed, result) -> None:
     x, _ = fed.test.client(0)
     for wrong in ({}, {"client": fed.names[0], "cluster": 1}):
-        with pytest.raises(ct.CoterieError, match="one of client, cluster and support"):
+        with pytest.raises(ct.CoterieError, match="one of --client, --cluster and --support"):
             result.predict(x, **wrong)
     with pytest.raises(ct.CoterieError, match="cluster is 2: the groups are 0 to 1"):
         result.predict(x, cluster=2)
@@ -327,3 +327,24 @@ def test_a_loaded_run_whose_data_were_in_memory_answers(fed, tmp_path) -> None:
     ]
     assert cards[0] == cards[1]
     assert loaded.history == json.loads(json.dumps(trained.history)) and loaded.names == trained.names
+
+
+def test_a_newcomer_may_be_a_dataframe() -> None:
+    import pandas as pd
+
+    rng = np.random.default_rng(0)
+
+    def site(i: int) -> pd.DataFrame:
+        v = rng.normal(0, 1, 40)
+        return pd.DataFrame({"v": v, "y": np.where((v > 0) == (i % 2 == 0), "a", "b")})
+
+    result = ct.run(
+        ct.IFCA(clusters=2, lr=1), ct.data.from_frames({str(i): site(i) for i in range(6)}, "y"), "softmax", rounds=5
+    )
+    new = site(1)
+    by_frame = result.predict(new.drop(columns="y"), support=new)
+    assert torch.equal(by_frame, result.predict(new, cluster=result.assign(new).group))
+    assert result.labels == ("a", "b")
+    assert np.mean([result.labels[k] == y for k, y in zip(by_frame.tolist(), new["y"])]) > 0.9
+    with pytest.raises(ct.CoterieError, match="the rows need labels"):
+        result.predict(np.zeros((2, 1)), support=(np.zeros((2, 1)), None))

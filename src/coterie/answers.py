@@ -24,6 +24,9 @@ from coterie.errors import CoterieError, unknown
 from coterie.params import Params, count, pick, unstack
 from coterie.task import Batch, Task
 
+FEW = 10  # rows below which a choice of group is doubtful
+FITS = 10  # times the usual loss: what is above fits no group
+
 
 class Assignment(NamedTuple):
     """Which group fits a client, and how clearly."""
@@ -31,10 +34,23 @@ class Assignment(NamedTuple):
     group: int
     losses: list[float]  # mean loss of its rows under each group's model
     margin: float  # second least loss − the least: near 0, the choice is a toss-up
+    usual: float | None = None  # the test loss of the clients that trained, with their own models
+    rows: int = 0  # that it was chosen by
 
     def __str__(self) -> str:
         losses = ", ".join(f"{k}: {loss:.4g}" for k, loss in enumerate(self.losses))
         return f"group {self.group} (loss under each group's model {losses}; margin {self.margin:.4g})"
+
+    @property
+    def doubts(self) -> list[str]:
+        """Why the choice may mean little, a sentence each."""
+        least, found = min(self.losses), []
+        if self.rows < FEW:
+            found.append(f"it is chosen by {self.rows} rows only, and more may change it.")
+        if self.usual is not None and not least <= FITS * self.usual:
+            usual = f"clients that trained have {self.usual:.3g}"
+            found.append(f"it fits none of the groups: its least loss is {least:.3g}, and {usual}.")
+        return found
 
 
 # ---------------------------------------------------------------------------------------------- rows from outside
@@ -64,13 +80,14 @@ def rows(task: Task, like: Tensor, schema: Schema | None, x: Any, y: Any = None)
 
 def need_labels(x: Any, y: Any) -> None:
     if y is None and not hasattr(x, "columns"):
-        raise CoterieError("assign needs labels: give y, or a table with the label column.")
+        raise CoterieError("the rows need labels: give y, or a table with the label column.")
 
 
-def assigned(task: Task, models: Iterable[Params], batch: Batch) -> Assignment:
+def assigned(task: Task, models: Iterable[Params], batch: Batch, usual: float | None) -> Assignment:
     losses = [float(task.loss(m, batch)) for m in models]
     order = sorted(range(len(losses)), key=lambda k: losses[k] if math.isfinite(losses[k]) else math.inf)
-    return Assignment(order[0], losses, losses[order[1]] - losses[order[0]] if len(order) > 1 else math.inf)
+    margin = losses[order[1]] - losses[order[0]] if len(order) > 1 else math.inf
+    return Assignment(order[0], losses, margin, usual, len(batch.x))
 
 
 def answer(task: Task, outputs: Tensor, probabilities: bool) -> Tensor:
@@ -80,28 +97,49 @@ def answer(task: Task, outputs: Tensor, probabilities: bool) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------- of a run
+def centres(run: Run) -> Params | None:
+    return run.method.centres(run.state)
+
+
 def centres_of(run: Run) -> Params:
-    centres = run.method.centres(run.state)
-    if centres is None:
+    found = centres(run)
+    if found is None:
         raise CoterieError(f"{run.method.name} has no groups: ask for a client, or take a method that finds groups.")
-    return centres
+    return found
 
 
 def assign(run: Run, x: Any, y: Any = None) -> Assignment:
     need_labels(x, y)
     if run.method.groups(run.state) is None:
         raise CoterieError(f"{run.method.name} has no groups: take a run of a method that finds groups, such as ifca.")
-    return assigned(run.task, unstack(centres_of(run)), rows(run.task, run.fed.train.x, run.fed.schema, x, y))
+    batch = rows(run.task, run.fed.train.x, run.fed.schema, x, y)
+    usual = next((row["loss"] for row in reversed(run.history) if "loss" in row), None)
+    return assigned(run.task, unstack(centres_of(run)), batch, usual)
 
 
 def predict(run: Run, x: Any, client: str | None, cluster: int | None, support: Any, probabilities: bool) -> Tensor:
-    if sum(v is not None for v in (client, cluster, support)) != 1:
-        raise CoterieError("predict needs one of client, cluster and support: whose model is meant?")
+    if support is not None and hasattr(support, "columns"):
+        support = support, None
+    if not given(client, cluster, support) and run.method.groups(run.state) is None and centres(run) is not None:
+        cluster = 0  # there is one model for all
+    one_of(client, cluster, support)
     new = rows(run.task, run.fed.train.x, run.fed.schema, x).x
     if cluster is not None:
         return answer(run.task, run.task.outputs(pick(centres_of(run), group_of(run, cluster)), new), probabilities)
     method, shared, own, private, data = newcomer(run, *support) if client is None else member(run, client)
     return answer(run.task, method.predict(run.task, shared, own, private, data, new), probabilities)
+
+
+def given(client: Any, cluster: Any, support: Any) -> list[str]:
+    return [name for name, v in (("client", client), ("cluster", cluster), ("support", support)) if v is not None]
+
+
+def one_of(*whose: Any) -> None:
+    """Whose model is meant must be said once."""
+    found = given(*whose)
+    if len(found) != 1:
+        both = f", not {' and '.join(found)}" if found else ""
+        raise CoterieError(f"predict needs one of --client, --cluster and --support{both}: whose model is meant?")
 
 
 def group_of(run: Run, cluster: int) -> int:
@@ -128,6 +166,7 @@ def member(run: Run, client: str) -> tuple[Algorithm, Any, Any, Any, Data]:
 
 def newcomer(run: Run, x: Any, y: Any) -> tuple[Algorithm, Any, Any, Any, Data]:
     """The same for a client that was never trained and joins with labelled rows."""
+    need_labels(x, y)
     method = at_round(run.root, run.round).method
     shared, _ = method.use(run.state)
     batch = rows(run.task, run.fed.train.x, run.fed.schema, x, y)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
+from shlex import quote
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -15,35 +16,55 @@ class CoterieError(ValueError):
 
 
 class Refused(CoterieError):
-    """Several things at once, so that all can be mended at once; `parts` has each one's sentence."""
+    """All that is wrong with some columns, so that it can be mended at once.
 
-    def __init__(self, parts: Mapping[str, str]) -> None:
-        self.parts, told = dict(parts), [part.rstrip(".") for part in parts.values()]
-        some = "; ".join(told[:6]) + (f"; and {len(told) - 6} more" if len(told) > 6 else "")
-        super().__init__(f"{some}." if len(told) == 1 else f"{len(told)} columns cannot be used as they are: {some}.")
+    `parts` has the sentences about each column, one per client. Where several columns can be mended by flags, the flags
+    stand together at the end.
+    """
+
+    def __init__(self, parts: Mapping[str, list[str]]) -> None:
+        self.parts = dict(parts)
+        told = {name: likewise(said) for name, said in self.parts.items()}
+        super().__init__(together(told) if len(told) > 1 else next(iter(told.values())))
+
+
+def likewise(said: list[str]) -> str:
+    """The first client's sentence, with the number of others."""
+    what, colon, way_out = said[0].rpartition(": ")
+    return said[0] if len(said) == 1 else f"{what} ({len(said) - 1} more clients likewise){colon}{way_out}"
+
+
+def together(told: dict[str, str]) -> str:
+    fill = [name for name, said in told.items() if "--fill" in said]
+    drop = [name for name, said in told.items() if "--data.drop" in said and name not in fill]
+    flags = [f"--data.drop {quote(','.join(drop))}"] * bool(drop) + ["--fill median"] * bool(fill)
+    whats = [s.rpartition(": ")[0] if name in (*drop, *fill) else s.rstrip(".") for name, s in told.items()]
+    more = [f"and {len(whats) - 8} more"] * (len(whats) > 8) + [f"try {' '.join(flags)}"] * bool(flags)
+    return f"{len(whats)} columns cannot be used as they are: {'; '.join([*whats[:8], *more])}."
 
 
 def gather(jobs: Mapping[str, Callable[[], T]]) -> dict[str, T]:
     """What each job gives, or all that is wrong with any."""
     found: dict[str, T] = {}
-    wrong: dict[str, str] = {}
+    wrong: dict[str, list[str]] = {}
     for name, job in jobs.items():
         try:
             found[name] = job()
         except CoterieError as e:
-            wrong[name] = str(e)
+            wrong[name] = [str(e)]
     if wrong:
         raise Refused(wrong)
     return found
 
 
 @contextmanager
-def noting(wrong: dict[str, str]) -> Iterator[None]:
-    """Remember what is refused inside, the first about each thing, and go on."""
+def noting(wrong: dict[str, list[str]]) -> Iterator[None]:
+    """Remember what is refused inside, and go on."""
     try:
         yield
     except Refused as e:
-        wrong.update({name: part for name, part in e.parts.items() if name not in wrong})
+        for name, said in e.parts.items():
+            wrong.setdefault(name, []).extend(said)
 
 
 class DataGone(CoterieError):

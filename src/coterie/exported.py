@@ -143,9 +143,12 @@ class Exported:
         return answer(self.task, self.task.outputs(self.models[name], new), probabilities)
 
     def assign(self, x: Any, y: Any = None) -> Assignment:
-        """The exported model of least loss; the group is its place in `models`."""
+        """The group whose model has the least loss on these rows."""
         need_labels(x, y)
-        return assigned(self.task, self.models.values(), rows(self.task, self.like, self.schema, x, y))
+        if self.card["per"] == "client":
+            raise CoterieError(f"{self.path} holds models of clients, not of groups: export the run per cluster.")
+        batch, usual = rows(self.task, self.like, self.schema, x, y), self.card["scores"].get("loss")
+        return assigned(self.task, self.models.values(), batch, usual)
 
     def __repr__(self) -> str:
         return f"Exported({self.card['method']['name']}, {', '.join(self.models)})"

@@ -67,6 +67,11 @@ def summary(kind: Kind, report: dict[str, Tensor], prefix: str = "") -> Row:
     """Flat columns: accuracy, accuracy_mean, accuracy_std, accuracy_worst, and so on for each metric."""
     clients = per_client(kind, report)
     row: Row = {}
+    if kind == "classification":
+        true = report["true"].double().sum(0)
+        row[f"{prefix}commonest"] = float(
+            true.max() / true.sum().clamp(min=1)
+        )  # who always guesses it is so often right
     for name, values in clients.items():
         if name == "rows":
             continue

@@ -91,6 +91,11 @@ class Result:
         return self._run.state
 
     @property
+    def labels(self) -> tuple[str, ...] | None:
+        """The names of the classes, where they have any."""
+        return self._run.fed.labels
+
+    @property
     def weights(self) -> Tensor | None:
         """Soft memberships [N, K], where the method has them."""
         groups = self._run.method.groups(self._run.state)
@@ -123,12 +128,13 @@ class Result:
         *,
         client: str | None = None,
         cluster: int | None = None,
-        support: tuple[Any, Any] | None = None,
+        support: Any = None,
         probabilities: bool = False,
     ) -> Tensor:
         """Classes (or targets) for rows x, by the model of a client, of a group, or of a newcomer.
 
-        support: labelled rows (x, y) of a client that was never trained.  probabilities: of each class instead.
+        support: labelled rows of a client that was never trained, (x, y) or a DataFrame.  probabilities: of each class
+        instead of its number; `labels` names the classes.
         """
         from coterie import answers
 

@@ -56,7 +56,11 @@ def test_a_newcomer_in_three_commands(run, new, tmp_path, capsys) -> None:
         answers = list(csv.DictReader(file))
     guesses = [row["prediction"] for row in answers]
     assert [row["row"] for row in answers] == [str(i + 1) for i in range(60)]
-    assert all(0.5 <= float(row["probability"]) <= 1 for row in answers)
+    for row in answers:
+        chances = {name: float(row[f"P({name})"]) for name in ("ill", "well")}
+        assert row["prediction"] == max(chances, key=chances.get) and sum(chances.values()) == pytest.approx(
+            1, abs=2e-4
+        )
     assert np.mean(np.array(guesses) == site(7)["outcome"]) > 0.85
     assert main(["export", run, "--out", str(tmp_path / "models")]) == 0
     loaded = ct.load(tmp_path / "models")
@@ -74,12 +78,13 @@ def test_a_newcomer_in_three_commands(run, new, tmp_path, capsys) -> None:
 def test_as_json_and_for_a_client_and_a_group(run, new, capsys) -> None:
     assert main(["assign", run, str(new), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert set(found) == {"group", "losses", "margin"} and len(found["losses"]) == 2
+    assert set(found) == {"group", "losses", "margin", "usual", "rows"} and len(found["losses"]) == 2
+    assert found["rows"] == 60 and found["usual"] == ct.load(run).final["loss"]
     by = {}
     for whose in (["--client", "Köln"], ["--cluster", str(found["group"])]):
         assert main(["predict", run, str(new), *whose]) == 0
         by[whose[0]] = capsys.readouterr().out
-    assert by["--client"] == by["--cluster"] and by["--client"].splitlines()[0] == "row,prediction,probability"
+    assert by["--client"] == by["--cluster"] and by["--client"].splitlines()[0] == "row,prediction,P(ill),P(well)"
 
 
 def changed(change) -> pd.DataFrame:
@@ -109,6 +114,48 @@ def test_an_unknown_category_is_taken_for_another(run, tmp_path, capsys) -> None
     out, err = capsys.readouterr()
     assert "group" in out
     assert "warning: the column sex of " in err and "new.csv has texts that no training row had (diverse; 60" in err
+
+
+def test_doubts_are_said(run, tmp_path, capsys) -> None:
+    """Three rows decide little; a column in another unit fits no group and is named."""
+    site(7).iloc[:3].to_csv(tmp_path / "few.csv", index=False)
+    assert main(["assign", run, str(tmp_path / "few.csv")]) == 0
+    assert "warning: few: it is chosen by 3 rows only, and more may change it." in capsys.readouterr().err
+    site(7).assign(age=site(7)["age"] * 100).to_csv(tmp_path / "months.csv", index=False)
+    assert main(["assign", run, str(tmp_path / "months.csv")]) == 0
+    err = capsys.readouterr().err
+    assert "warning: the column age of " in err and "check its unit" in err
+    assert "warning: months: it fits none of the groups: its least loss is " in err
+    site(7).to_csv(tmp_path / "fine.csv", index=False)
+    assert main(["assign", run, str(tmp_path / "fine.csv")]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_columns_are_kept_beside_predictions(run, new, capsys) -> None:
+    assert main(["predict", run, str(new), "--cluster", "0", "--keep", "sex, age"]) == 0
+    lines = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert [(line["sex"], float(line["age"])) for line in lines] == list(zip(site(7)["sex"], site(7)["age"]))
+
+
+def test_one_model_for_all_needs_no_name(tmp_path, new, capsys) -> None:
+    (tmp_path / "sites").mkdir()
+    for i, name in enumerate(SITES):
+        site(i).to_csv(tmp_path / "sites" / f"{name}.csv", index=False)
+    flags = f"--label outcome --rounds 1 --model softmax --quiet --out {tmp_path / 'run'}".split()
+    assert main(["run", "fedavg", "--data", f"folder:{tmp_path / 'sites'}", *flags]) == 0
+    assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "models")]) == 0
+    capsys.readouterr()
+    told = []
+    for of in ("run", "models"):
+        assert main(["predict", str(tmp_path / of), str(new)]) == 0
+        told.append(capsys.readouterr().out)
+    assert told[0] == told[1] and len(told[0].splitlines()) == 61
+
+
+def test_models_of_clients_choose_no_group(run, new, tmp_path, capsys) -> None:
+    assert main(["export", run, "--per", "client", "--out", str(tmp_path / "models")]) == 0
+    assert main(["assign", str(tmp_path / "models"), str(new)]) == 2
+    assert "holds models of clients, not of groups" in capsys.readouterr().err
 
 
 def test_what_a_run_tells_without_its_training_files(run, new, tmp_path, capsys) -> None:
@@ -172,7 +219,9 @@ def test_the_columns_that_training_left_out_are_known(tmp_path, capsys) -> None:
         (["assign", "RUN", "nowhere.csv"], "nowhere.csv"),
         (["assign", "nowhere", "x.csv"], "there is no folder nowhere"),
         (["assign", "PARENT", "NEW"], "holds several runs: give one of "),
-        (["predict", "RUN", "NEW"], "one of client, cluster and support"),
+        (["predict", "RUN", "NEW"], "one of --client, --cluster and --support"),
+        (["predict", "RUN", "NEW", "--cluster", "1", "--client", "Köln"], "support, not client and cluster"),
+        (["predict", "RUN", "NEW", "--cluster", "1", "--keep", "agee"], "did you mean 'age'"),
         (["predict", "RUN", "NEW", "--cluster", "7"], "the groups are 0 to 1"),
         (["predict", "RUN", "NEW", "--cluster", "x"], "whole number"),
         (["predict", "RUN", "NEW", "--client", "Koln"], "Köln"),

@@ -127,7 +127,7 @@ def test_the_task_is_said(caplog: pytest.LogCaptureFixture) -> None:
         "columns of numbers: v, y",
         "the label c has 2 classes (a, b): classification (--data.kind overrules)",
         "columns of numbers: v",
-        "empty cells in training rows, filled with the mean: v 1",
+        "empty cells in training rows are filled with the mean: v 1",
         "columns left out: c",
         "the label y holds numbers: regression (--data.kind overrules)",
     ]

@@ -13,11 +13,13 @@ from typing import Any
 
 import torch
 
+from coterie.answers import given as whose
+from coterie.answers import one_of
 from coterie.cli.flags import Flag, Parser, general_flags, typed
 from coterie.cli.progress import Watcher
 from coterie.cli.train import opened
 from coterie.data.tables import read_npz, read_table
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, unknown
 from coterie.exported import CARD, Exported
 from coterie.metrics import to_json
 from coterie.result import Result
@@ -66,6 +68,8 @@ def assign(words: list[str], argv: list[str]) -> int:
     with watcher():
         of, (file,) = source(words, 2, "coterie assign RUN FILE, such as coterie assign runs/mine new.csv")
         found = of.assign(*labelled(of, file, given, watcher))
+    for doubt in found.doubts:
+        watcher.warn(f"{file.stem}: {doubt}")
     print(json.dumps(to_json(found._asdict())) if "json" in given else f"{file.stem}: {found}")
     return 0
 
@@ -75,6 +79,7 @@ def predict(words: list[str], argv: list[str]) -> int:
         Flag("client", str | None, "with the model of this client", None, {}, "flags"),
         Flag("cluster", int | None, "with the model of this group", None, {}, "flags"),
         Flag("support", str | None, "as a newcomer that has these labelled rows, a file", None, {}, "flags"),
+        Flag("keep", str | None, "columns of the file to write beside the predictions, A,B", None, {}, "flags"),
         Flag("out", str | None, "a CSV file to write; none: print", None, {}, "flags"),
         FILL,
         DEBUG,
@@ -86,9 +91,13 @@ def predict(words: list[str], argv: list[str]) -> int:
     with watcher():
         of, (file,) = source(words, 2, "coterie predict RUN FILE with --client NAME, --cluster K or --support FILE")
         x, _ = rows_of(of, file, given, watcher)
+        kept = columns_of(file, given["keep"]) if "keep" in given else {}
         support = labelled(of, Path(given["support"]), given, watcher) if "support" in given else None
         if support is not None and not (isinstance(of, Result) and of.clusters is None):
-            watcher.note(f"{Path(given['support']).stem}: {of.assign(*support)}")
+            joined, who = of.assign(*support), Path(given["support"]).stem
+            watcher.note(f"{who}: {joined}")
+            for doubt in joined.doubts:
+                watcher.warn(f"{who}: {doubt}")
         if isinstance(of, Result):
             of = of if client is None else Result(opened(Path(words[0])))  # a client answers with its rows at hand
             names = of._run.fed.labels
@@ -96,7 +105,7 @@ def predict(words: list[str], argv: list[str]) -> int:
         else:
             names = of.card["labels"]
             found = of.predict(x, exported_name(of, client, cluster, support), probabilities=True)
-    header, rows = answers(found, names)
+    header, rows = answers(found, names, kept)
     with open(given["out"], "w", newline="", encoding="utf-8") if "out" in given else nullcontext(sys.stdout) as to:
         csv.writer(to, lineterminator="\n").writerows([header, *rows])
     if "out" in given:
@@ -104,20 +113,35 @@ def predict(words: list[str], argv: list[str]) -> int:
     return 0
 
 
-def answers(found: torch.Tensor, names: Sequence[str] | None) -> tuple[list[str], list[list[Any]]]:
-    """A line per row, numbered from 1: the target, or the most probable class and its probability."""
+def columns_of(file: Path, names: str) -> dict[str, list[Any]]:
+    """Columns of a table, as they are."""
+    frame = read_table(file)
+    wanted = [name.strip() for name in names.split(",")]
+    for name in wanted:
+        if name not in frame:
+            raise unknown(f"column of {file}:", name, frame.columns)
+    return {name: frame[name].tolist() for name in wanted}
+
+
+def answers(
+    found: torch.Tensor, names: Sequence[str] | None, kept: dict[str, list[Any]]
+) -> tuple[list[str], list[list[Any]]]:
+    """A line per row, numbered from 1: the target, or the most probable class and the probability of each."""
+    columns: dict[str, Sequence[Any]] = {"row": range(1, len(found) + 1), **kept}
     if found.dim() == 1:
-        return ["row", "prediction"], [[i, v] for i, v in enumerate(found.tolist(), 1)]
-    best = found.max(-1)
-    classes = [names[k] if names else k for k in best.indices.tolist()]
-    chances = [f"{p:.4f}" for p in best.values.tolist()]
-    return ["row", "prediction", "probability"], [[i, *v] for i, v in enumerate(zip(classes, chances), 1)]
+        columns["prediction"] = [f"{v:.6g}" for v in found.tolist()]
+    else:
+        names = names or [str(k) for k in range(found.shape[1])]
+        columns["prediction"] = [names[k] for k in found.argmax(-1).tolist()]
+        columns |= {f"P({name})": [f"{p:.4f}" for p in found[:, k].tolist()] for k, name in enumerate(names)}
+    return list(columns), [list(line) for line in zip(*columns.values())]
 
 
 def exported_name(of: Exported, client: str | None, cluster: int | None, support: Any) -> str:
     """Which of the exported models is meant; for a newcomer the one that fits its rows best."""
-    if sum(v is not None for v in (client, cluster, support)) != 1:
-        raise CoterieError("predict needs one of client, cluster and support: whose model is meant?")
+    if len(of.models) == 1 and not whose(client, cluster, support):
+        return next(iter(of.models))
+    one_of(client, cluster, support)
     if support is not None:
         return list(of.models)[of.assign(*support).group]
     titles = {facts["of"]: name for name, facts in of.card["files"].items()}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import shlex
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -82,7 +84,9 @@ def report(words: list[str], argv: list[str]) -> int:
     if not words:
         raise CoterieError("report needs the folders of runs, as in `coterie report runs/compare-digits`.")
     goal = typed(target, given["target"]) if "target" in given else None
-    print(f"report in {write(words, given.get('out', 'report.html'), target=goal)}")
+    with Watcher(level=logging.WARNING)() as watcher, warnings.catch_warnings(action="ignore"):  # of data, said before
+        path = write(words, given.get("out", "report.html"), target=goal, tell=watcher.warn)
+    print(f"report in {path}")
     return 0
 
 

@@ -97,7 +97,9 @@ class _Follower:
             done = max(run.round, 0)
             self.task = watcher.bar.add_task(title, total=self.rounds, completed=done, facts="")
         else:
-            watcher.say(f"{title}  {self.rounds} rounds with {len(run.fed)} clients")
+            out = run.fed.names[len(run.fed) :]
+            without = f", without {', '.join(out)}" if 0 < len(out) <= 5 else ""
+            watcher.say(f"{title}  {self.rounds} rounds with {len(run.fed)} clients{without}")
 
     def __call__(self, row: Row) -> None:
         self.seen |= row

@@ -108,11 +108,14 @@ def print_table(runs: Sequence[Row]) -> None:
 
 
 def print_groups(runs: Sequence[Row]) -> None:
-    """Who is with whom, where that takes few lines."""
-    found = [(run["method"], k, names) for run in runs for k, names in (run["members"] or {}).items()]
-    if {run["seed"] for run in runs} == {runs[0]["seed"]} and len(found) <= MOST_LINES:
+    """Who is with whom, where that takes few lines; of several seeds, with the first."""
+    first = min(run["seed"] for run in runs)
+    with_seed = f" (seed {first})" if any(run["seed"] != first for run in runs) else ""
+    mine = [run for run in runs if run["seed"] == first]
+    found = [(run["method"], k, names) for run in mine for k, names in (run["members"] or {}).items()]
+    if len(found) <= MOST_LINES:
         for method, k, names in found:
-            print(f"{method} group {k}: {', '.join(names)}")
+            print(f"{method}{with_seed} group {k}: {', '.join(names)}")
 
 
 def columns(main: str, seeds: int, runs: Sequence[Row]) -> list[tuple[str, Cell]]:
@@ -123,7 +126,7 @@ def columns(main: str, seeds: int, runs: Sequence[Row]) -> list[tuple[str, Cell]
         return lambda rows: "" if (value := average(rows, name)) is None else f"{value:{form}}"
 
     def score(rows: list[Row]) -> str:
-        wide = spread(rows, main)
+        wide = spread(rows, main) if (len(rows) > 1) == (seeds > 1) else None
         return number(main)(rows) + ("" if wide is None else f" ± {wide:{digits}}")
 
     shown: list[tuple[str, Cell]] = [
@@ -160,15 +163,22 @@ def best_of(methods: dict[str, list[Row]], main: str) -> list[str]:
     if not scores:
         return []
     top = (max if HIGHER_IS_BETTER[main] else min)(scores, key=scores.__getitem__)
-    apart = spread(methods[top], main) or 0.0 if len(methods[top]) > 1 else 0.0
-    level = lambda score: abs(score - scores[top]) <= apart or f"{score:.3g}" == f"{scores[top]:.3g}"
-    return [method for method, score in scores.items() if level(score)]
+    wide = {method: spread(rows, main) or 0.0 if len(rows) > 1 else 0.0 for method, rows in methods.items()}
+
+    def level(method: str) -> bool:
+        one, best = scores[method], scores[top]
+        apart = wide[top] if len(methods[top]) > 1 else wide[method]  # a single run is judged by the others' spread
+        return abs(one - best) <= apart or f"{one:.3g}" == f"{best:.3g}"
+
+    return [method for method in scores if level(method)]
 
 
 def legend(main: str, seeds: int, first: Row, several: bool) -> str:
     over = f"{seeds} seeds, means in the other columns" if seeds > 1 else f"the {first['clients']} clients"
     parts = [f"{main.replace('mse', 'MSE')} over all test rows, ± standard deviation over {over}"]
     parts += ["worst 10 %: mean of the clients that do worst"]
+    if main == "accuracy" and "commonest" in first:
+        parts += [f"always the commonest class: {first['commonest']:.3f}"]
     parts += ["* best" + " or within one standard deviation of it" * (seeds > 1)] if several else []
     return textwrap.fill("; ".join(parts) + ".", 110)
 

@@ -83,10 +83,11 @@ def train(base: Path, folders: list[Path], watcher: Watcher, rounds: int | None 
     for folder in folders:
         run = opened(folder, rounds)
         title = run.method.name if len(folders) == 1 else str(folder.relative_to(base))
-        if run.stopped or run.round >= run.options.rounds:
-            watcher.note(f"{title} has ended after {run.round} rounds; --rounds N goes on")
+        ended = run.stopped or run.round >= run.options.rounds
+        if ended:
+            watcher.note(f"{title} has ended after {run.round} rounds; --rounds N goes on, with more")
         try:
-            yield Result(run.go(watcher.follow(title, run)))
+            yield Result(run.go(None if ended else watcher.follow(title, run)))
             if run.interrupted and folder != folders[-1]:
                 raise Interrupted
         except KeyboardInterrupt as e:

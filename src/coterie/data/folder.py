@@ -136,7 +136,7 @@ def schema_of(
     fill: Fill | None,
 ) -> Schema:  # fmt: skip
     """The schema of the training rows; all columns that cannot be used are named at once."""
-    wrong: dict[str, str] = {}
+    wrong: dict[str, list[str]] = {}
     descriptions = {}
     for i, name in enumerate(index.names):
         rows = index.train.client(i)[0] if i < len(index) else ()
@@ -145,9 +145,10 @@ def schema_of(
     if not wrong:
         with noting(wrong):
             schema = merge(descriptions)
+    usable = [c for c in next(iter(tables.values())).columns if c != label and c not in wrong]
     for name, frame in tables.items() if fill is None else ():
         with noting(wrong):
-            gather({c: partial(refuse_gaps, frame[c], name) for c in frame.columns if c != label})
+            gather({c: partial(refuse_gaps, frame[c], name) for c in usable if c in frame})
     if wrong:
         raise Refused(wrong)
     return schema
@@ -181,8 +182,9 @@ def told(schema: Schema) -> list[str]:
     lines = [f"columns of numbers: {', '.join(columns)}"] if columns else []
     columns = [f"{c.name} ({some(c.categories)})" for c in schema.features if c.kind == "category"]
     lines += [f"columns of text: {', '.join(columns)}"] if columns else []
-    if gaps := [f"{c.name} {c.missing}" for c in schema.features if c.missing]:
-        lines.append(f"empty cells in training rows, filled with the {schema.fill}: {', '.join(gaps)}")
+    for kind, what in (("number", f"are filled with the {schema.fill}"), ("category", "count as other")):
+        if gaps := [f"{c.name} {c.missing}" for c in schema.features if c.missing and c.kind == kind]:
+            lines.append(f"empty cells in training rows {what}: {', '.join(gaps)}")
     if schema.ignored:
         lines.append(f"columns left out: {', '.join(schema.ignored)}")
     label = f"the label {schema.label} holds numbers: regression"

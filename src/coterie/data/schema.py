@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from coterie.data.federation import Kind
-from coterie.data.tables import MOST_CATEGORIES, boolean, form_of, named, numbers, refuse_missing, texts
+from coterie.data.tables import MOST_CATEGORIES, boolean, form_of, named, numbers, parsed, refuse_missing, texts
 from coterie.errors import CoterieError, gather, unknown
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 Fill = Literal["mean", "median"]
 Description = dict[str, Any]
+FAR = 5  # deviations: a newcomer's mean beyond is pointed out
 MOST_CLASSES = 20  # more whole numbers than this are a regression target
 LEVELS = (np.arange(21) + 0.5) / 21  # of the quantiles that tell medians; the middle one is the median itself
 
@@ -132,9 +133,12 @@ def _check_columns(sites: Mapping[str, Description]) -> None:
         here, there = set(described["columns"]), set(model["columns"])
         if here != there:
             less, more = (", ".join(sorted(names)) or "nothing" for names in (there - here, here - there))
+            way_out = f"or drop what not all have with --data.drop {quote(','.join(sorted(here ^ there)))}"
+            if there - here and here - there:
+                way_out = f"perhaps by renaming {more} in {site!r} to {less}"
             raise CoterieError(
                 f"the columns of client {site!r} differ from those of client {first!r}: it lacks {less} and adds "
-                f"{more}: give all clients the same columns, or drop these with --data.drop {quote(min(here ^ there))}."
+                f"{more}: give all clients the same columns, {way_out}."
             )
     if not model["columns"]:
         raise CoterieError(f"client {first!r} has no column but the label {model['label']['name']}: add features.")
@@ -301,9 +305,9 @@ class Schema:
             raise unknown("fill", str(fill), get_args(Fill))
         frame = named(frame, where)
         names = [column.name for column in self.features]
-        for name in names:
-            if name not in frame:
-                raise CoterieError(f"{where} lacks the column {name}: it has {', '.join(map(str, frame.columns))}.")
+        if absent := [name for name in names if name not in frame]:
+            what = "column" if len(absent) == 1 else "columns"
+            raise CoterieError(f"{where} lacks the {what} {', '.join(absent)}: it has {', '.join(frame.columns)}.")
         x = np.concatenate([c.encode(frame[c.name], fill, where) for c in self.features], axis=1, dtype=np.float32)
         return x, self._targets(frame[self.label], where) if self.label in frame else None
 
@@ -315,6 +319,14 @@ class Schema:
         if extra := sorted(set(frame.columns) - known):
             found.append(f"{where} has columns that training did not have, which are passed over: {', '.join(extra)}.")
         for column in self.features:
+            if column.kind == "number" and column.deviation and column.name in frame:
+                values = parsed(frame[column.name], where)
+                mean = float(np.nanmean(values)) if not np.isnan(values).all() else column.mean
+                if abs(mean - column.mean) > FAR * column.deviation:
+                    usual = f"where training rows have {column.mean:.4g} ± {column.deviation:.3g}"
+                    found.append(
+                        f"the column {column.name} of {where} is {mean:.4g} on average, {usual}: check its unit."
+                    )
             if column.kind == "category" and column.name in frame:
                 counts = Counter(texts(frame[column.name].dropna()))
                 if new := sorted(set(counts) - {*column.categories}):

@@ -94,7 +94,7 @@ def read(name: str, option: str, value: Any, kind: Any) -> Any:
     each = get_args(kind)[0] if several else str if choices(kind) else kind
     parse = truth_value if each is bool else each
     try:
-        return tuple(map(parse, value.split(","))) if several else parse(value)
+        return tuple(parse(part.strip()) for part in value.split(",")) if several else parse(value)
     except ValueError:
         words = {int: "a whole number", float: "a number", bool: "true or false"}
         wanted = words.get(each, each.__name__) + (", or several with commas between" if several else "")

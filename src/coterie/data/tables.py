@@ -42,12 +42,14 @@ def read_csv(file: Path) -> pd.DataFrame:
         with open(file, encoding="utf-8-sig", newline="") as lines:
             between, decimal = style(list(itertools.islice(lines, 100)))
             lines.seek(0)
-            check_header(next(csv.reader(lines, skipinitialspace=True, delimiter=between), []), file)
+            header = next(csv.reader(lines, skipinitialspace=True, delimiter=between), [])
+            check_header([name.strip() for name in header], file)
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)
-            return pd.read_csv(
+            frame = pd.read_csv(
                 file, index_col=False, skipinitialspace=True, low_memory=False, sep=between, decimal=decimal
             )
+        return frame.rename(columns=str.strip)
     except UnicodeDecodeError:
         raise CoterieError(f"the file {file} is not in UTF-8: save it as UTF-8 (in Excel: CSV UTF-8).") from None
     except pd.errors.EmptyDataError:

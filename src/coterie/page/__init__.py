@@ -15,7 +15,7 @@ html.py       markup, with style.css and script.js
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +25,7 @@ from coterie.engine.checkpoint import write_whole
 from coterie.errors import CoterieError
 from coterie.metrics import HIGHER_IS_BETTER
 from coterie.page.clients import each_client
-from coterie.page.compared import Methods, comparison, facts_of, metric_of, progress, to_target, verdict
+from coterie.page.compared import Methods, comparison, facts_of, groups_pay, metric_of, progress, to_target, verdict
 from coterie.page.fairness import Grouping, fairness
 from coterie.page.groups import last_groups, same_groups, who_is_with_whom
 from coterie.page.html import Html, Page, join, listed, section, tag
@@ -41,10 +41,12 @@ def report(
     path: str | Path = "report.html",
     *,
     target: float | None = None,
+    tell: Callable[[str], object] = lambda sentence: None,
 ) -> Path:
     """Write a page about these runs, results or run folders (of a folder with several runs, all of them).
 
     target: the accuracy or MSE whose cost in rounds and bytes is told; None: 95 % of the best final one.
+    tell: called with a sentence for each thing that the page lacks; it stands there, too.
     """
     given = [runs] if isinstance(runs, Result | str | Path) else list(runs)
     found, missing = sources(given)
@@ -62,10 +64,24 @@ def report(
     for why, labels in gone.items():
         shown = "is shown without what needs its" if len(labels) == 1 else "are shown without what needs their"
         missing.append(f"{listed(labels)} {shown} data and models: {why}")
+    for label, same in methods.items():
+        missing += unfinished(label, same)
     page, path = Page(), Path(path)
     content = body(page, methods, portraits, missing, target)
     write_whole(path, page.write(title(methods), content))
+    for sentence in missing:
+        tell(sentence)
     return path
+
+
+def unfinished(label: str, runs: list[Source]) -> list[str]:
+    """A sentence where runs were stopped before their last round."""
+    ends = [(run.history[-1]["round"], run.config["options"]["rounds"]) for run in runs]
+    short = [(done, asked) for done, asked in ends if done < asked]
+    if not short or runs[0].config["options"].get("stop_after") is not None:
+        return []
+    which = "" if len(short) == len(runs) else f" with {len(short)} of {len(runs)} seeds"
+    return [f"{label} is shown as it was after round {short[0][0]} of {short[0][1]}{which}: it was stopped."]
 
 
 def body(
@@ -80,6 +96,7 @@ def body(
         [
             tag("h1", title(methods)),
             tag("p", verdict(methods, test_rows)),
+            tag("p", worth) if (worth := groups_pay(methods, test_rows)) else "",
             tag("p", facts(next(iter(methods.values()))), kind="facts"),
             *(tag("div", sentence, kind="warn") for sentence in missing),
             comparison(methods),

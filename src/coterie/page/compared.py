@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from statistics import mean
 
-from coterie.cli.table import average, best_of, columns, human, legend
+from coterie.cli.table import average, best_of, columns, human, legend, spread
 from coterie.metrics import HIGHER_IS_BETTER, Row
 from coterie.page.figures import curves, traffic
 from coterie.page.html import Html, Page, join, listed, section, table, tag
@@ -41,16 +41,48 @@ def verdict(methods: Methods, test_rows: int | None) -> str:
     start = f"{best[0]} scores best, with a test {name} of {told(score, metric)}"
     if len(best) > 1:
         start = f"{listed(best)} are level, with a test {name} of about {told(score, metric)}"
-    if metric != "accuracy" or test_rows is None or max(map(len, facts.values())) > 1:
+    margin = chance(score, test_rows)
+    if metric != "accuracy" or margin is None or max(map(len, facts.values())) > 1:
         return f"{start}."
-    share = (score * test_rows + 2) / (test_rows + 4)  # so that 100 % is not taken for certain
-    margin = 2 * (2 * share * (1 - share) / test_rows) ** 0.5
     others = [label for label in facts if label not in best]
     near = [label for label in others if score - (average(facts[label], metric) or 0.0) < margin]
     too_near = f"; {listed(near)} {'is' if len(near) == 1 else 'are'} too near to tell apart from it" if near else ""
     return (
         f"{start}{too_near}. On {test_rows:,} test rows and one seed, differences below about {margin:.3f} may be "
         "chance (two standard errors)."
+    )
+
+
+def chance(accuracy: float, test_rows: int | None) -> float | None:
+    """Two standard errors of a difference between accuracies of one seed."""
+    if not test_rows:
+        return None
+    share = (accuracy * test_rows + 2) / (test_rows + 4)  # so that 100 % is not taken for certain
+    return 2 * (2 * share * (1 - share) / test_rows) ** 0.5
+
+
+def groups_pay(methods: Methods, test_rows: int | None) -> str:
+    """Whether the best method with groups beats one model for all and one model each, where these ran beside it."""
+    metric, facts = metric_of(methods), facts_of(methods)
+    high = HIGHER_IS_BETTER[metric]
+    scores = {label: score for label in facts if (score := average(facts[label], metric)) is not None}
+    found = [label for label in scores if any(len(row.get("sizes", [])) > 1 for row in facts[label])]
+    if not found or not {"fedavg", "local"} <= scores.keys():
+        return ""
+    best = (max if high else min)(found, key=scores.__getitem__)
+
+    def beats(other: str) -> bool:
+        ahead = (scores[best] - scores[other]) * (1 if high else -1)
+        wide = [spread(facts[label], metric) or 0.0 for label in (best, other) if len(facts[label]) > 1]
+        return ahead > (max(wide) if wide else (chance(scores[best], test_rows) or 0.0) if high else 0.0)
+
+    if not beats("fedavg"):
+        return f"The groups of {best} are no better than one model for all (fedavg): there may be none that matter."
+    if beats("local"):
+        return f"Groups pay: {best} beats one model for all (fedavg) and one model for each client (local)."
+    return (
+        f"There are groups that matter, since {best} beats one model for all (fedavg); but clients have enough rows to "
+        "do as well alone (local). Clients with few rows, and new ones, still gain by their group."
     )
 
 
