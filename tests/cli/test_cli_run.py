@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import coterie as ct
-from coterie.cli.table import best_of, human
+from coterie.cli.table import best_of, columns, human
 from coterie.engine.rounds import Run
 
 
@@ -151,6 +151,39 @@ def test_best_and_level():
     assert best_of({"a": [run(0.90), run(0.94)], "b": [run(0.9), run(0.9)]}, "accuracy") == ["a", "b"]
     assert best_of({"a": [{"mse": 0.3}], "b": [{"mse": 0.2}], "c": [{}]}, "mse") == ["b"]
     assert best_of({"a": [{}]}, "mse") == []
+    assert best_of({"a": [run(0.91)], "b": [run(0.88), run(0.92)]}, "accuracy") == ["a", "b"], "by the spread of b"
+    assert best_of({"a": [run(0.95)], "b": [run(0.88), run(0.92)]}, "accuracy") == ["a"]
+
+
+def test_one_run_beside_several_seeds_has_no_spread() -> None:
+    """The column is of the spread over seeds; that over clients must not stand in it."""
+    one = [{"accuracy": 0.9, "accuracy_std": 0.3}]
+    two = [{"accuracy": 0.8, "accuracy_std": 0.3}, {"accuracy": 0.6, "accuracy_std": 0.3}]
+    _, cell = columns("accuracy", 2, one + two)[0]
+    assert cell(one) == "0.900" and cell(two) == f"0.700 ± {0.1 * 2**0.5:.3f}"
+    _, cell = columns("accuracy", 1, one)[0]
+    assert cell(one) == "0.900 ± 0.300"
+
+
+def test_what_the_commonest_class_would_score_is_said(coterie):
+    said = coterie("run", "fedavg", "--clients", 8, "--samples", 12, "--rounds", 1, "--model", "softmax", "--out", "o")
+    fed = ct.data.rotated(clients=8, samples=12)
+    share = fed.test.y.bincount().max() / len(fed.test.y)
+    assert f"always the commonest class: {share:.3f}" in " ".join(said.out.split())
+
+
+def test_groups_of_the_first_seed_and_who_never_trains_are_named(coterie, tiny):
+    said = coterie("compare", "ifca", "fedavg", *tiny, "--clusters", 2, "--seeds", 2, "--unseen", 2, "--out", "o")
+    groups = [line for line in said.out.splitlines() if line.startswith("ifca") and ": client-" in line]
+    assert groups and all(line.startswith("ifca (seed 0) group ") for line in groups)
+    left_out = set(ct.load("o/ifca/seed-0")._run.fed.names[-2:])
+    assert f", without {', '.join(ct.load('o/ifca/seed-0')._run.fed.names[-2:])}" in said.err and len(left_out) == 2
+
+
+def test_a_run_that_has_ended_says_only_that(coterie, tiny):
+    assert coterie("run", "fedavg", *tiny, "--out", "o").status == 0
+    said = coterie("resume", "o")
+    assert "fedavg has ended after 2 rounds" in said.err and "rounds with" not in said.err
 
 
 def test_human():

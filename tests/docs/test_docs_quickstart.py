@@ -92,8 +92,8 @@ DROP, FILL, TEXT = ["--data.drop", "id"], ["--fill", "median"], ["--data.categor
 CASES: dict[str, tuple[Change, list[str] | None]] = {  # by what it says: how files were changed; flags that mend it
     "different texts, above": (lambda f: numbered(f).assign(id=lambda g: "P" + g.id.astype(str)), DROP),
     "another whole number": (numbered, DROP),
-    "rows: fill them": (lambda f: f.assign(age=f.age.where(f.index != 3)), FILL),
-    "rows: give the rows": (lambda f: f.assign(outcome=f.outcome.where(f.index != 3)), None),
+    "fill them": (lambda f: f.assign(age=f.age.where(f.index != 3)), FILL),
+    "give the rows": (lambda f: f.assign(outcome=f.outcome.where(f.index != 3)), None),
     "has '61,9'": (without_points, None),
     "has 'unknown'": (lambda f: f.assign(age=f.age.round(-1).astype(object).where(f.index != 3, "unknown")), TEXT),
     "is not in UTF-8": (latin, None),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from coterie.page.compared import first_hit, to_target, verdict
+from coterie.page.compared import first_hit, groups_pay, to_target, verdict
 from coterie.page.drawing import COLOURS, DASHES, colours, short
 from coterie.page.fairness import group_means
 from coterie.page.figures import curves, history_map
@@ -105,3 +106,33 @@ def test_the_verdict_names_who_is_too_near_to_the_best():
     )
     assert verdict(runs, None) == "m scores best, with a test accuracy of 0.900."
     assert "level, with a test MSE of about 1" in verdict({k: [made([1.0], metric="mse")] for k in "ab"}, 400)
+
+
+@pytest.mark.parametrize(
+    "ifca, fedavg, local, says",
+    [
+        (0.90, 0.70, 0.80, "Groups pay: ifca beats one model for all (fedavg) and one model for each client (local)."),
+        (
+            0.90,
+            0.70,
+            0.89,
+            "There are groups that matter, since ifca beats one model for all (fedavg); but clients have",
+        ),
+        (0.90, 0.89, 0.70, "The groups of ifca are no better than one model for all (fedavg)"),
+    ],
+)
+def test_whether_groups_pay(ifca, fedavg, local, says):
+    runs = {k: [made([v], label=k)] for k, v in (("ifca", ifca), ("fedavg", fedavg), ("local", local))}
+    assert groups_pay(runs, 400) == "", "without groups nothing is said"
+    runs["ifca"][0].history[-1]["sizes"] = [3, 3]
+    assert groups_pay(runs, 400).startswith(says)
+    assert groups_pay({k: v for k, v in runs.items() if k != "local"}, 400) == ""
+
+
+def test_whether_groups_pay_by_the_spread_over_seeds():
+    runs = {k: [made([v - w], label=k), made([v + w], label=k)] for k, v, w in (
+        ("ifca", 0.9, 0.01), ("fedavg", 0.7, 0.01), ("local", 0.88, 0.03)
+    )}  # fmt: skip
+    for run in runs["ifca"]:
+        run.history[-1]["sizes"] = [3, 3]
+    assert groups_pay(runs, 10).startswith("There are groups that matter")

@@ -280,3 +280,15 @@ def test_the_demo_writes_a_page_and_says_where(tmp_path, monkeypatch, capsys):
     page = (tmp_path / "demo" / "report.html").read_text()
     assert "fedavg, local, one-shot and ifca on rotated:digits" in page and "(seed 0)" in page
     assert main(["demo", "--quiet"]) == 0  # over the first one
+
+
+def test_a_run_that_was_stopped_is_said_to_be(tmp_path, capsys):
+    trained(ct.FedAvg(**HOW), tmp_path / "run", rounds=2)
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    config["options"]["rounds"] = 9
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    words = "fedavg is shown as it was after round 2 of 9: it was stopped."
+    assert words in written([tmp_path / "run"], tmp_path / "page.html")
+    assert main(["report", str(tmp_path / "run"), "--out", str(tmp_path / "other.html")]) == 0
+    out, err = capsys.readouterr()
+    assert f"warning: {words}" in err and "UserWarning" not in err and out == f"report in {tmp_path / 'other.html'}\n"
