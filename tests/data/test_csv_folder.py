@@ -89,6 +89,7 @@ GOOD = "age,dose,outcome 1,2,0 3,4,1"
         ({"a": "age,dose,outcome 1,2,0 3,4,1,7,8"}, ["a.csv", "cannot be read"]),
         ({"a": GOOD, "b": "age,age,outcome 1,2,0"}, ["b.csv", "more than one column age"]),
         ({"a": ",age,outcome 0,1,0"}, ["a.csv", "without a name"]),
+        ({"a": "age;outcome 1.012,5;0 2.000,5;1"}, ["client 'a'", "'1.012,5'", "without signs between thousands"]),
         ({"a": 'age,outcome "1,5",0 "2,5",1'}, ["client 'a'", "'1,5'", "row 1", "write numbers with points"]),
         (
             {"a": GOOD, "b": "age,dose,outcome 1,low,0 3,high,1"},

@@ -279,12 +279,15 @@ def times(name: str, column: pd.Series) -> np.ndarray:
     try:
         if pd.to_numeric(column, errors="coerce").notna().all() and column.dtype.kind != "M":
             return numbers(column, f"client {name!r}")
-        return pd.to_datetime(column, format="ISO8601", utc=True).astype("int64").to_numpy()
+        dotted = column.dtype.kind != "M" and column.astype(str).str.fullmatch(r"\d{1,2}\.\d{1,2}\.\d{4}").all()
+        form = "%d.%m.%Y" if dotted else "ISO8601"
+        return pd.to_datetime(column, format=form, utc=True).astype("int64").to_numpy()
     except (ValueError, TypeError) as why:
         if isinstance(why, CoterieError):
             raise
         raise CoterieError(
-            f"the column {column.name} of client {name!r} is no time: write numbers, or dates such as 2026-01-31."
+            f"the column {column.name} of client {name!r} is no time: write numbers, or dates such as 2026-01-31 or "
+            "31.1.2026."
         ) from None
 
 

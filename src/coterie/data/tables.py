@@ -132,7 +132,7 @@ def files_in(path: Path) -> dict[str, Path]:
 
 
 # ---------------------------------------------------------------------------------------------- cells
-COMMA = re.compile(r"[+-]?\d+,\d+")  # as much of the world writes 1.5
+COMMA = re.compile(r"[+-]?\d+(\.\d{3})*,\d+")  # as much of the world writes 1.5 and 1000.5
 MOST_CATEGORIES = 50
 HUGE = 1e100  # the square of a number must be finite, too
 
@@ -164,8 +164,15 @@ def numbers(column: pd.Series, where: str, way_out: str | None = None) -> np.nda
     if len(bad):
         value = str(column.iloc[bad[0]])
         few = column.nunique() <= MOST_CATEGORIES
-        as_text = "correct it" + few * f", or read the column as text with --data.categories {quote(str(column.name))}"
-        way_out = "write numbers with points" if COMMA.fullmatch(value) else way_out or as_text
+        as_text = (
+            "correct or empty the cell"
+            + few * f", or read the column as text with --data.categories {quote(str(column.name))}"
+        )
+        way_out = (
+            "write numbers with points, and without signs between thousands"
+            if COMMA.fullmatch(value)
+            else way_out or as_text
+        )
         raise CoterieError(
             f"the column {column.name} of {where} has {value!r} in data row {bad[0] + 1}, where a number belongs: "
             f"{way_out}."
