@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -15,6 +17,7 @@ import coterie as ct
 from coterie.contract import Rows
 from coterie.local import descend
 from coterie.params import pick
+from coterie.result import prepare
 
 
 @pytest.fixture(scope="module")
@@ -348,3 +351,78 @@ def test_a_newcomer_may_be_a_dataframe() -> None:
     assert np.mean([result.labels[k] == y for k, y in zip(by_frame.tolist(), new["y"])]) > 0.9
     with pytest.raises(ct.CoterieError, match="the rows need labels"):
         result.predict(np.zeros((2, 1)), support=(np.zeros((2, 1)), None))
+
+
+# ---------------------------------------------------------------------------------------------- what must not pass
+def test_a_run_that_was_never_trained_does_not_answer(fed, tmp_path) -> None:
+    prepare(ct.IFCA(clusters=2), fed, "linear", out=tmp_path / "run", rounds=2)
+    with pytest.raises(ct.CoterieError, match="has not been trained yet"):
+        ct.load(tmp_path / "run")
+
+
+def test_a_run_that_could_stop_early_answers_without_its_data(fed, tmp_path) -> None:
+    ct.run(ct.IFCA(clusters=2, lr=0.1), fed, "linear", rounds=3, valid=0.2, stop_after=2, out=tmp_path / "run")
+    with pytest.warns(UserWarning, match="were in memory"):
+        assert ct.load(tmp_path / "run").assign(*fed.train.client(0)).group in (0, 1)
+
+
+def test_a_run_without_its_data_cannot_train_on_the_zeros_in_their_place(fed, tmp_path) -> None:
+    ct.run(ct.FedAvg(lr=0.1), fed, "linear", rounds=1, out=tmp_path / "run")
+    with pytest.warns(UserWarning, match="were in memory"):
+        loaded = ct.load(tmp_path / "run")
+    with pytest.raises(ct.CoterieError, match="this run has no data"):
+        ct.run(ct.FedAvg(lr=0.1), loaded._run.fed, "linear", rounds=1)
+
+
+def test_every_client_has_a_file_of_its_own(tmp_path) -> None:
+    rng = np.random.default_rng(0)
+    names = ["a-b-2", "a.b", "a b", "A/B", "é", "…"]
+    fed = ct.data.from_memory({n: (rng.normal(size=(8, 2)).astype("float32"), rng.normal(size=8)) for n in names})
+    result = ct.run(ct.LocalOnly(lr=0.1), fed, "linear", rounds=1)
+    models = ct.load(result.export(tmp_path / "models"))
+    files = {facts["of"]: name for name, facts in models.card["files"].items()}
+    assert list(files) == names and len({f.casefold() for f in files.values()}) == len(names)
+    for name in names:
+        assert torch.equal(models.predict(fed.test.x, files[name]), result.predict(fed.test.x, client=name))
+
+
+def test_labels_that_are_no_numbers_are_refused(fed, result) -> None:
+    x, y = fed.train.client(0)
+    with pytest.raises(ct.CoterieError, match="y holds NaN or infinity"):
+        result.assign(x, y * torch.nan)
+    for wrong in (np.array([["a"] * 4]), np.array(3.0), x.to(torch.complex64)):
+        with pytest.raises(ct.CoterieError, match="x "):
+            result.assign(wrong, y)
+
+
+def test_a_disk_that_is_full_leaves_no_half_export(result, tmp_path, monkeypatch) -> None:
+    write, count = Path.write_bytes, []
+
+    def full(self, data):
+        count.append(self)
+        if len(count) == 2:
+            write(self, data[:50])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(self, data)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(ct.CoterieError, match="the disk is full"):
+        result.export(tmp_path / "models")
+    assert list(tmp_path.iterdir()) == []
+    result.export(tmp_path / "models")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": None}, {"files": {}}, {"files": []}, {"classes": -1, "kind": "classification"}, {"input": [-1]},
+        {"labels": ["a"], "classes": 2, "kind": "classification"}, {"scores": []}, {"method": "ifca"}, {"dtype": "int"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_damaged_card_is_one_sentence(result, tmp_path, change) -> None:
+    card = result.export(tmp_path / "models") / "card.json"
+    card.write_text(json.dumps({**json.loads(card.read_text()), **change}))
+    with pytest.raises(ct.CoterieError, match="card.json is damaged|does not fit|negative") as error:
+        ct.load(tmp_path / "models")
+    assert "\n" not in str(error.value)

@@ -54,28 +54,45 @@ class Assignment(NamedTuple):
 
 
 # ---------------------------------------------------------------------------------------------- rows from outside
-def rows(task: Task, like: Tensor, schema: Schema | None, x: Any, y: Any = None) -> Batch:
-    """Rows that somebody brings, checked; without y, zeros stand for it. A DataFrame is encoded as in training."""
+def rows(task: Task, like: Tensor, schema: Schema | None, x: Any, y: Any = None, labels: bool = True) -> Batch:
+    """Rows that somebody brings, checked; without y, zeros stand for it. A DataFrame is encoded as in training.
+
+    labels: whether those of a DataFrame are looked at.
+    """
     if hasattr(x, "columns"):
         if schema is None:
             raise CoterieError("x is a table, and this run was not trained on tables: give an array or a tensor.")
         for remark in schema.remarks(x):
             warnings.warn(remark, stacklevel=4)
-        x, labels = schema.encode(x)
-        y = labels if y is None else y
-    x = torch.as_tensor(x)
+        x, found = schema.encode(x if labels else x.drop(columns=schema.label, errors="ignore"))
+        y = found if y is None else y
+    x = tensor("x", x)
     if not len(x) or x.shape[1:] != like.shape[1:]:
         raise CoterieError(f"x has the shape {tuple(x.shape)}: it must be rows of the shape {tuple(like.shape[1:])}.")
     if not bool(x.isfinite().all()):
         raise CoterieError("x holds NaN or infinity: fill or remove these rows.")
     x = x.to(like.dtype if not like.is_floating_point() else task.dtype)
     whole = task.kind == "classification"
-    y = torch.zeros(len(x)) if y is None else torch.as_tensor(y)
+    y = torch.zeros(len(x)) if y is None else tensor("y", y)
     if y.shape != (len(x),):
         raise CoterieError(f"y has the shape {tuple(y.shape)} for {len(x)} rows: give one label per row.")
+    if not bool(y.isfinite().all()):
+        raise CoterieError("y holds NaN or infinity: give every row a label.")
     if whole and not bool(((y >= 0) & (y < (task.classes or 0)) & (y == y.floor())).all()):
         raise CoterieError(f"y must hold whole numbers from 0 to {(task.classes or 0) - 1}, the classes of the run.")
     return Batch.of(x, y.long() if whole else y.to(task.dtype), task.dtype)
+
+
+def tensor(name: str, values: Any) -> Tensor:
+    try:
+        found = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as e:
+        raise CoterieError(f"{name} does not hold numbers ({e}): give an array or a tensor.") from e
+    if found.dim() == 0 or found.is_complex():
+        raise CoterieError(
+            f"{name} is {found.dtype} of the shape {tuple(found.shape)}: give a number per cell of rows."
+        )
+    return found
 
 
 def need_labels(x: Any, y: Any) -> None:
@@ -123,7 +140,7 @@ def predict(run: Run, x: Any, client: str | None, cluster: int | None, support: 
     if not given(client, cluster, support) and run.method.groups(run.state) is None and centres(run) is not None:
         cluster = 0  # there is one model for all
     one_of(client, cluster, support)
-    new = rows(run.task, run.fed.train.x, run.fed.schema, x).x
+    new = rows(run.task, run.fed.train.x, run.fed.schema, x, labels=False).x
     if cluster is not None:
         return answer(run.task, run.task.outputs(pick(centres_of(run), group_of(run, cluster)), new), probabilities)
     method, shared, own, private, data = newcomer(run, *support) if client is None else member(run, client)

@@ -7,8 +7,11 @@ ct.load("models").predict(x, "group-2")   from these files alone
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+import os
 import re
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -20,10 +23,12 @@ from safetensors.torch import save as tensors_as_bytes
 from torch import Tensor
 
 from coterie import models
+from coterie.algorithms.grouped import WithinGroups
+from coterie.algorithms.threshold import PFLTC
 from coterie.answers import Assignment, answer, assigned, centres_of, member, need_labels, rows
 from coterie.contract import Algorithm
 from coterie.data.facts import blank, facts
-from coterie.engine.checkpoint import write_whole
+from coterie.engine.checkpoint import explained
 from coterie.engine.rounds import Run
 from coterie.errors import CoterieError, unknown
 from coterie.metrics import hard, to_json
@@ -36,7 +41,7 @@ Per = Literal["cluster", "client"]
 
 
 def export(run: Run, path: str | Path, per: Per | None, onnx: bool = False) -> Path:
-    """Every file is written whole or not at all, the card last."""
+    """The folder is written whole or not at all."""
     if onnx:
         from coterie.portable import as_onnx
     folder = Path(path)
@@ -51,11 +56,29 @@ def export(run: Run, path: str | Path, per: Per | None, onnx: bool = False) -> P
         contents[f"{name}.safetensors"] = data
         if onnx:
             contents[f"{name}.onnx"] = as_onnx(run.task, params, run.fed.train.x[:2])
-    folder.mkdir(parents=True, exist_ok=True)
-    for file, data in contents.items():
-        (folder / file).write_bytes(data)
-    write_whole(folder / CARD, json.dumps(card(run, per, files), indent=1, ensure_ascii=False) + "\n")
+    contents[CARD] = (json.dumps(card(run, per, files), indent=1, ensure_ascii=False) + "\n").encode()
+    write_folder(folder, contents)
     return folder
+
+
+def write_folder(folder: Path, contents: dict[str, bytes]) -> None:
+    """All files or none."""
+    beside = folder.with_name(folder.name + ".new")
+    try:
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir(parents=True)
+        for file, data in contents.items():
+            (beside / file).write_bytes(data)
+        os.replace(beside, folder)
+    except OSError as e:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise explained(e, folder) from e
+
+
+def by_loss(method: Algorithm) -> bool:
+    """Whether a newcomer answers with the model of the group whose loss is least, and with nothing of its own."""
+    known = (Algorithm.join, WithinGroups.join, PFLTC.join)
+    return type(method).join in known and type(method).predict is Algorithm.predict
 
 
 def groups_models(run: Run) -> dict[str, tuple[str, Params]]:
@@ -66,10 +89,12 @@ def clients_models(run: Run) -> dict[str, tuple[str, Params]]:
     if type(run.method).model is Algorithm.model:
         raise CoterieError(f"a client of {run.method.name} answers with several models: export them per cluster.")
     found: dict[str, tuple[str, Params]] = {}
-    for i, client in enumerate(run.fed.names[: len(run.fed)]):
+    for client in run.fed.names[: len(run.fed)]:
         method, shared, own, private, data = member(run, client)
         plain = re.sub(r"[^\w-]+", "-", client).strip("-") or "client"
-        name = plain if plain not in found else f"{plain}-{i}"
+        taken = {name.casefold() for name in found}  # some disks take A and a for the same
+        names = itertools.chain([plain], (f"{plain}-{k}" for k in itertools.count(2)))
+        name = next(name for name in names if name.casefold() not in taken)
         found[name] = (client, method.model(run.task, shared, own, private, data))
     return found
 
@@ -90,6 +115,7 @@ def card(run: Run, per: Per, files: dict[str, Any]) -> dict[str, Any]:
             "scores": {k: v for k, v in last.items() if isinstance(v, float) and "seconds" not in k},
             "groups": {str(k): [n for n, g in zip(run.fed.names, found) if g == k] for k in sorted(set(found))},
             "per": per,
+            "newcomers": "join the group of least loss" if by_loss(run.method) else "train",
             "files": files,
         }
     )
@@ -107,9 +133,14 @@ class Exported:
             fed = blank(c)
             files = {str(n): dict(f) for n, f in c["files"].items()}
             dtype = {"float32": torch.float32, "float64": torch.float64}[c["dtype"]]
+            told = [c["model"], c["method"]["name"], c["per"], c["newcomers"], *(f["of"] for f in files.values())]
+            if not files or not all(isinstance(text, str) for text in told) or not isinstance(c["scores"], dict):
+                raise ValueError("its names are no text")
+            if fed.labels is not None and len(fed.labels) != fed.classes:
+                raise ValueError("it names other classes than it counts")
         except OSError as e:
             raise CoterieError(f"{self.path / CARD} cannot be read ({e.strerror}): give a folder of `export`.") from e
-        except (ValueError, KeyError, TypeError) as e:
+        except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as e:
             raise CoterieError(f"{self.path / CARD} is damaged ({e}): export the run again.") from e
         if model is None and c["model"].partition(":")[0] not in models.models():
             raise CoterieError(f"the model {c['model']} is one of your own: give it again, ct.load(path, model=…).")
@@ -139,7 +170,7 @@ class Exported:
         """Classes (or targets) for rows x by the model `name`, such as "group-2" or a client's."""
         if name not in self.models:
             raise unknown("model", name, self.models)
-        new = rows(self.task, self.like, self.schema, x).x
+        new = rows(self.task, self.like, self.schema, x, labels=False).x
         return answer(self.task, self.task.outputs(self.models[name], new), probabilities)
 
     def assign(self, x: Any, y: Any = None) -> Assignment:

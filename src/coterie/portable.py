@@ -36,9 +36,9 @@ class Answer(nn.Module):
 
 def as_onnx(task: Task, params: Params, example: Tensor) -> bytes:
     """A file with the input `x`, encoded rows, and the output `probabilities` or `targets`."""
-    model = Answer(task, params).cpu()
+    model = Answer(task, params).cpu().float()  # which every program can read
     x = example.expand(2, *example.shape[1:]) if len(example) < 2 else example
-    x = x.to("cpu", task.dtype) if x.is_floating_point() else x
+    x = x.cpu().float() if x.is_floating_point() else x
     log = logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)  # it warns of torchvision, which nothing here needs

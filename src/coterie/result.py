@@ -272,7 +272,9 @@ def reopen(
         o, cut = Options(**options), Plan(**config["plan"])
         settings = {k: tuple(v) if isinstance(v, list) else v for k, v in config["method"]["settings"].items()}
         name, origin, prints = config["method"]["name"], config["origin"], config["fingerprint"]
-    except (KeyError, TypeError) as e:
+    except (LookupError, TypeError, AttributeError, ValueError) as e:
+        if isinstance(e, CoterieError):
+            raise
         raise CoterieError(f"{path}/config.json lacks what a run needs ({e}): start it anew.") from e
     if method is None:
         try:
@@ -286,6 +288,8 @@ def reopen(
     run = Run(method, fed, task, o, cut, folder)
     run.model_name = config["model"]
     run.restore()
+    if answers_only and run.round < 0:
+        raise CoterieError(f"{path} has not been trained yet: go on with it by `coterie resume {path}`.")
     return run
 
 
@@ -311,7 +315,7 @@ def without_rows(path: str | Path, config: dict[str, Any]) -> Federation:
     """What the run's folder knows of the data."""
     try:
         return dataclasses.replace(blank(config["facts"], config["clients"], config["unseen"]), source=config["data"])
-    except (KeyError, TypeError, ValueError) as e:
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as e:
         raise CoterieError(f"{path}/config.json does not say what the data look like ({e}): train it anew.") from e
 
 

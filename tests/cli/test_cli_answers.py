@@ -233,3 +233,34 @@ def test_bad_words_are_one_sentence(run, new, words, says, capsys) -> None:
     assert main(words) == 2
     err = capsys.readouterr().err.strip()
     assert says in err and len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("outcome", [np.nan, "not known yet"])
+def test_predict_does_not_look_at_labels(run, tmp_path, outcome, capsys) -> None:
+    site(7).assign(outcome=outcome).to_csv(tmp_path / "new.csv", index=False)
+    assert main(["predict", run, str(tmp_path / "new.csv"), "--cluster", "0"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 61
+
+
+def test_a_newcomer_that_would_train_needs_the_run(tmp_path, new, capsys) -> None:
+    """The models of FedSoft's groups alone are not what a newcomer of the run would answer with."""
+    (tmp_path / "sites").mkdir()
+    for i, name in enumerate(SITES):
+        site(i).to_csv(tmp_path / "sites" / f"{name}.csv", index=False)
+    flags = f"--label outcome --clusters 2 --rounds 1 --model softmax --quiet --out {tmp_path / 'run'}".split()
+    assert main(["run", "fedsoft", "--data", f"folder:{tmp_path / 'sites'}", *flags]) == 0
+    assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "models")]) == 0
+    words = [str(new), "--support", str(new)]
+    assert main(["predict", str(tmp_path / "run"), *words]) == 0
+    assert main(["predict", str(tmp_path / "models"), *words]) == 2
+    assert "a newcomer of fedsoft trains a model of its own: give the run's folder" in capsys.readouterr().err
+
+
+def test_a_run_is_only_read(run, new, capsys) -> None:
+    before = {p: (p.stat().st_mtime_ns, p.stat().st_size) for p in Path(run).rglob("*")}
+    (Path(run) / "log.txt").unlink(missing_ok=True)
+    assert main(["assign", run, str(new)]) == 0
+    assert not (Path(run) / "log.txt").exists()
+    after = {p: (p.stat().st_mtime_ns, p.stat().st_size) for p in Path(run).rglob("*")}
+    folders = {Path(run)}
+    assert {p: v for p, v in after.items() if p not in folders} == {p: v for p, v in before.items() if p in after}

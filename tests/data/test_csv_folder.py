@@ -189,3 +189,25 @@ def test_wrong_arrays(tmp_path: Path) -> None:
     refused("a.npz cannot be read as npz")
     (tmp_path / "a.npz").write_bytes(b"")
     refused("a.npz cannot be read as npz")
+
+
+def test_codes_that_are_named_categories_stay_as_written(tmp_path: Path) -> None:
+    """01 is 01 in every file, whether or not a file has letters as well; so it is for a newcomer."""
+    write(tmp_path, a="code,y 01,0 02,1 01,0 02,1", b="code,y 01,0 X,1 02,0 X,1")
+    fed = folder(str(tmp_path), "y", categories=("code",), test_share=0)
+    assert fed.schema is not None and fed.schema.columns == ("code = 01", "code = 02", "code = X", "code = (other)")
+    write(tmp_path / "new", c="code,y 01,0 02,1")
+    x, _ = fed.schema.encode(read_table(tmp_path / "new" / "c.csv", fed.schema.texts))
+    assert x.tolist() == [[1, 0, 0, 0], [0, 1, 0, 0]]
+
+
+def test_accents_of_either_kind_are_the_same(tmp_path: Path) -> None:
+    write(tmp_path, a="\u00e9,y \u00e8,0 b,1", b="e\u0301,y e\u0300,0 b,1")
+    fed = folder(str(tmp_path), "y", test_share=0)
+    assert fed.schema is not None and fed.schema.columns == ("é = b", "é = è", "é = (other)")
+
+
+def test_a_number_beyond_all_measure(tmp_path: Path) -> None:
+    write(tmp_path, a=f"x,y {10**400},0 1,1")
+    with pytest.raises(CoterieError, match="column x of client 'a' has"):
+        folder(str(tmp_path), "y")

@@ -295,3 +295,17 @@ def test_more_rounds_are_remembered(tmp_path):
     ct.resume(tmp_path / "run", federation(), rounds=3)
     assert json.loads((tmp_path / "run" / "config.json").read_text())["options"]["rounds"] == 3
     assert len(ct.resume(tmp_path / "run", federation()).history) == 4
+
+
+def test_a_damaged_line_in_the_middle_of_the_metrics_is_not_taken_for_a_kill(tmp_path):
+    trained(tmp_path / "run", rounds=4)
+    file = tmp_path / "run" / "metrics.jsonl"
+    whole = file.read_text()
+    lines = whole.splitlines()
+    for wrong in ("{", "[]", "null", '{"round": 2}'):
+        file.write_text("\n".join([*lines[:2], wrong, *lines[3:]]) + "\n")
+        with pytest.raises(ct.CoterieError, match="line 3 of .*metrics.jsonl is damaged, and not by a kill"):
+            ct.resume(tmp_path / "run", federation(), rounds=5)
+        assert wrong in file.read_text(), "nothing is written over"
+    file.write_text(whole)
+    assert len(ct.resume(tmp_path / "run", federation(), rounds=5).history) == 6

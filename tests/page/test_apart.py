@@ -57,9 +57,9 @@ def test_standard_errors_are_those_of_drawing_clients_anew():
 
 def test_a_difference_solved_by_hand():
     # 50 rows of 1 and 3 (mean 2, variance 1) against 50 of 4 and 6 (mean 5): 3 / √(1 + 9 / 4) = 1.66 of at most 2;
-    # two clients each that are alike, so that the error is that of the rows; the label is 0 and moves with nothing
+    # five clients each that are alike, so that the error is that of the rows; the label is 0 and moves with nothing
     age = [Column("age", "age", shift=10, scale=2)]
-    low, high = (side(*[client([a, b] * 25)] * 2) for a, b in ((1.0, 3.0), (4.0, 6.0)))
+    low, high = (side(*[client([a, b] * 25)] * 5) for a, b in ((1.0, 3.0), (4.0, 6.0)))
     assert compared(age, Y, low, high, SIDES) == ["age is higher in group 1: mean 20, against 14 in group 0."]
     assert compared(age, Y, high, low, ("group 2", "the other groups")) == [
         "age is higher in group 2: mean 20, against 14 in the other groups."
@@ -69,7 +69,7 @@ def test_a_difference_solved_by_hand():
 
 def test_columns_that_never_change_within_a_group_are_told():
     ward = [Column("ward = A", "ward")]
-    here, there = (side(*[client([v] * 40)] * 2) for v in (1.0, 0.0))
+    here, there = (side(*[client([v] * 40)] * 5) for v in (1.0, 0.0))
     assert compared(ward, Y, here, there, SIDES) == [
         "ward = A is more common in group 0: 100 % of rows, against 0 % in group 1."
     ]
@@ -91,7 +91,7 @@ def test_what_only_one_client_has_is_no_trait_of_its_group():
     scanner, others = [Column("scanner = Z", "scanner")], side(*[no] * 5)
     assert compared(scanner, Y, side(yes, *[no] * 4), others, SIDES) == []
     assert len(compared(scanner, Y, side(*[yes] * 5), others, SIDES)) == 1
-    assert len(compared(scanner, Y, side(yes), others, SIDES)) == 1  # a group of one client is that client
+    assert compared(scanner, Y, side(yes), others, SIDES) == []  # nor is what a group of one client has
 
 
 def test_the_largest_difference_comes_first_and_each_column_once():
@@ -102,7 +102,7 @@ def test_the_largest_difference_comes_first_and_each_column_once():
         return torch.tensor(x), torch.zeros(300)
 
     names = [Column("near", "near"), Column("far = a", "far"), Column("far = b", "far")]
-    told = compared(names, Y, side(*(rows(0, 0) for _ in "ab")), side(*(rows(1, 3) for _ in "ab")), SIDES)
+    told = compared(names, Y, side(*(rows(0, 0) for _ in "abcd")), side(*(rows(1, 3) for _ in "abcd")), SIDES)
     assert [text.split(" is ")[0] for text in told] in (["far = a", "near"], ["far = b", "near"])
 
 
@@ -152,11 +152,11 @@ def test_groups_at_random_are_hardly_ever_told_apart():
 # ---------------------------------------------------------------------------------------------- federations
 @pytest.fixture
 def sites(tmp_path):
-    """Four sites in two kinds: other ages, other shares of a category, and a dose that works the other way round."""
+    """Eight sites in two kinds: other ages, other shares of a category, and a dose that works the other way round."""
     import pandas as pd
 
     rng = np.random.default_rng(0)
-    for i, name in enumerate(("a", "b", "c", "d")):
+    for i, name in enumerate("abcdefgh"):
         kind, n = i % 2, 200
         dose = rng.normal(2, 0.5, n)
         frame = {
@@ -170,7 +170,7 @@ def sites(tmp_path):
 
 
 def test_tables_are_told_in_their_own_units_and_two_groups_once(sites):
-    told = apart(ct.data.folder(str(sites), label="outcome"), np.array([0, 1, 0, 1]))
+    told = apart(ct.data.folder(str(sites), label="outcome"), np.array([0, 1] * 4))
     assert told.label == "outcome" and all("% ill, " in text for text in told.labels.values())
     ((title, found),) = told.found.items()
     assert title == "Group 0 against group 1"
@@ -182,18 +182,18 @@ def test_tables_are_told_in_their_own_units_and_two_groups_once(sites):
 
 
 def test_several_groups_are_told_against_all_others(sites):
-    told = apart(ct.data.folder(str(sites), label="outcome"), np.array([0, 1, 2, -1]))
+    told = apart(ct.data.folder(str(sites), label="outcome"), np.array([0, 1, 2, -1, 0, 1, 2, -1]))
     assert list(told.found) == [f"Group {k} against the other groups" for k in range(3)]
-    assert apart(ct.data.folder(str(sites), label="outcome"), np.zeros(4, dtype=int)).found == {}
+    assert apart(ct.data.folder(str(sites), label="outcome"), np.zeros(8, dtype=int)).found == {}
 
 
 def test_images_are_compared_by_their_labels_only():
     fed = ct.data.rotated(clients=4, samples=40)
     assert apart(fed, np.array([0, 1, 0, 1])).found == {}
     skewed = ct.data.from_memory(
-        {f"c{i}": (np.zeros((60, 2, 2), "float32"), np.arange(60) % 2 + 2 * (i > 1)) for i in range(4)}, test_share=0.2
+        {f"c{i}": (np.zeros((60, 2, 2), "float32"), np.arange(60) % 2 + 2 * (i > 4)) for i in range(10)}, test_share=0.2
     )
-    told = apart(skewed, np.array([0, 0, 1, 1]))
+    told = apart(skewed, np.array([0] * 5 + [1] * 5))
     assert told.labels[0].startswith("most often ") and told.found
     assert all(text.startswith("label = ") for texts in told.found.values() for text in texts)
 
@@ -206,3 +206,28 @@ def test_words_and_wide_rows_are_not_taken_for_columns():
 
 def test_numbers_are_short():
     assert [number(v) for v in (12345.6, 61.234, -0.001, -0.5, 0.25)] == ["12,346", "61.2", "0.00", "−0.50", "0.25"]
+
+
+@pytest.mark.parametrize("sizes", [(1, 3), (2, 2), (2, 6), (3, 3), (5, 5)])
+def test_groups_drawn_at_random_among_clients_that_differ_have_nothing_to_tell(sizes):
+    """With so few clients what sets clients apart easily looks like what sets groups apart: 60 reports of 10 columns."""
+    rng, told = np.random.default_rng(0), 0
+    for _ in range(60):
+        clients = []
+        for _ in range(sum(sizes)):
+            x = rng.normal(size=(40, 10)) + rng.normal(size=10)
+            clients.append(
+                (torch.tensor(x), torch.tensor((x - x.mean(0)) @ rng.normal(0, 0.5, 10) + rng.normal(size=40)))
+            )
+        each, first = sums(clients, None), np.arange(sum(sizes)) < sizes[0]
+        told += bool(compared([Column(c, c) for c in "abcdefghij"], Y, each.of(first), each.of(~first), SIDES))
+    assert told <= 3
+
+
+def test_small_units_change_nothing():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=50)
+    y = x + 0.1 * rng.normal(size=50)
+    r = [side(client(x * unit, y * unit)).correlation()[0][0, 0] for unit in (1, 1e-6, 1e-12)]
+    np.testing.assert_allclose(r, r[0])
+    assert side(client([1e-9] * 5, [1.0] * 5)).correlation()[0][0, 0] == 0

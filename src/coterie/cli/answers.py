@@ -38,15 +38,16 @@ def source(words: list[str], need: int, usage: str) -> tuple[Source, list[Path]]
     return of, [Path(w) for w in words[1:]]
 
 
-def rows_of(of: Source, file: Path, given: dict[str, Any], watcher: Watcher) -> tuple[Any, Any]:
-    """(x, y or None) of a table, encoded as in training, or of an npz file."""
+def rows_of(of: Source, file: Path, given: dict[str, Any], watcher: Watcher, labels: bool = True) -> tuple[Any, Any]:
+    """(x, y or None) of a table, encoded as in training, or of an npz file; `labels`: whether those are looked at."""
     if file.suffix.lower() == ".npz":
-        arrays = read_npz(file)
-        return arrays["x"], arrays["y"]
+        arrays = read_npz(file, ("x", "y") if labels else ("x",))
+        return arrays["x"], arrays.get("y")
     schema = of.schema if isinstance(of, Exported) else of._run.fed.schema
     if schema is None:
         raise CoterieError(f"the training data were no tables, so {file} must be an .npz file with x and y.")
-    frame = read_table(file)
+    frame = read_table(file, schema.texts)
+    frame = frame if labels else frame.drop(columns=schema.label, errors="ignore")
     for remark in schema.remarks(frame, str(file)):
         watcher.warn(remark)
     return schema.encode(frame, given.get("fill"), where=str(file))
@@ -90,7 +91,7 @@ def predict(words: list[str], argv: list[str]) -> int:
     watcher = Watcher(level=logging.WARNING)
     with watcher():
         of, (file,) = source(words, 2, "coterie predict RUN FILE with --client NAME, --cluster K or --support FILE")
-        x, _ = rows_of(of, file, given, watcher)
+        x, _ = rows_of(of, file, given, watcher, labels=False)
         kept = columns_of(file, given["keep"]) if "keep" in given else {}
         support = labelled(of, Path(given["support"]), given, watcher) if "support" in given else None
         if support is not None and not (isinstance(of, Result) and of.clusters is None):
@@ -143,6 +144,9 @@ def exported_name(of: Exported, client: str | None, cluster: int | None, support
         return next(iter(of.models))
     one_of(client, cluster, support)
     if support is not None:
+        if of.card["newcomers"] == "train":
+            name = of.card["method"]["name"]
+            raise CoterieError(f"a newcomer of {name} trains a model of its own: give the run's folder for --support.")
         return list(of.models)[of.assign(*support).group]
     titles = {facts["of"]: name for name, facts in of.card["files"].items()}
     return titles.get(client or f"group {cluster}", client or f"group-{cluster}")

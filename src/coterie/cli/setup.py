@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import tomllib
 from collections.abc import Iterator
@@ -204,7 +205,7 @@ def read_config(path: str, parser: Parser, classes: dict[str, type[Algorithm]]) 
             tables = tomllib.load(f)
     except OSError as e:
         raise CoterieError(f"the config file {path} cannot be read: {e.strerror}.") from e
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as e:
         raise CoterieError(f"the config file {path} is not valid TOML: {str(e).rstrip('.')}.") from e
     flat: Given = {}
     for key, value in tables.items():
@@ -238,9 +239,9 @@ def lasting(spec: str, options: Given) -> tuple[str, Given]:
     if name not in known:
         raise no_such_set(spec)
     if colon and next(iter(signature(known[name][0]).parameters)) == "path":
-        head = f"{name}:{Path(first).resolve()}"
+        head = f"{name}:{os.path.abspath(first)}"
     if "path" in options:
-        options["path"] = str(Path(options["path"]).resolve())
+        options["path"] = os.path.abspath(options["path"])
     if "seed" in options:  # in the name it counts over --seed
         mark, query = "?", "&".join(filter(None, [query, f"seed={options.pop('seed')}"]))
     return head + mark + query, options
@@ -249,4 +250,4 @@ def lasting(spec: str, options: Given) -> tuple[str, Given]:
 def absolute(name: str) -> str:
     """file.py:Name with the file's full path; other names as they are."""
     path, colon, attribute = name.rpartition(":")
-    return f"{Path(path).resolve()}:{attribute}" if path.endswith(".py") and colon else name
+    return f"{os.path.abspath(path)}:{attribute}" if path.endswith(".py") and colon else name

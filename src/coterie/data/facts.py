@@ -27,6 +27,8 @@ def facts(fed: Federation) -> dict[str, Any]:
 def blank(known: dict[str, Any], names: Sequence[str] = ("any",), unseen: int = 0) -> Federation:
     """A federation of these facts whose clients have one row of zeros each, and no test rows."""
     kind, n = known["kind"], len(names)
+    if kind == "classification" and int(known["classes"]) < 1:
+        raise ValueError(f"classes is {known['classes']}")
     x = torch.zeros(n, *map(int, known["input"]), dtype=torch.long if known["tokens"] else None)
     y = torch.zeros(n, dtype=torch.long if kind == "classification" else None)
     return Federation(

@@ -55,7 +55,7 @@ def folder(
         return from_npz(files, test_share, seed, kind).with_unseen(unseen, seed)
     if label is None:
         raise CoterieError(f"the data set folder needs a label, the column to predict in {path}: give --label COLUMN.")
-    frames = {name: read_table(file) for name, file in files.items()}
+    frames = {name: read_table(file, several(categories)) for name, file in files.items()}
     return from_frames(
         frames, label, None, test_share, seed, unseen, kind, fill, drop, categories, split_column, time_column
     )
@@ -80,7 +80,7 @@ def table(
 
     It is read as in `from_frames`.
     """
-    frame = read_table(Path(path))
+    frame = read_table(Path(path), [*several(categories), *several(client_column)])
     if label is None or client_column is None:
         flag, what = ("--label", "to predict") if label is None else ("--client-column", "that names the client")
         columns = ", ".join(map(str, frame.columns))

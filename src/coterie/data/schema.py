@@ -98,7 +98,7 @@ def _label(column: pd.Series, kind: Kind | None, where: str) -> Description:
         return {"kind": "empty" if column.empty else form, "classes": dict(Counter(texts(column)))}
     values = numbers(column, where)
     classes = Counter(texts(column)) if kind is None and (values % 1 == 0).all() else {}
-    return {"kind": "number", "classes": dict(classes) if len(classes) <= MOST_CLASSES else {}} | _moments(values)
+    return {"kind": "number", "classes": dict(classes) if len(classes) <= MOST_CLASSES else {}}
 
 
 # ---------------------------------------------------------------------------------------------- on the server
@@ -286,6 +286,11 @@ class Schema:
         ):
             if wrong:
                 raise CoterieError(f"the schema for the label {self.label!r} makes no sense ({why}): make it anew.")
+
+    @property
+    def texts(self) -> list[str]:
+        """The columns whose cells are read as text."""
+        return [column.name for column in self.features if column.kind == "category"]
 
     @property
     def columns(self) -> tuple[str, ...]:

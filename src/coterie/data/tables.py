@@ -9,7 +9,7 @@ import unicodedata
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 
 # ---------------------------------------------------------------------------------------------- files
-def read_table(file: Path) -> pd.DataFrame:
-    """The table in a file, read by its ending."""
+def read_table(file: Path, text: Collection[str] = ()) -> pd.DataFrame:
+    """The table in a file, read by its ending; the cells of columns in `text` stay as they are written: 01 is not 1."""
     if not file.is_file():
         raise CoterieError(f"there is no file {file}: give the path of a {' or '.join(READERS)} file.")
     if file.suffix.lower() not in READERS:
         raise CoterieError(f"the file {file} is no table: it must be a {' or '.join(READERS)} file.")
-    frame = READERS[file.suffix.lower()](file)
+    frame = READERS[file.suffix.lower()](file, text)
     if frame.empty:
         raise CoterieError(f"the file {file} is empty below its header: give it rows, or remove it.")
     return frame
 
 
-def read_csv(file: Path) -> pd.DataFrame:
+def read_csv(file: Path, text: Collection[str] = ()) -> pd.DataFrame:
     import pandas as pd
 
     try:
@@ -47,8 +47,9 @@ def read_csv(file: Path) -> pd.DataFrame:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)
             frame = pd.read_csv(
-                file, index_col=False, skipinitialspace=True, low_memory=False, sep=between, decimal=decimal
-            )
+                file, index_col=False, skipinitialspace=True, low_memory=False, sep=between, decimal=decimal,
+                dtype={name: str for name in header if name.strip() in text},
+            )  # fmt: skip
         return frame.rename(columns=str.strip)
     except UnicodeDecodeError:
         raise CoterieError(f"the file {file} is not in UTF-8: save it as UTF-8 (in Excel: CSV UTF-8).") from None
@@ -78,7 +79,7 @@ def check_header(header: list[str], file: Path) -> None:
             raise CoterieError(f"the file {file} has more than one column {name}: remove or rename one of them.")
 
 
-def read_parquet(file: Path) -> pd.DataFrame:
+def read_parquet(file: Path, text: Collection[str] = ()) -> pd.DataFrame:
     import pandas as pd
 
     try:
@@ -90,16 +91,16 @@ def read_parquet(file: Path) -> pd.DataFrame:
     return frame if frame.index.name is None else frame.reset_index()
 
 
-READERS: dict[str, Callable[[Path], Any]] = {".csv": read_csv, ".parquet": read_parquet}  # a new file type is one here
+READERS: dict[str, Callable[..., Any]] = {".csv": read_csv, ".parquet": read_parquet}  # a new file type is one here
 
 
-def read_npz(file: Path) -> dict[str, np.ndarray]:
+def read_npz(file: Path, names: tuple[str, ...] = ("x", "y")) -> dict[str, np.ndarray]:
     try:
         with np.load(file) as arrays:
             found = {name: arrays[name] for name in arrays.files}
     except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile, zlib.error) as why:
         raise CoterieError(f"the file {file} cannot be read as npz: {' '.join(str(why).split())}: mend it.") from None
-    needed = ["x", "y"] + ["x_test", "y_test"] * any(name in found for name in ("x_test", "y_test"))
+    needed = [*names] + ["x_test", "y_test"] * any(name in found for name in ("x_test", "y_test"))
     for name in needed:
         if name not in found:
             raise CoterieError(f"the file {file} has no array {name}, but {', '.join(found)}: add it.")
@@ -124,7 +125,9 @@ def files_in(path: Path) -> dict[str, Path]:
         raise CoterieError(f"the folder {path} has files of several kinds, {some}: keep one kind there.")
     files: dict[str, Path] = {}
     for file in found:
-        name = unicodedata.normalize("NFC", file.stem)  # an accent may come as a character of its own
+        name = normal(file.stem)
+        if any("\ud800" <= sign <= "\udfff" for sign in name):  # bytes that are not UTF-8
+            raise CoterieError(f"the file {str(file)!r} has a name that is no text: rename it.")
         if name in files:
             raise CoterieError(f"{files[name]} and {file} name the same client {name!r}: rename one of them.")
         files[name] = file
@@ -139,7 +142,7 @@ HUGE = 1e100  # the square of a number must be finite, too
 
 def named(frame: pd.DataFrame, where: str) -> pd.DataFrame:
     """The table with its columns' names as text, no two alike."""
-    frame = frame.set_axis(frame.columns.map(str), axis=1)
+    frame = frame.set_axis(frame.columns.map(lambda name: normal(str(name))), axis=1)
     if twice := sorted(set(frame.columns[frame.columns.duplicated()])):
         raise CoterieError(f"{where} has more than one column {twice[0]}: remove or rename one of them.")
     return frame
@@ -191,13 +194,23 @@ def parsed(column: pd.Series, where: str) -> np.ndarray:
         )
     if isinstance(column.dtype, pd.CategoricalDtype):
         column = column.astype(object)
-    found: np.ndarray = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+    try:
+        found: np.ndarray = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+    except OverflowError:
+        raise CoterieError(
+            f"the column {column.name} of {where} has a number beyond all measure: correct it."
+        ) from None
     return found.copy()
 
 
 def texts(column: pd.Series) -> list[str]:
     """Every cell as text; a whole number is written without a point, so that 1 and 1.0 are the same category."""
-    return [str(int(v)) if isinstance(v, float) and v.is_integer() else str(v) for v in column.tolist()]
+    return [str(int(v)) if isinstance(v, float) and v.is_integer() else normal(str(v)) for v in column.tolist()]
+
+
+def normal(text: str) -> str:
+    """An accent may come as a character of its own."""
+    return text if text.isascii() else unicodedata.normalize("NFC", text)
 
 
 def boolean(column: pd.Series) -> bool:

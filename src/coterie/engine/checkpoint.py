@@ -37,10 +37,10 @@ def write_whole(path: Path, text: str) -> None:
         os.replace(beside, path)
     except OSError as e:
         beside.unlink(missing_ok=True)
-        raise _explained(e, path) from e
+        raise explained(e, path) from e
 
 
-def _explained(e: OSError, path: Path) -> CoterieError:
+def explained(e: OSError, path: Path) -> CoterieError:
     if e.errno in (errno.ENOSPC, errno.EDQUOT):
         return CoterieError(f"the disk is full, {path} was not written: free some space, then resume or try again.")
     return CoterieError(f"{path} cannot be written ({e.strerror or e}): check the folder and its permissions.")
@@ -65,7 +65,7 @@ class RunFolder:
         try:
             (folder.path / "checkpoints").mkdir(parents=True, exist_ok=True)
         except OSError as e:
-            raise _explained(e, folder.path) from e
+            raise explained(e, folder.path) from e
         write_whole(folder.path / "config.json", json.dumps(to_json(config), indent=1, ensure_ascii=False))
         (folder.path / "metrics.jsonl").touch()
         return folder
@@ -84,13 +84,13 @@ class RunFolder:
                 some = ", ".join(map(str, inside[:5])) + (", …" if len(inside) > 5 else "")
                 raise CoterieError(f"{path} holds several runs: give one of {some}.") from e
             raise CoterieError(f"{path} is not a run folder: it has no config.json that can be read.") from e
-        except ValueError as e:
+        except (ValueError, RecursionError) as e:
             raise CoterieError(f"{path}/config.json is damaged: the run cannot be resumed; start it anew.") from e
         return folder, config
 
     # ---- the log
     def __enter__(self) -> RunFolder:
-        self.handler = logging.FileHandler(self.path / "log.txt", encoding="utf-8")
+        self.handler = logging.FileHandler(self.path / "log.txt", encoding="utf-8", delay=True)
         self.handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         log.addHandler(self.handler)
         log.setLevel(logging.INFO)
@@ -107,15 +107,20 @@ class RunFolder:
             with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as f:
                 f.write(json.dumps(to_json(row)) + "\n")
         except OSError as e:
-            raise _explained(e, self.path / "metrics.jsonl") from e
+            raise explained(e, self.path / "metrics.jsonl") from e
 
     def rows(self, until: int | None = None) -> list[Row]:
         """The rows up to a round; a last line cut short by a kill is left out."""
         found: list[Row] = []
-        for line in (self.path / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
+        lines = (self.path / "metrics.jsonl").read_bytes().splitlines()
+        for i, line in enumerate(lines):
             try:
                 row = json.loads(line)
-            except ValueError:
+                row["round"], row["seconds"], row["bytes_down"], row["bytes_up"], row["refused"]
+            except (ValueError, LookupError, TypeError, RecursionError):
+                if i + 1 < len(lines):
+                    what = f"line {i + 1} of {self.path / 'metrics.jsonl'} is damaged, and not by a kill"
+                    raise CoterieError(f"{what}: put the file back, or start the run anew.") from None
                 break
             if until is None or row["round"] <= until:
                 found.append(row)
@@ -145,7 +150,7 @@ class RunFolder:
             beside.unlink(missing_ok=True)
             full = isinstance(e, OSError) or "No space left" in str(e)
             known = e if isinstance(e, OSError) else OSError(errno.ENOSPC if full else errno.EIO, str(e))
-            raise _explained(known, path) from e
+            raise explained(known, path) from e
         for old in self.checkpoints()[2:]:
             old.unlink(missing_ok=True)
 

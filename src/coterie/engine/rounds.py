@@ -61,7 +61,7 @@ class Run:
             method.check(task, fed.train.sizes[: len(fed)])
         if method.needs_everyone and options.participation < 1:
             raise CoterieError(f"in {method.name} everyone takes part in every round: leave participation at 1.")
-        if options.stop_after is not None and fed.valid is None:
+        if options.stop_after is not None and fed.valid is None and not fed.blank:
             raise CoterieError(
                 "stop_after looks at the valid part, and there is none: set valid to a share such as 0.2."
             )
@@ -99,6 +99,8 @@ class Run:
 
     def step(self) -> Row:
         began, r = time.perf_counter(), self.round + 1
+        if self.fed.blank:
+            raise CoterieError("this run has no data: give them again to train it.")
         before = self.groups()
         ask = self.asker(r)
         method: Algorithm = ask.root.method

@@ -5,7 +5,8 @@ Two sides, one group and another or all others, differ by
     (m − m') / √((v + v') / 2 + (m − m')² / 4)   in the mean of a column, which lies between −2 and 2
     r − r'                                       in the correlation of a column with the label inside the clients
 
-and a difference is told if it is NOTABLE and larger than SURE standard errors.
+and a difference is told if it is NOTABLE and so many standard errors from 0 that, with so few clients and so many
+columns, chance would bring any sentence at all in one report of a hundred (Student's t, Bonferroni).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from coterie.data import Federation
 from coterie.page.sums import CLASSES, Sums, has_columns, sums
 
 NOTABLE = 0.3  # difference worth a sentence
-SURE = 4.0  # standard errors that it must exceed
+CHANCE = 0.01  # that a comparison of groups which do not differ has a sentence
 SLIGHT = 0.1  # correlation below which a column hardly matters
 SENTENCES = 6  # per comparison
 OTHERS = "the other groups"
@@ -97,6 +98,8 @@ def compared(
     features: list[Column], labels: list[Column], here: Sums, there: Sums, sides: tuple[str, str]
 ) -> list[str]:
     """A sentence for each difference, first the one of which most is certain; one of each sort per column."""
+    if min(len(here.rows), len(there.rows)) < 2:
+        return []  # nothing tells the ways of a single client from those of a group
     told: list[tuple[float, str, str]] = []  # (how much of the difference is certain, what it is about, the sentence)
     is_share = here.shares() & there.shares()
     m, n = here.mean(), there.mean()
@@ -104,11 +107,12 @@ def compared(
     wide = np.maximum(wide, 1e-6 * (np.abs(m) + np.abs(n)) + 1e-100)  # what never changes is only rounded
     rows = 1 / here.rows.sum() + 1 / there.rows.sum()  # the least error there is, also of what never changes
     error = np.maximum((here.mean_error() + there.mean_error()) / wide**2, rows)
-    certain = sure((m - n) / wide, error)
+    errors = enough(len(here.rows) + len(there.rows) - 2, m.size + len(features) * len(labels))
+    certain = sure((m - n) / wide, error, errors)
     for i, column in enumerate([*features, *labels]):
         told.append((certain[i], f"mean of {column.of}", mean_told(column, m[i], n[i], is_share[i], sides)))
     (r, r_error), (s, s_error) = here.correlation(), there.correlation()
-    certain = sure(r - s, r_error + s_error)
+    certain = sure(r - s, r_error + s_error, errors)
     for i, column in enumerate(features):
         what = column.name if is_share[i] else f"a higher {column.name}"
         for t, label in enumerate(labels):
@@ -121,10 +125,17 @@ def compared(
     return list(first.values())[:SENTENCES]
 
 
-def sure(difference: np.ndarray, squared_error: np.ndarray) -> np.ndarray:
+def enough(freedom: int, looks: int) -> float:
+    """Standard errors that a difference must exceed, with the clients' degrees of freedom and so many looks."""
+    from scipy.stats import t
+
+    return float(t.isf(CHANCE / looks / 2, freedom))
+
+
+def sure(difference: np.ndarray, squared_error: np.ndarray, errors: float) -> np.ndarray:
     """How much of each difference is certain; 0 where it is not worth a sentence."""
     size = np.abs(difference)
-    return np.where(size >= NOTABLE, np.maximum(size - SURE * np.sqrt(squared_error), 0), 0)
+    return np.where(size >= NOTABLE, np.maximum(size - errors * np.sqrt(squared_error), 0), 0)
 
 
 def mean_told(column: Column, here: float, there: float, is_share: bool, sides: tuple[str, str]) -> str:

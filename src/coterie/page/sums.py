@@ -47,7 +47,8 @@ class Sums(NamedTuple):
         first = self.cross.shape[1] - self.cross.shape[2]
         spread = self.scatter.sum(0)
         scale = np.sqrt(spread[:, None] * spread[first:])
-        still = scale <= 1e-9 * self.rows.sum()
+        flat = spread <= 1e-18 * (self.value**2 / self.rows[:, None]).sum(0)  # what never changes is only rounded
+        still = flat[:, None] | flat[first:]
         scale, spread = np.where(still, 1, scale), np.where(spread > 0, spread, 1)
         r = np.where(still, 0, self.cross.sum(0) / scale)
         share = self.scatter / spread
@@ -58,7 +59,7 @@ class Sums(NamedTuple):
     def shares(self) -> np.ndarray:
         """Which columns hold only 0 and 1, bool [d]: those whose sum of squares is their sum."""
         squares = self.scatter + self.value**2 / self.rows[:, None]
-        return np.isclose(squares, self.value).all(0)
+        return np.isclose(squares, self.value, atol=0).all(0)
 
 
 def over_clients(influence: np.ndarray) -> np.ndarray:
