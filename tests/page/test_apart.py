@@ -210,7 +210,7 @@ def test_numbers_are_short():
 
 @pytest.mark.parametrize("sizes", [(1, 3), (2, 2), (2, 6), (3, 3), (5, 5)])
 def test_groups_drawn_at_random_among_clients_that_differ_have_nothing_to_tell(sizes):
-    """With so few clients what sets clients apart easily looks like what sets groups apart: 60 reports of 10 columns."""
+    """With few clients what sets clients apart looks like what sets groups apart: 60 reports of 10 columns."""
     rng, told = np.random.default_rng(0), 0
     for _ in range(60):
         clients = []
