@@ -7,13 +7,15 @@ import pytest
 import torch
 
 import coterie as ct
+from cases import Problem, finished, points
 from coterie.params import count
-from oracles import finished, ready
+from oracles import federation, flat, ready, squared
 
 
-def planted(groups: int, seed: int = 0, samples: int = 60) -> ct.data.Federation:
-    """24 clients, linear."""
-    return ct.data.linear(clients=24, samples=samples, dim=8, clusters=groups, seed=seed, test_samples=20)
+def planted(groups: int, seed: int = 0) -> Problem:
+    """24 clients of 60 rows, linear."""
+    fed = ct.data.linear(clients=24, samples=60, dim=8, clusters=groups, seed=seed, test_samples=20)
+    return Problem(fed, lambda: torch.nn.Linear(8, 1), squared)
 
 
 AUTO = {
@@ -27,7 +29,7 @@ AUTO = {
 @pytest.mark.parametrize("groups", [1, 3])
 def test_planted_groups_are_counted_and_found(method: ct.Algorithm, groups: int) -> None:
     for seed in range(2):
-        result = ct.run(method, planted(groups, seed), "linear", rounds=3, seed=seed, eval_every=3)
+        result = ct.run(method, planted(groups, seed).fed, "linear", rounds=3, seed=seed, eval_every=3)
         notes = result.history[0]["notes"]
         assert notes["clusters"] == groups == count(result.centres)
         assert len(notes["curve"]) == 12 and (groups == 1 or notes["curve"][groups - 1] == min(notes["curve"]))
@@ -37,19 +39,14 @@ def test_planted_groups_are_counted_and_found(method: ct.Algorithm, groups: int)
 
 @pytest.mark.parametrize("cls", [ct.IFCA, ct.CFLMGD, ct.OneShot])
 def test_once_k_is_known_all_is_as_if_it_had_been_given(cls: type) -> None:
-    fed = planted(3)
     more = {} if cls is ct.OneShot else {"start_steps": 50}
-    auto, given = (
-        finished(ready(cls(clusters=k, lr=0.01, **more), fed, lambda: torch.nn.Linear(8, 1), rounds=3))
-        for k in ("auto", 3)
-    )
-    assert auto.state.group.tolist() == given.state.group.tolist()
-    for name, centre in given.state.centres.items():
-        torch.testing.assert_close(auto.state.centres[name], centre, rtol=0, atol=0)
+    auto, given = (planted(3).run(cls(clusters=k, lr=0.01, **more), rounds=3).state for k in ("auto", 3))
+    assert auto.group.tolist() == given.group.tolist()
+    torch.testing.assert_close(auto.centres, given.centres, rtol=0, atol=0)
 
 
 def test_nobody_answers_the_start() -> None:
-    run = ready(ct.IFCA(clusters="auto"), planted(2), lambda: torch.nn.Linear(8, 1), rounds=2)
+    run = planted(2).ready(ct.IFCA(clusters="auto"), rounds=2)
     run.participants = lambda r: torch.arange(24 if r else 0)
     finished(run)
     assert count(run.state.centres) == 1 and run.state.group.tolist() == [0] * 24
@@ -59,40 +56,27 @@ def test_nobody_answers_the_start() -> None:
 @pytest.mark.parametrize("cls", [ct.IFCA, ct.CFLMGD])
 def test_other_starts_need_a_number(cls: type, more: dict) -> None:
     with pytest.raises(ct.CoterieError, match="clusters='auto' is found from the first updates"):
-        ready(cls(clusters="auto", **more), planted(2), lambda: torch.nn.Linear(8, 1))
+        planted(2).ready(cls(clusters="auto", **more))
 
 
 # ---------------------------------------------------------------------------------------------- start_steps
-@pytest.mark.filterwarnings("ignore:4 of 4 clients have a single")
 def test_the_start_takes_so_many_steps_and_the_rounds_their_own() -> None:
     """x = 1, f = (w − y)², η = ¼: a step halves the way. From 0, three steps: 7/8 of the way to y = ±8 and ±6.
 
     Centres (7 + 5.25)/2 and its negative; then one step each: half of the way from there, mean over 8 and 6.
     """
-    x = np.ones((1, 1))
-    fed = ct.data.from_memory([(x, np.array([y])) for y in (8.0, 6.0, -8.0, -6.0)], test_share=0.0)
-
-    def line() -> torch.nn.Module:
-        net = torch.nn.Linear(1, 1, bias=False)
-        torch.nn.init.zeros_(net.weight)
-        return net
-
-    run = ready(ct.IFCA(clusters=2, lr=0.25, local_steps=1, start_steps=3), fed, line, rounds=1)
+    four = points({"a": [(1, 8)], "b": [(1, 6)], "c": [(1, -8)], "d": [(1, -6)]}, 0.0)
+    run = four.begun(ct.IFCA(clusters=2, lr=0.25, local_steps=1, start_steps=3), rounds=1)
+    assert sorted(flat(run.state.centres)) == [-6.125, 6.125]
     next(run.rounds())
-    assert sorted(run.state.centres["weight"].flatten().tolist()) == [-6.125, 6.125]
-    next(run.rounds())
-    assert sorted(run.state.centres["weight"].flatten().tolist()) == [-6.5625, 6.5625]
+    assert sorted(flat(run.state.centres)) == [-6.5625, 6.5625]
 
 
 def test_a_longer_start_overrides_epochs_in_round_0_alone() -> None:
-    fed, line = planted(2), lambda: torch.nn.Linear(8, 1)
     how = {"clusters": 2, "lr": 0.05, "batch": 10, "start_steps": 4}
-    epochs = ready(ct.IFCA(local_epochs=2, **how), fed, line, rounds=1)
-    steps = ready(ct.IFCA(local_steps=7, **how), fed, line, rounds=1)
-    for run in (epochs, steps):
-        next(run.rounds())
-    for name, centre in steps.state.centres.items():
-        torch.testing.assert_close(epochs.state.centres[name], centre, rtol=0, atol=0)
+    epochs = planted(2).begun(ct.IFCA(local_epochs=2, **how), rounds=1)
+    steps = planted(2).begun(ct.IFCA(local_steps=7, **how), rounds=1)
+    torch.testing.assert_close(epochs.state.centres, steps.state.centres, rtol=0, atol=0)
     finished(epochs), finished(steps)
     assert not torch.equal(epochs.state.centres["weight"], steps.state.centres["weight"])
 
@@ -102,8 +86,7 @@ def test_auto_starts_with_five_times_the_local_training(how: dict) -> None:
     starts = []
     for times, clusters in ((1, "auto"), (5, 2), (1, 2)):
         longer = {k: v if k == "batch" else times * v for k, v in how.items()}
-        run = ready(ct.IFCA(clusters=clusters, lr=0.05, **longer), planted(2), lambda: torch.nn.Linear(8, 1), rounds=1)
-        next(run.rounds())
+        run = planted(2).begun(ct.IFCA(clusters=clusters, lr=0.05, **longer), rounds=1)
         starts.append(run.state.centres["weight"])
     torch.testing.assert_close(starts[0], starts[1], rtol=0, atol=0)
     assert not torch.allclose(starts[0], starts[2])
@@ -113,7 +96,7 @@ def test_one_shot_counts_the_directions_of_the_moves_from_the_start() -> None:
     """Start (100, 0), x = e1 and e2: client i goes by about (0, ±½·i). Two directions, and no two groups of places."""
     rng = np.random.default_rng(0)
     goals = [(100 + 0.05 * y * rng.normal(), y) for y in (1, 2, 3, 4, 5, 6, 8, 10, -1, -2, -3, -4, -5, -6, -8, -10)]
-    fed = ct.data.from_memory([(np.eye(2), np.array(goal)) for goal in goals], test_share=0.0)
+    fed = federation([(np.eye(2), np.array(goal)) for goal in goals])
     net = torch.nn.Linear(2, 1, bias=False)
     net.weight.data = torch.tensor([[100.0, 0.0]])
     run = ready(ct.OneShot(clusters="auto", lr=0.5, solve_steps=1), fed, net, rounds=1)

@@ -7,30 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import coterie as ct
-from coterie.contract import Data
+from cases import PROBLEMS, Problem, data_of, finished, lines, mini_batches, participants, points, put, separated
 from coterie.engine.rounds import Run
-from coterie.task import Batch
-from oracles import (
-    PROBLEMS,
-    Function,
-    Model,
-    Rows,
-    arrays,
-    doubled,
-    federation,
-    finished,
-    lines,
-    mini_batches,
-    near,
-    one,
-    participants,
-    ready,
-    rows,
-    squared,
-)
+from oracles import Model, centres_of, flat, in_numpy, mean, near, numbers, unstacked
 
 VARIANTS = {
     "cfl-mgd": [
@@ -43,24 +24,8 @@ VARIANTS = {
 }
 
 
-def number(w: float) -> Model:
-    return {"weight": np.array([[w]])}
-
-
-def stacked(models: list[Model]) -> dict[str, torch.Tensor]:
-    return {k: torch.stack([torch.tensor(m[k], dtype=torch.float64) for m in models]) for k in models[0]}
-
-
-def begun(run: Run, centres: list[Model], momentum: list[Model] | None = None) -> Run:
-    """The run with these centres, and these momenta, instead of its own."""
-    run.state = run.state._replace(centres=stacked(centres))
-    if momentum is not None:
-        run.state = run.state._replace(momentum=stacked(momentum))
-    return run
-
-
-def flat(params: dict[str, torch.Tensor]) -> list[float]:
-    return params["weight"].flatten().tolist()
+def momenta_of(run: Run) -> list[Model]:
+    return unstacked(run.state.momentum)
 
 
 # ---------------------------------------------------------------------------------------------- by hand
@@ -78,7 +43,7 @@ def flat(params: dict[str, torch.Tensor]) -> list[float]:
 #   round 2, a: u = −½ + 3 = 2.5, w = 1.875; u = 1.25 + 1.75 = 3, w = 1.125.
 #            b: u = −½ − 3 = −3.5, w = 3.375; u = −1.75 − 1.25 = −3, w = 4.125.      θ_1 = 2.625, ū_1 = 0.
 #            c: u = 1 + 0 = 1, w = −2.25; u = ½ − ½ = 0, w = −2.25.                  θ_2 = −2.25, ū_2 = 0.
-THREE = {"c": ([[1.0]], [-2.0]), "a": ([[1.0]], [1.0]), "b": ([[1.0]], [4.0])}
+THREE = {"c": [(1, -2)], "a": [(1, 1)], "b": [(1, 4)]}
 HAND = {
     "gradients": [([13 / 6, -7 / 6], [-1, 2]), ([85 / 36, -25 / 18], [-7 / 6, 8 / 3])],
     "models": [([2.5, -2.0], [-1.0, 2.0]), ([2.625, -2.25], [0.0, 0.0])],
@@ -87,8 +52,7 @@ HAND = {
 
 def three(start: tuple[float, ...] = (2.0, -1.0), rounds: int = 2, **how: Any) -> Run:
     method = ct.CFLMGD(clusters=len(start), lr=0.25, beta=0.5, local_steps=2, init="random", **how)
-    run = ready(method, federation(THREE), lambda: nn.Linear(1, 1, bias=False), rounds=rounds)
-    return begun(run, [number(w) for w in start])
+    return put(points(THREE).ready(method, rounds=rounds), centres=numbers(*start))
 
 
 @pytest.mark.parametrize("average", HAND)
@@ -105,8 +69,7 @@ def test_two_rounds_by_hand(average: str) -> None:
 
 @pytest.mark.parametrize("average", HAND)
 def test_an_empty_cluster_keeps_its_model_and_its_momentum(average: str) -> None:
-    run = begun(three((2.0, 100.0, -1.0), average=average), [*map(number, (2.0, 100.0, -1.0))], [number(7.0)] * 3)
-    finished(run)
+    run = finished(put(three((2.0, 100.0, -1.0), average=average), momentum=numbers(7.0, 7.0, 7.0)))
     assert flat(run.state.centres)[1] == 100.0 and flat(run.state.momentum)[1] == 7.0
     assert flat(run.state.momentum)[0] != 7.0
 
@@ -135,21 +98,18 @@ def test_a_client_that_changes_its_cluster_takes_over_that_momentum() -> None:
     u = −2 + 2·(0 − 1) = −4, θ_2 = 0 + 1 = 1, ū_2 = −4; now the first is put at 1.5 and the second at 9: f = ¼ and 64.
     u = ½·8 + 2·½ = 5, θ_1 = 1.5 − 1.25 = ¼, ū_1 = 5; the second keeps −4.
     """
-    fed = federation({"a": ([[1.0]], [1.0]), "b": ([[1.0]], [1.0])})
     method = ct.CFLMGD(clusters=2, lr=0.25, beta=0.5, average="gradients", init="random")
-    run = ready(method, fed, lambda: nn.Linear(1, 1, bias=False), rounds=2)
-    begun(run, [number(3.0), number(0.0)], [number(8.0), number(-4.0)])
+    run = points({"a": [(1, 1)], "b": [(1, 1)]}).ready(method, rounds=2)
+    put(run, centres=numbers(3.0, 0.0), momentum=numbers(8.0, -4.0))
     next(run.rounds()), next(run.rounds())
     assert (flat(run.state.centres), flat(run.state.momentum)) == ([3.0, 1.0], [8.0, -4.0])
-    begun(run, [number(1.5), number(9.0)])
-    finished(run)
+    finished(put(run, centres=numbers(1.5, 9.0)))
     assert (flat(run.state.centres), flat(run.state.momentum)) == ([0.25, 9.0], [5.0, -4.0])
 
 
 # ---------------------------------------------------------------------------------------------- in NumPy
 def cfl_mgd(
-    f: Function,
-    clients: list[Rows],
+    p: Problem,
     start: list[Model],
     rounds: list[list[int]],
     lr: float,
@@ -166,46 +126,45 @@ def cfl_mgd(
     """(centres, momenta, identities) after every round, one number after another."""
     theta = start
     ubar = [{k: 0.0 * v for k, v in c.items()} for c in start]
-    group, found = [-1] * len(clients), []
+    group, found = [-1] * len(p.clients), []
     for t, who in enumerate(rounds):
         eta, u, w = lr * decay**t, {}, {}
         for i in who:
-            chosen_on, trained_on = pairs(i, t) if pairs else (clients[i], clients[i])
-            group[i] = int(np.argmin([f(c, *chosen_on)[0] for c in theta]))
+            chosen_on, trained_on = pairs(i, t) if pairs else (p.clients[i], p.clients[i])
+            group[i] = int(np.argmin([p.f(c, *chosen_on)[0] for c in theta]))
             w[i], u[i] = theta[group[i]], ubar[group[i]]
             mine = batches(i, t + 1) if batches else [trained_on] * steps
             for xy in mine[:1] if average == "gradients" else mine:
-                g = f(w[i], *xy)[1]
+                g = p.f(w[i], *xy)[1]
                 u[i] = {k: beta * u[i][k] + g[k] + l2 * w[i][k] for k in g}
                 if average == "models":
                     w[i] = {k: w[i][k] - eta * u[i][k] for k in g}
-        n = {i: len(clients[i][1]) if weighted else 1.0 for i in who}
+        n = {i: p.sizes[i] if weighted else 1.0 for i in who}
         new, fresh = [], []
         for j, c in enumerate(theta):
             members = [i for i in who if group[i] == j]
-            mass = sum(n[i] for i in members)
-            average_of = lambda v, k: sum(n[i] * v[i][k] for i in members) / mass  # noqa: B023
-            fresh.append({k: average_of(u, k) for k in c} if members else ubar[j])
+            average_of = lambda v: mean([v[i] for i in members], [n[i] for i in members])  # noqa: B023
+            fresh.append(average_of(u) if members else ubar[j])
             if not members:
                 new.append(c)
             elif average == "models":
-                new.append({k: average_of(w, k) for k in c})
+                new.append(average_of(w))
             else:
-                m = sum(n.values()) if divide == "participants" else len(clients)
+                m = sum(n.values()) if divide == "participants" else len(p.clients)
                 new.append({k: c[k] - eta / m * sum(n[i] * u[i][k] for i in members) for k in c})
         theta, ubar = new, fresh
         found.append((theta, ubar, list(group)))
     return found
 
 
-def same_rounds(run: Run, want: list, k: int) -> None:
+def same_rounds_with_momenta(run: Run, want: list[tuple[list[Model], list[Model], list[int]]]) -> None:
+    """Round by round, the run has these centres, these momenta and these groups."""
     next(run.rounds())
     for theta, ubar, group in want:
         next(run.rounds())
         assert run.state.group.tolist() == group
-        for j in range(k):
-            near(one(run.state.centres, j), theta[j])
-            near(one(run.state.momentum, j), ubar[j])
+        near(centres_of(run), theta)
+        near(momenta_of(run), ubar)
     assert not any(row["refused"] for row in run.history)
 
 
@@ -226,10 +185,9 @@ def test_rounds_in_numpy(problem: str, case: str) -> None:
     p, how = PROBLEMS[problem](), CASES[case]
     lr = 0.15 if "average" in how else 0.02
     method = ct.CFLMGD(clusters=3, lr=lr, beta=0.8, local_steps=3, init="random", **how)
-    run = ready(method, p.fed, p.model, rounds=5, participation=0.6, seed=9)
-    start = [one(run.state.centres, j) for j in range(3)]
-    want = cfl_mgd(p.f, p.clients, start, participants(run), lr, 0.8, **how)
-    same_rounds(run, want, 3)
+    run = p.ready(method, rounds=5, participation=0.6, seed=9)
+    want = cfl_mgd(p, centres_of(run), participants(run), lr, 0.8, **how)
+    same_rounds_with_momenta(run, want)
     chosen = [{want[r][2][i] for r in range(5)} - {-1} for i in range(7)]
     assert len(set.union(*chosen)) > 1
 
@@ -239,43 +197,30 @@ def test_rounds_in_numpy(problem: str, case: str) -> None:
 )
 def test_mini_batches_in_numpy(how: dict) -> None:
     p = lines()
-    run = ready(ct.CFLMGD(clusters=2, lr=0.03, beta=0.7, init="random", **how), p.fed, p.model, rounds=3)
-    start, average = [one(run.state.centres, j) for j in range(2)], how.get("average", "models")
-    batches = lambda i, r: mini_batches(run, r, i)
-    same_rounds(run, cfl_mgd(p.f, p.clients, start, participants(run), 0.03, 0.7, average=average, batches=batches), 2)
+    run = p.ready(ct.CFLMGD(clusters=2, lr=0.03, beta=0.7, init="random", **how), rounds=3)
+    average, batches = how.get("average", "models"), lambda i, r: mini_batches(run, r, i)
+    want = cfl_mgd(p, centres_of(run), participants(run), 0.03, 0.7, average=average, batches=batches)
+    same_rounds_with_momenta(run, want)
 
 
 @pytest.mark.parametrize("average", HAND)
 def test_resample_uses_a_fresh_pair_of_parts_each_round(average: str) -> None:
     """T = 3: rounds 1, 2, 3 choose on parts 0, 2, 4 of 6 and train on parts 1, 3, 5; round 4 begins again."""
-    rng = np.random.default_rng(0)
-    xs = [rng.normal(size=(12 + i, 3)) for i in range(5)]
-    fed = federation([(x, x @ (np.ones(3) * (-1) ** i)) for i, x in enumerate(xs)])
+    p = lines(5, least=12)
     method = ct.CFLMGD(clusters=2, lr=0.1, beta=0.5, local_steps=2, init="random", average=average, resample=3)
-    run = ready(method, fed, lambda: nn.Linear(3, 1), rounds=4)
-
-    def pairs(i: int, t: int) -> list[Rows]:
-        x, y = (v.double() for v in fed.train.client(i))
-        data = Data(Batch.of(x, y, torch.float64), run.homes[i], run.homes[i])
-        parts = [data.part(2 * (t % 3) + e, 6) for e in (0, 1)]
-        return [(b.x[b.mask > 0].numpy(), b.y[b.mask > 0].numpy()) for b in parts]
-
-    start = [one(run.state.centres, j) for j in range(2)]
-    want = cfl_mgd(squared, rows(fed), start, participants(run), 0.1, 0.5, 2, average, pairs=pairs)
-    same_rounds(run, want, 2)
+    run = p.ready(method, rounds=4)
+    pairs = lambda i, t: in_numpy(data_of(run, t, i).part(2 * (t % 3) + e, 6) for e in (0, 1))
+    same_rounds_with_momenta(run, cfl_mgd(p, centres_of(run), participants(run), 0.1, 0.5, 2, average, pairs=pairs))
 
 
 # ---------------------------------------------------------------------------------------------- starts
 @pytest.mark.parametrize("how", [{}, {"init": "balanced"}, {"restarts": 2}, {"average": "gradients"}])
 def test_the_start_is_ifcas_without_momentum(how: dict) -> None:
-    p = lines()
-    runs = [ready(cls(clusters=2, lr=0.05, **how), p.fed, p.model, rounds=1) for cls in (ct.CFLMGD, ct.IFCA)]
-    for run in runs:
-        next(run.rounds())
-    assert torch.equal(runs[0].state.group, runs[1].state.group)
-    for k, v in runs[1].state.centres.items():
-        assert torch.equal(runs[0].state.centres[k], v)
-        assert not runs[0].state.momentum[k].any() and runs[0].state.momentum[k].shape == v.shape
+    mine, plain = (lines().begun(cls(clusters=2, lr=0.05, **how)).state for cls in (ct.CFLMGD, ct.IFCA))
+    assert torch.equal(mine.group, plain.group)
+    for k, v in plain.centres.items():
+        assert torch.equal(mine.centres[k], v)
+        assert not mine.momentum[k].any() and mine.momentum[k].shape == v.shape
 
 
 # ---------------------------------------------------------------------------------------------- identities
@@ -296,28 +241,27 @@ def test_the_start_is_ifcas_without_momentum(how: dict) -> None:
 def test_without_momentum_it_is_ifca(problem: str, how: dict) -> None:
     p, how = PROBLEMS[problem](), {"init": "random", "clusters": 2, "lr": 0.05, **how}
     options = {"rounds": 4, "participation": 0.6, "seed": 2}
-    momentum = finished(ready(ct.CFLMGD(beta=0.0, **how), p.fed, p.model, **options))
-    plain = finished(ready(ct.IFCA(**how), p.fed, p.model, **options))
+    momentum = p.run(ct.CFLMGD(beta=0.0, **how), **options)
+    plain = p.run(ct.IFCA(**how), **options)
     assert torch.equal(momentum.state.group, plain.state.group)
     assert torch.equal(momentum.state.still, plain.state.still)
-    for j in range(2):
-        near(one(momentum.state.centres, j), one(plain.state.centres, j))
+    near(centres_of(momentum), centres_of(plain))
 
 
 def test_option_1_is_polyaks_form_while_shares_are_constant() -> None:
     """Equation (32); clients change clusters half-way by hand, two for two, so that the shares stay 3 and 3 of 6."""
     p = lines(clients=6)
     lr, beta = 0.02, 0.6
-    run = ready(ct.CFLMGD(clusters=2, lr=lr, beta=beta, average="gradients", init="random"), p.fed, p.model, rounds=12)
+    run = p.ready(ct.CFLMGD(clusters=2, lr=lr, beta=beta, average="gradients", init="random"), rounds=12)
     rng = np.random.default_rng(0)
     truth = [np.linalg.lstsq(np.vstack([p.clients[i][0] for i in g]), np.hstack([p.clients[i][1] for i in g]))[0]
              for g in ((0, 2, 4), (1, 3, 5))]  # fmt: skip
     theta = [{"weight": t[None] + rng.normal(size=(1, 3)), "bias": np.zeros(1)} for t in truth]
-    begun(run, theta)
+    put(run, centres=theta)
     before = theta
     next(run.rounds())
     for _ in range(12):
-        group = [int(np.argmin([p.f(c, *xy)[0] for c in theta])) for xy in p.clients]
+        group = [p.best(theta, i) for i in range(6)]
         assert sorted(group) == [0, 0, 0, 1, 1, 1]
         total = lambda j, k: sum(p.f(theta[j], *p.clients[i])[1][k] for i in range(6) if group[i] == j)  # noqa: B023
         step = [
@@ -326,56 +270,43 @@ def test_option_1_is_polyaks_form_while_shares_are_constant() -> None:
         ]
         before, theta = theta, step
         next(run.rounds())
-        for j in range(2):
-            near(one(run.state.centres, j), theta[j], 1e-12)
+        near(centres_of(run), theta, 1e-12)
 
 
 @pytest.mark.parametrize("average", HAND)
 def test_saved_communication_changes_no_number(average: str) -> None:
     """Identities never change; saving from round 3 on, but for the recheck in round 4."""
-    rng = np.random.default_rng(0)
-    truth = 20 * np.eye(3, 5)
-    xs = [rng.normal(size=(8, 5)) for _ in range(6)]
-    fed = federation([(x, x @ truth[i % 3]) for i, x in enumerate(xs)])
+    p, start = separated()
 
     def go(**how: Any) -> Run:
         method = ct.CFLMGD(clusters=3, lr=0.02, local_steps=2, beta=0.5, init="random", average=average, **how)
-        run = ready(method, fed, lambda: nn.Linear(5, 1, bias=False), rounds=6)
-        return finished(begun(run, [{"weight": t[None] + 0.5} for t in truth]))
+        return finished(put(p.ready(method, rounds=6), centres=start))
 
     plain, saving = go(), go(patience=1, recheck=4)
-    for j in range(3):
-        near(one(saving.state.centres, j), one(plain.state.centres, j))
-        near(one(saving.state.momentum, j), one(plain.state.momentum, j))
+    near(centres_of(saving), centres_of(plain))
+    near(momenta_of(saving), momenta_of(plain))
     whole, own = 6 * 2 * 3 * 40, 6 * (2 * 40 + 3 * 8)  # centres and momenta of 5 numbers; one of each, and which
     assert [row["bytes_down"] for row in saving.history] == [0, whole, whole, own, whole, own, own]
 
 
 def test_permuting_clients_or_centres_permutes_the_result() -> None:
-    p, order = lines(), [4, 0, 6, 2, 5, 1, 3]
     method = ct.CFLMGD(clusters=3, lr=0.02, init="random", batch=2)
-    plain, moved, turned = (
-        ready(method, fed, p.model, rounds=3, participation=0.6, seed=2) for fed in (p.fed, p.fed.subset(order), p.fed)
-    )
-    turn = [2, 0, 1]
-    begun(turned, [one(plain.state.centres, j) for j in turn])
-    for run in (plain, moved, turned):
-        finished(run)
+    options = {"rounds": 3, "participation": 0.6, "seed": 2}
+    plain, moved, order = lines().permuted(method, **options)
     assert moved.state.group.tolist() == plain.state.group[order].tolist()
-    for j in range(3):
-        for what in ("centres", "momentum"):
-            near(one(getattr(moved.state, what), j), one(getattr(plain.state, what), j))
-            near(one(getattr(turned.state, what), j), one(getattr(plain.state, what), turn[j]))
+    turned, turn = lines().ready(method, **options), [2, 0, 1]
+    finished(put(turned, centres=[centres_of(turned)[j] for j in turn]))
+    for models in (centres_of, momenta_of):
+        near(models(moved), models(plain))
+        near(models(turned), [models(plain)[j] for j in turn])
 
 
 @pytest.mark.parametrize("average", HAND)
 def test_duplicating_every_client_changes_nothing(average: str) -> None:
-    p, method = lines(), ct.CFLMGD(clusters=2, lr=0.03, init="random", average=average)
-    plain, twice = (finished(ready(method, fed, p.model, rounds=3)) for fed in (p.fed, doubled(p.fed)))
+    plain, twice = lines().doubled(ct.CFLMGD(clusters=2, lr=0.03, init="random", average=average), rounds=3)
     assert twice.state.group.tolist() == plain.state.group.tolist() * 2
-    for j in range(2):
-        near(one(twice.state.centres, j), one(plain.state.centres, j))
-        near(one(twice.state.momentum, j), one(plain.state.momentum, j))
+    near(centres_of(twice), centres_of(plain))
+    near(momenta_of(twice), momenta_of(plain))
 
 
 # ---------------------------------------------------------------------------------------------- settings, recovery
@@ -391,9 +322,8 @@ def test_duplicating_every_client_changes_nothing(average: str) -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused(how: dict, says: str) -> None:
-    p = lines()
     with pytest.raises(ct.CoterieError, match=says):
-        ready(ct.CFLMGD(**{"clusters": 2, **how}), p.fed, p.model)
+        lines().ready(ct.CFLMGD(**{"clusters": 2, **how}))
 
 
 def test_planted_lines_are_found_and_fitted_sooner_than_by_ifca() -> None:
@@ -413,10 +343,9 @@ def test_planted_lines_are_found_and_fitted_sooner_than_by_ifca() -> None:
 
 def test_a_newcomer_takes_the_centre_of_least_loss_on_its_own_rows() -> None:
     """Centres 1 and −1 that hardly move; the newcomer's rows follow y = −x, its test rows too: no error."""
-    x = np.array([[1.0], [2.0]])
-    fed = federation([(x, x[:, 0]), (x, -x[:, 0]), (x, -x[:, 0])], test=[(x, x[:, 0])] + [(x, -x[:, 0])] * 2, unseen=1)
-    run = ready(ct.CFLMGD(clusters=2, init="random", lr=1e-12), fed, lambda: nn.Linear(1, 1, bias=False), rounds=1)
-    finished(begun(run, [number(1.0), number(-1.0)]))
+    rows = {name: [(1, y), (2, 2 * y)] for name, y in (("a", 1), ("b", -1), ("c", -1))}
+    run = points(rows, test=rows, unseen=1).ready(ct.CFLMGD(clusters=2, init="random", lr=1e-12), rounds=1)
+    finished(put(run, centres=numbers(1.0, -1.0)))
     assert run.history[-1]["unseen_mse"] == pytest.approx(0, abs=1e-9)
     assert run.history[-1]["mse"] == pytest.approx(0, abs=1e-9)
-    near(arrays({k: v[1] for k, v in run.state.centres.items()}), number(-1.0))
+    near(centres_of(run)[1], numbers(-1.0)[0])

@@ -12,35 +12,29 @@ import torch
 from torch import nn
 
 import coterie as ct
-from coterie import randomness
+from cases import PROBLEMS, Problem, finished, lines, local_rounds, measured, participants, points, put
 from coterie.cli.setup import setup
 from coterie.clustering.kmeans import Clusters
-from coterie.contract import Data
 from coterie.engine.rounds import Run
-from coterie.task import Batch
 from oracles import (
-    PROBLEMS,
-    Function,
     Model,
     Rows,
+    all_apart,
     apart,
     arrays,
     best_partition,
+    by_client,
+    centres_of,
     descend,
     federation,
-    finished,
-    line,
-    lines,
-    loss_on_test,
+    flat,
     mean,
-    measured,
     near,
+    numbers,
     one,
-    participants,
+    personal,
     ready,
-    rows,
     same_groups,
-    squared,
     vector,
 )
 
@@ -53,25 +47,6 @@ VARIANTS = {
 }
 
 
-def drawn(run: Run, r: int, i: int) -> list[Rows]:
-    """The batch of each of client i's local rounds in round r; all its rows without `batch`."""
-    x, y = (v.double() if v.is_floating_point() else v for v in run.fed.train.client(i))
-    how = run.method
-    if how.batch is None:
-        return [(x.numpy(), y.numpy())] * how.outer
-    data = Data(Batch.of(x, y, torch.float64), randomness.keys(run.homes[i], r, "train"), run.homes[i])
-    samples = [data.sample(how.batch, turn) for turn in range(how.outer)]
-    return [(b.x.numpy(), b.y.numpy()) for b in samples]
-
-
-def personal(run: Run, i: int) -> Model:
-    return one(run.engine.snapshot().model, i)
-
-
-def centres_of(run: Run) -> list[Model]:
-    return [one(run.state.centres, j) for j in range(max(len(v) for v in run.state.centres.values()))]
-
-
 # ---------------------------------------------------------------------------------------------- by hand
 # Outputs x·w, one row (1, c) each: f = (θ − c)². λ = 2, one inner step of ¼, so θ = (c + ω)/2; pull ½. Start 0.
 # c       8     4    −4    −12
@@ -80,17 +55,13 @@ def centres_of(run: Run) -> list[Model]:
 # Round 2 from 1.5 and −2:
 # θ      4.75  2.75  −3    −7
 # ω     3.125 2.125 −2.5  −4.5     means 2.625 and −3.5.
-FOUR = {"d": ([[1.0]], [-4.0]), "b": ([[1.0]], [8.0]), "c": ([[1.0]], [-12.0]), "a": ([[1.0]], [4.0])}
+FOUR = {"d": [(1, -4)], "b": [(1, 8)], "c": [(1, -12)], "a": [(1, 4)]}
 HAND = {"lam": 2.0, "outer": 1, "inner": 1, "inner_lr": 0.25, "pull": 0.5}
 
 
 def four(rounds: int = 1, **how: Any) -> Run:
     method = ct.CGPFL(**{"clusters": 2, **HAND, **how})
-    return finished(ready(method, federation(FOUR), line(0.0), rounds=rounds))
-
-
-def by_client(run: Run) -> list[float]:
-    return [run.state.centres["weight"][run.state.group[i]].item() for i in range(4)]
+    return points(FOUR, 0.0).run(method, rounds=rounds)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +72,7 @@ def test_rounds_by_hand(rounds: int, alpha: float, want: list[float]) -> None:
     assert by_client(run) == [want[0], want[1], want[0], want[1]]
     assert sorted(run.state.group.tolist()) == [0, 0, 1, 1]
     theta = [-2, 4, -6, 2] if rounds == 1 else [-3, 4.75, -7, 2.75]
-    assert run.engine.snapshot().model["weight"].flatten().tolist() == theta
+    assert flat(run.engine.snapshot().model) == theta
 
 
 def test_pull_is_lr_times_lam_unless_it_is_given() -> None:
@@ -136,9 +107,9 @@ def relabelled(labels: list[int], new: np.ndarray, old: np.ndarray) -> list[int]
 class Oracle:
     """Algorithm 1: `centres`, `theta`, `group` after every call of `step`."""
 
-    def __init__(self, f: Function, start: Model, clients: int, k: int) -> None:
-        self.f, self.centres, self.theta = f, [start] * k, [start] * clients
-        self.group, self.met = [-1] * clients, set()
+    def __init__(self, p: Problem, start: Model, k: int) -> None:
+        self.f, self.centres, self.theta = p.f, [start] * k, [start] * len(p.clients)
+        self.group, self.met = [-1] * len(p.clients), set()
 
     def step(
         self,
@@ -202,18 +173,16 @@ def test_rounds_in_numpy(problem: str, case: str) -> None:
     how = {**PLAIN, **CASES[case]}
     k, batch = how.pop("clusters", 2), how.pop("batch", None)
     method = ct.CGPFL(clusters=k, batch=batch, outer=3, **how)
-    run = ready(method, p.fed, p.model, rounds=5, participation=0.6, seed=4)
+    run = p.ready(method, rounds=5, participation=0.6, seed=4)
     who = participants(run)
-    want = Oracle(p.f, arrays(run.task.init(4)), 7, k)
+    want = Oracle(p, arrays(run.task.init(4)), k)
     next(run.rounds())
     for r, ids in enumerate(who, 1):
         next(run.rounds())
-        want.step({i: drawn(run, r, i) for i in ids}, run.state.group.tolist(), **how)
+        want.step({i: local_rounds(run, r, i) for i in ids}, run.state.group.tolist(), **how)
         assert run.state.group.tolist() == want.group
-        for j in range(k):
-            near(one(run.state.centres, j), want.centres[j])
-        for i in range(7):
-            near(personal(run, i), want.theta[i])
+        near(centres_of(run), want.centres)
+        near(personal(run), want.theta)
     assert set(who[1]) - set(who[0])
     assert not any(row["refused"] for row in run.history)
 
@@ -233,45 +202,37 @@ def test_one_cluster_is_pfedme(step: float, how: dict) -> None:
     p, common = lines(), {"lr": 0.02, "lam": 11.0, "outer": 3, "inner": 2, "restart": True, **how}
     for participation in (1.0, 0.5):
         clustered, plain = (
-            finished(ready(m, p.fed, p.model, rounds=3, participation=participation))
+            p.run(m, rounds=3, participation=participation)
             for m in (ct.CGPFL(clusters=1, alpha=step, **common), ct.PFedMe(beta=step, **common))
         )
         near(one(clustered.state.centres), one(plain.state))
-        for i in range(7):
-            near(personal(clustered, i), personal(plain, i))
+        near(personal(clustered), personal(plain))
 
 
 @pytest.mark.parametrize("method", [ct.CGPFL(clusters=2, batch=2, pull=0.4, outer=3), ct.CGPFLHeur(pull=0.4, outer=2)])
 def test_permuting_clients_permutes_the_result(method: ct.CGPFL) -> None:
-    p, order = lines(), [4, 0, 6, 2, 5, 1, 3]
-    plain, moved = (
-        finished(ready(method, fed, p.model, rounds=3, participation=0.6)) for fed in (p.fed, p.fed.subset(order))
-    )
+    plain, moved, order = lines().permuted(method, rounds=3, participation=0.6)
     assert moved.state.group.tolist() == plain.state.group[order].tolist()
-    for a, b in zip(centres_of(moved), centres_of(plain)):
-        near(a, b)
-    for place, i in enumerate(order):
-        near(personal(moved, place), personal(plain, i))
+    near(centres_of(moved), centres_of(plain))
+    near(personal(moved), [personal(plain)[i] for i in order])
 
 
 # ---------------------------------------------------------------------------------------------- clusters that last
 def settled(group: list[int], centres: list[float], **how: Any) -> Run:
     """The four clients, one round after these groups and centres."""
-    run = ready(ct.CGPFL(**{"clusters": len(centres), **HAND, **how}), federation(FOUR), line(0.0), rounds=1)
-    next(run.rounds())
-    stacked = torch.tensor(centres, dtype=torch.float64).view(-1, 1, 1)
-    run.state = run.state._replace(centres={"weight": stacked}, group=torch.tensor(group))
-    return run
+    run = points(FOUR, 0.0).begun(ct.CGPFL(**{"clusters": len(centres), **HAND, **how}), rounds=1)
+    run.state = run.state._replace(group=torch.tensor(group))
+    return put(run, centres=numbers(*centres))
 
 
 def test_labels_keep_their_meaning() -> None:
     """Centre 1 is that of b and a, in whichever order k-means finds them. ω from 2: 3.5, 2.5; from −2: −2.5, −4.5."""
     run = finished(settled([0, 1, 0, 1], [-2.0, 2.0]))
     assert run.state.group.tolist() == [0, 1, 0, 1]
-    assert run.state.centres["weight"].flatten().tolist() == [-3.5, 3.0]
+    assert flat(run.state.centres) == [-3.5, 3.0]
     run = finished(settled([1, 0, 1, 0], [2.0, -2.0]))
     assert run.state.group.tolist() == [1, 0, 1, 0]
-    assert run.state.centres["weight"].flatten().tolist() == [3.0, -3.5]
+    assert flat(run.state.centres) == [3.0, -3.5]
 
 
 class Asked:
@@ -323,22 +284,22 @@ def test_an_absent_group_keeps_its_centre_and_does_not_split_another() -> None:
     run.participants = lambda r: torch.tensor([3, 1])
     finished(run)
     assert run.state.group.tolist() == [0, 1, 0, 1]
-    assert run.state.centres["weight"].flatten().tolist() == [-2.0, 3.0]
+    assert flat(run.state.centres) == [-2.0, 3.0]
 
 
 def test_fewer_uploads_than_clusters_at_the_first_round() -> None:
     """b and a alone, three clusters: ω 2 and 1 are centres, the third stays at 0. Next the others start from the mean,
     1: θ (c + 1)/2 = −1.5, −5.5, ω −0.25, −2.25. Four uploads, all but one centre has members: k-means++ anew."""
-    run = ready(ct.CGPFL(clusters=3, **HAND), federation(FOUR), line(0.0), rounds=2)
+    run = points(FOUR, 0.0).ready(ct.CGPFL(clusters=3, **HAND), rounds=2)
     run.participants = lambda r: torch.tensor([3, 1]) if r < 2 else torch.tensor([3, 1, 2, 0])
     next(run.rounds()), next(run.rounds())
-    assert sorted(run.state.centres["weight"].flatten().tolist()) == [0, 1, 2]
+    assert sorted(flat(run.state.centres)) == [0, 1, 2]
     assert run.state.group.tolist()[0] == run.state.group.tolist()[2] == -1
     next(run.rounds())
     # from 2: θ 5, ω 3.5; from 1: θ 2.5, ω 1.75.  {3.5}, {1.75}, … of 3.5, 1.75, −0.25, −2.25 the closest two join
     assert len(set(run.state.group.tolist())) == 3
     assert run.state.group[3] == run.state.group[1] != run.state.group[0] != run.state.group[2]
-    assert sorted(run.state.centres["weight"].flatten().tolist()) == [-2.25, -0.25, 2.625]
+    assert sorted(flat(run.state.centres)) == [-2.25, -0.25, 2.625]
 
 
 def test_a_client_never_seen_starts_from_the_mean_of_the_centres() -> None:
@@ -347,8 +308,8 @@ def test_a_client_never_seen_starts_from_the_mean_of_the_centres() -> None:
     run.participants = lambda r: torch.tensor([0])
     finished(run)
     assert run.state.group.tolist() == [0, 1, 0, 1]
-    assert run.state.centres["weight"].flatten().tolist() == [-0.625, 2.0]
-    assert personal(run, 0)["weight"].item() == -1.75
+    assert flat(run.state.centres) == [-0.625, 2.0]
+    assert personal(run)[0]["weight"].item() == -1.75
 
 
 def test_transitions_and_iterations_are_noted() -> None:
@@ -370,17 +331,16 @@ def test_transitions_count_those_who_had_a_cluster() -> None:
 
 
 def test_only_one_model_is_sent() -> None:
-    p = lines()
-    run = finished(ready(ct.CGPFL(clusters=3, outer=1), p.fed, p.model, rounds=1))
+    run = lines().run(ct.CGPFL(clusters=3, outer=1), rounds=1)
     size = 4 * 8
     assert [row["bytes_down"] for row in run.history] == [7 * size, 7 * (size + 3 * 8)]
 
 
 # ---------------------------------------------------------------------------------------------- Heur
-def pairs() -> ct.data.Federation:
+def pairs() -> Problem:
     """ω after the first round is c/4: 2 ± ¼, −2 ± ¼ and 20 ± ¼, with rows 1, 2, 3, 1, 1, 2."""
-    targets, sizes = [7.0, 9.0, -9.0, -7.0, 79.0, 81.0], [1, 2, 3, 1, 1, 2]
-    return federation([(np.ones((n, 1)), [c] * n) for c, n in zip(targets, sizes)])
+    targets, sizes = [7, 9, -9, -7, 79, 81], [1, 2, 3, 1, 1, 2]
+    return points({name: [(1, c)] * n for name, c, n in zip("abcdef", targets, sizes)}, 0.0)
 
 
 def partition_cost(points: list[float], weights: list[float], k: int) -> float:
@@ -393,7 +353,7 @@ def partition_cost(points: list[float], weights: list[float], k: int) -> float:
 @pytest.mark.parametrize("mu", ["auto", 0.05, 3.0])
 def test_the_curve_in_numpy(mu: Any) -> None:
     """N = 6: K = 1, 2, 3. Clusters are of clients, the cost is by rows; d = 1, m = 10."""
-    run = finished(ready(ct.CGPFLHeur(**HAND, mu=mu), pairs(), line(0.0), rounds=2))
+    run = pairs().run(ct.CGPFLHeur(**HAND, mu=mu), rounds=2)
     omega, share = [1.75, 2.25, -2.25, -1.75, 19.75, 20.25], np.array([1, 2, 3, 1, 1, 2]) / 10
     costs = [partition_cost(omega, share, k) for k in (1, 2, 3)]
     if mu == "auto":
@@ -410,29 +370,27 @@ def test_the_curve_in_numpy(mu: Any) -> None:
 
 def test_a_given_number_is_what_heur_would_have_taken() -> None:
     """Once K̂ is known all is as with clusters=K̂."""
-    auto, given = (finished(ready(ct.CGPFL(clusters=k, **HAND), pairs(), line(0.0), rounds=3)) for k in ("auto", 2))
+    auto, given = (pairs().run(ct.CGPFL(clusters=k, **HAND), rounds=3) for k in ("auto", 2))
     assert same_groups(auto.state.group.tolist(), given.state.group.tolist())
-    for i in range(6):
-        near(personal(auto, i), personal(given, i))
+    near(personal(auto), personal(given))
 
 
 @pytest.mark.filterwarnings("ignore:Number of distinct clusters")
 def test_equal_uploads_are_one_cluster() -> None:
-    fed = federation([([[1.0]], [3.0])] * 6)
-    run = finished(ready(ct.CGPFLHeur(**HAND), fed, line(0.0), rounds=1))
+    run = points({name: [(1, 3)] for name in "abcdef"}, 0.0).run(ct.CGPFLHeur(**HAND), rounds=1)
     assert run.history[1]["notes"]["clusters"] == 1
     assert run.history[1]["notes"]["curve"][0] == 0
 
 
 def test_one_answer_is_one_cluster() -> None:
-    run = ready(ct.CGPFLHeur(**HAND), federation(FOUR), line(0.0), rounds=1)
+    run = points(FOUR, 0.0).ready(ct.CGPFLHeur(**HAND), rounds=1)
     run.participants = lambda r: torch.tensor([2])
     assert finished(run).history[1]["notes"]["clusters"] == 1
 
 
 def test_nobody_answers_the_first_round() -> None:
     """Then the first round that somebody answers chooses K."""
-    run = ready(ct.CGPFLHeur(**HAND), pairs(), line(0.0), rounds=2)
+    run = pairs().ready(ct.CGPFLHeur(**HAND), rounds=2)
     run.participants = lambda r: torch.arange(6) if r == 2 else torch.zeros(0, dtype=torch.long)
     finished(run)
     assert "notes" not in run.history[1] and run.history[1]["sizes"] == []
@@ -456,43 +414,39 @@ def test_a_number_needs_rows() -> None:
 
 
 # ---------------------------------------------------------------------------------------------- evaluation
-LINEAR = lambda: nn.Linear(3, 1)
 TRAINER = {"clusters": 2, "lam": 4.0, "outer": 2, "inner": 3, "inner_lr": 0.05, "pull": 0.3, "batch": None}
 
 
 def test_each_client_is_measured_with_its_personal_model() -> None:
     """Public code measures the model it received; θ_i, ω_i and Ω are three."""
-    fed = measured()
-    run = finished(ready(ct.CGPFL(**TRAINER), fed, LINEAR, rounds=2))
-    np.testing.assert_allclose(
-        run.clients["mse"], [loss_on_test(personal(run, i), fed, i) for i in range(4)], rtol=1e-12
-    )
-    assert all(apart(personal(run, i), c) for i in range(4) for c in centres_of(run))
-    assert all(apart(personal(run, i), personal(run, j)) for i in range(4) for j in range(i))
+    p = measured()
+    run = p.run(ct.CGPFL(**TRAINER), rounds=2)
+    np.testing.assert_allclose(run.clients["mse"], p.test_losses(personal(run)), rtol=1e-12)
+    assert all(apart(theta, c) for theta in personal(run) for c in centres_of(run))
+    assert all_apart(personal(run))
 
 
 def test_who_never_took_part_and_who_joins_take_the_centre_of_least_loss() -> None:
     """The one answers with it, the other takes a round's local steps from it."""
-    fed = measured(clients=6, unseen=1)
-    run = finished(ready(ct.CGPFL(**TRAINER), fed, LINEAR, rounds=1, participation=0.6))
+    p = measured(clients=6, unseen=1)
+    run = p.run(ct.CGPFL(**TRAINER), rounds=1, participation=0.6)
     seen, theta = participants(run)[0], centres_of(run)
-    best = [theta[int(np.argmin([squared(c, *xy)[0] for c in theta]))] for xy in rows(fed)]
-    want = [loss_on_test(personal(run, i) if i in seen else best[i], fed, i) for i in range(5)]
+    best = [theta[p.best(theta, i)] for i in range(6)]
+    want = p.test_losses([personal(run)[i] if i in seen else best[i] for i in range(5)])
     np.testing.assert_allclose(run.clients["mse"], want, rtol=1e-12)
     w = mine = best[5]
     for _ in range(2):
-        mine = descend(squared, mine, [rows(fed)[5]] * 3, 0.05, 0.0, 4.0, w)
+        mine = descend(p.f, mine, [p.clients[5]] * 3, 0.05, 0.0, 4.0, w)
         w = {k: w[k] - 0.3 * (w[k] - mine[k]) for k in w}
-    assert run.history[-1]["unseen_mse"] == pytest.approx(loss_on_test(mine, fed, 5), rel=1e-12)
+    assert run.history[-1]["unseen_mse"] == pytest.approx(p.test_loss(mine, 5), rel=1e-12)
     assert len(seen) == 3 and apart(*theta)
 
 
 def test_evaluation_leaves_no_trace() -> None:
     method = ct.CGPFL(clusters=2, batch=2, outer=2, pull=0.5)
-    often, once = (finished(ready(method, measured(), LINEAR, rounds=3, eval_every=e)) for e in (1, 3))
+    often, once = (measured().run(method, rounds=3, eval_every=e) for e in (1, 3))
     assert torch.equal(often.state.group, once.state.group)
-    for a, b in zip(centres_of(often), centres_of(once)):
-        near(a, b, 0)
+    near(centres_of(often), centres_of(once), 0)
 
 
 # ---------------------------------------------------------------------------------------------- settings
@@ -511,20 +465,17 @@ def test_evaluation_leaves_no_trace() -> None:
     ],
 )
 def test_settings_that_make_no_sense_are_refused(how: dict, words: str) -> None:
-    p = lines()
     with pytest.raises(ct.CoterieError, match=words):
-        ready(ct.CGPFL(**how), p.fed, p.model)
+        lines().ready(ct.CGPFL(**how))
 
 
 def test_a_given_pull_does_not_care_for_lr() -> None:
-    p = lines()
-    ready(ct.CGPFL(clusters=2, lr=0.1, pull=1.0), p.fed, p.model)
+    lines().ready(ct.CGPFL(clusters=2, lr=0.1, pull=1.0))
 
 
 def test_other_methods_refuse_auto() -> None:
-    p = lines()
     with pytest.raises(ct.CoterieError, match="clusters of fedem is 'auto': it must be a number"):
-        ready(ct.FedEM(clusters="auto"), p.fed, p.model)
+        lines().ready(ct.FedEM(clusters="auto"))
 
 
 def test_the_command_line_takes_auto() -> None:

@@ -2,42 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import coterie as ct
+from cases import PROBLEMS, Problem, finished, lines, measured, mini_batches, participants, points, put, spoilt
 from coterie import randomness
 from coterie.algorithms.fedsoft import Personal
 from coterie.engine.ask import Exchanges
 from coterie.engine.rounds import Run
 from coterie.result import prepare
-from oracles import (
-    PROBLEMS,
-    Model,
-    Problem,
-    Rows,
-    apart,
-    arrays,
-    doubled,
-    federation,
-    finished,
-    lines,
-    loss_on_test,
-    measured,
-    mini_batches,
-    near,
-    one,
-    participants,
-    ready,
-    rows,
-    squared,
-)
+from oracles import Model, Rows, all_apart, apart, arrays, centres_of, flat, mean, near, numbers, one, personal
 
 VARIANTS = {
     "fedsoft": [
@@ -48,20 +27,6 @@ VARIANTS = {
 }
 
 
-def personal(run: Run, i: int) -> Model:
-    return {k: v[i].numpy().copy() for k, v in run.engine.snapshot().model.items()}
-
-
-def centres_of(run: Run) -> list[Model]:
-    return [one(run.state.centres, s) for s in range(run.method.clusters)]
-
-
-def from_centres(run: Run, centres: list[Model]) -> Run:
-    stacked = {k: torch.stack([torch.tensor(c[k], dtype=torch.float64) for c in centres]) for k in centres[0]}
-    run.state = run.state._replace(centres=stacked)
-    return run
-
-
 # ---------------------------------------------------------------------------------------------- by hand
 # Outputs are x·w; centres 2 and −1; every w begins at 0; σ = ¼, λ = ½, lr = ¼, one step.
 #   a: rows (1, 1) and (1, −2): losses (1, 4) and (16, 1): one row each, u = (½, ½), n = 2.
@@ -70,24 +35,24 @@ def from_centres(run: Run, centres: list[Model]) -> Run:
 #   a: ∇f = (−2 + 4)/2 = 1; λ Σ u (w − c) = ½·(½·(−2) + ½·1) = −¼;          w = −¼·¾ = −0.1875.
 #   b: ∇f = −8;             λ Σ u (w − c) = ½·(1·(−2) + ¼·1) = −0.875;     w = ¼·8.875 = 2.21875.
 #   c = ½·(−0.1875 + 2.21875) = 1.015625 and 0.8·(−0.1875) + 0.2·2.21875 = 0.29375.
-TWO = {"b": ([[1.0]], [4.0]), "a": ([[1.0], [1.0]], [1.0, -2.0])}
+TWO = {"b": [(1, 4)], "a": [(1, 1), (1, -2)]}
 
 
 def two(rounds: int, **how: Any) -> Run:
     method = ct.FedSoft(
         **{"clusters": 2, "solver": "sgd", "lr": 0.25, "local_steps": 1, "pull": 0.5, "floor": 0.25, **how}
     )
-    run = ready(method, federation(TWO), lambda: nn.Linear(1, 1, bias=False), rounds=rounds)
+    run = points(TWO).ready(method, rounds=rounds)
     run.engine.restore(Personal({"weight": torch.zeros(2, 1, 1, dtype=torch.float64)}, ()))
-    return finished(from_centres(run, [{"weight": np.array([[c]])} for c in (2.0, -1.0)]))
+    return finished(put(run, centres=numbers(2.0, -1.0)))
 
 
 def test_one_round_by_hand() -> None:
     run = two(1)
     assert run.state.importance.tolist() == [[1.0, 0.25], [0.5, 0.5]]  # b, a; not renormalised
     assert run.state.size.tolist() == [1, 2]
-    assert run.engine.snapshot().model["weight"].flatten().tolist() == [2.21875, -0.1875]
-    assert run.state.centres["weight"].flatten().tolist() == pytest.approx([1.015625, 0.29375], rel=1e-15)
+    assert flat(run.engine.snapshot().model) == [2.21875, -0.1875]
+    assert flat(run.state.centres) == pytest.approx([1.015625, 0.29375], rel=1e-15)
     assert run.method.groups(run.state).flatten().tolist() == [0.8, 0.2, 0.5, 0.5]
 
 
@@ -96,15 +61,15 @@ def test_the_second_round_goes_on_from_the_clients_own_model() -> None:
     run, (c, d), a, b = two(2), (1.015625, 0.29375), -0.1875, 2.21875
     a -= 0.25 * (0.625 + 0.5 * (a - (c + d) / 2))
     b -= 0.25 * (2 * (b - 4) + 0.5 * (b - c + 0.25 * (b - d)))
-    assert run.engine.snapshot().model["weight"].flatten().tolist() == pytest.approx([b, a], rel=1e-14)
+    assert flat(run.engine.snapshot().model) == pytest.approx([b, a], rel=1e-14)
     want = [(a + b) / 2, 0.8 * a + 0.2 * b]
-    assert run.state.centres["weight"].flatten().tolist() == pytest.approx(want, rel=1e-14)
+    assert flat(run.state.centres) == pytest.approx(want, rel=1e-14)
 
 
 def test_a_strong_pull_ends_at_the_weighted_mean_of_the_centres() -> None:
     """λ = 1000 with lr 1/2000 for 100 steps. b: (1·2 − ¼·1)/1.25 = 1.4; a: ½·(2 − 1)."""
     run = two(1, pull=1000.0, lr=0.0005, local_steps=100)
-    assert run.engine.snapshot().model["weight"].flatten().tolist() == pytest.approx([1.4, 0.5], abs=0.01)
+    assert flat(run.engine.snapshot().model) == pytest.approx([1.4, 0.5], abs=0.01)
 
 
 # ---------------------------------------------------------------------------------------------- in NumPy
@@ -152,8 +117,8 @@ def draws(v: np.ndarray, select: int, again: bool, seed: int, r: int) -> np.ndar
 
 def follow(p: Problem, run: Run, batches: Any = None) -> None:
     """The run beside Algorithm 1 in NumPy, round by round."""
-    m, n = run.method, np.array([len(y) for _, y in p.clients])
-    models, theta = [personal(run, i) for i in range(len(n))], centres_of(run)
+    m, n = run.method, np.array(p.sizes)
+    models, theta = personal(run), centres_of(run)
     kept = [Solver(m.solver, w) for w in models]
     next(run.rounds())
     for r, who in enumerate(participants(run), 1):
@@ -168,21 +133,14 @@ def follow(p: Problem, run: Run, batches: Any = None) -> None:
                 steps = batches(run, r, i) if batches else [p.clients[i]] * m.local_steps
                 models[i] = solver.steps(p, models[i], steps, m.lr * m.decay ** (r - 1), m.pull, u[i], theta)
             moved.append(models[i])
-        theta = [
-            {k: sum(a * w[k] for a, w in zip(times[:, s], moved)) / times[:, s].sum() for k in theta[s]}
-            if times[:, s].any()
-            else theta[s]
-            for s in range(m.clusters)
-        ]
+        theta = [mean(moved, times[:, s]) if times[:, s].any() else c for s, c in enumerate(theta)]
         row = next(run.rounds())
         assert not row["refused"]
         if m.select is not None:
             assert row["notes"]["drawn"] == int(times.any(1).sum())
         np.testing.assert_array_equal(run.state.importance.numpy(), u)
-        for s in range(m.clusters):
-            near(one(run.state.centres, s), theta[s])
-        for i in range(len(n)):
-            near(personal(run, i), models[i])
+        near(centres_of(run), theta)
+        near(personal(run), models)
 
 
 CASES = {
@@ -204,7 +162,7 @@ def test_rounds_in_numpy(problem: str, case: str) -> None:
     """Seven ragged clients, four of them a round, three centres."""
     p = PROBLEMS[problem]()
     method = ct.FedSoft(clusters=3, **{"lr": 0.05, "local_steps": 3, "pull": 0.5, **CASES[case]})
-    run = ready(method, p.fed, p.model, rounds=5, participation=0.6, seed=4)
+    run = p.ready(method, rounds=5, participation=0.6, seed=4)
     follow(p, run)
     assert run.state.importance.unique().numel() > 3
 
@@ -212,30 +170,26 @@ def test_rounds_in_numpy(problem: str, case: str) -> None:
 @pytest.mark.parametrize("how", [{"batch": 3, "local_steps": 4}, {"batch": 2, "local_epochs": 2, "select": 3}])
 def test_mini_batches_in_numpy(how: dict) -> None:
     p = lines()
-    follow(p, ready(ct.FedSoft(clusters=2, lr=0.05, pull=0.5, **how), p.fed, p.model, rounds=4), mini_batches)
+    follow(p, p.ready(ct.FedSoft(clusters=2, lr=0.05, pull=0.5, **how), rounds=4), mini_batches)
 
 
 def test_padding_does_not_count() -> None:
     p, method = lines(), ct.FedSoft(clusters=2, lr=0.05, batch=3)
-    loop, padded = (finished(ready(method, p.fed, p.model, rounds=2, engine=e)) for e in ("loop", "vectorised"))
+    loop, padded = (p.run(method, rounds=2, engine=e) for e in ("loop", "vectorised"))
     assert torch.equal(padded.state.importance, loop.state.importance)
     near(one(padded.state.centres, 1), one(loop.state.centres, 1))
 
 
 def test_clients_start_from_one_model_and_centres_from_others() -> None:
-    p = lines()
-    run = ready(ct.FedSoft(clusters=3), p.fed, p.model, seed=5)
-    for i in range(7):
-        near(personal(run, i), arrays(run.task.init(5)))
-    starts = [arrays(run.task.init(5)), *centres_of(run)]
-    assert all(apart(starts[a], starts[b]) for a in range(4) for b in range(a))
+    run = lines().ready(ct.FedSoft(clusters=3), seed=5)
+    start = arrays(run.task.init(5))
+    near(personal(run), [start] * 7)
+    assert all_apart([start, *centres_of(run)])
 
 
 def test_personal_models_move_apart_and_are_not_the_centres() -> None:
-    p = lines()
-    run = finished(ready(ct.FedSoft(clusters=2, lr=0.05), p.fed, p.model, rounds=2))
-    models = [personal(run, i) for i in range(7)] + centres_of(run) + [arrays(run.state.start)]
-    assert all(apart(models[a], models[b]) for a in range(len(models)) for b in range(a))
+    run = lines().run(ct.FedSoft(clusters=2, lr=0.05), rounds=2)
+    assert all_apart([*personal(run), *centres_of(run), arrays(run.state.start)])
     near(arrays(run.state.start), arrays(run.task.init(0)))
 
 
@@ -252,33 +206,33 @@ def absent(monkeypatch: pytest.MonkeyPatch, i: int, round: int, run: Run) -> Non
 
 def test_who_misses_the_weighing_keeps_the_last_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     p = lines()
-    run = ready(ct.FedSoft(clusters=2, lr=0.3, every=2), p.fed, p.model, rounds=3, seed=1)
+    run = p.ready(ct.FedSoft(clusters=2, lr=0.3, every=2), rounds=3, seed=1)
     absent(monkeypatch, 6, 3, run)
     for _ in range(3):
         next(run.rounds())
     before, fresh = run.state.importance.clone(), weights(p, centres_of(run), 1e-4)
     assert (before[6].numpy() != fresh[6]).any()
-    moved = personal(run, 6)
+    moved = personal(run)[6]
     next(run.rounds())
     assert torch.equal(run.state.importance[6], before[6])
     np.testing.assert_array_equal(run.state.importance[:6].numpy(), fresh[:6])
-    assert apart(personal(run, 6), moved)  # it trains on with the weights it had
+    assert apart(personal(run)[6], moved)  # it trains on with the weights it had
 
 
 def test_who_was_never_weighed_is_asked_at_its_next_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     p = lines()
-    run = ready(ct.FedSoft(clusters=2, every=5), p.fed, p.model, rounds=3)
+    run = p.ready(ct.FedSoft(clusters=2, every=5), rounds=3)
     absent(monkeypatch, 2, 1, run)
     next(run.rounds())
-    start = personal(run, 2)
+    start = personal(run)[2]
     next(run.rounds())
     assert run.method.groups(run.state)[2].tolist() == [0, 0] and int(run.state.size[2]) == 0
-    near(personal(run, 2), start)
+    near(personal(run)[2], start)
     centres, others = centres_of(run), run.state.importance.clone()
     next(run.rounds())
     np.testing.assert_array_equal(run.state.importance[2].numpy(), weights(p, centres, 1e-4)[2])
     assert torch.equal(run.state.importance[[0, 1, 3, 4, 5, 6]], others[[0, 1, 3, 4, 5, 6]])
-    assert apart(personal(run, 2), start)
+    assert apart(personal(run)[2], start)
     before = run.history[-1]["bytes_up"]
     next(run.rounds())
     assert run.history[-1]["bytes_up"] < before  # nobody is weighed
@@ -286,7 +240,7 @@ def test_who_was_never_weighed_is_asked_at_its_next_turn(monkeypatch: pytest.Mon
 
 def test_all_clients_are_weighed_every_tau_rounds_and_a_client_drawn_twice_trains_once() -> None:
     p, number = lines(), 8
-    run = ready(ct.FedSoft(clusters=3, every=2, select=30), p.fed, p.model, rounds=4, participation=0.6)
+    run = p.ready(ct.FedSoft(clusters=3, every=2, select=30), rounds=4, participation=0.6)
     finished(run)
     for row in run.history[1:]:
         weighing = 7 * 4 * number if row["round"] % 2 else 0  # u and n
@@ -296,11 +250,7 @@ def test_all_clients_are_weighed_every_tau_rounds_and_a_client_drawn_twice_train
 
 def test_a_client_that_fits_no_centre_is_refused_and_never_drawn() -> None:
     p = lines()
-    x = p.fed.train.x.clone()
-    x[: int(p.fed.train.sizes[0])] = torch.nan
-    spoilt = replace(p.fed, train=p.fed.train._replace(x=x))
-    run = ready(ct.FedSoft(clusters=2), spoilt, p.model, rounds=1)
-    next(run.rounds())
+    run = p._replace(fed=spoilt(p.fed, 0)).begun(ct.FedSoft(clusters=2), rounds=1)
     row = next(run.rounds())
     assert row["refused"] == [p.fed.names[0]]
     assert run.state.importance[0].tolist() == [0, 0] and bool((run.state.importance[1:] > 0).all())
@@ -371,20 +321,17 @@ def test_the_formulas_hold_for_equal_shares() -> None:
     ],
 )
 def test_settings_that_make_no_sense_are_refused(how: dict, match: str) -> None:
-    p = lines()
     with pytest.raises(ct.CoterieError, match=match):
-        ready(ct.FedSoft(**{"clusters": 2, **how}), p.fed, p.model)
+        lines().ready(ct.FedSoft(**{"clusters": 2, **how}))
 
 
 def test_more_draws_than_clients_are_fine_with_replacement() -> None:
     p = lines()
-    assert ready(ct.FedSoft(clusters=2, select=8), p.fed, p.model) is not None
-    assert ready(ct.FedSoft(clusters=2, select=7, replace=False), p.fed, p.model) is not None
+    assert p.ready(ct.FedSoft(clusters=2, select=8)) is not None
+    assert p.ready(ct.FedSoft(clusters=2, select=7, replace=False)) is not None
 
 
 # ---------------------------------------------------------------------------------------------- identities
-def end(method: ct.Algorithm, fed: ct.data.Federation, model: Any, **options: Any) -> Run:
-    return finished(ready(method, fed, model, **{"rounds": 4, **options}))
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
@@ -400,88 +347,69 @@ def end(method: ct.Algorithm, fed: ct.data.Federation, model: Any, **options: An
 def test_without_a_pull_personal_models_are_local(problem: str, how: dict) -> None:
     p = PROBLEMS[problem]()
     plain = {k: v for k, v in how.items() if k != "keep_solver"}
-    soft = end(ct.FedSoft(clusters=2, pull=0.0, lr=0.05, **how), p.fed, p.model, participation=0.6)
-    local = end(ct.LocalOnly(lr=0.05, **plain), p.fed, p.model, participation=0.6)
-    for i in range(7):
-        near(personal(soft, i), {k: v[i].numpy() for k, v in local.engine.snapshot().items()})
+    soft = p.run(ct.FedSoft(clusters=2, pull=0.0, lr=0.05, **how), rounds=4, participation=0.6)
+    local = p.run(ct.LocalOnly(lr=0.05, **plain), rounds=4, participation=0.6)
+    near(personal(soft), personal(local))
 
 
 @pytest.mark.parametrize("solver", ["adam", "heavy_ball"])
 def test_a_kept_solver_goes_on_where_it_was(solver: str) -> None:
     """Four rounds of three steps are one round of twelve."""
     p = lines()
-    soft = end(ct.FedSoft(clusters=2, pull=0.0, lr=0.02, local_steps=3, solver=solver), p.fed, p.model)
-    local = end(ct.LocalOnly(lr=0.02, local_steps=12, solver=solver), p.fed, p.model, rounds=1)
-    for i in range(7):
-        near(personal(soft, i), {k: v[i].numpy() for k, v in local.engine.snapshot().items()})
+    soft = p.run(ct.FedSoft(clusters=2, pull=0.0, lr=0.02, local_steps=3, solver=solver), rounds=4)
+    local = p.run(ct.LocalOnly(lr=0.02, local_steps=12, solver=solver), rounds=1)
+    near(personal(soft), personal(local))
 
 
 @pytest.mark.parametrize("how", [{}, {"batch": 2}, {"select": 3}, {"select": 3, "replace": False}])
 def test_permuting_clients_permutes_the_result(how: dict) -> None:
-    p, order = lines(), [4, 0, 6, 2, 5, 1, 3]
-    method = ct.FedSoft(clusters=2, lr=0.05, **how)
-    plain, moved = (end(method, fed, p.model, participation=0.6) for fed in (p.fed, p.fed.subset(order)))
+    plain, moved, order = lines().permuted(ct.FedSoft(clusters=2, lr=0.05, **how), rounds=4, participation=0.6)
     assert torch.equal(moved.state.importance, plain.state.importance[order])
-    for s in range(2):
-        near(one(moved.state.centres, s), one(plain.state.centres, s))
-    for place, i in enumerate(order):
-        near(personal(moved, place), personal(plain, i))
+    near(centres_of(moved), centres_of(plain))
+    near(personal(moved), [personal(plain)[i] for i in order])
 
 
 def test_permuting_centres_permutes_the_clusters() -> None:
     p, order = lines(), [2, 0, 1]
-    plain, moved = (ready(ct.FedSoft(clusters=3, lr=0.05), p.fed, p.model, rounds=4) for _ in range(2))
-    from_centres(moved, [one(plain.state.centres, s) for s in order])
-    for run in (plain, moved):
-        finished(run)
+    plain, moved = (p.ready(ct.FedSoft(clusters=3, lr=0.05), rounds=4) for _ in range(2))
+    put(moved, centres=[centres_of(plain)[s] for s in order])
+    finished(plain), finished(moved)
     assert torch.equal(moved.state.importance, plain.state.importance[:, order])
-    for place, s in enumerate(order):
-        near(one(moved.state.centres, place), one(plain.state.centres, s))
-    for i in range(7):
-        near(personal(moved, i), personal(plain, i))
+    near(centres_of(moved), [centres_of(plain)[s] for s in order])
+    near(personal(moved), personal(plain))
 
 
 def test_duplicating_every_client_changes_nothing() -> None:
-    p, method = lines(), ct.FedSoft(clusters=2, lr=0.05)
-    plain, twice = (end(method, fed, p.model) for fed in (p.fed, doubled(p.fed)))
+    plain, twice = lines().doubled(ct.FedSoft(clusters=2, lr=0.05), rounds=4)
     assert torch.equal(twice.state.importance, plain.state.importance.repeat(2, 1))
-    for s in range(2):
-        near(one(twice.state.centres, s), one(plain.state.centres, s))
-    for i in range(14):
-        near(personal(twice, i), personal(plain, i % 7))
+    near(centres_of(twice), centres_of(plain))
+    near(personal(twice), personal(plain) * 2)
 
 
 # ---------------------------------------------------------------------------------------------- evaluation
-LINEAR = lambda: nn.Linear(3, 1)
-
-
 def test_each_client_is_measured_with_its_own_model() -> None:
-    fed = measured()
-    run = finished(ready(ct.FedSoft(clusters=2, lr=0.05), fed, LINEAR, rounds=2))
-    want = [loss_on_test(personal(run, i), fed, i) for i in range(4)]
-    np.testing.assert_allclose(run.clients["mse"], want, rtol=1e-12)
+    p = measured()
+    run = p.run(ct.FedSoft(clusters=2, lr=0.05), rounds=2)
+    np.testing.assert_allclose(run.clients["mse"], p.test_losses(personal(run)), rtol=1e-12)
 
 
 @pytest.mark.parametrize("how", [{}, {"solver": "sgd"}, {"keep_solver": False, "batch": 2}])
 def test_a_newcomer_solves_its_problem_from_the_shared_start(how: dict) -> None:
     """On its training rows alone, with its own importance weights."""
-    fed = measured(unseen=1)
+    p = measured(unseen=1)
     method = ct.FedSoft(clusters=2, lr=0.05, pull=0.7, join_steps=9, **how)
-    run = finished(ready(method, fed, LINEAR, rounds=2))
-    p, centres, start = Problem(fed, LINEAR, squared), centres_of(run), arrays(run.task.init(0))
+    run = p.run(method, rounds=2)
+    centres, start = centres_of(run), arrays(run.task.init(0))
     u = weights(p, centres, 1e-4)[3]
-    w = Solver(method.solver, start).steps(p, start, [rows(fed)[3]] * 9, 0.05, 0.7, u, centres)
-    assert run.history[-1]["unseen_mse"] == pytest.approx(loss_on_test(w, fed, 3), rel=1e-10)
+    w = Solver(method.solver, start).steps(p, start, [p.clients[3]] * 9, 0.05, 0.7, u, centres)
+    assert run.history[-1]["unseen_mse"] == pytest.approx(p.test_loss(w, 3), rel=1e-10)
     assert len(run.state.importance) == 3
 
 
 def test_evaluation_leaves_no_trace() -> None:
-    often, once = (
-        finished(ready(ct.FedSoft(clusters=2, batch=2, select=3), measured(), LINEAR, rounds=4, eval_every=e))
-        for e in (1, 4)
-    )
-    for i in range(4):
-        near(personal(often, i), personal(once, i), 0)
+    method = ct.FedSoft(clusters=2, batch=2, select=3)
+    often, once = (measured().run(method, rounds=4, eval_every=e) for e in (1, 4))
+    near(personal(often), personal(once), 0)
     assert torch.equal(often.state.importance, once.state.importance)
 
 
@@ -492,9 +420,8 @@ def test_planted_mixtures_are_found(how: dict, rounds: int) -> None:
     worst = []
     for seed in range(10):
         fed = ct.data.linear("fedsoft", clients=12, samples=200, noise=0.1, seed=seed, test_samples=0)
-        run = finished(
-            prepare(ct.FedSoft(clusters=2, lr=0.5, pull=1.0, **how), fed, "linear", rounds=rounds, seed=seed)
-        )
+        method = ct.FedSoft(clusters=2, lr=0.5, pull=1.0, **how)
+        run = finished(prepare(method, fed, "linear", rounds=rounds, seed=seed))
         found = run.method.groups(run.state)
         worst.append(min(float((found[:, list(o)] - fed.truth).abs().max()) for o in permutations(range(2))))
     assert sum(w <= 0.05 for w in worst) >= 9, worst

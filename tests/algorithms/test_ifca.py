@@ -11,32 +11,35 @@ import torch
 from torch import nn
 
 import coterie as ct
-from coterie import randomness
-from coterie.contract import Data
-from coterie.engine.rounds import Run
-from coterie.task import Batch
-from oracles import (
+from cases import (
     PROBLEMS,
-    Function,
-    Model,
-    Rows,
-    apart,
-    arrays,
-    best_partition,
-    descend,
-    doubled,
-    federation,
+    Problem,
+    data_of,
     finished,
     lines,
-    loss_on_test,
-    mean,
     measured,
     mini_batches,
-    near,
-    one,
     participants,
-    ready,
-    rows,
+    points,
+    put,
+    same_rounds,
+    separated,
+)
+from coterie.engine.rounds import Run
+from oracles import (
+    Model,
+    all_apart,
+    arrays,
+    best_partition,
+    centres_of,
+    descend,
+    federation,
+    flat,
+    in_numpy,
+    mean,
+    near,
+    numbers,
+    one,
     same_groups,
     squared,
     vector,
@@ -53,44 +56,18 @@ VARIANTS = {
 }
 
 
-def from_centres(run: Run, *centres: Model) -> Run:
-    """The run with these centres instead of its random ones."""
-    names = run.state.centres
-    stacked = {k: torch.stack([torch.tensor(c[k], dtype=torch.float64) for c in centres]) for k in names}
-    run.state = run.state._replace(centres={k: v[: len(names[k])] for k, v in stacked.items()})
-    return run
-
-
-def centres_of(run: Run, k: int) -> list[Model]:
-    return [one(run.state.centres, j) for j in range(k)]
-
-
-def number(w: float) -> Model:
-    return {"weight": np.array([[w]])}
-
-
 # ---------------------------------------------------------------------------------------------- by hand
 # Outputs are x·w. Centres 2 and −1; losses at (2, −1); γ = ¼.
 #   a: one row (1, 1): (1, 4) → first.          ∇ = 2·(2 − 1) = 2.     One step 1.5, two 1.25.
 #   b: two rows (1, 4): (4, 25) → first.        ∇ = 2·(2 − 4) = −4.    One step 3, two 3.5.
 #   c: one row (1, −2): (16, 1) → second.       ∇ = 2·(−1 + 2) = 2.    One step −1.5, two −1.75.
 #   d: one row (2, −2): (36, 0) → second.       ∇ = 0.                 Stays at −1.
-FOUR = {
-    "d": ([[2.0]], [-2.0]),
-    "b": ([[1.0], [1.0]], [4.0, 4.0]),
-    "c": ([[1.0]], [-2.0]),
-    "a": ([[1.0]], [1.0]),
-}
+FOUR = {"d": [(2, -2)], "b": [(1, 4), (1, 4)], "c": [(1, -2)], "a": [(1, 1)]}
 
 
 def four(rounds: int = 1, start: tuple[float, ...] = (2.0, -1.0), **how: Any) -> Run:
     method = ct.IFCA(clusters=len(start), lr=0.25, init="random", **{"local_steps": 1, **how})
-    run = ready(method, federation(FOUR), lambda: nn.Linear(1, 1, bias=False), rounds=rounds)
-    return finished(from_centres(run, *map(number, start)))
-
-
-def centres(run: Run) -> list[float]:
-    return run.state.centres["weight"].flatten().tolist()
+    return finished(put(points(FOUR).ready(method, rounds=rounds), centres=numbers(*start)))
 
 
 @pytest.mark.parametrize(
@@ -105,23 +82,23 @@ def centres(run: Run) -> list[float]:
 )
 def test_one_round_by_hand(how: dict, want: list[float]) -> None:
     run = four(**how)
-    assert centres(run) == pytest.approx(want, rel=1e-15)
+    assert flat(run.state.centres) == pytest.approx(want, rel=1e-15)
     assert run.state.group.tolist() == [1, 0, 1, 0]  # d, b, c, a
 
 
 def test_decay_halves_the_second_step() -> None:
     """Option I from (2.125, −1.125) with γ = ⅛, m = 4; ∇ a 2.25, b −3.75, c 1.75, d 2·2·(−2.25 + 2) = −1."""
     run = four(rounds=2, average="gradients", decay=0.5)
-    assert centres(run) == [2.125 - (2.25 - 3.75) / 32, -1.125 - (1.75 - 1) / 32]
+    assert flat(run.state.centres) == [2.125 - (2.25 - 3.75) / 32, -1.125 - (1.75 - 1) / 32]
     # option II from (2.25, −1.25): a 2.25 − ⅛·2.5, b 2.25 + ⅛·3.5, c −1.25 − ⅛·1.5, d −1.25 + ⅛·2
     run = four(rounds=2, decay=0.5)
-    assert centres(run) == [2.25 + (3.5 - 2.5) / 16, -1.25 + (2 - 1.5) / 16]
+    assert flat(run.state.centres) == [2.25 + (3.5 - 2.5) / 16, -1.25 + (2 - 1.5) / 16]
 
 
 def test_an_empty_cluster_keeps_its_model() -> None:
     for how in ({}, {"average": "gradients"}, {"weighted": True}):
         run = four(rounds=3, start=(2.0, 100.0, -1.0), **how)
-        assert centres(run)[1] == 100.0
+        assert flat(run.state.centres)[1] == 100.0
         assert set(run.state.group.tolist()) == {0, 2}
 
 
@@ -134,8 +111,7 @@ def test_ties_go_to_the_lowest_index() -> None:
 
 # ---------------------------------------------------------------------------------------------- in NumPy
 def ifca(
-    f: Function,
-    clients: list[Rows],
+    p: Problem,
     start: list[Model],
     rounds: list[list[int]],
     lr: float,
@@ -150,18 +126,21 @@ def ifca(
     pairs: Any = None,
 ) -> list[tuple[list[Model], list[int]]]:
     """Algorithm 2: (centres, identities) after every round. `pairs(i, t)`: the rows for the identity and the update."""
-    theta, group, found = start, [-1] * len(clients), []
+    theta, group, found = start, [-1] * len(p.clients), []
     for t, who in enumerate(rounds):
         step, value, weight = lr * decay**t, {}, {}
         for i in who:
-            chosen_on, trained_on = pairs(i, t) if pairs else (clients[i], clients[i])
-            losses = [f(c, *chosen_on)[0] for c in theta]
+            chosen_on, trained_on = pairs(i, t) if pairs else (p.clients[i], p.clients[i])
+            losses = [p.f(c, *chosen_on)[0] for c in theta]
             if l2_in_choice:
                 losses = [loss + l2 / 2 * sum((v**2).sum() for v in c.values()) for loss, c in zip(losses, theta)]
             group[i] = int(np.argmin(losses))
-            weight[i] = len(clients[i][1]) if weighted else 1.0
+            weight[i] = p.sizes[i] if weighted else 1.0
             w = theta[group[i]]
-            value[i] = f(w, *trained_on)[1] if average == "gradients" else descend(f, w, [trained_on] * steps, step, l2)
+            if average == "gradients":
+                value[i] = p.f(w, *trained_on)[1]
+            else:
+                value[i] = descend(p.f, w, [trained_on] * steps, step, l2)
         new = []
         for j, c in enumerate(theta):
             moved = {}
@@ -169,7 +148,7 @@ def ifca(
                 members = [i for i in who if k in share or group[i] == j]
                 total = sum((weight[i] * value[i][k] for i in members), np.zeros_like(c[k]))
                 if average == "gradients":
-                    m = sum(weight.values()) if divide == "participants" else len(clients)
+                    m = sum(weight.values()) if divide == "participants" else len(p.clients)
                     moved[k] = c[k] - step / m * total
                 else:
                     moved[k] = total / sum(weight[i] for i in members) if members else c[k]
@@ -200,15 +179,9 @@ def test_rounds_in_numpy(problem: str, case: str) -> None:
     p, how = PROBLEMS[problem](), CASES[case]
     lr = 0.3 if "average" in how else 0.05
     method = ct.IFCA(clusters=3, lr=lr, local_steps=3, init="random", **how)
-    run = ready(method, p.fed, p.model, rounds=4, participation=0.6, seed=9)
-    want = ifca(p.f, p.clients, centres_of(run, 3), participants(run), lr, **how)
-    next(run.rounds())
-    for theta, group in want:
-        next(run.rounds())
-        assert run.state.group.tolist() == group
-        for j in range(3):
-            near(one(run.state.centres, j), theta[j])
-    assert not any(row["refused"] for row in run.history)
+    run = p.ready(method, rounds=4, participation=0.6, seed=9)
+    want = ifca(p, centres_of(run), participants(run), lr, **how)
+    same_rounds(run, want)
     assert len({j for _, group in want for j in group} - {-1}) > 1
     for name in how.get("share", ()):
         assert len(run.state.centres[name]) == 1
@@ -216,12 +189,11 @@ def test_rounds_in_numpy(problem: str, case: str) -> None:
 
 def test_l2_in_the_choice_changes_it() -> None:
     """f(2) = f(0) at y = 1; with l2 the shorter centre wins. y = 1.2: 0.64 + ½·4·l2 against 1.44 + 0."""
-    fed = federation({"a": ([[1.0]], [1.2]), "b": ([[1.0]], [1.2])})
+    p = points({"a": [(1, 1.2)], "b": [(1, 1.2)]})
 
     def chosen(**how: Any) -> list[int]:
-        method = ct.IFCA(clusters=2, lr=0.01, init="random", **how)
-        run = ready(method, fed, lambda: nn.Linear(1, 1, bias=False), rounds=1)
-        return finished(from_centres(run, number(2.0), number(0.0))).state.group.tolist()
+        run = p.ready(ct.IFCA(clusters=2, lr=0.01, init="random", **how), rounds=1)
+        return finished(put(run, centres=numbers(2.0, 0.0))).state.group.tolist()
 
     assert chosen() == chosen(l2=0.5) == [0, 0]
     assert chosen(l2=0.5, l2_in_choice=True) == [1, 1]
@@ -232,102 +204,71 @@ def test_l2_in_the_choice_changes_it() -> None:
 def test_mini_batches_in_numpy(how: dict) -> None:
     """The identity is chosen on all rows, the steps are taken on the batches."""
     p = lines()
-    run = ready(ct.IFCA(clusters=2, lr=0.05, init="random", **how), p.fed, p.model, rounds=3)
-    theta = centres_of(run, 2)
+    run = p.ready(ct.IFCA(clusters=2, lr=0.05, init="random", **how), rounds=3)
+    theta = centres_of(run)
     for r in (1, 2, 3):
-        group = [int(np.argmin([p.f(c, *xy)[0] for c in theta])) for xy in p.clients]
+        group = [p.best(theta, i) for i in range(7)]
         models = [descend(p.f, theta[j], mini_batches(run, r, i), 0.05) for i, j in enumerate(group)]
         members = [[m for m, g in zip(models, group) if g == j] for j in range(2)]
         theta = [mean(m) if m else c for m, c in zip(members, theta)]
-    finished(run)
-    for j in range(2):
-        near(one(run.state.centres, j), theta[j])
+    near(centres_of(finished(run)), theta)
 
 
 @pytest.mark.parametrize("average", ["models", "gradients"])
 def test_resample_uses_a_fresh_pair_of_parts_each_round(average: str) -> None:
     """T = 3: rounds 1, 2, 3 choose on parts 0, 2, 4 of 6 and train on parts 1, 3, 5; round 4 begins again."""
-    rng = np.random.default_rng(0)
-    xs = [rng.normal(size=(12 + i, 3)) for i in range(5)]
-    fed = federation([(x, x @ (np.ones(3) * (-1) ** i)) for i, x in enumerate(xs)])
+    p = lines(5, least=12)
     method = ct.IFCA(clusters=2, lr=0.1, local_steps=2, init="random", average=average, resample=3)
-    run = ready(method, fed, lambda: nn.Linear(3, 1), rounds=4)
-
-    def pairs(i: int, t: int) -> list[Rows]:
-        x, y = (v.double() for v in fed.train.client(i))
-        data = Data(Batch.of(x, y, torch.float64), run.homes[i], run.homes[i])
-        parts = [data.part(2 * (t % 3) + e, 6) for e in (0, 1)]
-        return [(b.x[b.mask > 0].numpy(), b.y[b.mask > 0].numpy()) for b in parts]
-
-    want = ifca(squared, rows(fed), centres_of(run, 2), participants(run), 0.1, 2, average, pairs=pairs)
-    next(run.rounds())
-    for theta, group in want:
-        next(run.rounds())
-        assert run.state.group.tolist() == group
-        for j in range(2):
-            near(one(run.state.centres, j), theta[j])
+    run = p.ready(method, rounds=4)
+    pairs = lambda i, t: in_numpy(data_of(run, t, i).part(2 * (t % 3) + e, 6) for e in (0, 1))
+    same_rounds(run, ifca(p, centres_of(run), participants(run), 0.1, 2, average, pairs=pairs))
 
 
 def test_fewer_rows_than_parts_are_refused() -> None:
     """An empty part would have loss 0 for every centre."""
-    fed = federation({"a": (np.ones((2, 1)), [-1.0, -1.0]), "b": (np.ones((12, 1)), [-1.0] * 12)})
-    method = ct.IFCA(clusters=2, lr=0.1, init="random", resample=3)
+    p, method = points({"a": [(1, -1)] * 2, "b": [(1, -1)] * 12}), ct.IFCA(clusters=2, init="random", resample=3)
     with pytest.raises(ct.CoterieError, match="only 2 rows: use at most 1"):
-        ready(method, fed, lambda: nn.Linear(1, 1, bias=False), rounds=3)
+        p.ready(method, rounds=3)
 
 
 def test_weighted_gradients_are_not_divided_by_clients() -> None:
     """Σ n_i g_i over a number of clients would be a step as many times too long as clients have rows."""
-    p = lines()
     with pytest.raises(ct.CoterieError, match="weighted"):
-        ready(ct.IFCA(clusters=2, average="gradients", weighted=True, divide="clients"), p.fed, p.model)
+        lines().ready(ct.IFCA(clusters=2, average="gradients", weighted=True, divide="clients"))
 
 
 @pytest.mark.parametrize("how", [{"batch": 4}, {"local_epochs": 2}])
 def test_resample_refuses_batches(how: dict) -> None:
-    p = lines()
     with pytest.raises(ct.CoterieError, match="resample"):
-        ready(ct.IFCA(clusters=2, resample=2, **how), p.fed, p.model)
+        lines().ready(ct.IFCA(clusters=2, resample=2, **how))
 
 
 # ---------------------------------------------------------------------------------------------- weight sharing
 def test_whole_layers_are_shared_by_the_beginning_of_their_name() -> None:
-    p = lines()
-    net = lambda: nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 1))
-    run = finished(ready(ct.IFCA(clusters=2, init="random", share=("0",)), p.fed, net, rounds=2))
+    p = lines()._replace(model=lambda: nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 1)))
+    run = p.run(ct.IFCA(clusters=2, init="random", share=("0",)), rounds=2)
     assert {k: len(v) for k, v in run.state.centres.items()} == {"0.weight": 1, "0.bias": 1, "2.weight": 2, "2.bias": 2}
     sent = 7 * (8 * (6 + 2) + 2 * 8 * (2 + 1))
     assert [row["bytes_down"] for row in run.history] == [0, sent, sent]
     with pytest.raises(ct.CoterieError, match=r"'1'.*it has 0\.weight, 0\.bias, 2\.weight, 2\.bias"):
-        ready(ct.IFCA(clusters=2, share=("1",)), p.fed, net)
+        p.ready(ct.IFCA(clusters=2, share=("1",)))
 
 
 # ---------------------------------------------------------------------------------------------- saving communication
 SIZE, K = 8 * 5, 3  # bytes of one centre: 5 weights in float64
 
 
-def separated(clients: int = 6) -> tuple[ct.data.Federation, list[Model]]:
-    """Clients around three far centres, and three starts near these: identities never change."""
-    rng = np.random.default_rng(0)
-    truth = 20 * np.eye(3, 5)
-    xs = [rng.normal(size=(8, 5)) for _ in range(clients)]
-    fed = federation([(x, x @ truth[i % 3]) for i, x in enumerate(xs)], truth=[i % 3 for i in range(clients)])
-    return fed, [{"weight": t[None] + 0.5} for t in truth]
-
-
 def settled(average: str, rounds: int, participation: float = 1.0, seed: int = 0, **how: Any) -> Run:
-    fed, start = separated()
+    p, start = separated()
     method = ct.IFCA(clusters=K, lr=0.05, local_steps=2, init="random", average=average, **how)
-    options = {"rounds": rounds, "participation": participation, "seed": seed}
-    return from_centres(ready(method, fed, lambda: nn.Linear(5, 1, bias=False), **options), *start)
+    return put(p.ready(method, rounds=rounds, participation=participation, seed=seed), centres=start)
 
 
 @pytest.mark.parametrize("average", ["models", "gradients"])
 def test_patience_sends_one_centre_and_changes_no_number(average: str) -> None:
     """Round 1 sees everyone first, round 2 is the first without a change, so 3 saves, 4 rechecks, 5, 6, 7 save."""
     plain, saving = finished(settled(average, 7)), finished(settled(average, 7, patience=1, recheck=4))
-    for j in range(K):
-        near(one(saving.state.centres, j), one(plain.state.centres, j))
+    near(centres_of(saving), centres_of(plain))
     assert torch.equal(saving.state.group, plain.state.group)
     assert [row["bytes_down"] for row in plain.history] == [0] + [6 * K * SIZE] * 7
     whole, own = 6 * K * SIZE, 6 * (SIZE + 8 * K)  # its centre, and which of the K it is
@@ -361,8 +302,7 @@ def test_patience_under_partial_participation() -> None:
     assert mixed  # both kinds in one round
     plain = finished(settled("models", **how))
     assert torch.equal(run.state.group, plain.state.group)
-    for j in range(K):
-        near(one(run.state.centres, j), one(plain.state.centres, j))
+    near(centres_of(run), centres_of(plain))
 
 
 def test_a_drift_is_noticed_at_the_recheck() -> None:
@@ -383,30 +323,29 @@ def test_a_nan_centre_never_wins(average: str) -> None:
     run = four(start=(float("nan"), 2.0, -1.0), average=average)
     assert run.state.group.tolist() == [2, 1, 2, 1]
     good = four(start=(50.0, 2.0, -1.0), average=average)
-    assert centres(run)[1:] == centres(good)[1:]
+    assert flat(run.state.centres)[1:] == flat(good.state.centres)[1:]
 
 
-def with_a_broken_client() -> ct.data.Federation:
+def with_a_broken_client() -> Problem:
     """The four, and one whose losses are never finite."""
-    fed = federation({**FOUR, "broken": ([[1e30], [1.0]], [1.0, 1.0])})
-    x = fed.train.x.double()
+    p = points({**FOUR, "broken": [(1e30, 1), (1, 1)]})
+    x = p.fed.train.x.double()
     x[x > 1e29] = 1e200  # its square is infinite in float64 as well
-    return replace(fed, train=fed.train._replace(x=x))
+    return p._replace(fed=replace(p.fed, train=p.fed.train._replace(x=x)))
 
 
 def test_a_client_without_any_finite_loss_is_refused_and_named() -> None:
     method = ct.IFCA(clusters=2, lr=0.25, local_steps=1, init="random")
-    run = ready(method, with_a_broken_client(), lambda: nn.Linear(1, 1, bias=False), rounds=1)
-    from_centres(run, number(2.0), number(-1.0)).go()
+    run = put(with_a_broken_client().ready(method, rounds=1), centres=numbers(2.0, -1.0)).go()
     assert run.history[1]["refused"] == ["broken"]
     assert run.state.group.tolist() == [1, 0, 1, 0, -1]
-    assert centres(run) == [2.25, -1.25]  # as without it
+    assert flat(run.state.centres) == [2.25, -1.25]  # as without it
 
 
 @pytest.mark.parametrize("how", [{"init": "updates"}, {"init": "balanced"}, {"restarts": 2}])
 def test_a_broken_client_does_not_spoil_the_start(how: dict) -> None:
     method = ct.IFCA(clusters=2, lr=0.1, local_steps=2, **how)
-    run = ready(method, with_a_broken_client(), lambda: nn.Linear(1, 1, bias=False), rounds=3).go()
+    run = with_a_broken_client().ready(method, rounds=3).go()
     group = run.state.group.tolist()
     assert group[4] == -1
     assert group[0] == group[2] != group[1] == group[3]
@@ -414,47 +353,35 @@ def test_a_broken_client_does_not_spoil_the_start(how: dict) -> None:
 
 # ---------------------------------------------------------------------------------------------- starts
 def test_random_centres_are_separate_draws() -> None:
-    p = lines()
-    run = finished_start(ct.IFCA(clusters=4, init="random"), p.fed, p.model, seed=5)
-    for j in range(4):
-        near(one(run.state.centres, j), arrays(run.task.init(5, j)))
-    assert all(apart(one(run.state.centres, a), one(run.state.centres, b)) for a in range(4) for b in range(a))
+    run = lines().begun(ct.IFCA(clusters=4, init="random"), seed=5)
+    near(centres_of(run), [arrays(run.task.init(5, j)) for j in range(4)])
+    assert all_apart(centres_of(run))
     assert run.state.group.tolist() == [-1] * 7
-
-
-def finished_start(method: ct.Algorithm, fed: ct.data.Federation, model: Any, **options: Any) -> Run:
-    """Round 0 alone."""
-    run = ready(method, fed, model, rounds=1, **options)
-    next(run.rounds())
-    return run
 
 
 @pytest.mark.parametrize("how", [{"init": "random"}, {"init": "balanced"}, {"restarts": 2}])
 def test_random_starts_need_a_factory(how: dict) -> None:
-    p = lines()
+    p = lines()._replace(model=nn.Linear(3, 1))
     with pytest.raises(ct.CoterieError, match="need a model factory"):
-        ready(ct.IFCA(clusters=2, **how), p.fed, p.model())
-    assert ready(ct.IFCA(clusters=2), p.fed, p.model()) is not None
+        p.ready(ct.IFCA(clusters=2, **how))
+    assert p.ready(ct.IFCA(clusters=2)) is not None
 
 
 def test_centres_that_would_start_equal_are_refused() -> None:
-    p = lines()
-    same = p.model()
+    same = nn.Linear(3, 1)
     with pytest.raises(ct.CoterieError, match="equal"):
-        ready(ct.IFCA(clusters=2, init="random"), p.fed, lambda: same)
+        lines()._replace(model=lambda: same).ready(ct.IFCA(clusters=2, init="random"))
 
 
 # Common start (100, 0); x = e1 and e2, so each coordinate is fitted alone; y1 = 100 holds the first where it is.
 # The second goes by ½ of y2 (lr ½: ∇ = (w2 − y2), each of two rows counting half): updates ±½ and ±5. Groups are by
 # direction: {+1, +10} and {−1, −10}. By length they would be {+10} and the rest, or {−10} and the rest.
-FAR = {"w": (1.0), "x": (10.0), "y": (-1.0), "z": (-10.0)}
-
-
 def by_direction(average: str) -> Run:
-    fed = federation({n: (np.eye(2), [100.0, y]) for n, y in FAR.items()})
+    fed = federation([(np.eye(2), [100.0, y]) for y in (1.0, 10.0, -1.0, -10.0)])
     module = nn.Linear(2, 1, bias=False)
     module.weight.data = torch.tensor([[100.0, 0.0]])
-    return finished_start(ct.IFCA(clusters=2, lr=0.5, local_steps=1, average=average), fed, module)
+    method = ct.IFCA(clusters=2, lr=0.5, local_steps=1, average=average)
+    return Problem(fed, module, squared).begun(method)
 
 
 def test_updates_are_grouped_by_direction() -> None:
@@ -479,13 +406,13 @@ def test_gradients_are_grouped_by_direction() -> None:
 def test_centres_from_updates_are_the_groups_mean_models(how: dict) -> None:
     """What is averaged is what was clustered: also with mini-batches, whose draws both exchanges share."""
     p = lines()
-    run = finished_start(ct.IFCA(clusters=2, lr=0.05, local_steps=3, **how), p.fed, p.model, participation=0.8)
+    run = p.begun(ct.IFCA(clusters=2, lr=0.05, local_steps=3, **how), participation=0.8)
     w, group = arrays(run.task.init(0)), run.state.group.tolist()
     seen = run.participants(0).tolist()
     assert [i for i, g in enumerate(group) if g >= 0] == sorted(seen) and len(seen) == 6
-    steps = lambda i: started_batches(run, i) if "batch" in how else [p.clients[i]] * 3
+    steps = lambda i: mini_batches(run, 0, i, "start") if "batch" in how else [p.clients[i]] * 3
     models = {i: descend(p.f, w, steps(i), 0.05) for i in seen}
-    weight = {i: len(p.clients[i][1]) if "weighted" in how else 1 for i in seen}
+    weight = {i: p.sizes[i] if "weighted" in how else 1 for i in seen}
     for j in range(2):
         for k in w:
             members = [i for i in seen if group[i] == j or k in how.get("share", ())]
@@ -496,46 +423,35 @@ def test_centres_from_updates_are_the_groups_mean_models(how: dict) -> None:
 def test_the_groups_of_the_start_are_those_of_the_updates() -> None:
     """Three random rows each, no groups in the data: which clients are alike depends on the rows that were drawn."""
     p = lines(groups=1)
-    run = finished_start(ct.IFCA(clusters=2, lr=0.05, local_steps=3, batch=1), p.fed, p.model)
+    run = p.begun(ct.IFCA(clusters=2, lr=0.05, local_steps=3, batch=1))
     w = arrays(run.task.init(0))
-    moves = [vector(descend(p.f, w, started_batches(run, i), 0.05)) - vector(w) for i in range(7)]
+    moves = [vector(descend(p.f, w, mini_batches(run, 0, i, "start"), 0.05)) - vector(w) for i in range(7)]
     assert same_groups(run.state.group.tolist(), best_partition([m / np.linalg.norm(m) for m in moves], 2))
-
-
-def started_batches(run: Run, i: int, stream: str = "start") -> list[Rows]:
-    """Client i's batches in a named stream of round 0."""
-    x, y = (v.double() for v in run.fed.train.client(i))
-    data = Data(Batch.of(x, y, torch.float64), randomness.keys(run.homes[i], 0, stream), run.homes[i])
-    return [(b.x.numpy(), b.y.numpy()) for b in data.batches(run.method)]
 
 
 def test_balanced_redraws_until_every_cluster_attracts_its_share() -> None:
     """The first of the seed's draws that sends 0.7/2 of the clients to either centre, found in NumPy."""
     p = lines(clients=10)
-    run = finished_start(ct.IFCA(clusters=2, init="balanced"), p.fed, p.model, seed=1)
+    run = p.begun(ct.IFCA(clusters=2, init="balanced"), seed=1)
     least = []
     while not least or least[-1] < 0.35:
         draws = [arrays(run.task.init(1, 2 * len(least) + j)) for j in range(2)]
-        picked = [int(np.argmin([p.f(c, *xy)[0] for c in draws])) for xy in p.clients]
+        picked = [p.best(draws, i) for i in range(10)]
         least.append(min(picked.count(j) for j in range(2)) / 10)
     assert len(least) > 1  # the first draw would not do
     assert run.history[0]["notes"]["start_draws"] == len(least)
-    for j in range(2):
-        near(one(run.state.centres, j), draws[j])
+    near(centres_of(run), draws)
 
 
 def test_balanced_keeps_the_best_of_fifty_draws() -> None:
     """Four of five clients always go together, so that no draw is balanced: one that parts them at all is kept."""
-    x = np.array([[1.0], [-1.0]])
-    fed = federation([(x, 3 * x[:, 0])] * 4 + [(x, 0.1 * x[:, 0])])
-    run = finished_start(ct.IFCA(clusters=2, init="balanced"), fed, lambda: nn.Linear(1, 1, bias=False), seed=3)
+    p = points({name: [(1, y), (-1, -y)] for name, y in zip("abcde", (3, 3, 3, 3, 0.1))})
+    run = p.begun(ct.IFCA(clusters=2, init="balanced"), seed=3)
     assert run.history[0]["notes"]["start_draws"] == 50
     draws = [[arrays(run.task.init(3, 2 * r + j)) for j in range(2)] for r in range(50)]
-    choice = lambda centres, xy: int(np.argmin([squared(c, *xy)[0] for c in centres]))
-    parts = [len({choice(d, xy) for xy in rows(fed)}) == 2 for d in draws]
+    parts = [len({p.best(d, i) for i in range(5)}) == 2 for d in draws]
     assert parts.index(True) > 0  # the first draw would not do
-    for j in range(2):
-        near(one(run.state.centres, j), draws[parts.index(True)][j])
+    near(centres_of(run), draws[parts.index(True)])
 
 
 @pytest.mark.parametrize("average", ["models", "gradients"])
@@ -543,12 +459,11 @@ def test_restarts_keep_the_least_training_loss(average: str) -> None:
     """Three starts of two rounds each, in NumPy; the losses are those of the centres that would be kept."""
     p = lines(clients=8, groups=2)
     method = ct.IFCA(clusters=2, lr=0.05, local_steps=2, average=average, restarts=3, trial=2)
-    run = finished_start(method, p.fed, p.model, seed=4)
+    run = p.begun(method, seed=4)
     trials = []
     for r in range(3):
         start = [arrays(run.task.init(4, 2 * r + j)) for j in range(2)]
-        rounds = ifca(p.f, p.clients, start, [list(range(8))] * 2, 0.05, 2, average)
-        after = rounds[-1][0]
+        after = ifca(p, start, [list(range(8))] * 2, 0.05, 2, average)[-1][0]
         losses_of = [[p.f(c, *xy)[0] for c in after] for xy in p.clients]
         trials.append((np.min(losses_of, 1).mean(), (after, np.argmin(losses_of, 1).tolist())))
     losses = [t[0] for t in trials]
@@ -556,33 +471,30 @@ def test_restarts_keep_the_least_training_loss(average: str) -> None:
     best, group = trials[int(np.argmin(losses))][1]
     assert np.argmin(losses) != 2  # else the last would do
     assert run.state.group.tolist() == group
-    for j in range(2):
-        near(one(run.state.centres, j), best[j])
+    near(centres_of(run), best)
 
 
 def test_each_round_of_a_trial_draws_its_own_batches_and_each_restart_the_same() -> None:
     p = lines()
-    run = finished_start(ct.IFCA(clusters=1, lr=0.05, local_steps=2, batch=1, restarts=2, trial=2), p.fed, p.model)
+    run = p.begun(ct.IFCA(clusters=1, lr=0.05, local_steps=2, batch=1, restarts=2, trial=2))
     losses = []
     for r in range(2):
         w = arrays(run.task.init(0, r))
         for n in range(2):
-            w = mean([descend(p.f, w, started_batches(run, i, f"trial {n}"), 0.05) for i in range(7)])
+            w = mean([descend(p.f, w, mini_batches(run, 0, i, f"trial {n}"), 0.05) for i in range(7)])
         losses.append(np.mean([p.f(w, *xy)[0] for xy in p.clients]))
     np.testing.assert_allclose(run.history[0]["notes"]["restart_losses"], losses, rtol=1e-9)
 
 
 def test_nobody_answers_the_start() -> None:
     """With two clients and 99 % dropout nobody does: the common start stays, and the run goes on."""
-    p = lines(clients=2)
-    run = finished(ready(ct.IFCA(clusters=2), p.fed, p.model, rounds=1, dropout=0.99))
+    run = lines(clients=2).run(ct.IFCA(clusters=2), rounds=1, dropout=0.99)
     assert run.state.group.tolist() == [-1, -1]
-    near(one(run.state.centres, 1), arrays(run.task.init(0)))
+    near(centres_of(run)[1], arrays(run.task.init(0)))
 
 
 # ---------------------------------------------------------------------------------------------- identities
-def end(method: ct.Algorithm, fed: ct.data.Federation, model: Any, **options: Any) -> Run:
-    return finished(ready(method, fed, model, **{"rounds": 3, "participation": 0.6, **options}))
+SOME = {"rounds": 3, "participation": 0.6}
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
@@ -591,8 +503,8 @@ def end(method: ct.Algorithm, fed: ct.data.Federation, model: Any, **options: An
 )
 def test_one_cluster_is_fedavg(problem: str, how: dict) -> None:
     p = PROBLEMS[problem]()
-    one_cluster = end(ct.IFCA(clusters=1, lr=0.05, init="random", **how), p.fed, p.model)
-    fedavg = end(ct.FedAvg(lr=0.05, weighted=False, **how), p.fed, p.model)
+    one_cluster = p.run(ct.IFCA(clusters=1, lr=0.05, init="random", **how), **SOME)
+    fedavg = p.run(ct.FedAvg(lr=0.05, weighted=False, **how), **SOME)
     near(one(one_cluster.state.centres), one(fedavg.state))
 
 
@@ -600,7 +512,7 @@ def test_one_cluster_is_fedavg(problem: str, how: dict) -> None:
 def test_option_1_with_one_cluster_is_gradient_descent(problem: str) -> None:
     """On the unweighted mean of the clients' losses, all taking part."""
     p = PROBLEMS[problem]()
-    run = ready(ct.IFCA(clusters=1, lr=0.1, init="random", average="gradients"), p.fed, p.model, rounds=5)
+    run = p.ready(ct.IFCA(clusters=1, lr=0.1, init="random", average="gradients"), rounds=5)
     w = one(run.state.centres)
     for _ in range(5):
         w = {k: w[k] - 0.1 * np.mean([p.f(w, *xy)[1][k] for xy in p.clients], axis=0) for k in w}
@@ -609,58 +521,51 @@ def test_option_1_with_one_cluster_is_gradient_descent(problem: str) -> None:
 
 def test_sharing_every_layer_is_fedavg() -> None:
     p = lines()
-    shared = end(ct.IFCA(clusters=3, lr=0.05, init="random", share=("weight", "bias")), p.fed, p.model)
-    fedavg = end(ct.FedAvg(lr=0.05, weighted=False), p.fed, p.model)
+    shared = p.run(ct.IFCA(clusters=3, lr=0.05, init="random", share=("weight", "bias")), **SOME)
+    fedavg = p.run(ct.FedAvg(lr=0.05, weighted=False), **SOME)
     assert all(len(v) == 1 for v in shared.state.centres.values())
     near(one(shared.state.centres), one(fedavg.state))
 
 
 @pytest.mark.parametrize("how", [{"init": "random"}, {}, {"batch": 2}, {"init": "balanced"}, {"restarts": 2}])
 def test_permuting_clients_permutes_the_result(how: dict) -> None:
-    p, order = lines(), [4, 0, 6, 2, 5, 1, 3]
-    method = ct.IFCA(clusters=2, lr=0.05, local_steps=2, **how)
-    plain, moved = end(method, p.fed, p.model), end(method, p.fed.subset(order), p.model)
+    plain, moved, order = lines().permuted(ct.IFCA(clusters=2, lr=0.05, local_steps=2, **how), **SOME)
     assert moved.state.group.tolist() == plain.state.group[order].tolist()
-    for j in range(2):
-        near(one(moved.state.centres, j), one(plain.state.centres, j))
+    near(centres_of(moved), centres_of(plain))
 
 
 @pytest.mark.parametrize("average", ["models", "gradients"])
 def test_permuting_centres_permutes_the_clusters(average: str) -> None:
     p, order = lines(), [2, 0, 1]
     method = ct.IFCA(clusters=3, lr=0.05, init="random", average=average)
-    plain, moved = (ready(method, p.fed, p.model, rounds=3, seed=2) for _ in range(2))
-    from_centres(moved, *(one(plain.state.centres, j) for j in order))
-    for run in (plain, moved):
-        finished(run)
+    plain, moved = (p.ready(method, rounds=3, seed=2) for _ in range(2))
+    put(moved, centres=[centres_of(plain)[j] for j in order])
+    finished(plain), finished(moved)
     assert len(set(plain.state.group.tolist())) > 1
     assert [order[g] for g in moved.state.group.tolist()] == plain.state.group.tolist()
-    for place, j in enumerate(order):
-        near(one(moved.state.centres, place), one(plain.state.centres, j))
+    near(centres_of(moved), [centres_of(plain)[j] for j in order])
 
 
 @pytest.mark.parametrize("how", [{}, {"weighted": True}, {"average": "gradients"}, {"share": ("bias",)}])
 def test_duplicating_every_client_changes_nothing(how: dict) -> None:
-    p, method = lines(), ct.IFCA(clusters=2, lr=0.05, init="random", **how)
-    plain, twice = (end(method, fed, p.model, participation=1.0) for fed in (p.fed, doubled(p.fed)))
+    plain, twice = lines().doubled(ct.IFCA(clusters=2, lr=0.05, init="random", **how), rounds=3)
     assert twice.state.group.tolist() == plain.state.group.tolist() * 2
-    for j in range(2):
-        near(one(twice.state.centres, j), one(plain.state.centres, j))
+    near(centres_of(twice), centres_of(plain))
 
 
 # ---------------------------------------------------------------------------------------------- evaluation
-def opposed() -> ct.data.Federation:
-    """Training rows follow y = x, test rows y = −x."""
-    x = np.array([[1.0], [2.0]])
-    return federation([(x, x[:, 0])] * 3, test=[(x, -x[:, 0])] * 3, unseen=1)
 
 
 @pytest.mark.parametrize("on, mse", [("train", 10.0), ("test", 0.0)])
 def test_the_cluster_is_chosen_on_training_rows_unless_said(on: str, mse: float) -> None:
-    """Centres 1 and −1: chosen on train, the errors are 2 and 4, (4 + 16)/2 = 10; chosen on test, none."""
-    method = ct.IFCA(clusters=2, init="random", lr=1e-12)
-    run = ready(method, opposed(), lambda: nn.Linear(1, 1, bias=False), rounds=1, choose_on=on)
-    result = ct.Result(from_centres(run, number(1.0), number(-1.0)).go())
+    """Training rows follow y = x, test rows y = −x.
+
+    Centres 1 and −1: chosen on train, the errors are 2 and 4, (4 + 16)/2 = 10; chosen on test, none.
+    """
+    rising, falling = ({name: [(1, y), (2, 2 * y)] for name in "abc"} for y in (1, -1))
+    p = points(rising, test=falling, unseen=1)
+    run = p.ready(ct.IFCA(clusters=2, init="random", lr=1e-12), rounds=1, choose_on=on)
+    result = ct.Result(put(run, centres=numbers(1.0, -1.0)).go())
     assert result.options.choose_on == on
     np.testing.assert_allclose(result.per_client["mse"], mse, atol=1e-9)
     assert result.final["unseen_mse"] == pytest.approx(mse, abs=1e-9)
@@ -668,18 +573,17 @@ def test_the_cluster_is_chosen_on_training_rows_unless_said(on: str, mse: float)
 
 
 def test_each_client_is_measured_with_the_centre_of_least_training_loss() -> None:
-    fed = measured()
-    run = finished(ready(ct.IFCA(clusters=2, lr=0.05, init="random"), fed, lambda: nn.Linear(3, 1), rounds=2))
-    theta = centres_of(run, 2)
-    chosen = [int(np.argmin([squared(c, *xy)[0] for c in theta])) for xy in rows(fed)]
-    want = [loss_on_test(theta[j], fed, i) for i, j in enumerate(chosen)]
+    p = measured()
+    run = p.run(ct.IFCA(clusters=2, lr=0.05, init="random"), rounds=2)
+    theta = centres_of(run)
+    chosen = [p.best(theta, i) for i in range(4)]
     assert len(set(chosen)) == 2
-    np.testing.assert_allclose(run.clients["mse"], want, rtol=1e-12)
+    np.testing.assert_allclose(run.clients["mse"], p.test_losses([theta[j] for j in chosen]), rtol=1e-12)
 
 
 def test_evaluation_leaves_no_trace() -> None:
     method = ct.IFCA(clusters=2, lr=0.05, batch=2)
-    often, once = (finished(ready(method, measured(), lambda: nn.Linear(3, 1), rounds=4, eval_every=e)) for e in (1, 4))
+    often, once = (measured().run(method, rounds=4, eval_every=e) for e in (1, 4))
     before = torch.utils._pytree.tree_map(torch.clone, once.state)
     once.evaluate(4)
     for a, b, c in zip(*(torch.utils._pytree.tree_leaves(s) for s in (often.state, once.state, before))):

@@ -5,33 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import coterie as ct
+from cases import PROBLEMS, finished, lines, measured, mini_batches, participants, points, put
 from coterie.engine.rounds import Run
-from oracles import (
-    PROBLEMS,
-    apart,
-    arrays,
-    best_partition,
-    descend,
-    federation,
-    finished,
-    line,
-    lines,
-    loss_on_test,
-    mean,
-    measured,
-    mini_batches,
-    near,
-    one,
-    participants,
-    ready,
-    rows,
-    same_groups,
-    squared,
-    vector,
-)
+from oracles import apart, arrays, best_partition, by_client, centres_of, descend, mean, near, one, same_groups, vector
 
 VARIANTS = {
     "one-shot": [
@@ -46,30 +24,24 @@ VARIANTS = {
 # k-means: {½, 2} and {−1, −2}; the centres are the plain means 1.25 and −1.5.
 # A round of one step: a 1.25 − ¼·½ = 1.125, b 1.25 + ¼·5.5 = 2.625, by rows (1.125 + 2·2.625)/3 = 2.125;
 #                      c −1.5 − ¼·1 = −1.75, d −1.5 + ¼·4 = −0.5, mean −1.125.
-FOUR = {
-    "d": ([[2.0]], [-2.0]),
-    "b": ([[1.0], [1.0]], [4.0, 4.0]),
-    "c": ([[1.0]], [-2.0]),
-    "a": ([[1.0]], [1.0]),
-}
+FOUR = {"d": [(2, -2)], "b": [(1, 4), (1, 4)], "c": [(1, -2)], "a": [(1, 1)]}
 
 
 def test_by_hand() -> None:
     method = ct.OneShot(clusters=2, lr=0.25, local_steps=1, solve_steps=1)
-    run = ready(method, federation(FOUR), line(0.0), rounds=1)
-    by_group = lambda: [run.state.centres["weight"][run.state.group[i]].item() for i in range(4)]
+    run = points(FOUR, 0.0).ready(method, rounds=1)
     next(run.rounds())
-    assert by_group() == [-1.5, 1.25, -1.5, 1.25]
+    assert by_client(run) == [-1.5, 1.25, -1.5, 1.25]
     next(run.rounds())
-    assert by_group() == [-1.125, 2.125, -1.125, 2.125]
+    assert by_client(run) == [-1.125, 2.125, -1.125, 2.125]
     assert sorted(run.state.group.tolist()) == [0, 0, 1, 1]
 
 
 def test_decay_halves_the_second_round_but_not_the_first() -> None:
     """From (2.125, −1.125) with lr ⅛: a −⅛·2.25, b +⅛·3.75, by rows (1·… + 2·…)/3; c −⅛·1.75, d +⅛·1."""
     method = ct.OneShot(clusters=2, lr=0.25, local_steps=1, solve_steps=1, decay=0.5)
-    run = finished(ready(method, federation(FOUR), line(0.0), rounds=2))
-    d, b = (run.state.centres["weight"][run.state.group[i]].item() for i in (0, 1))
+    run = points(FOUR, 0.0).run(method, rounds=2)
+    d, b = by_client(run)[:2]
     assert b == pytest.approx(2.125 + (2 * 3.75 - 2.25) / 8 / 3, rel=1e-14)
     assert d == pytest.approx(-1.125 + (1 - 1.75) / 8 / 2, rel=1e-14)
 
@@ -81,7 +53,7 @@ def test_rounds_in_numpy(problem: str, how: dict) -> None:
     """Seven ragged clients solve; then two of them a round train, and a group without any keeps its model."""
     p = PROBLEMS[problem]()
     method = ct.OneShot(clusters=2, lr=0.05, solve_steps=6, l2=0.1, **how)
-    run = ready(method, p.fed, p.model, rounds=4, participation=0.3)
+    run = p.ready(method, rounds=4, participation=0.3)
     w = arrays(run.task.init(0))
     solved = [descend(p.f, w, [xy] * 6, 0.05, 0.1) for xy in p.clients]
     next(run.rounds())
@@ -90,17 +62,16 @@ def test_rounds_in_numpy(problem: str, how: dict) -> None:
     theta = [mean([m for m, g in zip(solved, group) if g == j]) for j in range(2)]
     missing = 0
     for r, who in enumerate(participants(run), 1):
+        near(centres_of(run), theta)
         for j in range(2):
-            near(one(run.state.centres, j), theta[j])
             members = [i for i in who if group[i] == j]
             missing += not members
             steps = {i: mini_batches(run, r, i) if "batch" in how else [p.clients[i]] * 3 for i in members}
             models = [descend(p.f, theta[j], steps[i], 0.05, 0.1) for i in members]
-            theta[j] = mean(models, [len(p.clients[i][1]) for i in members]) if members else theta[j]
+            theta[j] = mean(models, [p.sizes[i] for i in members]) if members else theta[j]
         next(run.rounds())
         assert run.state.group.tolist() == group
-    for j in range(2):
-        near(one(run.state.centres, j), theta[j])
+    near(centres_of(run), theta)
     assert missing and not any(row["refused"] for row in run.history)
 
 
@@ -108,28 +79,23 @@ def test_rounds_in_numpy(problem: str, how: dict) -> None:
 def test_one_cluster_is_fedavg_from_the_mean_of_the_solutions(solver: str) -> None:
     """To solve is one unweighted round of FedAvg with so many steps."""
     p, how = lines(), {"lr": 0.05, "solver": solver}
-    run = finished(ready(ct.OneShot(clusters=1, solve_steps=4, **how), p.fed, p.model, rounds=2))
-    solved = finished(ready(ct.FedAvg(local_steps=4, weighted=False, **how), p.fed, p.model, rounds=1)).state
-    fedavg = ready(ct.FedAvg(**how), p.fed, p.model, rounds=2)
+    run = p.run(ct.OneShot(clusters=1, solve_steps=4, **how), rounds=2)
+    solved = p.run(ct.FedAvg(local_steps=4, weighted=False, **how), rounds=1).state
+    fedavg = p.ready(ct.FedAvg(**how), rounds=2)
     fedavg.state = solved
     near(one(run.state.centres), one(finished(fedavg).state))
 
 
 @pytest.mark.parametrize("how", [{}, {"batch": 2}])
 def test_permuting_clients_permutes_the_result(how: dict) -> None:
-    p, order = lines(), [4, 0, 6, 2, 5, 1, 3]
     method = ct.OneShot(clusters=2, lr=0.05, local_steps=2, solve_steps=5, **how)
-    plain, moved = (
-        finished(ready(method, fed, p.model, rounds=3, participation=0.6)) for fed in (p.fed, p.fed.subset(order))
-    )
+    plain, moved, order = lines().permuted(method, rounds=3, participation=0.6)
     assert moved.state.group.tolist() == plain.state.group[order].tolist()
-    for j in range(2):
-        near(one(moved.state.centres, j), one(plain.state.centres, j))
+    near(centres_of(moved), centres_of(plain))
 
 
 def test_only_the_own_centre_is_sent() -> None:
-    p = lines()
-    run = finished(ready(ct.OneShot(clusters=3, solve_steps=2, local_steps=1), p.fed, p.model, rounds=1))
+    run = lines().run(ct.OneShot(clusters=3, solve_steps=2, local_steps=1), rounds=1)
     size = 8 * 4
     assert [row["bytes_down"] for row in run.history] == [7 * size, 7 * (size + 3 * 8)]
 
@@ -137,9 +103,8 @@ def test_only_the_own_centre_is_sent() -> None:
 # ---------------------------------------------------------------------------------------------- who missed round 0
 def with_latecomers(*late: int, participation: float = 1.0, rounds: int = 1) -> Run:
     """A run after round 0, in which these clients did not answer."""
-    p = lines()
     method = ct.OneShot(clusters=2, lr=0.05, local_steps=3, solve_steps=20)
-    run = ready(method, p.fed, p.model, rounds=rounds, participation=participation)
+    run = lines().ready(method, rounds=rounds, participation=participation)
     next(run.rounds())
     group = run.state.group.clone()
     group[list(late)] = -1
@@ -150,16 +115,16 @@ def with_latecomers(*late: int, participation: float = 1.0, rounds: int = 1) -> 
 def test_a_latecomer_joins_the_centre_of_least_loss_and_trains_at_once() -> None:
     p = lines()
     run = with_latecomers(0, 3, 5)
-    theta, group = [one(run.state.centres, j) for j in range(2)], run.state.group.tolist()
+    theta, group = centres_of(run), run.state.group.tolist()
     for i in (0, 3, 5):
-        group[i] = int(np.argmin([p.f(c, *p.clients[i])[0] for c in theta]))
+        group[i] = p.best(theta, i)
     assert group[3] != group[5]
     finished(run)
     assert run.state.group.tolist() == group
-    for j in range(2):
+    for j, centre in enumerate(centres_of(run)):
         members = [i for i in range(7) if group[i] == j]
         models = [descend(p.f, theta[j], [p.clients[i]] * 3, 0.05) for i in members]
-        near(one(run.state.centres, j), mean(models, [len(p.clients[i][1]) for i in members]))
+        near(centre, mean(models, [p.sizes[i] for i in members]))
 
 
 def test_a_latecomer_waits_for_its_turn() -> None:
@@ -170,33 +135,32 @@ def test_a_latecomer_waits_for_its_turn() -> None:
 
 
 def test_nobody_answers_the_start() -> None:
-    p = lines(clients=2)
-    run = finished(ready(ct.OneShot(clusters=2), p.fed, p.model, rounds=1, dropout=0.99))
+    run = lines(clients=2).run(ct.OneShot(clusters=2), rounds=1, dropout=0.99)
     assert run.state.group.tolist() == [-1, -1]
-    near(one(run.state.centres, 1), arrays(run.task.init(0)))
+    near(centres_of(run)[1], arrays(run.task.init(0)))
 
 
 # ---------------------------------------------------------------------------------------------- evaluation
 def test_a_client_answers_with_its_group_whatever_fits_better() -> None:
     """Groups stay as they were found; only who has none takes the centre of least training loss, as newcomers do."""
-    fed = measured(clients=5, unseen=1)
-    run = ready(ct.OneShot(clusters=2, solve_steps=5), fed, lambda: nn.Linear(3, 1), rounds=1)
+    p = measured(clients=5, unseen=1)
+    run = p.ready(ct.OneShot(clusters=2, solve_steps=5), rounds=1)
     theta = [arrays(run.task.init(s)) for s in (7, 8)]
-    best = [int(np.argmin([squared(c, *xy)[0] for c in theta])) for xy in rows(fed)]
-    centres = {k: torch.stack([torch.tensor(c[k]) for c in theta]) for k in theta[0]}
-    group = torch.tensor([1 - best[0], 1 - best[1], best[2], -1])
-    run.state = run.state._replace(centres=centres, group=group)
+    best = [p.best(theta, i) for i in range(5)]
+    group = [1 - best[0], 1 - best[1], best[2], -1]
+    put(run, centres=theta)
+    run.state = run.state._replace(group=torch.tensor(group))
     row = run.evaluate(0)
-    want = [loss_on_test(theta[j], fed, i) for i, j in enumerate([*group[:3].tolist(), best[3]])]
     assert apart(theta[0], theta[1])
+    want = p.test_losses([theta[j] for j in (*group[:3], best[3])])
     np.testing.assert_allclose(run.clients["mse"], want, rtol=1e-12)
-    assert row["unseen_mse"] == pytest.approx(loss_on_test(theta[best[4]], fed, 4), rel=1e-12)
+    assert row["unseen_mse"] == pytest.approx(p.test_loss(theta[best[4]], 4), rel=1e-12)
     assert len(set(best)) == 2
 
 
 def test_evaluation_leaves_no_trace() -> None:
     method = ct.OneShot(clusters=2, lr=0.05, solve_steps=3, batch=2)
-    often, once = (finished(ready(method, measured(), lambda: nn.Linear(3, 1), rounds=4, eval_every=e)) for e in (1, 4))
+    often, once = (measured().run(method, rounds=4, eval_every=e) for e in (1, 4))
     assert torch.equal(often.state.group, once.state.group)
     assert all(torch.equal(often.state.centres[k], v) for k, v in once.state.centres.items())
 

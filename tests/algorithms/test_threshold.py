@@ -7,33 +7,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import coterie as ct
+from cases import PROBLEMS, Problem, finished, lines, measured, mini_batches, participants, points, separated
 from coterie.engine.rounds import Run
 from oracles import (
-    PROBLEMS,
-    Function,
     Model,
-    Rows,
     apart,
     arrays,
     best_partition,
+    centres_of,
     descend,
-    federation,
-    finished,
-    line,
-    lines,
-    loss_on_test,
-    measured,
-    mini_batches,
+    flat,
     near,
     one,
-    participants,
-    ready,
-    rows,
+    personal,
     same_groups,
-    squared,
     vector,
 )
 
@@ -50,25 +39,17 @@ VARIANTS = {
 }
 
 
-def personal(run: Run, i: int) -> Model:
-    return {k: v[i].numpy().copy() for k, v in run.engine.snapshot().model.items()}
-
-
-def momentum(run: Run, i: int) -> Model:
-    return {k: v[i].numpy().copy() for k, v in run.engine.snapshot().momentum.items()}
-
-
 # ---------------------------------------------------------------------------------------------- by hand
 # Outputs are x·w, f = (w − y)², ∇ = 2(w − y), all start at w = 5; η = ¼, α = ½. y: a 0, b 1, c 10, d 11.
 #   round 1 (α = 1):  m = 10, 8 | −10, −12: means 9 and −11, 20 apart, τ = 10: all members inside, none of the others.
 #                     a, b: 5 − 9/4 = 2.75.   c, d: 5 + 11/4 = 7.75.
 #   round 2:  ∇ = 5.5, 3.5 | −4.5, −6.5.  m = ½∇ + ½m = 7.75, 5.75 | −7.25, −9.25: means 6.75 and −8.25.
 #                     a, b: 2.75 − 1.6875 = 1.0625.   c, d: 7.75 + 2.0625 = 9.8125.
-FOUR = {"d": ([[1.0]], [11.0]), "b": ([[1.0]], [1.0]), "c": ([[1.0]], [10.0]), "a": ([[1.0]], [0.0])}
+FOUR = {"d": [(1, 11)], "b": [(1, 1)], "c": [(1, 10)], "a": [(1, 0)]}
 
 
-def four(method: ct.Algorithm, **options: Any) -> Run:
-    return ready(method, federation(FOUR), line(5.0), **{"rounds": 2, **options})
+def four(method: ct.Algorithm, rounds: int = 2) -> Run:
+    return points(FOUR, 5.0).run(method, rounds=rounds)
 
 
 def models(run: Run) -> list[float]:
@@ -77,18 +58,16 @@ def models(run: Run) -> list[float]:
 
 
 def test_pfl_two_rounds_by_hand() -> None:
-    run = four(ct.PFLTC(clusters=2, lr=0.25, alpha=0.5))
-    steps = run.rounds()
-    next(steps)
+    run = points(FOUR, 5.0).begun(ct.PFLTC(clusters=2, lr=0.25, alpha=0.5), rounds=2)
     assert run.state.group.tolist() == [-1] * 4
     for low, high in ((2.75, 7.75), (1.0625, 9.8125)):
-        next(steps)
+        next(run.rounds())
         assert models(run) == pytest.approx([low, low, high, high], rel=1e-12)
         first = int(run.state.group[3])
         assert run.state.group.tolist() == [1 - first, first, 1 - first, first]
-        kept = run.state.centres["weight"].flatten().tolist()  # what a client that always had the label holds
+        kept = flat(run.state.centres)  # what a client that always had the label holds
         assert kept[first] == pytest.approx(low) and kept[1 - first] == pytest.approx(high)
-    assert run.engine.snapshot().momentum["weight"].flatten().tolist() == [-9.25, 5.75, -7.25, 7.75]
+    assert flat(run.engine.snapshot().momentum) == [-9.25, 5.75, -7.25, 7.75]
 
 
 def test_pfl_option_2_by_hand() -> None:
@@ -97,19 +76,15 @@ def test_pfl_option_2_by_hand() -> None:
     So g̃ = 15, 12 | −15, −18 and v = 13.5, −16.5.
     a, b: 5 − 13.5/4 = 1.625, the mean of 1.25 and 2; c, d: 9.125. The printed sign would climb to 8.375.
     """
-    run = finished(four(ct.PFLTC(clusters=2, lr=0.25, average="models", local_steps=2), rounds=1))
+    run = four(ct.PFLTC(clusters=2, lr=0.25, average="models", local_steps=2), rounds=1)
     assert models(run) == pytest.approx([1.625, 1.625, 9.125, 9.125], rel=1e-12)
 
 
 def test_the_step_is_the_balls_estimate_not_the_members_mean() -> None:
     """y = 0, 4, 0 give gradients 10, 2, 10, mean 22/3; τ = 3 holds the two, and v goes to 10: all move by 10/4."""
-    fed = federation({"a": ([[1.0]], [0.0]), "b": ([[1.0]], [4.0]), "e": ([[1.0]], [0.0])})
-    run = finished(ready(ct.PFLTC(clusters=1, lr=0.25, threshold=3.0), fed, line(5.0), rounds=1))
-    assert models_of(run) == pytest.approx([2.5] * 3, rel=1e-5)
-
-
-def models_of(run: Run) -> list[float]:
-    return run.engine.snapshot().model["weight"].flatten().tolist()
+    three = points({"a": [(1, 0)], "b": [(1, 4)], "e": [(1, 0)]}, 5.0)
+    run = three.run(ct.PFLTC(clusters=1, lr=0.25, threshold=3.0), rounds=1)
+    assert flat(run.engine.snapshot().model) == pytest.approx([2.5] * 3, rel=1e-5)
 
 
 @pytest.mark.parametrize("how", [{"threshold": 4.0}, {"threshold": "quantile", "quantile": 0.5}])
@@ -118,25 +93,25 @@ def test_pdl_one_move_by_hand(how: dict) -> None:
 
     The median of the distances 0, 2, 20, 22 from a is 11, from b 10, and so on: the same balls.
     """
-    run = finished(four(ct.PDLTC(clusters=2, lr=0.25, moves=1, **how), rounds=1))
+    run = four(ct.PDLTC(clusters=2, lr=0.25, moves=1, **how), rounds=1)
     assert models(run) == pytest.approx([2.625, 2.875, 7.625, 7.875], rel=1e-12)
     assert run.history[1]["notes"]["inside"] == [2, 2, 2, 2]
 
 
 def test_pdl_one_move_that_sees_one_momentum() -> None:
     """Alone, x = 5 − m/4 = 2.5, 3 | 7.5, 8. The one that is drawn takes itself and its neighbour to its own."""
-    run = finished(four(ct.PDLTC(clusters=2, lr=0.25, threshold=4.0, moves=1, sample=1), rounds=1))
+    run = four(ct.PDLTC(clusters=2, lr=0.25, threshold=4.0, moves=1, sample=1), rounds=1)
     assert models(run) in ([2.5, 2.5, 7.5, 8.0], [3.0, 3.0, 7.5, 8.0], [2.5, 3.0, 7.5, 7.5], [2.5, 3.0, 8.0, 8.0])
 
 
 def test_pdl_settles_at_the_means_of_the_balls() -> None:
-    run = finished(four(ct.PDLTC(clusters=2, lr=0.25, threshold=4.0, alpha=0.5)))
+    run = four(ct.PDLTC(clusters=2, lr=0.25, threshold=4.0, alpha=0.5))
     assert models(run) == pytest.approx([1.0625, 1.0625, 9.8125, 9.8125], abs=1e-4)
 
 
 def test_pdl_counts_n_squared_messages() -> None:
     """Each of 4 is sent 4 momenta of one number, and its 4 weights; each sends one number and a weight of 1."""
-    run = finished(four(ct.PDLTC(clusters=2), rounds=1))
+    run = four(ct.PDLTC(clusters=2), rounds=1)
     assert run.history[1]["bytes_down"] == 4 * (4 * 8 + 4 * 8)
     assert run.history[1]["bytes_up"] == 4 * (8 + 8)
 
@@ -169,8 +144,7 @@ def towards(w: Model, v: np.ndarray, step: float) -> Model:
 
 
 def pfl(
-    f: Function,
-    clients: list[Rows],
+    p: Problem,
     start: Model,
     rounds: list[list[int]],
     k: int,
@@ -182,20 +156,20 @@ def pfl(
     batches: Any = None,
 ) -> list[tuple[list[Model], dict[int, int]]]:
     """(models, labels of those who took part) after every round."""
-    x, m, found = [start] * len(clients), [None] * len(clients), []
+    x, m, found = [start] * len(p.clients), [None] * len(p.clients), []
     for t, who in enumerate(rounds):
         eta = lr * decay**t
         for i in who:
-            mine = batches(i, t + 1) if batches else [clients[i]] * steps
+            mine = batches(i, t + 1) if batches else [p.clients[i]] * steps
             if average == "gradients":
-                g = vector(f(x[i], *mine[0])[1])
+                g = vector(p.f(x[i], *mine[0])[1])
             else:
-                g = (vector(x[i]) - vector(descend(f, x[i], mine, eta))) / eta
+                g = (vector(x[i]) - vector(descend(p.f, x[i], mine, eta))) / eta
             m[i] = g if m[i] is None else alpha * g + (1 - alpha) * m[i]
-        points = np.stack([m[i] for i in who])
-        label = np.array(best_partition(list(points), k))
-        v = moved(points, [points[label == j].mean(0) for j in range(k)], half)
-        label = [int(np.argmin([np.linalg.norm(p - u) for u in v])) for p in points]
+        momenta = np.stack([m[i] for i in who])
+        label = np.array(best_partition(list(momenta), k))
+        v = moved(momenta, [momenta[label == j].mean(0) for j in range(k)], half)
+        label = [int(np.argmin([np.linalg.norm(a - u) for u in v])) for a in momenta]
         for i, j in zip(who, label):
             x[i] = towards(x[i], v[j], eta)
         found.append((list(x), dict(zip(who, label))))
@@ -210,10 +184,10 @@ def test_pfl_rounds_in_numpy(problem: str, how: dict) -> None:
     """Seven ragged clients, five of them a round: absent ones keep model, momentum and label."""
     p = PROBLEMS[problem]()
     method = ct.PFLTC(clusters=2, **{"lr": 0.05, "alpha": 0.3, "local_steps": 3, **how})
-    run = ready(method, p.fed, p.model, rounds=4, participation=0.7, seed=3)
+    run = p.ready(method, rounds=4, participation=0.7, seed=3)
     batches = (lambda i, r: mini_batches(run, r, i)) if "batch" in how else None
     settings = {"alpha": 0.3, **{k: v for k, v in how.items() if k != "batch"}}
-    want = pfl(p.f, p.clients, arrays(run.task.init(3)), participants(run), 2, 0.05, **settings, batches=batches)
+    want = pfl(p, arrays(run.task.init(3)), participants(run), 2, 0.05, **settings, batches=batches)
     next(run.rounds())
     before = run.state.group.tolist()
     for who, (x, label) in zip(participants(run), want):
@@ -221,8 +195,7 @@ def test_pfl_rounds_in_numpy(problem: str, how: dict) -> None:
         group = run.state.group.tolist()
         assert same_groups([group[i] for i in who], [label[i] for i in who])
         assert all(group[i] == before[i] for i in range(7) if i not in who)
-        for i in range(7):
-            near(personal(run, i), x[i], 1e-5)
+        near(personal(run), x, 1e-5)
         before = group
     assert not any(row["refused"] for row in run.history)
 
@@ -231,21 +204,19 @@ def test_pfl_rounds_in_numpy(problem: str, how: dict) -> None:
 def test_pdl_rounds_in_numpy(problem: str) -> None:
     """The default: 0.99 × the 1/(2K)-quantile of the distances from where the centre is now."""
     p, lr, alpha = PROBLEMS[problem](), 0.05, 0.4
-    run = ready(ct.PDLTC(clusters=2, lr=lr, alpha=alpha, decay=0.9), p.fed, p.model, rounds=4)
+    run = p.ready(ct.PDLTC(clusters=2, lr=lr, alpha=alpha, decay=0.9), rounds=4)
     x = [arrays(run.task.init(0))] * 7
     m = [None] * 7
     next(run.rounds())
     for t in range(4):
         g = [vector(p.f(w, *xy)[1]) for w, xy in zip(x, p.clients)]
         m = [a if b is None else alpha * a + (1 - alpha) * b for a, b in zip(g, m)]
-        points = np.stack(m)
-        tau = lambda v, c: 0.99 * np.quantile([np.linalg.norm(q - v[c]) for q in points], 0.25)  # noqa: B023
+        tau = lambda v, c: 0.99 * np.quantile([np.linalg.norm(q - v[c]) for q in m], 0.25)  # noqa: B023
         # the centres settle together: the last to stand still ends the rounds
-        v = moved(points, list(points), tau)
+        v = moved(np.stack(m), m, tau)
         x = [towards(w, u, lr * 0.9**t) for w, u in zip(x, v)]
         next(run.rounds())
-        for i in range(7):
-            near(personal(run, i), x[i], 1e-5)
+        near(personal(run), x, 1e-5)
     assert max(run.history[-1]["notes"]["inside"]) > 1
 
 
@@ -255,13 +226,11 @@ def test_pdl_rounds_in_numpy(problem: str) -> None:
 def test_pfl_with_one_ball_is_gradient_descent(problem: str, threshold: Any) -> None:
     p = PROBLEMS[problem]()
     method = ct.PFLTC(clusters=1, lr=0.1, alpha=1.0, threshold=threshold)
-    run = ready(method, p.fed, p.model, rounds=5)
+    run = p.ready(method, rounds=5)
     w = arrays(run.task.init(0))
     for _ in range(5):
         w = {k: w[k] - 0.1 * np.mean([p.f(w, *xy)[1][k] for xy in p.clients], axis=0) for k in w}
-    finished(run)
-    for i in range(7):
-        near(personal(run, i), w)
+    near(personal(finished(run)), [w] * 7)
     near(one(run.state.centres), w)
 
 
@@ -270,35 +239,32 @@ def test_pfl_with_one_ball_is_gradient_descent(problem: str, threshold: Any) -> 
 def test_pfl_option_2_with_one_ball_is_unweighted_fedavg(problem: str, how: dict) -> None:
     p = PROBLEMS[problem]()
     method = ct.PFLTC(clusters=1, lr=0.05, alpha=1.0, threshold=torch.inf, average="models", **how)
-    balls = finished(ready(method, p.fed, p.model, rounds=3))
-    fedavg = finished(ready(ct.FedAvg(lr=0.05, weighted=False, **how), p.fed, p.model, rounds=3))
-    for i in range(7):
-        near(personal(balls, i), one(fedavg.state))
+    balls = p.run(method, rounds=3)
+    fedavg = p.run(ct.FedAvg(lr=0.05, weighted=False, **how), rounds=3)
+    near(personal(balls), [one(fedavg.state)] * 7)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
 @pytest.mark.parametrize("how", [{}, {"batch": 2}, {"l2": 0.1, "decay": 0.7}])
 def test_pdl_at_threshold_0_is_local_gradient_descent(problem: str, how: dict) -> None:
     p = PROBLEMS[problem]()
-    peers = ready(ct.PDLTC(clusters=2, lr=0.05, alpha=1.0, threshold=0.0, **how), p.fed, p.model, rounds=4)
-    alone = ready(ct.LocalOnly(lr=0.05, local_steps=1, **how), p.fed, p.model, rounds=4)
-    finished(peers), finished(alone)
-    for i in range(7):
-        near(personal(peers, i), {k: v[i].numpy() for k, v in alone.engine.snapshot().items()})
+    peers = p.run(ct.PDLTC(clusters=2, lr=0.05, alpha=1.0, threshold=0.0, **how), rounds=4)
+    alone = p.run(ct.LocalOnly(lr=0.05, local_steps=1, **how), rounds=4)
+    near(personal(peers), personal(alone))
 
 
 def test_pdl_at_threshold_0_is_local_momentum() -> None:
     """α < 1: m ← α∇ + (1 − α)m, w ← w − ηm."""
     p = lines()
-    run = finished(ready(ct.PDLTC(clusters=2, lr=0.05, alpha=0.3, threshold=0.0), p.fed, p.model, rounds=4))
+    run = p.run(ct.PDLTC(clusters=2, lr=0.05, alpha=0.3, threshold=0.0), rounds=4)
     for i, xy in enumerate(p.clients):
         w, m = arrays(run.task.init(0)), None
         for _ in range(4):
             g = p.f(w, *xy)[1]
             m = g if m is None else {k: 0.3 * g[k] + 0.7 * m[k] for k in g}
             w = {k: w[k] - 0.05 * m[k] for k in w}
-        near(personal(run, i), w)
-        near(momentum(run, i), m)
+        near(personal(run)[i], w)
+        near(one(run.engine.snapshot().momentum, i), m)
 
 
 @pytest.mark.parametrize(
@@ -307,12 +273,8 @@ def test_pdl_at_threshold_0_is_local_momentum() -> None:
      (ct.PDLTC(clusters=2, lr=0.05, batch=2), 1.0)],
 )  # fmt: skip
 def test_permuting_clients_permutes_the_result(method: ct.Algorithm, share: float) -> None:
-    p, order = lines(), [4, 0, 6, 2, 5, 1, 3]
-    plain, permuted = (
-        finished(ready(method, fed, p.model, rounds=3, participation=share)) for fed in (p.fed, p.fed.subset(order))
-    )
-    for place, i in enumerate(order):
-        near(personal(permuted, place), personal(plain, i))
+    plain, permuted, order = lines().permuted(method, rounds=3, participation=share)
+    near(personal(permuted), [personal(plain)[i] for i in order])
     if method.name == "pfl-tc":
         assert permuted.state.group.tolist() == plain.state.group[order].tolist()
 
@@ -320,48 +282,41 @@ def test_permuting_clients_permutes_the_result(method: ct.Algorithm, share: floa
 # ---------------------------------------------------------------------------------------------- labels, starts, faults
 def test_labels_keep_their_meaning() -> None:
     """Five clear groups: whatever order k-means finds them in, no client changes its label from round to round."""
-    rng = np.random.default_rng(0)
-    xs = [rng.normal(size=(100, 6)) for _ in range(15)]
-    fed = federation([(x, x @ (9 * np.eye(6)[i % 5])) for i, x in enumerate(xs)])
-    run = ready(ct.PFLTC(clusters=5, lr=0.02), fed, lambda: nn.Linear(6, 1), rounds=6)
-    seen = []
-    for _ in run.rounds():
-        seen.append(run.state.group.tolist())
+    run = separated(15, 5, 6, rows=100)[0].ready(ct.PFLTC(clusters=5, lr=0.02), rounds=6)
+    seen = [run.state.group.tolist() for _ in run.rounds()]
     assert all(s == seen[1] for s in seen[2:])
     assert same_groups(seen[1], [i % 5 for i in range(15)])
-    for i in range(15):  # and so the server's models are those of the clients
-        near(one(run.state.centres, seen[1][i]), personal(run, i))
+    near([one(run.state.centres, j) for j in seen[1]], personal(run))  # and so the server's models are the clients'
 
 
 def test_fewer_participants_than_clusters() -> None:
-    p = lines()
-    run = finished(ready(ct.PFLTC(clusters=4, lr=0.05), p.fed, p.model, rounds=6, participation=0.3))
+    run = lines().run(ct.PFLTC(clusters=4, lr=0.05), rounds=6, participation=0.3)
     assert int(run.state.group.min()) >= -1 and int(run.state.group.max()) < 4
 
 
 def test_each_its_own_start_keeps_its_offset() -> None:
     """Starts are separate draws in the order of names; one ball then moves all clients alike."""
     p = lines()
-    run = ready(ct.PFLTC(clusters=1, lr=0.05, init="per_client"), p.fed, p.model, rounds=2, seed=4)
-    common = personal(run, 0)
+    run = p.ready(ct.PFLTC(clusters=1, lr=0.05, init="per_client"), rounds=2, seed=4)
+    common = personal(run)[0]
     next(run.rounds())
-    starts = [personal(run, i) for i in range(7)]
+    starts = personal(run)
     for place, i in enumerate(run.everyone.tolist()):
         near(starts[i], arrays(run.task.init(4, 1 + place)))
         assert apart(starts[i], common)
     finished(run)
     for i in range(1, 7):
         offset = lambda a, b: {k: a[k] - b[k] for k in a}
-        near(offset(personal(run, i), personal(run, 0)), offset(starts[i], starts[0]))
+        near(offset(personal(run)[i], personal(run)[0]), offset(starts[i], starts[0]))
     with pytest.raises(ct.CoterieError, match="factory"):
-        finished(ready(ct.PFLTC(clusters=1, init="per_client"), p.fed, p.model(), rounds=1))
+        p._replace(model=p.model()).run(ct.PFLTC(clusters=1, init="per_client"), rounds=1)
 
 
 def test_pdl_refuses_partial_participation_but_not_faults() -> None:
     p = lines()
     with pytest.raises(ct.CoterieError, match="everyone takes part"):
-        finished(ready(ct.PDLTC(clusters=2), p.fed, p.model, rounds=1, participation=0.5))
-    run = finished(ready(ct.PDLTC(clusters=2, lr=0.05), p.fed, p.model, rounds=4, dropout=0.3))
+        p.run(ct.PDLTC(clusters=2), rounds=1, participation=0.5)
+    run = p.run(ct.PDLTC(clusters=2, lr=0.05), rounds=4, dropout=0.3)
     assert len(run.history) == 5
 
 
@@ -378,35 +333,30 @@ def test_pdl_refuses_partial_participation_but_not_faults() -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused(method: ct.Algorithm, says: str) -> None:
-    p = lines()
     with pytest.raises(ct.CoterieError, match=says):
-        ready(method, p.fed, p.model)
+        lines().ready(method)
 
 
 # ---------------------------------------------------------------------------------------------- evaluation
-LINEAR = lambda: nn.Linear(3, 1)
-
-
 @pytest.mark.parametrize("method", [ct.PFLTC(clusters=2, lr=0.05), ct.PDLTC(clusters=2, lr=0.05)])
 def test_each_client_is_measured_with_its_own_model(method: ct.Algorithm) -> None:
-    fed = measured()
-    run = finished(ready(method, fed, LINEAR, rounds=2))
-    want = [loss_on_test(personal(run, i), fed, i) for i in range(4)]
-    np.testing.assert_allclose(run.clients["mse"], want, rtol=1e-12)
+    p = measured()
+    run = p.run(method, rounds=2)
+    np.testing.assert_allclose(run.clients["mse"], p.test_losses(personal(run)), rtol=1e-12)
 
 
 def test_newcomers() -> None:
     """PFL-TC: the server's model of least loss on the newcomer's training rows. PDL-TC: local steps from the start."""
-    fed = measured(unseen=1)
-    run = finished(ready(ct.PFLTC(clusters=2, lr=0.05), fed, LINEAR, rounds=2))
-    kept = [one(run.state.centres, j) for j in range(2)]
-    best = kept[int(np.argmin([squared(c, *rows(fed)[3])[0] for c in kept]))]
+    p = measured(unseen=1)
+    run = p.run(ct.PFLTC(clusters=2, lr=0.05), rounds=2)
+    kept = centres_of(run)
+    best = kept[p.best(kept, 3)]
     for _ in range(2):  # whichever label that has
-        assert run.evaluate(2)["unseen_mse"] == pytest.approx(loss_on_test(best, fed, 3), rel=1e-12)
+        assert run.evaluate(2)["unseen_mse"] == pytest.approx(p.test_loss(best, 3), rel=1e-12)
         run.state = run.state._replace(centres={k: v.flip(0) for k, v in run.state.centres.items()})
-    run = finished(ready(ct.PDLTC(clusters=2, lr=0.05, local_steps=4), fed, LINEAR, rounds=2))
-    alone = descend(squared, arrays(run.task.init(0)), [rows(fed)[3]] * 4, 0.05)
-    assert run.history[-1]["unseen_mse"] == pytest.approx(loss_on_test(alone, fed, 3), rel=1e-12)
+    run = p.run(ct.PDLTC(clusters=2, lr=0.05, local_steps=4), rounds=2)
+    alone = descend(p.f, arrays(run.task.init(0)), [p.clients[3]] * 4, 0.05)
+    assert run.history[-1]["unseen_mse"] == pytest.approx(p.test_loss(alone, 3), rel=1e-12)
 
 
 # ---------------------------------------------------------------------------------------------- recovery

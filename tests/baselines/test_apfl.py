@@ -4,35 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from torch import nn
 
 import coterie as ct
+from cases import PROBLEMS, Problem, finished, lines, measured, mini_batches, participants, points
 from coterie.engine.rounds import Run
-from oracles import (
-    PROBLEMS,
-    Function,
-    Model,
-    Rows,
-    apart,
-    federation,
-    finished,
-    line,
-    lines,
-    loss_on_test,
-    mean,
-    measured,
-    mini_batches,
-    near,
-    one,
-    participants,
-    ready,
-    rows,
-    squared,
-    vector,
-)
+from oracles import Model, Rows, apart, federation, flat, mean, near, one, personal, vector
 
 VARIANTS = {"apfl": [ct.APFL(adaptive=False, alpha=0.8, batch=4, weighted=True), ct.APFL(local_epochs=2, batch=5)]}
-LINEAR = lambda: nn.Linear(3, 1)
 
 
 def parts(run: Run, i: int) -> tuple[Model, Model, float]:
@@ -54,15 +32,15 @@ def blend(w: Model, v: Model, alpha: float) -> Model:
 #          b: w 2.25, v 2.5, v̄ 2.375, ∇f(v̄) −3.25, ∇f(w) −3.5:
 #             w 2.25 + ¼·3.5 = 3.125, v 2.5 + ⅛·3.25 = 2.90625, α ½ + ¼·¼·3.25 = 0.703125.
 #          w = 2.375.
-TWO = {"b": ([[1.0], [1.0]], [4.0, 4.0]), "a": ([[1.0]], [1.0])}
+TWO = {"b": [(1, 4), (1, 4)], "a": [(1, 1)]}
 
 
 def test_two_rounds_by_hand() -> None:
-    run = ready(ct.APFL(lr=0.25, local_steps=1), federation(TWO), line(2.0), rounds=2)
+    run = points(TWO, 2.0).ready(ct.APFL(lr=0.25, local_steps=1), rounds=2)
     seen = []
     for _ in run.rounds():
         me = run.engine.snapshot()
-        seen.append((run.state["weight"].item(), *(x.flatten().tolist() for x in (me.w["weight"], me.v["weight"]))))
+        seen.append((run.state["weight"].item(), flat(me.w), flat(me.v)))
     assert seen == [
         (2.0, [2.0, 2.0], [2.0, 2.0]),
         (2.25, [3.0, 1.5], [2.5, 1.75]),
@@ -75,8 +53,7 @@ def test_two_rounds_by_hand() -> None:
 
 def test_alpha_is_kept_between_0_and_1() -> None:
     """w = 0, v = 10, α = ½, v̄ = 5.  y = 0: ∇ = 10, α = ½ − ¼·10·10 < 0.  y = 10: ∇ = −10, α = ½ + 25 > 1."""
-    fed = federation({"a": ([[1.0]], [0.0]), "b": ([[1.0]], [10.0])})
-    run = ready(ct.APFL(lr=0.25, local_steps=1), fed, line(0.0), rounds=1)
+    run = points({"a": [(1, 0)], "b": [(1, 10)]}, 0.0).ready(ct.APFL(lr=0.25, local_steps=1), rounds=1)
     me = run.engine.snapshot()
     run.engine.restore(me._replace(v={"weight": me.v["weight"] + 10}))
     assert finished(run).engine.snapshot().alpha.tolist() == [0.0, 1.0]
@@ -84,11 +61,11 @@ def test_alpha_is_kept_between_0_and_1() -> None:
 
 # ---------------------------------------------------------------------------------------------- in NumPy
 def steps(
-    f: Function, w: Model, v: Model, alpha: float, batches: list[Rows], lr: float, adaptive: bool, l2: float = 0.0
+    p: Problem, w: Model, v: Model, alpha: float, batches: list[Rows], lr: float, adaptive: bool, l2: float = 0.0
 ) -> tuple[Model, Model, float]:
     for x, y in batches:
         mid = blend(w, v, alpha)
-        g, gw = f(mid, x, y)[1], f(w, x, y)[1]
+        g, gw = p.f(mid, x, y)[1], p.f(w, x, y)[1]
         g, gw = ({k: a[k] + l2 * at[k] for k in a} for a, at in ((g, mid), (gw, w)))
         slope = float((vector(v) - vector(w)) @ vector(g))
         w, v = {k: w[k] - lr * gw[k] for k in w}, {k: v[k] - lr * alpha * g[k] for k in v}
@@ -101,13 +78,13 @@ def steps(
 def test_rounds_in_numpy_absent_clients_wait(problem: str, how: dict) -> None:
     p = PROBLEMS[problem]()
     method = ct.APFL(lr=0.05, local_steps=3, alpha=0.3, decay=0.8, l2=0.1, **how)
-    run = ready(method, p.fed, p.model, rounds=4, participation=0.6)
+    run = p.ready(method, rounds=4, participation=0.6)
     w = one(run.state)
     mine = [(w, w, 0.3)] * len(p.clients)
     for t, who in enumerate(participants(run)):
         for i in who:
-            mine[i] = steps(p.f, w, *mine[i][1:], [p.clients[i]] * 3, 0.05 * 0.8**t, how.get("adaptive", True), 0.1)
-        w = mean([mine[i][0] for i in who], [len(p.clients[i][1]) if "weighted" in how else 1 for i in who])
+            mine[i] = steps(p, w, *mine[i][1:], [p.clients[i]] * 3, 0.05 * 0.8**t, how.get("adaptive", True), 0.1)
+        w = mean([mine[i][0] for i in who], [p.sizes[i] if "weighted" in how else 1 for i in who])
     finished(run)
     near(one(run.state), w)
     for i, (wi, v, alpha) in enumerate(mine):
@@ -122,11 +99,11 @@ def test_rounds_in_numpy_absent_clients_wait(problem: str, how: dict) -> None:
 @pytest.mark.parametrize("how", [{"batch": 3, "local_steps": 4}, {"batch": 2, "local_epochs": 2}])
 def test_mini_batches_in_numpy(how: dict) -> None:
     p = lines()
-    run = ready(ct.APFL(lr=0.05, **how), p.fed, p.model, rounds=3)
+    run = p.ready(ct.APFL(lr=0.05, **how), rounds=3)
     w = one(run.state)
     mine = [(w, w, 0.5)] * 7
     for r in (1, 2, 3):
-        mine = [steps(p.f, w, *mine[i][1:], mini_batches(run, r, i), 0.05, True) for i in range(7)]
+        mine = [steps(p, w, *mine[i][1:], mini_batches(run, r, i), 0.05, True) for i in range(7)]
         w = mean([m[0] for m in mine])
     finished(run)
     for i in range(7):
@@ -142,18 +119,18 @@ HOWS = [{"local_steps": 3}, {"batch": 2, "local_epochs": 1}, {"batch": 3, "local
 @pytest.mark.parametrize("share", [1.0, 0.6])
 def test_alpha_1_fixed_is_local_training(how: dict, share: float) -> None:
     p = lines()
-    end = lambda m: finished(ready(m, p.fed, p.model, rounds=2, participation=share))
+    end = lambda m: p.run(m, rounds=2, participation=share)
     alone, mine = end(ct.LocalOnly(lr=0.05, **how)), end(ct.APFL(lr=0.05, alpha=1.0, adaptive=False, **how))
     for i in range(7):
-        near(blend(*parts(mine, i)), one(alone.engine.snapshot(), i))
+        near(blend(*parts(mine, i)), personal(alone)[i])
     half = end(ct.APFL(lr=0.05, alpha=0.5, adaptive=False, **how))
-    assert any(apart(blend(*parts(half, i)), one(alone.engine.snapshot(), i)) for i in range(7))
+    assert any(apart(blend(*parts(half, i)), personal(alone)[i]) for i in range(7))
 
 
 @pytest.mark.parametrize("how", HOWS)
 def test_the_global_model_is_fedavg_whatever_alpha(how: dict) -> None:
     p = lines()
-    end = lambda m: one(finished(ready(m, p.fed, p.model, rounds=3, participation=0.6)).state)
+    end = lambda m: one(p.run(m, rounds=3, participation=0.6).state)
     want = end(ct.FedAvg(lr=0.05, weighted=False, **how))
     for settings in ({"alpha": 0.7}, {"alpha": 1.0, "adaptive": False}):
         near(end(ct.APFL(lr=0.05, **settings, **how)), want)
@@ -161,11 +138,11 @@ def test_the_global_model_is_fedavg_whatever_alpha(how: dict) -> None:
 
 def test_alpha_0_fixed_answers_with_the_clients_version_of_the_global_model() -> None:
     p = lines()
-    run = finished(ready(ct.APFL(lr=0.05, local_steps=2, alpha=0.0, adaptive=False), p.fed, p.model, rounds=2))
+    run = p.run(ct.APFL(lr=0.05, local_steps=2, alpha=0.0, adaptive=False), rounds=2)
     for i in range(7):
         w, v, _ = parts(run, i)
         assert apart(w, v) and not apart(blend(*parts(run, i)), w)
-        near(v, parts(ready(ct.APFL(), p.fed, p.model), i)[1])  # α = 0: v never moves
+        near(v, parts(p.ready(ct.APFL()), i)[1])  # α = 0: v never moves
 
 
 def test_alpha_grows_where_clients_differ() -> None:
@@ -176,9 +153,8 @@ def test_alpha_grows_where_clients_differ() -> None:
     truth = np.array([2.0, -1.0, 1.0])
     ends = {}
     for kind, sign in (("opposite", -1), ("equal", 1)):
-        fed = federation([(x, x @ truth * sign**i) for i, x in enumerate(xs)])
-        run = finished(ready(ct.APFL(lr=0.1, local_steps=3), fed, LINEAR, rounds=12))
-        ends[kind] = run.engine.snapshot().alpha
+        p = lines()._replace(fed=federation([(x, x @ truth * sign**i) for i, x in enumerate(xs)]))
+        ends[kind] = p.run(ct.APFL(lr=0.1, local_steps=3), rounds=12).engine.snapshot().alpha
     assert float(ends["opposite"].min()) > 0.9
     assert float(ends["equal"].max()) < 0.9
 
@@ -188,9 +164,9 @@ METHOD = ct.APFL(lr=0.05, local_steps=3)
 
 
 def test_each_client_is_measured_with_its_mixture() -> None:
-    fed = measured()
-    run = finished(ready(METHOD, fed, LINEAR, rounds=3))
-    want = [loss_on_test(blend(*parts(run, i)), fed, i) for i in range(4)]
+    p = measured()
+    run = p.run(METHOD, rounds=3)
+    want = p.test_losses([blend(*parts(run, i)) for i in range(4)])
     np.testing.assert_allclose(run.clients["mse"], want, rtol=1e-12)
     for i in range(4):
         w, v, alpha = parts(run, i)
@@ -198,17 +174,16 @@ def test_each_client_is_measured_with_its_mixture() -> None:
 
 
 def test_a_newcomer_takes_one_rounds_steps_from_the_global_model() -> None:
-    fed = measured(unseen=1)
-    run = finished(ready(METHOD, fed, LINEAR, rounds=2))
+    p = measured(unseen=1)
+    run = p.run(METHOD, rounds=2)
     w = one(run.state)
-    me = steps(squared, w, w, 0.5, [rows(fed)[3]] * 3, 0.05, True)
-    assert run.history[-1]["unseen_mse"] == pytest.approx(loss_on_test(blend(*me), fed, 3), rel=1e-12)
+    me = steps(p, w, w, 0.5, [p.clients[3]] * 3, 0.05, True)
+    assert run.history[-1]["unseen_mse"] == pytest.approx(p.test_loss(blend(*me), 3), rel=1e-12)
 
 
 @pytest.mark.parametrize(
     "how, why", [({"solver": "adam"}, "plain gradient steps"), ({"alpha": 1.5}, "alpha of apfl is 1.5")]
 )
 def test_what_makes_no_sense_is_refused(how: dict, why: str) -> None:
-    p = lines()
     with pytest.raises(ct.CoterieError, match=why):
-        ready(ct.APFL(**how), p.fed, p.model)
+        lines().ready(ct.APFL(**how))

@@ -7,26 +7,12 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import coterie as ct
+from cases import Problem, lines, points
 from coterie.baselines.cfl import bipartition
 from coterie.engine.rounds import Run
-from oracles import (
-    Model,
-    Problem,
-    descend,
-    federation,
-    finished,
-    line,
-    lines,
-    mean,
-    near,
-    one,
-    ready,
-    same_groups,
-    vector,
-)
+from oracles import Model, descend, flat, mean, near, one, same_groups, unstacked, vector
 
 VARIANTS = {
     "cfl": [
@@ -40,21 +26,16 @@ VARIANTS = {
 # Mean by rows (−2 − 2·½ + 1.5 + 1.5)/5 = 0, by clients ⅛; the longest is 2, so ε1 = 0.05 allows 0.1.
 # Halves {a, b} and {c, d}, cosine across −1. Centres: (−2 − 2·½)/3 = −1, and 1.5.
 # Round 2: a −1 − ½·3 = −2.5, b −1, by rows −1.5;  c, d 1.5 + ½·1.5 = 2.25. Mean updates −½ and ¾: no split.
-FOUR = {
-    "d": ([[1.0]], [3.0]),
-    "b": ([[1.0], [1.0]], [-1.0, -1.0]),
-    "c": ([[1.0]], [3.0]),
-    "a": ([[1.0]], [-4.0]),
-}
+FOUR = {"d": [(1, 3)], "b": [(1, -1), (1, -1)], "c": [(1, 3)], "a": [(1, -4)]}
 
 
-def four(rounds: int, **how: object) -> Run:
+def four(rounds: int, rows: dict = FOUR, **how: object) -> Run:
     method = ct.CFL(lr=0.25, local_steps=1, **{"wait": 1, "eps1": 0.05, "eps2": 0.9, **how})
-    return finished(ready(method, federation(FOUR), line(0.0), rounds=rounds))
+    return points(rows, 0.0).run(method, rounds=rounds)
 
 
 def ends(run: Run) -> tuple[list[float], list[int]]:
-    return run.state.at.centres["weight"].flatten().tolist(), run.state.at.group.tolist()
+    return flat(run.state.at.centres), run.state.at.group.tolist()
 
 
 def test_a_split_by_hand() -> None:
@@ -74,13 +55,10 @@ def test_what_prevents_a_split(how: dict) -> None:
 
 def test_epsilons_are_of_the_first_round() -> None:
     """Round 2 without a split in round 1 (ε1 too small for a mean of −0.05): updates as long, so only ε1 decides."""
-    moved = {**FOUR, "a": ([[1.0]], [-4.5])}  # Δ_a = −2.25, mean −0.05, longest 2.25
-    start = lambda eps1, rounds: finished(
-        ready(ct.CFL(lr=0.25, local_steps=1, wait=1, eps1=eps1, eps2=0.9), federation(moved), line(0.0), rounds=rounds)
-    )
-    assert ends(start(0.02, 1))[1] == [0] * 4  # 0.045 < 0.05
-    assert ends(start(0.025, 1))[1] == [1, 0, 1, 0]  # 0.05625
-    late = start(0.02, 2)  # from −0.05: mean −0.025
+    moved = {**FOUR, "a": [(1, -4.5)]}  # Δ_a = −2.25, mean −0.05, longest 2.25
+    assert ends(four(1, moved, eps1=0.02))[1] == [0] * 4  # 0.045 < 0.05
+    assert ends(four(1, moved, eps1=0.025))[1] == [1, 0, 1, 0]  # 0.05625
+    late = four(2, moved, eps1=0.02)  # from −0.05: mean −0.025
     assert ends(late)[1] == [1, 0, 1, 0] and late.state.longest == 2.25
 
 
@@ -124,10 +102,10 @@ def cfl(p: Problem, run: Run, rounds: int) -> list[tuple[list[Model], list[int]]
         who = run.participants(r).tolist()
         for i in who:
             if group[i] < 0:
-                group[i] = int(np.argmin([p.f(c, *p.clients[i])[0] for c in centres]))
+                group[i] = p.best(centres, i)
         models = {i: descend(p.f, centres[group[i]], [p.clients[i]] * m.local_steps, m.lr) for i in who}
         delta = {i: vector(models[i]) - vector(centres[group[i]]) for i in who}
-        n = {i: len(p.clients[i][1]) for i in who}
+        n = {i: p.sizes[i] for i in who}
         longest = longest or max(np.linalg.norm(d) for d in delta.values())
         k = len(centres)
         for c in range(len(centres)):
@@ -159,15 +137,13 @@ def test_rounds_in_numpy(share: float) -> None:
     """Splits of splits: later ones concern clients whose places in the answer are not their ids."""
     p = lines(10, 3)
     method = ct.CFL(lr=0.05, local_steps=3, wait=2, eps1=0.7, eps2=0.05, gamma=0.3)
-    run = ready(method, p.fed, p.model, rounds=6, participation=share, seed=3)
+    run = p.ready(method, rounds=6, participation=share, seed=3)
     want = cfl(p, run, 6)
     next(run.rounds())
     for centres, group in want:
         next(run.rounds())
         assert run.state.at.group.tolist() == group
-        assert len(run.state.at.centres["weight"]) == len(centres)
-        for j, c in enumerate(centres):
-            near(one(run.state.at.centres, j), c)
+        near(unstacked(run.state.at.centres), centres)
     assert len(want[-1][0]) >= 3
     assert share == 1 or any(-1 in group for _, group in want)  # absent members of a split group wait to be asked
 
@@ -175,46 +151,32 @@ def test_rounds_in_numpy(share: float) -> None:
 # ---------------------------------------------------------------------------------------------- identities, recovery
 def test_without_splits_it_is_fedavg() -> None:
     p, how = lines(), {"lr": 0.05, "local_steps": 3, "batch": 2}
-    mine = finished(ready(ct.CFL(wait=99, **how), p.fed, p.model, rounds=3, participation=0.6))
-    near(
-        one(mine.state.at.centres),
-        one(finished(ready(ct.FedAvg(**how), p.fed, p.model, rounds=3, participation=0.6)).state),
-    )
+    mine, fedavg = (p.run(m, rounds=3, participation=0.6) for m in (ct.CFL(wait=99, **how), ct.FedAvg(**how)))
+    near(one(mine.state.at.centres), one(fedavg.state))
 
 
-def planted(seed: int, groups: int) -> ct.data.Federation:
-    rng = np.random.default_rng(seed)
-    truth, data = rng.normal(size=(groups, 5)) * 2, []
-    for i in range(9):
-        x = rng.normal(size=(25 + i, 5))
-        data.append((x, x @ truth[i % groups] + 0.3 * rng.normal(size=25 + i)))
-    return federation(data, truth=[i % groups for i in range(9)])
-
-
-METHOD = ct.CFL(lr=0.1, local_steps=3)
+def planted(groups: int, seed: int, **options: object) -> Run:
+    """Nine clients of 25 to 33 rows."""
+    p = lines(9, groups, 5, seed, least=25, noise=0.3)
+    return p.run(ct.CFL(lr=0.1, local_steps=3), seed=seed, engine="vectorised", **options)
 
 
 def test_three_groups_are_found_in_12_rounds() -> None:
     found = 0
     for seed in range(10):
-        fed = planted(seed, 3)
-        run = finished(ready(METHOD, fed, lambda: nn.Linear(5, 1), rounds=12, seed=seed, engine="vectorised"))
+        run = planted(3, seed, rounds=12)
         found += same_groups(run.state.at.group.tolist(), [i % 3 for i in range(9)])
     assert found >= 9
 
 
 def test_clients_of_one_kind_are_never_split() -> None:
     for seed in range(3):
-        run = finished(
-            ready(METHOD, planted(seed, 1), lambda: nn.Linear(5, 1), rounds=8, seed=seed, engine="vectorised")
-        )
-        assert run.state.at.group.tolist() == [0] * 9
+        assert planted(1, seed, rounds=8).state.at.group.tolist() == [0] * 9
 
 
 def test_absent_members_find_their_half() -> None:
     """Two thirds a round: without being asked they would keep the parent's label."""
-    fed = planted(1, 2)
-    run = finished(ready(METHOD, fed, lambda: nn.Linear(5, 1), rounds=14, participation=0.7, engine="vectorised"))
+    run = planted(2, 1, rounds=14, participation=0.7)
     assert same_groups(run.state.at.group.tolist(), [i % 2 for i in range(9)])
     assert any(-1 in row.get("groups", []) for row in run.history)
 
@@ -223,6 +185,5 @@ def test_absent_members_find_their_half() -> None:
     "how, why", [({"gamma": 1.0}, "gamma of cfl"), ({"linkage": "ward"}, "one of single, complete")]
 )
 def test_what_makes_no_sense_is_refused(how: dict, why: str) -> None:
-    p = lines()
     with pytest.raises(ct.CoterieError, match=why):
-        ready(ct.CFL(**how), p.fed, p.model)
+        lines().ready(ct.CFL(**how))

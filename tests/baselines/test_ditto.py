@@ -4,38 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from torch import nn
 
 import coterie as ct
-from coterie.engine.rounds import Run
-from oracles import (
-    PROBLEMS,
-    Model,
-    apart,
-    arrays,
-    descend,
-    federation,
-    finished,
-    line,
-    lines,
-    loss_on_test,
-    mean,
-    measured,
-    mini_batches,
-    near,
-    one,
-    participants,
-    ready,
-    rows,
-    squared,
-)
+from cases import PROBLEMS, finished, lines, measured, mini_batches, participants, points
+from oracles import apart, arrays, descend, flat, mean, near, one, personal
 
 VARIANTS = {"ditto": [ct.Ditto(lam=0.0, batch=4, weighted=False), ct.Ditto(lam=1.0, solver="adam", l2=0.1)]}
-LINEAR = lambda: nn.Linear(3, 1)
-
-
-def personal(run: Run, i: int) -> Model:
-    return one(run.engine.snapshot(), i)
 
 
 # ---------------------------------------------------------------------------------------------- by hand
@@ -45,12 +19,12 @@ def personal(run: Run, i: int) -> Model:
 #                           w: a 2.5 − ¼·3, b 2.5 + ¼·3, by rows 2.75.
 # Others get v_a = 1.25 (a pull towards itself, or none), 1.3125 (towards the client's own new w, 1.75), 1 (away from
 # w), 1.75 (starting again from w).
-TWO = {"b": ([[1.0], [1.0]], [4.0, 4.0]), "a": ([[1.0]], [1.0])}
+TWO = {"b": [(1, 4), (1, 4)], "a": [(1, 1)]}
 
 
 def test_two_rounds_by_hand() -> None:
-    run = ready(ct.Ditto(lr=0.25, local_steps=1, lam=1.0), federation(TWO), line(2.0), rounds=2)
-    seen = [(run.state["weight"].item(), run.engine.snapshot()["weight"].flatten().tolist()) for _ in run.rounds()]
+    run = points(TWO, 2.0).ready(ct.Ditto(lr=0.25, local_steps=1, lam=1.0), rounds=2)
+    seen = [(run.state["weight"].item(), flat(run.engine.snapshot())) for _ in run.rounds()]
     assert seen == [(2.0, [2.0, 2.0]), (2.5, [3.0, 1.5]), (2.75, [3.375, 1.5])]
 
 
@@ -60,7 +34,7 @@ def test_two_rounds_by_hand() -> None:
 def test_rounds_in_numpy_absent_clients_wait(problem: str, weighted: bool) -> None:
     p = PROBLEMS[problem]()
     method = ct.Ditto(lr=0.05, local_steps=3, lam=1.5, weighted=weighted, decay=0.8, l2=0.1)
-    run = ready(method, p.fed, p.model, rounds=4, participation=0.6)
+    run = p.ready(method, rounds=4, participation=0.6)
     w = one(run.state)
     v = [w] * len(p.clients)
     for t, who in enumerate(participants(run)):
@@ -68,28 +42,26 @@ def test_rounds_in_numpy_absent_clients_wait(problem: str, weighted: bool) -> No
         for i in who:
             models.append(descend(p.f, w, [p.clients[i]] * 3, lr, 0.1))
             v[i] = descend(p.f, v[i], [p.clients[i]] * 3, lr, 0.1, pull=1.5, towards=w)
-        w = mean(models, [len(p.clients[i][1]) if weighted else 1 for i in who])
+        w = mean(models, [p.sizes[i] if weighted else 1 for i in who])
     finished(run)
     near(one(run.state), w)
-    for i, want in enumerate(v):
-        near(personal(run, i), want)
+    near(personal(run), v)
     assert len({tuple(who) for who in participants(run)}) > 1
 
 
 @pytest.mark.parametrize("how", [{"batch": 3, "local_steps": 4}, {"batch": 2, "local_epochs": 2}])
 def test_mini_batches_in_numpy(how: dict) -> None:
     p = lines()
-    run = ready(ct.Ditto(lr=0.05, lam=1.5, **how), p.fed, p.model, rounds=3)
+    run = p.ready(ct.Ditto(lr=0.05, lam=1.5, **how), rounds=3)
     w = one(run.state)
     v = [w] * 7
     for r in (1, 2, 3):
         batches = [mini_batches(run, r, i) for i in range(7)]
         v = [descend(p.f, v[i], batches[i], 0.05, pull=1.5, towards=w) for i in range(7)]
-        w = mean([descend(p.f, w, b, 0.05) for b in batches], [len(y) for _, y in p.clients])
+        w = mean([descend(p.f, w, b, 0.05) for b in batches], p.sizes)
     finished(run)
     near(one(run.state), w)
-    for i in range(7):
-        near(personal(run, i), v[i])
+    near(personal(run), v)
 
 
 # ---------------------------------------------------------------------------------------------- identities
@@ -100,17 +72,16 @@ HOWS = [{"local_steps": 3}, {"batch": 2, "local_epochs": 2}, {"batch": 3, "local
 @pytest.mark.parametrize("share", [1.0, 0.6])
 def test_lambda_0_is_local_training(how: dict, share: float) -> None:
     p = lines()
-    end = lambda m: finished(ready(m, p.fed, p.model, rounds=3, participation=share))
+    end = lambda m: p.run(m, rounds=3, participation=share)
     alone, free, pulled = end(ct.LocalOnly(lr=0.05, **how)), *(end(ct.Ditto(lr=0.05, lam=x, **how)) for x in (0.0, 1.0))
-    for i in range(7):
-        near(personal(free, i), personal(alone, i))
-    assert any(apart(personal(pulled, i), personal(alone, i)) for i in range(7))
+    near(personal(free), personal(alone))
+    assert any(apart(a, b) for a, b in zip(personal(pulled), personal(alone)))
 
 
 @pytest.mark.parametrize("how", HOWS)
 def test_the_global_model_is_fedavg_whatever_lambda(how: dict) -> None:
     p = lines()
-    end = lambda m: one(finished(ready(m, p.fed, p.model, rounds=3, participation=0.6)).state)
+    end = lambda m: one(p.run(m, rounds=3, participation=0.6).state)
     want = end(ct.FedAvg(lr=0.05, **how))
     for lam in (0.0, 2.0):
         near(end(ct.Ditto(lr=0.05, lam=lam, **how)), want)
@@ -120,20 +91,15 @@ def test_a_strong_pull_keeps_personal_models_near_the_global_one() -> None:
     """The farther apart, the weaker the pull: lr·λ = 0.95, 0.1 and 0."""
     p, far = lines(), []
     for lam in (19.0, 2.0, 0.0):
-        run = finished(ready(ct.Ditto(lr=0.05, lam=lam, local_steps=3), p.fed, p.model, rounds=6))
+        run = p.run(ct.Ditto(lr=0.05, lam=lam, local_steps=3), rounds=6)
         w = one(run.state)["weight"]
-        far.append(sum(float(np.abs(personal(run, i)["weight"] - w).sum()) for i in range(7)))
+        far.append(sum(float(np.abs(v["weight"] - w).sum()) for v in personal(run)))
     assert far[0] < 0.5 * far[1] < 0.5 * far[2]
 
 
 def test_permuting_clients_permutes_their_models() -> None:
-    p, order = lines(), [4, 0, 6, 2, 5, 1, 3]
-    method = ct.Ditto(lr=0.05, local_epochs=1, batch=2)
-    plain, moved = (
-        finished(ready(method, fed, p.model, rounds=3, participation=0.5)) for fed in (p.fed, p.fed.subset(order))
-    )
-    for place, i in enumerate(order):
-        near(personal(moved, place), personal(plain, i))
+    plain, moved, order = lines().permuted(ct.Ditto(lr=0.05, local_epochs=1, batch=2), rounds=3, participation=0.5)
+    near(personal(moved), [personal(plain)[i] for i in order])
 
 
 # ---------------------------------------------------------------------------------------------- evaluation
@@ -141,30 +107,26 @@ METHOD = ct.Ditto(lr=0.05, local_steps=3, lam=1.0)
 
 
 def test_each_client_is_measured_with_its_personal_model() -> None:
-    fed = measured()
-    run = finished(ready(METHOD, fed, LINEAR, rounds=3))
-    want = [loss_on_test(personal(run, i), fed, i) for i in range(4)]
-    np.testing.assert_allclose(run.clients["mse"], want, rtol=1e-12)
-    assert all(apart(personal(run, i), one(run.state), 1e-3) for i in range(4))
+    p = measured()
+    run = p.run(METHOD, rounds=3)
+    np.testing.assert_allclose(run.clients["mse"], p.test_losses(personal(run)), rtol=1e-12)
+    assert all(apart(v, one(run.state), 1e-3) for v in personal(run))
 
 
 def test_a_newcomer_takes_one_rounds_personal_steps_from_the_global_model() -> None:
-    fed = measured(unseen=1)
-    run = finished(ready(METHOD, fed, LINEAR, rounds=2))
+    p = measured(unseen=1)
+    run = p.run(METHOD, rounds=2)
     w = one(run.state)
-    v = descend(squared, w, [rows(fed)[3]] * 3, 0.05, pull=1.0, towards=w)
-    assert run.history[-1]["unseen_mse"] == pytest.approx(loss_on_test(v, fed, 3), rel=1e-12)
+    v = descend(p.f, w, [p.clients[3]] * 3, 0.05, pull=1.0, towards=w)
+    assert run.history[-1]["unseen_mse"] == pytest.approx(p.test_loss(v, 3), rel=1e-12)
 
 
 def test_everyone_starts_at_the_global_model() -> None:
-    p = lines()
-    run = ready(METHOD, p.fed, p.model, seed=4)
-    for i in range(7):
-        near(personal(run, i), one(run.state))
+    run = lines().ready(METHOD, seed=4)
+    near(personal(run), [one(run.state)] * 7)
     near(one(run.state), arrays(run.task.init(4)))
 
 
 def test_a_negative_lambda_is_refused() -> None:
-    p = lines()
     with pytest.raises(ct.CoterieError, match="lam of ditto is -1"):
-        ready(ct.Ditto(lam=-1.0), p.fed, p.model)
+        lines().ready(ct.Ditto(lam=-1.0))

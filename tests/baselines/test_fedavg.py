@@ -5,33 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import coterie as ct
-from oracles import (
-    PROBLEMS,
-    Function,
-    Model,
-    Rows,
-    apart,
-    arrays,
-    descend,
-    doubled,
-    federation,
-    finished,
-    line,
-    lines,
-    loss_on_test,
-    mean,
-    measured,
-    mini_batches,
-    near,
-    one,
-    participants,
-    ready,
-    rows,
-    squared,
-)
+from cases import PROBLEMS, Problem, finished, lines, measured, mini_batches, participants, points
+from oracles import Model, apart, arrays, descend, mean, near, one
 
 VARIANTS = {"fedavg": [ct.FedAvg(weighted=False, local_epochs=2, batch=4)]}
 
@@ -41,12 +18,11 @@ VARIANTS = {"fedavg": [ct.FedAvg(weighted=False, local_epochs=2, batch=4)]}
 # One step: a: 2 − ¼·2 = 1.5.  b: 2 + ¼·4 = 3.
 # By rows: (1·1.5 + 2·3)/3 = 2.5.  By clients: 2.25.
 # A second step: a: 1.5 − ¼·1 = 1.25.  b: 3 + ¼·2 = 3.5.  By rows (1.25 + 7)/3 = 2.75.
-TWO = {"a": ([[1.0]], [1.0]), "b": ([[1.0], [1.0]], [4.0, 4.0])}
+TWO = {"a": [(1, 1)], "b": [(1, 4), (1, 4)]}
 
 
 def after(method: ct.Algorithm, rounds: int = 1) -> float:
-    run = finished(ready(method, federation(TWO), line(2.0), rounds=rounds))
-    return run.state["weight"].item()
+    return points(TWO, 2.0).run(method, rounds=rounds).state["weight"].item()
 
 
 def test_one_round_by_hand() -> None:
@@ -71,8 +47,7 @@ def test_full_batch_epochs_are_steps() -> None:
 
 # ---------------------------------------------------------------------------------------------- in NumPy
 def fedavg(
-    f: Function,
-    clients: list[Rows],
+    p: Problem,
     w: Model,
     rounds: list[list[int]],
     lr: float,
@@ -84,8 +59,8 @@ def fedavg(
     """The model after every round."""
     found = []
     for t, who in enumerate(rounds):
-        models = [descend(f, w, [clients[i]] * steps, lr * decay**t, l2) for i in who]
-        w = mean(models, [len(clients[i][1]) if weighted else 1.0 for i in who])
+        models = [descend(p.f, w, [p.clients[i]] * steps, lr * decay**t, l2) for i in who]
+        w = mean(models, [p.sizes[i] if weighted else 1.0 for i in who])
         found.append(w)
     return found
 
@@ -95,8 +70,8 @@ def fedavg(
 def test_rounds_in_numpy(problem: str, weighted: bool) -> None:
     p = PROBLEMS[problem]()
     method = ct.FedAvg(lr=0.05, local_steps=3, weighted=weighted, decay=0.8, l2=0.1)
-    run = ready(method, p.fed, p.model, rounds=4, participation=0.6)
-    want = fedavg(p.f, p.clients, one(run.state), participants(run), 0.05, 3, weighted, 0.8, 0.1)
+    run = p.ready(method, rounds=4, participation=0.6)
+    want = fedavg(p, one(run.state), participants(run), 0.05, 3, weighted, 0.8, 0.1)
     next(run.rounds())
     for w in want:
         next(run.rounds())
@@ -108,10 +83,10 @@ def test_rounds_in_numpy(problem: str, weighted: bool) -> None:
 @pytest.mark.parametrize("how", [{"batch": 3, "local_steps": 4}, {"batch": 2, "local_epochs": 2}])
 def test_mini_batches_in_numpy(how: dict) -> None:
     p = lines()
-    run = ready(ct.FedAvg(lr=0.05, **how), p.fed, p.model, rounds=3, participation=0.6)
+    run = p.ready(ct.FedAvg(lr=0.05, **how), rounds=3, participation=0.6)
     w = one(run.state)
     for r, who in enumerate(participants(run), 1):
-        w = mean([descend(p.f, w, mini_batches(run, r, i), 0.05) for i in who], [len(p.clients[i][1]) for i in who])
+        w = mean([descend(p.f, w, mini_batches(run, r, i), 0.05) for i in who], [p.sizes[i] for i in who])
     near(one(finished(run).state), w)
 
 
@@ -124,13 +99,13 @@ OPTIMISERS = {
 @pytest.mark.parametrize("solver", OPTIMISERS)
 def test_other_solvers_start_afresh_each_round(solver: str) -> None:
     p = lines()
-    run = ready(ct.FedAvg(lr=0.05, local_steps=3, solver=solver, momentum=0.7), p.fed, p.model, rounds=2)
+    run = p.ready(ct.FedAvg(lr=0.05, local_steps=3, solver=solver, momentum=0.7), rounds=2)
     w = one(run.state)
     for _ in range(2):
         models = []
         for x, y in p.clients:
             x, y = torch.tensor(x), torch.tensor(y)
-            module = nn.Linear(3, 1).double()
+            module = p.model().double()
             module.load_state_dict({k: torch.tensor(v) for k, v in w.items()})
             optimiser = OPTIMISERS[solver](module.parameters())
             for _ in range(3):
@@ -138,60 +113,51 @@ def test_other_solvers_start_afresh_each_round(solver: str) -> None:
                 ((module(x)[:, 0] - y) ** 2).mean().backward()
                 optimiser.step()
             models.append(arrays(dict(module.named_parameters())))
-        w = mean(models, [len(y) for _, y in p.clients])
+        w = mean(models, p.sizes)
     near(one(finished(run).state), w)
 
 
 # ---------------------------------------------------------------------------------------------- identities
-def end(method: ct.Algorithm, fed: ct.data.Federation, model: object, **options: object) -> Model:
-    return one(finished(ready(method, fed, model, rounds=3, **options)).state)
-
-
 def test_permuting_clients_changes_nothing() -> None:
-    p = lines()
-    shuffled = p.fed.subset([4, 0, 6, 2, 5, 1, 3])
     for method in (ct.FedAvg(lr=0.05, local_steps=2), ct.FedAvg(lr=0.05, local_epochs=2, batch=3)):
         for share in (1.0, 0.5):
-            near(end(method, shuffled, p.model, participation=share), end(method, p.fed, p.model, participation=share))
+            plain, moved, _ = lines().permuted(method, rounds=3, participation=share)
+            near(one(moved.state), one(plain.state))
 
 
 @pytest.mark.parametrize("weighted", [True, False])
 def test_duplicating_every_client_changes_nothing(weighted: bool) -> None:
-    p, method = lines(), ct.FedAvg(lr=0.05, local_steps=2, weighted=weighted)
-    near(end(method, doubled(p.fed), p.model), end(method, p.fed, p.model))
+    plain, twice = lines().doubled(ct.FedAvg(lr=0.05, local_steps=2, weighted=weighted), rounds=3)
+    near(one(twice.state), one(plain.state))
 
 
 def test_the_seed_decides_the_start() -> None:
     p = lines()
-    starts = [one(ready(ct.FedAvg(), p.fed, p.model, seed=s).state) for s in (0, 0, 1)]
+    starts = [one(p.ready(ct.FedAvg(), seed=s).state) for s in (0, 0, 1)]
     near(starts[0], starts[1])
     assert apart(starts[0], starts[2])
 
 
 def test_a_round_that_nobody_answers_changes_nothing() -> None:
     """With two clients and 99 % dropout nobody does."""
-    p = lines(clients=2)
-    run = finished(ready(ct.FedAvg(), p.fed, p.model, rounds=1, dropout=0.99))
+    run = lines(clients=2).run(ct.FedAvg(), rounds=1, dropout=0.99)
     near(one(run.state), arrays(run.task.init(0)))
 
 
 # ---------------------------------------------------------------------------------------------- evaluation
-LINEAR = lambda: nn.Linear(3, 1)
+LOOP = {"rounds": 2, "engine": "loop", "dtype": "float64"}
 
 
 def test_the_global_model_is_measured_on_test_rows() -> None:
-    fed = measured()
-    method = ct.FedAvg(lr=0.05, local_steps=2)
-    result = ct.run(method, fed, LINEAR, rounds=2, engine="loop", dtype="float64")
-    want = [loss_on_test(one(result.state), fed, i) for i in range(4)]
-    np.testing.assert_allclose(result.per_client["mse"], want, rtol=1e-12)
+    p = measured()
+    result = ct.run(ct.FedAvg(lr=0.05, local_steps=2), p.fed, p.model, **LOOP)
+    np.testing.assert_allclose(result.per_client["mse"], p.test_losses([one(result.state)] * 4), rtol=1e-12)
 
 
 def test_fine_tuning_takes_more_steps_on_training_rows_and_changes_nothing_else() -> None:
-    fed, how = measured(), {"rounds": 2, "engine": "loop", "dtype": "float64"}
-    plain = ct.run(ct.FedAvg(lr=0.05, local_steps=2), fed, LINEAR, **how)
-    tuned = ct.run(ct.FineTuned(lr=0.05, local_steps=2, finetune=4), fed, LINEAR, **how)
+    p = measured()
+    plain = ct.run(ct.FedAvg(lr=0.05, local_steps=2), p.fed, p.model, **LOOP)
+    tuned = ct.run(ct.FineTuned(lr=0.05, local_steps=2, finetune=4), p.fed, p.model, **LOOP)
     near(one(tuned.state), one(plain.state))
-    models = [descend(squared, one(plain.state), [xy] * 4, 0.05) for xy in rows(fed)]
-    want = [loss_on_test(w, fed, i) for i, w in enumerate(models)]
-    np.testing.assert_allclose(tuned.per_client["mse"], want, rtol=1e-12)
+    models = [descend(p.f, one(plain.state), [xy] * 4, 0.05) for xy in p.clients]
+    np.testing.assert_allclose(tuned.per_client["mse"], p.test_losses(models), rtol=1e-12)

@@ -5,37 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import permutations
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import coterie as ct
+from cases import PROBLEMS, Problem, classes, finished, lines, measured, mini_batches, participants, points, put, spoilt
 from coterie.engine.rounds import Run
 from coterie.result import prepare
-from oracles import (
-    PROBLEMS,
-    Model,
-    Problem,
-    Rows,
-    apart,
-    arrays,
-    cross_entropy,
-    doubled,
-    federation,
-    finished,
-    lines,
-    measured,
-    mini_batches,
-    near,
-    one,
-    participants,
-    ready,
-    rows,
-    squared,
-)
+from oracles import Model, Rows, all_apart, arrays, centres_of, federation, flat, mean, near, numbers, one
 
 VARIANTS = {
     "fedem": [
@@ -44,21 +23,6 @@ VARIANTS = {
         ct.FedEM(clusters=2, l2=0.01, floor=0.1, join_steps=3),
     ]
 }
-
-
-def centres_of(run: Run) -> list[Model]:
-    return [one(run.state.centres, m) for m in range(run.method.clusters)]
-
-
-def from_centres(run: Run, centres: list[Model]) -> Run:
-    stacked = {k: torch.stack([torch.tensor(c[k], dtype=torch.float64) for c in centres]) for k in centres[0]}
-    run.state = run.state._replace(centres=stacked)
-    return run
-
-
-def lines_at(fed: ct.data.Federation, starts: tuple[float, ...], rounds: int, **how: Any) -> Run:
-    run = ready(ct.FedEM(clusters=len(starts), **how), fed, lambda: nn.Linear(1, 1, bias=False), rounds=rounds)
-    return from_centres(run, [{"weight": np.array([[c]])} for c in starts])
 
 
 # ---------------------------------------------------------------------------------------------- by hand
@@ -71,38 +35,39 @@ def lines_at(fed: ct.data.Federation, starts: tuple[float, ...], rounds: int, **
 #   By rows: ¼·(1·Y/2 + 2·(Y/2 + 1)/2)/3 = (Y + 1)/12,
 #            2 − ¼·(1.5·(2 − Y) + 1.5·(2 − Y) + 1)/3 = 2 − (3·(2 − Y) + 1)/12.
 Y = 1 + math.log(3) / 4
-TWO = {"b": ([[1.0], [1.0]], [Y, 1.0]), "a": ([[1.0]], [Y])}
+TWO = {"b": [(1, Y), (1, 1)], "a": [(1, Y)]}
+
+
+def two(rounds: int, lr: float) -> Run:
+    """With targets in float64: `from_memory` keeps float32."""
+    p = points(TWO)
+    y = torch.tensor([y for rows in TWO.values() for _, y in rows], dtype=torch.float64)
+    p = p._replace(fed=replace(p.fed, train=p.fed.train._replace(y=y)))
+    return finished(put(p.ready(ct.FedEM(clusters=2, lr=lr, local_steps=1), rounds=rounds), centres=numbers(0.0, 2.0)))
 
 
 def test_one_round_by_hand() -> None:
-    run = finished(lines_at(exact(TWO), (0.0, 2.0), 1, lr=0.25, local_steps=1))
-    assert run.state.centres["weight"].flatten().tolist() == pytest.approx([(Y + 1) / 12, 2 - (7 - 3 * Y) / 12])
+    run = two(1, lr=0.25)
+    assert flat(run.state.centres) == pytest.approx([(Y + 1) / 12, 2 - (7 - 3 * Y) / 12])
     for shares in (run.state.shares, run.engine.snapshot(), run.method.groups(run.state)):
         assert shares.flatten().tolist() == pytest.approx([3 / 8, 5 / 8, 1 / 4, 3 / 4], rel=1e-12)
 
 
-def exact(clients: dict) -> ct.data.Federation:
-    """With targets in float64: `from_memory` keeps float32."""
-    fed = federation(clients)
-    y = torch.cat([torch.tensor(v[1], dtype=torch.float64) for v in clients.values()])
-    return replace(fed, train=fed.train._replace(y=y))
-
-
 def test_shares_are_the_prior_of_the_next_round() -> None:
     """Centres that hardly move: q of a after two rounds is (¼·¼, ¾·¾)/Σ = (0.1, 0.9)."""
-    run = finished(lines_at(exact(TWO), (0.0, 2.0), 2, lr=1e-12, local_steps=1))
-    assert run.engine.snapshot()[1].tolist() == pytest.approx([0.1, 0.9], rel=1e-9)
+    assert two(2, lr=1e-12).engine.snapshot()[1].tolist() == pytest.approx([0.1, 0.9], rel=1e-9)
 
 
 def test_a_share_that_vanished_can_return_unless_the_floor_is_0() -> None:
     """exp(−60²) is 0 in float64. The far centre is then set where the rows are."""
-    fed = federation({"a": ([[1.0]], [1.0]), "b": ([[1.0]], [1.0])})
+    p = points({"a": [(1, 1)], "b": [(1, 1)]})
     for floor, later in ((1e-6, 1.0), (0.0, 0.0)):
-        run = lines_at(fed, (0.9, -59.0), 2, lr=1e-12, local_steps=1, floor=floor)
+        run = p.ready(ct.FedEM(clusters=2, lr=1e-12, local_steps=1, floor=floor), rounds=2)
+        put(run, centres=numbers(0.9, -59.0))
         next(run.rounds()), next(run.rounds())
         assert float(run.state.shares[0, 1]) == pytest.approx(floor, rel=1e-5)
         assert float(run.state.shares[0].sum()) == pytest.approx(1, rel=1e-15)
-        from_centres(run, [{"weight": np.array([[c]])} for c in (-59.0, 1.0)])
+        put(run, centres=numbers(-59.0, 1.0))
         next(run.rounds())
         assert float(run.state.shares[0, 1]) == pytest.approx(later, abs=1e-5)
 
@@ -140,7 +105,7 @@ def positions(xy: Rows, batches: list[Rows]) -> list[list[int]]:
 
 def follow(p: Problem, run: Run, small: bool = False) -> None:
     """The run beside Algorithm 1 in NumPy, round by round."""
-    m, n = run.method, [len(y) for _, y in p.clients]
+    m, n = run.method, p.sizes
     theta, pi = centres_of(run), np.full((len(n), m.clusters), 1 / m.clusters)
     seen: set[int] = set()
     next(run.rounds())
@@ -152,12 +117,10 @@ def follow(p: Problem, run: Run, small: bool = False) -> None:
             batches = positions(xy, mini_batches(run, r, i)) if small else [list(range(n[i]))] * m.local_steps
             lr = m.lr * m.decay ** (r - 1)
             new[i] = [weighted_steps(p, w, xy, q[:, k], batches, lr, m.l2) for k, w in enumerate(theta)]
-        total = sum(n[i] for i in who)
-        theta = [{k: sum(n[i] * new[i][j][k] for i in who) / total for k in theta[j]} for j in range(m.clusters)]
+        theta = [mean([new[i][j] for i in who], [n[i] for i in who]) for j in range(m.clusters)]
         seen |= set(who)
         assert not next(run.rounds())["refused"]
-        for j in range(m.clusters):
-            near(one(run.state.centres, j), theta[j])
+        near(centres_of(run), theta)
         for i in range(len(n)):
             np.testing.assert_allclose(run.engine.snapshot()[i].numpy(), pi[i], rtol=1e-9)
             np.testing.assert_allclose(run.state.shares[i].numpy(), pi[i] if i in seen else 0 * pi[i], rtol=1e-9)
@@ -172,29 +135,26 @@ def test_rounds_in_numpy(problem: str, case: str) -> None:
     """Seven ragged clients, four of them a round, three models."""
     p = PROBLEMS[problem]()
     method = ct.FedEM(clusters=3, lr=0.1, local_steps=3, **CASES[case])
-    follow(p, ready(method, p.fed, p.model, rounds=4, participation=0.6, seed=2))
+    follow(p, p.ready(method, rounds=4, participation=0.6, seed=2))
 
 
 @pytest.mark.parametrize("how", [{"batch": 3, "local_steps": 4}, {"batch": 2, "local_epochs": 2}])
 def test_mini_batches_in_numpy(how: dict) -> None:
     """Each row takes its own q into whichever batch it falls; π comes from all rows."""
     p = lines()
-    follow(p, ready(ct.FedEM(clusters=2, lr=0.05, **how), p.fed, p.model, rounds=3), small=True)
+    follow(p, p.ready(ct.FedEM(clusters=2, lr=0.05, **how), rounds=3), small=True)
 
 
 def test_padding_does_not_count() -> None:
     p, method = lines(), ct.FedEM(clusters=2, lr=0.05, batch=3, floor=0.2)
-    loop, padded = (finished(ready(method, p.fed, p.model, rounds=2, engine=e)) for e in ("loop", "vectorised"))
+    loop, padded = (p.run(method, rounds=2, engine=e) for e in ("loop", "vectorised"))
     torch.testing.assert_close(padded.state.shares, loop.state.shares)
     near(one(padded.state.centres, 1), one(loop.state.centres, 1))
 
 
 def test_a_client_without_finite_losses_is_refused() -> None:
     p = lines()
-    x = p.fed.train.x.clone()
-    x[: int(p.fed.train.sizes[0])] = torch.nan
-    spoilt = replace(p.fed, train=p.fed.train._replace(x=x))
-    run = ready(ct.FedEM(clusters=2), spoilt, p.model, rounds=1)
+    run = p._replace(fed=spoilt(p.fed, 0)).ready(ct.FedEM(clusters=2), rounds=1)
     next(run.rounds())
     assert next(run.rounds())["refused"] == [p.fed.names[0]]
     assert run.state.shares[0].tolist() == [0, 0] and run.engine.snapshot()[0].tolist() == [0.5, 0.5]
@@ -205,14 +165,11 @@ def test_a_client_without_finite_losses_is_refused() -> None:
     "how, match", [({"floor": 0.5}, "below 0.5"), ({"clusters": 8}, "number of clients"), ({"floor": -0.1}, "≥ 0")]
 )
 def test_settings_that_make_no_sense_are_refused(how: dict, match: str) -> None:
-    p = lines()
     with pytest.raises(ct.CoterieError, match=match):
-        ready(ct.FedEM(**{"clusters": 2, **how}), p.fed, p.model)
+        lines().ready(ct.FedEM(**{"clusters": 2, **how}))
 
 
 # ---------------------------------------------------------------------------------------------- identities
-def end(method: ct.Algorithm, fed: ct.data.Federation, model: Any, **options: Any) -> Run:
-    return finished(ready(method, fed, model, **{"rounds": 3, **options}))
 
 
 @pytest.mark.parametrize("share", [1.0, 0.6])
@@ -222,53 +179,42 @@ def end(method: ct.Algorithm, fed: ct.data.Federation, model: Any, **options: An
 )
 def test_one_model_is_fedavg(problem: str, how: dict, share: float) -> None:
     p = PROBLEMS[problem]()
-    mixture = end(ct.FedEM(clusters=1, lr=0.05, **how), p.fed, p.model, participation=share)
-    fedavg = end(ct.FedAvg(lr=0.05, **how), p.fed, p.model, participation=share)
+    mixture = p.run(ct.FedEM(clusters=1, lr=0.05, **how), rounds=3, participation=share)
+    fedavg = p.run(ct.FedAvg(lr=0.05, **how), rounds=3, participation=share)
     near(one(mixture.state.centres), one(fedavg.state))
     assert mixture.engine.snapshot().tolist() == [[1.0]] * 7
 
 
 @pytest.mark.parametrize("how", [{}, {"batch": 2}])
 def test_permuting_clients_permutes_the_result(how: dict) -> None:
-    p, order = lines(), [4, 0, 6, 2, 5, 1, 3]
-    method = ct.FedEM(clusters=2, lr=0.05, **how)
-    plain, moved = (end(method, fed, p.model, participation=0.6) for fed in (p.fed, p.fed.subset(order)))
+    plain, moved, order = lines().permuted(ct.FedEM(clusters=2, lr=0.05, **how), rounds=3, participation=0.6)
     torch.testing.assert_close(moved.state.shares, plain.state.shares[order])
-    for j in range(2):
-        near(one(moved.state.centres, j), one(plain.state.centres, j))
+    near(centres_of(moved), centres_of(plain))
 
 
 def test_permuting_centres_permutes_the_mixture() -> None:
     p, order = lines(), [2, 0, 1]
-    plain, moved = (ready(ct.FedEM(clusters=3, lr=0.05), p.fed, p.model, rounds=3) for _ in range(2))
-    from_centres(moved, [one(plain.state.centres, j) for j in order])
-    for run in (plain, moved):
-        finished(run)
+    plain, moved = (p.ready(ct.FedEM(clusters=3, lr=0.05), rounds=3) for _ in range(2))
+    put(moved, centres=[centres_of(plain)[j] for j in order])
+    finished(plain), finished(moved)
     torch.testing.assert_close(moved.state.shares, plain.state.shares[:, order])
-    for place, j in enumerate(order):
-        near(one(moved.state.centres, place), one(plain.state.centres, j))
+    near(centres_of(moved), [centres_of(plain)[j] for j in order])
 
 
 def test_duplicating_every_client_changes_nothing() -> None:
-    p, method = lines(), ct.FedEM(clusters=2, lr=0.05)
-    plain, twice = (end(method, fed, p.model) for fed in (p.fed, doubled(p.fed)))
+    plain, twice = lines().doubled(ct.FedEM(clusters=2, lr=0.05), rounds=3)
     torch.testing.assert_close(twice.state.shares, plain.state.shares.repeat(2, 1))
-    for j in range(2):
-        near(one(twice.state.centres, j), one(plain.state.centres, j))
+    near(centres_of(twice), centres_of(plain))
 
 
 def test_centres_start_apart() -> None:
-    p = lines()
-    run = ready(ct.FedEM(clusters=3), p.fed, p.model, seed=5)
-    for j in range(3):
-        near(centres_of(run)[j], arrays(run.task.init(5, j)))
-    assert all(apart(centres_of(run)[a], centres_of(run)[b]) for a in range(3) for b in range(a))
+    run = lines().ready(ct.FedEM(clusters=3), seed=5)
+    centres = centres_of(run)
+    near(centres, [arrays(run.task.init(5, j)) for j in range(3)])
+    assert all_apart(centres)
 
 
 # ---------------------------------------------------------------------------------------------- evaluation
-LINEAR = lambda: nn.Linear(3, 1)
-
-
 def mixed_error(theta: list[Model], pi: np.ndarray, xy: Rows) -> float:
     outputs = np.stack([xy[0] @ w["weight"][0] + w["bias"][0] for w in theta], 1)
     return float(((outputs @ pi - xy[1]) ** 2).mean())
@@ -283,25 +229,23 @@ def mixed_entropy(theta: list[Model], pi: np.ndarray, xy: Rows) -> tuple[float, 
 
 
 def test_regression_mixes_the_outputs() -> None:
-    fed = measured()
-    run = finished(ready(ct.FedEM(clusters=2, lr=0.05, local_steps=3), fed, LINEAR, rounds=3))
-    tests = [tuple(v.double().numpy() for v in fed.test.client(i)) for i in range(4)]
-    pi = run.state.shares.numpy()
-    np.testing.assert_allclose(run.clients["mse"], [mixed_error(centres_of(run), pi[i], tests[i]) for i in range(4)])
+    p = measured()
+    run = p.run(ct.FedEM(clusters=2, lr=0.05, local_steps=3), rounds=3)
+    theta, pi = centres_of(run), run.state.shares.numpy()
+    np.testing.assert_allclose(run.clients["mse"], [mixed_error(theta, pi[i], p.tests[i]) for i in range(4)])
     assert pi.min() > 0.01  # both count
 
 
 def test_classification_mixes_the_probabilities() -> None:
     rng = np.random.default_rng(0)
     draw = lambda n: [(rng.normal(size=(n, 3)), rng.integers(3, size=n)) for _ in range(5)]
-    fed = federation(draw(6), test=draw(8), labels=("a", "b", "c"), unseen=1)
-    run = finished(ready(ct.FedEM(clusters=2, lr=0.5), fed, lambda: nn.Linear(3, 3), rounds=3))
-    tests = [(fed.test.client(i)[0].double().numpy(), fed.test.client(i)[1].numpy()) for i in range(5)]
+    p = classes()._replace(fed=federation(draw(6), test=draw(8), labels=("a", "b", "c"), unseen=1))
+    run = p.run(ct.FedEM(clusters=2, lr=0.5), rounds=3)
     theta, pi = centres_of(run), run.state.shares.numpy()
-    want = np.array([mixed_entropy(theta, pi[i], tests[i]) for i in range(4)])
+    want = np.array([mixed_entropy(theta, pi[i], p.tests[i]) for i in range(4)])
     np.testing.assert_allclose(run.clients["loss"], want[:, 0])
     np.testing.assert_allclose(run.clients["accuracy"], want[:, 1])
-    loss, accuracy = mixed_entropy(theta, joined(Problem(fed, None, cross_entropy), theta, 4, 20), tests[4])
+    loss, accuracy = mixed_entropy(theta, joined(p, theta, 4, 20), p.tests[4])
     assert run.history[-1]["unseen_loss"] == pytest.approx(loss, rel=1e-9)
     assert run.history[-1]["unseen_accuracy"] == accuracy
 
@@ -309,24 +253,23 @@ def test_classification_mixes_the_probabilities() -> None:
 def joined(p: Problem, theta: list[Model], i: int, steps: int) -> np.ndarray:
     pi = np.full(len(theta), 1 / len(theta))
     for _ in range(steps):
-        pi = explained(p, theta, pi, rows(p.fed)[i], 1e-6)[1]
+        pi = explained(p, theta, pi, p.clients[i], 1e-6)[1]
     return pi
 
 
 @pytest.mark.parametrize("steps", [1, 7])
 def test_a_newcomer_finds_its_shares_on_its_training_rows(steps: int) -> None:
-    fed = measured(unseen=1)
-    run = finished(ready(ct.FedEM(clusters=2, lr=0.05, join_steps=steps), fed, LINEAR, rounds=2))
+    p = measured(unseen=1)
+    run = p.run(ct.FedEM(clusters=2, lr=0.05, join_steps=steps), rounds=2)
     theta = centres_of(run)
-    test = tuple(v.double().numpy() for v in fed.test.client(3))
-    want = mixed_error(theta, joined(Problem(fed, LINEAR, squared), theta, 3, steps), test)
+    want = mixed_error(theta, joined(p, theta, 3, steps), p.tests[3])
     assert run.history[-1]["unseen_mse"] == pytest.approx(want, rel=1e-9)
     assert len(run.state.shares) == 3
 
 
 def test_evaluation_leaves_no_trace() -> None:
     method = ct.FedEM(clusters=2, lr=0.05, batch=2)
-    often, once = (finished(ready(method, measured(), LINEAR, rounds=4, eval_every=e)) for e in (1, 4))
+    often, once = (measured().run(method, rounds=4, eval_every=e) for e in (1, 4))
     assert torch.equal(often.engine.snapshot(), once.engine.snapshot())
     near(one(often.state.centres), one(once.state.centres), 0)
 

@@ -4,25 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from torch import nn
 
 import coterie as ct
+from cases import Problem, lines, points, same_rounds
 from coterie.engine.rounds import Run
-from oracles import (
-    Model,
-    Problem,
-    descend,
-    federation,
-    finished,
-    line,
-    lines,
-    mean,
-    near,
-    one,
-    ready,
-    same_groups,
-    vector,
-)
+from oracles import Model, descend, flat, mean, near, one, same_groups, vector
 
 VARIANTS = {
     "flhc": [
@@ -36,12 +22,7 @@ VARIANTS = {
 # Average linkage: {c, d} at 1, {a, b} at 1.5, all at (1.5 + 2.5 + 3 + 4)/4 = 2.75.
 # Cut at 2: {a, b}, by rows (½ + 2·2)/3 = 1.5, and {c, d}, −1.5.  Cut at 3: all, (½ + 4 − 1 − 2)/5 = 0.3.
 # Clusters are numbered in the order of names: a's is 0.
-FOUR = {
-    "d": ([[2.0]], [-2.0]),
-    "b": ([[1.0], [1.0]], [4.0, 4.0]),
-    "c": ([[1.0]], [-2.0]),
-    "a": ([[1.0]], [1.0]),
-}
+FOUR = {"d": [(2, -2)], "b": [(1, 4), (1, 4)], "c": [(1, -2)], "a": [(1, 1)]}
 
 
 @pytest.mark.parametrize(
@@ -58,8 +39,8 @@ FOUR = {
 )
 def test_the_clustering_by_hand(how: dict, centres: list[float], group: list[int]) -> None:
     method = ct.FLHC(lr=0.25, local_steps=1, warm=0, **{"metric": "euclidean", **how})
-    run = finished(ready(method, federation(FOUR), line(0.0), rounds=1))
-    assert run.state.centres["weight"].flatten().tolist() == pytest.approx(centres, rel=1e-15)
+    run = points(FOUR, 0.0).run(method, rounds=1)
+    assert flat(run.state.centres) == pytest.approx(centres, rel=1e-15)
     assert run.state.group.tolist() == group
     assert run.history[1]["notes"]["sizes"] == [group.count(j) for j in range(len(centres))]
 
@@ -102,7 +83,7 @@ def flhc(p: Problem, run: Run, rounds: int, cut: float) -> list[tuple[list[Model
         new = []
         for j, c in enumerate(centres):
             here = [i for i in who if group[i] == j]
-            new.append(mean([models[i] for i in here], [len(p.clients[i][1]) for i in here]) if here else c)
+            new.append(mean([models[i] for i in here], [p.sizes[i] for i in here]) if here else c)
         centres = new
         found.append((centres, list(group)))
     return found
@@ -121,14 +102,9 @@ def test_rounds_in_numpy(metric: str, linkage: str, cut: float) -> None:
     """Two rounds of FedAvg with some, all in round 3, then FedAvg per cluster with some."""
     p = lines(8, 3)
     method = ct.FLHC(lr=0.05, local_steps=3, warm=2, metric=metric, linkage=linkage, distance=cut)
-    run = ready(method, p.fed, p.model, rounds=5, participation=0.6)
+    run = p.ready(method, rounds=5, participation=0.6)
     want = flhc(p, run, 5, cut)
-    next(run.rounds())
-    for centres, group in want:
-        next(run.rounds())
-        assert run.state.group.tolist() == group
-        for j, c in enumerate(centres):
-            near(one(run.state.centres, j), c)
+    same_rounds(run, want)
     assert 1 < len(want[-1][0]) < 8
 
 
@@ -138,32 +114,22 @@ def test_one_group_is_fedavg(warm: int) -> None:
     """Before the clustering with some clients; and with all when the cut is above every distance."""
     p, how = lines(), {"lr": 0.05, "local_steps": 2, "batch": 2}
     options = {"rounds": 3, "participation": 0.6 if warm == 9 else 1.0}
-    mine = finished(ready(ct.FLHC(warm=warm, distance=99.0, **how), p.fed, p.model, **options))
-    near(one(mine.state.centres), one(finished(ready(ct.FedAvg(**how), p.fed, p.model, **options)).state))
-
-
-def planted(seed: int, groups: int) -> ct.data.Federation:
-    rng = np.random.default_rng(seed)
-    truth, data = rng.normal(size=(groups, 5)) * 2, []
-    for i in range(9):
-        x = rng.normal(size=(25 + i, 5))
-        data.append((x, x @ truth[i % groups] + 0.3 * rng.normal(size=25 + i)))
-    return federation(data, truth=[i % groups for i in range(9)])
+    mine = p.run(ct.FLHC(warm=warm, distance=99.0, **how), **options)
+    near(one(mine.state.centres), one(p.run(ct.FedAvg(**how), **options).state))
 
 
 def test_three_groups_are_found_after_4_rounds_of_fedavg() -> None:
     found, method = 0, ct.FLHC(lr=0.1, local_steps=3, warm=4)
     for seed in range(10):
-        options = {"rounds": 5, "seed": seed, "engine": "vectorised"}
-        run = finished(ready(method, planted(seed, 3), lambda: nn.Linear(5, 1), **options))
+        p = lines(9, 3, 5, seed, least=25, noise=0.3)
+        run = p.run(method, rounds=5, seed=seed, engine="vectorised")
         found += same_groups(run.state.group.tolist(), [i % 3 for i in range(9)])
     assert found >= 9
 
 
 def test_who_missed_the_clustering_joins_the_cluster_of_least_loss() -> None:
-    run = ready(
-        ct.FLHC(lr=0.1, local_steps=3, warm=2), planted(0, 2), lambda: nn.Linear(5, 1), rounds=8, dropout=0.3, seed=1
-    )
+    p = lines(9, 2, 5, least=25, noise=0.3)
+    run = p.ready(ct.FLHC(lr=0.1, local_steps=3, warm=2), rounds=8, dropout=0.3, seed=1)
     groups = [run.state.group.tolist() for _ in run.rounds()]
     assert -1 in groups[3]
     assert same_groups(groups[-1], [i % 2 for i in range(9)])
@@ -172,5 +138,5 @@ def test_who_missed_the_clustering_joins_the_cluster_of_least_loss() -> None:
 def test_ward_needs_euclidean_distances() -> None:
     p = lines()
     with pytest.raises(ct.CoterieError, match="ward.*euclidean.*cosine"):
-        ready(ct.FLHC(linkage="ward"), p.fed, p.model)
-    ready(ct.FLHC(linkage="ward", metric="euclidean"), p.fed, p.model)
+        p.ready(ct.FLHC(linkage="ward"))
+    p.ready(ct.FLHC(linkage="ward", metric="euclidean"))

@@ -2,45 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import coterie as ct
+from cases import PROBLEMS, Problem, finished, lines, measured, mini_batches, participants, points
 from coterie import randomness
 from coterie.baselines.l2sgd import runs
 from coterie.engine.rounds import Run
-from oracles import (
-    PROBLEMS,
-    Model,
-    Rows,
-    apart,
-    descend,
-    federation,
-    finished,
-    line,
-    lines,
-    loss_on_test,
-    mean,
-    measured,
-    mini_batches,
-    near,
-    one,
-    participants,
-    ready,
-    rows,
-    squared,
-)
+from oracles import Model, Rows, apart, descend, flat, mean, near, one, personal
 
 VARIANTS = {"l2sgd": [ct.L2SGD(p=0.0, batch=4), ct.L2SGD(p=0.5, lam=2.0, batch=5, l2=0.1), ct.L2SGD(p=0.7, clip=1.0)]}
-LINEAR = lambda: nn.Linear(3, 1)
-
-
-def personal(run: Run, i: int) -> Model:
-    return one(run.engine.snapshot(), i)
 
 
 def coins(seed: int, r: int, steps: int, p: float) -> list[bool]:
@@ -58,7 +34,7 @@ def seed_of(wanted: str, p: float) -> int:
 # a: one row, f = (x − 1)².  b: two rows, f = (x − 4)².
 #   L: a 1.5, b 3, x̄ 2.25.   M: a 1.875, b 2.625.   M: a 2.0625, b 2.4375, x̄ 2.25 as before.
 #   L: a 2.0625 − ½·1.0625 = 1.53125, b 2.4375 + ½·1.5625 = 3.21875, x̄ 2.375.
-TWO = {"b": ([[1.0], [1.0]], [4.0, 4.0]), "a": ([[1.0]], [1.0])}
+TWO = {"b": [(1, 4), (1, 4)], "a": [(1, 1)]}
 BY_HAND = {
     "L": ([3.0, 1.5], 2.25),
     "LM": ([2.625, 1.875], 2.25),
@@ -68,11 +44,15 @@ BY_HAND = {
 }
 
 
+def two(word: str, lam: float = 2.0) -> Run:
+    method = ct.L2SGD(lr=0.25, p=0.5, lam=lam, local_steps=len(word))
+    return points(TWO, 2.0).run(method, rounds=1, seed=seed_of(word, 0.5))
+
+
 @pytest.mark.parametrize("word", BY_HAND)
 def test_one_round_by_hand(word: str) -> None:
-    method = ct.L2SGD(lr=0.25, p=0.5, lam=2.0, local_steps=len(word))
-    run = finished(ready(method, federation(TWO), line(2.0), rounds=1, seed=seed_of(word, 0.5)))
-    assert (run.engine.snapshot()["weight"].flatten().tolist(), run.state.mean["weight"].item()) == BY_HAND[word]
+    run = two(word)
+    assert (flat(run.engine.snapshot()), run.state.mean["weight"].item()) == BY_HAND[word]
     assert run.history[1]["notes"]["mixings"] == word.count("M")
 
 
@@ -93,27 +73,26 @@ def test_runs_of_coins(word: str, want: list[tuple[int, int]]) -> None:
 def test_a_run_is_one_exchange() -> None:
     """Per exchange and client 8 bytes of x̄ and 8 of the steps done go down; what moved and its weight come up."""
     for word, exchanges in (("LLL", 1), ("LMML", 2), ("LMLM", 3)):
-        method = ct.L2SGD(lr=0.25, p=0.5, lam=2.0, local_steps=len(word))
-        run = finished(ready(method, federation(TWO), line(2.0), rounds=1, seed=seed_of(word, 0.5)))
+        run = two(word)
         assert run.history[1]["bytes_down"] == run.history[1]["bytes_up"] == 2 * 16 * exchanges
 
 
 # ---------------------------------------------------------------------------------------------- in NumPy
-def l2sgd(run: Run, f, batch_of, who: list[list[int]], sizes: int) -> list[Model]:
+def l2sgd(p: Problem, run: Run, batch_of: Callable[[int, int, int], Rows]) -> list[Model]:
     """All x_i after the last round, one coin after the other. `batch_of(r, i, k)`: the rows of local step k."""
     m: ct.L2SGD = run.method
-    x = [personal(run, i) for i in range(sizes)]
-    for r, present in enumerate(who, 1):
+    x = personal(run)
+    for r, present in enumerate(participants(run), 1):
         eta, steps, mixed, centre = m.lr * m.decay ** (r - 1), 0, False, x[0]
         for mixes in coins(run.options.seed, r, m.local_steps, m.p):
             if mixes:
                 centre = centre if mixed else mean(x)  # a run of mixings moves towards one x̄
-                share = eta * m.lam / (sizes * m.p)
+                share = eta * m.lam / (len(x) * m.p)
                 for i in present:
                     x[i] = {k: x[i][k] - share * (x[i][k] - centre[k]) for k in x[i]}
             else:
                 for i in present:
-                    x[i] = descend(f, x[i], [batch_of(r, i, steps)], eta / (sizes * (1 - m.p)), m.l2)
+                    x[i] = descend(p.f, x[i], [batch_of(r, i, steps)], eta / (len(x) * (1 - m.p)), m.l2)
                 steps += 1
             mixed = mixes
     return x
@@ -124,13 +103,12 @@ def l2sgd(run: Run, f, batch_of, who: list[list[int]], sizes: int) -> list[Model
 def test_rounds_in_numpy_absent_clients_wait(problem: str, share: float) -> None:
     p = PROBLEMS[problem]()
     method = ct.L2SGD(lr=0.4, p=0.4, lam=3.0, local_steps=8, decay=0.9, l2=0.1)
-    run = ready(method, p.fed, p.model, rounds=4, participation=share, seed=2)
-    want = l2sgd(run, p.f, lambda r, i, k: p.clients[i], participants(run), 7)
+    run = p.ready(method, rounds=4, participation=share, seed=2)
+    want = l2sgd(p, run, lambda r, i, k: p.clients[i])
     drawn = [coins(2, r, 8, 0.4) for r in (1, 2, 3, 4)]
     assert any("11" in "".join(str(int(c)) for c in row) for row in drawn)  # runs of mixings
     finished(run)
-    for i in range(7):
-        near(personal(run, i), want[i])
+    near(personal(run), want)
     near(one(run.state.mean), mean(want))
 
 
@@ -138,12 +116,9 @@ def test_rounds_in_numpy_absent_clients_wait(problem: str, share: float) -> None
 def test_mini_batches_in_numpy(share: float) -> None:
     """Every local step of a round sees another batch, in whichever exchange it is."""
     p = lines()
-    run = ready(ct.L2SGD(lr=0.4, p=0.4, lam=3.0, local_steps=6, batch=2), p.fed, p.model, rounds=3, participation=share)
-    drawn: dict[tuple[int, int], list[Rows]] = {(r, i): mini_batches(run, r, i) for r in (1, 2, 3) for i in range(7)}
-    want = l2sgd(run, p.f, lambda r, i, k: drawn[r, i][k], participants(run), 7)
-    finished(run)
-    for i in range(7):
-        near(personal(run, i), want[i])
+    run = p.ready(ct.L2SGD(lr=0.4, p=0.4, lam=3.0, local_steps=6, batch=2), rounds=3, participation=share)
+    want = l2sgd(p, run, lambda r, i, k: mini_batches(run, r, i)[k])
+    near(personal(finished(run)), want)
 
 
 # ---------------------------------------------------------------------------------------------- identities
@@ -153,20 +128,14 @@ def test_mini_batches_in_numpy(share: float) -> None:
 @pytest.mark.parametrize("lam", [0.0, 1e9])
 def test_p_0_is_local_training_with_steps_of_lr_over_n(how: dict, lam: float) -> None:
     p = lines()
-    end = lambda m: finished(ready(m, p.fed, p.model, rounds=2, participation=0.6))
+    end = lambda m: p.run(m, rounds=2, participation=0.6)
     mine, alone = end(ct.L2SGD(lr=0.35, p=0.0, lam=lam, **how)), end(ct.LocalOnly(lr=0.05, **how))
-    for i in range(7):
-        near(personal(mine, i), personal(alone, i))
+    near(personal(mine), personal(alone))
 
 
 def test_permuting_clients_permutes_their_models() -> None:
-    p, order = lines(), [4, 0, 6, 2, 5, 1, 3]
-    method = ct.L2SGD(lr=0.4, p=0.4, local_steps=5, batch=2)
-    plain, moved = (
-        finished(ready(method, fed, p.model, rounds=2, participation=0.5)) for fed in (p.fed, p.fed.subset(order))
-    )
-    for place, i in enumerate(order):
-        near(personal(moved, place), personal(plain, i))
+    plain, moved, order = lines().permuted(ct.L2SGD(lr=0.4, p=0.4, local_steps=5, batch=2), rounds=2, participation=0.5)
+    near(personal(moved), [personal(plain)[i] for i in order])
 
 
 # ---------------------------------------------------------------------------------------------- it mixes
@@ -179,7 +148,7 @@ def test_it_mixes_and_more_with_a_larger_lambda() -> None:
     """Mixing goes ηλ/(Np) of the way: none of it, a twentieth, the whole."""
     p, far = lines(), []
     for lam in (0.0, 0.35, 7.0):
-        run = finished(ready(ct.L2SGD(lr=0.4, p=0.4, lam=lam, local_steps=8), p.fed, p.model, rounds=3, seed=1))
+        run = p.run(ct.L2SGD(lr=0.4, p=0.4, lam=lam, local_steps=8), rounds=3, seed=1)
         assert sum(row["notes"]["mixings"] for row in run.history[1:]) > 5
         far.append(spread(run))
     assert far[2] < 0.7 * far[1] < 0.7 * far[0]
@@ -187,25 +156,21 @@ def test_it_mixes_and_more_with_a_larger_lambda() -> None:
 
 def test_the_whole_way_to_the_mean_makes_all_models_equal() -> None:
     """η λ/(N p) = ¼·4/(2·½) = 1."""
-    method = ct.L2SGD(lr=0.25, p=0.5, lam=4.0, local_steps=2)
-    run = finished(ready(method, federation(TWO), line(2.0), rounds=1, seed=seed_of("LM", 0.5)))
-    assert run.engine.snapshot()["weight"].flatten().tolist() == [2.25, 2.25]
+    assert flat(two("LM", lam=4.0).engine.snapshot()) == [2.25, 2.25]
 
 
 def test_coins_differ_from_round_to_round_and_fall_as_often_as_p_says() -> None:
     drawn = [tuple(coins(0, r, 20, 0.3)) for r in range(1, 51)]
     assert len(set(drawn)) == 50
     assert sum(map(sum, drawn)) == pytest.approx(300, abs=4 * np.sqrt(1000 * 0.3 * 0.7))
-    p = lines()
-    run = finished(ready(ct.L2SGD(p=0.3, local_steps=20), p.fed.subset([0, 1, 2, 3]), p.model, rounds=2))
+    run = lines(clients=4).run(ct.L2SGD(p=0.3, local_steps=20), rounds=2)
     assert [row["notes"]["mixings"] for row in run.history[1:]] == [sum(row) for row in drawn[:2]]
 
 
 def test_the_mean_counts_every_client_also_those_who_drop_out() -> None:
-    p = lines()
     method = ct.L2SGD(lr=0.4, p=0.4, lam=2.0, local_steps=6)
-    run = finished(ready(method, p.fed, p.model, rounds=5, participation=0.7, dropout=0.3))
-    near(one(run.state.mean), mean([personal(run, i) for i in range(7)]))
+    run = lines().run(method, rounds=5, participation=0.7, dropout=0.3)
+    near(one(run.state.mean), mean(personal(run)))
     before = one(run.state.mean)
     run.options = replace(run.options, dropout=1 - 1e-15, rounds=6)
     run.step()
@@ -217,21 +182,20 @@ METHOD = ct.L2SGD(lr=0.2, p=0.4, lam=2.0, local_steps=3)
 
 
 def test_each_client_is_measured_with_its_own_model() -> None:
-    fed = measured()
-    run = finished(ready(METHOD, fed, LINEAR, rounds=3))
-    want = [loss_on_test(personal(run, i), fed, i) for i in range(4)]
-    np.testing.assert_allclose(run.clients["mse"], want, rtol=1e-12)
-    assert all(apart(personal(run, i), one(run.state.mean)) for i in range(4))
+    p = measured()
+    run = p.run(METHOD, rounds=3)
+    np.testing.assert_allclose(run.clients["mse"], p.test_losses(personal(run)), rtol=1e-12)
+    assert all(apart(x, one(run.state.mean)) for x in personal(run))
 
 
 @pytest.mark.parametrize("p, pull", [(0.4, 2.0), (0.0, 0.0)])
 def test_a_newcomer_takes_the_expected_steps_from_the_mean(p: float, pull: float) -> None:
     """Three clients train: steps of 0.2/3."""
-    fed = measured(unseen=1)
-    run = finished(ready(replace(METHOD, p=p), fed, LINEAR, rounds=2))
+    four = measured(unseen=1)
+    run = four.run(replace(METHOD, p=p), rounds=2)
     x = one(run.state.mean)
-    x = descend(squared, x, [rows(fed)[3]] * 3, 0.2 / 3, pull=pull, towards=x)
-    assert run.history[-1]["unseen_mse"] == pytest.approx(loss_on_test(x, fed, 3), rel=1e-12)
+    x = descend(four.f, x, [four.clients[3]] * 3, 0.2 / 3, pull=pull, towards=x)
+    assert run.history[-1]["unseen_mse"] == pytest.approx(four.test_loss(x, 3), rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -244,7 +208,6 @@ def test_a_newcomer_takes_the_expected_steps_from_the_mean(p: float, pull: float
     ],
 )
 def test_what_makes_no_sense_is_refused(how: dict, why: str) -> None:
-    p = lines()
     with pytest.raises(ct.CoterieError, match=why):
-        ready(ct.L2SGD(**how), p.fed, p.model)
-    ready(ct.L2SGD(lr=1.0, lam=2.8, p=0.4), p.fed, p.model)  # exactly 1
+        lines().ready(ct.L2SGD(**how))
+    lines().ready(ct.L2SGD(lr=1.0, lam=2.8, p=0.4))  # exactly 1

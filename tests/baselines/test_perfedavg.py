@@ -2,38 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
 import coterie as ct
-from coterie import randomness
-from coterie.contract import Data
+from cases import PROBLEMS, Problem, data_of, finished, lines, measured, mini_batches, participants, points
 from coterie.engine.rounds import Run
-from coterie.task import Batch
-from oracles import (
-    PROBLEMS,
-    Function,
-    Model,
-    Rows,
-    apart,
-    federation,
-    finished,
-    line,
-    lines,
-    loss_on_test,
-    mean,
-    measured,
-    mini_batches,
-    near,
-    one,
-    participants,
-    ready,
-    rows,
-    squared,
-    vector,
-)
+from oracles import Model, Rows, apart, federation, in_numpy, mean, near, one, vector
 
 VARIANTS = {
     "perfedavg": [
@@ -41,7 +18,6 @@ VARIANTS = {
         ct.PerFedAvg(local_epochs=2, batch=4, inner=0.1, weighted=True, l2=0.05),
     ]
 }
-LINEAR = lambda: nn.Linear(3, 1)
 
 # ---------------------------------------------------------------------------------------------- by hand
 # w = 2, β = ¼, a = ¼, one step.  a: one row, f = (w − 1)².  b: two rows, f = (w − 4)².  ∇²f = 2 for both.
@@ -49,7 +25,7 @@ LINEAR = lambda: nn.Linear(3, 1)
 # fo: a 2 − ¼·1 = 1.75, b 2 + ¼·2 = 2.5, mean 2.125 (by rows 2.25).
 # hf: (1 − ¼·2)·g: a 2 − ¼·½ = 1.875, b 2 + ¼·1 = 2.25, mean 2.0625 (by rows 2.125).
 # FedAvg would give 2.25 (by rows 2.5).
-TWO = {"a": ([[1.0]], [1.0]), "b": ([[1.0], [1.0]], [4.0, 4.0])}
+TWO = {"a": [(1, 1)], "b": [(1, 4), (1, 4)]}
 
 
 @pytest.mark.parametrize(
@@ -57,7 +33,7 @@ TWO = {"a": ([[1.0]], [1.0]), "b": ([[1.0], [1.0]], [4.0, 4.0])}
 )
 def test_one_round_by_hand(order: str, weighted: bool, want: float) -> None:
     method = ct.PerFedAvg(lr=0.25, inner=0.25, local_steps=1, order=order, weighted=weighted)
-    run = finished(ready(method, federation(TWO), line(2.0), rounds=1))
+    run = points(TWO, 2.0).run(method, rounds=1)
     assert run.state["weight"].item() == pytest.approx(want, rel=1e-11)
 
 
@@ -67,7 +43,7 @@ def plus(w: Model, a: float, g: Model) -> Model:
 
 
 def trained(
-    f: Function,
+    p: Problem,
     w: Model,
     triples: list[tuple[Rows, Rows, Rows]],
     lr: float,
@@ -77,7 +53,7 @@ def trained(
     l2: float = 0.0,
 ) -> Model:
     """Steps on triples D, D′, D″."""
-    grad = lambda w, rows: plus(f(w, *rows)[1], l2, w)
+    grad = lambda w, rows: plus(p.f(w, *rows)[1], l2, w)
     for d, d1, d2 in triples:
         g = grad(plus(w, -a, grad(w, d)), d1)
         if order == "hf":
@@ -93,20 +69,18 @@ def test_rounds_in_numpy(problem: str, order: str) -> None:
     """δ is large, so that a wrong difference shows."""
     p = PROBLEMS[problem]()
     method = ct.PerFedAvg(lr=0.05, local_steps=3, inner=0.1, order=order, delta=0.5, decay=0.8, l2=0.1)
-    run = ready(method, p.fed, p.model, rounds=4, participation=0.6)
+    run = p.ready(method, rounds=4, participation=0.6)
     w = one(run.state)
     for t, who in enumerate(participants(run)):
         lr = 0.05 * 0.8**t
-        w = mean([trained(p.f, w, [(p.clients[i],) * 3] * 3, lr, 0.1, order, 0.5, 0.1) for i in who])
+        w = mean([trained(p, w, [(p.clients[i],) * 3] * 3, lr, 0.1, order, 0.5, 0.1) for i in who])
     near(one(finished(run).state), w)
 
 
 def other_batches(run: Run, r: int, i: int, which: int) -> list[Rows]:
     """Client i's D (1) or D″ (2) in round r: as FedAvg's, from a shifted key."""
-    x, y = (v.double() for v in run.fed.train.client(i))
-    key = randomness.keys(run.homes[i], r, "train") + which * 2**32
-    batches = Data(Batch.of(x, y, torch.float64), key, run.homes[i]).batches(run.method)
-    return [(b.x.numpy(), b.y.numpy()) for b in batches]
+    data = data_of(run, r, i)
+    return in_numpy(data._replace(key=data.key + which * 2**32).batches(run.method))
 
 
 @pytest.mark.parametrize("order", ["fo", "hf"])
@@ -114,48 +88,41 @@ def other_batches(run: Run, r: int, i: int, which: int) -> list[Rows]:
 def test_three_batches_in_numpy(how: dict, order: str) -> None:
     """D′ is what FedAvg would draw; D and D″ are draws of their own."""
     p = lines()
-    run = ready(ct.PerFedAvg(lr=0.05, inner=0.1, order=order, **how), p.fed, p.model, rounds=2)
+    run = p.ready(ct.PerFedAvg(lr=0.05, inner=0.1, order=order, **how), rounds=2)
     w = one(run.state)
     for r in (1, 2):
         models = []
         for i in range(7):
             triples = list(zip(other_batches(run, r, i, 1), mini_batches(run, r, i), other_batches(run, r, i, 2)))
-            models.append(trained(p.f, w, triples, 0.05, 0.1, order, 1e-3))
+            models.append(trained(p, w, triples, 0.05, 0.1, order, 1e-3))
         w = mean(models)
     near(one(finished(run).state), w, 1e-8)
 
 
 def test_the_three_batches_of_a_step_differ() -> None:
     """4 steps with three batches of 3 of 8 rows: 56 are possible, so hardly any is drawn twice."""
-    p = lines()
-    run = ready(ct.PerFedAvg(batch=3, local_steps=4), p.fed, p.model, rounds=1)
-    drawn = [
-        frozenset(y.tolist())
-        for _, y in mini_batches(run, 1, 6) + other_batches(run, 1, 6, 1) + other_batches(run, 1, 6, 2)
-    ]
-    assert len(set(drawn)) >= 9
+    run = lines().ready(ct.PerFedAvg(batch=3, local_steps=4), rounds=1)
+    drawn = mini_batches(run, 1, 6) + other_batches(run, 1, 6, 1) + other_batches(run, 1, 6, 2)
+    assert len({frozenset(y.tolist()) for _, y in drawn}) >= 9
 
 
 def test_padding_does_not_change_the_batches() -> None:
     """Clients of 2 to 8 rows in passes of batches of 3: the vectorised engine pads them all to 8."""
     p, method = lines(), ct.PerFedAvg(lr=0.05, inner=0.1, batch=3, local_epochs=2)
-    loop, fast = (
-        one(finished(ready(method, p.fed, p.model, rounds=2, engine=e)).state) for e in ("loop", "vectorised")
-    )
+    loop, fast = (one(p.run(method, rounds=2, engine=e).state) for e in ("loop", "vectorised"))
     near(fast, loop)
 
 
 # ---------------------------------------------------------------------------------------------- the Hessian
 def test_hessian_free_is_the_gradient_of_the_adapted_loss() -> None:
     """Full batch: for a quadratic f the direction is ∇ of F(w) = f(w − a∇f(w)), here by differences of F itself."""
-    p = lines()
-    x, y = p.clients[5]
-    fed = federation({"a": (x, y)})
-    run = ready(ct.PerFedAvg(lr=0.1, inner=0.07, local_steps=1), fed, LINEAR, rounds=1)
+    x, y = lines().clients[5]
+    p = lines()._replace(fed=federation({"a": (x, y)}))
+    run = p.ready(ct.PerFedAvg(lr=0.1, inner=0.07, local_steps=1), rounds=1)
     w, step = one(run.state), 1e-5
 
     def adapted_loss(v: Model) -> float:
-        return squared(plus(v, -0.07, squared(v, x, y)[1]), x, y)[0]
+        return p.f(plus(v, -0.07, p.f(v, x, y)[1]), x, y)[0]
 
     slope = []
     for k in w:
@@ -174,52 +141,45 @@ def test_hessian_free_is_the_gradient_of_the_adapted_loss() -> None:
 )
 def test_a_0_is_fedavg(how: dict, order: str) -> None:
     p = lines()
-    end = lambda m: one(finished(ready(m, p.fed, p.model, rounds=3, participation=0.6)).state)
+    end = lambda m: one(p.run(m, rounds=3, participation=0.6).state)
     want = end(ct.FedAvg(lr=0.05, weighted=False, **how))
     near(end(ct.PerFedAvg(lr=0.05, inner=0.0, order=order, **how)), want)
     assert apart(end(ct.PerFedAvg(lr=0.05, inner=0.1, order=order, **how)), want)
 
 
 def test_permuting_clients_changes_nothing() -> None:
-    p, method = lines(), ct.PerFedAvg(lr=0.05, local_steps=2, batch=3)
-    end = lambda fed: one(finished(ready(method, fed, p.model, rounds=3, participation=0.5)).state)
-    near(end(p.fed.subset([4, 0, 6, 2, 5, 1, 3])), end(p.fed))
+    plain, moved, _ = lines().permuted(ct.PerFedAvg(lr=0.05, local_steps=2, batch=3), rounds=3, participation=0.5)
+    near(one(moved.state), one(plain.state))
 
 
 # ---------------------------------------------------------------------------------------------- evaluation
 METHOD = ct.PerFedAvg(lr=0.05, local_steps=2, inner=0.1)
 
 
-def adapted(run: Run, fed: ct.data.Federation, i: int) -> Model:
+def adapted(p: Problem, run: Run) -> list[Model]:
+    """The global model after one step on each client's training rows."""
     w = one(run.state)
-    return plus(w, -0.1, squared(w, *rows(fed)[i])[1])
+    return [plus(w, -0.1, p.f(w, *xy)[1]) for xy in p.clients]
 
 
 def test_a_client_is_measured_after_one_step_on_its_training_rows() -> None:
-    fed = measured()
-    run = finished(ready(METHOD, fed, LINEAR, rounds=2))
-    np.testing.assert_allclose(
-        run.clients["mse"], [loss_on_test(adapted(run, fed, i), fed, i) for i in range(4)], rtol=1e-12
-    )
+    p = measured()
+    run = p.run(METHOD, rounds=2)
+    np.testing.assert_allclose(run.clients["mse"], p.test_losses(adapted(p, run)), rtol=1e-12)
 
 
 def test_test_rows_play_no_part_in_the_adaptation() -> None:
     """Other test targets change what is measured by exactly what they change, not the adapted models."""
-    fed = measured()
-    other = federation(
-        [fed.train.client(i) for i in range(4)],
-        test=[(fed.test.client(i)[0], fed.test.client(i)[1] + 5) for i in range(4)],
-        names=fed.names,
-    )
-    run = finished(ready(METHOD, other, LINEAR, rounds=2))
-    want = [loss_on_test(adapted(run, fed, i), other, i) for i in range(4)]
-    np.testing.assert_allclose(run.clients["mse"], want, rtol=1e-12)
+    p = measured()
+    other = p._replace(fed=replace(p.fed, test=p.fed.test._replace(y=p.fed.test.y + 5)))
+    run = other.run(METHOD, rounds=2)
+    np.testing.assert_allclose(run.clients["mse"], other.test_losses(adapted(p, run)), rtol=1e-12)
 
 
 def test_a_newcomer_adapts_on_its_own_rows() -> None:
-    fed = measured(unseen=1)
-    run = finished(ready(METHOD, fed, LINEAR, rounds=2))
-    want = loss_on_test(adapted(run, fed, 3), fed, 3)
+    p = measured(unseen=1)
+    run = p.run(METHOD, rounds=2)
+    want = p.test_loss(adapted(p, run)[3], 3)
     assert run.history[-1]["unseen_mse"] == pytest.approx(want, rel=1e-12)
 
 
@@ -233,7 +193,6 @@ def test_a_newcomer_adapts_on_its_own_rows() -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused(how: dict, why: str) -> None:
-    p = lines()
     with pytest.raises(ct.CoterieError, match=why):
-        ready(ct.PerFedAvg(**how), p.fed, p.model)
-    ready(ct.PerFedAvg(clip=1.0, order="fo"), p.fed, p.model)
+        lines().ready(ct.PerFedAvg(**how))
+    lines().ready(ct.PerFedAvg(clip=1.0, order="fo"))

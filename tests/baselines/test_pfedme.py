@@ -7,36 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
 import coterie as ct
-from coterie import randomness
-from coterie.contract import Data
+from cases import PROBLEMS, Problem, lines, local_rounds, measured, participants, points
 from coterie.engine.rounds import Run
-from coterie.task import Batch
-from oracles import (
-    PROBLEMS,
-    Function,
-    Model,
-    Rows,
-    apart,
-    arrays,
-    descend,
-    federation,
-    finished,
-    line,
-    lines,
-    loss_on_test,
-    mean,
-    measured,
-    near,
-    one,
-    participants,
-    ready,
-    rows,
-    squared,
-)
+from oracles import Model, Rows, all_apart, apart, arrays, descend, flat, mean, near, one, personal, unstacked
 
 VARIANTS = {
     "pfedme": [
@@ -44,21 +19,6 @@ VARIANTS = {
         ct.PFedMe(evaluate="local", batch=5, solver="heavy_ball", lam=3.0, lr=0.1),
     ]
 }
-
-
-def drawn(run: Run, r: int, i: int) -> list[Rows]:
-    """The batch of each of client i's local rounds in round r; all its rows without `batch`."""
-    x, y = (v.double() if v.is_floating_point() else v for v in run.fed.train.client(i))
-    how = run.method
-    if how.batch is None:
-        return [(x.numpy(), y.numpy())] * how.outer
-    data = Data(Batch.of(x, y, torch.float64), randomness.keys(run.homes[i], r, "train"), run.homes[i])
-    samples = [data.sample(how.batch, turn) for turn in range(how.outer)]
-    return [(b.x.numpy(), b.y.numpy()) for b in samples]
-
-
-def personal(run: Run, i: int) -> Model:
-    return one(run.engine.snapshot().model, i)
 
 
 # ---------------------------------------------------------------------------------------------- by hand
@@ -69,9 +29,8 @@ def personal(run: Run, i: int) -> Model:
 #    θ 3 − ¼·(−2 + 1) = 3.25; 3.25 − ¼·(−1.5 + 1.5) = 3.25.  w 2.5 + ½·¾ = 2.875.
 # The mean of the w_i is 2.21875, by clients; β = 2 goes as far again: 2.4375.
 def two(rounds: int = 1, **how: Any) -> Run:
-    fed = federation({"b": ([[1.0], [1.0]], [4.0, 4.0]), "a": ([[1.0]], [1.0])})
     method = ct.PFedMe(**{"lr": 0.25, "lam": 2.0, "outer": 2, "inner": 2, "inner_lr": 0.25, **how})
-    return finished(ready(method, fed, line(2.0), rounds=rounds))
+    return points({"b": [(1, 4), (1, 4)], "a": [(1, 1)]}, 2.0).run(method, rounds=rounds)
 
 
 @pytest.mark.parametrize("beta, want", [(1.0, 2.21875), (2.0, 2.4375), (0.5, 2.109375)])
@@ -79,8 +38,8 @@ def test_one_round_by_hand(beta: float, want: float) -> None:
     run = two(beta=beta, evaluate="local")
     assert run.state["weight"].item() == want
     private = run.engine.snapshot()
-    assert private.model["weight"].flatten().tolist() == [3.25, 1.375]
-    assert private.local["weight"].flatten().tolist() == [2.875, 1.5625]
+    assert flat(private.model) == [3.25, 1.375]
+    assert flat(private.local) == [2.875, 1.5625]
     assert private.asked.tolist() == [1, 1]
 
 
@@ -92,20 +51,20 @@ def test_the_second_round_begins_at_w_or_goes_on() -> None:
     w = 2.0625; a 2.0625 − ⅛·2.125 or 1.75 − ⅛·(1.5 − 0.625), b 2.0625 + ⅛·3.875 or 2.5 − ⅛·(−3 + 0.875)."""
     for restart, want in ((True, [2.546875, 1.796875]), (False, [2.765625, 1.640625])):
         run = two(rounds=2, outer=1, inner=1, inner_lr=0.125, restart=restart)
-        assert run.engine.snapshot().model["weight"].flatten().tolist() == want
+        assert flat(run.engine.snapshot().model) == want
 
 
 def test_decay_halves_the_local_models_step_and_not_the_inner_one() -> None:
     """One local round of one step: after round 1 w = 2.125; then θ 1.5625 and 3.0625 as above, and w_i a quarter of
     the way: 2.125 − 0.140625, 2.125 + 0.234375."""
     run = two(rounds=2, outer=1, inner=1, decay=0.5)
-    assert run.engine.snapshot().model["weight"].flatten().tolist() == [3.0625, 1.5625]
+    assert flat(run.engine.snapshot().model) == [3.0625, 1.5625]
     assert run.state["weight"].item() == 2.125 + (0.234375 - 0.140625) / 2
 
 
 # ---------------------------------------------------------------------------------------------- in NumPy
 def pfedme(
-    f: Function,
+    p: Problem,
     start: Model,
     clients: int,
     rounds: list[dict[int, list[Rows]]],
@@ -126,7 +85,7 @@ def pfedme(
             mine = w if restart or i not in met else theta[i]
             at = w
             for batch in batches:
-                mine = descend(f, mine, [batch] * inner, inner_lr, l2, lam, at)
+                mine = descend(p.f, mine, [batch] * inner, inner_lr, l2, lam, at)
                 at = {k: at[k] - lr * decay**t * lam * (at[k] - mine[k]) for k in at}
             theta[i], local[i] = mine, at
             met.add(i)
@@ -152,43 +111,34 @@ def test_rounds_in_numpy(problem: str, case: str) -> None:
     p = PROBLEMS[problem]()
     plain = {"batch": None, "restart": True, "beta": 1.0, "lr": 0.1, "lam": 3.0, "inner": 3, "inner_lr": 0.05}
     how = {**plain, **CASES[case]}
-    run = ready(ct.PFedMe(outer=4, evaluate="local", **how), p.fed, p.model, rounds=4, participation=0.6, seed=4)
+    run = p.ready(ct.PFedMe(outer=4, evaluate="local", **how), rounds=4, participation=0.6, seed=4)
     who = participants(run)
-    batches = [{i: drawn(run, r, i) for i in ids} for r, ids in enumerate(who, 1)]
+    batches = [{i: local_rounds(run, r, i) for i in ids} for r, ids in enumerate(who, 1)]
     how.pop("batch")
-    want = pfedme(p.f, arrays(run.task.init(4)), 7, batches, **how)
+    want = pfedme(p, arrays(run.task.init(4)), 7, batches, **how)
     next(run.rounds())
     for w, theta, local in want:
         next(run.rounds())
         near(one(run.state), w)
-        for i in range(7):
-            near(personal(run, i), theta[i])
-            near(one(run.engine.snapshot().local, i), local[i])
+        near(personal(run), theta)
+        near(unstacked(run.engine.snapshot().local), local)
     assert any(set(a) - set(b) for a, b in pairwise(who))
     assert not any(row["refused"] for row in run.history)
 
 
 def test_permuting_clients_permutes_their_models() -> None:
-    p, order = lines(), [4, 0, 6, 2, 5, 1, 3]
-    method = ct.PFedMe(batch=2, outer=3)
-    plain, moved = (
-        finished(ready(method, fed, p.model, rounds=3, participation=0.5)) for fed in (p.fed, p.fed.subset(order))
-    )
+    plain, moved, order = lines().permuted(ct.PFedMe(batch=2, outer=3), rounds=3, participation=0.5)
     near(one(plain.state), one(moved.state))
-    for place, i in enumerate(order):
-        near(personal(moved, place), personal(plain, i))
+    near(personal(moved), [personal(plain)[i] for i in order])
 
 
 # ---------------------------------------------------------------------------------------------- models kept apart
 def test_personal_local_and_global_models_are_three() -> None:
     """Public code stores w_i under the name of θ_i, and overwrites both with w before it measures."""
-    p = lines()
-    run = finished(ready(ct.PFedMe(evaluate="local", outer=3), p.fed, p.model, rounds=2))
-    private = run.engine.snapshot()
-    for i in range(7):
-        theta, w_i = one(private.model, i), one(private.local, i)
-        assert apart(theta, w_i) and apart(theta, one(run.state)) and apart(w_i, one(run.state))
-    assert all(apart(personal(run, i), personal(run, j)) for i in range(7) for j in range(i))
+    run = lines().run(ct.PFedMe(evaluate="local", outer=3), rounds=2)
+    for theta, w_i in zip(personal(run), unstacked(run.engine.snapshot().local)):
+        assert all_apart([theta, w_i, one(run.state)])
+    assert all_apart(personal(run))
 
 
 def test_the_tie_has_a_gradient() -> None:
@@ -197,54 +147,50 @@ def test_the_tie_has_a_gradient() -> None:
     gaps = []
     for lam in (0.01, 2.0, 10.0):
         method = ct.PFedMe(lam=lam, lr=1e-9, outer=1, inner=20, inner_lr=0.05, batch=None)
-        run = finished(ready(method, p.fed, p.model, rounds=1))
-        gaps.append(np.abs(personal(run, 3)["weight"] - one(run.state)["weight"]).max())
+        run = p.run(method, rounds=1)
+        gaps.append(np.abs(personal(run)[3]["weight"] - one(run.state)["weight"]).max())
     assert gaps[0] > gaps[1] > 1.5 * gaps[2] > 0
 
 
-LINEAR = lambda: nn.Linear(3, 1)
 TRAINER = {"lr": 0.05, "lam": 4.0, "outer": 2, "inner": 3, "inner_lr": 0.05}
 
 
 @pytest.mark.parametrize("which", ["personal", "local", "global"])
 def test_each_client_is_measured_with_the_model_that_was_asked_for(which: str) -> None:
-    fed = measured()
-    run = finished(ready(ct.PFedMe(**TRAINER, evaluate=which), fed, LINEAR, rounds=2))
-    private = run.engine.snapshot()
-    models = {"personal": lambda i: one(private.model, i), "global": lambda i: one(run.state)}
-    models["local"] = lambda i: one(private.local, i)
-    want = [loss_on_test(models[which](i), fed, i) for i in range(4)]
-    np.testing.assert_allclose(run.clients["mse"], want, rtol=1e-12)
-    assert bool(private.local) == (which == "local")
+    p = measured()
+    run = p.run(ct.PFedMe(**TRAINER, evaluate=which), rounds=2)
+    local = run.engine.snapshot().local
+    models = {"personal": personal(run), "local": unstacked(local) if local else [], "global": [one(run.state)] * 4}
+    np.testing.assert_allclose(run.clients["mse"], p.test_losses(models[which]), rtol=1e-12)
+    assert bool(local) == (which == "local")
 
 
 def test_who_never_took_part_answers_with_w() -> None:
     """And at its first turn θ_i begins there, also where it goes on from its last."""
-    fed = measured()
-    run = finished(ready(ct.PFedMe(**TRAINER, restart=False), fed, LINEAR, rounds=1, participation=0.5))
+    p = measured()
+    run = p.run(ct.PFedMe(**TRAINER, restart=False), rounds=1, participation=0.5)
     seen = participants(run)[0]
-    want = [loss_on_test(personal(run, i) if i in seen else one(run.state), fed, i) for i in range(4)]
+    want = p.test_losses([w if i in seen else one(run.state) for i, w in enumerate(personal(run))])
     assert len(seen) == 2 and apart(arrays(run.task.init(0)), one(run.state))
     np.testing.assert_allclose(run.clients["mse"], want, rtol=1e-12)
 
 
 @pytest.mark.parametrize("which", ["personal", "local", "global"])
 def test_a_newcomer_takes_one_rounds_steps_from_w(which: str) -> None:
-    fed = measured(unseen=1)
-    run = finished(ready(ct.PFedMe(**TRAINER, batch=None, evaluate=which), fed, LINEAR, rounds=2))
+    p = measured(unseen=1)
+    run = p.run(ct.PFedMe(**TRAINER, batch=None, evaluate=which), rounds=2)
     w = one(run.state)
     how = {"lr": 0.05, "lam": 4.0, "inner": 3, "inner_lr": 0.05, "beta": 1.0, "restart": True}
-    _, theta, local = pfedme(squared, w, 1, [{0: [rows(fed)[3]] * 2}], **how)[0]
+    _, theta, local = pfedme(p, w, 1, [{0: [p.clients[3]] * 2}], **how)[0]
     model = {"personal": theta[0], "local": local[0], "global": w}[which]
-    assert run.history[-1]["unseen_mse"] == pytest.approx(loss_on_test(model, fed, 3), rel=1e-12)
+    assert run.history[-1]["unseen_mse"] == pytest.approx(p.test_loss(model, 3), rel=1e-12)
 
 
 def test_evaluation_leaves_no_trace() -> None:
     method = ct.PFedMe(batch=2, outer=2)
-    often, once = (finished(ready(method, measured(), LINEAR, rounds=4, eval_every=e)) for e in (1, 4))
+    often, once = (measured().run(method, rounds=4, eval_every=e) for e in (1, 4))
     near(one(often.state), one(once.state), 0)
-    for i in range(4):
-        near(personal(often, i), personal(once, i), 0)
+    near(personal(often), personal(once), 0)
 
 
 # ---------------------------------------------------------------------------------------------- settings
@@ -259,20 +205,17 @@ def test_evaluation_leaves_no_trace() -> None:
     ],
 )
 def test_settings_that_make_no_sense_are_refused(how: dict, words: str) -> None:
-    p = lines()
     with pytest.raises(ct.CoterieError, match=words):
-        ready(ct.PFedMe(**how), p.fed, p.model)
+        lines().ready(ct.PFedMe(**how))
 
 
 def test_settings_at_the_limits_are_taken() -> None:
-    p = lines()
     for how in ({"lr": 0.125, "lam": 8.0}, {"lam": 30.0, "clip": 1.0}, {"lam": 30.0, "solver": "adam"}):
-        ready(ct.PFedMe(**how), p.fed, p.model)
+        lines().ready(ct.PFedMe(**how))
 
 
 def test_one_model_goes_each_way_and_the_start_once() -> None:
-    p = lines()
-    run = finished(ready(ct.PFedMe(outer=1), p.fed, p.model, rounds=2))
+    run = lines().run(ct.PFedMe(outer=1), rounds=2)
     size = 4 * 8  # three weights and a bias, in float64
     assert [row["bytes_down"] for row in run.history] == [7 * size] * 3
     assert [row["bytes_up"] for row in run.history] == [0, 7 * (size + 8), 7 * (size + 8)]
