@@ -287,7 +287,7 @@ def test_a_run_that_was_stopped_is_said_to_be(tmp_path, capsys):
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     config["options"]["rounds"] = 9
     (tmp_path / "run" / "config.json").write_text(json.dumps(config))
-    words = "fedavg is shown as it was after round 2 of 9: it was stopped."
+    words = "fedavg is shown as it was after round 2 of 9: it was stopped, or diverged."
     assert words in written([tmp_path / "run"], tmp_path / "page.html")
     assert main(["report", str(tmp_path / "run"), "--out", str(tmp_path / "other.html")]) == 0
     out, err = capsys.readouterr()
