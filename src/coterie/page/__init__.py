@@ -81,7 +81,8 @@ def unfinished(label: str, runs: list[Source]) -> list[str]:
     if not short or runs[0].config["options"].get("stop_after") is not None:
         return []
     which = "" if len(short) == len(runs) else f" with {len(short)} of {len(runs)} seeds"
-    return [f"{label} is shown as it was after round {short[0][0]} of {short[0][1]}{which}: it was stopped, or diverged."]
+    done, asked = short[0]
+    return [f"{label} is shown as it was after round {done} of {asked}{which}: it was stopped, or diverged."]
 
 
 def body(
