@@ -137,6 +137,12 @@ def test_columns_are_kept_beside_predictions(run, new, capsys) -> None:
     assert [(line["sex"], float(line["age"])) for line in lines] == list(zip(site(7)["sex"], site(7)["age"]))
 
 
+def test_kept_columns_stay_as_written(run, tmp_path, capsys) -> None:
+    site(7).iloc[:2].assign(id=["007", None]).to_csv(tmp_path / "new.csv", index=False)
+    assert main(["predict", run, str(tmp_path / "new.csv"), "--cluster", "0", "--keep", "id"]) == 0
+    assert [line["id"] for line in csv.DictReader(capsys.readouterr().out.splitlines())] == ["007", ""]
+
+
 def test_one_model_for_all_needs_no_name(tmp_path, new, capsys) -> None:
     (tmp_path / "sites").mkdir()
     for i, name in enumerate(SITES):

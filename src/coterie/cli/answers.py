@@ -116,12 +116,12 @@ def predict(words: list[str], argv: list[str]) -> int:
 
 def columns_of(file: Path, names: str) -> dict[str, list[Any]]:
     """Columns of a table, as they are."""
-    frame = read_table(file)
     wanted = [name.strip() for name in names.split(",")]
+    frame = read_table(file, wanted)
     for name in wanted:
         if name not in frame:
             raise unknown(f"column of {file}:", name, frame.columns)
-    return {name: frame[name].tolist() for name in wanted}
+    return {name: frame[name].where(frame[name].notna(), "").tolist() for name in wanted}
 
 
 def answers(
