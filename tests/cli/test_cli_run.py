@@ -176,6 +176,7 @@ def test_groups_of_the_first_seed_and_who_never_trains_are_named(coterie, tiny):
     said = coterie("compare", "ifca", "fedavg", *tiny, "--clusters", 2, "--seeds", 2, "--unseen", 2, "--out", "o")
     groups = [line for line in said.out.splitlines() if line.startswith("ifca") and ": client-" in line]
     assert groups and all(line.startswith("ifca (seed 0) group ") for line in groups)
+    assert "o holds several runs: give one of o/fedavg/seed-0, o/fedavg/seed-1" in coterie("assign", "o", "x.csv").err
     left_out = set(ct.load("o/ifca/seed-0")._run.fed.names[-2:])
     assert f", without {', '.join(ct.load('o/ifca/seed-0')._run.fed.names[-2:])}" in said.err and len(left_out) == 2
 

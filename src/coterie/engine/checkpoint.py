@@ -80,7 +80,7 @@ class RunFolder:
         except OSError as e:
             if not folder.path.exists():
                 raise CoterieError(f"there is no folder {path}: give the folder of a run.") from e
-            if inside := sorted(p.parent for p in folder.path.glob("*/config.json")):
+            if inside := sorted(p.parent for depth in ("*", "*/*") for p in folder.path.glob(f"{depth}/config.json")):
                 some = ", ".join(map(str, inside[:5])) + (", …" if len(inside) > 5 else "")
                 raise CoterieError(f"{path} holds several runs: give one of {some}.") from e
             raise CoterieError(f"{path} is not a run folder: it has no config.json that can be read.") from e
