@@ -56,7 +56,12 @@ def searches() -> list[Job]:
     from coterie.registry import methods
 
     step = lambda method, s: float(f"{s * SCALES.get(method, 1):.3g}")
-    return [Job(where, m, step(m, s), 0) for where in SITUATIONS for m in sorted(methods()) for s in STEPS]
+    return [
+        Job(where, m, step(m, s), 0)
+        for where in SITUATIONS
+        for m in sorted(methods())
+        for s in STEPS
+    ]
 
 
 def repeats(rows: list[dict[str, Any]]) -> list[Job]:
@@ -64,7 +69,11 @@ def repeats(rows: list[dict[str, Any]]) -> list[Job]:
     best: dict[tuple[str, str], dict[str, Any]] = {}
     for row in rows:
         key = row["situation"], row["method"]
-        if row["seed"] == 0 and "failed" not in row and row["valid"] > best.get(key, {"valid": -1})["valid"]:
+        if (
+            row["seed"] == 0
+            and "failed" not in row
+            and row["valid"] > best.get(key, {"valid": -1})["valid"]
+        ):
             best[key] = row
     return [Job(*key, row["lr"], seed) for key, row in best.items() for seed in range(1, SEEDS)]
 
@@ -87,7 +96,13 @@ def done(job: Job) -> dict[str, Any]:
     fed = ct.data.load(SITUATIONS[job.situation][0], seed=job.seed)
     try:
         result = ct.run(
-            find(job.method)(**settings(job)), fed, MODEL, rounds=ROUNDS, seed=job.seed, eval_every=ROUNDS, valid=0.2
+            find(job.method)(**settings(job)),
+            fed,
+            MODEL,
+            rounds=ROUNDS,
+            seed=job.seed,
+            eval_every=ROUNDS,
+            valid=0.2,
         )
     except ct.CoterieError as e:
         return {**job._asdict(), "failed": str(e)}
@@ -101,7 +116,9 @@ def done(job: Job) -> dict[str, Any]:
 
 def command(job: Job) -> str:
     spec, _ = SITUATIONS[job.situation]
-    flags = " ".join(f"--{k.replace('_', '-')} {'none' if v is None else v}" for k, v in settings(job).items())
+    flags = " ".join(
+        f"--{k.replace('_', '-')} {'none' if v is None else v}" for k, v in settings(job).items()
+    )
     tail = f"--model {MODEL} --rounds {ROUNDS} --valid 0.2 --seeds {SEEDS}"
     return f"coterie run {job.method} --data '{spec}' {flags} {tail}"
 
@@ -110,7 +127,11 @@ def chosen(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """For each situation and method the step size that was taken, over all seeds."""
     found = []
     for job in (j for j in repeats(rows) if j.seed == 1):
-        runs = [row for row in rows if (row["situation"], row["method"], row["lr"]) == job[:3] and "failed" not in row]
+        runs = [
+            row
+            for row in rows
+            if (row["situation"], row["method"], row["lr"]) == job[:3] and "failed" not in row
+        ]
         aris = [run["ari"] for run in runs if run["ari"] is not None]
         found.append(
             {

@@ -30,11 +30,15 @@ def some(fed: Federation, sizes: tuple[int, ...]) -> Federation:
 
 def turned(groups: int, samples: int, base: str = "digits") -> Callable[[int], Federation]:
     angles = tuple(360 * g / groups for g in range(groups))
-    return lambda seed: ct.data.rotated(base, clients=48, samples=samples, angles=angles, seed=seed, test_samples=0)
+    return lambda seed: ct.data.rotated(
+        base, clients=48, samples=samples, angles=angles, seed=seed, test_samples=0
+    )
 
 
 def lines(groups: int) -> Callable[[int], Federation]:
-    return lambda seed: ct.data.linear(clients=48, samples=50, dim=10, clusters=groups, seed=seed, test_samples=1)
+    return lambda seed: ct.data.linear(
+        clients=48, samples=50, dim=10, clusters=groups, seed=seed, test_samples=1
+    )
 
 
 CASES: dict[str, tuple[int, Callable[[int], Federation], str, float]] = {
@@ -60,14 +64,18 @@ def found(method: ct.Algorithm, fed: Federation, model: str, seed: int) -> int:
 
 
 def told(counts: list[int], right: int) -> str:
-    others = ", ".join(f"{k} ({n}×)" if n > 1 else str(k) for k, n in sorted(Counter(counts).items()) if k != right)
+    others = ", ".join(
+        f"{k} ({n}×)" if n > 1 else str(k) for k, n in sorted(Counter(counts).items()) if k != right
+    )
     return f"{counts.count(right)} of {len(counts)}" + (f"; else {others}" if others else "")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("rules", nargs="*", default=RULES, help=f"of {', '.join(RULES)}")
-    parser.add_argument("--seeds", type=int, nargs=2, default=(20, 25), help="from, up to but not including")
+    parser.add_argument(
+        "--seeds", type=int, nargs=2, default=(20, 25), help="from, up to but not including"
+    )
     args = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -76,7 +84,10 @@ if __name__ == "__main__":
         for cls in (ct.IFCA, ct.OneShot):
             cells = [
                 told(
-                    [found(cls(clusters="auto", auto_by=rule, lr=lr), make(s), model, s) for s in range(*args.seeds)],
+                    [
+                        found(cls(clusters="auto", auto_by=rule, lr=lr), make(s), model, s)
+                        for s in range(*args.seeds)
+                    ],
                     right,
                 )
                 for rule in args.rules

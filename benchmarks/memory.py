@@ -28,7 +28,10 @@ def measure(clients: int, participation: float) -> dict[str, float]:
     from coterie.result import prepare
 
     g = torch.Generator().manual_seed(0)
-    x, y = torch.rand(clients * ROWS, 784, generator=g), torch.randint(10, (clients * ROWS,), generator=g)
+    x, y = (
+        torch.rand(clients * ROWS, 784, generator=g),
+        torch.randint(10, (clients * ROWS,), generator=g),
+    )
     sizes = torch.full((clients,), ROWS)
     data, none = ct.data.Ragged(x, y, sizes), ct.data.Ragged(x[:0], y[:0], torch.zeros_like(sizes))
     names = tuple(f"c{i:05d}" for i in range(clients))
@@ -38,7 +41,9 @@ def measure(clients: int, participation: float) -> dict[str, float]:
     for _ in prepare(method, warm, "mlp", rounds=1).rounds():  # libraries and allocators
         pass
     before = peak()
-    for _ in prepare(method, fed, "mlp", rounds=3, participation=participation, eval_every=1).rounds():
+    for _ in prepare(
+        method, fed, "mlp", rounds=3, participation=participation, eval_every=1
+    ).rounds():
         pass
     return {"data": x.nbytes / 2**20, "before": before, "peak": peak()}
 
@@ -50,9 +55,13 @@ if __name__ == "__main__":
     for participation in (1.0, 0.1):
         told = {}
         for clients in (1000, 10000):
-            out = subprocess.check_output([sys.executable, __file__, str(clients), str(participation)], text=True)
+            out = subprocess.check_output(
+                [sys.executable, __file__, str(clients), str(participation)], text=True
+            )
             m = json.loads(out.splitlines()[-1])
             told[clients] = m["peak"] - m["data"]
             print(f"{clients:6d} clients, participation {participation}: peak {m['peak']:.0f} MB, "
                   f"data {m['data']:.0f} MB, apart from the data {told[clients]:.0f} MB")  # fmt: skip
-        print(f"   10,000 over 1,000 apart from the data: {told[10000] / told[1000]:.2f}x   target 1.2x")
+        print(
+            f"   10,000 over 1,000 apart from the data: {told[10000] / told[1000]:.2f}x   target 1.2x"
+        )

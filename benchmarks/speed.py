@@ -23,9 +23,9 @@ from torch import Tensor, nn
 import coterie as ct
 from coterie.clustering import kmeans, sketch
 from coterie.contract import Data
-from coterie.engine.rounds import Run
 from coterie.randomness import keys
 from coterie.result import prepare
+from coterie.runs.run import Run
 from coterie.task import Batch
 
 Model = dict[str, Tensor]
@@ -39,10 +39,14 @@ class Case:
     method: ct.Algorithm
     fed: ct.data.Federation
     model: Callable[[], nn.Module]
-    plain: Callable[[Case, Run], Callable[[], list[Model]]]  # sets a round up; calling the result runs it
+    plain: Callable[
+        [Case, Run], Callable[[], list[Model]]
+    ]  # sets a round up; calling the result runs it
 
 
-def random_images(clients: int, rows: int, shape: tuple[int, ...], classes: int = 10) -> ct.data.Federation:
+def random_images(
+    clients: int, rows: int, shape: tuple[int, ...], classes: int = 10
+) -> ct.data.Federation:
     g = torch.Generator().manual_seed(0)
     prototypes = torch.rand(classes, *shape, generator=g)
     y = torch.randint(classes, (clients * rows,), generator=g)
@@ -55,7 +59,8 @@ def uneven_images(clients: int) -> ct.data.Federation:
     fed, g = random_images(clients, 500, (28, 28)), torch.Generator().manual_seed(1)
     sizes = torch.randint(40, 501, (clients,), generator=g).tolist()
     rows = [
-        (x[:n], (y[:n] + i % 4) % 10) for i, (n, (x, y)) in enumerate(zip(sizes, map(fed.train.client, range(clients))))
+        (x[:n], (y[:n] + i % 4) % 10)
+        for i, (n, (x, y)) in enumerate(zip(sizes, map(fed.train.client, range(clients))))
     ]
     return ct.data.from_memory(rows, test_share=0.0)
 
@@ -70,7 +75,9 @@ def linear_rows(clients: int, rows: int, dim: int) -> ct.data.Federation:
 # ---------------------------------------------------------------------------------------------- the plain loops
 def loss_of(case: Case, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     out = model(x)
-    return F.cross_entropy(out, y) if case.fed.kind == "classification" else F.mse_loss(out[:, 0], y)
+    return (
+        F.cross_entropy(out, y) if case.fed.kind == "classification" else F.mse_loss(out[:, 0], y)
+    )
 
 
 def steps(case: Case, model: nn.Module, x: Tensor, y: Tensor) -> None:
@@ -84,7 +91,9 @@ def steps(case: Case, model: nn.Module, x: Tensor, y: Tensor) -> None:
 
 
 def clients(fed: ct.data.Federation) -> Iterator[Rows]:
-    return zip(fed.train.x.split(fed.train.sizes.tolist()), fed.train.y.split(fed.train.sizes.tolist()))
+    return zip(
+        fed.train.x.split(fed.train.sizes.tolist()), fed.train.y.split(fed.train.sizes.tolist())
+    )
 
 
 def centres_of(run: Run) -> list[Model]:
@@ -130,7 +139,9 @@ def plain_ifca(case: Case, run: Run) -> Callable[[], list[Model]]:
             counts[j] += 1
             for k, v in model.state_dict().items():
                 totals[j][k] += v
-        return [{k: v / n for k, v in t.items()} if n else m for t, n, m in zip(totals, counts, centres)]
+        return [
+            {k: v / n for k, v in t.items()} if n else m for t, n, m in zip(totals, counts, centres)
+        ]
 
     return go
 
@@ -138,7 +149,11 @@ def plain_ifca(case: Case, run: Run) -> Callable[[], list[Model]]:
 def drawn(run: Run, i: int, draw: Callable[[Data], list[Batch]]) -> list[Rows]:
     """Client i's batches in the next round, without padding."""
     x, y = run.fed.train.client(i)
-    data = Data(Batch.of(x, y, torch.float32), keys(run.homes[i], run.round + 1, "train"), run.homes[i])
+    data = Data(
+        Batch.of(x, y, torch.float32),
+        keys(run.client_keys[i], run.round + 1, "train"),
+        run.client_keys[i],
+    )
     return [(b.x[b.mask > 0], b.y[b.mask > 0]) for b in draw(data)]
 
 
@@ -152,7 +167,9 @@ def plain_fedsoft(case: Case, run: Run) -> Callable[[], list[Model]]:
         adam = torch.optim.Adam(model.parameters(), how.lr)
         for k, p in model.named_parameters():
             moments = {"exp_avg": kept.solver.first[k][i], "exp_avg_sq": kept.solver.second[k][i]}
-            adam.state[p] = {name: v.clone() for name, v in {"step": kept.solver.steps[i], **moments}.items()}
+            adam.state[p] = {
+                name: v.clone() for name, v in {"step": kept.solver.steps[i], **moments}.items()
+            }
         adams.append(adam)
     batches = [drawn(run, i, lambda d: list(d.batches(how))) for i in everyone]
 
@@ -189,7 +206,8 @@ def plain_envelope(case: Case, run: Run) -> Callable[[], list[Model]]:
     how, centres, kept = run.method, centres_of(run), run.engine.snapshot()
     group = getattr(run.state, "group", torch.zeros(len(case.fed), dtype=torch.long))
     batches = [
-        drawn(run, i, lambda d: [d.sample(how.batch, r) for r in range(how.outer)]) for i in range(len(case.fed))
+        drawn(run, i, lambda d: [d.sample(how.batch, r) for r in range(how.outer)])
+        for i in range(len(case.fed))
     ]
 
     def go() -> list[Model]:
@@ -212,7 +230,10 @@ def plain_envelope(case: Case, run: Run) -> Callable[[], list[Model]]:
             return [mean(new)]
         from sklearn.cluster import KMeans
 
-        flat, old = (torch.stack([torch.cat([v.flatten() for v in m.values()]) for m in ms]) for ms in (new, centres))
+        flat, old = (
+            torch.stack([torch.cat([v.flatten() for v in m.values()]) for m in ms])
+            for ms in (new, centres)
+        )
         label = KMeans(len(centres), init=old.numpy(), n_init=1).fit(flat.numpy()).labels_
         return [mean([m for m, j in zip(new, label) if j == k]) for k in range(len(centres))]
 
@@ -268,9 +289,16 @@ def warm(case: Case, rounds: int = 2) -> Run:
 def compare(case: Case, repeats: int) -> None:
     cores = len(os.sched_getaffinity(0))
     run = warm(case)
-    took: dict[str, list[float]] = {"coterie": [], **{f"plain, {t} thread{'s' * (t > 1)}": [] for t in {1, cores}}}
+    took: dict[str, list[float]] = {
+        "coterie": [],
+        **{f"plain, {t} thread{'s' * (t > 1)}": [] for t in {1, cores}},
+    }
     results: dict[str, Tensor] = {}
-    state, at, private = run.state, run.round, torch.utils._pytree.tree_map(torch.clone, run.engine.snapshot())
+    state, at, private = (
+        run.state,
+        run.round,
+        torch.utils._pytree.tree_map(torch.clone, run.engine.snapshot()),
+    )
     for _ in range(repeats):
         for who, times in took.items():
             torch.set_num_threads(cores if who == "coterie" else int(who.split()[1]))
@@ -304,7 +332,9 @@ def clustering(repeats: int) -> None:
     run = warm(cases()["cgpfl"]())
     asked = run.asker(run.round + 1)
     uploads = run.method.ask_all(run.state, asked).values["model"]
-    server = timed(lambda: run.method.partition(run.state.centres, uploads, run.state.group, asked), repeats)
+    server = timed(
+        lambda: run.method.partition(run.state.centres, uploads, run.state.group, asked), repeats
+    )
     whole = timed(run.step, repeats)
     share = f"{100 * server / whole:.0f} % of a CGPFL round ({whole:.2f} s)"
     print(f"clustering 40 x 101,770 uploads: {server:.3f} s, {share}   target 10 %", flush=True)

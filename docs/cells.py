@@ -17,7 +17,11 @@ def notebook(page: str) -> str:
         language, code = block.groups()
         prose, end = prose + page[end : block.start()], block.end()
         if language == "python" or all(line.startswith("coterie ") for line in code.splitlines()):
-            code = code if language == "python" else re.sub("^", "!", code.rstrip("\n"), flags=re.MULTILINE)
+            code = (
+                code
+                if language == "python"
+                else re.sub("^", "!", code.rstrip("\n"), flags=re.MULTILINE)
+            )
             cells += [*said(prose), cell(code, "code", execution_count=None, outputs=[])]
             prose = ""
         else:
@@ -35,4 +39,10 @@ def said(prose: str) -> list[dict[str, Any]]:
 
 
 def cell(text: str, kind: str, **more: Any) -> dict[str, Any]:
-    return {"cell_type": kind, "id": "", "metadata": {}, "source": text.strip("\n").splitlines(keepends=True), **more}
+    return {
+        "cell_type": kind,
+        "id": "",
+        "metadata": {},
+        "source": text.strip("\n").splitlines(keepends=True),
+        **more,
+    }

@@ -40,7 +40,11 @@ HEADINGS = (
     "Results",
 )
 PART = re.compile(r"<!-- made: (.+?) -->\n(.*?)<!-- end -->", re.DOTALL)
-CLIENTS, CLUSTERS, SIZE = 8, 4, 650  # of the run whose bytes are counted; softmax regression on digits: 64·10 + 10
+CLIENTS, CLUSTERS, SIZE = (
+    8,
+    4,
+    650,
+)  # of the run whose bytes are counted; softmax regression on digits: 64·10 + 10
 
 
 # ---------------------------------------------------------------------------------------------- the parts
@@ -66,7 +70,9 @@ def differences(cls: Method) -> str:
         return "There is no paper to differ from."
     items = ours[2:].split("\n* ") if ours.startswith("* ") else re.split(r"(?<=\.)\s+", ours)
     first = items[0].split()[0]
-    items[0] = items[0][0].upper() + items[0][1:] if first.isascii() and first.isalpha() else items[0]
+    items[0] = (
+        items[0][0].upper() + items[0][1:] if first.isascii() and first.isalpha() else items[0]
+    )
     return "\n".join(wrapped(f"* {item}", "  ") for item in items)
 
 
@@ -74,7 +80,10 @@ def settings(cls: Method) -> str:
     """The method's own first, then those that all local trainers share."""
     common = {f.name for f in fields(Local)}
     flags = sorted(flags_of(cls, ""), key=lambda flag: flag.key in common)
-    return table(["name", "default", "meaning", "limits"], [[f"`{f.key}`", *default_and_limits(f)] for f in flags])
+    return table(
+        ["name", "default", "meaning", "limits"],
+        [[f"`{f.key}`", *default_and_limits(f)] for f in flags],
+    )
 
 
 def default_and_limits(flag: Flag) -> tuple[str, str, str]:
@@ -95,7 +104,11 @@ def measured(cls: Method) -> str:
     needed = {f.name: CLUSTERS for f in fields(cls) if f.default is MISSING}  # type: ignore[arg-type]
     rounds = ct.run(cls(**needed), fed, "softmax", rounds=2, dtype="float64").history
     rows = [
-        ["start" if r["round"] == 0 else f"round {r['round']}", sent(r["bytes_down"]), sent(r["bytes_up"])]
+        [
+            "start" if r["round"] == 0 else f"round {r['round']}",
+            sent(r["bytes_down"]),
+            sent(r["bytes_up"]),
+        ]
         for r in rounds
     ]
     k = f"`clusters` = {CLUSTERS}, " if needed else ""
@@ -106,7 +119,11 @@ def measured(cls: Method) -> str:
 def sent(total: int) -> str:
     """All clients' bytes as models and numbers of one client."""
     models, numbers = divmod(total / CLIENTS / 8, SIZE)
-    found = [f"{n:g} {word}{'' if n == 1 else 's'}" for n, word in ((models, "model"), (numbers, "number")) if n]
+    found = [
+        f"{n:g} {word}{'' if n == 1 else 's'}"
+        for n, word in ((models, "model"), (numbers, "number"))
+        if n
+    ]
     return " + ".join(found) or "nothing"
 
 
@@ -128,7 +145,10 @@ def evidence() -> str:
     recorded = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
     situations = list(dict.fromkeys(r["situation"] for r in recorded))
     cells = {(r["method"], r["situation"]): r for r in recorded}
-    top = {s: max((r for r in recorded if r["situation"] == s), key=lambda r: r["accuracy"]) for s in situations}
+    top = {
+        s: max((r for r in recorded if r["situation"] == s), key=lambda r: r["accuracy"])
+        for s in situations
+    }
 
     def cell(method: str, situation: str) -> str:
         r, best = cells.get((method, situation)), top[situation]
@@ -143,10 +163,14 @@ def evidence() -> str:
 
 
 def index(known: Iterable[Method]) -> str:
-    return table(["method", "", "paper"], [[f"[{c.name}]({c.name}.md)", line_of(c), c.paper] for c in known])
+    return table(
+        ["method", "", "paper"], [[f"[{c.name}]({c.name}.md)", line_of(c), c.paper] for c in known]
+    )
 
 
-PARTS: dict[str, tuple[str, Callable[..., str]]] = {  # by name: the heading it stands under, and its maker
+PARTS: dict[
+    str, tuple[str, Callable[..., str]]
+] = {  # by name: the heading it stands under, and its maker
     "about": ("", about),
     "symbols": ("Symbols", symbols),
     "differences": ("Where it differs from the paper", differences),
@@ -187,28 +211,47 @@ def problems(docs: Path = DOCS, write: bool = False) -> list[str]:
         "data.md": {"data sets": data_sets(), "base sets": base_sets()},
         "commands.md": {"commands": commands()},
     }
-    found = [problem for name, parts in made.items() for problem in refreshed(docs / name, parts, write)]
+    found = [
+        problem for name, parts in made.items() for problem in refreshed(docs / name, parts, write)
+    ]
     found += copied(docs / "quickstart.md", write)
     for name, cls in known.items():
         page = docs / "methods" / f"{name}.md"
         found += refreshed(page, {part: make(cls) for part, (_, make) in PARTS.items()}, write)
         found += misshapen(page) if page.exists() else []
     strangers = {path.stem for path in (docs / "methods").glob("*.md")} - {"README", *known}
-    return found + [f"methods/{name}.md: no method has this name; rename or remove it." for name in sorted(strangers)]
+    return found + [
+        f"methods/{name}.md: no method has this name; rename or remove it."
+        for name in sorted(strangers)
+    ]
 
 
 def refreshed(page: Path, made: dict[str, str], write: bool) -> list[str]:
     if not page.exists():
         return [f"{page.name}: there is no such page; write {page}."]
     text = page.read_text()
-    new = PART.sub(lambda m: f"<!-- made: {m[1]} -->\n\n{made.get(m[1], m[2].strip())}\n\n<!-- end -->", text)
+    new = PART.sub(
+        lambda m: f"<!-- made: {m[1]} -->\n\n{made.get(m[1], m[2].strip())}\n\n<!-- end -->", text
+    )
     if write and new != text:
         page.write_text(new)
     there, now = dict(PART.findall(text)), dict(PART.findall(new))
-    lost = [f"{page.name}, {name}: the part is missing; put in its two markers." for name in made if name not in there]
-    odd = [f"{page.name}, {name}: nothing makes this part; remove it." for name in there if name not in made]
+    lost = [
+        f"{page.name}, {name}: the part is missing; put in its two markers."
+        for name in made
+        if name not in there
+    ]
+    odd = [
+        f"{page.name}, {name}: nothing makes this part; remove it."
+        for name in there
+        if name not in made
+    ]
     old = [name for name in there if there[name] != now[name] and not write]
-    return lost + odd + [f"{page.name}, {name}: out of date; run python docs/pages.py." for name in old]
+    return (
+        lost
+        + odd
+        + [f"{page.name}, {name}: out of date; run python docs/pages.py." for name in old]
+    )
 
 
 def copied(page: Path, write: bool) -> list[str]:
@@ -225,14 +268,26 @@ def copied(page: Path, write: bool) -> list[str]:
 def misshapen(page: Path) -> list[str]:
     """Headings that are missing, moved or empty, and parts that stand under another heading."""
     body = sections(page.read_text())
-    wanted = [f"{page.name}, {heading}: the heading is missing." for heading in HEADINGS if heading not in body]
+    wanted = [
+        f"{page.name}, {heading}: the heading is missing."
+        for heading in HEADINGS
+        if heading not in body
+    ]
     if not wanted and tuple(body)[1:] != HEADINGS:
         wanted = [f"{page.name}: the headings must be, in this order: {'; '.join(HEADINGS)}."]
     text = {heading: re.sub(r"<!--.*?-->", "", under).strip() for heading, under in body.items()}
-    empty = [f"{page.name}, {heading}: there is nothing under this heading." for heading in text if not text[heading]]
+    empty = [
+        f"{page.name}, {heading}: there is nothing under this heading."
+        for heading in text
+        if not text[heading]
+    ]
     place = {name: heading for heading, under in body.items() for name, _ in PART.findall(under)}
     moved = [name for name, (heading, _) in PARTS.items() if place.get(name, heading) != heading]
-    return wanted + empty + [f"{page.name}, {name}: the part belongs under {PARTS[name][0]!r}." for name in moved]
+    return (
+        wanted
+        + empty
+        + [f"{page.name}, {name}: the part belongs under {PARTS[name][0]!r}." for name in moved]
+    )
 
 
 def main(argv: list[str], docs: Path = DOCS) -> int:

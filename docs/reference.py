@@ -16,7 +16,9 @@ from coterie.models import models
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    full = [[cell.replace("|", "\\|") for cell in row] + [""] * (len(head) - len(row)) for row in rows]
+    full = [
+        [cell.replace("|", "\\|") for cell in row] + [""] * (len(head) - len(row)) for row in rows
+    ]
     return "\n".join(f"| {' | '.join(row)} |" for row in ([*head], ["---"] * len(head), *full))
 
 
@@ -35,7 +37,9 @@ def data_set(name: str, make: Callable[..., Any]) -> str:
     first, _, rest = (inspect.getdoc(make) or "").partition("\n\n")
     types, options = get_type_hints(make), inspect.signature(make).parameters.values()
     rows = [[f"`{o.name}`", default_of(o), taken(types[o.name])] for o in options]
-    return "\n\n".join(filter(None, [f"### {name}", first, table(["option", "default", "takes"], rows), rest]))
+    return "\n\n".join(
+        filter(None, [f"### {name}", first, table(["option", "default", "takes"], rows), rest])
+    )
 
 
 def default_of(option: inspect.Parameter) -> str:
@@ -50,7 +54,9 @@ def taken(kind: Any) -> str:
     kind = required(kind)
     if choices(kind):
         return " or ".join(choices(kind))
-    return f"{words[get_args(kind)[0]]}, or several: A,B" if get_origin(kind) is tuple else words[kind]
+    return (
+        f"{words[get_args(kind)[0]]}, or several: A,B" if get_origin(kind) is tuple else words[kind]
+    )
 
 
 def base_sets() -> str:
@@ -67,7 +73,10 @@ def commands() -> str:
     common = parser_of("run").flags
     parts = [command(name, parser_of(name), common) for name in COMMANDS]
     groups = dict.fromkeys(flag.group for flag in common.values())
-    shared = [f"{g[0].upper()}{g[1:]}:\n\n{flags(f for f in common.values() if f.group == g)}" for g in groups]
+    shared = [
+        f"{g[0].upper()}{g[1:]}:\n\n{flags(f for f in common.values() if f.group == g)}"
+        for g in groups
+    ]
     return "\n\n".join([*parts, "## Flags of run, compare and search", *shared])
 
 
@@ -76,12 +85,18 @@ def command(name: str, parser: Parser, common: dict[str, Flag]) -> str:
     own = [flag for key, flag in parser.flags.items() if not (trains and key in common)]
     about = COMMANDS[name].help if trains else parser.description or ""
     more = "The method's own settings are flags, too; the others stand [below](#flags-of-run-compare-and-search)."
-    parts = [f"## {name}", f"`coterie {COMMANDS[name].usage}`", f"{about[0].upper()}{about[1:].rstrip('.')}."]
+    parts = [
+        f"## {name}",
+        f"`coterie {COMMANDS[name].usage}`",
+        f"{about[0].upper()}{about[1:].rstrip('.')}.",
+    ]
     return "\n\n".join(parts + [more] * trains + [flags(own)] * bool(own))
 
 
 def flags(found: Iterable[Flag]) -> str:
-    return table(["flag", "meaning"], [[f"`{usage(flag)}`", flag.told()] for flag in found if flag.shown])
+    return table(
+        ["flag", "meaning"], [[f"`{usage(flag)}`", flag.told()] for flag in found if flag.shown]
+    )
 
 
 def usage(flag: Flag) -> str:
@@ -93,6 +108,9 @@ def usage(flag: Flag) -> str:
 def parser_of(name: str) -> Parser:
     """The parser whose help a command prints."""
     found: list[Parser] = []
-    with patch.object(Parser, "print_help", lambda self, *_: found.append(self)), suppress(SystemExit):
+    with (
+        patch.object(Parser, "print_help", lambda self, *_: found.append(self)),
+        suppress(SystemExit),
+    ):
         dispatch([name, "--help"])
     return found[0]

@@ -14,19 +14,35 @@ from torch import nn
 import coterie as ct
 from coterie import randomness
 from coterie.contract import Algorithm, Data
-from coterie.engine.rounds import Run
 from coterie.registry import methods
+from coterie.runs.run import Run
 from coterie.task import Batch
-from oracles import Function, Model, Rows, centres_of, cross_entropy, in_numpy, near, ready, squared
+from oracles import (
+    Function,
+    Model,
+    Rows,
+    centres_of,
+    cross_entropy,
+    in_numpy,
+    ready,
+    squared,
+    started_from,
+)
 from oracles import federation as from_rows
 
 HERE = Path(__file__).parent
 
 
-def federation(clients: int = 10, seed: int = 0, unseen: int = 0, groups: int = 2) -> ct.data.Federation:
+def federation(
+    clients: int = 10, seed: int = 0, unseen: int = 0, groups: int = 2
+) -> ct.data.Federation:
     """Rotated digits, float64, 9 to 30 rows each; names in another order than the clients."""
     made = ct.data.rotated(
-        "digits", clients=clients, samples=30, angles=tuple(90 * k for k in range(groups)), seed=seed
+        "digits",
+        clients=clients,
+        samples=30,
+        angles=tuple(90 * k for k in range(groups)),
+        seed=seed,
     )
     parts = []
     for i in range(clients):
@@ -71,7 +87,10 @@ class Problem(NamedTuple):
 
     def _rows(self, part: ct.data.Ragged) -> list[Rows]:
         pairs = [part.client(i) for i in range(self.fed.total)]
-        return [(x.double().numpy(), y.numpy() if self.fed.classes else y.double().numpy()) for x, y in pairs]
+        return [
+            (x.double().numpy(), y.numpy() if self.fed.classes else y.double().numpy())
+            for x, y in pairs
+        ]
 
     def best(self, models: list[Model], i: int) -> int:
         """Which of the models has the least loss on client i's training rows."""
@@ -108,7 +127,9 @@ class Problem(NamedTuple):
     def doubled(self, method: Algorithm, **options: Any) -> tuple[Run, Run]:
         """(a run of these clients, a run in which each is there a second time, under another name)"""
         parts, names = [self.fed.train.client(i) for i in range(self.fed.total)], self.fed.names
-        twice = self._replace(fed=from_rows(parts * 2, names=[*names, *(f"{n} again" for n in names)]))
+        twice = self._replace(
+            fed=from_rows(parts * 2, names=[*names, *(f"{n} again" for n in names)])
+        )
         return self.run(method, **options), twice.run(method, **options)
 
 
@@ -117,7 +138,12 @@ NAMES = ("maple", "cedar", "yew", "ash", "pine", "birch", "oak", "elm", "fir", "
 
 
 def lines(
-    clients: int = 7, groups: int = 2, dim: int = 3, seed: int = 0, least: int = 2, noise: float = 0.1
+    clients: int = 7,
+    groups: int = 2,
+    dim: int = 3,
+    seed: int = 0,
+    least: int = 2,
+    noise: float = 0.1,
 ) -> Problem:
     """Linear regressions; client i is in group i mod groups and has least + i rows."""
     rng = np.random.default_rng(seed)
@@ -156,9 +182,13 @@ def measured(clients: int = 4, unseen: int = 0, seed: int = 3) -> Problem:
 Points = dict[str, list[tuple[float, float]]]  # each client's rows (x, y)
 
 
-def points(train: Points, w: float | None = None, test: Points | None = None, unseen: int = 0) -> Problem:
+def points(
+    train: Points, w: float | None = None, test: Points | None = None, unseen: int = 0
+) -> Problem:
     """For rounds solved by hand. Outputs are x·w, with one number w: this one at first, or else random ones."""
-    part = lambda clients: {name: tuple(np.array(rows, dtype=float).T) for name, rows in clients.items()}
+    part = lambda clients: {
+        name: tuple(np.array(rows, dtype=float).T) for name, rows in clients.items()
+    }
     fed = from_rows(part(train), test=test and part(test), unseen=unseen)
     net = lambda: nn.Linear(1, 1, bias=False)
     if w is None:
@@ -168,13 +198,17 @@ def points(train: Points, w: float | None = None, test: Points | None = None, un
     return Problem(fed, module, squared)
 
 
-def separated(clients: int = 6, groups: int = 3, dim: int = 5, rows: int = 8) -> tuple[Problem, list[Model]]:
+def separated(
+    clients: int = 6, groups: int = 3, dim: int = 5, rows: int = 8
+) -> tuple[Problem, list[Model]]:
     """Clients around far centres, and starts near these: identities never change."""
     rng = np.random.default_rng(0)
     truth = 20 * np.eye(groups, dim)
     xs = [rng.normal(size=(rows, dim)) for _ in range(clients)]
     fed = from_rows([(x, x @ truth[i % groups]) for i, x in enumerate(xs)])
-    return Problem(fed, lambda: nn.Linear(dim, 1, bias=False), squared), [{"weight": t[None] + 0.5} for t in truth]
+    return Problem(fed, lambda: nn.Linear(dim, 1, bias=False), squared), [
+        {"weight": t[None] + 0.5} for t in truth
+    ]
 
 
 # ---------------------------------------------------------------------------------------------- runs
@@ -194,7 +228,11 @@ def participants(run: Run) -> list[list[int]]:
 def data_of(run: Run, r: int, i: int, stream: str = "train") -> Data:
     """Client i's rows, with its randomness in a stream of round r."""
     x, y = (v.double() if v.is_floating_point() else v for v in run.fed.train.client(i))
-    return Data(Batch.of(x, y, torch.float64), randomness.keys(run.homes[i], r, stream), run.homes[i])
+    return Data(
+        Batch.of(x, y, torch.float64),
+        randomness.keys(run.client_keys[i], r, stream),
+        run.client_keys[i],
+    )
 
 
 def mini_batches(run: Run, r: int, i: int, stream: str = "train") -> list[Rows]:
@@ -205,12 +243,16 @@ def mini_batches(run: Run, r: int, i: int, stream: str = "train") -> list[Rows]:
 def local_rounds(run: Run, r: int, i: int) -> list[Rows]:
     """The batch of each of client i's local rounds in round r, where there are `outer`; all rows without `batch`."""
     m, data = run.method, data_of(run, r, i)
-    return in_numpy(data.all if m.batch is None else data.sample(m.batch, turn) for turn in range(m.outer))
+    return in_numpy(
+        data.all if m.batch is None else data.sample(m.batch, turn) for turn in range(m.outer)
+    )
 
 
 def put(run: Run, **models: list[Model]) -> Run:
     """The run with these models in its state instead of its own: `centres`, `momentum`."""
-    stack = lambda ms: {k: torch.stack([torch.tensor(m[k], dtype=torch.float64) for m in ms]) for k in ms[0]}
+    stack = lambda ms: {
+        k: torch.stack([torch.tensor(m[k], dtype=torch.float64) for m in ms]) for k in ms[0]
+    }
     run.state = run.state._replace(**{name: stack(ms) for name, ms in models.items()})
     return run
 
@@ -221,22 +263,36 @@ def same_rounds(run: Run, want: list[tuple[list[Model], list[int]]]) -> None:
     for centres, group in want:
         next(run.rounds())
         assert run.state.group.tolist() == group
-        near(centres_of(run), centres)
+        started_from(centres_of(run), centres)
     assert not any(row["refused"] for row in run.history)
 
 
 # ---------------------------------------------------------------------------------------------- every method
 def brief(method: Algorithm) -> Algorithm:
     """The same method with few local steps: what is tested is that engines agree, not that models are good."""
-    few = {"local_steps": 3, "solve_steps": 4, "join_steps": 4, "finetune": 2, "trial": 2, "outer": 2, "inner": 2}
-    return replace(method, **{k: v for k, v in few.items() if isinstance(getattr(method, k, None), int)})
+    few = {
+        "local_steps": 3,
+        "solve_steps": 4,
+        "join_steps": 4,
+        "finetune": 2,
+        "trial": 2,
+        "outer": 2,
+        "inner": 2,
+    }
+    return replace(
+        method, **{k: v for k, v in few.items() if isinstance(getattr(method, k, None), int)}
+    )
 
 
 def variants() -> dict[str, Algorithm]:
     """Every method, once with its defaults and once per entry of VARIANTS in its test file."""
     found: dict[str, Algorithm] = {}
     for name, cls in methods().items():
-        needs = {"clusters": 2} if any(f.name == "clusters" and f.default is MISSING for f in fields(cls)) else {}
+        needs = (
+            {"clusters": 2}
+            if any(f.name == "clusters" and f.default is MISSING for f in fields(cls))
+            else {}
+        )
         found[name] = brief(cls(**needs))
         folder, stem = cls.__module__.split(".")[1:]
         path = HERE / folder / f"test_{stem}.py"
@@ -245,6 +301,8 @@ def variants() -> dict[str, Algorithm]:
             module = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(module)
             for v in getattr(module, "VARIANTS", {}).get(name, []):
-                changed = {f.name: getattr(v, f.name) for f in fields(v) if getattr(v, f.name) != f.default}
+                changed = {
+                    f.name: getattr(v, f.name) for f in fields(v) if getattr(v, f.name) != f.default
+                }
                 found[f"{name} " + ", ".join(f"{k}={x}" for k, x in changed.items())] = brief(v)
     return found

@@ -60,7 +60,10 @@ BREAKS: list[Break] = [
         "fedavg-ft",
         "baselines/test_fedavg.py",
         "baselines/fedavg.py",
-        ("descend(task, pick(shared, 0), Repeat(data.all, self.finetune), self)", "pick(shared, 0)"),
+        (
+            "descend(task, pick(shared, 0), Repeat(data.all, self.finetune), self)",
+            "pick(shared, 0)",
+        ),
         ("Repeat(data.all, self.finetune)", "Repeat(data.all, 1)"),
         ("Repeat(data.all, self.finetune)", "Repeat(data.all, self.local_steps)"),
         ("Repeat(data.all, self.finetune)", "Repeat(data.part(0, 2), self.finetune)"),
@@ -84,7 +87,10 @@ BREAKS: list[Break] = [
         "baselines/test_local_only.py",
         "baselines/local_only.py",
         ("norm(minus(new, model))}), new", "norm(minus(new, model))}), model"),
-        ("descend(task, model, data.batches(self), self)", "descend(task, model, [data.all], self)"),
+        (
+            "descend(task, model, data.batches(self), self)",
+            "descend(task, model, [data.all], self)",
+        ),
         ('stream="train"', 'stream="other"'),
         ('ask(self.train, stream="train")', 'ask(self.train, ask.everyone, stream="train")'),
         ("return private", "return shared"),
@@ -105,7 +111,10 @@ BREAKS: list[Break] = [
         ("self.personal(task, received, v, data)", "w"),
         ('{"model": w}', '{"model": self.personal(task, received, v, data)}'),
         ("descend(task, received,", "descend(task, v,"),
-        ("descend(task, v, data.batches(self)", "descend(task, v, data._replace(key=data.key + 1).batches(self)"),
+        (
+            "descend(task, v, data.batches(self)",
+            "descend(task, v, data._replace(key=data.key + 1).batches(self)",
+        ),
         ("self.weight(data)", "data.size[None]"),
         ("return private", "return pick(shared, 0)"),
         ("self.personal(task, w, w, data)", "w"),
@@ -128,7 +137,10 @@ BREAKS: list[Break] = [
         ("moved.clamp(0, 1)", "moved"),
         ("if self.adaptive else", "if not self.adaptive else"),
         ('{"model": me.w}', '{"model": me.blend()}'),
-        ('"alpha": me.alpha}), me', '"alpha": me.alpha}), me._replace(alpha=me.alpha * 0 + self.alpha)'),
+        (
+            '"alpha": me.alpha}), me',
+            '"alpha": me.alpha}), me._replace(alpha=me.alpha * 0 + self.alpha)',
+        ),
         ("return private.blend()", "return private.v"),
         ("return private.blend()", "return private._replace(w=pick(shared, 0)).blend()"),
         (
@@ -152,12 +164,18 @@ BREAKS: list[Break] = [
         ("axpy(-self.inner, self.hessian", "axpy(-self.lr, self.hessian"),
         ('if self.order == "hf":', 'if self.order == "fo":'),
         ("axpy(-self.lr, g, w)", "axpy(-self.inner, g, w)"),
-        ("axpy(-self.inner, gradient(task, w, batch, self), w)", "axpy(self.inner, gradient(task, w, batch, self), w)"),
+        (
+            "axpy(-self.inner, gradient(task, w, batch, self), w)",
+            "axpy(self.inner, gradient(task, w, batch, self), w)",
+        ),
         ("(2 * self.delta)", "self.delta"),
         ("(self.delta, -self.delta)", "(self.delta, 0.0)"),
         ("axpy(d, g, w)", "axpy(d, w, g)"),
         ("self.adapted(task, pick(shared, 0), data.all)", "pick(shared, 0)"),
-        ("self.adapted(task, pick(shared, 0), data.all)", "self.adapted(task, pick(shared, 0), data.sample(2, 0))"),
+        (
+            "self.adapted(task, pick(shared, 0), data.all)",
+            "self.adapted(task, pick(shared, 0), data.sample(2, 0))",
+        ),
         ("weighted: bool = setting(False", "weighted: bool = setting(True"),
         ("self.weight(data)", "data.size[None] * 0 + 1"),
     ),
@@ -232,7 +250,10 @@ BREAKS: list[Break] = [
         ('data.size[None], {"share"', 'data.size[None] * 0 + 1, {"share"'),
         ('{"share": pi}), pi', '{"share": pi}), pi * 0 + 1 / self.clusters'),
         ("device=data.all.mask.device)", "device=data.all.mask.device).cumsum(0)"),
-        ("state.shares.index_copy(0, got.ids,", "state.shares.index_copy(0, torch.arange(len(got.ids)),"),
+        (
+            "state.shares.index_copy(0, got.ids,",
+            "state.shares.index_copy(0, torch.arange(len(got.ids)),",
+        ),
         (
             "Mixed(task.inits(seed, self.clusters),",
             "Mixed({k: 0 * v + v[:1] for k, v in task.inits(seed, self.clusters).items()},",
@@ -251,7 +272,10 @@ BREAKS: list[Break] = [
             'mix(self.beta, model, sums.mean("model", empty=model))',
             'mix(self.beta, sums.mean("model", empty=model), model)',
         ),
-        ('mix(self.beta, model, sums.mean("model", empty=model))', 'sums.mean("model", empty=model)'),
+        (
+            'mix(self.beta, model, sums.mean("model", empty=model))',
+            'sums.mean("model", empty=model)',
+        ),
         ('{"model": w}, one[None]', '{"model": w}, data.size[None]'),
         ('{"model": w}', '{"model": theta}'),
         ("Personal(theta, self.kept(w), one)", "Personal(w, self.kept(w), one)"),
@@ -291,7 +315,10 @@ BREAKS: list[Break] = [
         "baselines/test_cfl.py",
         "baselines/cfl.py",
         ("label.index_fill(0, seats[side], k)", "label.index_fill(0, side.nonzero()[:, 0], k)"),
-        ("group.index_copy(0, got.ids, label)", "group.index_copy(0, torch.arange(len(label)), label)"),
+        (
+            "group.index_copy(0, got.ids, label)",
+            "group.index_copy(0, torch.arange(len(label)), label)",
+        ),
         ("unit = update / update.norm(dim=1, keepdim=True).clamp(min=1e-12)", "unit = update"),
         ("(1 - cosine)", "(1 + cosine)"),
         ("linkage=linkage)", 'linkage="complete")'),
@@ -308,11 +335,17 @@ BREAKS: list[Break] = [
         ("ask.round >= self.wait", "ask.round > self.wait"),
         ("flatten(models) - flatten(pick_rows(at.centres, label))", "flatten(models)"),
         ("flatten(pick_rows(at.centres, label))", "flatten(at.centres)[:1]"),
-        ("state.longest if state.longest > 0 else update.norm(dim=1).max()", "update.norm(dim=1).max()"),
+        (
+            "state.longest if state.longest > 0 else update.norm(dim=1).max()",
+            "update.norm(dim=1).max()",
+        ),
         ("torch.where(group == c, -1, group)", "group"),
         ("k += 1", "k += 0"),
         ("at.group[ids])", "at.group[ids] * 0)"),
-        ("group_mean(models, label, got.weight.sum(1),", "group_mean(models, label, got.weight.sum(1) * 0 + 1,"),
+        (
+            "group_mean(models, label, got.weight.sum(1),",
+            "group_mean(models, label, got.weight.sum(1) * 0 + 1,",
+        ),
         ("group_mean(models, label, got", "group_mean(models, at.group[got.ids], got"),
         ("len(update) < 2", "len(update) < 3"),
         ('stream="train"', 'stream="other"'),
@@ -368,7 +401,10 @@ BREAKS: list[Break] = [
         ("me.solver if self.keep_solver else", "me.solver if False else"),
         ("kept, batches, self, pull, towards)", "kept, batches, self, 0 * pull, towards)"),
         ("self.momentum, pull, towards)", "self.momentum, 0 * pull, towards)"),
-        ("sgd(task, w, batches, self, pull, towards)", "sgd(task, w, batches, self, 0 * pull, towards)"),
+        (
+            "sgd(task, w, batches, self, pull, towards)",
+            "sgd(task, w, batches, self, 0 * pull, towards)",
+        ),
         ("self.momentum, pull", "0.0, pull"),
         ("weight, {}), new", "weight, {}), me"),
         ("weight, {}), new", "(weight > 0).to(weight), {}), new"),
@@ -378,14 +414,20 @@ BREAKS: list[Break] = [
             "centres = {k: 0 * v + v[:1] for k, v in task.inits(seed, self.clusters, start=1).items()}",
         ),
         ("state.importance * state.size[:, None]", "state.importance"),
-        ("un / torch.where(un.sum(0) > 0, un.sum(0), 1)", "un / un.sum(1, keepdim=True).clamp(min=1e-300)"),
+        (
+            "un / torch.where(un.sum(0) > 0, un.sum(0), 1)",
+            "un / un.sum(1, keepdim=True).clamp(min=1e-300)",
+        ),
         ("self.draw(v[ask.participants], ask)", "self.draw(v[: len(ask.participants)], ask)"),
         ("own=(state.importance[ids], weight)", "own=(state.importance[: len(ids)], weight)"),
         ('stream="train"', 'stream="other"'),
         ("(ask.round - 1) % self.every", "ask.round % self.every"),
         ("ask.everyone if due", "ask.participants if due"),
         ("ask.participants[state.size[ask.participants] == 0]", "ask.participants[:0]"),
-        ("state.importance.index_copy(0, got.ids,", "state.importance.index_copy(0, torch.arange(len(got.ids)),"),
+        (
+            "state.importance.index_copy(0, got.ids,",
+            "state.importance.index_copy(0, torch.arange(len(got.ids)),",
+        ),
         ('got.ids, got.report["size"])', 'got.ids, torch.ones_like(got.report["size"]))'),
         ("self.select if self.replace else min(self.select, there)", "min(self.select, there)"),
         ("torch.multinomial(p, k, self.replace,", "torch.multinomial(p, k, True,"),
@@ -398,7 +440,10 @@ BREAKS: list[Break] = [
             "self.enroll(task, start, data), self",
             "self.enroll(task, {k: v[0] for k, v in centres.items()}, data), self",
         ),
-        ("self.solve(task, centres, u, me, Repeat", "self.solve(task, centres, torch.ones_like(u), me, Repeat"),
+        (
+            "self.solve(task, centres, u, me, Repeat",
+            "self.solve(task, centres, torch.ones_like(u), me, Repeat",
+        ),
         ("Repeat(data.all, self.join_steps)", "data.batches(self)"),
         ("return u / torch.where", "return u * torch.where"),
     ),
@@ -444,7 +489,10 @@ BREAKS: list[Break] = [
         ("z.index_add(0, to.to(z.device)", "z.index_add(0, torch.arange(len(to))"),
         ("alpha=-self.lr) for k", "alpha=self.lr) for k"),
         ("to[balls.labels])", "balls.labels)"),
-        ("state.group.index_copy(0, got.ids,", "state.group.index_copy(0, torch.arange(len(got.ids)),"),
+        (
+            "state.group.index_copy(0, got.ids,",
+            "state.group.index_copy(0, torch.arange(len(got.ids)),",
+        ),
         ("axpy(-self.lr, v, me.model))  # x_i ← x_i − η v_k", "axpy(self.lr, v, me.model))"),
         ("me._replace(model=axpy(-self.lr, v, me.model))  # x_i ← x_i − η v_k", "me"),
         (
@@ -472,7 +520,10 @@ BREAKS: list[Break] = [
         "clustering/test_threshold_clusters.py",
         "clustering/threshold.py",
         ("member / member.sum(1, keepdim=True), how", "member / len(x), how"),
-        ("torch.eye(len(x), dtype=x.dtype), how", "torch.ones(len(x), len(x), dtype=x.dtype) / len(x), how"),
+        (
+            "torch.eye(len(x), dtype=x.dtype), how",
+            "torch.ones(len(x), len(x), dtype=x.dtype) / len(x), how",
+        ),
         ("(far <= radius[:, None]) & seen", "(far >= radius[:, None]) & seen"),
         ("(far <= radius[:, None]) & seen", "(far <= radius[:, None])"),
         ("near - near.sum(1, keepdim=True) * share", "near + near.sum(1, keepdim=True) * share"),
@@ -534,7 +585,10 @@ BREAKS: list[Break] = [
             "to[torch.from_numpy(group)] = torch.from_numpy(centre)",
             "to[torch.from_numpy(centre).clamp(max=len(to) - 1)] = torch.from_numpy(group)",
         ),
-        ("(before[before >= 0], now[before >= 0])", "(before[before >= 0].flip(0), now[before >= 0])"),
+        (
+            "(before[before >= 0], now[before >= 0])",
+            "(before[before >= 0].flip(0), now[before >= 0])",
+        ),
         ("(before[before >= 0], now[before >= 0])", "(before, now)"),
         ("accumulate=True", "accumulate=False"),
     ),
@@ -576,8 +630,14 @@ BREAKS: list[Break] = [
             "self.train_within(state.centres, settled, group * 0, ask)",
         ),
         ('stream: str = "train"', 'stream: str = "other"'),
-        ('sums.mean("apart", empty=centres)', 'sums.mean("apart", empty={k: 0 * v for k, v in centres.items()})'),
-        ('sums.mass["common"].sum().clamp(min=1) if self.divide == "participants" else clients', "clients"),
+        (
+            'sums.mean("apart", empty=centres)',
+            'sums.mean("apart", empty={k: 0 * v for k, v in centres.items()})',
+        ),
+        (
+            'sums.mass["common"].sum().clamp(min=1) if self.divide == "participants" else clients',
+            "clients",
+        ),
         (
             'sums.mass["common"].sum().clamp(min=1) if self.divide == "participants" else clients',
             'sums.mass["apart"].max().clamp(min=1)',
@@ -594,8 +654,14 @@ BREAKS: list[Break] = [
         ("s = s * data.size if self.weighted else s", "s = s"),
         ("int(state.still) >= self.patience", "int(state.still) > self.patience"),
         ("ask.round % self.recheck != 0", "True"),
-        ("state.group[ask.participants] >= 0) & quiet", "state.group[ask.participants] >= -1) & quiet"),
-        ("now = state.group.index_copy(0, sums.ids,", "now = state.group.index_copy(0, torch.arange(len(sums.ids)),"),
+        (
+            "state.group[ask.participants] >= 0) & quiet",
+            "state.group[ask.participants] >= -1) & quiet",
+        ),
+        (
+            "now = state.group.index_copy(0, sums.ids,",
+            "now = state.group.index_copy(0, torch.arange(len(sums.ids)),",
+        ),
         ("state.still + int(len(sums.ids) > 0) if same", "state.still if same"),
         ("Rows((centres, eye), group[ids])", "Rows((centres, eye), group[: len(ids)])"),
         ("(ask.round - 1) % self.resample", "0 * self.resample"),
@@ -644,16 +710,31 @@ BREAKS: list[Break] = [
         ("w, u = heavy_ball", "w, _ = heavy_ball"),
         ('{"momentum": u, "model": w}', '{"momentum": u, "model": axpy(-self.lr, u, w)}'),
         ("group[settled])", "group[settled] * 0)"),
-        ("Rows((state.centres, state.momentum, eye)", "Rows((state.centres, zeros(state.momentum), eye)"),
+        (
+            "Rows((state.centres, state.momentum, eye)",
+            "Rows((state.centres, zeros(state.momentum), eye)",
+        ),
         ('"stream": "train"', '"stream": "other"'),
-        ('sums.mean("momentum", empty=state.momentum)', 'sums.mean("momentum", empty=zeros(state.momentum))'),
-        ("Moving(self.moved(state, sums), momentum,", "Moving(self.moved(state, sums), state.momentum,"),
+        (
+            'sums.mean("momentum", empty=state.momentum)',
+            'sums.mean("momentum", empty=zeros(state.momentum))',
+        ),
+        (
+            "Moving(self.moved(state, sums), momentum,",
+            "Moving(self.moved(state, sums), state.momentum,",
+        ),
         (
             "Moving(self.moved(state, sums), momentum,",
             "Moving(self.moved(state, sums), {k: 0 * v + v.mean(0) for k, v in momentum.items()},",
         ),
-        ('sums.mean("model", empty=state.centres)', 'sums.mean("model", empty=zeros(state.centres))'),
-        ('if self.divide == "participants" else len(state.group)', 'if self.divide == "clients" else len(state.group)'),
+        (
+            'sums.mean("model", empty=state.centres)',
+            'sums.mean("model", empty=zeros(state.centres))',
+        ),
+        (
+            'if self.divide == "participants" else len(state.group)',
+            'if self.divide == "clients" else len(state.group)',
+        ),
         ("axpy(-self.lr / m,", "axpy(self.lr / m,"),
         ("axpy(-self.lr / m,", "axpy(-self.lr,"),
     ),
@@ -671,7 +752,10 @@ BREAKS: list[Break] = [
             "state.group.index_copy(0, torch.arange(len(got.ids)), found.labels)",
         ),
         ("state.group.index_copy(0, got.ids, found.labels)", "state.group"),
-        ("return Grouped(centres, state", "return Grouped(repeated(pick(state.centres, 0), k), state"),
+        (
+            "return Grouped(centres, state",
+            "return Grouped(repeated(pick(state.centres, 0), k), state",
+        ),
         ("return self.within(state, ask)", "return state"),
     ),
     *breaks(
@@ -679,7 +763,10 @@ BREAKS: list[Break] = [
         "algorithms/test_auto.py",
         "algorithms/one_shot.py",
         ("moves = models - flatten(state.centres)[:1]", "moves = models"),
-        ("how_many(self.clusters, coordinates(directions)", "how_many(self.clusters, coordinates(models)"),
+        (
+            "how_many(self.clusters, coordinates(directions)",
+            "how_many(self.clusters, coordinates(models)",
+        ),
     ),
     *breaks(
         "cgpfl",
@@ -696,7 +783,10 @@ BREAKS: list[Break] = [
         ("mix(self.alpha, centres, mean)", "mix(self.alpha, mean, centres)"),
         ("mix(self.alpha, centres, mean)", "mean"),
         ("group_mean(omega, labels,", "group_mean(omega, labels.flip(0),"),
-        ("state.group.index_copy(0, got.ids, labels)", "state.group.index_copy(0, torch.arange(len(got.ids)), labels)"),
+        (
+            "state.group.index_copy(0, got.ids, labels)",
+            "state.group.index_copy(0, torch.arange(len(got.ids)), labels)",
+        ),
         ("group = state.group[ask.participants]", "group = state.group[: len(ask.participants)]"),
         ("torch.where(group < 0, k, group)", "group.clamp(min=0)"),
         ("torch.where(group < 0, k, group)", "group * 0"),
@@ -711,10 +801,19 @@ BREAKS: list[Break] = [
         ("both = before >= 0", "both = before >= -1"),
         ("(a.T @ b) / b.sum(0)", "(b.T @ a) / b.sum(0)"),
         ("(a.T @ b) / b.sum(0)", "(a.T @ b) / a.sum(0)"),
-        ("where(private.asked > 0, private.model, self.best(task, centres, data))", "private.model"),
-        ("where(private.asked > 0, private.model, self.best(task, centres, data))", "self.best(task, centres, data)"),
+        (
+            "where(private.asked > 0, private.model, self.best(task, centres, data))",
+            "private.model",
+        ),
+        (
+            "where(private.asked > 0, private.model, self.best(task, centres, data))",
+            "self.best(task, centres, data)",
+        ),
         ("least_loss(task, unstack(centres), data.all)[0]", "0"),
-        ("Personal(self.solve(task, near, near, data)[1]", "Personal(self.solve(task, near, near, data)[0]"),
+        (
+            "Personal(self.solve(task, near, near, data)[1]",
+            "Personal(self.solve(task, near, near, data)[0]",
+        ),
     ),
     *breaks(
         "cgpfl-heur",
@@ -783,7 +882,10 @@ BREAKS: list[Break] = [
             "private = tree_map(lambda v: v[i], run.engine.snapshot())",
             "private = tree_map(lambda v: v[0], run.engine.snapshot())",
         ),
-        ("own, private = method.join(run.task, shared, data)", "own, private = method.use(run.state)[1], ()"),
+        (
+            "own, private = method.join(run.task, shared, data)",
+            "own, private = method.use(run.state)[1], ()",
+        ),
     ),
     *breaks(
         "answers",
@@ -794,7 +896,10 @@ BREAKS: list[Break] = [
         ("if g == k]", "if g != k]"),
         ("if name.casefold() not in taken", "if True"),
         ("type(method).join in known and", "True or"),
-        ("found[name] = (client, method.model(", "found[name] = (client, method.centres(run.state) or method.model("),
+        (
+            "found[name] = (client, method.model(",
+            "found[name] = (client, method.centres(run.state) or method.model(",
+        ),
     ),
     *breaks(
         "answers",
@@ -842,7 +947,10 @@ BREAKS: list[Break] = [
         ("| (np.abs(values) > HUGE)", ""),
         ("name = normal(file.stem)", "name = file.stem"),
         ("for name in header if name.strip() in text", "for name in ()"),
-        ("str(int(v)) if isinstance(v, float) and v.is_integer() else normal(str(v))", "normal(str(v))"),
+        (
+            "str(int(v)) if isinstance(v, float) and v.is_integer() else normal(str(v))",
+            "normal(str(v))",
+        ),
         ("if header.count(name) > 1:", "if False:"),
     ),
     *breaks(
@@ -851,14 +959,20 @@ BREAKS: list[Break] = [
         "data/folder.py",
         ("rows = index.train.client(i)[0] if i < len(index) else ()", "rows = None"),
         ("np.sort(rows[cut:])", "np.sort(rows[:-cut])"),
-        ('.argsort(kind="stable") for name, frame', '.argsort(kind="stable")[::-1] for name, frame'),
-        ("[np.flatnonzero(found == part) for found in words]", "[np.flatnonzero(found != part) for found in words]"),
+        (
+            '.argsort(kind="stable") for name, frame',
+            '.argsort(kind="stable")[::-1] for name, frame',
+        ),
+        (
+            "[np.flatnonzero(found == part) for found in words]",
+            "[np.flatnonzero(found != part) for found in words]",
+        ),
         ("for name, frame in tables.items() if fill is None else ():", "for name, frame in ():"),
     ),
     *breaks(
         "the folder of a run",
         "engine/test_checkpoint.py",
-        "engine/checkpoint.py",
+        "runs/folder.py",
         ("if i + 1 < len(lines):", "if False:"),
         ('not any((path / "checkpoints").glob("*"))', "True"),
         ('config["options"]["rounds"] = rounds', "pass"),
@@ -885,7 +999,10 @@ BREAKS: list[Break] = [
         "data/base.py",
         ("is_test == 1)", "is_test == 0)"),
         ("% 4 == 3)[member]", "% 4 == 3)[np.arange(len(member)) % len(whose)]"),
-        ("signals[:, start[:, None] + np.arange(128)]", "signals[:, start[:, None] + np.arange(128)[::-1]]"),
+        (
+            "signals[:, start[:, None] + np.arange(128)]",
+            "signals[:, start[:, None] + np.arange(128)[::-1]]",
+        ),
         ("np.diff(start[order]) < 128", "np.diff(start[order]) < 0"),
     ),
     *breaks(
@@ -939,10 +1056,14 @@ def trial(source: Path, tests: str, broken: Break | None = None) -> tuple[str, s
         if broken:
             file = Path(folder) / "coterie" / broken.file
             text = file.read_text()
-            assert text.count(broken.old) == 1, f"{broken.old!r} occurs {text.count(broken.old)} times in {broken.file}"
+            assert text.count(broken.old) == 1, (
+                f"{broken.old!r} occurs {text.count(broken.old)} times in {broken.file}"
+            )
             file.write_text(text.replace(broken.old, broken.new))
         output = Path(folder) / "output"
-        process = multiprocessing.get_context("fork").Process(target=run, args=(folder, tests.split(), output))
+        process = multiprocessing.get_context("fork").Process(
+            target=run, args=(folder, tests.split(), output)
+        )
         process.start()
         process.join(600)
         if process.is_alive():
@@ -994,7 +1115,9 @@ def row(b: Break) -> str:
 def documented() -> dict[Break, str]:
     """The last column of every break's row."""
     lines = DOCUMENT.read_text().splitlines() if DOCUMENT.exists() else []
-    rows = {b: next((x for x in lines if x.startswith(row(b))), f"{row(b)} untried |") for b in BREAKS}
+    rows = {
+        b: next((x for x in lines if x.startswith(row(b))), f"{row(b)} untried |") for b in BREAKS
+    }
     return {b: x.removeprefix(row(b)).strip(" |") for b, x in rows.items()}
 
 
@@ -1003,9 +1126,16 @@ def write(results: dict[Break, str]) -> None:
     last = documented() | results
     odd = [f"{n} {word}" for word in ODD if (n := sum(r == word for r in last.values()))]
     caught = sum(r not in ODD for r in last.values())
-    lines = [HEAD, ", ".join([f"{len(last)} breaks: {caught} caught", *(odd or ["none survived"])]) + "."]
+    lines = [
+        HEAD,
+        ", ".join([f"{len(last)} breaks: {caught} caught", *(odd or ["none survived"])]) + ".",
+    ]
     for group in dict.fromkeys(b.group for b in BREAKS):
-        lines += [f"\n## {group}\n", "| file | line | broken into | caught by |", "| --- | --- | --- | --- |"]
+        lines += [
+            f"\n## {group}\n",
+            "| file | line | broken into | caught by |",
+            "| --- | --- | --- | --- |",
+        ]
         lines += [f"{row(b)} {last[b]} |" for b in BREAKS if b.group == group]
     DOCUMENT.write_text("\n".join(lines) + "\n")
 
@@ -1015,7 +1145,9 @@ def main(words: list[str]) -> None:
         importlib.import_module(slow)  # once, for all the processes to come
     groups = [w for w in words if not w.startswith("--")]
     if unknown := set(groups) - {b.group for b in BREAKS}:
-        sys.exit(f"no breaks are listed for {', '.join(sorted(unknown))}: give names that head a list in this file.")
+        sys.exit(
+            f"no breaks are listed for {', '.join(sorted(unknown))}: give names that head a list in this file."
+        )
     chosen = [b for b in BREAKS if not groups or b.group in groups]
     if "--missing" in words:
         known = documented()
@@ -1023,7 +1155,9 @@ def main(words: list[str]) -> None:
     results: dict[Break, str] = {}
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "src"
-        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        shutil.copytree(
+            ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
+        )
         for tests in dict.fromkeys(b.tests for b in chosen):
             kind, why = trial(source, tests)
             if kind != "survived":

@@ -15,8 +15,8 @@ import torch
 
 import coterie as ct
 from coterie.data import Federation
-from coterie.engine.rounds import Run
 from coterie.result import prepare
+from coterie.runs.run import Run
 from coterie.task import Batch
 
 Model = dict[str, np.ndarray]
@@ -90,12 +90,12 @@ def same_groups(a: list[int], b: list[int]) -> bool:
     return len(set(zip(a, b))) == len(set(a)) == len(set(b))
 
 
-def near(a: Model | list[Model], b: Model | list[Model], tolerance: float = 1e-9) -> None:
+def started_from(a: Model | list[Model], b: Model | list[Model], tolerance: float = 1e-9) -> None:
     """Same names, and every leaf the same but for rounding; lists model by model."""
     if isinstance(a, list):
         assert len(a) == len(b)
         for one_of_a, one_of_b in zip(a, b):
-            near(one_of_a, one_of_b, tolerance)
+            started_from(one_of_a, one_of_b, tolerance)
         return
     assert list(a) == list(b)
     for k in a:
@@ -164,4 +164,6 @@ def federation(clients: Any, test: Any = None, **how: Any) -> Federation:
 
 def ready(method: ct.Algorithm, fed: Federation, model: Any, **options: Any) -> Run:
     """A run on the loop engine in float64 that has not begun. No screening of far moves: clients are few and ragged."""
-    return prepare(method, fed, model, **{"engine": "loop", "dtype": "float64", "screen": 0.0, **options})
+    return prepare(
+        method, fed, model, **{"engine": "loop", "dtype": "float64", "screen": 0.0, **options}
+    )

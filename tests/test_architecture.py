@@ -14,36 +14,12 @@ import coterie
 from coterie.registry import methods
 
 SOURCE = Path(coterie.__file__).parent
-MAY = {
-    "errors": set(),
-    "params": set(),
-    "randomness": set(),
-    "task": {"errors", "params"},
-    "settings": set(),
-    "contract": {"errors", "params", "randomness", "settings", "task"},
-    "local": {"contract", "params", "task"},
-    "clustering": {"clustering", "params", "randomness", "errors", "task"},
-    "algorithms": {"algorithms", "clustering", "contract", "errors", "local", "params", "task"},
-    "baselines": {"algorithms", "baselines", "clustering", "contract", "errors", "local", "params", "task"},
-    "data": {"data", "errors"},
-    "models": {"data", "errors", "models"},
-    "metrics": {"params", "task"},
-    "page": {
-        "cli",
-        "clustering",
-        "contract",
-        "data",
-        "engine",
-        "errors",
-        "metrics",
-        "page",
-        "params",
-        "result",
-        "task",
-        "tuning",
-        "version",
-    },
-}
+# Every package and module, from the ground up: each may import only those before it, also inside functions.
+ORDER = (
+    "version", "errors", "settings", "params", "randomness", "task", "client_data", "contract", "local", "clustering",
+    "common", "algorithms", "baselines", "registry", "data", "models", "metrics", "engine", "runs", "serve",
+    "reporting", "plots", "result", "cli",
+)  # fmt: skip
 
 
 def imports(path: Path) -> set[str]:
@@ -52,16 +28,29 @@ def imports(path: Path) -> set[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module:
-            names = [node.module] if node.module != "coterie" else [f"coterie.{a.name}" for a in node.names]
+            names = (
+                [node.module]
+                if node.module != "coterie"
+                else [f"coterie.{a.name}" for a in node.names]
+            )
         found |= {n.split(".")[1] for n in names if n.startswith("coterie.")}
     return found
 
 
-@pytest.mark.parametrize("part", MAY)
-def test_arrows_point_one_way(part):
-    files = sorted((SOURCE / part).rglob("*.py")) or [SOURCE / f"{part}.py"]
-    for path in files:
-        assert imports(path) <= MAY[part], path.name
+def test_every_part_has_its_place_in_the_order():
+    parts = {
+        path.stem
+        for path in SOURCE.iterdir()
+        if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
+    assert parts - {"__init__"} == set(ORDER)
+
+
+@pytest.mark.parametrize("part", ORDER)
+def test_a_part_imports_only_what_stands_before_it(part):
+    allowed = {*ORDER[: ORDER.index(part) + 1]}
+    for path in sorted((SOURCE / part).rglob("*.py")) or [SOURCE / f"{part}.py"]:
+        assert imports(path) <= allowed, path.name
 
 
 def test_every_method_says_who_proposed_it_and_what_each_setting_means():

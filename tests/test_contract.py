@@ -15,10 +15,10 @@ import coterie as ct
 from cases import federation, spoilt, variants
 from coterie.contract import Upload
 from coterie.engine import ask as ask_module
-from coterie.engine.checkpoint import RunFolder
 from coterie.engine.codec import decode, encode, types_of
-from coterie.engine.rounds import Run
 from coterie.result import prepare
+from coterie.runs.folder import RunFolder
+from coterie.runs.run import Run
 
 METHODS = variants()
 ROUNDS = 3
@@ -32,7 +32,14 @@ def whole_rounds(method) -> dict:
 
 
 def go(method, fed, rounds=ROUNDS, cut=None, **options) -> Run:
-    options = {"model": "mlp:12", "rounds": rounds, "dtype": "float64", "eval_every": 2, "seed": 1, **options}
+    options = {
+        "model": "mlp:12",
+        "rounds": rounds,
+        "dtype": "float64",
+        "eval_every": 2,
+        "seed": 1,
+        **options,
+    }
     options |= whole_rounds(method)
     run = prepare(method, fed, options.pop("model"), cut=cut, **options)
     for _ in run.rounds():
@@ -96,7 +103,9 @@ def test_the_same_run_twice_gives_the_same_bits(method, fed):
 
 @every_method
 def test_float32_engines_agree_roughly(method, fed):
-    loop, fast = (go(method, fed, rounds=1, dtype="float32", engine=e) for e in ("loop", "vectorised"))
+    loop, fast = (
+        go(method, fed, rounds=1, dtype="float32", engine=e) for e in ("loop", "vectorised")
+    )
     assert distance(whole(fast), whole(loop)) < 1e-4
 
 
@@ -104,7 +113,7 @@ def test_float32_engines_agree_roughly(method, fed):
 def test_the_dual_form_is_the_plain_form(method, fed, monkeypatch):
     dual = go(method, fed)
     assert dual.task.first is not None
-    monkeypatch.setattr("coterie.local._pays", lambda *_: False)
+    monkeypatch.setattr("coterie.local.solvers.dual_pays", lambda *_: False)
     plain = go(method, fed)
     assert distance(whole(dual), whole(plain)) < 1e-9
 
@@ -146,7 +155,9 @@ def test_groups_are_a_partition_or_lie_on_the_simplex(method, fed):
         assert int(groups.max()) < max(len(v) for v in centres.values())
     else:
         seen = groups.sum(1) > 0
-        assert bool((groups >= 0).all()) and torch.allclose(groups[seen].sum(1), torch.ones(int(seen.sum())).to(groups))
+        assert bool((groups >= 0).all()) and torch.allclose(
+            groups[seen].sum(1), torch.ones(int(seen.sum())).to(groups)
+        )
 
 
 def huge(up: Upload) -> Upload:
@@ -178,7 +189,9 @@ def infinite_weight(up: Upload) -> Upload:
 
 
 ATTACKS = [huge, poisoned, misshapen, mistyped, renamed, swollen, infinite_weight, "noise", "cut"]
-PAIRS = [(m, a) for m in METHODS for a in ATTACKS if m in ("fedavg", "ifca") or a in (poisoned, "cut")]
+PAIRS = [
+    (m, a) for m in METHODS for a in ATTACKS if m in ("fedavg", "ifca") or a in (poisoned, "cut")
+]
 
 
 @pytest.mark.parametrize("name, attack", PAIRS, ids=lambda v: getattr(v, "__name__", v))
@@ -188,7 +201,9 @@ def test_a_bad_upload_harms_no_one_else(name, attack, fed, caplog):
     sends = method.name != "local"  # its uploads hold no values
     ends = []
     for silent in (False, True):
-        run = prepare(method, fed, "mlp:12", rounds=2, seed=1, dtype="float64", engine="wire", eval_every=50)
+        run = prepare(
+            method, fed, "mlp:12", rounds=2, seed=1, dtype="float64", engine="wire", eval_every=50
+        )
         steps = run.rounds()
         next(steps), next(steps)
 
@@ -200,7 +215,9 @@ def test_a_bad_upload_harms_no_one_else(name, attack, fed, caplog):
             if attack == "cut":
                 return reply[: len(reply) // 2]
             up, _ = decode(reply, {"Upload": Upload, **types_of(run.method)})
-            return encode(attack(up)) if up.values or attack in (swollen, infinite_weight) else reply
+            return (
+                encode(attack(up)) if up.values or attack in (swollen, infinite_weight) else reply
+            )
 
         run.engine.tamper = tamper
         row = next(steps)
@@ -215,7 +232,9 @@ def test_a_bad_upload_harms_no_one_else(name, attack, fed, caplog):
 @every_method
 def test_a_late_or_refused_answer_leaves_no_trace(method, fed):
     """A site that answered, but whose answer was lost, starts its next one from the state before."""
-    run = prepare(method, fed, "mlp:12", rounds=3, seed=1, dtype="float64", engine="wire", eval_every=50)
+    run = prepare(
+        method, fed, "mlp:12", rounds=3, seed=1, dtype="float64", engine="wire", eval_every=50
+    )
     steps = run.rounds()
     next(steps), next(steps)
     before = tree_map(lambda v: v[2].clone(), run.engine.snapshot())
@@ -246,7 +265,15 @@ def test_resume_is_exact_wherever_it_was_killed(method, when, fed, tmp_path, mon
     straight = go(method, fed, rounds=4, **FAULTY)
     faults = {**FAULTY, **whole_rounds(method)}
     run = prepare(
-        method, fed, "mlp:12", rounds=4, seed=1, dtype="float64", eval_every=2, out=tmp_path / "run", **faults
+        method,
+        fed,
+        "mlp:12",
+        rounds=4,
+        seed=1,
+        dtype="float64",
+        eval_every=2,
+        out=tmp_path / "run",
+        **faults,
     )
     with monkeypatch.context() as patch:
         if when == "in an exchange":
@@ -268,7 +295,9 @@ def test_resume_is_exact_wherever_it_was_killed(method, when, fed, tmp_path, mon
                 save(self, round, tree, head)
 
             patch.setattr(RunFolder, "save", killed_save)
-            patch.setattr(Run, "save", lambda self, always=False, one=Run.save: one(self, always=True))
+            patch.setattr(
+                Run, "save", lambda self, always=False, one=Run.save: one(self, always=True)
+            )
         with pytest.raises(Killed):
             run.go()
     ends_alike(tmp_path / "run", straight, fed=fed, model="mlp:12", method=method)
@@ -292,7 +321,12 @@ def test_only_client_functions_run_on_a_site(fed):
             **head,
         },
     )
-    for path, name in (("method", "round"), ("method", "start"), ("method", "__class__"), ("", "_seen")):
+    for path, name in (
+        ("method", "round"),
+        ("method", "start"),
+        ("method", "__class__"),
+        ("", "_seen"),
+    ):
         with pytest.raises(PermissionError):
             site.answer(message(path=path, name=name))
     for path in ("method.__class__", "task", "method.lr"):

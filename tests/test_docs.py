@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent
 METHODS = sorted(methods())
 
 sys.path.insert(0, str(ROOT / "docs"))
-import pages  # noqa: E402
+import pages
 
 
 def page(name: str) -> str:
@@ -45,13 +45,34 @@ BREAKS = {
         lambda t: cut(t, "Idea").replace("## Eq", "## Idea\n\n## Eq"),
         "fedavg.md, Idea: there is not",
     ),
-    "another order": (lambda t: cut(t, "Idea") + "\n## Idea\n\nA word.\n", "fedavg.md: the headings must be, in this"),
-    "a heading too many": (lambda t: t + "\n## More\n\nA word.\n", "fedavg.md: the headings must be, in this order"),
-    "another default": (lambda t: t.replace("| 0.1 | step size", "| 0.2 | step size"), "fedavg.md, settings: out of"),
-    "another count": (lambda t: t.replace("| 1 model |", "| 2 models |"), "fedavg.md, bytes: out of date"),
-    "no part": (lambda t: t.replace("made: symbols", "not made"), "fedavg.md, symbols: the part is missing"),
-    "an unknown part": (lambda t: t.replace("made: symbols", "made: sums"), "fedavg.md, sums: nothing makes this part"),
-    "an empty part": (lambda t: pages.PART.sub(r"<!-- made: \1 -->\n<!-- end -->", t), "fedavg.md, results: out of"),
+    "another order": (
+        lambda t: cut(t, "Idea") + "\n## Idea\n\nA word.\n",
+        "fedavg.md: the headings must be, in this",
+    ),
+    "a heading too many": (
+        lambda t: t + "\n## More\n\nA word.\n",
+        "fedavg.md: the headings must be, in this order",
+    ),
+    "another default": (
+        lambda t: t.replace("| 0.1 | step size", "| 0.2 | step size"),
+        "fedavg.md, settings: out of",
+    ),
+    "another count": (
+        lambda t: t.replace("| 1 model |", "| 2 models |"),
+        "fedavg.md, bytes: out of date",
+    ),
+    "no part": (
+        lambda t: t.replace("made: symbols", "not made"),
+        "fedavg.md, symbols: the part is missing",
+    ),
+    "an unknown part": (
+        lambda t: t.replace("made: symbols", "made: sums"),
+        "fedavg.md, sums: nothing makes this part",
+    ),
+    "an empty part": (
+        lambda t: pages.PART.sub(r"<!-- made: \1 -->\n<!-- end -->", t),
+        "fedavg.md, results: out of",
+    ),
     "a moved part": (
         lambda t: t.replace("made: symbols", "made: x").replace("made: settings", "made: symbols"),
         "fedavg.md, symbols: the part belongs under 'Symbols'",
@@ -76,7 +97,9 @@ def test_a_broken_page_is_named(case: str, copy: Path, capsys: pytest.CaptureFix
     assert path.read_text() == before  # --check writes nothing
 
 
-def test_missing_and_strange_pages_are_named(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_and_strange_pages_are_named(
+    copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (copy / "methods" / "fedavg.md").rename(copy / "methods" / "fedavrg.md")
     (copy / "methods" / "README.md").unlink()
     assert pages.main(["--check"], copy) == 1
@@ -95,12 +118,21 @@ def test_pages_are_filled_in_place(copy: Path) -> None:
 
 
 def test_recorded_runs_stand_under_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = {"situation": "four kinds", "method": "fedavg", "lr": 0.3, "seeds": 3, "accuracy": 0.8384, "std": 0.0091}
+    row = {
+        "situation": "four kinds",
+        "method": "fedavg",
+        "lr": 0.3,
+        "seeds": 3,
+        "accuracy": 0.8384,
+        "std": 0.0091,
+    }
     row |= {"ari": None, "bytes": 23_100_000, "command": "coterie run fedavg --lr 0.3"}
     (tmp_path / "choosing.json").write_text(json.dumps([row]))
     monkeypatch.setattr(pages, "RESULTS", tmp_path / "choosing.json")
     made = pages.results(methods()["fedavg"]).splitlines()[2:]
-    assert made == ["| four kinds | 0.3 | 3 | 0.838 ± 0.009 | – | 23.1 MB | `coterie run fedavg --lr 0.3` |"]
+    assert made == [
+        "| four kinds | 0.3 | 3 | 0.838 ± 0.009 | – | 23.1 MB | `coterie run fedavg --lr 0.3` |"
+    ]
     assert pages.results(methods()["ifca"]) == "No run recorded yet."
     monkeypatch.setattr(pages, "RESULTS", tmp_path / "none.json")
     assert pages.results(methods()["fedavg"]) == "No run recorded yet."
@@ -109,7 +141,9 @@ def test_recorded_runs_stand_under_results(tmp_path: Path, monkeypatch: pytest.M
 # ---------------------------------------------------------------------------------------------- examples, commands
 @pytest.mark.parametrize("name", METHODS)
 def test_the_example_runs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code = re.findall(r"^```python\n(.*?)^```", pages.sections(page(name))["Example"], re.MULTILINE | re.DOTALL)
+    code = re.findall(
+        r"^```python\n(.*?)^```", pages.sections(page(name))["Example"], re.MULTILINE | re.DOTALL
+    )
     assert len(code) == 1
     known: dict = {}
     exec(code[0], known)
@@ -126,7 +160,9 @@ def parse(command: str) -> None:
     """As the command line would, without running."""
     _, name, *rest = shlex.split(command)
     assert name in COMMANDS, command
-    rest = shlex.split(re.split(r" {2,}", command)[0])[2:]  # what follows wide space is said about it
+    rest = shlex.split(re.split(r" {2,}", command)[0])[
+        2:
+    ]  # what follows wide space is said about it
     if re.search(r"\.toml\b|\.py:| --help$", command):
         return  # files of the reader's own, or nothing to run
     if name in ("run", "compare", "search"):
@@ -135,7 +171,10 @@ def parse(command: str) -> None:
         for method in asked.methods.values():
             check_settings(method)
         data, _, options = asked.spec.partition("?")
-        given = {*asked.data, *(option.partition("=")[0] for option in options.split("&") if option)}
+        given = {
+            *asked.data,
+            *(option.partition("=")[0] for option in options.split("&") if option),
+        }
         assert given <= signature(makers()[data.partition(":")[0]][0]).parameters.keys(), command
 
 
@@ -147,7 +186,9 @@ def test_commands_parse(name: str) -> None:
         parse(command)
 
 
-GUIDES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs/decisions").glob("*.md")])
+GUIDES = sorted(
+    [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs/decisions").glob("*.md")]
+)
 
 
 @pytest.mark.parametrize("path", GUIDES)
@@ -182,7 +223,9 @@ def test_the_list_names_every_method(capsys: pytest.CaptureFixture[str]) -> None
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_readme_names_the_method(name: str) -> None:
-    table = re.search(r"^## Methods\n(.*?)^## ", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    table = re.search(
+        r"^## Methods\n(.*?)^## ", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL
+    )
     assert table is not None
     names = [row.split("|")[1] for row in table[1].splitlines() if row.startswith("|")]
     assert f"`{name}`" in " ".join(names)
@@ -193,7 +236,11 @@ def lacking(cls: type[Algorithm], source: str) -> list[str]:
     wanted = {"by_hand": "by_hand", "numpy": "numpy"}
     if cls.groups is not Algorithm.groups:
         wanted["planted or found"] = "planted|found"
-    return [kind for kind, words in wanted.items() if not re.search(rf"^def test_\w*({words})", source, re.MULTILINE)]
+    return [
+        kind
+        for kind, words in wanted.items()
+        if not re.search(rf"^def test_\w*({words})", source, re.MULTILINE)
+    ]
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -207,7 +254,9 @@ def test_lacking_tests_are_noticed() -> None:
     ifca, fedavg = methods()["ifca"], methods()["fedavg"]
     assert lacking(ifca, "") == ["by_hand", "numpy", "planted or found"]
     assert lacking(fedavg, "def test_one_round_by_hand() -> None:\n") == ["numpy"]
-    assert lacking(ifca, "def helper_by_hand():\ndef test_in_numpy():\ndef test_lines_are_found():\n") == ["by_hand"]
+    assert lacking(
+        ifca, "def helper_by_hand():\ndef test_in_numpy():\ndef test_lines_are_found():\n"
+    ) == ["by_hand"]
 
 
 # ---------------------------------------------------------------------------------------------- links
@@ -218,7 +267,11 @@ def slug(heading: str) -> str:
 def dead_links(root: Path) -> list[str]:
     """Links of the documents to files or headings that do not exist."""
     found = []
-    for path in [root / "README.md", root / "CONTRIBUTING.md", *sorted((root / "docs").glob("**/*.md"))]:
+    for path in [
+        root / "README.md",
+        root / "CONTRIBUTING.md",
+        *sorted((root / "docs").glob("**/*.md")),
+    ]:
         for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
             file, _, heading = link.partition("#")
             target = path.parent / file if file else path
@@ -236,6 +289,13 @@ def test_links_lead_somewhere() -> None:
 def test_a_dead_link_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "CONTRIBUTING.md").write_text("# How\n\n[readme](README.md#what-it-is)\n")
-    (tmp_path / "README.md").write_text("# What it is\n\n[page](docs/page.md) [web](https://example.org)\n")
-    (tmp_path / "docs" / "page.md").write_text("[up](../README.md#what-it-was) [none](other.md#x)\n")
-    assert dead_links(tmp_path) == ["docs/page.md: ../README.md#what-it-was", "docs/page.md: other.md#x"]
+    (tmp_path / "README.md").write_text(
+        "# What it is\n\n[page](docs/page.md) [web](https://example.org)\n"
+    )
+    (tmp_path / "docs" / "page.md").write_text(
+        "[up](../README.md#what-it-was) [none](other.md#x)\n"
+    )
+    assert dead_links(tmp_path) == [
+        "docs/page.md: ../README.md#what-it-was",
+        "docs/page.md: other.md#x",
+    ]

@@ -24,7 +24,12 @@ def test_soft_weights_become_the_largest_and_zeros_are_not_yet_seen() -> None:
 
 
 def test_nothing_is_said_of_groups_that_are_well() -> None:
-    assert concerns(rows([0.5, 0.1, 0.0, 0.0, 0.0], [2, 2, 2]), APART, torch.tensor([0, 0, 1, 1, 2, 2])) == []
+    assert (
+        concerns(
+            rows([0.5, 0.1, 0.0, 0.0, 0.0], [2, 2, 2]), APART, torch.tensor([0, 0, 1, 1, 2, 2])
+        )
+        == []
+    )
     assert concerns(rows([0.5], [3]), None, None) == []
 
 
@@ -40,10 +45,13 @@ def test_a_soft_group_without_weight_is_empty_but_not_one_that_is_nobodys_larges
 
 
 def test_centres_that_fell_together_are_named_unless_one_is_empty() -> None:
-    near = {"w": torch.tensor([[1.0, 0.0], [1.0, 1e-4], [0.0, 1.0]]), "shared": torch.ones(1, 2)}
-    (said,) = concerns(rows([0.0] * 4, [1, 1, 1]), near, torch.tensor([0, 1, 2]))
+    started_from = {
+        "w": torch.tensor([[1.0, 0.0], [1.0, 1e-4], [0.0, 1.0]]),
+        "shared": torch.ones(1, 2),
+    }
+    (said,) = concerns(rows([0.0] * 4, [1, 1, 1]), started_from, torch.tensor([0, 1, 2]))
     assert "groups 0 and 1 are all but equal" in said
-    (said,) = concerns(rows([0.0] * 4, [2, 0, 1]), near, torch.tensor([0, 0, 2]))
+    (said,) = concerns(rows([0.0] * 4, [2, 0, 1]), started_from, torch.tensor([0, 0, 2]))
     assert "no client" in said
 
 

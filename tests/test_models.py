@@ -34,11 +34,21 @@ def shapes(module: nn.Module) -> list[tuple[int, ...]]:
         ("mlp", GREY, [(200, 64), (200,), (4, 200), (4,)]),
         ("mlp:7", TARGETS, [(7, 5), (7,), (1, 7), (1,)]),
         ("mlp:16,8", TABLE, [(16, 5), (16,), (8, 16), (8,), (4, 8), (4,)]),
-        ("cnn", GREY, [(32, 1, 5, 5), (32,), (64, 32, 5, 5), (64,), (512, 256), (512,), (4, 512), (4,)]),
-        ("cnn", COLOUR, [(32, 3, 5, 5), (32,), (64, 32, 5, 5), (64,), (512, 384), (512,), (4, 512), (4,)]),
+        (
+            "cnn",
+            GREY,
+            [(32, 1, 5, 5), (32,), (64, 32, 5, 5), (64,), (512, 256), (512,), (4, 512), (4,)],
+        ),
+        (
+            "cnn",
+            COLOUR,
+            [(32, 3, 5, 5), (32,), (64, 32, 5, 5), (64,), (512, 384), (512,), (4, 512), (4,)],
+        ),
     ],
 )
-def test_parameters_and_outputs(name: str, fed: Federation, expected: list[tuple[int, ...]]) -> None:
+def test_parameters_and_outputs(
+    name: str, fed: Federation, expected: list[tuple[int, ...]]
+) -> None:
     factory = models.build(name, fed)
     module = factory()
     assert isinstance(module, nn.Sequential) and shapes(module) == expected
@@ -61,10 +71,14 @@ def test_factories_follow_the_seed_and_can_be_pickled() -> None:
     assert all(a.equal(b) for a, b in zip(one.parameters(), factory().parameters()))
 
 
-@pytest.mark.parametrize("name, fed", [("mlp", GREY), ("cnn", GREY), ("cnn", COLOUR), ("linear", TARGETS)])
+@pytest.mark.parametrize(
+    "name, fed", [("mlp", GREY), ("cnn", GREY), ("cnn", COLOUR), ("linear", TARGETS)]
+)
 def test_many_clients_at_once(name: str, fed: Federation) -> None:
     many = [models.build(name, fed)() for _ in range(3)]
-    stacked = {key: torch.stack([m.state_dict()[key] for m in many]) for key in many[0].state_dict()}
+    stacked = {
+        key: torch.stack([m.state_dict()[key] for m in many]) for key in many[0].state_dict()
+    }
     x = fed.train.x[:6].unflatten(0, (3, 2))
     together = vmap(lambda params, rows: functional_call(many[0], params, (rows,)))(stacked, x)
     apart = torch.stack([m(rows) for m, rows in zip(many, x)])
@@ -73,7 +87,9 @@ def test_many_clients_at_once(name: str, fed: Federation) -> None:
 
 def test_default_and_list() -> None:
     assert models.default(TARGETS) == "linear" and models.default(GREY) == "mlp"
-    assert set(models.models()) == {"linear", "softmax", "mlp", "cnn"} and all(models.models().values())
+    assert set(models.models()) == {"linear", "softmax", "mlp", "cnn"} and all(
+        models.models().values()
+    )
 
 
 @pytest.mark.parametrize(

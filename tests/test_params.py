@@ -58,7 +58,9 @@ def test_flatten_and_back() -> None:
 
 
 def test_as_column_multiplies_models() -> None:
-    assert (p.as_column(tensor([2.0, 3.0]), torch.ones(2, 1, 2)) * torch.ones(2, 1, 2)).tolist() == [[[2, 2]], [[3, 3]]]
+    assert (
+        p.as_column(tensor([2.0, 3.0]), torch.ones(2, 1, 2)) * torch.ones(2, 1, 2)
+    ).tolist() == [[[2, 2]], [[3, 3]]]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +79,11 @@ def test_argmin_finite(losses: list[float], index: int) -> None:
 
 
 def test_argmin_finite_takes_the_last_axis() -> None:
-    assert p.argmin_finite(tensor([[2.0, 1.0], [torch.nan, torch.nan], [0.0, 1.0]])).tolist() == [1, -1, 0]
+    assert p.argmin_finite(tensor([[2.0, 1.0], [torch.nan, torch.nan], [0.0, 1.0]])).tolist() == [
+        1,
+        -1,
+        0,
+    ]
 
 
 def test_one_hot_of_no_choice_is_nan() -> None:
@@ -88,4 +94,7 @@ def test_one_hot_of_no_choice_is_nan() -> None:
 
 
 def test_nbytes() -> None:
-    assert p.nbytes({"a": torch.zeros(2, 3), "b": [torch.zeros(5, dtype=torch.int64), "word"]}) == 24 + 40
+    assert (
+        p.nbytes({"a": torch.zeros(2, 3), "b": [torch.zeros(5, dtype=torch.int64), "word"]})
+        == 24 + 40
+    )

@@ -23,30 +23,38 @@ def splitmix64(x: int) -> int:
 
 
 def test_scramble_is_splitmix64() -> None:
-    published = [6457827717110365317, 3203168211198807973, 9817491932198370423]  # the first three of seed 1234567
+    published = [
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+    ]  # the first three of seed 1234567
     assert [splitmix64((1234567 + i * GAMMA) % WORD) for i in range(3)] == published
     numbers = [0, 1, -1, 1234567, 2**62, -(2**63), 2**63 - 1]
-    assert r.scramble(torch.tensor(numbers)).tolist() == [signed(splitmix64(n % WORD)) for n in numbers]
+    assert r.scramble(torch.tensor(numbers)).tolist() == [
+        signed(splitmix64(n % WORD)) for n in numbers
+    ]
 
 
 def test_digest_is_fixed() -> None:
-    assert r.digest("seed 0") == int.from_bytes(bytes.fromhex("4107124672ed417d"), "little", signed=True)
+    assert r.digest("seed 0") == int.from_bytes(
+        bytes.fromhex("4107124672ed417d"), "little", signed=True
+    )
     assert r.digest("a") != r.digest("b")
 
 
 def test_homes_belong_to_names_and_seeds() -> None:
-    all_three = r.homes(NAMES, seed=0)
+    all_three = r.client_keys(NAMES, seed=0)
     assert len(set(all_three.tolist())) == 3
-    assert r.homes(NAMES[::-1], seed=0).tolist() == all_three.tolist()[::-1]
-    assert r.homes(["cedar"], seed=0)[0] == all_three[2]
-    assert not torch.equal(r.homes(NAMES, seed=1), all_three)
+    assert r.client_keys(NAMES[::-1], seed=0).tolist() == all_three.tolist()[::-1]
+    assert r.client_keys(["cedar"], seed=0)[0] == all_three[2]
+    assert not torch.equal(r.client_keys(NAMES, seed=1), all_three)
 
 
 def test_keys_differ_by_client_round_and_stream() -> None:
-    home = r.homes(NAMES, seed=0)
-    found = [r.keys(home, t, s) for t in range(3) for s in (1, 2, "start")]
+    client_key = r.client_keys(NAMES, seed=0)
+    found = [r.keys(client_key, t, s) for t in range(3) for s in (1, 2, "start")]
     assert len(set(torch.cat(found).tolist())) == 27
-    assert torch.equal(r.keys(home, 1, "start"), found[5])
+    assert torch.equal(r.keys(client_key, 1, "start"), found[5])
 
 
 def test_uniform_is_uniform() -> None:
@@ -60,4 +68,12 @@ def test_uniform_is_uniform() -> None:
 def test_generator_is_a_function_of_its_words() -> None:
     draw = lambda *words: torch.rand(4, generator=r.generator(*words)).tolist()
     assert draw(0, 1, "k-means") == draw(0, 1, "k-means")
-    assert len({tuple(draw(*w)) for w in ((0, 1, "k-means"), (1, 0, "k-means"), (0, 1, "sketch"), (0, 1))}) == 4
+    assert (
+        len(
+            {
+                tuple(draw(*w))
+                for w in ((0, 1, "k-means"), (1, 0, "k-means"), (0, 1, "sketch"), (0, 1))
+            }
+        )
+        == 4
+    )

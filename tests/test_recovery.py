@@ -26,6 +26,8 @@ def test_rotated_digits_are_found(name: str) -> None:
     found = []
     for seed in range(10):
         fed = ct.data.rotated("digits", clients=12, samples=60, seed=seed, test_samples=10)
-        history = ct.run(method, fed, "softmax", rounds=max(rounds), seed=seed, eval_every=99).history
+        history = ct.run(
+            method, fed, "softmax", rounds=max(rounds), seed=seed, eval_every=99
+        ).history
         found.append(min(history[r]["ari"] for r in rounds))
     assert sum(ari == 1.0 for ari in found) >= 9, found

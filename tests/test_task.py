@@ -19,7 +19,9 @@ ROWS = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
 
 
 def task_of(model: Any, x: Tensor = ROWS, classes: int | None = 3) -> Task:
-    return Task(model, "regression" if classes is None else "classification", x, classes, torch.float64)
+    return Task(
+        model, "regression" if classes is None else "classification", x, classes, torch.float64
+    )
 
 
 # ---------------------------------------------------------------------------------------------- starts
@@ -52,7 +54,9 @@ def mlp() -> nn.Module:
 def test_every_start_is_drawn_anew_and_the_seed_decides(factory: Callable[[], nn.Module]) -> None:
     task = task_of(factory)
     three = task.inits(0, 3)
-    random = [k for k in three if "attention" not in k or "weight" in k]  # attention's biases start at 0
+    random = [
+        k for k in three if "attention" not in k or "weight" in k
+    ]  # attention's biases start at 0
     for k in random:
         assert three[k].shape[0] == 3 and three[k].dtype == torch.float64
         assert all(not torch.equal(three[k][a], three[k][b]) for a, b in ((0, 1), (0, 2), (1, 2)))
@@ -124,7 +128,9 @@ def test_a_factory_must_give_a_module() -> None:
         (lambda: nn.AlphaDropout(0.1), "dropout"),
     ],
 )
-def test_layers_that_are_no_functions_are_refused_by_name(layer: Callable[[], nn.Module], word: str) -> None:
+def test_layers_that_are_no_functions_are_refused_by_name(
+    layer: Callable[[], nn.Module], word: str
+) -> None:
     class Named(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -152,13 +158,19 @@ def test_attention_with_dropout_is_refused_and_dropout_of_0_is_not() -> None:
     "model, classes, words",
     [
         (lambda: nn.Linear(6, 2), 3, r"\(2,\) per row, but the data have 3 classes"),
-        (lambda: nn.Sequential(nn.Linear(6, 1), nn.Flatten(0)), 3, r"shape \(\) per row, but the data have 3 classes"),
+        (
+            lambda: nn.Sequential(nn.Linear(6, 1), nn.Flatten(0)),
+            3,
+            r"shape \(\) per row, but the data have 3 classes",
+        ),
         (lambda: nn.Sequential(nn.Linear(6, 3), nn.Unflatten(1, (3, 1))), 3, r"\(3, 1\) per row"),
         (lambda: nn.Linear(6, 2), None, r"\(2,\) per row, but the target is one number"),
         (lambda: nn.Linear(5, 3), 3, r"cannot take a row of the data, of shape \(6,\)"),
     ],
 )
-def test_wrong_sizes_are_refused(model: Callable[[], nn.Module], classes: int | None, words: str) -> None:
+def test_wrong_sizes_are_refused(
+    model: Callable[[], nn.Module], classes: int | None, words: str
+) -> None:
     with pytest.raises(ct.CoterieError, match=words):
         task_of(model, classes=classes)
 
@@ -175,7 +187,10 @@ def test_regression_outputs_of_either_shape(flat: bool) -> None:
     model = lambda: nn.Sequential(nn.Linear(1, 1, bias=False), *([nn.Flatten(0)] if flat else []))
     x = tensor([[3.0], [-2.0]]).double()
     task = task_of(model, x, None)
-    params, batch = {"0.weight": torch.ones(1, 1).double()}, Batch.of(x, tensor([1.0, 2.0]).double(), torch.float64)
+    params, batch = (
+        {"0.weight": torch.ones(1, 1).double()},
+        Batch.of(x, tensor([1.0, 2.0]).double(), torch.float64),
+    )
     assert task.outputs(params, x).tolist() == [3.0, -2.0]
     assert task.losses(params, batch).tolist() == [4.0, 16.0]
     assert task.loss(params, batch) == 10.0
@@ -185,7 +200,12 @@ def test_the_loss_is_weighted_and_masked_by_hand() -> None:
     """Errors 1, 2, 3, 100 with weights 2, ½, 0, 7 and the last row padding: (2·1 + ½·4 + 0·9) / 3 = 4/3."""
     x = tensor([[1.0], [2.0], [3.0], [100.0]]).double()
     task = task_of(lambda: nn.Linear(1, 1, bias=False), x, None)
-    batch = Batch(x, torch.zeros(4).double(), tensor([1.0, 1, 1, 0]).double(), tensor([2.0, 0.5, 0, 7]).double())
+    batch = Batch(
+        x,
+        torch.zeros(4).double(),
+        tensor([1.0, 1, 1, 0]).double(),
+        tensor([2.0, 0.5, 0, 7]).double(),
+    )
     loss = task.loss({"weight": torch.ones(1, 1).double()}, batch)
     assert loss.item() == pytest.approx(4 / 3, rel=1e-15)
     nothing = batch._replace(mask=torch.zeros(4).double())
@@ -205,7 +225,9 @@ def test_a_copy_has_a_module_of_its_own() -> None:
     task = task_of(mlp)
     other = task.copy()
     assert other.module is not task.module
-    assert torch.equal(other.outputs(task.init(0), ROWS.double()), task.outputs(task.init(0), ROWS.double()))
+    assert torch.equal(
+        other.outputs(task.init(0), ROWS.double()), task.outputs(task.init(0), ROWS.double())
+    )
 
 
 # ---------------------------------------------------------------------------------------------- the first layer
@@ -223,12 +245,18 @@ class Flattens(nn.Module):
     [
         (lambda: nn.Linear(6, 3), ROWS, ("", "weight", "bias")),
         (mlp, ROWS, ("0", "0.weight", "0.bias")),
-        (lambda: nn.Sequential(nn.Flatten(), mlp()), ROWS.view(4, 2, 3), ("1.0", "1.0.weight", "1.0.bias")),
+        (
+            lambda: nn.Sequential(nn.Flatten(), mlp()),
+            ROWS.view(4, 2, 3),
+            ("1.0", "1.0.weight", "1.0.bias"),
+        ),
         (Flattens, ROWS.view(4, 2, 3), ("front", "front.weight", "front.bias")),
         (lambda: Flattens(bias=False), ROWS, ("front", "front.weight", None)),
     ],
 )
-def test_the_first_layer_is_found(model: Callable[[], nn.Module], x: Tensor, first: tuple[str | None, ...]) -> None:
+def test_the_first_layer_is_found(
+    model: Callable[[], nn.Module], x: Tensor, first: tuple[str | None, ...]
+) -> None:
     assert task_of(model, x).first == first
 
 
@@ -271,7 +299,12 @@ class TiedBehind(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.front, self.a, self.b, self.last = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+        self.front, self.a, self.b, self.last = (
+            nn.Linear(6, 6),
+            nn.Linear(6, 6),
+            nn.Linear(6, 6),
+            nn.Linear(6, 3),
+        )
         self.b.weight = self.a.weight
 
     def forward(self, x: Tensor) -> Tensor:
@@ -325,8 +358,14 @@ NOT_USABLE = {
     "clamp before it": (lambda: nn.Sequential(nn.Hardtanh(-3, 3), nn.Linear(6, 3)), ROWS),
     "norm before it": (lambda: nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 3)), ROWS),
     "weight norm": (normed, ROWS),
-    "conv first": (lambda: nn.Sequential(nn.Conv2d(1, 1, 1), nn.Flatten(), nn.Linear(6, 3)), ROWS.view(4, 1, 2, 3)),
-    "per token": (lambda: nn.Sequential(nn.Linear(3, 3), nn.Flatten(), nn.Linear(6, 3)), ROWS.view(4, 2, 3)),
+    "conv first": (
+        lambda: nn.Sequential(nn.Conv2d(1, 1, 1), nn.Flatten(), nn.Linear(6, 3)),
+        ROWS.view(4, 1, 2, 3),
+    ),
+    "per token": (
+        lambda: nn.Sequential(nn.Linear(3, 3), nn.Flatten(), nn.Linear(6, 3)),
+        ROWS.view(4, 2, 3),
+    ),
     "int tokens": (Tokens, torch.arange(24).view(4, 6) % 9),
 }
 

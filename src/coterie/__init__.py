@@ -19,12 +19,13 @@ from coterie.version import __version__
 _PLACES = {
     **dict.fromkeys(("run", "resume", "load", "Result"), "coterie.result"),
     **dict.fromkeys(
-        ("Algorithm", "Local", "Upload", "Rows", "Repeat", "Data", "client", "setting"), "coterie.contract"
+        ("Algorithm", "Local", "Upload", "Rows", "Repeat", "Data", "client", "setting"),
+        "coterie.contract",
     ),
     **dict.fromkeys(("Task", "Batch"), "coterie.task"),
     **dict.fromkeys(("Plan",), "coterie.engine.vectorised"),
-    **dict.fromkeys(("report",), "coterie.page"),
-    **dict.fromkeys(("search", "Search"), "coterie.tuning"),
+    **dict.fromkeys(("report",), "coterie.reporting"),
+    **dict.fromkeys(("search", "Search"), "coterie.runs.search"),
 }
 _MODULES = ("data", "models", "params", "local", "clustering", "metrics", "contract", "registry")
 

@@ -25,8 +25,17 @@ class Scores(NamedTuple):
 
 
 ALIKE = 1e-3  # centres nearer than this, relative to their length, are one
-RESTLESS = 0.05  # share of clients that change their group in a round, above which groups are not stable
-HIGHER_IS_BETTER = {"accuracy": True, "balanced_accuracy": True, "f1": True, "r2": True, "mse": False, "loss": False}
+RESTLESS = (
+    0.05  # share of clients that change their group in a round, above which groups are not stable
+)
+HIGHER_IS_BETTER = {
+    "accuracy": True,
+    "balanced_accuracy": True,
+    "f1": True,
+    "r2": True,
+    "mse": False,
+    "loss": False,
+}
 
 
 def per_client(kind: Kind, report: dict[str, Tensor]) -> dict[str, np.ndarray]:
@@ -36,7 +45,11 @@ def per_client(kind: Kind, report: dict[str, Tensor]) -> dict[str, np.ndarray]:
         out = {"rows": r["n"], "loss": r["loss"] / r["n"]}
         if kind == "regression":
             spread = r["y2"] - r["y"] ** 2 / r["n"]
-            return {**out, "mse": out["loss"], "r2": np.where(spread > 0, 1 - r["loss"] / spread, np.nan)}
+            return {
+                **out,
+                "mse": out["loss"],
+                "r2": np.where(spread > 0, 1 - r["loss"] / spread, np.nan),
+            }
         recall = np.where(r["true"] > 0, r["hit"] / r["true"], np.nan)
         either = r["true"] + r["guessed"]
         f1 = np.where(either > 0, 2 * r["hit"] / either, np.nan)
@@ -113,7 +126,10 @@ def agreement(groups: np.ndarray, truth: np.ndarray) -> Row:
 
 
 def group_row(
-    groups: Tensor | None, before: np.ndarray | None, truth: Tensor | None, clusters: int | str | None
+    groups: Tensor | None,
+    before: np.ndarray | None,
+    truth: Tensor | None,
+    clusters: int | str | None,
 ) -> Row:
     """Sizes, churn and agreement of one round's groups; clusters="auto" counts those there are."""
     if groups is None:
@@ -135,7 +151,11 @@ def concerns(history: list[Row], centres: Params | None, groups: Tensor | None) 
         return []
     found, sizes = [], history[-1].get("sizes", [])
     soft = groups.sum(0).tolist() if groups.dim() == 2 else None
-    empty = [k for k, size in enumerate(soft or sizes) if size < 1e-3 * len(groups)] if any(sizes) else []
+    empty = (
+        [k for k, size in enumerate(soft or sizes) if size < 1e-3 * len(groups)]
+        if any(sizes)
+        else []
+    )
     if empty:
         found.append(
             f"no client is in group {listed(empty)} of {len(sizes)}: fewer clusters may do, or another start or seed."
@@ -159,11 +179,15 @@ def twins(centres: Params, skip: list[int]) -> list[tuple[int, int]]:
     k = count(centres)
     rows = flatten(pick_rows(centres, torch.arange(k))).double()
     near = torch.cdist(rows, rows) < ALIKE * rows.norm(dim=1)
-    return [(a, b) for a in range(k) for b in range(a + 1, k) if near[a, b] and not {a, b} & set(skip)]
+    return [
+        (a, b) for a in range(k) for b in range(a + 1, k) if near[a, b] and not {a, b} & set(skip)
+    ]
 
 
 def listed(numbers: list[int]) -> str:
-    return ", ".join(map(str, numbers[:5])) + (f" and {len(numbers) - 5} more" if len(numbers) > 5 else "")
+    return ", ".join(map(str, numbers[:5])) + (
+        f" and {len(numbers) - 5} more" if len(numbers) > 5 else ""
+    )
 
 
 def to_json(value: Any) -> Any:

@@ -67,7 +67,10 @@ def pick(stacked: Params, j: int | Tensor) -> Params:
 
 def pick_rows(stacked: Params, index: Tensor) -> Params:
     """Models index[0], index[1], …, stacked."""
-    return {k: v[index] if len(v) > 1 else v.expand(len(index), *v.shape[1:]) for k, v in stacked.items()}
+    return {
+        k: v[index] if len(v) > 1 else v.expand(len(index), *v.shape[1:])
+        for k, v in stacked.items()
+    }
 
 
 def unstack(stacked: Params) -> list[Params]:
@@ -91,7 +94,9 @@ def flatten(stacked: Params) -> Tensor:
 def unflatten(rows: Tensor, like: Params) -> Params:
     """[K, d] back into K stacked models, each shaped as the one model `like`."""
     pieces = rows.split([v.numel() for v in like.values()], 1)
-    return {n: p.reshape(len(rows), *v.shape).to(v.dtype) for (n, v), p in zip(like.items(), pieces)}
+    return {
+        n: p.reshape(len(rows), *v.shape).to(v.dtype) for (n, v), p in zip(like.items(), pieces)
+    }
 
 
 def as_column(weights: Tensor, like: Tensor) -> Tensor:

@@ -21,7 +21,9 @@ INK, FAINT = "#333333", "#DDDDDD"
 
 
 def curves(
-    results: Mapping[str, Sequence[Result]], title: str = "", starts: Mapping[str, float] | None = None
+    results: Mapping[str, Sequence[Result]],
+    title: str = "",
+    starts: Mapping[str, float] | None = None,
 ) -> Figure:
     """Test accuracy (or MSE) against rounds, one labelled line per method: the mean over its runs, and their range.
 
@@ -31,7 +33,11 @@ def curves(
 
     figure = _figure()
     axes = figure.add_subplot()
-    metric = "mse" if any("mse" in row for runs in results.values() for row in runs[0].history) else "accuracy"
+    metric = (
+        "mse"
+        if any("mse" in row for runs in results.values() for row in runs[0].history)
+        else "accuracy"
+    )
     ends: list[tuple[float, str, str]] = []
     last = 0.0
     for colour, (name, runs) in zip(_colours(len(results)), results.items()):
@@ -41,7 +47,9 @@ def curves(
         y = np.array([[row[metric] for row in found] for found in rows])
         axes.plot(x, y.mean(0), color=colour, linewidth=2.2, solid_capstyle="round", zorder=3)
         axes.fill_between(x, y.min(0), y.max(0), color=colour, alpha=0.15, linewidth=0)
-        ends.append((float(y.mean(0)[-1]), f"{name}  {_told(float(y.mean(0)[-1]), metric)}", colour))
+        ends.append(
+            (float(y.mean(0)[-1]), f"{name}  {_told(float(y.mean(0)[-1]), metric)}", colour)
+        )
         last = max(last, x[-1])
     if metric == "mse":
         axes.set_yscale("log")
@@ -51,7 +59,9 @@ def curves(
     axes.tick_params(which="both", length=0, colors=INK)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("rounds of local training", color=INK)
-    axes.set_title(title or f"test {metric.replace('mse', 'MSE')}", loc="left", color=INK, fontsize=11, pad=12)
+    axes.set_title(
+        title or f"test {metric.replace('mse', 'MSE')}", loc="left", color=INK, fontsize=11, pad=12
+    )
     _label_ends(axes, ends)
     return figure
 
@@ -66,13 +76,20 @@ def groups(result: Result, title: str = "") -> Figure:
 
     found = result.clusters
     if found is None:
-        raise CoterieError(f"{result.method.name} has no groups to draw: choose a clustered method.")
+        raise CoterieError(
+            f"{result.method.name} has no groups to draw: choose a clustered method."
+        )
     truth = result._run.fed.truth
     true = found[-1] if truth is None else _hard(truth.numpy())[: found.shape[1]]
     order = np.lexsort((found[-1], true))
     matched = _matched(found, true)[:, order].T
     colours = ["#EEEEEE", *_colours(int(max(matched.max(), true.max())) + 1)]
-    style = {"cmap": ListedColormap(colours), "vmin": -1, "vmax": len(colours) - 2, "aspect": "auto"}
+    style = {
+        "cmap": ListedColormap(colours),
+        "vmin": -1,
+        "vmax": len(colours) - 2,
+        "aspect": "auto",
+    }
     figure = _figure()
     strip, axes = figure.subplots(1, 2, width_ratios=(1.4, 28), gridspec_kw={"wspace": 0.03})
     rounds, clients = found.shape
@@ -90,7 +107,9 @@ def groups(result: Result, title: str = "") -> Figure:
     strip.set(xticks=[], yticks=middles, yticklabels=[f"group {g + 1}" for g in np.unique(true)])
     axes.set_yticks([])
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel("round (0: the start)" + ("; grey: not yet asked" if (found < 0).any() else ""), color=INK)
+    axes.set_xlabel(
+        "round (0: the start)" + ("; grey: not yet asked" if (found < 0).any() else ""), color=INK
+    )
     title = title or f"{result.method.name}: the group of each client"
     figure.suptitle(title, x=0.02, ha="left", color=INK, fontsize=11)
     return figure
@@ -101,7 +120,9 @@ def save(figure: Figure, path: str | Path) -> Path:
     import matplotlib
 
     with matplotlib.rc_context({"svg.hashsalt": "coterie"}):
-        figure.savefig(path, dpi=150, metadata={"Date": None} if str(path).endswith(".svg") else None)
+        figure.savefig(
+            path, dpi=150, metadata={"Date": None} if str(path).endswith(".svg") else None
+        )
     return Path(path)
 
 
@@ -126,11 +147,21 @@ def _colours(n: int) -> list[str]:
 def _label_ends(axes: Axes, ends: list[tuple[float, str, str]]) -> None:
     """A name at the end of each line, moved apart where lines end close together."""
     axes.get_ylim()  # settles the limits, on which heights depend
-    heights = [axes.transAxes.inverted().transform(axes.transData.transform((0, y)))[1] for y, _, _ in ends]
+    heights = [
+        axes.transAxes.inverted().transform(axes.transData.transform((0, y)))[1] for y, _, _ in ends
+    ]
     lowest, gap = -1.0, 0.06
     for height, (_, text, colour) in sorted(zip(heights, ends)):
         lowest = max(height, lowest + gap)
-        axes.text(1.015, lowest, text, color=colour, transform=axes.transAxes, va="center", fontweight="bold")
+        axes.text(
+            1.015,
+            lowest,
+            text,
+            color=colour,
+            transform=axes.transAxes,
+            va="center",
+            fontweight="bold",
+        )
 
 
 def _told(value: float, metric: str) -> str:

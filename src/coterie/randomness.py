@@ -27,17 +27,22 @@ def scramble(x: Tensor) -> Tensor:
 
 def digest(text: str) -> int:
     """A word as a signed 64-bit number, the same on every machine."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
+    return int.from_bytes(
+        hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True
+    )
 
 
-def homes(names: Sequence[str], seed: int) -> Tensor:
+def client_keys(names: Sequence[str], seed: int) -> Tensor:
     """[N] each client's own key for the whole run."""
-    return scramble(scramble(torch.tensor([digest(n) for n in names], dtype=torch.int64)) + digest(f"seed {seed}"))
+    return scramble(
+        scramble(torch.tensor([digest(n) for n in names], dtype=torch.int64))
+        + digest(f"seed {seed}")
+    )
 
 
-def keys(home: Tensor, round: int, stream: str | int) -> Tensor:
+def keys(client_key: Tensor, round: int, stream: str | int) -> Tensor:
     """[N] each client's key in one exchange."""
-    return scramble(scramble(home + round) + digest(f"stream {stream}"))
+    return scramble(scramble(client_key + round) + digest(f"stream {stream}"))
 
 
 def uniform(key: Tensor) -> Tensor:

@@ -29,7 +29,12 @@ def _of(module: ModuleType) -> dict[str, type[Algorithm]]:
     """The methods that a module defines."""
     found: dict[str, type[Algorithm]] = {}
     for c in vars(module).values():
-        if inspect.isclass(c) and c.__module__ == module.__name__ and issubclass(c, Algorithm) and "name" in vars(c):
+        if (
+            inspect.isclass(c)
+            and c.__module__ == module.__name__
+            and issubclass(c, Algorithm)
+            and "name" in vars(c)
+        ):
             found[c.name] = c
     return found
 
@@ -39,7 +44,9 @@ def find(name: str) -> type[Algorithm]:
     if ".py:" in name:
         cls = from_file(name)
         if not (inspect.isclass(cls) and issubclass(cls, Algorithm)):
-            raise CoterieError(f"{name} is not a method: it must be a dataclass that inherits from ct.Algorithm.")
+            raise CoterieError(
+                f"{name} is not a method: it must be a dataclass that inherits from ct.Algorithm."
+            )
         return cls
     known = methods()
     if name not in known:
@@ -53,7 +60,9 @@ def model(name: str) -> str | Callable[[], Any]:
         return name
     factory: Callable[[], Any] = from_file(name)
     if not callable(factory):
-        raise CoterieError(f"{name} is not a model: it must be a class or function that returns a torch nn.Module.")
+        raise CoterieError(
+            f"{name} is not a model: it must be a class or function that returns a torch nn.Module."
+        )
     return factory
 
 
@@ -61,7 +70,9 @@ def from_file(spec: str) -> Any:
     """`path/to/file.py:Name` → that object. Your own file is run as code, as Python would."""
     path, _, name = spec.rpartition(":")
     if not Path(path).is_file():
-        raise CoterieError(f"there is no file {path}: give the path of a Python file, then a colon and a name.")
+        raise CoterieError(
+            f"there is no file {path}: give the path of a Python file, then a colon and a name."
+        )
     found = importlib.util.spec_from_file_location(Path(path).stem, path)
     assert found is not None and found.loader is not None
     module = importlib.util.module_from_spec(found)

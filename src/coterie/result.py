@@ -18,21 +18,21 @@ from coterie.contract import Algorithm
 from coterie.data import Federation
 from coterie.data import load as load_data
 from coterie.data.facts import blank, facts
-from coterie.engine.checkpoint import RunFolder
-from coterie.engine.options import Options
-from coterie.engine.rounds import Run, model_fingerprint
 from coterie.engine.vectorised import Plan, plan
 from coterie.errors import CoterieError, DataGone
 from coterie.metrics import HIGHER_IS_BETTER, Row, Scores, scores
 from coterie.params import Params
+from coterie.runs.folder import RunFolder
+from coterie.runs.options import Options
+from coterie.runs.run import Run, model_fingerprint
 from coterie.task import Task
 from coterie.version import __version__
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from coterie.answers import Assignment
-    from coterie.exported import Exported
+    from coterie.serve.answers import Assignment
+    from coterie.serve.export import Exported
 
 Model = str | Callable[[], nn.Module] | nn.Module | None
 
@@ -79,7 +79,11 @@ class Result:
         for row in self.history:
             now = row.get("groups", now)
             found.append(now)
-        return None if now is None else np.array([g if g is not None else [-1] * len(self.names) for g in found])
+        return (
+            None
+            if now is None
+            else np.array([g if g is not None else [-1] * len(self.names) for g in found])
+        )
 
     @property
     def centres(self) -> Params | None:
@@ -110,7 +114,9 @@ class Result:
         """A row per round, a column per metric."""
         import pandas as pd
 
-        return pd.DataFrame([{k: v for k, v in r.items() if k not in ("groups", "notes")} for r in self.history])
+        return pd.DataFrame(
+            [{k: v for k, v in r.items() if k not in ("groups", "notes")} for r in self.history]
+        )
 
     # ---- what it is for
     def assign(self, x: Any, y: Any = None) -> Assignment:
@@ -118,7 +124,7 @@ class Result:
 
         x may be a DataFrame with the columns of the training tables, and the label.
         """
-        from coterie import answers
+        from coterie.serve import answers
 
         return answers.assign(self._run, x, y)
 
@@ -136,22 +142,28 @@ class Result:
         support: labelled rows of a client that was never trained, (x, y) or a DataFrame.  probabilities: of each class
         instead of its number; `labels` names the classes.
         """
-        from coterie import answers
+        from coterie.serve import answers
 
         return answers.predict(self._run, x, client, cluster, support, probabilities)
 
-    def export(self, path: str | Path, per: Literal["cluster", "client"] | None = None, *, onnx: bool = False) -> Path:
+    def export(
+        self,
+        path: str | Path,
+        per: Literal["cluster", "client"] | None = None,
+        *,
+        onnx: bool = False,
+    ) -> Path:
         """A safetensors file per group, or per client, and card.json, which says how to use them; see `ct.load`.
 
         onnx: an ONNX file beside each, from encoded rows to probabilities or targets.
         """
-        from coterie import exported
+        from coterie.serve import export as exported
 
         return exported.export(self._run, path, per, onnx)
 
     def report(self, path: str | Path = "report.html", *, target: float | None = None) -> Path:
         """Write one HTML page about this run, which opens offline; `ct.report` takes several."""
-        from coterie.page import report
+        from coterie.reporting import report
 
         return report(self, path, target=target)
 
@@ -164,15 +176,23 @@ class Result:
 def task_for(fed: Federation, model: Model, options: Options) -> tuple[Task, str]:
     """(the task, the model's name for the config)"""
     if options.device != "cpu" and not torch.cuda.is_available():
-        raise CoterieError(f"device is {options.device!r}, and no CUDA device is present: use device='cpu'.")
-    name = model if isinstance(model, str) else models.default(fed) if model is None else _name(model)
+        raise CoterieError(
+            f"device is {options.device!r}, and no CUDA device is present: use device='cpu'."
+        )
+    name = (
+        model if isinstance(model, str) else models.default(fed) if model is None else _name(model)
+    )
     factory = models.build(name, fed) if model is None or isinstance(model, str) else model
     dtype = getattr(torch, options.dtype)
     return Task(factory, fed.kind, fed.train.x[:2], fed.classes, dtype, options.device), name
 
 
 def _name(model: Any) -> str:
-    return f"{type(model).__name__}()" if isinstance(model, nn.Module) else getattr(model, "__qualname__", repr(model))
+    return (
+        f"{type(model).__name__}()"
+        if isinstance(model, nn.Module)
+        else getattr(model, "__qualname__", repr(model))
+    )
 
 
 def prepare(
@@ -189,7 +209,9 @@ def prepare(
     known = {f.name for f in dataclasses.fields(Options)}
     for name in options:
         if name not in known:
-            raise CoterieError(f"run() has no option {name!r}; it has {', '.join(sorted(known))}, out, plan, on_round.")
+            raise CoterieError(
+                f"run() has no option {name!r}; it has {', '.join(sorted(known))}, out, plan, on_round."
+            )
     o = Options(**options)
     fed = fed.with_valid(o.valid, o.seed) if o.valid and fed.valid is None else fed
     task, name = task_for(fed, model, o)
@@ -268,55 +290,82 @@ def reopen(
     """A run where its folder left it. `answers_only`: without its data, for what its models alone can tell."""
     folder, config = RunFolder.open(path)
     try:
-        options = {**config["options"], "eval_every": config["every"], **({} if rounds is None else {"rounds": rounds})}
+        options = {
+            **config["options"],
+            "eval_every": config["every"],
+            **({} if rounds is None else {"rounds": rounds}),
+        }
         o, cut = Options(**options), Plan(**config["plan"])
-        settings = {k: tuple(v) if isinstance(v, list) else v for k, v in config["method"]["settings"].items()}
+        settings = {
+            k: tuple(v) if isinstance(v, list) else v
+            for k, v in config["method"]["settings"].items()
+        }
         name, origin, prints = config["method"]["name"], config["origin"], config["fingerprint"]
     except (LookupError, TypeError, AttributeError, ValueError) as e:
         if isinstance(e, CoterieError):
             raise
-        raise CoterieError(f"{path}/config.json lacks what a run needs ({e}): start it anew.") from e
+        raise CoterieError(
+            f"{path}/config.json lacks what a run needs ({e}): start it anew."
+        ) from e
     if method is None:
         try:
             method = registry.find(origin.get("method", name))(**settings)
         except TypeError as e:
-            raise CoterieError(f"{path} was made by another version of {name}, with other settings: {e}.") from e
+            raise CoterieError(
+                f"{path} was made by another version of {name}, with other settings: {e}."
+            ) from e
     fed = without_rows(path, config) if answers_only else with_rows(path, config, fed, o, load)
     task, _ = task_for(fed, model or registry.model(origin.get("model", config["model"])), o)
     if model_fingerprint(task) != prints["model"]:
-        raise CoterieError(f"the model is not the one of {path} ({config['model']}): resume with the same model.")
+        raise CoterieError(
+            f"the model is not the one of {path} ({config['model']}): resume with the same model."
+        )
     run = Run(method, fed, task, o, cut, folder)
     run.model_name = config["model"]
     run.restore()
     if answers_only and run.round < 0:
-        raise CoterieError(f"{path} has not been trained yet: go on with it by `coterie resume {path}`.")
+        raise CoterieError(
+            f"{path} has not been trained yet: go on with it by `coterie resume {path}`."
+        )
     return run
 
 
 def with_rows(
-    path: str | Path, config: dict[str, Any], fed: Federation | None, o: Options, load: Callable[..., Federation]
+    path: str | Path,
+    config: dict[str, Any],
+    fed: Federation | None,
+    o: Options,
+    load: Callable[..., Federation],
 ) -> Federation:
     """The data that a run was trained on, found again or given again."""
     if fed is None:
         origin = config["origin"].get("data")
         if not origin:
-            raise DataGone(f"the data of {path} were in memory: give them again, ct.resume(path, fed).")
+            raise DataGone(
+                f"the data of {path} were in memory: give them again, ct.resume(path, fed)."
+            )
         try:
             fed = load(**origin)
         except CoterieError as e:
             raise DataGone(f"the training data of {path} cannot be read again: {e}") from e
     fed = fed.with_valid(o.valid, o.seed) if o.valid and fed.valid is None else fed
     if fed.fingerprint() != config["fingerprint"]["data"]:
-        raise DataGone(f"the data have changed since {path} was trained on them ({config['data']}): put them back.")
+        raise DataGone(
+            f"the data have changed since {path} was trained on them ({config['data']}): put them back."
+        )
     return fed
 
 
 def without_rows(path: str | Path, config: dict[str, Any]) -> Federation:
     """What the run's folder knows of the data."""
     try:
-        return dataclasses.replace(blank(config["facts"], config["clients"], config["unseen"]), source=config["data"])
+        return dataclasses.replace(
+            blank(config["facts"], config["clients"], config["unseen"]), source=config["data"]
+        )
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as e:
-        raise CoterieError(f"{path}/config.json does not say what the data look like ({e}): train it anew.") from e
+        raise CoterieError(
+            f"{path}/config.json does not say what the data look like ({e}): train it anew."
+        ) from e
 
 
 def load(path: str | Path, model: Model = None) -> Result | Exported:
@@ -325,7 +374,7 @@ def load(path: str | Path, model: Model = None) -> Result | Exported:
     Where a run's training data are gone or changed it answers all the same, but not for the clients that trained.
     """
     if (Path(path) / "card.json").exists():
-        from coterie.exported import Exported
+        from coterie.serve.export import Exported
 
         return Exported(path, model)
     try:

@@ -5,8 +5,14 @@ Nothing here needs torch, so that `coterie run --help` is quick.
 
 from __future__ import annotations
 
-from dataclasses import MISSING, field
-from typing import Any
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+from coterie.errors import CoterieError
+
+M = TypeVar("M")
 
 
 def setting(default: Any, help: str, **limits: Any) -> Any:
@@ -16,3 +22,73 @@ def setting(default: Any, help: str, **limits: Any) -> Any:
     `default=...` means that it must be given.
     """
     return field(default=MISSING if default is ... else default, metadata={"help": help, **limits})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Local:
+    """How a client trains: the one block of fields that all local trainers share."""
+
+    lr: float = setting(0.1, "step size", above=0)
+    local_steps: int = setting(10, "local steps per round", least=1)
+    local_epochs: int | None = setting(
+        None, "passes over the client's rows instead of steps", least=1
+    )
+    batch: int | None = setting(None, "rows per step; none: all the client's rows", least=1)
+    decay: float = setting(
+        1.0, "the step size is multiplied by this after every round", above=0, most=1
+    )
+    l2: float = setting(0.0, "weight decay, in the local steps only", least=0)
+    clip: float | None = setting(None, "longest gradient; longer ones are scaled down", above=0)
+    solver: str = setting("sgd", "the local optimiser", choices=("sgd", "heavy_ball", "adam"))
+    momentum: float = setting(0.9, "of heavy_ball", least=0, below=1)
+
+
+def at_round(method: M, round: int) -> M:
+    """The method as it is in a round: with decayed step sizes, also in its fields that are methods.
+
+    Round 1 is the first that counts; the step size of `Local` is multiplied by decay after each.
+    """
+    changes: dict[str, Any] = {}
+    for f in fields(method):  # type: ignore[arg-type]
+        value = getattr(method, f.name)
+        if is_dataclass(value):
+            changes[f.name] = at_round(value, round)
+    if isinstance(method, Local) and method.decay != 1 and round > 1:
+        changes["lr"] = method.lr * method.decay ** (round - 1)
+    return replace(method, **changes) if changes else method  # type: ignore[type-var]
+
+
+# ------------------------------------------------------------------------------ limits
+BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
+    "above": (">", operator.gt),
+    "least": ("≥", operator.ge),
+    "below": ("<", operator.lt),
+    "most": ("≤", operator.le),
+}
+NUMBERS = ("int", "float", "int | None", "float | None")
+
+
+def check_settings(settings: Any) -> None:
+    """Refuse, in one sentence, a field whose value lies outside its limits."""
+    owner = f" of {settings.name}" if hasattr(settings, "name") else ""
+    for f in fields(settings):
+        value = getattr(settings, f.name)
+        if value is not None:
+            _check_value(f"{f.name}{owner}", value, f.metadata, is_number=str(f.type) in NUMBERS)
+
+
+def _check_value(what: str, value: Any, limits: Mapping[str, Any], is_number: bool) -> None:
+    choices = limits.get("choices")
+    if choices is not None and value not in choices:
+        allowed = ", ".join(map(str, choices))
+        raise CoterieError(f"{what} is {value!r}: it must be one of {allowed}.")
+    words = limits.get("words", ())
+    if isinstance(value, str):
+        if (words or is_number) and value not in words:
+            raise CoterieError(
+                f"{what} is {value!r}: it must be {' or '.join(('a number', *words))}."
+            )
+        return
+    for word, (sign, holds) in BOUNDS.items():
+        if word in limits and not holds(value, limits[word]):
+            raise CoterieError(f"{what} is {value}: it must be {sign} {limits[word]}.")

@@ -59,7 +59,12 @@ class Task:
 
         example: [n, ...] a few rows, on which the model is tried.
         """
-        self.kind, self.classes, self.dtype, self.device = kind, classes, dtype, torch.device(device)
+        self.kind, self.classes, self.dtype, self.device = (
+            kind,
+            classes,
+            dtype,
+            torch.device(device),
+        )
         self.factory = None if isinstance(model, nn.Module) else model
         self.module = self._made(copy.deepcopy(model) if isinstance(model, nn.Module) else model())
         refuse_layers(self.module)
@@ -70,7 +75,9 @@ class Task:
 
     def _made(self, module: Any) -> nn.Module:
         if not isinstance(module, nn.Module):
-            raise CoterieError(f"the model factory gave a {type(module).__name__}: it must return a torch nn.Module.")
+            raise CoterieError(
+                f"the model factory gave a {type(module).__name__}: it must return a torch nn.Module."
+            )
         return module.to(self.device, self.dtype)
 
     def copy(self) -> Task:
@@ -181,7 +188,11 @@ class Task:
         flat, seen, handles = x.flatten(1), [], []
         for name, layer in self.module.named_modules():
             own = dict(layer.named_parameters())
-            if type(layer) is nn.Linear and "weight" in own and all(p.requires_grad for p in own.values()):
+            if (
+                type(layer) is nn.Linear
+                and "weight" in own
+                and all(p.requires_grad for p in own.values())
+            ):
                 note = lambda _, args, name=name: seen.append((name, args[0]))
                 handles.append(layer.register_forward_pre_hook(note))
         try:
@@ -194,7 +205,11 @@ class Task:
             dot, layer = f"{name}." if name else "", self.module.get_submodule(name)
             first = First(name, f"{dot}weight", f"{dot}bias" if layer.bias is not None else None)
             if given.shape == flat.shape and torch.equal(given, flat):
-                nowhere = {k: torch.full_like(self.module.get_parameter(k), torch.nan) for k in first[1:] if k}
+                nowhere = {
+                    k: torch.full_like(self.module.get_parameter(k), torch.nan)
+                    for k in first[1:]
+                    if k
+                }
                 with torch.no_grad(), self._given(first, layer(given)):
                     same = torch.equal(functional_call(self.module, nowhere, (x,)), out)
                 if same:  # its parameters are used nowhere else
@@ -205,8 +220,14 @@ class Task:
 def refuse_layers(module: nn.Module) -> None:
     """Layers whose result depends on other rows, on past calls or on hidden randomness cannot be functions."""
     for name, layer in module.named_modules():
-        where = f"layer {name!r} ({type(layer).__name__})" if name else f"the model ({type(layer).__name__})"
-        if isinstance(layer, _NormBase) and (layer.track_running_stats or "BatchNorm" in type(layer).__name__):
+        where = (
+            f"layer {name!r} ({type(layer).__name__})"
+            if name
+            else f"the model ({type(layer).__name__})"
+        )
+        if isinstance(layer, _NormBase) and (
+            layer.track_running_stats or "BatchNorm" in type(layer).__name__
+        ):
             raise CoterieError(
                 f"{where} is a batch norm, which keeps statistics of its own between clients: use nn.GroupNorm instead."
             )

@@ -29,10 +29,14 @@ AUTO = {
 @pytest.mark.parametrize("groups", [1, 3])
 def test_planted_groups_are_counted_and_found(method: ct.Algorithm, groups: int) -> None:
     for seed in range(2):
-        result = ct.run(method, planted(groups, seed).fed, "linear", rounds=3, seed=seed, eval_every=3)
+        result = ct.run(
+            method, planted(groups, seed).fed, "linear", rounds=3, seed=seed, eval_every=3
+        )
         notes = result.history[0]["notes"]
         assert notes["clusters"] == groups == count(result.centres)
-        assert len(notes["curve"]) == 12 and (groups == 1 or notes["curve"][groups - 1] == min(notes["curve"]))
+        assert len(notes["curve"]) == 12 and (
+            groups == 1 or notes["curve"][groups - 1] == min(notes["curve"])
+        )
         assert result.final["ari"] == 1.0
         assert result.final["sizes"] == [24 // groups] * groups
 
@@ -40,7 +44,9 @@ def test_planted_groups_are_counted_and_found(method: ct.Algorithm, groups: int)
 @pytest.mark.parametrize("cls", [ct.IFCA, ct.CFLMGD, ct.OneShot])
 def test_once_k_is_known_all_is_as_if_it_had_been_given(cls: type) -> None:
     more = {} if cls is ct.OneShot else {"start_steps": 50}
-    auto, given = (planted(3).run(cls(clusters=k, lr=0.01, **more), rounds=3).state for k in ("auto", 3))
+    auto, given = (
+        planted(3).run(cls(clusters=k, lr=0.01, **more), rounds=3).state for k in ("auto", 3)
+    )
     assert auto.group.tolist() == given.group.tolist()
     torch.testing.assert_close(auto.centres, given.centres, rtol=0, atol=0)
 
@@ -95,7 +101,10 @@ def test_auto_starts_with_five_times_the_local_training(how: dict) -> None:
 def test_one_shot_counts_the_directions_of_the_moves_from_the_start() -> None:
     """Start (100, 0), x = e1 and e2: client i goes by about (0, ±½·i). Two directions, and no two groups of places."""
     rng = np.random.default_rng(0)
-    goals = [(100 + 0.05 * y * rng.normal(), y) for y in (1, 2, 3, 4, 5, 6, 8, 10, -1, -2, -3, -4, -5, -6, -8, -10)]
+    goals = [
+        (100 + 0.05 * y * rng.normal(), y)
+        for y in (1, 2, 3, 4, 5, 6, 8, 10, -1, -2, -3, -4, -5, -6, -8, -10)
+    ]
     fed = federation([(np.eye(2), np.array(goal)) for goal in goals])
     net = torch.nn.Linear(2, 1, bias=False)
     net.weight.data = torch.tensor([[100.0, 0.0]])

@@ -12,10 +12,20 @@ import torch
 from torch import nn
 
 import coterie as ct
-from cases import PROBLEMS, Problem, finished, lines, local_rounds, measured, participants, points, put
+from cases import (
+    PROBLEMS,
+    Problem,
+    finished,
+    lines,
+    local_rounds,
+    measured,
+    participants,
+    points,
+    put,
+)
 from coterie.cli.setup import setup
 from coterie.clustering.kmeans import Clusters
-from coterie.engine.rounds import Run
+from coterie.runs.run import Run
 from oracles import (
     Model,
     Rows,
@@ -29,12 +39,12 @@ from oracles import (
     federation,
     flat,
     mean,
-    near,
     numbers,
     one,
     personal,
     ready,
     same_groups,
+    started_from,
     vector,
 )
 
@@ -65,7 +75,8 @@ def four(rounds: int = 1, **how: Any) -> Run:
 
 
 @pytest.mark.parametrize(
-    "rounds, alpha, want", [(1, 1.0, [-2, 1.5]), (1, 0.5, [-1, 0.75]), (1, 2.0, [-4, 3]), (2, 1.0, [-3.5, 2.625])]
+    "rounds, alpha, want",
+    [(1, 1.0, [-2, 1.5]), (1, 0.5, [-1, 0.75]), (1, 2.0, [-4, 3]), (2, 1.0, [-3.5, 2.625])],
 )
 def test_rounds_by_hand(rounds: int, alpha: float, want: list[float]) -> None:
     run = four(rounds, alpha=alpha)
@@ -76,7 +87,11 @@ def test_rounds_by_hand(rounds: int, alpha: float, want: list[float]) -> None:
 
 
 def test_pull_is_lr_times_lam_unless_it_is_given() -> None:
-    assert by_client(four(pull=None, lr=0.25)) == by_client(four(pull=0.5, lr=0.001)) == [-2, 1.5, -2, 1.5]
+    assert (
+        by_client(four(pull=None, lr=0.25))
+        == by_client(four(pull=0.5, lr=0.001))
+        == [-2, 1.5, -2, 1.5]
+    )
     assert by_client(four(pull=None, lr=0.125)) == [-1, 0.75, -1, 0.75]
 
 
@@ -133,7 +148,10 @@ class Oracle:
                 w = {n: w[n] - pull * (w[n] - theta[n]) for n in w}
             omega[i], self.theta[i] = w, theta
             self.met.add(i)
-        x, old = np.stack([vector(w) for w in omega.values()]), np.stack([vector(c) for c in self.centres])
+        x, old = (
+            np.stack([vector(w) for w in omega.values()]),
+            np.stack([vector(c) for c in self.centres]),
+        )
         if not known:
             best = best_partition(list(x), min(k, len(x)))
             labels = [named[i] for i in omega]
@@ -181,8 +199,8 @@ def test_rounds_in_numpy(problem: str, case: str) -> None:
         next(run.rounds())
         want.step({i: local_rounds(run, r, i) for i in ids}, run.state.group.tolist(), **how)
         assert run.state.group.tolist() == want.group
-        near(centres_of(run), want.centres)
-        near(personal(run), want.theta)
+        started_from(centres_of(run), want.centres)
+        started_from(personal(run), want.theta)
     assert set(who[1]) - set(who[0])
     assert not any(row["refused"] for row in run.history)
 
@@ -205,16 +223,18 @@ def test_one_cluster_is_pfedme(step: float, how: dict) -> None:
             p.run(m, rounds=3, participation=participation)
             for m in (ct.CGPFL(clusters=1, alpha=step, **common), ct.PFedMe(beta=step, **common))
         )
-        near(one(clustered.state.centres), one(plain.state))
-        near(personal(clustered), personal(plain))
+        started_from(one(clustered.state.centres), one(plain.state))
+        started_from(personal(clustered), personal(plain))
 
 
-@pytest.mark.parametrize("method", [ct.CGPFL(clusters=2, batch=2, pull=0.4, outer=3), ct.CGPFLHeur(pull=0.4, outer=2)])
+@pytest.mark.parametrize(
+    "method", [ct.CGPFL(clusters=2, batch=2, pull=0.4, outer=3), ct.CGPFLHeur(pull=0.4, outer=2)]
+)
 def test_permuting_clients_permutes_the_result(method: ct.CGPFL) -> None:
     plain, moved, order = lines().permuted(method, rounds=3, participation=0.6)
     assert moved.state.group.tolist() == plain.state.group[order].tolist()
-    near(centres_of(moved), centres_of(plain))
-    near(personal(moved), [personal(plain)[i] for i in order])
+    started_from(centres_of(moved), centres_of(plain))
+    started_from(personal(moved), [personal(plain)[i] for i in order])
 
 
 # ---------------------------------------------------------------------------------------------- clusters that last
@@ -249,7 +269,11 @@ class Asked:
 
 def partition(centres: Any, uploads: Any, group: list[int], seed: int = 0) -> list[int]:
     stacked = [{"weight": torch.as_tensor(v, dtype=torch.float64)} for v in (centres, uploads)]
-    return ct.CGPFL(clusters=len(centres)).partition(*stacked, torch.tensor(group), Asked(seed)).tolist()
+    return (
+        ct.CGPFL(clusters=len(centres))
+        .partition(*stacked, torch.tensor(group), Asked(seed))
+        .tolist()
+    )
 
 
 def test_clusters_drawn_anew_take_the_labels_of_the_nearest_centres() -> None:
@@ -258,7 +282,9 @@ def test_clusters_drawn_anew_take_the_labels_of_the_nearest_centres() -> None:
         assert partition([[0.0], [10.0]], [[9.0], [1.0]], [0, -1], seed) == [1, 0]
 
 
-def test_of_equal_centres_the_lowest_goes_to_the_first_group(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_equal_centres_the_lowest_goes_to_the_first_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     uploads = torch.tensor([[5.0], [-1.0], [1.0]], dtype=torch.float64)
     for order in permutations(range(3)):
         found = Clusters(torch.tensor(order), uploads[torch.tensor(order).argsort()], 0.0, 1)
@@ -357,7 +383,9 @@ def test_the_curve_in_numpy(mu: Any) -> None:
     omega, share = [1.75, 2.25, -2.25, -1.75, 19.75, 20.25], np.array([1, 2, 3, 1, 1, 2]) / 10
     costs = [partition_cost(omega, share, k) for k in (1, 2, 3)]
     if mu == "auto":
-        want = [(math.sqrt(k) - 1) / (math.sqrt(6) - 1) + c / costs[0] for k, c in enumerate(costs, 1)]
+        want = [
+            (math.sqrt(k) - 1) / (math.sqrt(6) - 1) + c / costs[0] for k, c in enumerate(costs, 1)
+        ]
     else:
         want = [math.sqrt(k / 10 * math.log(10 * math.e)) + mu * c for k, c in enumerate(costs, 1)]
     notes = run.history[1]["notes"]
@@ -372,7 +400,7 @@ def test_a_given_number_is_what_heur_would_have_taken() -> None:
     """Once K̂ is known all is as with clusters=K̂."""
     auto, given = (pairs().run(ct.CGPFL(clusters=k, **HAND), rounds=3) for k in ("auto", 2))
     assert same_groups(auto.state.group.tolist(), given.state.group.tolist())
-    near(personal(auto), personal(given))
+    started_from(personal(auto), personal(given))
 
 
 @pytest.mark.filterwarnings("ignore:Number of distinct clusters")
@@ -408,13 +436,23 @@ def test_a_number_needs_rows() -> None:
         ready(ct.CGPFLHeur(mu=1.0), wide(28), net(28))
     rng = np.random.default_rng(0)
     eight = federation([(rng.normal(size=(2, 43)), rng.normal(size=2)) for _ in range(8)])
-    run = ready(ct.CGPFLHeur(mu=1.0), eight, net(43), rounds=1, participation=0.5)  # 16 rows would do, 8 not
+    run = ready(
+        ct.CGPFLHeur(mu=1.0), eight, net(43), rounds=1, participation=0.5
+    )  # 16 rows would do, 8 not
     with pytest.raises(ct.CoterieError, match="8 rows and 43 parameters"):
         finished(run)
 
 
 # ---------------------------------------------------------------------------------------------- evaluation
-TRAINER = {"clusters": 2, "lam": 4.0, "outer": 2, "inner": 3, "inner_lr": 0.05, "pull": 0.3, "batch": None}
+TRAINER = {
+    "clusters": 2,
+    "lam": 4.0,
+    "outer": 2,
+    "inner": 3,
+    "inner_lr": 0.05,
+    "pull": 0.3,
+    "batch": None,
+}
 
 
 def test_each_client_is_measured_with_its_personal_model() -> None:
@@ -446,7 +484,7 @@ def test_evaluation_leaves_no_trace() -> None:
     method = ct.CGPFL(clusters=2, batch=2, outer=2, pull=0.5)
     often, once = (measured().run(method, rounds=3, eval_every=e) for e in (1, 3))
     assert torch.equal(often.state.group, once.state.group)
-    near(centres_of(often), centres_of(once), 0)
+    started_from(centres_of(often), centres_of(once), 0)
 
 
 # ---------------------------------------------------------------------------------------------- settings
@@ -479,7 +517,9 @@ def test_other_methods_refuse_auto() -> None:
 
 
 def test_the_command_line_takes_auto() -> None:
-    one_of = lambda words, *argv: next(iter(setup("run", words.split(), list(argv)).methods.values()))
+    one_of = lambda words, *argv: next(
+        iter(setup("run", words.split(), list(argv)).methods.values())
+    )
     assert one_of("cgpfl", "--clusters", "auto").clusters == "auto"
     found = one_of("cgpfl", "--clusters", "3", "--mu", "0.5", "--pull", "none")
     assert (found.clusters, found.mu, found.pull) == (3, 0.5, None)
@@ -503,7 +543,9 @@ def test_planted_lines_are_found(participation: float, rounds: int) -> None:
     found, method = [], ct.CGPFL(clusters=3, outer=3, pull=0.5, inner_lr=0.05, lam=2.0)
     for seed in SEEDS:
         fed = ct.data.linear(clients=24, samples=50, dim=30, clusters=3, seed=seed, test_samples=0)
-        result = ct.run(method, fed, "linear", rounds=rounds, seed=seed, participation=participation)
+        result = ct.run(
+            method, fed, "linear", rounds=rounds, seed=seed, participation=participation
+        )
         found.append(result.history[-1]["ari"])
     assert sum(ari == 1.0 for ari in found) >= 9, found
 

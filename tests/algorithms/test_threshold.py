@@ -9,8 +9,18 @@ import pytest
 import torch
 
 import coterie as ct
-from cases import PROBLEMS, Problem, finished, lines, measured, mini_batches, participants, points, separated
-from coterie.engine.rounds import Run
+from cases import (
+    PROBLEMS,
+    Problem,
+    finished,
+    lines,
+    measured,
+    mini_batches,
+    participants,
+    points,
+    separated,
+)
+from coterie.runs.run import Run
 from oracles import (
     Model,
     apart,
@@ -19,10 +29,10 @@ from oracles import (
     centres_of,
     descend,
     flat,
-    near,
     one,
     personal,
     same_groups,
+    started_from,
     vector,
 )
 
@@ -101,7 +111,12 @@ def test_pdl_one_move_by_hand(how: dict) -> None:
 def test_pdl_one_move_that_sees_one_momentum() -> None:
     """Alone, x = 5 − m/4 = 2.5, 3 | 7.5, 8. The one that is drawn takes itself and its neighbour to its own."""
     run = four(ct.PDLTC(clusters=2, lr=0.25, threshold=4.0, moves=1, sample=1), rounds=1)
-    assert models(run) in ([2.5, 2.5, 7.5, 8.0], [3.0, 3.0, 7.5, 8.0], [2.5, 3.0, 7.5, 7.5], [2.5, 3.0, 8.0, 8.0])
+    assert models(run) in (
+        [2.5, 2.5, 7.5, 8.0],
+        [3.0, 3.0, 7.5, 8.0],
+        [2.5, 3.0, 7.5, 7.5],
+        [2.5, 3.0, 8.0, 8.0],
+    )
 
 
 def test_pdl_settles_at_the_means_of_the_balls() -> None:
@@ -122,7 +137,10 @@ def moved(x: np.ndarray, start: list[np.ndarray], tau: Any, rounds: int = 50) ->
     v = list(start)
     for _ in range(rounds):
         radius = [tau(v, c) for c in range(len(v))]
-        new = [np.mean([p if np.linalg.norm(p - u) <= t else u for p in x], axis=0) for u, t in zip(v, radius)]
+        new = [
+            np.mean([p if np.linalg.norm(p - u) <= t else u for p in x], axis=0)
+            for u, t in zip(v, radius)
+        ]
         still = all(np.linalg.norm(a - b) <= 1e-6 * t for a, b, t in zip(new, v, radius))
         v = new
         if still:
@@ -178,7 +196,13 @@ def pfl(
 
 @pytest.mark.parametrize("problem", PROBLEMS)
 @pytest.mark.parametrize(
-    "how", [{}, {"average": "models", "decay": 0.8}, {"alpha": 1.0, "decay": 0.8}, {"average": "models", "batch": 2}]
+    "how",
+    [
+        {},
+        {"average": "models", "decay": 0.8},
+        {"alpha": 1.0, "decay": 0.8},
+        {"average": "models", "batch": 2},
+    ],
 )
 def test_pfl_rounds_in_numpy(problem: str, how: dict) -> None:
     """Seven ragged clients, five of them a round: absent ones keep model, momentum and label."""
@@ -195,7 +219,7 @@ def test_pfl_rounds_in_numpy(problem: str, how: dict) -> None:
         group = run.state.group.tolist()
         assert same_groups([group[i] for i in who], [label[i] for i in who])
         assert all(group[i] == before[i] for i in range(7) if i not in who)
-        near(personal(run), x, 1e-5)
+        started_from(personal(run), x, 1e-5)
         before = group
     assert not any(row["refused"] for row in run.history)
 
@@ -211,12 +235,12 @@ def test_pdl_rounds_in_numpy(problem: str) -> None:
     for t in range(4):
         g = [vector(p.f(w, *xy)[1]) for w, xy in zip(x, p.clients)]
         m = [a if b is None else alpha * a + (1 - alpha) * b for a, b in zip(g, m)]
-        tau = lambda v, c: 0.99 * np.quantile([np.linalg.norm(q - v[c]) for q in m], 0.25)  # noqa: B023
+        tau = lambda v, c: 0.99 * np.quantile([np.linalg.norm(q - v[c]) for q in m], 0.25)
         # the centres settle together: the last to stand still ends the rounds
         v = moved(np.stack(m), m, tau)
         x = [towards(w, u, lr * 0.9**t) for w, u in zip(x, v)]
         next(run.rounds())
-        near(personal(run), x, 1e-5)
+        started_from(personal(run), x, 1e-5)
     assert max(run.history[-1]["notes"]["inside"]) > 1
 
 
@@ -230,18 +254,20 @@ def test_pfl_with_one_ball_is_gradient_descent(problem: str, threshold: Any) -> 
     w = arrays(run.task.init(0))
     for _ in range(5):
         w = {k: w[k] - 0.1 * np.mean([p.f(w, *xy)[1][k] for xy in p.clients], axis=0) for k in w}
-    near(personal(finished(run)), [w] * 7)
-    near(one(run.state.centres), w)
+    started_from(personal(finished(run)), [w] * 7)
+    started_from(one(run.state.centres), w)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
-@pytest.mark.parametrize("how", [{}, {"batch": 2}, {"batch": 2, "local_epochs": 2}, {"solver": "adam"}, {"decay": 0.5}])
+@pytest.mark.parametrize(
+    "how", [{}, {"batch": 2}, {"batch": 2, "local_epochs": 2}, {"solver": "adam"}, {"decay": 0.5}]
+)
 def test_pfl_option_2_with_one_ball_is_unweighted_fedavg(problem: str, how: dict) -> None:
     p = PROBLEMS[problem]()
     method = ct.PFLTC(clusters=1, lr=0.05, alpha=1.0, threshold=torch.inf, average="models", **how)
     balls = p.run(method, rounds=3)
     fedavg = p.run(ct.FedAvg(lr=0.05, weighted=False, **how), rounds=3)
-    near(personal(balls), [one(fedavg.state)] * 7)
+    started_from(personal(balls), [one(fedavg.state)] * 7)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
@@ -250,7 +276,7 @@ def test_pdl_at_threshold_0_is_local_gradient_descent(problem: str, how: dict) -
     p = PROBLEMS[problem]()
     peers = p.run(ct.PDLTC(clusters=2, lr=0.05, alpha=1.0, threshold=0.0, **how), rounds=4)
     alone = p.run(ct.LocalOnly(lr=0.05, local_steps=1, **how), rounds=4)
-    near(personal(peers), personal(alone))
+    started_from(personal(peers), personal(alone))
 
 
 def test_pdl_at_threshold_0_is_local_momentum() -> None:
@@ -263,8 +289,8 @@ def test_pdl_at_threshold_0_is_local_momentum() -> None:
             g = p.f(w, *xy)[1]
             m = g if m is None else {k: 0.3 * g[k] + 0.7 * m[k] for k in g}
             w = {k: w[k] - 0.05 * m[k] for k in w}
-        near(personal(run)[i], w)
-        near(one(run.engine.snapshot().momentum, i), m)
+        started_from(personal(run)[i], w)
+        started_from(one(run.engine.snapshot().momentum, i), m)
 
 
 @pytest.mark.parametrize(
@@ -274,7 +300,7 @@ def test_pdl_at_threshold_0_is_local_momentum() -> None:
 )  # fmt: skip
 def test_permuting_clients_permutes_the_result(method: ct.Algorithm, share: float) -> None:
     plain, permuted, order = lines().permuted(method, rounds=3, participation=share)
-    near(personal(permuted), [personal(plain)[i] for i in order])
+    started_from(personal(permuted), [personal(plain)[i] for i in order])
     if method.name == "pfl-tc":
         assert permuted.state.group.tolist() == plain.state.group[order].tolist()
 
@@ -286,7 +312,9 @@ def test_labels_keep_their_meaning() -> None:
     seen = [run.state.group.tolist() for _ in run.rounds()]
     assert all(s == seen[1] for s in seen[2:])
     assert same_groups(seen[1], [i % 5 for i in range(15)])
-    near([one(run.state.centres, j) for j in seen[1]], personal(run))  # and so the server's models are the clients'
+    started_from(
+        [one(run.state.centres, j) for j in seen[1]], personal(run)
+    )  # and so the server's models are the clients'
 
 
 def test_fewer_participants_than_clusters() -> None:
@@ -302,12 +330,12 @@ def test_each_its_own_start_keeps_its_offset() -> None:
     next(run.rounds())
     starts = personal(run)
     for place, i in enumerate(run.everyone.tolist()):
-        near(starts[i], arrays(run.task.init(4, 1 + place)))
+        started_from(starts[i], arrays(run.task.init(4, 1 + place)))
         assert apart(starts[i], common)
     finished(run)
     for i in range(1, 7):
         offset = lambda a, b: {k: a[k] - b[k] for k in a}
-        near(offset(personal(run)[i], personal(run)[0]), offset(starts[i], starts[0]))
+        started_from(offset(personal(run)[i], personal(run)[0]), offset(starts[i], starts[0]))
     with pytest.raises(ct.CoterieError, match="factory"):
         p._replace(model=p.model()).run(ct.PFLTC(clusters=1, init="per_client"), rounds=1)
 
@@ -362,7 +390,9 @@ def test_newcomers() -> None:
 # ---------------------------------------------------------------------------------------------- recovery
 def planted(seed: int, samples: int, dim: int) -> ct.data.Federation:
     """24 clients in three groups."""
-    return ct.data.linear(clients=24, samples=samples, dim=dim, clusters=3, seed=seed, test_samples=50)
+    return ct.data.linear(
+        clients=24, samples=samples, dim=dim, clusters=3, seed=seed, test_samples=50
+    )
 
 
 @pytest.mark.parametrize("average", ["gradients", "models"])
@@ -381,7 +411,9 @@ def test_pdl_learns_from_its_like_and_from_no_one_else() -> None:
     better = []
     for seed in range(10):
         how = {"rounds": 10, "seed": seed, "eval_every": 10}
-        peers = ct.run(ct.PDLTC(clusters=3, lr=0.2, alpha=1.0), planted(seed, 20, 15), "linear", **how)
+        peers = ct.run(
+            ct.PDLTC(clusters=3, lr=0.2, alpha=1.0), planted(seed, 20, 15), "linear", **how
+        )
         alone = ct.run(ct.LocalOnly(lr=0.2, local_steps=1), planted(seed, 20, 15), "linear", **how)
         better.append(peers.history[-1]["mse"] < alone.history[-1]["mse"])
     assert sum(better) >= 9, better

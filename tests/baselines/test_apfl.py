@@ -7,10 +7,15 @@ import pytest
 
 import coterie as ct
 from cases import PROBLEMS, Problem, finished, lines, measured, mini_batches, participants, points
-from coterie.engine.rounds import Run
-from oracles import Model, Rows, apart, federation, flat, mean, near, one, personal, vector
+from coterie.runs.run import Run
+from oracles import Model, Rows, apart, federation, flat, mean, one, personal, started_from, vector
 
-VARIANTS = {"apfl": [ct.APFL(adaptive=False, alpha=0.8, batch=4, weighted=True), ct.APFL(local_epochs=2, batch=5)]}
+VARIANTS = {
+    "apfl": [
+        ct.APFL(adaptive=False, alpha=0.8, batch=4, weighted=True),
+        ct.APFL(local_epochs=2, batch=5),
+    ]
+}
 
 
 def parts(run: Run, i: int) -> tuple[Model, Model, float]:
@@ -53,7 +58,9 @@ def test_two_rounds_by_hand() -> None:
 
 def test_alpha_is_kept_between_0_and_1() -> None:
     """w = 0, v = 10, α = ½, v̄ = 5.  y = 0: ∇ = 10, α = ½ − ¼·10·10 < 0.  y = 10: ∇ = −10, α = ½ + 25 > 1."""
-    run = points({"a": [(1, 0)], "b": [(1, 10)]}, 0.0).ready(ct.APFL(lr=0.25, local_steps=1), rounds=1)
+    run = points({"a": [(1, 0)], "b": [(1, 10)]}, 0.0).ready(
+        ct.APFL(lr=0.25, local_steps=1), rounds=1
+    )
     me = run.engine.snapshot()
     run.engine.restore(me._replace(v={"weight": me.v["weight"] + 10}))
     assert finished(run).engine.snapshot().alpha.tolist() == [0.0, 1.0]
@@ -61,7 +68,14 @@ def test_alpha_is_kept_between_0_and_1() -> None:
 
 # ---------------------------------------------------------------------------------------------- in NumPy
 def steps(
-    p: Problem, w: Model, v: Model, alpha: float, batches: list[Rows], lr: float, adaptive: bool, l2: float = 0.0
+    p: Problem,
+    w: Model,
+    v: Model,
+    alpha: float,
+    batches: list[Rows],
+    lr: float,
+    adaptive: bool,
+    l2: float = 0.0,
 ) -> tuple[Model, Model, float]:
     for x, y in batches:
         mid = blend(w, v, alpha)
@@ -83,14 +97,22 @@ def test_rounds_in_numpy_absent_clients_wait(problem: str, how: dict) -> None:
     mine = [(w, w, 0.3)] * len(p.clients)
     for t, who in enumerate(participants(run)):
         for i in who:
-            mine[i] = steps(p, w, *mine[i][1:], [p.clients[i]] * 3, 0.05 * 0.8**t, how.get("adaptive", True), 0.1)
+            mine[i] = steps(
+                p,
+                w,
+                *mine[i][1:],
+                [p.clients[i]] * 3,
+                0.05 * 0.8**t,
+                how.get("adaptive", True),
+                0.1,
+            )
         w = mean([mine[i][0] for i in who], [p.sizes[i] if "weighted" in how else 1 for i in who])
     finished(run)
-    near(one(run.state), w)
+    started_from(one(run.state), w)
     for i, (wi, v, alpha) in enumerate(mine):
         got = parts(run, i)
-        near(got[0], wi)
-        near(got[1], v)
+        started_from(got[0], wi)
+        started_from(got[1], v)
         assert got[2] == pytest.approx(alpha, abs=1e-12)
     moved = {round(parts(run, i)[2], 6) for i in range(7)}
     assert moved == {0.3} if "adaptive" in how else len(moved) > 3
@@ -107,12 +129,16 @@ def test_mini_batches_in_numpy(how: dict) -> None:
         w = mean([m[0] for m in mine])
     finished(run)
     for i in range(7):
-        near(parts(run, i)[1], mine[i][1])
+        started_from(parts(run, i)[1], mine[i][1])
         assert parts(run, i)[2] == pytest.approx(mine[i][2], abs=1e-12)
 
 
 # ---------------------------------------------------------------------------------------------- identities
-HOWS = [{"local_steps": 3}, {"batch": 2, "local_epochs": 1}, {"batch": 3, "local_steps": 2, "l2": 0.2, "clip": 0.5}]
+HOWS = [
+    {"local_steps": 3},
+    {"batch": 2, "local_epochs": 1},
+    {"batch": 3, "local_steps": 2, "l2": 0.2, "clip": 0.5},
+]
 
 
 @pytest.mark.parametrize("how", HOWS)
@@ -120,9 +146,12 @@ HOWS = [{"local_steps": 3}, {"batch": 2, "local_epochs": 1}, {"batch": 3, "local
 def test_alpha_1_fixed_is_local_training(how: dict, share: float) -> None:
     p = lines()
     end = lambda m: p.run(m, rounds=2, participation=share)
-    alone, mine = end(ct.LocalOnly(lr=0.05, **how)), end(ct.APFL(lr=0.05, alpha=1.0, adaptive=False, **how))
+    alone, mine = (
+        end(ct.LocalOnly(lr=0.05, **how)),
+        end(ct.APFL(lr=0.05, alpha=1.0, adaptive=False, **how)),
+    )
     for i in range(7):
-        near(blend(*parts(mine, i)), personal(alone)[i])
+        started_from(blend(*parts(mine, i)), personal(alone)[i])
     half = end(ct.APFL(lr=0.05, alpha=0.5, adaptive=False, **how))
     assert any(apart(blend(*parts(half, i)), personal(alone)[i]) for i in range(7))
 
@@ -133,7 +162,7 @@ def test_the_global_model_is_fedavg_whatever_alpha(how: dict) -> None:
     end = lambda m: one(p.run(m, rounds=3, participation=0.6).state)
     want = end(ct.FedAvg(lr=0.05, weighted=False, **how))
     for settings in ({"alpha": 0.7}, {"alpha": 1.0, "adaptive": False}):
-        near(end(ct.APFL(lr=0.05, **settings, **how)), want)
+        started_from(end(ct.APFL(lr=0.05, **settings, **how)), want)
 
 
 def test_alpha_0_fixed_answers_with_the_clients_version_of_the_global_model() -> None:
@@ -142,7 +171,7 @@ def test_alpha_0_fixed_answers_with_the_clients_version_of_the_global_model() ->
     for i in range(7):
         w, v, _ = parts(run, i)
         assert apart(w, v) and not apart(blend(*parts(run, i)), w)
-        near(v, parts(p.ready(ct.APFL()), i)[1])  # α = 0: v never moves
+        started_from(v, parts(p.ready(ct.APFL()), i)[1])  # α = 0: v never moves
 
 
 def test_alpha_grows_where_clients_differ() -> None:
@@ -182,7 +211,8 @@ def test_a_newcomer_takes_one_rounds_steps_from_the_global_model() -> None:
 
 
 @pytest.mark.parametrize(
-    "how, why", [({"solver": "adam"}, "plain gradient steps"), ({"alpha": 1.5}, "alpha of apfl is 1.5")]
+    "how, why",
+    [({"solver": "adam"}, "plain gradient steps"), ({"alpha": 1.5}, "alpha of apfl is 1.5")],
 )
 def test_what_makes_no_sense_is_refused(how: dict, why: str) -> None:
     with pytest.raises(ct.CoterieError, match=why):

@@ -11,8 +11,8 @@ import torch
 import coterie as ct
 from cases import Problem, lines, points
 from coterie.baselines.cfl import bipartition
-from coterie.engine.rounds import Run
-from oracles import Model, descend, flat, mean, near, one, same_groups, unstacked, vector
+from coterie.runs.run import Run
+from oracles import Model, descend, flat, mean, one, same_groups, started_from, unstacked, vector
 
 VARIANTS = {
     "cfl": [
@@ -70,7 +70,9 @@ def brute(points: list[np.ndarray]) -> tuple[list[bool], float]:
     for rest in product([False, True], repeat=len(unit) - 1):
         side = [False, *rest]
         if any(side):
-            cross = max(u @ v for u, s in zip(unit, side) for v, t in zip(unit, side) if s and not t)
+            cross = max(
+                u @ v for u, s in zip(unit, side) for v, t in zip(unit, side) if s and not t
+            )
             best, least = (side, cross) if cross < least else (best, least)
     return best, float(least)
 
@@ -103,7 +105,9 @@ def cfl(p: Problem, run: Run, rounds: int) -> list[tuple[list[Model], list[int]]
         for i in who:
             if group[i] < 0:
                 group[i] = p.best(centres, i)
-        models = {i: descend(p.f, centres[group[i]], [p.clients[i]] * m.local_steps, m.lr) for i in who}
+        models = {
+            i: descend(p.f, centres[group[i]], [p.clients[i]] * m.local_steps, m.lr) for i in who
+        }
         delta = {i: vector(models[i]) - vector(centres[group[i]]) for i in who}
         n = {i: p.sizes[i] for i in who}
         longest = longest or max(np.linalg.norm(d) for d in delta.values())
@@ -126,7 +130,9 @@ def cfl(p: Problem, run: Run, rounds: int) -> list[tuple[list[Model], list[int]]
         new = []
         for c in range(k):
             here = [i for i in who if group[i] == c]
-            new.append(mean([models[i] for i in here], [n[i] for i in here]) if here else centres[c])
+            new.append(
+                mean([models[i] for i in here], [n[i] for i in here]) if here else centres[c]
+            )
         centres = new
         found.append((centres, list(group)))
     return found
@@ -143,16 +149,20 @@ def test_rounds_in_numpy(share: float) -> None:
     for centres, group in want:
         next(run.rounds())
         assert run.state.at.group.tolist() == group
-        near(unstacked(run.state.at.centres), centres)
+        started_from(unstacked(run.state.at.centres), centres)
     assert len(want[-1][0]) >= 3
-    assert share == 1 or any(-1 in group for _, group in want)  # absent members of a split group wait to be asked
+    assert share == 1 or any(
+        -1 in group for _, group in want
+    )  # absent members of a split group wait to be asked
 
 
 # ---------------------------------------------------------------------------------------------- identities, recovery
 def test_without_splits_it_is_fedavg() -> None:
     p, how = lines(), {"lr": 0.05, "local_steps": 3, "batch": 2}
-    mine, fedavg = (p.run(m, rounds=3, participation=0.6) for m in (ct.CFL(wait=99, **how), ct.FedAvg(**how)))
-    near(one(mine.state.at.centres), one(fedavg.state))
+    mine, fedavg = (
+        p.run(m, rounds=3, participation=0.6) for m in (ct.CFL(wait=99, **how), ct.FedAvg(**how))
+    )
+    started_from(one(mine.state.at.centres), one(fedavg.state))
 
 
 def planted(groups: int, seed: int, **options: object) -> Run:

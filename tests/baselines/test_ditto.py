@@ -7,9 +7,11 @@ import pytest
 
 import coterie as ct
 from cases import PROBLEMS, finished, lines, measured, mini_batches, participants, points
-from oracles import apart, arrays, descend, flat, mean, near, one, personal
+from oracles import apart, arrays, descend, flat, mean, one, personal, started_from
 
-VARIANTS = {"ditto": [ct.Ditto(lam=0.0, batch=4, weighted=False), ct.Ditto(lam=1.0, solver="adam", l2=0.1)]}
+VARIANTS = {
+    "ditto": [ct.Ditto(lam=0.0, batch=4, weighted=False), ct.Ditto(lam=1.0, solver="adam", l2=0.1)]
+}
 
 
 # ---------------------------------------------------------------------------------------------- by hand
@@ -44,8 +46,8 @@ def test_rounds_in_numpy_absent_clients_wait(problem: str, weighted: bool) -> No
             v[i] = descend(p.f, v[i], [p.clients[i]] * 3, lr, 0.1, pull=1.5, towards=w)
         w = mean(models, [p.sizes[i] if weighted else 1 for i in who])
     finished(run)
-    near(one(run.state), w)
-    near(personal(run), v)
+    started_from(one(run.state), w)
+    started_from(personal(run), v)
     assert len({tuple(who) for who in participants(run)}) > 1
 
 
@@ -60,12 +62,16 @@ def test_mini_batches_in_numpy(how: dict) -> None:
         v = [descend(p.f, v[i], batches[i], 0.05, pull=1.5, towards=w) for i in range(7)]
         w = mean([descend(p.f, w, b, 0.05) for b in batches], p.sizes)
     finished(run)
-    near(one(run.state), w)
-    near(personal(run), v)
+    started_from(one(run.state), w)
+    started_from(personal(run), v)
 
 
 # ---------------------------------------------------------------------------------------------- identities
-HOWS = [{"local_steps": 3}, {"batch": 2, "local_epochs": 2}, {"batch": 3, "local_steps": 2, "solver": "heavy_ball"}]
+HOWS = [
+    {"local_steps": 3},
+    {"batch": 2, "local_epochs": 2},
+    {"batch": 3, "local_steps": 2, "solver": "heavy_ball"},
+]
 
 
 @pytest.mark.parametrize("how", HOWS)
@@ -73,8 +79,11 @@ HOWS = [{"local_steps": 3}, {"batch": 2, "local_epochs": 2}, {"batch": 3, "local
 def test_lambda_0_is_local_training(how: dict, share: float) -> None:
     p = lines()
     end = lambda m: p.run(m, rounds=3, participation=share)
-    alone, free, pulled = end(ct.LocalOnly(lr=0.05, **how)), *(end(ct.Ditto(lr=0.05, lam=x, **how)) for x in (0.0, 1.0))
-    near(personal(free), personal(alone))
+    alone, free, pulled = (
+        end(ct.LocalOnly(lr=0.05, **how)),
+        *(end(ct.Ditto(lr=0.05, lam=x, **how)) for x in (0.0, 1.0)),
+    )
+    started_from(personal(free), personal(alone))
     assert any(apart(a, b) for a, b in zip(personal(pulled), personal(alone)))
 
 
@@ -84,7 +93,7 @@ def test_the_global_model_is_fedavg_whatever_lambda(how: dict) -> None:
     end = lambda m: one(p.run(m, rounds=3, participation=0.6).state)
     want = end(ct.FedAvg(lr=0.05, **how))
     for lam in (0.0, 2.0):
-        near(end(ct.Ditto(lr=0.05, lam=lam, **how)), want)
+        started_from(end(ct.Ditto(lr=0.05, lam=lam, **how)), want)
 
 
 def test_a_strong_pull_keeps_personal_models_near_the_global_one() -> None:
@@ -98,8 +107,10 @@ def test_a_strong_pull_keeps_personal_models_near_the_global_one() -> None:
 
 
 def test_permuting_clients_permutes_their_models() -> None:
-    plain, moved, order = lines().permuted(ct.Ditto(lr=0.05, local_epochs=1, batch=2), rounds=3, participation=0.5)
-    near(personal(moved), [personal(plain)[i] for i in order])
+    plain, moved, order = lines().permuted(
+        ct.Ditto(lr=0.05, local_epochs=1, batch=2), rounds=3, participation=0.5
+    )
+    started_from(personal(moved), [personal(plain)[i] for i in order])
 
 
 # ---------------------------------------------------------------------------------------------- evaluation
@@ -123,8 +134,8 @@ def test_a_newcomer_takes_one_rounds_personal_steps_from_the_global_model() -> N
 
 def test_everyone_starts_at_the_global_model() -> None:
     run = lines().ready(METHOD, seed=4)
-    near(personal(run), [one(run.state)] * 7)
-    near(one(run.state), arrays(run.task.init(4)))
+    started_from(personal(run), [one(run.state)] * 7)
+    started_from(one(run.state), arrays(run.task.init(4)))
 
 
 def test_a_negative_lambda_is_refused() -> None:

@@ -8,7 +8,7 @@ import torch
 
 import coterie as ct
 from cases import PROBLEMS, finished, lines, measured, mini_batches, participants, points
-from oracles import all_apart, apart, arrays, descend, flat, near, personal
+from oracles import all_apart, apart, arrays, descend, flat, personal, started_from
 
 
 def test_two_rounds_by_hand() -> None:
@@ -22,13 +22,16 @@ def test_two_rounds_by_hand() -> None:
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_rounds_in_numpy_absent_clients_wait(problem: str) -> None:
     p = PROBLEMS[problem]()
-    run = p.ready(ct.LocalOnly(lr=0.05, local_steps=3, decay=0.8, l2=0.1), rounds=4, participation=0.4)
+    run = p.ready(
+        ct.LocalOnly(lr=0.05, local_steps=3, decay=0.8, l2=0.1), rounds=4, participation=0.4
+    )
     models = [arrays(run.task.init(0))] * len(p.clients)
     for t, who in enumerate(participants(run)):
         models = [
-            descend(p.f, w, [p.clients[i]] * 3, 0.05 * 0.8**t, 0.1) if i in who else w for i, w in enumerate(models)
+            descend(p.f, w, [p.clients[i]] * 3, 0.05 * 0.8**t, 0.1) if i in who else w
+            for i, w in enumerate(models)
         ]
-    near(personal(finished(run)), models)
+    started_from(personal(finished(run)), models)
     assert all(len(who) == 3 for who in participants(run))
 
 
@@ -39,7 +42,7 @@ def test_mini_batches_in_numpy() -> None:
         w = arrays(run.task.init(0))
         for r in (1, 2):
             w = descend(p.f, w, mini_batches(run, r, i), 0.05)
-        near(personal(run)[i], w)
+        started_from(personal(run)[i], w)
 
 
 def test_personal_models_differ_and_move() -> None:
@@ -51,13 +54,19 @@ def test_personal_models_differ_and_move() -> None:
 
 
 def test_permuting_clients_permutes_their_models() -> None:
-    plain, moved, order = lines().permuted(ct.LocalOnly(lr=0.05, local_epochs=1, batch=2), rounds=3, participation=0.5)
-    near(personal(moved), [personal(plain)[i] for i in order])
+    plain, moved, order = lines().permuted(
+        ct.LocalOnly(lr=0.05, local_epochs=1, batch=2), rounds=3, participation=0.5
+    )
+    started_from(personal(moved), [personal(plain)[i] for i in order])
 
 
 def test_nothing_is_sent_but_the_start() -> None:
     run = lines().run(ct.LocalOnly(), rounds=2)
-    assert [row["bytes_down"] for row in run.history] == [7 * 4 * 8, 0, 0]  # three weights and a bias, in float64
+    assert [row["bytes_down"] for row in run.history] == [
+        7 * 4 * 8,
+        0,
+        0,
+    ]  # three weights and a bias, in float64
     assert [row["bytes_up"] for row in run.history] == [0, 7 * 8, 7 * 8]  # how far each model moved
 
 

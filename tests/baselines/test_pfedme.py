@@ -10,8 +10,21 @@ import pytest
 
 import coterie as ct
 from cases import PROBLEMS, Problem, lines, local_rounds, measured, participants, points
-from coterie.engine.rounds import Run
-from oracles import Model, Rows, all_apart, apart, arrays, descend, flat, mean, near, one, personal, unstacked
+from coterie.runs.run import Run
+from oracles import (
+    Model,
+    Rows,
+    all_apart,
+    apart,
+    arrays,
+    descend,
+    flat,
+    mean,
+    one,
+    personal,
+    started_from,
+    unstacked,
+)
 
 VARIANTS = {
     "pfedme": [
@@ -109,7 +122,15 @@ CASES = {
 def test_rounds_in_numpy(problem: str, case: str) -> None:
     """Seven ragged clients, four of them a round; the absent keep their models."""
     p = PROBLEMS[problem]()
-    plain = {"batch": None, "restart": True, "beta": 1.0, "lr": 0.1, "lam": 3.0, "inner": 3, "inner_lr": 0.05}
+    plain = {
+        "batch": None,
+        "restart": True,
+        "beta": 1.0,
+        "lr": 0.1,
+        "lam": 3.0,
+        "inner": 3,
+        "inner_lr": 0.05,
+    }
     how = {**plain, **CASES[case]}
     run = p.ready(ct.PFedMe(outer=4, evaluate="local", **how), rounds=4, participation=0.6, seed=4)
     who = participants(run)
@@ -119,17 +140,17 @@ def test_rounds_in_numpy(problem: str, case: str) -> None:
     next(run.rounds())
     for w, theta, local in want:
         next(run.rounds())
-        near(one(run.state), w)
-        near(personal(run), theta)
-        near(unstacked(run.engine.snapshot().local), local)
+        started_from(one(run.state), w)
+        started_from(personal(run), theta)
+        started_from(unstacked(run.engine.snapshot().local), local)
     assert any(set(a) - set(b) for a, b in pairwise(who))
     assert not any(row["refused"] for row in run.history)
 
 
 def test_permuting_clients_permutes_their_models() -> None:
     plain, moved, order = lines().permuted(ct.PFedMe(batch=2, outer=3), rounds=3, participation=0.5)
-    near(one(plain.state), one(moved.state))
-    near(personal(moved), [personal(plain)[i] for i in order])
+    started_from(one(plain.state), one(moved.state))
+    started_from(personal(moved), [personal(plain)[i] for i in order])
 
 
 # ---------------------------------------------------------------------------------------------- models kept apart
@@ -160,7 +181,11 @@ def test_each_client_is_measured_with_the_model_that_was_asked_for(which: str) -
     p = measured()
     run = p.run(ct.PFedMe(**TRAINER, evaluate=which), rounds=2)
     local = run.engine.snapshot().local
-    models = {"personal": personal(run), "local": unstacked(local) if local else [], "global": [one(run.state)] * 4}
+    models = {
+        "personal": personal(run),
+        "local": unstacked(local) if local else [],
+        "global": [one(run.state)] * 4,
+    }
     np.testing.assert_allclose(run.clients["mse"], p.test_losses(models[which]), rtol=1e-12)
     assert bool(local) == (which == "local")
 
@@ -189,8 +214,8 @@ def test_a_newcomer_takes_one_rounds_steps_from_w(which: str) -> None:
 def test_evaluation_leaves_no_trace() -> None:
     method = ct.PFedMe(batch=2, outer=2)
     often, once = (measured().run(method, rounds=4, eval_every=e) for e in (1, 4))
-    near(one(often.state), one(once.state), 0)
-    near(personal(often), personal(once), 0)
+    started_from(one(often.state), one(once.state), 0)
+    started_from(personal(often), personal(once), 0)
 
 
 # ---------------------------------------------------------------------------------------------- settings
@@ -210,7 +235,11 @@ def test_settings_that_make_no_sense_are_refused(how: dict, words: str) -> None:
 
 
 def test_settings_at_the_limits_are_taken() -> None:
-    for how in ({"lr": 0.125, "lam": 8.0}, {"lam": 30.0, "clip": 1.0}, {"lam": 30.0, "solver": "adam"}):
+    for how in (
+        {"lr": 0.125, "lam": 8.0},
+        {"lam": 30.0, "clip": 1.0},
+        {"lam": 30.0, "solver": "adam"},
+    ):
         lines().ready(ct.PFedMe(**how))
 
 

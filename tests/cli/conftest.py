@@ -35,7 +35,9 @@ Coterie = Callable[..., Said]
 
 
 @pytest.fixture
-def coterie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Coterie:
+def coterie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Coterie:
     """Run a command in an empty folder; words may be numbers and paths."""
     monkeypatch.chdir(tmp_path)
 
@@ -49,7 +51,18 @@ def coterie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 @pytest.fixture
 def tiny() -> list[str]:
-    return ["--clients", "8", "--samples", "12", "--rounds", "2", "--local-steps", "2", "--model", "softmax"]
+    return [
+        "--clients",
+        "8",
+        "--samples",
+        "12",
+        "--rounds",
+        "2",
+        "--local-steps",
+        "2",
+        "--model",
+        "softmax",
+    ]
 
 
 @pytest.fixture

@@ -51,40 +51,54 @@ def test_a_newcomer_in_three_commands(run, new, tmp_path, capsys) -> None:
     assert told.startswith(f"new: group {group} (loss under")
     out = tmp_path / "predictions.csv"
     assert main(["predict", run, str(new), "--support", str(new), "--out", str(out)]) == 0
-    assert f"new: group {group} (loss under" in capsys.readouterr().err, "the newcomer's group is said"
+    assert f"new: group {group} (loss under" in capsys.readouterr().err, (
+        "the newcomer's group is said"
+    )
     with out.open(newline="") as file:
         answers = list(csv.DictReader(file))
     guesses = [row["prediction"] for row in answers]
     assert [row["row"] for row in answers] == [str(i + 1) for i in range(60)]
     for row in answers:
         chances = {name: float(row[f"P({name})"]) for name in ("ill", "well")}
-        assert row["prediction"] == max(chances, key=chances.get) and sum(chances.values()) == pytest.approx(
-            1, abs=2e-4
-        )
+        assert row["prediction"] == max(chances, key=chances.get) and sum(
+            chances.values()
+        ) == pytest.approx(1, abs=2e-4)
     assert np.mean(np.array(guesses) == site(7)["outcome"]) > 0.85
     assert main(["export", run, "--out", str(tmp_path / "models")]) == 0
     loaded = ct.load(tmp_path / "models")
     x, _ = loaded.schema.encode(site(7))
-    assert [loaded.card["labels"][i] for i in loaded.predict(x, f"group-{group}").tolist()] == guesses
-    assert loaded.predict(site(7), f"group-{group}").tolist() == loaded.predict(x, f"group-{group}").tolist()
+    assert [
+        loaded.card["labels"][i] for i in loaded.predict(x, f"group-{group}").tolist()
+    ] == guesses
+    assert (
+        loaded.predict(site(7), f"group-{group}").tolist()
+        == loaded.predict(x, f"group-{group}").tolist()
+    )
     capsys.readouterr()
     assert main(["assign", str(tmp_path / "models"), str(new)]) == 0  # without the training files
     assert capsys.readouterr().out == told
     for whose in (["--support", str(new)], ["--cluster", str(group)]):
         assert main(["predict", str(tmp_path / "models"), str(new), *whose]) == 0
-        assert [row["prediction"] for row in csv.DictReader(capsys.readouterr().out.splitlines())] == guesses
+        assert [
+            row["prediction"] for row in csv.DictReader(capsys.readouterr().out.splitlines())
+        ] == guesses
 
 
 def test_as_json_and_for_a_client_and_a_group(run, new, capsys) -> None:
     assert main(["assign", run, str(new), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert set(found) == {"group", "losses", "margin", "usual", "rows"} and len(found["losses"]) == 2
+    assert (
+        set(found) == {"group", "losses", "margin", "usual", "rows"} and len(found["losses"]) == 2
+    )
     assert found["rows"] == 60 and found["usual"] == ct.load(run).final["loss"]
     by = {}
     for whose in (["--client", "Köln"], ["--cluster", str(found["group"])]):
         assert main(["predict", run, str(new), *whose]) == 0
         by[whose[0]] = capsys.readouterr().out
-    assert by["--client"] == by["--cluster"] and by["--client"].splitlines()[0] == "row,prediction,P(ill),P(well)"
+    assert (
+        by["--client"] == by["--cluster"]
+        and by["--client"].splitlines()[0] == "row,prediction,P(ill),P(well)"
+    )
 
 
 def changed(change) -> pd.DataFrame:
@@ -101,7 +115,9 @@ def changed(change) -> pd.DataFrame:
         (changed(lambda t: t.assign(age=[np.nan, *t["age"][1:]])), "age"),
     ],
 )
-def test_a_file_that_does_not_fit_is_told_in_one_sentence(run, tmp_path, table, says, capsys) -> None:
+def test_a_file_that_does_not_fit_is_told_in_one_sentence(
+    run, tmp_path, table, says, capsys
+) -> None:
     table.to_csv(tmp_path / "bad.csv", index=False)
     assert main(["assign", run, str(tmp_path / "bad.csv")]) == 2
     err = capsys.readouterr().err.strip()
@@ -113,14 +129,20 @@ def test_an_unknown_category_is_taken_for_another(run, tmp_path, capsys) -> None
     assert main(["assign", run, str(tmp_path / "new.csv")]) == 0
     out, err = capsys.readouterr()
     assert "group" in out
-    assert "warning: the column sex of " in err and "new.csv has texts that no training row had (diverse; 60" in err
+    assert (
+        "warning: the column sex of " in err
+        and "new.csv has texts that no training row had (diverse; 60" in err
+    )
 
 
 def test_doubts_are_said(run, tmp_path, capsys) -> None:
     """Three rows decide little; a column in another unit fits no group and is named."""
     site(7).iloc[:3].to_csv(tmp_path / "few.csv", index=False)
     assert main(["assign", run, str(tmp_path / "few.csv")]) == 0
-    assert "warning: few: it is chosen by 3 rows only, and more may change it." in capsys.readouterr().err
+    assert (
+        "warning: few: it is chosen by 3 rows only, and more may change it."
+        in capsys.readouterr().err
+    )
     site(7).assign(age=site(7)["age"] * 100).to_csv(tmp_path / "months.csv", index=False)
     assert main(["assign", run, str(tmp_path / "months.csv")]) == 0
     err = capsys.readouterr().err
@@ -134,13 +156,18 @@ def test_doubts_are_said(run, tmp_path, capsys) -> None:
 def test_columns_are_kept_beside_predictions(run, new, capsys) -> None:
     assert main(["predict", run, str(new), "--cluster", "0", "--keep", "sex, age"]) == 0
     lines = list(csv.DictReader(capsys.readouterr().out.splitlines()))
-    assert [(line["sex"], float(line["age"])) for line in lines] == list(zip(site(7)["sex"], site(7)["age"]))
+    assert [(line["sex"], float(line["age"])) for line in lines] == list(
+        zip(site(7)["sex"], site(7)["age"])
+    )
 
 
 def test_kept_columns_stay_as_written(run, tmp_path, capsys) -> None:
     site(7).iloc[:2].assign(id=["007", None]).to_csv(tmp_path / "new.csv", index=False)
     assert main(["predict", run, str(tmp_path / "new.csv"), "--cluster", "0", "--keep", "id"]) == 0
-    assert [line["id"] for line in csv.DictReader(capsys.readouterr().out.splitlines())] == ["007", ""]
+    assert [line["id"] for line in csv.DictReader(capsys.readouterr().out.splitlines())] == [
+        "007",
+        "",
+    ]
 
 
 def test_one_model_for_all_needs_no_name(tmp_path, new, capsys) -> None:
@@ -183,15 +210,22 @@ def test_what_a_run_tells_without_its_training_files(run, new, tmp_path, capsys)
             assert main(words) == 0
             assert capsys.readouterr().out == told[name]
         assert main(["export", run, "--out", str(tmp_path / "models")]) == 0
-        for words in (["predict", run, str(new), "--client", "Köln"], ["export", run, "--per", "client"]):
+        for words in (
+            ["predict", run, str(new), "--client", "Köln"],
+            ["export", run, "--per", "client"],
+        ):
             capsys.readouterr()
             assert main([*words, "--out", str(tmp_path / "out")]) == 2
             err = capsys.readouterr().err.strip()
             assert "cannot be read again: there is no folder" in err and len(err.splitlines()) == 1
-        with pytest.warns(UserWarning, match="cannot be read again.*Its groups answer all the same"):
+        with pytest.warns(
+            UserWarning, match="cannot be read again.*Its groups answer all the same"
+        ):
             result = ct.load(run)
         assert f"new: {result.assign(site(7))}\n" == told["assign"]
-        with pytest.raises(ct.CoterieError, match="client 'Köln' answers with the help of its training rows"):
+        with pytest.raises(
+            ct.CoterieError, match="client 'Köln' answers with the help of its training rows"
+        ):
             result.predict(site(7), client="Köln")
         assert main(["resume", run, "--rounds", "9"]) == 2, "training goes on with the data only"
     finally:
@@ -203,7 +237,9 @@ def test_the_columns_that_training_left_out_are_known(tmp_path, capsys) -> None:
     sites = tmp_path / "sites"
     sites.mkdir()
     for i, name in enumerate(SITES):
-        site(i).assign(patient=[f"{name} {j}" for j in range(60)]).to_csv(sites / f"{name}.csv", index=False)
+        site(i).assign(patient=[f"{name} {j}" for j in range(60)]).to_csv(
+            sites / f"{name}.csv", index=False
+        )
     out = tmp_path / "run"
     flags = f"--label outcome --clusters 2 --rounds 1 --model softmax --quiet --out {out}".split()
     options = ["--data.drop", "patient", "--fill", "median"]
@@ -226,7 +262,10 @@ def test_the_columns_that_training_left_out_are_known(tmp_path, capsys) -> None:
         (["assign", "nowhere", "x.csv"], "there is no folder nowhere"),
         (["assign", "PARENT", "NEW"], "holds several runs: give one of "),
         (["predict", "RUN", "NEW"], "one of --client, --cluster and --support"),
-        (["predict", "RUN", "NEW", "--cluster", "1", "--client", "Köln"], "support, not client and cluster"),
+        (
+            ["predict", "RUN", "NEW", "--cluster", "1", "--client", "Köln"],
+            "support, not client and cluster",
+        ),
         (["predict", "RUN", "NEW", "--cluster", "1", "--keep", "agee"], "did you mean 'age'"),
         (["predict", "RUN", "NEW", "--cluster", "7"], "the groups are 0 to 1"),
         (["predict", "RUN", "NEW", "--cluster", "x"], "whole number"),
@@ -235,7 +274,10 @@ def test_the_columns_that_training_left_out_are_known(tmp_path, capsys) -> None:
     ],
 )
 def test_bad_words_are_one_sentence(run, new, words, says, capsys) -> None:
-    words = [{"RUN": run, "NEW": str(new), "PARENT": str(Path(run).parent)}.get(word, word) for word in words]
+    words = [
+        {"RUN": run, "NEW": str(new), "PARENT": str(Path(run).parent)}.get(word, word)
+        for word in words
+    ]
     assert main(words) == 2
     err = capsys.readouterr().err.strip()
     assert says in err and len(err.splitlines()) == 1
@@ -259,7 +301,10 @@ def test_a_newcomer_that_would_train_needs_the_run(tmp_path, new, capsys) -> Non
     words = [str(new), "--support", str(new)]
     assert main(["predict", str(tmp_path / "run"), *words]) == 0
     assert main(["predict", str(tmp_path / "models"), *words]) == 2
-    assert "a newcomer of fedsoft trains a model of its own: give the run's folder" in capsys.readouterr().err
+    assert (
+        "a newcomer of fedsoft trains a model of its own: give the run's folder"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_run_is_only_read(run, new, capsys) -> None:
@@ -269,4 +314,6 @@ def test_a_run_is_only_read(run, new, capsys) -> None:
     assert not (Path(run) / "log.txt").exists()
     after = {p: (p.stat().st_mtime_ns, p.stat().st_size) for p in Path(run).rglob("*")}
     folders = {Path(run)}
-    assert {p: v for p, v in after.items() if p not in folders} == {p: v for p, v in before.items() if p in after}
+    assert {p: v for p, v in after.items() if p not in folders} == {
+        p: v for p, v in before.items() if p in after
+    }

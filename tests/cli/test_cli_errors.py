@@ -49,7 +49,10 @@ def refused(said, *words: str) -> None:
         ("run ifca --clusters 9 --clients 8", ["clusters is 9", "8"]),
         ("run fedavg --lr 0", ["lr of fedavg is 0.0", "> 0"]),
         ("run fedavg --lr -1", ["lr of fedavg is -1.0", "> 0"]),
-        ("run ifca --clusters 2 --init best", ["init of ifca is 'best'", "updates, random, balanced"]),
+        (
+            "run ifca --clusters 2 --init best",
+            ["init of ifca is 'best'", "updates, random, balanced"],
+        ),
         ("run fedavg --rounds 0", ["rounds is 0", "≥ 1"]),
         ("run fedavg --seeds 0", ["seeds is 0", "≥ 1"]),
         ("run fedavg --stop-after 2", ["valid"]),
@@ -133,7 +136,9 @@ def test_tables(coterie, sites, file, text, words):
 def test_folders(coterie, sites, tmp_path):
     refused(coterie("run", "fedavg", "--data", "folder:sites"), "label")
     refused(coterie("run", "fedavg", "--data", "folder:sites", "--label", "outcom"), "outcom")
-    refused(coterie("run", "fedavg", "--data", "folder:nowhere", "--label", "y"), "there is no folder")
+    refused(
+        coterie("run", "fedavg", "--data", "folder:nowhere", "--label", "y"), "there is no folder"
+    )
     (tmp_path / "bare").mkdir()
     refused(coterie("run", "fedavg", "--data", "folder:bare", "--label", "y"), "bare")
 
@@ -150,11 +155,25 @@ def test_resuming_with_other_data_or_another_model(coterie, sites, own, tmp_path
     given = ["--data", "folder:sites", "--label", "outcome", "--rounds", "1"]
     assert coterie("run", "fedavg", *given, "--out", "a").status == 0
     assert (
-        coterie("run", "fedavg", "--model", f"{own}:Net", "--rounds", "1", "--clients", "8", "--out", "b").status == 0
+        coterie(
+            "run",
+            "fedavg",
+            "--model",
+            f"{own}:Net",
+            "--rounds",
+            "1",
+            "--clients",
+            "8",
+            "--out",
+            "b",
+        ).status
+        == 0
     )
     (sites / "site0.csv").write_text("age,dose,outcome\n1,1,0\n2,2,1\n3,3,0\n")
     refused(coterie("resume", "a", "--quiet"), "the data have changed since a was trained")
-    own.write_text(own.read_text().replace("Net = lambda: net(", "Net = lambda: net(nn.Linear(64, 64), "))
+    own.write_text(
+        own.read_text().replace("Net = lambda: net(", "Net = lambda: net(nn.Linear(64, 64), ")
+    )
     refused(coterie("resume", "b"), "the model is not the one")
 
 
@@ -169,13 +188,22 @@ def test_damaged_run_folders(coterie, tmp_path):
 
 def test_diverged_says_where_the_last_good_checkpoint_is(coterie, tiny, tmp_path):
     said = coterie("run", "fedavg", *tiny, "--lr", "1e38", "--out", "out", "--quiet")
-    assert said.status == 2 and "diverged" in said.err and "The last good checkpoint is out/checkpoints" in said.err
+    assert (
+        said.status == 2
+        and "diverged" in said.err
+        and "The last good checkpoint is out/checkpoints" in said.err
+    )
 
 
 def test_a_bug_is_called_a_bug(coterie, monkeypatch):
     monkeypatch.setattr("coterie.cli.listing.show", lambda *_: 1 / 0)
     said = coterie("list")
-    assert said.status == 1 and "a bug" in said.err and "--debug" in said.err and "Traceback" not in said.err
+    assert (
+        said.status == 1
+        and "a bug" in said.err
+        and "--debug" in said.err
+        and "Traceback" not in said.err
+    )
     assert "Traceback" in coterie("list", "--debug").err
 
 
@@ -184,7 +212,11 @@ def test_a_bug_is_called_a_bug(coterie, monkeypatch):
     [
         (MemoryError(), 2, "the memory is full"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory"), 2, "the memory is full"),
-        (PermissionError(13, "Permission denied", "secret"), 2, "secret cannot be used: Permission denied"),
+        (
+            PermissionError(13, "Permission denied", "secret"),
+            2,
+            "secret cannot be used: Permission denied",
+        ),
         (KeyboardInterrupt(), 130, "coterie: stopped."),
         (KeyboardInterrupt("said"), 130, ""),
     ],
@@ -199,8 +231,12 @@ def test_what_the_system_refuses(coterie, monkeypatch, error, status, words):
 
 
 def test_the_options_of_tables_in_the_help_are_real(coterie):
-    known = inspect.signature(data.folder).parameters.keys() & inspect.signature(data.table).parameters.keys()
+    known = (
+        inspect.signature(data.folder).parameters.keys()
+        & inspect.signature(data.table).parameters.keys()
+    )
     assert set(TABLES) <= known
     assert (
-        "--data.split_column" in coterie("run", "--help").out and "--data.drop" in coterie("run", "ifca", "--help").out
+        "--data.split_column" in coterie("run", "--help").out
+        and "--data.drop" in coterie("run", "ifca", "--help").out
     )

@@ -14,9 +14,13 @@ import pytest
 COTERIE = [sys.executable, "-m", "coterie.cli"]
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["--version"], ["run", "--help"], ["compare", "--help"]])
+@pytest.mark.parametrize(
+    "argv", [["--help"], ["--version"], ["run", "--help"], ["compare", "--help"]]
+)
 def test_help_does_not_load_torch(argv):
-    code = f"import sys; from coterie.cli import main; main({argv}); sys.exit('torch' in sys.modules)"
+    code = (
+        f"import sys; from coterie.cli import main; main({argv}); sys.exit('torch' in sys.modules)"
+    )
     began = time.monotonic()
     assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL).returncode == 0
     assert time.monotonic() - began < 5  # about 0.1 s on an idle machine
@@ -33,7 +37,10 @@ def test_listing_loads_only_what_it_needs():
 def test_interrupt_saves_and_resume_finishes(tmp_path):
     flags = ["--clients", "8", "--samples", "12", "--rounds", "100000", "--model", "softmax"]
     process = subprocess.Popen(
-        [*COTERIE, "run", "fedavg", *flags, "--out", "out"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+        [*COTERIE, "run", "fedavg", *flags, "--out", "out"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     metrics = Path(tmp_path / "out" / "metrics.jsonl")
     while not (metrics.exists() and metrics.read_text().count("\n") > 3):
@@ -48,11 +55,15 @@ def test_interrupt_saves_and_resume_finishes(tmp_path):
     said = subprocess.run(more, cwd=tmp_path, capture_output=True, text=True)
     assert said.returncode == 0, said.stderr
     assert json.loads(said.stdout)["runs"][0]["rounds"] == done + 2
-    assert [json.loads(row)["round"] for row in metrics.read_text().splitlines()] == list(range(done + 3))
+    assert [json.loads(row)["round"] for row in metrics.read_text().splitlines()] == list(
+        range(done + 3)
+    )
 
 
 def test_a_reader_that_goes_away_is_no_error():
-    process = subprocess.Popen([*COTERIE, "list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [*COTERIE, "list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None and process.stderr is not None
     process.stdout.close()
     assert process.stderr.read() == ""

@@ -46,9 +46,13 @@ def test_found_groups_take_the_names_of_true_ones():
 
 def test_figures(tmp_path):
     fed = ct.data.rotated(clients=8, samples=10)
-    clustered = ct.run(ct.IFCA(clusters=4, local_steps=1), fed, "softmax", rounds=2, participation=0.5)
+    clustered = ct.run(
+        ct.IFCA(clusters=4, local_steps=1), fed, "softmax", rounds=2, participation=0.5
+    )
     alone = ct.run(ct.LocalOnly(local_steps=1), fed, "softmax", rounds=2)
-    svg = plots.save(plots.curves({"ifca": [clustered], "local": [alone]}), tmp_path / "curves.svg").read_text()
+    svg = plots.save(
+        plots.curves({"ifca": [clustered], "local": [alone]}), tmp_path / "curves.svg"
+    ).read_text()
     assert "<svg" in svg
     assert plots.save(plots.groups(clustered), tmp_path / "groups.png").stat().st_size > 1000
     with pytest.raises(ct.CoterieError, match="no groups"):

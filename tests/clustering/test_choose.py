@@ -18,7 +18,9 @@ def rng(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def blobs(k: int, seed: int, apart: float = 8.0, sizes: tuple[int, ...] = (), d: int = 30) -> Tensor:
+def blobs(
+    k: int, seed: int, apart: float = 8.0, sizes: tuple[int, ...] = (), d: int = 30
+) -> Tensor:
     """Groups of 10 points, or of these sizes, with spread 1 in each of d directions about corners `apart`·√2 away."""
     sizes = sizes or (10,) * k
     centres = apart * torch.eye(d)[:k]
@@ -30,25 +32,36 @@ def blobs(k: int, seed: int, apart: float = 8.0, sizes: tuple[int, ...] = (), d:
 def test_clear_groups_are_counted(rule: str, k: int) -> None:
     """The bound weighs the cost against K alone, so its groups must be tighter."""
     apart = 30.0 if rule in ("bound", "careful") else 10.0
-    assert [choose_clusters(blobs(k, seed, apart), rng(seed), rule).clusters for seed in range(3)] == [k] * 3
+    assert [
+        choose_clusters(blobs(k, seed, apart), rng(seed), rule).clusters for seed in range(3)
+    ] == [k] * 3
 
 
 @pytest.mark.parametrize("rule", ["gap", "stability", "careful"])
 def test_shapeless_points_are_one_cluster(rule: str) -> None:
-    found = [choose_clusters(torch.randn(40, 30, generator=rng(s)), rng(s), rule).clusters for s in range(3)]
+    found = [
+        choose_clusters(torch.randn(40, 30, generator=rng(s)), rng(s), rule).clusters
+        for s in range(3)
+    ]
     assert found == [1] * 3
 
 
 def test_a_silhouette_that_is_nowhere_clear_means_one_cluster() -> None:
     """In most of five seeds; the largest silhouette of shapeless points lies near the limit."""
-    found = [choose_clusters(torch.randn(40, 30, generator=rng(s)), rng(s), "silhouette").clusters for s in range(5)]
+    found = [
+        choose_clusters(torch.randn(40, 30, generator=rng(s)), rng(s), "silhouette").clusters
+        for s in range(5)
+    ]
     assert found.count(1) >= 4, found
 
 
 def test_the_gap_looks_at_points_without_structure_in_the_same_box() -> None:
     """Uniform in a box a hundred times as long as wide: a cube would make every cut of it look like structure."""
     box = torch.tensor([100.0, 1.0, 1.0])
-    found = [choose_clusters(torch.rand(40, 3, generator=rng(s)) * box, rng(s), "gap").clusters for s in range(5)]
+    found = [
+        choose_clusters(torch.rand(40, 3, generator=rng(s)) * box, rng(s), "gap").clusters
+        for s in range(5)
+    ]
     assert found.count(1) >= 4, found
 
 
@@ -59,7 +72,9 @@ def test_a_larger_gap_within_its_error_does_not_count() -> None:
 
 
 def test_unequal_groups() -> None:
-    assert [choose_clusters(blobs(3, s, 10.0, (24, 10, 6)), rng(s), "gap").clusters for s in range(3)] == [3] * 3
+    assert [
+        choose_clusters(blobs(3, s, 10.0, (24, 10, 6)), rng(s), "gap").clusters for s in range(3)
+    ] == [3] * 3
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -102,13 +117,18 @@ def test_the_silhouette_in_numpy() -> None:
     curve = choose_clusters(blobs(2, 0), rng(), "silhouette").curve
     label = np.repeat([0, 1], 10)
     far = np.linalg.norm(x.numpy()[:, None] - x.numpy()[None], axis=-1)
-    own = np.array([far[i, (label == label[i]) & (np.arange(20) != i)].mean() for i in range(20)])
+    per_client = np.array(
+        [far[i, (label == label[i]) & (np.arange(20) != i)].mean() for i in range(20)]
+    )
     other = np.array([far[i, label != label[i]].mean() for i in range(20)])
-    assert curve[1] == pytest.approx(((other - own) / np.maximum(own, other)).mean())
+    assert curve[1] == pytest.approx(((other - per_client) / np.maximum(per_client, other)).mean())
 
 
 def test_leading_components_keep_distances_of_points_in_few_directions() -> None:
-    x = torch.randn(15, 4, generator=rng()).double() @ torch.randn(4, 200, generator=rng(1)).double()
+    x = (
+        torch.randn(15, 4, generator=rng()).double()
+        @ torch.randn(4, 200, generator=rng(1)).double()
+    )
     assert torch.allclose(torch.cdist(leading(x), leading(x)), torch.cdist(x, x), atol=1e-8)
 
 

@@ -30,7 +30,9 @@ def test_planted_blobs_are_found() -> None:
     x = points.double()
     for j in range(4):
         torch.testing.assert_close(found.centres[j], x[found.labels == j].mean(0))
-    assert found.cost == pytest.approx(((x - found.centres[found.labels]) ** 2).sum().item(), rel=1e-9)
+    assert found.cost == pytest.approx(
+        ((x - found.centres[found.labels]) ** 2).sum().item(), rel=1e-9
+    )
     assert found.iterations >= 1
 
 
@@ -107,7 +109,10 @@ def test_coordinates_of_equal_points_are_equal() -> None:
 # ---------------------------------------------------------------------------------------------- means per label
 def test_group_mean_by_hand() -> None:
     """Label 0: (1·1 + 3·5)/4 = 4. Label 1: nobody. Label 2: the third alone."""
-    stacked = {"w": tensor([[1.0], [5.0], [7.0]]), "m": tensor([[[1.0, 0.0]], [[5.0, 4.0]], [[7.0, -2.0]]])}
+    stacked = {
+        "w": tensor([[1.0], [5.0], [7.0]]),
+        "m": tensor([[[1.0, 0.0]], [[5.0, 4.0]], [[7.0, -2.0]]]),
+    }
     empty = {"w": tensor([[-1.0], [-2.0], [-3.0]]), "m": torch.full((3, 1, 2), -9.0)}
     got = group_mean(stacked, tensor([0, 0, 2]), tensor([1.0, 3.0, 2.0]), empty)
     assert got["w"].tolist() == [[4.0], [-2.0], [7.0]]
@@ -141,4 +146,9 @@ def test_no_points_and_given_centres() -> None:
 
 def test_iterations_are_counted_until_nothing_changes() -> None:
     """0 and 1, 9, 10; then 0, 1 and 9, 10."""
-    assert kmeans(tensor([[0.0], [1.0], [9.0], [10.0]]), 2, rng(), init=tensor([[1.0], [0.0]])).iterations == 2
+    assert (
+        kmeans(
+            tensor([[0.0], [1.0], [9.0], [10.0]]), 2, rng(), init=tensor([[1.0], [0.0]])
+        ).iterations
+        == 2
+    )

@@ -26,7 +26,7 @@ def test_it_is_the_best_of_all_assignments() -> None:
     for k, g in ((4, 4), (5, 3), (4, 1)):
         cost = torch.randn(k, g, generator=rng)
         to = matched(cost).tolist()
-        total = lambda p: sum(float(cost[c, j]) for j, c in enumerate(p))  # noqa: B023
+        total = lambda p: sum(float(cost[c, j]) for j, c in enumerate(p))
         assert len(set(to)) == g
         assert total(to) == min(map(total, permutations(range(k), g)))
 

@@ -11,7 +11,10 @@ from coterie.params import axpy
 
 def model(seed: int) -> dict[str, torch.Tensor]:
     g = torch.Generator().manual_seed(seed)
-    return {"w": torch.randn(7, 11, generator=g).double(), "b": torch.randn(7, generator=g).double()}
+    return {
+        "w": torch.randn(7, 11, generator=g).double(),
+        "b": torch.randn(7, generator=g).double(),
+    }
 
 
 def vector(m: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -44,7 +47,9 @@ def test_inner_products_are_right_in_the_mean() -> None:
     got = torch.stack([sketch(a, 16, 1000 * s) @ sketch(b, 16, 1000 * s) for s in range(1000)])
     want = vector(a) @ vector(b)
     assert (got.mean() - want).abs() < 5 * got.std() / 1000**0.5
-    spread = (vector(a).norm() * vector(b).norm()) / 16**0.5  # √((‖a‖²‖b‖² + ⟨a, b⟩²)/bins), but for the diagonal
+    spread = (
+        vector(a).norm() * vector(b).norm()
+    ) / 16**0.5  # √((‖a‖²‖b‖² + ⟨a, b⟩²)/bins), but for the diagonal
     assert 0.7 * spread < got.std() < 1.2 * spread
 
 

@@ -18,7 +18,9 @@ def rng(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def blobs(means: np.ndarray, sizes: list[int], seed: int, rho: float = 1.0) -> tuple[Tensor, np.ndarray]:
+def blobs(
+    means: np.ndarray, sizes: list[int], seed: int, rho: float = 1.0
+) -> tuple[Tensor, np.ndarray]:
     """Points with E‖x − Ex‖² = ρ² about the means, and their clusters."""
     g, truth = np.random.default_rng(seed), np.repeat(np.arange(len(sizes)), sizes)
     d = means.shape[1]
@@ -73,13 +75,17 @@ def test_a_point_in_one_ball_belongs_to_it_and_else_to_the_nearest() -> None:
             module._radius = old
 
     assert labels(2.0, 2.0)[4] == 0  # in none: nearest
-    assert labels(2.0, 6.5)[4] == 1  # v_2 = 10 − 6/5 = 8.8 after the move: in its ball alone, though 0 is nearer
+    assert (
+        labels(2.0, 6.5)[4] == 1
+    )  # v_2 = 10 − 6/5 = 8.8 after the move: in its ball alone, though 0 is nearer
     assert labels(6.5, 6.5)[4] == 0  # in both
     assert labels(6.5, 6.5, share=near_first.flip(0))[4] == 1  # in both, and not the first of them
 
 
 # ---------------------------------------------------------------------------------------------- in NumPy
-def radius_of(rule: Any, q: float | None, k: int, v: list, c: int, x: np.ndarray, start: list, alone: bool) -> float:
+def radius_of(
+    rule: Any, q: float | None, k: int, v: list, c: int, x: np.ndarray, start: list, alone: bool
+) -> float:
     """τ of centre c, each rule in its own words."""
     d = sorted(np.linalg.norm(p - v[c]) for p in x)
     others = [] if alone else [np.linalg.norm(v[c] - u) for j, u in enumerate(v) if j != c]
@@ -107,11 +113,16 @@ def radius_of(rule: Any, q: float | None, k: int, v: list, c: int, x: np.ndarray
     return rule
 
 
-def by_hand(x: np.ndarray, start: list, rounds: int, rule: Any, q: Any, k: int, alone: bool) -> tuple[list, list]:
+def by_hand(
+    x: np.ndarray, start: list, rounds: int, rule: Any, q: Any, k: int, alone: bool
+) -> tuple[list, list]:
     v = list(start)
     for _ in range(rounds):
         tau = [radius_of(rule, q, k, v, c, x, start, alone) for c in range(len(v))]
-        v = [np.mean([p if np.linalg.norm(p - u) <= t else u for p in x], axis=0) for u, t in zip(v, tau)]
+        v = [
+            np.mean([p if np.linalg.norm(p - u) <= t else u for p in x], axis=0)
+            for u, t in zip(v, tau)
+        ]
     return v, tau
 
 
@@ -134,8 +145,8 @@ def test_every_rule_in_numpy(rule: Any, q: float | None, rounds: int, d: int) ->
     if rule != "half" and (rule, q) != ("quantile", None):
         return
     v, tau = by_hand(x.numpy(), list(x.numpy()), rounds, "quantile", 0.2, 3, alone=True)
-    own = own_balls(x, 3, rng(), Threshold("quantile", 0.2, rounds))
-    np.testing.assert_allclose(own.share @ x, v, atol=1e-6)
+    per_client = own_balls(x, 3, rng(), Threshold("quantile", 0.2, rounds))
+    np.testing.assert_allclose(per_client.share @ x, v, atol=1e-6)
 
 
 @pytest.mark.parametrize("rule", ["gap", "k-means"])
@@ -149,7 +160,9 @@ def test_rules_of_a_ball_alone(rule: str) -> None:
 
 def test_gap_with_a_single_point_below_the_next_centre() -> None:
     """0 | (10, ±1): the second is √101 from 0, beyond the centre at 10, so half of 10; the others' gap is 1 to 10."""
-    got = threshold_clusters(tensor([[0.0, 0.0], [10.0, 1.0], [10.0, -1.0]]), 2, rng(), Threshold("gap"))
+    got = threshold_clusters(
+        tensor([[0.0, 0.0], [10.0, 1.0], [10.0, -1.0]]), 2, rng(), Threshold("gap")
+    )
     j = int(got.labels[0])
     assert float(got.radius[j]) == pytest.approx(5)
     assert float(got.radius[1 - j]) == pytest.approx(5.5)
@@ -211,7 +224,9 @@ def test_errors_come_down_to_the_oracles(shape: str, rule: str) -> None:
             v, label = (got.share @ x).numpy(), got.labels.numpy()
             right += len(set(zip(truth, label))) == len(set(label)) == 4
             error = np.mean([((v[j] - apart * means[t]) ** 2).sum() for j, t in zip(label, truth)])
-            oracle = [((x[truth == t].mean(0).numpy() - apart * means[t]) ** 2).sum() for t in truth]
+            oracle = [
+                ((x[truth == t].mean(0).numpy() - apart * means[t]) ** 2).sum() for t in truth
+            ]
             ratio.append(error / np.mean(oracle))
         assert right >= 9
         assert sorted(ratio)[8] <= 1.5, (apart, ratio)
@@ -229,5 +244,7 @@ def test_from_a_data_point_one_move_is_not_enough() -> None:
             each.append(((v - 10 * means[truth]) ** 2).sum(1).mean())
         error[rounds] = float(np.mean(each))
     assert error[50] == pytest.approx(1 / 9, rel=0.2)
-    assert error[1] == pytest.approx(1 / 9 + 8 / 9 * 0.75**2, rel=0.2)  # ρ²/n + (1 − 1/n)ρ²·(1 − n/N)²
+    assert error[1] == pytest.approx(
+        1 / 9 + 8 / 9 * 0.75**2, rel=0.2
+    )  # ρ²/n + (1 − 1/n)ρ²·(1 − n/N)²
     assert error[5] == pytest.approx(1 / 9 + 8 / 9 * 0.75**10, rel=0.2)

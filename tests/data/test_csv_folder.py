@@ -17,23 +17,42 @@ def write(path: Path, **files: str) -> Path:
 
 
 def test_whole_numbers_are_classes(tmp_path: Path) -> None:
-    write(tmp_path, b="u,y,v 1,5,2.5 3,-1,4 5,5,6 7,-1,8", a="v,u,y 10,20,2 30,40,5 50,60,2 70,80,-1")
+    write(
+        tmp_path, b="u,y,v 1,5,2.5 3,-1,4 5,5,6 7,-1,8", a="v,u,y 10,20,2 30,40,5 50,60,2 70,80,-1"
+    )
     (tmp_path / "notes.txt").write_text("not a table")
     fed = folder(str(tmp_path), label="y")
     assert fed.names == ("a", "b") and fed.kind == "classification"
     assert fed.classes == 3 and fed.labels == ("-1", "2", "5")
     assert fed.train.sizes.tolist() == fed.test.sizes.mul(3).tolist() == [3, 3]
-    assert fed.schema is not None and fed.schema.columns == ("u", "v"), "columns by name, whatever their order"
-    mean, deviation = (torch.tensor([getattr(c, what) for c in fed.schema.features]) for what in ("mean", "deviation"))
+    assert fed.schema is not None and fed.schema.columns == ("u", "v"), (
+        "columns by name, whatever their order"
+    )
+    mean, deviation = (
+        torch.tensor([getattr(c, what) for c in fed.schema.features])
+        for what in ("mean", "deviation")
+    )
     found = {}
     for part in (fed.train, fed.test):
         for i in range(2):
             x, y = part.client(i)
             found |= {
-                tuple(row): int(label) for row, label in zip((x * deviation + mean).round(decimals=3).tolist(), y)
+                tuple(row): int(label)
+                for row, label in zip((x * deviation + mean).round(decimals=3).tolist(), y)
             }
-    assert found == {(20, 10): 1, (40, 30): 2, (60, 50): 1, (80, 70): 0, (1, 2.5): 2, (3, 4): 0, (5, 6): 2, (7, 8): 0}
-    assert fed.train.x.mean(0).abs().max() < 1e-6, "standardised by the training rows of all clients"
+    assert found == {
+        (20, 10): 1,
+        (40, 30): 2,
+        (60, 50): 1,
+        (80, 70): 0,
+        (1, 2.5): 2,
+        (3, 4): 0,
+        (5, 6): 2,
+        (7, 8): 0,
+    }
+    assert fed.train.x.mean(0).abs().max() < 1e-6, (
+        "standardised by the training rows of all clients"
+    )
     assert fed.train.x.std(0, correction=0).sub(1).abs().max() < 1e-6
 
 
@@ -47,7 +66,11 @@ def test_text_is_classes_sorted_over_all_clients(tmp_path: Path) -> None:
 def test_kinds(tmp_path: Path) -> None:
     write(tmp_path / "float", a="x,y 1,0.5 2,1 3,2", b="x,y 4,1 5,2")
     fed = folder(str(tmp_path / "float"), "y", test_share=0)
-    assert fed.kind == "regression" and fed.train.y.tolist() == [0.5, 1, 2, 1, 2] and fed.labels is None
+    assert (
+        fed.kind == "regression"
+        and fed.train.y.tolist() == [0.5, 1, 2, 1, 2]
+        and fed.labels is None
+    )
     write(tmp_path / "whole", a="x,y 1,1.0 2,0.0", b="x,y 4,1 5,0")
     assert folder(str(tmp_path / "whole"), "y", test_share=0).labels == ("0", "1")
     numbers = folder(str(tmp_path / "whole"), "y", test_share=0, kind="regression")
@@ -55,7 +78,9 @@ def test_kinds(tmp_path: Path) -> None:
     write(tmp_path / "bool", a="x,y 1,True 2,False", b="x,y True,True False,False")
     truth = folder(str(tmp_path / "bool"), "y", test_share=0)
     assert truth.train.y.tolist() == [1, 0, 1, 0] and truth.labels == ("False", "True")
-    assert truth.train.x.flatten().tolist() == pytest.approx([0, 2**0.5, 0, -(2**0.5)]), "1, 2, 1, 0 standardised"
+    assert truth.train.x.flatten().tolist() == pytest.approx([0, 2**0.5, 0, -(2**0.5)]), (
+        "1, 2, 1, 0 standardised"
+    )
     write(tmp_path / "mixed", a="x,y 1,1 2,other 3,1", b="x,y 4,2 5,1")
     mixed = folder(str(tmp_path / "mixed"), "y", test_share=0, kind="classification")
     assert mixed.labels == ("1", "2", "other")
@@ -77,20 +102,44 @@ GOOD = "age,dose,outcome 1,2,0 3,4,1"
         ({"a": GOOD, "b": ""}, ["b.csv", "empty"]),
         ({"a": GOOD, "b": "age,dose,outcome"}, ["b.csv", "empty below its header"]),
         ({"a": GOOD, "b": "age,dose,outcom 1,2,0"}, ["client 'b'", "'outcome'", "'outcom'"]),
-        ({"a": GOOD, "b": "age,dose,outcome 1,2,0 3,high,1"}, ["client 'b'", "dose", "'high'", "row 2"]),
-        ({"a": GOOD, "b": "age,dose,outcome 1,,0 3,4,1 5,,1"}, ["client 'b'", "dose", "2 missing", "3 rows"]),
+        (
+            {"a": GOOD, "b": "age,dose,outcome 1,2,0 3,high,1"},
+            ["client 'b'", "dose", "'high'", "row 2"],
+        ),
+        (
+            {"a": GOOD, "b": "age,dose,outcome 1,,0 3,4,1 5,,1"},
+            ["client 'b'", "dose", "2 missing", "3 rows"],
+        ),
         ({"a": GOOD, "b": "age,dose,outcome 1,inf,0"}, ["client 'b'", "dose", "'inf'", "row 1"]),
-        ({"a": GOOD, "b": "age,dose,outcome 1,2, 3,4,1"}, ["client 'b'", "label column outcome", "1 missing"]),
-        ({"a": GOOD, "b": "age,dose,outcome 1,2,ill 3,4,1"}, ["client 'b'", "outcome", "'ill'", "row 1"]),
-        ({"a": GOOD, "b": "age,sex,outcome 1,2,0"}, ["client 'a'", "client 'b'", "lacks dose", "adds sex"]),
-        ({"a": GOOD, "b": "age,outcome 1,0"}, ["client 'a'", "client 'b'", "lacks dose", "adds nothing"]),
+        (
+            {"a": GOOD, "b": "age,dose,outcome 1,2, 3,4,1"},
+            ["client 'b'", "label column outcome", "1 missing"],
+        ),
+        (
+            {"a": GOOD, "b": "age,dose,outcome 1,2,ill 3,4,1"},
+            ["client 'b'", "outcome", "'ill'", "row 1"],
+        ),
+        (
+            {"a": GOOD, "b": "age,sex,outcome 1,2,0"},
+            ["client 'a'", "client 'b'", "lacks dose", "adds sex"],
+        ),
+        (
+            {"a": GOOD, "b": "age,outcome 1,0"},
+            ["client 'a'", "client 'b'", "lacks dose", "adds nothing"],
+        ),
         ({"a": "outcome 1 0"}, ["client 'a'", "no column but the label"]),
         ({"a": "age,dose,outcome 1,2,0,7 3,4,1,7"}, ["a.csv", "more values than"]),
         ({"a": "age,dose,outcome 1,2,0 3,4,1,7,8"}, ["a.csv", "cannot be read"]),
         ({"a": GOOD, "b": "age,age,outcome 1,2,0"}, ["b.csv", "more than one column age"]),
         ({"a": ",age,outcome 0,1,0"}, ["a.csv", "without a name"]),
-        ({"a": "age;outcome 1.012,5;0 2.000,5;1"}, ["client 'a'", "'1.012,5'", "without signs between thousands"]),
-        ({"a": 'age,outcome "1,5",0 "2,5",1'}, ["client 'a'", "'1,5'", "row 1", "write numbers with points"]),
+        (
+            {"a": "age;outcome 1.012,5;0 2.000,5;1"},
+            ["client 'a'", "'1.012,5'", "without signs between thousands"],
+        ),
+        (
+            {"a": 'age,outcome "1,5",0 "2,5",1'},
+            ["client 'a'", "'1,5'", "row 1", "write numbers with points"],
+        ),
         (
             {"a": GOOD, "b": "age,dose,outcome 1,low,0 3,high,1"},
             ["dose", "numbers for client 'a'", "text for client 'b'"],
@@ -117,7 +166,11 @@ def test_errors(tmp_path: Path, files: dict[str, str], words: list[str]) -> None
 def test_semicolons_tabs_and_decimal_commas(tmp_path: Path, text: str) -> None:
     write(tmp_path, a=text)
     found = read_table(tmp_path / "a.csv")
-    assert found.to_dict("list") == {"age": [1.5, 2, -3.25], "town": ["Köln", "Ulm", "Ulm"], "y": [0, 1, 0]}
+    assert found.to_dict("list") == {
+        "age": [1.5, 2, -3.25],
+        "town": ["Köln", "Ulm", "Ulm"],
+        "y": [0, 1, 0],
+    }
 
 
 def test_a_comma_in_the_header_means_commas(tmp_path: Path) -> None:
@@ -141,7 +194,9 @@ def test_what_else_lies_in_the_folder(tmp_path: Path) -> None:
     (tmp_path / "inner.csv").mkdir()
     (tmp_path / ".lock.csv").write_text("no table")
     (tmp_path / "c.CSV").write_bytes("\ufeffx, y\n1, 0\n2, 1\n".encode())
-    assert folder(str(tmp_path), "y").names == ("Hôpital du Nord", "c", "café"), "in the order of the files"
+    assert folder(str(tmp_path), "y").names == ("Hôpital du Nord", "c", "café"), (
+        "in the order of the files"
+    )
     (tmp_path / "c.csv").write_text("x,y\n1,0\n")
     with pytest.raises(CoterieError, match=r"c.CSV and .*c.csv name the same client 'c'"):
         folder(str(tmp_path), "y")
@@ -161,7 +216,20 @@ def test_arrays(tmp_path: Path) -> None:
     fed = folder(str(tmp_path))
     assert fed.names == ("a b", "c") and fed.classes == 2 and fed.schema is None
     assert fed.train.sizes.tolist() == [6, 3] and fed.test.sizes.tolist() == [2, 1]
-    assert sorted(fed.train.x[:, 0].tolist() + fed.test.x[:, 0].tolist()) == [0, 0, 2, 2, 4, 4, 6, 6, 8, 10, 12, 14]
+    assert sorted(fed.train.x[:, 0].tolist() + fed.test.x[:, 0].tolist()) == [
+        0,
+        0,
+        2,
+        2,
+        4,
+        4,
+        6,
+        6,
+        8,
+        10,
+        12,
+        14,
+    ]
     test = {"x_test": np.ones((2, 2)), "y_test": np.array([1, 1])}
     save(tmp_path / "c.npz", 4, **test)
     with pytest.raises(CoterieError, match=r"c.npz has test rows and .*a b.npz has none"):
@@ -195,7 +263,12 @@ def test_codes_that_are_named_categories_stay_as_written(tmp_path: Path) -> None
     """01 is 01 in every file, whether or not a file has letters as well; so it is for a newcomer."""
     write(tmp_path, a="code,y 01,0 02,1 01,0 02,1", b="code,y 01,0 X,1 02,0 X,1")
     fed = folder(str(tmp_path), "y", categories=("code",), test_share=0)
-    assert fed.schema is not None and fed.schema.columns == ("code = 01", "code = 02", "code = X", "code = (other)")
+    assert fed.schema is not None and fed.schema.columns == (
+        "code = 01",
+        "code = 02",
+        "code = X",
+        "code = (other)",
+    )
     write(tmp_path / "new", c="code,y 01,0 02,1")
     x, _ = fed.schema.encode(read_table(tmp_path / "new" / "c.csv", fed.schema.texts))
     assert x.tolist() == [[1, 0, 0, 0], [0, 1, 0, 0]]

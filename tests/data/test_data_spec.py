@@ -9,7 +9,10 @@ from coterie.errors import CoterieError
 
 def test_spec_is_the_same_as_the_call() -> None:
     fed = load("rotated:digits?angles=0,180&samples=50", 3, clients=8)
-    assert fed.fingerprint() == rotated("digits", clients=8, angles=(0, 180), samples=50, seed=3).fingerprint()
+    assert (
+        fed.fingerprint()
+        == rotated("digits", clients=8, angles=(0, 180), samples=50, seed=3).fingerprint()
+    )
     fed = load("linear?variant=fedsoft&dim=5&noise=0.5", 1)
     assert fed.fingerprint() == linear("fedsoft", dim=5, noise=0.5, seed=1).fingerprint()
     assert load("linear:fedsoft?dim=5&noise=0.5", 1).fingerprint() == fed.fingerprint()
@@ -21,14 +24,22 @@ def test_source_makes_it_again() -> None:
         linear("fedsoft", scale=1e-3, clients=6, unseen=2, mixture="30:70", seed=2),
     ):
         assert load(fed.source, seed=99).fingerprint() == fed.fingerprint()
-    assert rotated(clients=8, samples=10).source.startswith("rotated:digits?clients=8&samples=10&angles=0,90,180,270")
+    assert rotated(clients=8, samples=10).source.startswith(
+        "rotated:digits?clients=8&samples=10&angles=0,90,180,270"
+    )
 
 
 def test_keywords_count_over_the_spec() -> None:
     assert (
-        load("rotated?clients=8&samples=10", 0, clients=4, samples="20", unseen=None).train.sizes.tolist() == [20] * 4
+        load(
+            "rotated?clients=8&samples=10", 0, clients=4, samples="20", unseen=None
+        ).train.sizes.tolist()
+        == [20] * 4
     )
-    assert load("rotated?samples=10&seed=7", 0).fingerprint() == rotated(samples=10, seed=7).fingerprint()
+    assert (
+        load("rotated?samples=10&seed=7", 0).fingerprint()
+        == rotated(samples=10, seed=7).fingerprint()
+    )
 
 
 def test_folder_by_name(tmp_path: Path) -> None:
@@ -65,7 +76,9 @@ def test_a_new_maker_is_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
     @maker
     def ones(rows: int = 4, upside: bool = False) -> Federation:
         """Nothing but ones."""
-        return from_memory([(torch.full((rows, 2), -1.0 if upside else 1.0), torch.arange(rows))], test_share=0)
+        return from_memory(
+            [(torch.full((rows, 2), -1.0 if upside else 1.0), torch.arange(rows))], test_share=0
+        )
 
     assert makers()["ones"] == (ones, "Nothing but ones.")
     fed = load("ones:6?upside=true", 0)

@@ -51,7 +51,10 @@ def test_valid_is_disjoint_covering_and_leaves_a_row() -> None:
 
 def test_permuting_clients_permutes_the_split() -> None:
     fed, order = make(truth=torch.arange(8) % 2), [3, 0, 7, 1, 2, 6, 5, 4]
-    one, other = fed.with_valid(0.4, seed=5).subset(order), fed.subset(order).with_valid(0.4, seed=5)
+    one, other = (
+        fed.with_valid(0.4, seed=5).subset(order),
+        fed.subset(order).with_valid(0.4, seed=5),
+    )
     assert one.fingerprint() == other.fingerprint()
     assert one.names == tuple("dahbcgfe")
     assert one.truth is not None and one.truth.tolist() == [1, 0, 1, 1, 0, 0, 1, 0]
@@ -91,7 +94,9 @@ def test_fingerprint_changes_with_every_kind_of_change() -> None:
     for change in ("x", "y"):
         tensor = getattr(fed.train, change).clone()
         tensor[3] += 1
-        seen.add(dataclasses.replace(fed, train=fed.train._replace(**{change: tensor})).fingerprint())
+        seen.add(
+            dataclasses.replace(fed, train=fed.train._replace(**{change: tensor})).fingerprint()
+        )
     seen.add(dataclasses.replace(fed, names=("z", *fed.names[1:])).fingerprint())
     seen.add(dataclasses.replace(fed, unseen=1).fingerprint())
     seen.add(fed.to(torch.float64).fingerprint())
@@ -119,10 +124,19 @@ def test_precision() -> None:
 @pytest.mark.parametrize(
     "change, words",
     [
-        (lambda fed: dataclasses.replace(fed, names=("a", "b", "a", *fed.names[3:])), ["'a'", "more than once"]),
+        (
+            lambda fed: dataclasses.replace(fed, names=("a", "b", "a", *fed.names[3:])),
+            ["'a'", "more than once"],
+        ),
         (lambda fed: dataclasses.replace(fed, unseen=8), ["unseen=8", "8 clients"]),
-        (lambda fed: dataclasses.replace(fed, truth=torch.zeros(3, dtype=torch.long)), ["truth", "3", "8 clients"]),
-        (lambda fed: dataclasses.replace(fed, test=fed.test._replace(sizes=fed.test.sizes[1:])), ["test", "7 sizes"]),
+        (
+            lambda fed: dataclasses.replace(fed, truth=torch.zeros(3, dtype=torch.long)),
+            ["truth", "3", "8 clients"],
+        ),
+        (
+            lambda fed: dataclasses.replace(fed, test=fed.test._replace(sizes=fed.test.sizes[1:])),
+            ["test", "7 sizes"],
+        ),
         (lambda fed: dataclasses.replace(fed, names=()), ["at least one client"]),
         (lambda fed: make(sizes=(2, 0, 3)), ["'b'", "no training rows"]),
         (lambda fed: fed.with_valid(1.0, 0), ["valid share", "1.0"]),

@@ -71,7 +71,9 @@ def saved(tmp_path: Path) -> str:
 def both(tmp_path: Path) -> str:
     """Train and test splits; the last test rows are of a site that has no training rows."""
     test = arrays(100, 8)
-    stranger = datasets.Dataset.from_dict(arrays(200, 2).to_dict() | {"site": ["z", "z"]}, features=test.features)
+    stranger = datasets.Dataset.from_dict(
+        arrays(200, 2).to_dict() | {"site": ["z", "z"]}, features=test.features
+    )
     splits = {"train": arrays(), "test": datasets.concatenate_datasets([test, stranger])}
     datasets.DatasetDict(splits).save_to_disk(tmp_path / "both")
     return str(tmp_path / "both")
@@ -85,7 +87,10 @@ def rows(part, i: int) -> list[int]:
 # ---------------------------------------------------------------------------------------------- natural clients
 def test_a_column_names_the_clients(saved) -> None:
     fed = hub(saved, label="y", client_column="site", drop=("age",), test_share=0)
-    assert fed.names == ("a", "b", "c", "d") and (fed.classes, fed.labels) == (3, ("cat", "dog", "eel"))
+    assert fed.names == ("a", "b", "c", "d") and (fed.classes, fed.labels) == (
+        3,
+        ("cat", "dog", "eel"),
+    )
     for i in range(4):
         assert rows(fed.train, i) == list(range(i, N, 4))
         assert fed.train.client(i)[1].tolist() == [row % 3 for row in range(i, N, 4)]
@@ -98,14 +103,20 @@ def test_without_a_test_split_a_share_is_held_out(saved) -> None:
     assert fed.train.sizes.tolist() == [12] * 4 and fed.test.sizes.tolist() == [3] * 4
     for i in range(4):
         assert sorted(rows(fed.train, i) + rows(fed.test, i)) == list(range(i, N, 4))
-    assert fed.fingerprint() == hub(saved, "y", "site", drop=("age",), test_share=0.2, seed=1).fingerprint()
+    assert (
+        fed.fingerprint()
+        == hub(saved, "y", "site", drop=("age",), test_share=0.2, seed=1).fingerprint()
+    )
 
 
 def test_the_test_split_goes_to_the_clients_it_names(both) -> None:
     fed = hub(both, label="y", client_column="site", drop=("age",))
     assert fed.names == ("a", "b", "c", "d"), "nobody who has no training rows"
     for i in range(4):
-        assert rows(fed.train, i) == list(range(i, N, 4)) and rows(fed.test, i) == [100 + i, 104 + i]
+        assert rows(fed.train, i) == list(range(i, N, 4)) and rows(fed.test, i) == [
+            100 + i,
+            104 + i,
+        ]
     alone = hub(both, label="y", client_column="site", drop=("age",), split="train")
     assert alone.test.sizes.tolist() == [4] * 4 and int(alone.test.x.max()) < N
 
@@ -125,8 +136,15 @@ def test_tables_are_encoded_by_a_schema(tmp_path) -> None:
     people().save_to_disk(tmp_path / "people")
     fed = hub(str(tmp_path / "people"), label="ill", client_column="ward", seed=2)
     assert fed.names == ("2", "10") and fed.labels == ("no", "yes")
-    assert fed.schema is not None and fed.schema.columns == ("age", "sex = f", "sex = m", "sex = (other)")
-    frames = {ward: part.drop(columns="ward") for ward, part in people().to_pandas().groupby("ward")}
+    assert fed.schema is not None and fed.schema.columns == (
+        "age",
+        "sex = f",
+        "sex = m",
+        "sex = (other)",
+    )
+    frames = {
+        ward: part.drop(columns="ward") for ward, part in people().to_pandas().groupby("ward")
+    }
     assert fed.fingerprint() == ct.data.from_frames(frames, "ill", seed=2).fingerprint()
 
 
@@ -135,8 +153,14 @@ def test_tables_keep_their_test_split(tmp_path) -> None:
     splits = {"train": table.select(range(30)), "test": table.select(range(30, 40))}
     datasets.DatasetDict(splits).save_to_disk(tmp_path / "people")
     fed = hub(str(tmp_path / "people"), label="ill", client_column="ward")
-    assert fed.train.sizes.tolist() == [15, 15] and fed.test.sizes.tolist() == [5, 5] and fed.valid is None
-    assert fed.schema.columns == ("age", "sex = f", "sex = m", "sex = (other)"), "the names of a ClassLabel"
+    assert (
+        fed.train.sizes.tolist() == [15, 15]
+        and fed.test.sizes.tolist() == [5, 5]
+        and fed.valid is None
+    )
+    assert fed.schema.columns == ("age", "sex = f", "sex = m", "sex = (other)"), (
+        "the names of a ClassLabel"
+    )
     ages = fed.schema.features[0]
     assert ages.mean == pytest.approx(np.mean(np.arange(20, 50))), "of training rows alone"
     back = fed.test.client(1)[0][:, 0].double() * ages.deviation + ages.mean
@@ -154,7 +178,10 @@ def test_dirichlet_is_that_of_flwr_datasets(saved) -> None:
     assert fed.total == theirs.num_partitions == 5
     for i in range(5):
         part = theirs.load_partition(i)
-        assert rows(fed.train, i) == [int(x[0]) for x in part["x"]] and fed.train.client(i)[1].tolist() == part["y"][:]
+        assert (
+            rows(fed.train, i) == [int(x[0]) for x in part["x"]]
+            and fed.train.client(i)[1].tolist() == part["y"][:]
+        )
     assert sorted(fed.train.x[:, 0].long().tolist()) == list(range(N))
     assert load(fed.source, seed=9).fingerprint() == fed.fingerprint()
 
@@ -165,9 +192,17 @@ def test_dirichlet_is_that_of_flwr_datasets(saved) -> None:
         ("iid", {"clients": 4}, [15] * 4),
         ("dirichlet", {"clients": 3, "alpha": 50.0}, None),
         ("inner_dirichlet", {"sizes": (20, 30), "alpha": 1.0}, [20, 30]),
-        ("pathological", {"clients": 3, "classes": 1, "arguments": ("class_assignment_mode=deterministic",)}, [20] * 3),
+        (
+            "pathological",
+            {"clients": 3, "classes": 1, "arguments": ("class_assignment_mode=deterministic",)},
+            [20] * 3,
+        ),
         ("shard", {"clients": 3, "shards": 2}, [20] * 3),
-        ("continuous", {"clients": 4, "arguments": ("partition_by=age", "strictness=1.0")}, [15] * 4),
+        (
+            "continuous",
+            {"clients": 4, "arguments": ("partition_by=age", "strictness=1.0")},
+            [15] * 4,
+        ),
         ("size", {"sizes": (10, 50)}, [10, 50]),
         ("linear", {"clients": 3}, [10, 20, 30]),
         ("square", {"clients": 2}, [12, 48]),
@@ -190,7 +225,9 @@ def test_partitioners_by_name(saved, name, options, sizes) -> None:
 
 def test_a_test_split_is_left_alone_by_partitioners(both) -> None:
     fed = hub(both, "y", partitioner="iid", clients=3, drop=("site", "age"))
-    assert fed.test.sizes.tolist() == [5] * 3 and int(torch.cat([fed.train.x, fed.test.x]).max()) < N
+    assert (
+        fed.test.sizes.tolist() == [5] * 3 and int(torch.cat([fed.train.x, fed.test.x]).max()) < N
+    )
 
 
 def test_partitioner_objects() -> None:
@@ -201,7 +238,10 @@ def test_partitioner_objects() -> None:
     fed = from_partitioner(train, "y", test=test, drop=["site", "age"])
     assert fed.names == ("a", "b", "c", "d") and fed.truth is None
     for i in range(4):
-        assert rows(fed.train, i) == list(range(i, N, 4)) and rows(fed.test, i) == [100 + i, 104 + i]
+        assert rows(fed.train, i) == list(range(i, N, 4)) and rows(fed.test, i) == [
+            100 + i,
+            104 + i,
+        ]
     plain = partitioners.SizePartitioner([20, 40])
     plain.dataset = arrays()
     fed = from_partitioner(plain, "y", drop=["site", "age"], test_share=0.5, unseen=1)
@@ -225,7 +265,9 @@ def test_partitioners_that_cannot_deal() -> None:
         from_partitioner(many, "y", drop=["site", "age"])
     uneven = partitioners.DirichletPartitioner(8, "y", 0.01, min_partition_size=0)
     uneven.dataset = arrays(0, 12)
-    with pytest.raises(CoterieError, match="leaves client 'client-00.' without rows: ask for fewer"):
+    with pytest.raises(
+        CoterieError, match="leaves client 'client-00.' without rows: ask for fewer"
+    ):
         from_partitioner(uneven, "y", drop=["site", "age"])
     vertical = partitioners.VerticalEvenPartitioner(2)
     vertical.dataset = arrays()
@@ -242,7 +284,9 @@ def test_partitioners_that_cannot_deal() -> None:
 # ---------------------------------------------------------------------------------------------- what becomes x
 def one_column(values, kind):
     features = datasets.Features({"x": kind, "y": datasets.Value("int64")})
-    data = datasets.Dataset.from_dict({"x": values, "y": [i % 2 for i in range(len(values))]}, features=features)
+    data = datasets.Dataset.from_dict(
+        {"x": values, "y": [i % 2 for i in range(len(values))]}, features=features
+    )
     by = partitioners.IidPartitioner(1)
     by.dataset = data
     return from_partitioner(by, "y", test_share=0)
@@ -256,30 +300,50 @@ def test_images_are_scaled_with_channels_first() -> None:
     assert fed.train.x.equal(torch.tensor(grey) / 255) and fed.train.x.dtype == torch.float32
     colour = np.random.default_rng(0).integers(0, 256, (3, 4, 5, 3), dtype=np.uint8)
     expected = torch.tensor(colour).permute(0, 3, 1, 2) / 255
-    assert one_column([Image.fromarray(image) for image in colour], datasets.Image()).train.x.equal(expected)
+    assert one_column([Image.fromarray(image) for image in colour], datasets.Image()).train.x.equal(
+        expected
+    )
     assert one_column(colour, datasets.Array3D((4, 5, 3), "uint8")).train.x.equal(expected)
-    mixed = one_column([Image.fromarray(colour[0]), Image.fromarray(grey[0])], datasets.Image()).train.x
-    assert mixed[0].equal(expected[0]) and mixed[1].equal((torch.tensor(grey[0]) / 255).expand(3, 4, 5))
+    mixed = one_column(
+        [Image.fromarray(colour[0]), Image.fromarray(grey[0])], datasets.Image()
+    ).train.x
+    assert mixed[0].equal(expected[0]) and mixed[1].equal(
+        (torch.tensor(grey[0]) / 255).expand(3, 4, 5)
+    )
 
 
 def test_other_arrays_stay_as_they_are() -> None:
     first = np.arange(3 * 3 * 4 * 5, dtype=np.uint8).reshape(3, 3, 4, 5)
-    assert one_column(first, datasets.Array3D((3, 4, 5), "uint8")).train.x.equal(torch.tensor(first) / 255)
+    assert one_column(first, datasets.Array3D((3, 4, 5), "uint8")).train.x.equal(
+        torch.tensor(first) / 255
+    )
     narrow = first[..., :3]  # three channels, and three pixels wide
-    assert one_column(narrow, datasets.Array3D((3, 4, 3), "uint8")).train.x.equal(torch.tensor(narrow) / 255)
+    assert one_column(narrow, datasets.Array3D((3, 4, 3), "uint8")).train.x.equal(
+        torch.tensor(narrow) / 255
+    )
     signals = np.random.default_rng(0).normal(size=(4, 2, 6))
-    for kind in (datasets.Array2D((2, 6), "float64"), datasets.List(datasets.List(datasets.Value("float64")))):
+    for kind in (
+        datasets.Array2D((2, 6), "float64"),
+        datasets.List(datasets.List(datasets.Value("float64"))),
+    ):
         assert one_column(signals, kind).train.x.equal(torch.tensor(signals).float())
     vector = one_column(first.reshape(3, -1), datasets.List(datasets.Value("uint8")))
-    assert vector.train.x.shape == (3, 60) and vector.train.x.max() == 179, "bytes without axes are no image"
-    assert one_column([[1, 2], [3, 4]], datasets.List(datasets.Value("int32"))).train.x.dtype == torch.int64
+    assert vector.train.x.shape == (3, 60) and vector.train.x.max() == 179, (
+        "bytes without axes are no image"
+    )
+    assert (
+        one_column([[1, 2], [3, 4]], datasets.List(datasets.Value("int32"))).train.x.dtype
+        == torch.int64
+    )
 
 
 def test_a_format_of_the_data_set_does_not_matter(tmp_path) -> None:
     from PIL import Image
 
     pictures = [Image.fromarray(np.full((4, 4), i, np.uint8)) for i in range(8)]
-    data = datasets.Dataset.from_dict({"image": pictures, "y": [0, 1] * 4, "who": ["a"] * 4 + ["b"] * 4})
+    data = datasets.Dataset.from_dict(
+        {"image": pictures, "y": [0, 1] * 4, "who": ["a"] * 4 + ["b"] * 4}
+    )
     data.with_format("numpy", columns=["y"]).save_to_disk(tmp_path / "formatted")
     fed = hub(str(tmp_path / "formatted"), "y", "who", test_share=0)
     assert (fed.train.x[:, 0, 0] * 255).round().tolist() == list(range(8))
@@ -353,12 +417,21 @@ def test_nothing_is_fetched_unpickled_or_written(saved, both, monkeypatch) -> No
     def forbidden(*args, **kwargs):
         raise AssertionError("not allowed")
 
-    for module, name in ((socket, "socket"), (pickle, "load"), (pickle, "loads"), (pickle, "Unpickler")):
+    for module, name in (
+        (socket, "socket"),
+        (pickle, "load"),
+        (pickle, "loads"),
+        (pickle, "Unpickler"),
+    ):
         monkeypatch.setattr(module, name, forbidden)
-    before = {file: file.read_bytes() for file in sorted(Path(saved).parent.rglob("*")) if file.is_file()}
+    before = {
+        file: file.read_bytes() for file in sorted(Path(saved).parent.rglob("*")) if file.is_file()
+    }
     hub(both, "y", "site", drop=("age",))
     hub(saved, "y", partitioner="shard", clients=3, shards=2, drop=("site", "age"))
-    after = {file: file.read_bytes() for file in sorted(Path(saved).parent.rglob("*")) if file.is_file()}
+    after = {
+        file: file.read_bytes() for file in sorted(Path(saved).parent.rglob("*")) if file.is_file()
+    }
     assert before == after
 
 
@@ -369,11 +442,17 @@ def test_libraries_are_offline_meanwhile(saved, monkeypatch) -> None:
     monkeypatch.setattr(config, "HF_HUB_OFFLINE", False)
     seen = []
     real = datasets.load_from_disk
-    look = lambda *args, **options: (seen.append((config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE)), real(*args))[1]
+    look = lambda *args, **options: (
+        seen.append((config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE)),
+        real(*args),
+    )[1]
     monkeypatch.setattr(datasets, "load_from_disk", look)
     before = constants.HF_HUB_OFFLINE
     hub(saved, "y", "site", drop=("age",))
-    assert seen == [(True, True)] and (False, before) == (config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE)
+    assert seen == [(True, True)] and (False, before) == (
+        config.HF_HUB_OFFLINE,
+        constants.HF_HUB_OFFLINE,
+    )
     with pytest.raises(KeyError), offline():
         raise KeyError
     assert not config.HF_HUB_OFFLINE
@@ -395,7 +474,9 @@ def test_damaged_folders(both, damage) -> None:
         (path / "train" / "state.json").write_text("{")
     elif damage == "features":
         file = path / "train" / "dataset_info.json"
-        file.write_text(json.dumps(json.loads(file.read_text()) | {"features": {"x": {"_type": "Popen"}}}))
+        file.write_text(
+            json.dumps(json.loads(file.read_text()) | {"features": {"x": {"_type": "Popen"}}})
+        )
     else:
         shutil.rmtree(path / "test")
     with pytest.raises(CoterieError) as error:
@@ -414,19 +495,49 @@ def test_damaged_folders(both, damage) -> None:
         ({"label": "y", "client_column": "site", "drop": ("agee",)}, ["'agee'", "'age'"]),
         ({"label": "y", "client_column": "site"}, ["column x holds arrays", "--data.drop age"]),
         ({"label": "x", "client_column": "site"}, ["label column x"]),
-        ({"label": "y", "client_column": "site", "drop": ("age",), "fill": "mean"}, ["fill", "tables"]),
-        ({"label": "y", "client_column": "site", "alpha": 1.0}, ["alpha", "partitioners", "leave it out"]),
-        ({"label": "y", "client_column": "site", "split": "trian"}, ["split", "'trian'", "'train'"]),
-        ({"label": "y", "partitioner": "dirichlett", "clients": 3}, ["'dirichlett'", "'dirichlet'"]),
+        (
+            {"label": "y", "client_column": "site", "drop": ("age",), "fill": "mean"},
+            ["fill", "tables"],
+        ),
+        (
+            {"label": "y", "client_column": "site", "alpha": 1.0},
+            ["alpha", "partitioners", "leave it out"],
+        ),
+        (
+            {"label": "y", "client_column": "site", "split": "trian"},
+            ["split", "'trian'", "'train'"],
+        ),
+        (
+            {"label": "y", "partitioner": "dirichlett", "clients": 3},
+            ["'dirichlett'", "'dirichlet'"],
+        ),
         ({"label": "y", "partitioner": "dirichlet", "clients": 3}, ["needs alpha", "--data.alpha"]),
         ({"label": "y", "partitioner": "iid"}, ["needs num_partitions", "--data.clients"]),
-        ({"label": "y", "partitioner": "continuous", "clients": 3}, ["--data.arguments strictness="]),
-        ({"label": "y", "partitioner": "iid", "clients": 3, "alpha": 1.0}, ["alpha is not for the partitioner iid"]),
-        ({"label": "y", "partitioner": "size", "sizes": (5,), "clients": 3}, ["clients is not for"]),
+        (
+            {"label": "y", "partitioner": "continuous", "clients": 3},
+            ["--data.arguments strictness="],
+        ),
+        (
+            {"label": "y", "partitioner": "iid", "clients": 3, "alpha": 1.0},
+            ["alpha is not for the partitioner iid"],
+        ),
+        (
+            {"label": "y", "partitioner": "size", "sizes": (5,), "clients": 3},
+            ["clients is not for"],
+        ),
         ({"label": "y", "partitioner": "iid", "clients": 3, "arguments": ("sed=1",)}, ["'sed'"]),
-        ({"label": "y", "partitioner": "iid", "clients": 3, "arguments": ("seed",)}, ["seed=VALUE"]),
-        ({"label": "y", "partitioner": "dirichlet", "clients": 3, "alpha": -1.0}, ["dirichlet", "greater than zero"]),
-        ({"label": "y", "partitioner": "size", "sizes": (50, 50)}, ["SizePartitioner", "greater than the size"]),
+        (
+            {"label": "y", "partitioner": "iid", "clients": 3, "arguments": ("seed",)},
+            ["seed=VALUE"],
+        ),
+        (
+            {"label": "y", "partitioner": "dirichlet", "clients": 3, "alpha": -1.0},
+            ["dirichlet", "greater than zero"],
+        ),
+        (
+            {"label": "y", "partitioner": "size", "sizes": (50, 50)},
+            ["SizePartitioner", "greater than the size"],
+        ),
     ],
 )
 def test_errors(saved, options, words) -> None:
@@ -439,13 +550,17 @@ def test_errors(saved, options, words) -> None:
 def test_more_errors(tmp_path, both) -> None:
     with pytest.raises(CoterieError, match="no owner/name on disk, and nothing is fetched"):
         hub("owner/name", "y", "site")
-    with pytest.raises(CoterieError, match="neither what save_to_disk writes nor a .csv or .parquet file"):
+    with pytest.raises(
+        CoterieError, match="neither what save_to_disk writes nor a .csv or .parquet file"
+    ):
         hub(str(tmp_path), "y", "site")
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 and no more")
     with pytest.raises(CoterieError, match="bad.parquet is no Hugging Face data set"):
         hub(str(tmp_path / "bad.parquet"), "y", "site")
     others = arrays(0, 8)
-    others = datasets.Dataset.from_dict(others.to_dict() | {"site": ["z"] * 8}, features=others.features)
+    others = datasets.Dataset.from_dict(
+        others.to_dict() | {"site": ["z"] * 8}, features=others.features
+    )
     for name, test, words in (
         ("others", others, "no row of a client of the split train: .*--data.split train"),
         ("less", arrays(0, 8).remove_columns("age"), "differ in name or type"),
@@ -454,7 +569,9 @@ def test_more_errors(tmp_path, both) -> None:
         datasets.DatasetDict({"train": arrays(), "test": test}).save_to_disk(tmp_path / name)
         with pytest.raises(CoterieError, match=words):
             hub(str(tmp_path / name), "y", "site", drop=("age",))
-    hidden = datasets.Dataset.from_dict(arrays(0, 8).to_dict() | {"y": [-1] * 8}, features=arrays().features)
+    hidden = datasets.Dataset.from_dict(
+        arrays(0, 8).to_dict() | {"y": [-1] * 8}, features=arrays().features
+    )
     hidden.save_to_disk(tmp_path / "hidden")
     with pytest.raises(CoterieError, match="label -1"):
         hub(str(tmp_path / "hidden"), "y", "site", drop=("age",))
@@ -465,16 +582,34 @@ def test_more_errors(tmp_path, both) -> None:
 # ---------------------------------------------------------------------------------------------- all the way
 def test_it_trains(saved, tmp_path, monkeypatch, capsys) -> None:
     small = "min_partition_size=2"
-    fed = hub(saved, "y", partitioner="dirichlet", alpha=1.0, clients=4, arguments=(small,), drop=("site", "age"))
+    fed = hub(
+        saved,
+        "y",
+        partitioner="dirichlet",
+        alpha=1.0,
+        clients=4,
+        arguments=(small,),
+        drop=("site", "age"),
+    )
     result = ct.run(ct.IFCA(clusters=2), fed, rounds=2)
     assert result.clusters.shape == (3, 4) and 0 <= result.final["accuracy"] <= 1
     monkeypatch.chdir(tmp_path)
     options = f"--data.partitioner dirichlet --data.alpha 1 --data.arguments {small} --data.drop site,age --clients 4"
-    assert main(f"run ifca --data hub:saved --label y {options} --clusters 2 --dry-run --json".split()) == 0
+    assert (
+        main(f"run ifca --data hub:saved --label y {options} --clusters 2 --dry-run --json".split())
+        == 0
+    )
     (told,) = json.loads(capsys.readouterr().out)
-    assert (told["clients"], told["train_rows"], told["test_rows"]) == (4, len(fed.train.y), len(fed.test.y))
+    assert (told["clients"], told["train_rows"], told["test_rows"]) == (
+        4,
+        len(fed.train.y),
+        len(fed.test.y),
+    )
     assert "hub:" in told["data"] and "partitioner=dirichlet" in told["data"]
-    assert main(["run", "ifca", "--data", "hub:saved", "--label", "y", "--clusters", "2", "--dry-run"]) == 2
+    assert (
+        main(["run", "ifca", "--data", "hub:saved", "--label", "y", "--clusters", "2", "--dry-run"])
+        == 2
+    )
     assert "--client-column" in capsys.readouterr().err
     command = "run ifca --data hub:saved --label y --client-column site --data.drop age --clusters 2 --rounds 1 --quiet"
     assert main([*command.split(), "--out", "mine"]) == 0

@@ -8,7 +8,17 @@ import torch
 
 import coterie as ct
 from coterie.cli import main
-from coterie.data import base, dirichlet, holdouts, label_permuted, linear, load, mixture, pathological, rotated
+from coterie.data import (
+    base,
+    dirichlet,
+    holdouts,
+    label_permuted,
+    linear,
+    load,
+    mixture,
+    pathological,
+    rotated,
+)
 from coterie.data.shares import counted, in_random_order, mix
 from coterie.errors import CoterieError
 
@@ -35,8 +45,13 @@ def sources(fed, known, part: str, i: int, turns: int = 4) -> np.ndarray:
     """How many quarter turns each of client i's rows took, found by turning it back until it is a known image."""
     x, y = getattr(fed, part).client(i)
     back = [rows(torch.rot90(x, -k, (-2, -1))) for k in range(turns)]
-    found = [[known[part].get(back[k][n]) == label for k in range(turns)] for n, label in enumerate(y.tolist())]
-    assert np.sum(found, axis=1).tolist() == [1] * len(y), "no digit looks like another one that is turned"
+    found = [
+        [known[part].get(back[k][n]) == label for k in range(turns)]
+        for n, label in enumerate(y.tolist())
+    ]
+    assert np.sum(found, axis=1).tolist() == [1] * len(y), (
+        "no digit looks like another one that is turned"
+    )
     return np.argmax(found, axis=1)
 
 
@@ -61,24 +76,47 @@ def test_no_image_is_with_two_clients(make, digits, known) -> None:
         data = getattr(fed, part)
         seen = rows(data.x)
         if make is mixture:
-            seen = [row for i in range(12) for row in upright(data.client(i)[0], sources(fed, known, part, i))]
+            seen = [
+                row
+                for i in range(12)
+                for row in upright(data.client(i)[0], sources(fed, known, part, i))
+            ]
         assert Counter(seen) <= Counter(rows(x)) and len(seen) == len(data.y) > 0
 
 
 @pytest.mark.parametrize("make", [rotated, *MAKERS], ids=lambda make: make.__name__)
 def test_as_many_rows_as_asked_for(make) -> None:
-    fed = make(clients=8, samples=20, test_samples=6, **({"sizes": "even"} if make is pathological else {}))
+    fed = make(
+        clients=8, samples=20, test_samples=6, **({"sizes": "even"} if make is pathological else {})
+    )
     assert fed.train.sizes.tolist() == [20] * 8 and fed.test.sizes.tolist() == [6] * 8
     assert make(clients=8, test_samples=0).test.sizes.tolist() == [0] * 8
 
 
 @pytest.mark.parametrize(
     "spec",
-    ["mixture:digits?mixture=linear", "label_permuted:digits?clusters=3", "pathological:digits?kinds=5", "dirichlet"],
+    [
+        "mixture:digits?mixture=linear",
+        "label_permuted:digits?clusters=3",
+        "pathological:digits?kinds=5",
+        "dirichlet",
+    ],
 )
 def test_from_the_command_line(spec, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ["--data", spec, "--clients", "10", "--samples", "12", "--rounds", "1", "--model", "softmax", "--quiet"]
+    words = [
+        "--data",
+        spec,
+        "--clients",
+        "10",
+        "--samples",
+        "12",
+        "--rounds",
+        "1",
+        "--model",
+        "softmax",
+        "--quiet",
+    ]
     assert main(["run", "fedavg", *words]) == 0
     assert "fedavg" in capsys.readouterr().out
 
@@ -89,7 +127,9 @@ def test_the_list_names_options_and_purpose(capsys) -> None:
     for make, own in zip(MAKERS, ["angles, mixture", "clusters", "classes, kinds, sizes", "alpha"]):
         line, options = out[out.index(f"  {make.__name__} ") :].splitlines()[:2]
         assert line.split(maxsplit=1)[1] == make.__doc__.splitlines()[0]
-        assert options.split(": ")[1].startswith(f"base, clients, samples, {own}, seed, unseen, test_samples")
+        assert options.split(": ")[1].startswith(
+            f"base, clients, samples, {own}, seed, unseen, test_samples"
+        )
 
 
 # ---------------------------------------------------------------------------------------------- shares
@@ -119,7 +159,9 @@ def test_mixture_of_two(name, first, known) -> None:
     assert torch.allclose(fed.truth, torch.tensor([[n / 20, 1 - n / 20] for n in first]))
     for part in ("train", "test"):
         found = [sources(fed, known, part, i) for i in range(4)]
-        assert [np.bincount(s, minlength=4).tolist() for s in found] == [[n, 20 - n, 0, 0] for n in first]
+        assert [np.bincount(s, minlength=4).tolist() for s in found] == [
+            [n, 20 - n, 0, 0] for n in first
+        ]
         assert any((np.diff(s) < 0).any() for s in found), "sources stand in random order"
 
 
@@ -144,11 +186,15 @@ def test_a_cluster_model_is_best_on_its_own_source() -> None:
     fed = mixture(clients=10, mixture="10:90")
     result = ct.run(ct.IFCA(clusters=2, lr=0.3), fed, model="softmax", rounds=10)
     outputs = [
-        [result._run.task.outputs({k: v[j] for k, v in result.centres.items()}, x) for j in range(2)]
+        [
+            result._run.task.outputs({k: v[j] for k, v in result.centres.items()}, x)
+            for j in range(2)
+        ]
         for x, _ in holdouts().values()
     ]
     right = [
-        [(out.argmax(1) == y).float().mean() for out in outs] for outs, (_, y) in zip(outputs, holdouts().values())
+        [(out.argmax(1) == y).float().mean() for out in outs]
+        for outs, (_, y) in zip(outputs, holdouts().values())
     ]
     assert np.argmax(right, axis=1).tolist() in ([0, 1], [1, 0])
 
@@ -186,13 +232,19 @@ def test_without_noise_the_draws_are_those_of_before() -> None:
 
 def test_noise_turns_a_share_of_the_training_rows_like_other_groups(known) -> None:
     clean, noisy = (rotated(clients=8, samples=50, noise=noise, seed=4) for noise in (0, 0.3))
-    assert noisy.truth.equal(clean.truth) and noisy.test.x.equal(clean.test.x) and noisy.test.y.equal(clean.test.y)
+    assert (
+        noisy.truth.equal(clean.truth)
+        and noisy.test.x.equal(clean.test.x)
+        and noisy.test.y.equal(clean.test.y)
+    )
     for i in range(8):
         turns = sources(noisy, known, "train", i)
         counts = np.bincount(turns, minlength=4)
         assert counts[i % 4] == 35 and np.delete(counts, i % 4).tolist() == [5, 5, 5]
         own = np.full(50, i % 4)
-        assert upright(noisy.train.client(i)[0], turns) == upright(clean.train.client(i)[0], own), "the same images"
+        assert upright(noisy.train.client(i)[0], turns) == upright(clean.train.client(i)[0], own), (
+            "the same images"
+        )
 
 
 def test_noise_in_labels(known) -> None:
@@ -200,7 +252,9 @@ def test_noise_in_labels(known) -> None:
     for i in range(6):
         x, y = fed.train.client(i)
         shift = (y.numpy() - np.array([known["train"][row] for row in rows(x)])) % 10
-        assert np.bincount(shift, minlength=3).tolist() == [20 if g == i % 3 else 10 for g in range(3)]
+        assert np.bincount(shift, minlength=3).tolist() == [
+            20 if g == i % 3 else 10 for g in range(3)
+        ]
         x, y = fed.test.client(i)
         assert [(known["test"][row] + i % 3) % 10 for row in rows(x)] == y.tolist()
 
@@ -211,13 +265,17 @@ def classes_of(fed, part: str) -> list[dict[int, int]]:
     return [Counter(getattr(fed, part).client(i)[1].tolist()) for i in range(fed.total)]
 
 
-@pytest.mark.parametrize("options", [{}, {"kinds": 5}, {"kinds": 10}, {"classes": 3, "samples": 15, "clients": 20}])
+@pytest.mark.parametrize(
+    "options", [{}, {"kinds": 5}, {"kinds": 10}, {"classes": 3, "samples": 15, "clients": 20}]
+)
 def test_a_client_has_its_classes_in_training_and_test(options, known) -> None:
     fed, classes = pathological(seed=2, **options), options.get("classes", 2)
     train, test = classes_of(fed, "train"), classes_of(fed, "test")
     for mine, held in zip(train, test):
         assert len(mine) == classes and mine.keys() == held.keys()
-        assert len(set(mine.values())) == len(set(held.values())) == 1, "equally many rows of each class"
+        assert len(set(mine.values())) == len(set(held.values())) == 1, (
+            "equally many rows of each class"
+        )
     for part in ("train", "test"):
         data = getattr(fed, part)
         assert [known[part][row] for row in rows(data.x)] == data.y.tolist()
@@ -230,15 +288,21 @@ def test_random_classes_are_used_evenly_and_differ() -> None:
     assert Counter(c for mine in sets for c in mine) == dict.fromkeys(range(10), 8)
 
 
-@pytest.mark.parametrize("kinds, classes, disjoint", [(5, 2, True), (3, 3, True), (2, 5, True), (10, 2, False)])
+@pytest.mark.parametrize(
+    "kinds, classes, disjoint", [(5, 2, True), (3, 3, True), (2, 5, True), (10, 2, False)]
+)
 def test_kinds_are_planted(kinds, classes, disjoint) -> None:
     fed = pathological(clients=20, kinds=kinds, classes=classes)
     assert fed.truth.tolist() == [i % kinds for i in range(20)]
     sets = [frozenset(mine) for mine in classes_of(fed, "train")]
     assert all(mine == sets[i % kinds] for i, mine in enumerate(sets)) and len(set(sets)) == kinds
     assert (len(frozenset.union(*sets)) == kinds * classes) is disjoint
-    seeds = [pathological(clients=20, kinds=kinds, classes=classes, seed=seed) for seed in range(1, 4)]
-    assert any(frozenset(classes_of(fed, "train")[0]) != sets[0] for fed in seeds), "the seed says which classes"
+    seeds = [
+        pathological(clients=20, kinds=kinds, classes=classes, seed=seed) for seed in range(1, 4)
+    ]
+    assert any(frozenset(classes_of(fed, "train")[0]) != sets[0] for fed in seeds), (
+        "the seed says which classes"
+    )
 
 
 def test_sizes_keep_the_ratios_that_were_drawn() -> None:
@@ -252,17 +316,30 @@ def test_sizes_keep_the_ratios_that_were_drawn() -> None:
 def test_as_many_rows_as_the_scarcest_class_has(digits) -> None:
     for options in ({}, {"sizes": "even"}):
         fed = pathological(clients=10, **options)
-        left = torch.bincount(digits.y_train, minlength=10) - torch.bincount(fed.train.y, minlength=10)
-        assert 0 <= left.min() <= 2, "each of the two clients of a class may lose a part of a row to rounding"
+        left = torch.bincount(digits.y_train, minlength=10) - torch.bincount(
+            fed.train.y, minlength=10
+        )
+        assert 0 <= left.min() <= 2, (
+            "each of the two clients of a class may lose a part of a row to rounding"
+        )
     even = pathological(clients=10, sizes="even", samples=30)
     for samples in (12, 14, 23):  # which scaling misses by a rounding error
-        assert set(pathological(clients=10, sizes="even", classes=1, samples=samples).train.sizes.tolist()) == {samples}
-    assert even.train.sizes.tolist() == [30] * 10 and even.test.sizes.tolist() == [10] * 10, "75 : 25"
+        assert set(
+            pathological(clients=10, sizes="even", classes=1, samples=samples).train.sizes.tolist()
+        ) == {samples}
+    assert even.train.sizes.tolist() == [30] * 10 and even.test.sizes.tolist() == [10] * 10, (
+        "75 : 25"
+    )
 
 
 def test_which_images_a_client_gets_is_random() -> None:
-    one, other = (pathological(clients=2, classes=10, sizes="even", samples=50, seed=seed) for seed in (0, 1))
-    assert len(set(rows(one.train.x)) & set(rows(other.train.x))) < 50 and (one.train.y.diff() < 0).any()
+    one, other = (
+        pathological(clients=2, classes=10, sizes="even", samples=50, seed=seed) for seed in (0, 1)
+    )
+    assert (
+        len(set(rows(one.train.x)) & set(rows(other.train.x))) < 50
+        and (one.train.y.diff() < 0).any()
+    )
 
 
 @pytest.mark.usefixtures("real_data")
@@ -270,7 +347,9 @@ def test_cgpfl_sizes_on_mnist() -> None:
     fed = pathological("mnist", clients=40, seed=0)
     assert 40_000 < len(fed.train.y) <= 60_000 and fed.train.sizes.max() > 8 * fed.train.sizes.min()
     few = pathological("mnist", clients=4, kinds=2)
-    assert 400 <= few.train.sizes.min() <= few.train.sizes.max() <= 5000, "nothing is scaled where all fits"
+    assert 400 <= few.train.sizes.min() <= few.train.sizes.max() <= 5000, (
+        "nothing is scaled where all fits"
+    )
 
 
 # ---------------------------------------------------------------------------------------------- Dirichlet
@@ -278,7 +357,9 @@ def test_dirichlet_shares_are_the_same_in_training_and_test(known) -> None:
     fed = dirichlet(clients=10, samples=50, test_samples=10, alpha=0.5, seed=1)
     assert fed.truth is None and fed.train.sizes.tolist() == [50] * 10
     for i in range(10):
-        shares = [np.bincount(part.client(i)[1].numpy(), minlength=10) for part in (fed.train, fed.test)]
+        shares = [
+            np.bincount(part.client(i)[1].numpy(), minlength=10) for part in (fed.train, fed.test)
+        ]
         assert np.abs(shares[0] / 50 - shares[1] / 10).max() <= 1 / 50 + 1 / 10
     assert [known["train"][row] for row in rows(fed.train.x)] == fed.train.y.tolist()
 
@@ -288,7 +369,9 @@ def test_alpha_sets_how_unlike_the_clients_are() -> None:
 
     def variance(alpha: float) -> float:
         fed = dirichlet(clients=20, samples=30, alpha=alpha, seed=2)
-        return float(np.var([np.bincount(fed.train.client(i)[1], minlength=10) / 30 for i in range(20)]))
+        return float(
+            np.var([np.bincount(fed.train.client(i)[1], minlength=10) / 30 for i in range(20)])
+        )
 
     assert variance(0.1) == pytest.approx(0.045, rel=0.35)
     assert variance(1) == pytest.approx(0.09 / 11, rel=0.35)

@@ -16,7 +16,11 @@ packed = functools.partial(gzip.compress, mtime=0)  # the same bytes, whenever t
 
 
 def idx(array: np.ndarray) -> bytes:
-    return bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
+    return (
+        bytes([0, 0, 8, array.ndim])
+        + struct.pack(f">{array.ndim}I", *array.shape)
+        + array.tobytes()
+    )
 
 
 @pytest.fixture
@@ -38,7 +42,9 @@ def test_digits_are_embedded() -> None:
     assert digits.x_train.shape == (1437, 8, 8) and digits.x_test.shape == (360, 8, 8)
     assert digits.x_train.dtype == torch.float32 and digits.y_train.dtype == torch.int64
     assert (digits.x_train.min(), digits.x_train.max()) == (0, 1)
-    share = torch.bincount(digits.y_test) / (torch.bincount(digits.y_train) + torch.bincount(digits.y_test))
+    share = torch.bincount(digits.y_test) / (
+        torch.bincount(digits.y_train) + torch.bincount(digits.y_test)
+    )
     assert (share - 0.2).abs().max() < 0.01
     assert base("digits").x_train.equal(digits.x_train)
 
@@ -57,12 +63,28 @@ def test_idx_files(small: Path) -> None:
     [
         ("train-images-idx3-ubyte.gz", None, ["is not there", "COTERIE_DATA", "digits"]),
         ("train-images-idx3-ubyte.gz", b"no gzip at all", ["damaged", "fetch it again"]),
-        ("train-images-idx3-ubyte.gz", packed(idx(np.zeros((20, 4, 4), np.uint8)))[:-12], ["damaged"]),
-        ("t10k-images-idx3-ubyte.gz", packed(idx(np.zeros((10, 4, 4), np.uint8))[:-1]), ["10×4×4", "159"]),
-        ("t10k-labels-idx1-ubyte.gz", packed(idx(np.zeros((10, 4, 4), np.uint8))), ["00000803", "00000801"]),
+        (
+            "train-images-idx3-ubyte.gz",
+            packed(idx(np.zeros((20, 4, 4), np.uint8)))[:-12],
+            ["damaged"],
+        ),
+        (
+            "t10k-images-idx3-ubyte.gz",
+            packed(idx(np.zeros((10, 4, 4), np.uint8))[:-1]),
+            ["10×4×4", "159"],
+        ),
+        (
+            "t10k-labels-idx1-ubyte.gz",
+            packed(idx(np.zeros((10, 4, 4), np.uint8))),
+            ["00000803", "00000801"],
+        ),
         ("t10k-labels-idx1-ubyte.gz", packed(b"\0\0\x08\x01"), ["damaged"]),
         ("t10k-labels-idx1-ubyte.gz", packed(b""), ["damaged"]),
-        ("t10k-labels-idx1-ubyte.gz", packed(idx(np.zeros(9, np.uint8))), ["9 labels", "10 images"]),
+        (
+            "t10k-labels-idx1-ubyte.gz",
+            packed(idx(np.zeros(9, np.uint8))),
+            ["9 labels", "10 images"],
+        ),
         ("t10k-labels-idx1-ubyte.gz", packed(idx(np.full(10, 12, np.uint8))), ["up to 12"]),
     ],
 )
@@ -95,7 +117,11 @@ def test_cifar_tiles_are_put_in_order(tmp_path: Path, monkeypatch: pytest.Monkey
     Image.fromarray(picture).save(tmp_path / "good.webp", lossless=True, method=0)
     images = tiles(tmp_path / "good.webp")
     assert images.shape == (10000, 3, 32, 32)
-    assert images[102, :, 0, 5].tolist() == [9, 8, 7] and images[102, :, 31, 31].tolist() == [1, 2, 3]
+    assert images[102, :, 0, 5].tolist() == [9, 8, 7] and images[102, :, 31, 31].tolist() == [
+        1,
+        2,
+        3,
+    ]
     assert not images[101].any() and not images[103].any()
 
     Image.fromarray(picture[:64]).save(tmp_path / "short.webp", lossless=True, method=0)
@@ -158,18 +184,37 @@ def test_unipen_has_writers(write) -> None:
     write("unipen")
     unipen = base("unipen")
     corner = lambda x: (x[:, 0, 0] * 255).round().long().tolist()
-    assert corner(unipen.x_train) == [0, 1, 3, 4, 6, 7, 9, 10] and corner(unipen.x_test) == [2, 5, 8, 11]
+    assert corner(unipen.x_train) == [0, 1, 3, 4, 6, 7, 9, 10] and corner(unipen.x_test) == [
+        2,
+        5,
+        8,
+        11,
+    ]
     assert unipen.x_train.dtype == torch.float32 and unipen.x_train.shape == (8, 28, 28)
-    assert unipen.y_train.tolist() == [0, 1, 1, 0, 0, 1, 1, 0] and unipen.y_test.tolist() == [0, 1, 0, 1]
+    assert unipen.y_train.tolist() == [0, 1, 1, 0, 0, 1, 1, 0] and unipen.y_test.tolist() == [
+        0,
+        1,
+        0,
+        1,
+    ]
     assert unipen.keys == ("abc-01", "abc-02", "xyz-01")
-    assert unipen.key_train.tolist() == [2, 0, 1, 1, 0, 0, 2, 1] and unipen.key_test.tolist() == [0, 1, 0, 1]
+    assert unipen.key_train.tolist() == [2, 0, 1, 1, 0, 0, 2, 1] and unipen.key_test.tolist() == [
+        0,
+        1,
+        0,
+        1,
+    ]
     assert (unipen.name, unipen.classes, unipen.labels) == ("unipen", 2, ("a", "b"))
 
 
 def test_windows_of_a_chain_are_never_on_both_sides(write) -> None:
     write("har")
     har = base("har")
-    assert har.x_train.shape == (54, 9, 128) and har.x_test.shape == (18, 9, 128)  # three and one of four chains
+    assert har.x_train.shape == (54, 9, 128) and har.x_test.shape == (
+        18,
+        9,
+        128,
+    )  # three and one of four chains
     first = torch.arange(128) + 10_000 * torch.arange(9)[:, None]
     steps = {}
     for part, x, y, key in (
@@ -180,8 +225,12 @@ def test_windows_of_a_chain_are_never_on_both_sides(write) -> None:
         assert x.equal((start[:, None, None] + first).float())
         chain = start // 256
         assert y.equal(chain // 4 % 2) and key.equal(chain // 8)
-        assert torch.bincount(chain, minlength=24).unique().tolist() == [0, 3], "a chain is here as a whole or not"
-        chains = torch.bincount(chain.unique() // 4, minlength=6).tolist()  # of each subject and activity
+        assert torch.bincount(chain, minlength=24).unique().tolist() == [0, 3], (
+            "a chain is here as a whole or not"
+        )
+        chains = torch.bincount(
+            chain.unique() // 4, minlength=6
+        ).tolist()  # of each subject and activity
         assert chains == [3 if part == "train" else 1] * 6
         steps[part] = {t for s in start.tolist() for t in range(s, s + 128)}
     assert not steps["train"] & steps["test"] and len(steps["train"] | steps["test"]) == 24 * 256
@@ -193,7 +242,9 @@ def test_which_chain_is_for_tests_does_not_depend_on_the_order_of_windows(write)
     write("har")
     starts = {*base("har").x_test[:, 0, 0].tolist()}
     shuffled = np.random.default_rng(0).permutation(72)
-    write("har", **{name: har_arrays()[name][shuffled] for name in ("start", "y", "subject", "chain")})
+    write(
+        "har", **{name: har_arrays()[name][shuffled] for name in ("start", "y", "subject", "chain")}
+    )
     assert {*base("har").x_test[:, 0, 0].tolist()} == starts
 
 
@@ -248,7 +299,9 @@ def test_damaged_sets_with_keys(write, name: str, changes: dict, words: list[str
     path = write(name, **changes)
     with pytest.raises(CoterieError) as error:
         base(name)
-    assert all(word in str(error.value) for word in [str(path), "damaged", "fetch it again", *words]), error.value
+    assert all(
+        word in str(error.value) for word in [str(path), "damaged", "fetch it again", *words]
+    ), error.value
     assert "\n" not in str(error.value)
 
 
@@ -278,17 +331,38 @@ def test_unknown_set() -> None:
 def test_the_real_mnist() -> None:
     mnist = base("mnist")
     assert mnist.x_train.shape == (60000, 28, 28) and mnist.x_test.shape == (10000, 28, 28)
-    assert torch.bincount(mnist.y_test).tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+    assert torch.bincount(mnist.y_test).tolist() == [
+        980,
+        1135,
+        1032,
+        1010,
+        982,
+        892,
+        958,
+        1028,
+        974,
+        1009,
+    ]
     assert mnist.x_train.mean().item() == pytest.approx(0.1307, abs=1e-4)
 
 
 @pytest.mark.usefixtures("real_data")
 def test_the_real_sets_with_keys() -> None:
-    for name, train, test, classes, keys in (("unipen", 85_884, 17_027, 62, 307), ("har", 7_977, 2_322, 6, 30)):
+    for name, train, test, classes, keys in (
+        ("unipen", 85_884, 17_027, 62, 307),
+        ("har", 7_977, 2_322, 6, 30),
+    ):
         if not (Path(os.environ["COTERIE_DATA"]) / ARRAYS[name][0]).is_dir():
             pytest.skip(f"no {name}: set COTERIE_DATA to a folder that holds {ARRAYS[name][0]}/")
         real = base(name)
-        assert (len(real.y_train), len(real.y_test), real.classes, len(real.keys)) == (train, test, classes, keys)
-        counts = torch.bincount(real.key_train, minlength=keys) + torch.bincount(real.key_test, minlength=keys)
+        assert (len(real.y_train), len(real.y_test), real.classes, len(real.keys)) == (
+            train,
+            test,
+            classes,
+            keys,
+        )
+        counts = torch.bincount(real.key_train, minlength=keys) + torch.bincount(
+            real.key_test, minlength=keys
+        )
         assert (counts.min(), counts.max()) == ((20, 4_882) if name == "unipen" else (281, 409))
         assert f"{train:,} train and {test:,} test" in bases()[name]

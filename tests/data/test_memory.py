@@ -38,13 +38,18 @@ def test_arrays_become_floats_and_classes() -> None:
     for i, n in enumerate((8, 12)):
         x = torch.tensor(pair(n, seed=i)[0], dtype=torch.float32)
         both = torch.cat([fed.train.client(i)[0], fed.test.client(i)[0]])
-        assert {tuple(row) for row in both.tolist()} == {tuple(row) for row in x.tolist()} and len(both) == n
+        assert {tuple(row) for row in both.tolist()} == {tuple(row) for row in x.tolist()} and len(
+            both
+        ) == n
 
 
 def test_held_out_rows_depend_on_the_name_not_the_place() -> None:
     clients = {"a": pair(20), "b": pair(20, seed=1), "c": pair(20, seed=2)}
     turned = {name: clients[name] for name in "cab"}
-    assert from_memory(turned, seed=4).fingerprint() == from_memory(clients, seed=4).subset([2, 0, 1]).fingerprint()
+    assert (
+        from_memory(turned, seed=4).fingerprint()
+        == from_memory(clients, seed=4).subset([2, 0, 1]).fingerprint()
+    )
 
 
 def test_float_targets_are_regression() -> None:
@@ -80,7 +85,9 @@ def test_own_test_part_is_matched_by_name_or_place() -> None:
     clients = {"a": pair(4), "b": pair(4, seed=1)}
     by_name = from_memory(clients, test={"b": pair(3, seed=9)})
     assert by_name.train.sizes.tolist() == [4, 4] and by_name.test.sizes.tolist() == [0, 3]
-    by_place = from_memory(list(clients.values()), names=["a", "b"], test=[pair(2), pair(3, seed=9)])
+    by_place = from_memory(
+        list(clients.values()), names=["a", "b"], test=[pair(2), pair(3, seed=9)]
+    )
     assert by_place.test.sizes.tolist() == [2, 3]
     assert by_place.test.client(1)[0].equal(by_name.test.client(1)[0])
 
@@ -95,7 +102,9 @@ def test_thin_clients_are_one_warning() -> None:
     with pytest.warns(UserWarning, match="single") as caught:
         from_memory(clients)
     assert len(caught) == 1
-    assert str(caught[0].message).startswith("2 of 3 clients") and "alone, same" in str(caught[0].message)
+    assert str(caught[0].message).startswith("2 of 3 clients") and "alone, same" in str(
+        caught[0].message
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         from_memory([pair(8)])

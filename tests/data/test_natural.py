@@ -10,7 +10,17 @@ import torch
 
 import coterie as ct
 from coterie.cli import main
-from coterie.data import by_key, dirichlet, from_keys, holdouts, label_permuted, load, mixture, pathological, rotated
+from coterie.data import (
+    by_key,
+    dirichlet,
+    from_keys,
+    holdouts,
+    label_permuted,
+    load,
+    mixture,
+    pathological,
+    rotated,
+)
 from coterie.errors import CoterieError
 
 WRITERS = [5, 30, 12, 20, 8]  # training rows of each
@@ -27,7 +37,9 @@ def sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, np.ndarra
     arrays = {
         "images": np.zeros((total, 28, 28), np.uint8),
         "labels": random.permutation(np.arange(total) % 3).astype(np.uint8),
-        "writer": np.concatenate([np.arange(5).repeat(WRITERS), np.arange(5).repeat(2)]).astype(np.uint16)[order],
+        "writer": np.concatenate([np.arange(5).repeat(WRITERS), np.arange(5).repeat(2)]).astype(
+            np.uint16
+        )[order],
         "writer_code": np.array(NAMES),
         "is_test": (np.arange(total) >= sum(WRITERS)).astype(np.uint8)[order],
         "classes": np.array(["a", "b", "c"]),
@@ -60,13 +72,22 @@ def rows_of(arrays: dict[str, np.ndarray], name: str, is_test: int) -> list[int]
 
 def test_every_row_is_with_its_writer(sets) -> None:
     fed = by_key("unipen", least=1)
-    assert fed.names == NAMES and fed.train.sizes.tolist() == WRITERS and fed.test.sizes.tolist() == [2] * 5
+    assert (
+        fed.names == NAMES
+        and fed.train.sizes.tolist() == WRITERS
+        and fed.test.sizes.tolist() == [2] * 5
+    )
     for i, name in enumerate(NAMES):
         for part, is_test in ((fed.train, 0), (fed.test, 1)):
             x, y = part.client(i)
             assert shown(x) == rows_of(sets, name, is_test)
             assert y.tolist() == sets["labels"][rows_of(sets, name, is_test)].tolist()
-    assert (fed.kind, fed.classes, fed.labels, fed.truth) == ("classification", 3, ("a", "b", "c"), None)
+    assert (fed.kind, fed.classes, fed.labels, fed.truth) == (
+        "classification",
+        3,
+        ("a", "b", "c"),
+        None,
+    )
 
 
 def test_who_has_too_few_rows_is_left_out(sets) -> None:
@@ -80,7 +101,9 @@ def test_clients_and_samples_are_drawn_by_the_seed(sets) -> None:
         fed = by_key("unipen", clients=2, samples=10, least=1, seed=seed)
         same = by_key("unipen", clients=2, samples=10, least=1, seed=seed)
         assert fed.fingerprint() == same.fingerprint()
-        assert fed.train.sizes.tolist() == [min(10, WRITERS[NAMES.index(name)]) for name in fed.names]
+        assert fed.train.sizes.tolist() == [
+            min(10, WRITERS[NAMES.index(name)]) for name in fed.names
+        ]
         assert fed.test.sizes.tolist() == [2, 2]
         for i, name in enumerate(fed.names):
             mine = shown(fed.train.client(i)[0])
@@ -90,7 +113,10 @@ def test_clients_and_samples_are_drawn_by_the_seed(sets) -> None:
 
 
 def test_the_rows_of_a_client_do_not_depend_on_who_else_is_drawn(sets) -> None:
-    everyone, few = by_key("unipen", samples=4, least=1), by_key("unipen", samples=4, least=1, clients=2)
+    everyone, few = (
+        by_key("unipen", samples=4, least=1),
+        by_key("unipen", samples=4, least=1, clients=2),
+    )
     for i, name in enumerate(few.names):
         assert few.train.client(i)[0].equal(everyone.train.client(NAMES.index(name))[0])
 
@@ -145,7 +171,9 @@ def test_it_trains(tmp_path, monkeypatch, capsys) -> None:
     assert result.names == ("subject-01", "subject-02") and result.clusters.shape == (3, 2)
     assert "ari" not in result.final
     monkeypatch.chdir(tmp_path)
-    command = "run ifca --data by_key:unipen --data.least 1 --samples 10 --clusters 2 --dry-run --json"
+    command = (
+        "run ifca --data by_key:unipen --data.least 1 --samples 10 --clusters 2 --dry-run --json"
+    )
     assert main(command.split()) == 0
     (told,) = json.loads(capsys.readouterr().out)
     assert (told["clients"], told["train_rows"], told["test_rows"]) == (5, 5 + 10 + 10 + 10 + 8, 10)
@@ -157,7 +185,9 @@ def test_it_trains(tmp_path, monkeypatch, capsys) -> None:
 # ---------------------------------------------------------------------------------------------- arrays in memory
 def test_keys_of_rows_in_memory() -> None:
     x, y = np.arange(6.0)[:, None], np.array([0, 1, 0, 1, 0, 1])
-    fed = from_keys(x, y, list(np.array([10, 2, 10, 2, 2, 10])), test=(x[:3], y[:3], np.array([2, 2, 10])))
+    fed = from_keys(
+        x, y, list(np.array([10, 2, 10, 2, 2, 10])), test=(x[:3], y[:3], np.array([2, 2, 10]))
+    )
     assert fed.names == ("2", "10"), "whole numbers in their order"
     assert [fed.train.client(i)[0].flatten().tolist() for i in (0, 1)] == [[1, 3, 4], [0, 2, 5]]
     assert [fed.train.client(i)[1].tolist() for i in (0, 1)] == [[1, 1, 0], [0, 0, 1]]
@@ -167,11 +197,19 @@ def test_keys_of_rows_in_memory() -> None:
 
 def test_keys_give_what_from_memory_gives() -> None:
     random = np.random.default_rng(0)
-    x, y, key = random.random((40, 3)), random.integers(0, 2, 40), random.choice(["north", "south"], 40)
-    expected = ct.data.from_memory({name: (x[key == name], y[key == name]) for name in ("north", "south")}, seed=5)
+    x, y, key = (
+        random.random((40, 3)),
+        random.integers(0, 2, 40),
+        random.choice(["north", "south"], 40),
+    )
+    expected = ct.data.from_memory(
+        {name: (x[key == name], y[key == name]) for name in ("north", "south")}, seed=5
+    )
     for values in (key, key.tolist(), tuple(key), key.astype(object), pd.Series(key)):
         assert from_keys(x, y, values, seed=5).fingerprint() == expected.fingerprint()
-    tensors = from_keys(torch.tensor(x), torch.tensor(y), torch.tensor(key == "south").long(), seed=5)
+    tensors = from_keys(
+        torch.tensor(x), torch.tensor(y), torch.tensor(key == "south").long(), seed=5
+    )
     assert tensors.names == ("0", "1") and tensors.train.sizes.equal(expected.train.sizes)
     fed = from_keys(x, random.random(40), np.arange(40) // 10, unseen=1, labels=None)
     assert (len(fed), fed.total, fed.kind) == (3, 4, "regression")

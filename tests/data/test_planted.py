@@ -40,7 +40,9 @@ def test_each_group_shuffles_anew() -> None:
 
 def test_test_rows_come_from_the_test_part(digits) -> None:
     fed = rotated("digits", clients=8, angles=(0, 180))
-    assert set(fed.train.sizes.tolist()) == {1437 // 4} and set(fed.test.sizes.tolist()) == {360 // 4}
+    assert set(fed.train.sizes.tolist()) == {1437 // 4} and set(fed.test.sizes.tolist()) == {
+        360 // 4
+    }
     train, test = set(rows(digits.x_train)), set(rows(digits.x_test))
     upright = rows(torch.cat([fed.test.client(i)[0].rot90(2 * i, (-2, -1)) for i in range(8)]))
     assert set(upright) == test
@@ -103,7 +105,8 @@ def least_squares(fed, i: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    "variant, options", [("threshold", {}), ("ifca", {"dim": 20, "noise": 0, "clusters": 3, "clients": 7})]
+    "variant, options",
+    [("threshold", {}), ("ifca", {"dim": 20, "noise": 0, "clusters": 3, "clients": 7})],
 )
 def test_least_squares_finds_the_planted_parameters(variant, options) -> None:
     fed = linear(variant, **options)
@@ -127,19 +130,24 @@ def test_settings_of_the_papers() -> None:
 
 def test_two_scalings() -> None:
     assert set(linear("ifca", dim=50, scale=0.25).planted.unique().tolist()) == {0, 0.25}
-    assert torch.allclose(linear("ifca", dim=50, scale=0.5, scaling="norm").planted.norm(dim=1), torch.tensor(0.5))
+    assert torch.allclose(
+        linear("ifca", dim=50, scale=0.5, scaling="norm").planted.norm(dim=1), torch.tensor(0.5)
+    )
 
 
 def test_scale_of_fedsoft_is_a_variance() -> None:
-    assert linear("fedsoft", dim=20000, samples=1, clients=2, scale=10).planted.var().item() == pytest.approx(
-        10, rel=0.1
-    )
+    assert linear(
+        "fedsoft", dim=20000, samples=1, clients=2, scale=10
+    ).planted.var().item() == pytest.approx(10, rel=0.1)
 
 
 def test_planted_parameters_differ() -> None:
     for seed in range(20):
         assert len(linear("threshold", dim=2, seed=seed).planted.unique(dim=0)) == 4
-        assert len(linear("ifca", dim=2, clusters=3, scaling="norm", seed=seed).planted.unique(dim=0)) == 3
+        assert (
+            len(linear("ifca", dim=2, clusters=3, scaling="norm", seed=seed).planted.unique(dim=0))
+            == 3
+        )
 
 
 def own_share(fed, i: int) -> float:
@@ -151,7 +159,11 @@ def own_share(fed, i: int) -> float:
 
 @pytest.mark.parametrize(
     "mixture, first",
-    [("10:90", [0.1, 0.9, 0.1, 0.9]), ("30:70", [0.3, 0.7, 0.3, 0.7]), ("linear", [0.125, 0.375, 0.625, 0.875])],
+    [
+        ("10:90", [0.1, 0.9, 0.1, 0.9]),
+        ("30:70", [0.3, 0.7, 0.3, 0.7]),
+        ("linear", [0.125, 0.375, 0.625, 0.875]),
+    ],
 )
 def test_mixtures(mixture, first) -> None:
     fed = linear("fedsoft", clients=4, samples=200, noise=0, mixture=mixture)
@@ -168,7 +180,9 @@ def test_random_mixture_of_many() -> None:
     assert fed.truth.shape == (100, 8) and torch.allclose(fed.truth.sum(1), torch.ones(100))
     assert fed.truth.min() >= 0 and 0.1 < fed.truth.mean() < 0.15
     seen = linear("fedsoft", unseen=10, mixture="random")
-    assert len(seen) == 90 and own_share(linear("fedsoft", noise=0, unseen=10, mixture="random"), 95) == pytest.approx(
+    assert len(seen) == 90 and own_share(
+        linear("fedsoft", noise=0, unseen=10, mixture="random"), 95
+    ) == pytest.approx(
         linear("fedsoft", noise=0, unseen=10, mixture="random").truth[95, 0].item(), abs=0.01
     )
 

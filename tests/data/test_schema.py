@@ -41,8 +41,18 @@ def of(frames: dict[str, pd.DataFrame], label: str = "outcome", **options) -> Sc
 def test_the_three_steps_are_pooling() -> None:
     schema = of(WARDS)
     rows = pd.concat(WARDS.values())
-    assert schema.columns == ("age", "sex = f", "sex = m", "sex = x", "sex = (other)", "smoker", "unit")
-    assert schema.kind == "classification" and schema.classes == ("ill", "well") and schema.rows == 38
+    assert schema.columns == (
+        "age",
+        "sex = f",
+        "sex = m",
+        "sex = x",
+        "sex = (other)",
+        "smoker",
+        "unit",
+    )
+    assert (
+        schema.kind == "classification" and schema.classes == ("ill", "well") and schema.rows == 38
+    )
     age, smoker = rows.age.to_numpy(), rows.smoker.to_numpy().astype(float)
     expected = np.stack(
         [
@@ -72,9 +82,13 @@ def test_by_hand() -> None:
     assert described["rows"] == 2 and described["columns"]["v"]["mean"] == 2
     assert described["columns"]["v"]["squares"] == 2 and described["columns"]["v"]["missing"] == 0
     schema = of({"a": one, "b": two}, "y")
-    assert schema.features[0].mean == 4 and schema.features[0].deviation == pytest.approx((26 / 3) ** 0.5, rel=1e-15)
+    assert schema.features[0].mean == 4 and schema.features[0].deviation == pytest.approx(
+        (26 / 3) ** 0.5, rel=1e-15
+    )
     x, y = schema.encode(two)
-    assert x[0, 0] == pytest.approx(4 / (26 / 3) ** 0.5) and y is not None and y.tolist() == [-2.25], "y as it is"
+    assert (
+        x[0, 0] == pytest.approx(4 / (26 / 3) ** 0.5) and y is not None and y.tolist() == [-2.25]
+    ), "y as it is"
 
 
 def test_order_of_clients_and_of_columns_does_not_matter() -> None:
@@ -87,7 +101,10 @@ def test_order_of_clients_and_of_columns_does_not_matter() -> None:
 def test_medians() -> None:
     one = of({"a": pd.DataFrame({"v": [1.0, 2, 9, 100], "y": [0, 1, 0, 1]})}, "y")
     assert one.features[0].median == 5.5, "of one client it is exact"
-    halves = {name: pd.DataFrame({"v": [value, value], "y": [0, 1]}) for name, value in (("a", 0), ("b", 10))}
+    halves = {
+        name: pd.DataFrame({"v": [value, value], "y": [0, 1]})
+        for name, value in (("a", 0), ("b", 10))
+    }
     assert of(halves, "y").features[0].median == 5, "half of the rows below, half above"
     random = np.random.default_rng(0)
     values = [random.exponential(size, size) for size in (200, 300, 80)]
@@ -97,7 +114,9 @@ def test_medians() -> None:
 
 
 def test_missing_cells() -> None:
-    frames = {"a": pd.DataFrame({"v": [1.0, None, 2, 9], "c": ["p", "q", None, "p"], "y": [0, 1, 0, 1]})}
+    frames = {
+        "a": pd.DataFrame({"v": [1.0, None, 2, 9], "c": ["p", "q", None, "p"], "y": [0, 1, 0, 1]})
+    }
     schema = of(frames, "y")
     assert [c.missing for c in schema.features] == [1, 1]
     with pytest.raises(CoterieError, match="column c of client 'a' has 1 missing values in 4 rows"):
@@ -109,7 +128,9 @@ def test_missing_cells() -> None:
     with pytest.raises(CoterieError, match="unknown fill 'men': did you mean 'mean'"):
         schema.encode(frames["a"], "men")
     empty_here = {**frames, "b": pd.DataFrame({"v": [None], "c": [None], "y": [1]})}
-    assert of(empty_here, "y").features[1].mean == 4, "a column empty at one site is as the others say"
+    assert of(empty_here, "y").features[1].mean == 4, (
+        "a column empty at one site is as the others say"
+    )
     with pytest.raises(CoterieError, match="column v has no value in any training row"):
         of({"b": empty_here["b"].assign(c="p")}, "y")
 
@@ -123,7 +144,11 @@ def test_newcomers() -> None:
         "new.csv has columns that training did not have, which are passed over: extra, more.",
         "the column sex of new.csv has texts that no training row had (unheard of; 1 of 1 rows): they count as other.",
     ]
-    assert replace(schema, ignored=("extra", "more")).remarks(new)[0].startswith("the column sex of the table")
+    assert (
+        replace(schema, ignored=("extra", "more"))
+        .remarks(new)[0]
+        .startswith("the column sex of the table")
+    )
     assert schema.remarks(WARDS["one"]) == []
     assert schema.encode(WARDS["one"].iloc[:0])[0].shape == (0, 7)
     for change, words in (
@@ -157,24 +182,40 @@ def test_newcomers() -> None:
 def test_the_task_is_told_by_the_label(values, kind, classes) -> None:
     frame = pd.DataFrame({"v": np.arange(len(values)), "y": values})
     schema = of({"a": frame}, "y", kind=kind)
-    assert schema.classes == classes and schema.kind == ("classification" if classes else "regression")
+    assert schema.classes == classes and schema.kind == (
+        "classification" if classes else "regression"
+    )
     halves = {"a": frame[: len(frame) // 2], "b": frame[len(frame) // 2 :]}
     assert of(halves, "y", kind=kind).classes == classes, "the clients decide together"
 
 
 def test_text_and_numbers() -> None:
     """Numbers here and text there are refused, and read as text when they are named."""
-    frames = {"a": pd.DataFrame({"ward": [1.0, 2], "y": [0, 1]}), "b": pd.DataFrame({"ward": ["3A", "1"], "y": [0, 1]})}
-    with pytest.raises(CoterieError, match="ward of the table has '3A' in data row 1, where a number belongs"):
+    frames = {
+        "a": pd.DataFrame({"ward": [1.0, 2], "y": [0, 1]}),
+        "b": pd.DataFrame({"ward": ["3A", "1"], "y": [0, 1]}),
+    }
+    with pytest.raises(
+        CoterieError, match="ward of the table has '3A' in data row 1, where a number belongs"
+    ):
         of(frames, "y")
-    assert of(frames, "y", categories=["ward"]).columns == ("ward = 1", "ward = 2", "ward = 3A", "ward = (other)")
+    assert of(frames, "y", categories=["ward"]).columns == (
+        "ward = 1",
+        "ward = 2",
+        "ward = 3A",
+        "ward = (other)",
+    )
     frames["b"]["ward"] = ["3A", "3B"]
     with pytest.raises(
-        CoterieError, match="ward holds numbers for client 'a' and text for client 'b'.*categories ward"
+        CoterieError,
+        match="ward holds numbers for client 'a' and text for client 'b'.*categories ward",
     ):
         of(frames, "y")
     frames["b"] = frames["b"].assign(ward=1, y=["ill", "well"])
-    with pytest.raises(CoterieError, match="label column y holds numbers for client 'a' and text for client 'b'.*kind"):
+    with pytest.raises(
+        CoterieError,
+        match="label column y holds numbers for client 'a' and text for client 'b'.*kind",
+    ):
         of(frames, "y")
     assert of(frames, "y", kind="classification").classes == ("0", "1", "ill", "well")
 
@@ -184,12 +225,16 @@ def test_ids_and_free_text() -> None:
         return pd.DataFrame({"note": texts, "y": np.arange(len(texts)) % 2})
 
     many = [f"t{i}" for i in range(51)] * 2
-    with pytest.raises(CoterieError, match="note of the table has 51 different texts.*--data.drop note"):
+    with pytest.raises(
+        CoterieError, match="note of the table has 51 different texts.*--data.drop note"
+    ):
         of({"a": table(many)}, "y")
     assert len(of({"a": table(many[:50] * 2)}, "y").columns) == 51
     with pytest.raises(CoterieError, match="note of all clients together has 51 different"):
         of({"a": table(many[:30] * 2), "b": table(many[30:51] * 2)}, "y")
-    with pytest.raises(CoterieError, match="note has another text in each of 12 rows.*--data.drop note"):
+    with pytest.raises(
+        CoterieError, match="note has another text in each of 12 rows.*--data.drop note"
+    ):
         of({"a": table(many[:6]), "b": table(many[6:12])}, "y")
     months = {"a": table(many[:12]), "b": table(many[:12])}
     assert len(of(months, "y").columns) == 13, "different in every row of a client, but not of all"
@@ -231,8 +276,14 @@ def test_wrong_descriptions() -> None:
         ({"a": altered(good, squares=-1e9)}, "not one that `describe` makes"),
         ({"a": altered(good, quantiles=[])}, "not one that `describe` makes"),
         ({"a": altered(good, mean=float("nan"))}, "not all finite"),
-        ({"a": good, "b": sent(WARDS["one"], "sex")}, "label column is outcome for client 'a' and sex for client 'b'"),
-        ({"a": sent(WARDS["one"][["outcome"]], "outcome")}, "client 'a' has no column but the label"),
+        (
+            {"a": good, "b": sent(WARDS["one"], "sex")},
+            "label column is outcome for client 'a' and sex for client 'b'",
+        ),
+        (
+            {"a": sent(WARDS["one"][["outcome"]], "outcome")},
+            "client 'a' has no column but the label",
+        ),
         ({"a": sent(WARDS["one"].iloc[:0], "outcome")}, "no value"),
     ):
         with pytest.raises(CoterieError, match=words):

@@ -20,22 +20,29 @@ from coterie.data import folder, from_frames, load, table
 from coterie.errors import CoterieError
 
 needs_pyarrow = pytest.mark.skipif(
-    importlib.util.find_spec("pyarrow") is None, reason="Parquet needs pyarrow: pip install 'coterie[data]'"
+    importlib.util.find_spec("pyarrow") is None,
+    reason="Parquet needs pyarrow: pip install 'coterie[data]'",
 )
 
 
 def hospitals() -> tuple[dict[str, pd.DataFrame], list[int]]:
     """Twelve sites in two groups, in which age and dose mean the opposite, and a site with one row."""
     random, frames, groups = np.random.default_rng(5), {}, []
-    cities = "Besançon,Évreux,Köln Süd,Łódź,Orléans,San José,Saint Denis,Århus,Málaga,Zürich,Brno,Nîmes"
+    cities = (
+        "Besançon,Évreux,Köln Süd,Łódź,Orléans,San José,Saint Denis,Århus,Málaga,Zürich,Brno,Nîmes"
+    )
     for i, city in enumerate(cities.split(",")):
         n, sign = 120, 1 if i % 2 else -1
         age, dose = random.normal(60, 12, n), random.gamma(2, 10, n)
         sex = random.choice(["female", "male"] + ["not known"] * (city == "Brno"), n)
-        risk = sign * ((age - 60) / 12 - (dose - 20) / 14 + (sex == "male") - 0.5) + random.normal(0, 0.3, n)
+        risk = sign * ((age - 60) / 12 - (dose - 20) / 14 + (sex == "male") - 0.5) + random.normal(
+            0, 0.3, n
+        )
         outcome = np.where(risk > 0, "ill", "well")
         dose[random.random(n) < 0.03] = np.nan
-        frames[city] = pd.DataFrame({"age": age.round(1), "dosé mg": dose, "sex": sex, "outcome": outcome})
+        frames[city] = pd.DataFrame(
+            {"age": age.round(1), "dosé mg": dose, "sex": sex, "outcome": outcome}
+        )
         groups.append(i % 2)
     frames["Tiny île"] = frames["Nîmes"].iloc[:1].fillna(20)
     return frames, groups
@@ -60,7 +67,9 @@ def test_folder_table_and_frames_are_the_same(tmp_path: Path) -> None:
     frames, _ = hospitals()
     frames = dict(sorted(frames.items()))
     everyone = joined(frames)
-    in_turn = everyone.groupby("site").cumcount().argsort(kind="stable")  # the clients' first rows, then their second
+    in_turn = (
+        everyone.groupby("site").cumcount().argsort(kind="stable")
+    )  # the clients' first rows, then their second
     everyone.iloc[in_turn].to_csv(tmp_path / "all.csv", index=False)
     options = {"label": "outcome", "fill": "median", "seed": 3}
     made = [
@@ -70,7 +79,10 @@ def test_folder_table_and_frames_are_the_same(tmp_path: Path) -> None:
         table(str(tmp_path / "all.csv"), client_column="site", **options),
         load(f"table:{tmp_path / 'all.csv'}?client_column=site&fill=median", 3, label="outcome"),
     ]
-    assert len({fed.fingerprint() for fed in made}) == 1 and len({replace(fed.schema, ignored=()) for fed in made}) == 1
+    assert (
+        len({fed.fingerprint() for fed in made}) == 1
+        and len({replace(fed.schema, ignored=()) for fed in made}) == 1
+    )
     fed = made[0]
     assert fed.names == tuple(frames) and fed.labels == ("ill", "well") and fed.source == "frames"
     assert fed.schema is not None and fed.schema.columns == (
@@ -84,7 +96,12 @@ def test_folder_table_and_frames_are_the_same(tmp_path: Path) -> None:
 def test_the_schema_stays_with_the_federation() -> None:
     fed = from_frames(dict.fromkeys("abcd", ROWS), "y")
     assert fed.schema is not None
-    for other in (fed.subset([2, 0]), fed.with_unseen(1, 0), fed.with_valid(0.3, 0), fed.to(torch.float64)):
+    for other in (
+        fed.subset([2, 0]),
+        fed.with_unseen(1, 0),
+        fed.with_valid(0.3, 0),
+        fed.to(torch.float64),
+    ):
         assert other.schema is fed.schema
     assert fed.fingerprint() == ct.data.from_memory(
         [fed.train.client(i) for i in range(4)], "abcd", [fed.test.client(i) for i in range(4)]
@@ -103,8 +120,13 @@ def test_only_training_rows_of_training_clients_are_described() -> None:
     x = fed.train.x[: 4 * 30, 0].double()
     assert abs(x.mean()) < 1e-6 and abs(x.std(correction=0) - 1) < 1e-6
     last = fed.names[-1]
-    back = torch.cat([part.client(5)[0][:, 0] for part in (fed.train, fed.test)]) * fed.schema.features[0].deviation
-    assert sorted((back + fed.schema.features[0].mean).tolist()) == pytest.approx(sorted(frames[last].v), abs=1e-5)
+    back = (
+        torch.cat([part.client(5)[0][:, 0] for part in (fed.train, fed.test)])
+        * fed.schema.features[0].deviation
+    )
+    assert sorted((back + fed.schema.features[0].mean).tolist()) == pytest.approx(
+        sorted(frames[last].v), abs=1e-5
+    )
 
 
 def test_a_class_that_only_a_test_row_has(tmp_path: Path) -> None:
@@ -135,20 +157,34 @@ def test_the_task_is_said(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_all_columns_that_cannot_be_used_are_named_at_once() -> None:
     n = 80
-    rows = pd.DataFrame({"id": [f"p{i}" for i in range(n)], "v": [None, *range(n - 1)], "w": ["x", *range(n - 1)]})
+    rows = pd.DataFrame(
+        {"id": [f"p{i}" for i in range(n)], "v": [None, *range(n - 1)], "w": ["x", *range(n - 1)]}
+    )
     good = rows.assign(y=[0, 1] * (n // 2), id="p", v=1, w=1)
     with pytest.raises(ct.CoterieError) as error:
         from_frames({"a": good, "b": rows.assign(y=[0, 1] * (n // 2))}, "y")
     told = str(error.value)
-    assert told.startswith("3 columns cannot be used as they are: ") and told.endswith(".") and told.count(".\n") == 0
-    for words in ("--data.drop id", "column v of client 'b' has 1 missing", "column w of client 'b' has 'x'"):
+    assert (
+        told.startswith("3 columns cannot be used as they are: ")
+        and told.endswith(".")
+        and told.count(".\n") == 0
+    )
+    for words in (
+        "--data.drop id",
+        "column v of client 'b' has 1 missing",
+        "column w of client 'b' has 'x'",
+    ):
         assert told.count(words) == 1
     assert "--data.categories w" not in told, "80 different texts would be refused next"
 
 
 def test_numbers_that_look_like_ids_are_pointed_out() -> None:
-    rows = pd.DataFrame({"id": range(1000, 1030), "v": [i % 7 for i in range(30)], "y": [0, 1] * 15})
-    with pytest.warns(UserWarning, match=r"column id has another whole number in each row.*--data.drop id"):
+    rows = pd.DataFrame(
+        {"id": range(1000, 1030), "v": [i % 7 for i in range(30)], "y": [0, 1] * 15}
+    )
+    with pytest.warns(
+        UserWarning, match=r"column id has another whole number in each row.*--data.drop id"
+    ):
         from_frames({"a": rows, "b": rows, "c": rows}, "y")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -169,7 +205,9 @@ def test_by_share() -> None:
     assert fed.train.sizes.tolist() == [6, 6, 1] and fed.test.sizes.tolist() == [2, 2, 0]
     assert values(fed, "test", 0) != values(fed, "test", 1), "another draw for each name"
     again = from_frames({"b": ROWS, "a": ROWS}, "y", seed=1)
-    assert values(again, "test", 1) == values(fed, "test", 0), "the draw depends on the name, not on the place"
+    assert values(again, "test", 1) == values(fed, "test", 0), (
+        "the draw depends on the name, not on the place"
+    )
     memory = ct.data.from_memory({"a": (ROWS[["v"]].to_numpy(), ROWS.y.to_numpy())}, seed=1)
     assert values(memory, "test") == values(fed, "test"), "and is the draw of from_memory"
 
@@ -177,8 +215,16 @@ def test_by_share() -> None:
 def test_by_column() -> None:
     frame = ROWS.assign(part=["train", "valid", "test", "train", "train", "test", "valid", "train"])
     fed = from_frames({"a": frame, "b": frame.assign(part="train")}, "y", split_column="part")
-    assert [values(fed, part) for part in ("train", "valid", "test")] == [[0.5, 3, 4, 7], [1, 6], [2, 5]]
-    assert fed.valid is not None and fed.valid.x.dtype == fed.train.x.dtype and fed.valid.sizes.tolist() == [2, 0]
+    assert [values(fed, part) for part in ("train", "valid", "test")] == [
+        [0.5, 3, 4, 7],
+        [1, 6],
+        [2, 5],
+    ]
+    assert (
+        fed.valid is not None
+        and fed.valid.x.dtype == fed.train.x.dtype
+        and fed.valid.sizes.tolist() == [2, 0]
+    )
     assert fed.schema is not None and fed.schema.columns == ("c = a", "c = b", "c = (other)", "v")
     assert from_frames({"a": frame.assign(part="train")}, "y", split_column="part").valid is None
 
@@ -193,7 +239,11 @@ def test_by_column() -> None:
     ],
 )  # fmt: skip
 def test_by_time(when) -> None:
-    fed = from_frames({"a": ROWS.assign(when=when), "b": ROWS[:1].assign(when="2026-01-01")}, "y", time_column="when")
+    fed = from_frames(
+        {"a": ROWS.assign(when=when), "b": ROWS[:1].assign(when="2026-01-01")},
+        "y",
+        time_column="when",
+    )
     assert values(fed, "test") == [2, 4] and values(fed, "train") == [0.5, 1, 3, 5, 6, 7]
     assert values(fed, "train", 1) == [0.5], "the last row is for training"
     assert fed.schema is not None and "when" not in fed.schema.columns
@@ -252,11 +302,19 @@ def test_ways_out() -> None:
     assert fed.schema is not None and fed.schema.columns == ("v",)
     assert fed.train.client(1)[0][0] == 0, "the mean, standardised"
     fed = from_frames(changed(v="three"), "y", categories="v", test_share=0)
-    assert fed.schema is not None and "v = three" in fed.schema.columns and "v = 7" in fed.schema.columns
+    assert (
+        fed.schema is not None
+        and "v = three" in fed.schema.columns
+        and "v = 7" in fed.schema.columns
+    )
 
 
 def test_wrong_files(tmp_path: Path) -> None:
-    for name, words in (("none.csv", "no file .*none.csv"), ("notes.txt", "notes.txt is no table"), ("a", "no file")):
+    for name, words in (
+        ("none.csv", "no file .*none.csv"),
+        ("notes.txt", "notes.txt is no table"),
+        ("a", "no file"),
+    ):
         (tmp_path / "notes.txt").write_text("hello")
         (tmp_path / "a").mkdir(exist_ok=True)
         with pytest.raises(CoterieError, match=words):
@@ -309,16 +367,30 @@ def say(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
     return status, out + err
 
 
-def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     frames, _ = hospitals()
     monkeypatch.chdir(tmp_path)
     written(tmp_path / "my sites", frames)
     joined(frames).to_csv("all.csv", index=False)
-    sites, one = ("--data", "folder:my sites", "--label", "outcome"), ("--data", "table:all.csv", "--label", "outcome")
+    sites, one = (
+        ("--data", "folder:my sites", "--label", "outcome"),
+        ("--data", "table:all.csv", "--label", "outcome"),
+    )
     status, text = say(capsys, *sites, "--fill", "median", "--out", "a")
     assert status == 0 and "run kept in a" in text
     status, text = say(
-        capsys, *one, "--client-column", "site", "--data.fill", "mean", "--data.drop", "age", "--out", "b"
+        capsys,
+        *one,
+        "--client-column",
+        "site",
+        "--data.fill",
+        "mean",
+        "--data.drop",
+        "age",
+        "--out",
+        "b",
     )
     assert status == 0 and "run kept in b" in text
     monkeypatch.chdir(tmp_path / "a")
@@ -331,7 +403,10 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
         (one, "the data set table needs --client-column, the column that names the client"),
         (("--data", "folder:all.csv", "--label", "outcome"), "all.csv is a file: write table:"),
         ((*one, "--client-column", "sites"), "'sites': did you mean 'site'?"),
-        ((*sites, "--client-column", "site"), "unknown option of the data set folder 'client_column'"),
+        (
+            (*sites, "--client-column", "site"),
+            "unknown option of the data set folder 'client_column'",
+        ),
         (("--fill", "median"), "unknown option of the data set rotated 'fill'"),
         (("--data", "folder:my sites"), "needs a label"),
         ((*sites, "--fill", "mean", "--data.kind", "regression"), "where a number belongs"),

@@ -21,7 +21,9 @@ def cases() -> list[Any]:
     found = []
     for name, test in vars(suite).items():
         if name.startswith("test_") and "method" in inspect.signature(test).parameters:
-            others = [m.args for m in test.pytestmark if m.name == "parametrize" and m.args[0] != "method"]
+            others = [
+                m.args for m in test.pytestmark if m.name == "parametrize" and m.args[0] != "method"
+            ]
             for given in [{word: value} for word, values in others for value in values] or [{}]:
                 found.append(pytest.param(test, given, id=" ".join([name, *given.values()])))
     return found
@@ -37,7 +39,10 @@ def method(tmp_path: Path) -> Algorithm:
 
 @pytest.mark.parametrize("test, given", cases())
 def test_the_method_of_the_page(
-    test: Callable[..., None], given: dict[str, str], method: Algorithm, request: pytest.FixtureRequest
+    test: Callable[..., None],
+    given: dict[str, str],
+    method: Algorithm,
+    request: pytest.FixtureRequest,
 ) -> None:
     wanted = inspect.signature(test).parameters.keys() - {"method", *given}
     test(method=method, **given, **{name: request.getfixturevalue(name) for name in wanted})

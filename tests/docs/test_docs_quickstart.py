@@ -25,11 +25,17 @@ Change = Callable[[pd.DataFrame], pd.DataFrame | str | bytes]
 def first_cells(heading: str) -> list[str]:
     """The first column of the table under a heading."""
     section = next(text for title, text in pages.sections(PAGE).items() if heading in title)
-    return [row.split(" | ")[0].removeprefix("| ") for row in section.splitlines() if row.startswith("| ")][2:]
+    return [
+        row.split(" | ")[0].removeprefix("| ")
+        for row in section.splitlines()
+        if row.startswith("| ")
+    ][2:]
 
 
 # ---------------------------------------------------------------------------------------------- the notebook
-def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+def test_the_notebook_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
     monkeypatch.chdir(tmp_path)
     book = json.loads((ROOT / "docs" / "quickstart.ipynb").read_text())
     assert (book["nbformat"], book["nbformat_minor"]) == (4, 5)
@@ -42,7 +48,11 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
 def code(source: str) -> Block:
     """A cell as a block; a line that begins with ! goes to the shell."""
     shell = source.startswith("!")
-    return Block("sh" if shell else "python", "", re.sub("^!", "", source, flags=re.MULTILINE) if shell else source)
+    return Block(
+        "sh" if shell else "python",
+        "",
+        re.sub("^!", "", source, flags=re.MULTILINE) if shell else source,
+    )
 
 
 def test_prose_and_blocks_become_cells_in_order() -> None:
@@ -62,7 +72,11 @@ def test_prose_and_blocks_become_cells_in_order() -> None:
 @pytest.mark.parametrize("main_score, seeds", [("accuracy", 1), ("accuracy", 3), ("mse", 1)])
 def test_every_column_is_explained(main_score: str, seeds: int) -> None:
     uneven = {"balanced_accuracy": 0.5, "accuracy": 0.9}
-    titles = {part for title, _ in columns(main_score, seeds, [uneven]) for part in re.split(" (?=±)", title)}
+    titles = {
+        part
+        for title, _ in columns(main_score, seeds, [uneven])
+        for part in re.split(" (?=±)", title)
+    }
     assert titles <= {*first_cells("Read the table")}
 
 
@@ -89,13 +103,21 @@ def numbered(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 DROP, FILL, TEXT = ["--data.drop", "id"], ["--fill", "median"], ["--data.categories", "age"]
-CASES: dict[str, tuple[Change, list[str] | None]] = {  # by what it says: how files were changed; flags that mend it
-    "different texts, above": (lambda f: numbered(f).assign(id=lambda g: "P" + g.id.astype(str)), DROP),
+CASES: dict[
+    str, tuple[Change, list[str] | None]
+] = {  # by what it says: how files were changed; flags that mend it
+    "different texts, above": (
+        lambda f: numbered(f).assign(id=lambda g: "P" + g.id.astype(str)),
+        DROP,
+    ),
     "another whole number": (numbered, DROP),
     "fill them": (lambda f: f.assign(age=f.age.where(f.index != 3)), FILL),
     "give the rows": (lambda f: f.assign(outcome=f.outcome.where(f.index != 3)), None),
     "has '61,9'": (without_points, None),
-    "has 'unknown'": (lambda f: f.assign(age=f.age.round(-1).astype(object).where(f.index != 3, "unknown")), TEXT),
+    "has 'unknown'": (
+        lambda f: f.assign(age=f.age.round(-1).astype(object).where(f.index != 3, "unknown")),
+        TEXT,
+    ),
     "is not in UTF-8": (latin, None),
     "without a name": (lambda f: f.to_csv(), None),
     "the columns of client": (only("b", lambda f: f.assign(id=1)), DROP),
@@ -128,7 +150,9 @@ def test_every_refusal_of_the_page_is_tried() -> None:
     assert len(first_cells("refused")) == len(CASES)
 
 
-def test_files_with_semicolons_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+def test_files_with_semicolons_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
     monkeypatch.chdir(tmp_path)
     write(Path("sites"), semicolons)
     assert try_out() == 0
@@ -149,5 +173,16 @@ def write(folder: Path, change: Change) -> None:
 
 
 def try_out(*flags: str) -> int:
-    given = ["--data", "folder:sites", "--label", "outcome", "--rounds", "1", "--model", "softmax", "--out", "run"]
+    given = [
+        "--data",
+        "folder:sites",
+        "--label",
+        "outcome",
+        "--rounds",
+        "1",
+        "--model",
+        "softmax",
+        "--out",
+        "run",
+    ]
     return main(["run", "fedavg", *given, *flags])

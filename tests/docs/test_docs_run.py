@@ -28,13 +28,18 @@ class Block(NamedTuple):
 
 def blocks(text: str) -> list[Block]:
     found = [Block(*fence) for fence in FENCE.findall(text)]
-    assert len(found) * 2 == len(re.findall(r"^ *```", text, re.MULTILINE)), "a block is not closed, or indented"
+    assert len(found) * 2 == len(re.findall(r"^ *```", text, re.MULTILINE)), (
+        "a block is not closed, or indented"
+    )
     return found
 
 
 def masked(text: str) -> list[str]:
     """Lines without numbers, and without how wide the columns are."""
-    return [re.sub(r"[\s-]+", " ", re.sub(r"\d+(\.\d+)?", "0", line)).strip() for line in text.splitlines()]
+    return [
+        re.sub(r"[\s-]+", " ", re.sub(r"\d+(\.\d+)?", "0", line)).strip()
+        for line in text.splitlines()
+    ]
 
 
 # ---------------------------------------------------------------------------------------------- commands
@@ -55,9 +60,14 @@ def possible(words: list[str]) -> bool:
         case ["make", target]:
             return f"\n{target}:" in (ROOT / "Makefile").read_text()
         case ["pip", "install", what] | ["pip", "install", "-c", "constraints.txt", what]:
-            extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+            extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+                "optional-dependencies"
+            ]
             named = re.fullmatch(r"\.(?:\[([\w,]+)\])?", what)
-            return named is not None and set(filter(None, (named[1] or "").split(","))) <= extras.keys()
+            return (
+                named is not None
+                and set(filter(None, (named[1] or "").split(","))) <= extras.keys()
+            )
         case ["python3", "-m", "venv", ".venv"] | [".", ".venv/bin/activate"] | ["mkdocs", "serve"]:
             return True
         case ["python", *rest]:
@@ -65,7 +75,9 @@ def possible(words: list[str]) -> bool:
     return False
 
 
-@pytest.mark.parametrize("line", ["make tea", "pip install '.[tea]'", "pip install coterie", "python tea.py", "ls"])
+@pytest.mark.parametrize(
+    "line", ["make tea", "pip install '.[tea]'", "pip install coterie", "python tea.py", "ls"]
+)
 def test_an_impossible_command_is_noticed(line: str) -> None:
     with pytest.raises(AssertionError, match="nothing checks"):
         shell(line)
@@ -74,13 +86,20 @@ def test_an_impossible_command_is_noticed(line: str) -> None:
 # ---------------------------------------------------------------------------------------------- pages
 def hospitals() -> Block:
     """What makes the files of the quickstart, which other pages use."""
-    return next(block for block in blocks(PAGES["quickstart"].read_text()) if block.language == "python")
+    return next(
+        block for block in blocks(PAGES["quickstart"].read_text()) if block.language == "python"
+    )
 
 
 def two_kinds(known: dict) -> None:
     """The groups are those that were planted: every other client."""
     groups = list(known["groups"].values())
-    assert groups[::2] == [groups[0]] * (len(groups) // 2) != groups[1::2] == [groups[1]] * (len(groups) // 2)
+    assert (
+        groups[::2]
+        == [groups[0]] * (len(groups) // 2)
+        != groups[1::2]
+        == [groups[1]] * (len(groups) // 2)
+    )
 
 
 def without_files(known: dict) -> None:
@@ -103,7 +122,9 @@ AFTER = {"quickstart": two_kinds, "tables": without_files}
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_the_page_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+def test_the_page_runs(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     before = [BEFORE[name]()] if name in BEFORE else []
@@ -127,7 +148,9 @@ def run(page: list[Block], capsys: Capture) -> dict:
             printed = masked("".join(capsys.readouterr()))
         else:
             assert block.language == "text"
-            assert not re.search(r"^(coterie|import|from) ", block.code, re.MULTILINE), "code that nothing runs"
+            assert not re.search(r"^(coterie|import|from) ", block.code, re.MULTILINE), (
+                "code that nothing runs"
+            )
             wanted = masked(block.code) if printed else []
             assert [line for line in wanted if line not in printed] == [], "\n".join(printed)
     return known
@@ -136,7 +159,11 @@ def run(page: list[Block], capsys: Capture) -> dict:
 def test_a_page_that_does_not_run_is_noticed(capsys: Capture) -> None:
     page = "```python\nprint('one 1')\n```\n\n```text\none 2\n```\n"
     run(blocks(page), capsys)
-    for wrong in (page.replace("2", "two"), page.replace("print", "pint"), page.replace("one 2", "import os")):
+    for wrong in (
+        page.replace("2", "two"),
+        page.replace("print", "pint"),
+        page.replace("one 2", "import os"),
+    ):
         with pytest.raises((AssertionError, NameError)):
             run(blocks(wrong), capsys)
     with pytest.raises(AssertionError, match="not closed"):

@@ -18,18 +18,23 @@ from test_docs import ROOT
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    build(load_config(str(ROOT / "mkdocs.yml"), strict=True, site_dir=str(folder)))  # a warning is an error
+    build(
+        load_config(str(ROOT / "mkdocs.yml"), strict=True, site_dir=str(folder))
+    )  # a warning is an error
     return folder
 
 
 def test_every_page_is_there(site: Path) -> None:
     sources = [path.relative_to(ROOT / "docs") for path in (ROOT / "docs").glob("**/*.md")]
     named = {
-        path.with_name("index.html") if path.name == "README.md" else path.with_suffix(".html") for path in sources
+        path.with_name("index.html") if path.name == "README.md" else path.with_suffix(".html")
+        for path in sources
     }
     made = {path.relative_to(site) for path in site.glob("**/*.html")}
     assert made == {path.with_suffix(".html") for path in named} | {Path("404.html")}
-    assert (site / "quickstart.ipynb").read_text() == (ROOT / "docs" / "quickstart.ipynb").read_text()
+    assert (site / "quickstart.ipynb").read_text() == (
+        ROOT / "docs" / "quickstart.ipynb"
+    ).read_text()
     assert not list(site.glob("**/*.py")), "what makes the pages is no page"
 
 
@@ -37,8 +42,12 @@ def test_nothing_is_fetched(site: Path) -> None:
     for page in site.glob("**/*.html"):
         text = page.read_text()
         loaded = re.findall(r'<(?:script|img|iframe)\b[^>]*\bsrc="([^"]+)', text)
-        loaded += re.findall(r'<link\b[^>]*\brel="(?:stylesheet|preconnect|icon)"[^>]*\bhref="([^"]+)', text)
-        loaded += re.findall(r'<link\b[^>]*\bhref="([^"]+)"[^>]*\brel="(?:stylesheet|preconnect|icon)"', text)
+        loaded += re.findall(
+            r'<link\b[^>]*\brel="(?:stylesheet|preconnect|icon)"[^>]*\bhref="([^"]+)', text
+        )
+        loaded += re.findall(
+            r'<link\b[^>]*\bhref="([^"]+)"[^>]*\brel="(?:stylesheet|preconnect|icon)"', text
+        )
         assert loaded, page
         assert [url for url in loaded if "//" in url] == [], page
 
@@ -47,7 +56,9 @@ def test_no_markup_is_left_in_the_text(site: Path) -> None:
     """Lists, tables and fences that the site reads in another way than the git host does."""
     for page in site.glob("**/*.html"):
         article = re.search(r"<article.*?</article>", page.read_text(), re.DOTALL)
-        prose = re.sub(r"<(pre|code)\b.*?</\1>|<!--.*?-->", "", article[0] if article else "", flags=re.DOTALL)
+        prose = re.sub(
+            r"<(pre|code)\b.*?</\1>|<!--.*?-->", "", article[0] if article else "", flags=re.DOTALL
+        )
         assert not re.search(r"```|\n\* |\n\| |\]\(", prose), (page.name, prose)
 
 
@@ -60,7 +71,11 @@ def test_a_link_out_of_the_documents_becomes_a_path() -> None:
 
 def test_the_notebook_is_checked(tmp_path: Path) -> None:
     page = tmp_path / "quickstart.md"
-    assert pages.copied(page, write=False) == [f"quickstart.md: there is no such page; write {page}."]
+    assert pages.copied(page, write=False) == [
+        f"quickstart.md: there is no such page; write {page}."
+    ]
     page.write_text("# One\n")
-    assert pages.copied(page, write=False) == ["quickstart.ipynb: out of date; run python docs/pages.py."]
+    assert pages.copied(page, write=False) == [
+        "quickstart.ipynb: out of date; run python docs/pages.py."
+    ]
     assert pages.copied(page, write=True) == pages.copied(page, write=False) == []

@@ -57,30 +57,51 @@ class CFLMGD(IFCA):
 
     # ------------------------------------------------------------------------------ one client
     @client
-    def roll(self, task: Task, shared: Any, own: Any, private: Any, data: Data, pair: int) -> tuple[Upload, Any]:
+    def roll(
+        self, task: Task, shared: Any, per_client: Any, private: Any, data: Data, pair: int
+    ) -> tuple[Upload, Any]:
         centres, momentum = shared
         rows = data.part(2 * pair, 2 * self.resample) if self.resample else data.all
         j, losses = self.estimate(task, centres, rows)  # ĵ = argmin_j F_i(θ_j)
         report = {"cluster": j, "losses": losses.nan_to_num(torch.inf, torch.inf)}
         s = one_hot(j, count(centres), task.dtype)
-        return self.answer(task, pick(centres, j), pick(momentum, j), s, data, pair, report), private
+        return self.answer(
+            task, pick(centres, j), pick(momentum, j), s, data, pair, report
+        ), private
 
     @client
-    def roll_on(self, task: Task, shared: Any, own: Any, private: Any, data: Data, pair: int) -> tuple[Upload, Any]:
+    def roll_on(
+        self, task: Task, shared: Any, per_client: Any, private: Any, data: Data, pair: int
+    ) -> tuple[Upload, Any]:
         """Train the one centre that was sent, with its momentum."""
-        w, u, s = own
+        w, u, s = per_client
         return self.answer(task, w, u, s, data, pair, {}), private
 
     def answer(
-        self, task: Task, w: Params, u: Params, s: Tensor, data: Data, pair: int, report: dict[str, Tensor]
+        self,
+        task: Task,
+        w: Params,
+        u: Params,
+        s: Tensor,
+        data: Data,
+        pair: int,
+        report: dict[str, Tensor],
     ) -> Upload:
         s = s * data.size if self.weighted else s
         parts = 2 * self.resample
-        batches = Repeat(data.part(2 * pair + 1, parts), self.local_steps) if parts else data.batches(self)
+        batches = (
+            Repeat(data.part(2 * pair + 1, parts), self.local_steps)
+            if parts
+            else data.batches(self)
+        )
         if self.average == "gradients":
-            u = axpy(self.beta, u, gradient(task, w, next(each(batches)), self))  # u_i = β ū_ĵ + ∇f_i(θ_ĵ)
+            u = axpy(
+                self.beta, u, gradient(task, w, next(each(batches)), self)
+            )  # u_i = β ū_ĵ + ∇f_i(θ_ĵ)
             return Upload({"momentum": u}, s, report)
-        w, u = heavy_ball(task, w, u, batches, self, self.beta)  # u ← β u + ∇f_i(w);  w ← w − η u,  H times
+        w, u = heavy_ball(
+            task, w, u, batches, self, self.beta
+        )  # u ← β u + ∇f_i(w);  w ← w − η u,  H times
         return Upload({"momentum": u, "model": w}, s, report)
 
     # ------------------------------------------------------------------------------ the server
@@ -90,33 +111,45 @@ class CFLMGD(IFCA):
 
     def begin(self, state: Moving, ask: Ask) -> Moving:  # type: ignore[override]
         begun = super().begin(state, ask)  # type: ignore[arg-type]
-        momentum = zeros(begun.centres) if self.clusters == "auto" else state.momentum  # K is known only now
+        momentum = (
+            zeros(begun.centres) if self.clusters == "auto" else state.momentum
+        )  # K is known only now
         return Moving(begun.centres, momentum, begun.group, begun.still)
 
     def round(self, state: Moving, ask: Ask) -> Moving:  # type: ignore[override]
         settled, others = self.settled(state, ask)
         how: dict[str, Any] = {"static": self.pair_of(ask), "stream": "train"}
         if self.average == "models":
-            how["near"] = {"model": state.centres}
+            how["started_from"] = {"model": state.centres}
         sums = ask(self.roll, others, shared=(state.centres, state.momentum), **how)
         group, still = self.identities(state, sums)
         if len(settled):
             eye = torch.eye(count(state.centres), dtype=sums.mass["momentum"].dtype)
-            own = Rows((state.centres, state.momentum, eye), group[settled])
-            sums = sums.plus(ask(self.roll_on, settled, own=own, **how))
+            per_client = Rows((state.centres, state.momentum, eye), group[settled])
+            sums = sums.plus(ask(self.roll_on, settled, per_client=per_client, **how))
         momentum = sums.mean("momentum", empty=state.momentum)  # ū_j ← mean of its members' u_i
         return Moving(self.moved(state, sums), momentum, group, still)
 
     def moved(self, state: Moving, sums: Sums) -> Params:
         if self.average == "models":
             return sums.mean("model", empty=state.centres)
-        m = sums.mass["momentum"].sum().clamp(min=1) if self.divide == "participants" else len(state.group)
-        return axpy(-self.lr / m, sums.totals["momentum"], state.centres)  # θ_j ← θ_j − (η/m) Σ_{i∈S_j} u_i
+        m = (
+            sums.mass["momentum"].sum().clamp(min=1)
+            if self.divide == "participants"
+            else len(state.group)
+        )
+        return axpy(
+            -self.lr / m, sums.totals["momentum"], state.centres
+        )  # θ_j ← θ_j − (η/m) Σ_{i∈S_j} u_i
 
     # ------------------------------------------------------------------------------ settings
     def check(self, task: Task, sizes: Tensor) -> None:
         super().check(task, sizes)
         if self.share:
-            raise CoterieError("cfl-mgd keeps one momentum per cluster and shares no layers: leave share.")
+            raise CoterieError(
+                "cfl-mgd keeps one momentum per cluster and shares no layers: leave share."
+            )
         if self.solver != "sgd":
-            raise CoterieError(f"cfl-mgd takes heavy-ball steps with beta itself: leave solver, now {self.solver}.")
+            raise CoterieError(
+                f"cfl-mgd takes heavy-ball steps with beta itself: leave solver, now {self.solver}."
+            )

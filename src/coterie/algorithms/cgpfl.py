@@ -43,10 +43,11 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.algorithms.envelope import Envelope, Personal
-from coterie.algorithms.grouped import how_many
 from coterie.clustering import RULES, Bound, coordinates, few_rows, group_mean, kmeans, matched
-from coterie.contract import Ask, Data, Rows, Stack, Upload, client, least_loss, setting
+from coterie.common.envelope import Envelope, Personal
+from coterie.common.grouped import how_many
+from coterie.common.losses import least_loss
+from coterie.contract import Ask, Data, Rows, Stack, Upload, client, setting
 from coterie.params import Params, count, flatten, mix, one_hot, pick, repeated, unstack, where
 from coterie.task import Task
 
@@ -68,21 +69,29 @@ class CGPFL(Envelope):
     name: ClassVar[str] = "cgpfl"
     paper: ClassVar[str] = "Tang et al. 2021"
 
-    clusters: int | str = setting(..., "number of clusters K; auto: Heur's K̂", least=1, words=("auto",))
+    clusters: int | str = setting(
+        ..., "number of clusters K; auto: Heur's K̂", least=1, words=("auto",)
+    )
     lam: float = setting(12.0, "strength λ of the tie between personal and local model", above=0)
     outer: int = setting(10, "local rounds R, each with a batch of its own", least=1)
     restart: bool = setting(False, "the personal model begins each round at the model received")
-    pull: float | None = setting(None, "β·2/N: how far the local model goes to θ; none: lr·lam", above=0, most=1)
+    pull: float | None = setting(
+        None, "β·2/N: how far the local model goes to θ; none: lr·lam", above=0, most=1
+    )
     alpha: float = setting(1.0, "server's step α: Ω ← (1−α)·Ω + α·mean", above=0)
     auto_by: str = setting("bound", "how clusters=auto is found", choices=RULES)
     mu: float | str = setting("auto", "Heur's weight μ of the cost", above=0, words=("auto",))
 
     # ------------------------------------------------------------------------------ one client
     @client
-    def train(self, task: Task, shared: Any, own: Any, private: Personal, data: Data) -> tuple[Upload, Personal]:
-        received, share = own
+    def train(
+        self, task: Task, shared: Any, per_client: Any, private: Personal, data: Data
+    ) -> tuple[Upload, Personal]:
+        received, share = per_client
         omega, theta = self.solve(task, received, self.theta_start(received, private), data)
-        return Upload({"model": omega}, share, {"rows": data.size}), Personal(theta, {}, torch.ones_like(data.size))
+        return Upload({"model": omega}, share, {"rows": data.size}), Personal(
+            theta, {}, torch.ones_like(data.size)
+        )
 
     def fraction(self) -> float:
         return super().fraction() if self.pull is None else self.pull
@@ -111,11 +120,25 @@ class CGPFL(Envelope):
 
         With it go the centres' shares in what was sent, which only screening reads.
         """
-        k, table = count(state.centres), {n: torch.cat([v, v.mean(0, keepdim=True)]) for n, v in state.centres.items()}
-        share = torch.cat([torch.eye(k), torch.full((1, k), 1 / k)]).to(next(iter(table.values())).dtype)
+        k, table = (
+            count(state.centres),
+            {n: torch.cat([v, v.mean(0, keepdim=True)]) for n, v in state.centres.items()},
+        )
+        share = torch.cat([torch.eye(k), torch.full((1, k), 1 / k)]).to(
+            next(iter(table.values())).dtype
+        )
         group = state.group[ask.participants]
-        own, near = Rows((table, share), torch.where(group < 0, k, group)), {"model": state.centres}
-        got: Stack = ask(self.train, own=own, reduce="stack", stream="train", near=near)
+        per_client, started_from = (
+            Rows((table, share), torch.where(group < 0, k, group)),
+            {"model": state.centres},
+        )
+        got: Stack = ask(
+            self.train,
+            per_client=per_client,
+            reduce="stack",
+            stream="train",
+            started_from=started_from,
+        )
         return got
 
     def partition(self, centres: Params, omega: Params, group: Tensor, ask: Ask) -> Tensor:
@@ -124,7 +147,9 @@ class CGPFL(Envelope):
         both = torch.cat([flatten(centres), flatten(omega)]).cpu().double()
         flat, points = both[:k], coordinates(both)  # together, so that distances agree
         old, new = points[:k], points[k:]
-        old = old[distances(flat, flat).argmin(1)]  # of exactly equal centres all take the coordinates of the first
+        old = old[
+            distances(flat, flat).argmin(1)
+        ]  # of exactly equal centres all take the coordinates of the first
         members = group[group >= 0].bincount(minlength=k)
         known, spare = bool(members.any()), bool((members == 0).any())
         anew = not known or (spare and len(new) >= k)
@@ -133,25 +158,33 @@ class CGPFL(Envelope):
         if not known:
             return found.labels
         cost = distances(old, found.centres) ** 2
-        g = len(found.centres)  # far below any real cost: among equal centres group 0 takes the lowest, and so on
+        g = len(
+            found.centres
+        )  # far below any real cost: among equal centres group 0 takes the lowest, and so on
         order = torch.outer(torch.arange(k), g - torch.arange(g)) * 1e-9 * cost.mean()
         return matched(cost + order)[found.labels]
 
     def heur(self, omega: Tensor, rows: Tensor, ask: Ask) -> int:
         """K̂"""
-        return how_many("auto", coordinates(omega), ask, self.auto_by, Bound(rows, omega.shape[1], self.mu))
+        return how_many(
+            "auto", coordinates(omega), ask, self.auto_by, Bound(rows, omega.shape[1], self.mu)
+        )
 
     def note_transitions(self, before: Tensor, now: Tensor, k: int, ask: Ask) -> None:
         both = before >= 0
         if bool(both.any()):
             a, b = (one_hot(g[both], k, torch.float64) for g in (before, now))
-            ask.note("transitions", (a.T @ b) / b.sum(0).clamp(min=1))  # Q_jk = |C_j ∩ C_k'| / |C_k'|
+            ask.note(
+                "transitions", (a.T @ b) / b.sum(0).clamp(min=1)
+            )  # Q_jk = |C_j ∩ C_k'| / |C_k'|
 
     # ------------------------------------------------------------------------------ evaluation
     def use(self, state: Clusters) -> tuple[Params, Any]:
         return state.centres, ()
 
-    def model(self, task: Task, centres: Params, own: Any, private: Personal, data: Data) -> Params:
+    def model(
+        self, task: Task, centres: Params, per_client: Any, private: Personal, data: Data
+    ) -> Params:
         answer: Params = where(private.asked > 0, private.model, self.best(task, centres, data))
         return answer
 
@@ -159,8 +192,8 @@ class CGPFL(Envelope):
         return pick(centres, least_loss(task, unstack(centres), data.all)[0])
 
     def join(self, task: Task, centres: Params, data: Data) -> tuple[Any, Personal]:
-        near = self.best(task, centres, data)
-        return (), Personal(self.solve(task, near, near, data)[1], {}, torch.ones_like(data.size))
+        start = self.best(task, centres, data)
+        return (), Personal(self.solve(task, start, start, data)[1], {}, torch.ones_like(data.size))
 
     def centres(self, state: Clusters) -> Params:
         return state.centres

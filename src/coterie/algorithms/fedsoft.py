@@ -73,10 +73,16 @@ class FedSoft(Local, Algorithm):
     pull: float = setting(0.1, "strength λ of the pull towards the centres", least=0)
     every: int = setting(2, "τ: rounds between two estimates of the importance weights", least=1)
     floor: float = setting(1e-4, "σ: the least importance weight", least=0, below=1)
-    select: int | None = setting(None, "K: clients drawn for each centre a round; none: everyone, by weight", least=1)
+    select: int | None = setting(
+        None, "K: clients drawn for each centre a round; none: everyone, by weight", least=1
+    )
     replace: bool = setting(True, "draw clients with replacement")
-    keep_solver: bool = setting(True, "the local optimiser's state stays with the client between rounds")
-    join_steps: int = setting(200, "full-batch steps in which a newcomer solves its problem", least=1)
+    keep_solver: bool = setting(
+        True, "the local optimiser's state stays with the client between rounds"
+    )
+    join_steps: int = setting(
+        200, "full-batch steps in which a newcomer solves its problem", least=1
+    )
     lr: float = setting(0.005, "step size", above=0)
     solver: str = setting("adam", "the local optimiser", choices=("sgd", "heavy_ball", "adam"))
 
@@ -85,30 +91,48 @@ class FedSoft(Local, Algorithm):
         return Personal(start, self.fresh(start) if self.keep_solver else ())
 
     @client
-    def weigh(self, task: Task, centres: Params, own: Any, me: Personal, data: Data) -> tuple[Upload, Personal]:
+    def weigh(
+        self, task: Task, centres: Params, per_client: Any, me: Personal, data: Data
+    ) -> tuple[Upload, Personal]:
         report = {"u": self.shares(task, centres, data), "size": data.size}
         return Upload({}, {}, report), me
 
     def shares(self, task: Task, centres: Params, data: Data) -> Tensor:
         losses = torch.stack([task.losses(c, data.all) for c in unstack(centres)], -1)
-        best = one_hot(argmin_finite(losses), self.clusters, task.dtype)  # j = argmin_s ℓ(c_s; x, y)
+        best = one_hot(
+            argmin_finite(losses), self.clusters, task.dtype
+        )  # j = argmin_s ℓ(c_s; x, y)
         n = torch.where(data.all.mask[:, None] > 0, best, 0).sum(0)
         return (n / data.size).clamp(min=self.floor)  # u_ks = max(n_ks/n_k, σ)
 
     @client
     def train(
-        self, task: Task, centres: Params, own: tuple[Tensor, Tensor], me: Personal, data: Data
+        self,
+        task: Task,
+        centres: Params,
+        per_client: tuple[Tensor, Tensor],
+        me: Personal,
+        data: Data,
     ) -> tuple[Upload, Personal]:
-        u, weight = own
+        u, weight = per_client
         new = self.solve(task, centres, u, me, data.batches(self))
         return Upload({"model": new.model}, weight, {}), new
 
     def solve(
-        self, task: Task, centres: Params, u: Tensor, me: Personal, batches: Repeat | Iterator[Batch]
+        self,
+        task: Task,
+        centres: Params,
+        u: Tensor,
+        me: Personal,
+        batches: Repeat | Iterator[Batch],
     ) -> Personal:
         """Steps on h(w) = f(w) + (λ/2) Σ_s u_s ‖w − c_s‖² (4): one pull of λ Σ u towards the centres' weighted mean."""
         towards = {k: torch.einsum("s,s...->...", u / u.sum(), c) for k, c in centres.items()}
-        pull, w, kept = self.pull * u.sum(), me.model, me.solver if self.keep_solver else self.fresh(me.model)
+        pull, w, kept = (
+            self.pull * u.sum(),
+            me.model,
+            me.solver if self.keep_solver else self.fresh(me.model),
+        )
         if isinstance(kept, Moments):
             w, kept = adam(task, w, kept, batches, self, pull, towards)
         elif isinstance(kept, dict):
@@ -135,7 +159,13 @@ class FedSoft(Local, Algorithm):
         weight = self.draw(v[ask.participants], ask)
         drawn = weight.any(1)
         ids, weight = ask.participants[drawn], weight[drawn]
-        got = ask(self.train, ids, shared=state.centres, own=(state.importance[ids], weight), stream="train")
+        got = ask(
+            self.train,
+            ids,
+            shared=state.centres,
+            per_client=(state.importance[ids], weight),
+            stream="train",
+        )
         # c_s = (1/K) Σ_{k∈Sel_s} w_k; where everyone trains Σ_k v_sk w_k / Σ_k v_sk
         return state._replace(centres=got.mean("model", empty=state.centres))
 
@@ -147,7 +177,9 @@ class FedSoft(Local, Algorithm):
             return state
         got = ask(self.weigh, asked, shared=state.centres)
         u = state.importance.index_copy(0, got.ids, got.report["u"])
-        return state._replace(importance=u, size=state.size.index_copy(0, got.ids, got.report["size"]))
+        return state._replace(
+            importance=u, size=state.size.index_copy(0, got.ids, got.report["size"])
+        )
 
     def draw(self, v: Tensor, ask: Ask) -> Tensor:
         """How often each of these clients was drawn for each centre, or its weight where everyone trains."""
@@ -158,7 +190,9 @@ class FedSoft(Local, Algorithm):
             there = int((p > 0).sum())
             if there:
                 k = self.select if self.replace else min(self.select, there)
-                times[:, s] += torch.multinomial(p, k, self.replace, generator=rng).bincount(minlength=len(p))
+                times[:, s] += torch.multinomial(p, k, self.replace, generator=rng).bincount(
+                    minlength=len(p)
+                )
         n, k, s = len(v), self.select, self.clusters
         ask.note("drawn", int(times.any(1).sum()))
         ask.note("drawn_by_the_paper", n * (1 - max(0.0, 1 - k / n) ** s))  # N(1 − (1 − K/N)^S)
@@ -170,7 +204,7 @@ class FedSoft(Local, Algorithm):
     def use(self, state: Soft) -> tuple[Any, Any]:
         return (state.centres, state.start), ()
 
-    def model(self, task: Task, shared: Any, own: Any, me: Personal, data: Data) -> Params:
+    def model(self, task: Task, shared: Any, per_client: Any, me: Personal, data: Data) -> Params:
         return me.model
 
     def join(self, task: Task, shared: tuple[Params, Params], data: Data) -> tuple[Any, Personal]:
@@ -189,7 +223,9 @@ class FedSoft(Local, Algorithm):
     def check(self, task: Task, sizes: Tensor) -> None:
         super().check(task, sizes)
         if self.clusters < 2:
-            raise CoterieError("clusters is 1: a mixture of one centre is no mixture; use at least 2, or fedprox.")
+            raise CoterieError(
+                "clusters is 1: a mixture of one centre is no mixture; use at least 2, or fedprox."
+            )
         if self.select is not None and not self.replace and self.select > len(sizes):
             raise CoterieError(
                 f"select is {self.select}: without replacement at most all {len(sizes)} clients can be drawn for a "

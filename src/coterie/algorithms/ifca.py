@@ -36,8 +36,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coterie.algorithms.grouped import how_many
 from coterie.clustering import RULES, kmeans, sketch
+from coterie.common.grouped import how_many
+from coterie.common.losses import least_finite, least_loss
 from coterie.contract import (
     Algorithm,
     Ask,
@@ -48,13 +49,22 @@ from coterie.contract import (
     Sums,
     Upload,
     client,
-    least_loss,
-    least_of,
     setting,
 )
 from coterie.errors import CoterieError
 from coterie.local import descend, each, gradient
-from coterie.params import Params, argmin_finite, axpy, count, dot, minus, one_hot, pick, repeated, unstack
+from coterie.params import (
+    Params,
+    argmin_finite,
+    axpy,
+    count,
+    dot,
+    minus,
+    one_hot,
+    pick,
+    repeated,
+    unstack,
+)
 from coterie.task import Batch, Task
 
 
@@ -71,18 +81,28 @@ class IFCA(Local, Algorithm):
     name: ClassVar[str] = "ifca"
     paper: ClassVar[str] = "Ghosh et al. 2022"
 
-    clusters: int | str = setting(..., "number of clusters K; auto: found in round 0", least=1, words=("auto",))
+    clusters: int | str = setting(
+        ..., "number of clusters K; auto: found in round 0", least=1, words=("auto",)
+    )
     auto_by: str = setting("careful", "how clusters=auto is found", choices=RULES)
     average: str = setting("models", "option II, or I: gradients", choices=("models", "gradients"))
-    init: str = setting("updates", "how the centres start", choices=("updates", "random", "balanced"))
+    init: str = setting(
+        "updates", "how the centres start", choices=("updates", "random", "balanced")
+    )
     restarts: int = setting(1, "random starts to try before one is kept", least=1)
     trial: int = setting(3, "rounds that each restart is tried for", least=1)
     share: tuple[str, ...] = setting((), "layers that all clusters share, such as 1 or conv1")
-    patience: int | None = setting(None, "rounds without a change before only the own centre is sent", least=1)
+    patience: int | None = setting(
+        None, "rounds without a change before only the own centre is sent", least=1
+    )
     recheck: int = setting(10, "every so many rounds all centres are sent again", least=1)
-    resample: int = setting(0, "T: cut each client's rows into 2T parts, a fresh pair a round; 0: use all", least=0)
+    resample: int = setting(
+        0, "T: cut each client's rows into 2T parts, a fresh pair a round; 0: use all", least=0
+    )
     weighted: bool = setting(False, "average by the clients' numbers of rows")
-    divide: str = setting("participants", "what option I divides by", choices=("participants", "clients"))
+    divide: str = setting(
+        "participants", "what option I divides by", choices=("participants", "clients")
+    )
     l2_in_choice: bool = setting(False, "l2 counts in the loss that picks the cluster")
     start_steps: int | None = setting(
         None,
@@ -93,12 +113,19 @@ class IFCA(Local, Algorithm):
 
     # ------------------------------------------------------------------------------ Algorithm 2, one client
     @client
-    def train(self, task: Task, centres: Params, own: Any, private: Any, data: Data, pair: int) -> tuple[Upload, Any]:
+    def train(
+        self, task: Task, centres: Params, per_client: Any, private: Any, data: Data, pair: int
+    ) -> tuple[Upload, Any]:
         rows = data.part(2 * pair, 2 * self.resample) if self.resample else data.all
         j, losses = self.estimate(task, centres, rows)  # ĵ = argmin_j F_i(θ_j)
         value = self.local_update(task, pick(centres, j), data, pair)
-        report = {"cluster": j, "losses": losses.nan_to_num(torch.inf, torch.inf)}  # NaN would have it refused
-        return self.upload(value, one_hot(j, count(centres), task.dtype), data, report), private  # s_i, θ̃_i or g_i
+        report = {
+            "cluster": j,
+            "losses": losses.nan_to_num(torch.inf, torch.inf),
+        }  # NaN would have it refused
+        return self.upload(
+            value, one_hot(j, count(centres), task.dtype), data, report
+        ), private  # s_i, θ̃_i or g_i
 
     def estimate(self, task: Task, centres: Params, rows: Batch) -> tuple[Tensor, Tensor]:
         """(cluster identity, all losses [K])"""
@@ -109,15 +136,21 @@ class IFCA(Local, Algorithm):
             j = argmin_finite(losses)
         return j, losses
 
-    def local_update(self, task: Task, w: Params, data: Data, pair: int, start: bool = False) -> Params:
+    def local_update(
+        self, task: Task, w: Params, data: Data, pair: int, start: bool = False
+    ) -> Params:
         """The gradient at w (option I), or w after τ local steps (option II)."""
         how = self.at_start() if start else self
         if self.resample:
-            batches: Repeat | Iterator[Batch] = Repeat(data.part(2 * pair + 1, 2 * self.resample), how.local_steps)
+            batches: Repeat | Iterator[Batch] = Repeat(
+                data.part(2 * pair + 1, 2 * self.resample), how.local_steps
+            )
         else:
             batches = data.batches(how)
         if self.average == "gradients":
-            return gradient(task, w, next(each(batches)), how)  # (stochastic) gradient: of the first batch
+            return gradient(
+                task, w, next(each(batches)), how
+            )  # (stochastic) gradient: of the first batch
         return descend(task, w, batches, how)
 
     # ------------------------------------------------------------------------------ Algorithm 2, the centre machine
@@ -135,25 +168,42 @@ class IFCA(Local, Algorithm):
             sums = sums.plus(self.train_within(state.centres, settled, group, ask))
         return Clusters(self.averaged(state.centres, sums, len(group)), group, still)
 
-    def ask_all(self, centres: Params, ask: Ask, clients: Tensor | None = None, stream: str = "train") -> Sums:
+    def ask_all(
+        self, centres: Params, ask: Ask, clients: Tensor | None = None, stream: str = "train"
+    ) -> Sums:
         """One exchange in which each client is sent all centres and trains the one it picks."""
-        near = self.started_from(centres)
-        sums: Sums = ask(self.train, clients, shared=centres, static=self.pair_of(ask), stream=stream, near=near)
+        started_from = self.started_from(centres)
+        sums: Sums = ask(
+            self.train,
+            clients,
+            shared=centres,
+            static=self.pair_of(ask),
+            stream=stream,
+            started_from=started_from,
+        )
         return sums
 
     def averaged(self, centres: Params, sums: Sums, clients: int) -> Params:
         if self.average == "models":  # θ_j ← Σ s_ij θ̃_i / Σ s_ij
-            return {**centres, **sums.mean("apart", empty=centres), **sums.mean("common", empty=centres)}
+            return {
+                **centres,
+                **sums.mean("apart", empty=centres),
+                **sums.mean("common", empty=centres),
+            }
         # mass["common"] counts every participant once (its rows, if weighted), also where no layer is shared
         m = sums.mass["common"].sum().clamp(min=1) if self.divide == "participants" else clients
         total = {**sums.totals["apart"], **sums.totals["common"]}
-        return axpy(-self.lr / m, {k: total[k] for k in centres}, centres)  # θ_j ← θ_j − (γ/m) Σ_{i∈S_j} g_i
+        return axpy(
+            -self.lr / m, {k: total[k] for k in centres}, centres
+        )  # θ_j ← θ_j − (γ/m) Σ_{i∈S_j} g_i
 
     # ------------------------------------------------------------------------------ evaluation
     def use(self, state: Clusters) -> tuple[Params, Any]:
         return state.centres, ()
 
-    def model(self, task: Task, centres: Params, own: Any, private: Any, data: Data) -> Params:
+    def model(
+        self, task: Task, centres: Params, per_client: Any, private: Any, data: Data
+    ) -> Params:
         return pick(centres, self.estimate(task, centres, data.all)[0])
 
     def centres(self, state: Clusters) -> Params:
@@ -187,7 +237,11 @@ class IFCA(Local, Algorithm):
     # ------------------------------------------------------------------------------ saving communication (section IV-C)
     def settled(self, state: Any, ask: Ask) -> tuple[Tensor, Tensor]:
         """Participants that are sent only their own centre, and the others."""
-        quiet = self.patience is not None and int(state.still) >= self.patience and ask.round % self.recheck != 0
+        quiet = (
+            self.patience is not None
+            and int(state.still) >= self.patience
+            and ask.round % self.recheck != 0
+        )
         known = (state.group[ask.participants] >= 0) & quiet
         return ask.participants[known], ask.participants[~known]
 
@@ -199,18 +253,34 @@ class IFCA(Local, Algorithm):
 
     @client
     def train_sent(
-        self, task: Task, shared: Any, own: Any, private: Any, data: Data, pair: int, start: bool
+        self,
+        task: Task,
+        shared: Any,
+        per_client: Any,
+        private: Any,
+        data: Data,
+        pair: int,
+        start: bool,
     ) -> tuple[Upload, Any]:
         """Train the one centre that was sent."""
-        centre, s = own
+        centre, s = per_client
         return self.upload(self.local_update(task, centre, data, pair, start), s, data, {}), private
 
-    def train_within(self, centres: Params, ids: Tensor, group: Tensor, ask: Ask, start: bool = False) -> Sums:
+    def train_within(
+        self, centres: Params, ids: Tensor, group: Tensor, ask: Ask, start: bool = False
+    ) -> Sums:
         """One exchange in which each client is sent only the centre of its group."""
         eye = torch.eye(count(centres), dtype=next(iter(centres.values())).dtype)
-        own, static = Rows((centres, eye), group[ids]), {"start": start, **self.pair_of(ask)}
+        per_client, static = Rows((centres, eye), group[ids]), {"start": start, **self.pair_of(ask)}
         stream = "start" if start else "train"
-        sums: Sums = ask(self.train_sent, ids, own=own, static=static, stream=stream, near=self.started_from(centres))
+        sums: Sums = ask(
+            self.train_sent,
+            ids,
+            per_client=per_client,
+            static=static,
+            stream=stream,
+            started_from=self.started_from(centres),
+        )
         return sums
 
     def pair_of(self, ask: Ask) -> dict[str, int]:
@@ -243,10 +313,19 @@ class IFCA(Local, Algorithm):
 
     @client
     def first_update(
-        self, task: Task, model: Params, own: Any, private: Any, data: Data, seed: int, pair: int
+        self,
+        task: Task,
+        model: Params,
+        per_client: Any,
+        private: Any,
+        data: Data,
+        seed: int,
+        pair: int,
     ) -> tuple[Upload, Any]:
         value = self.local_update(task, model, data, pair, start=True)
-        short = sketch(value if self.average == "gradients" else minus(value, model), self.sketch_size, seed)
+        short = sketch(
+            value if self.average == "gradients" else minus(value, model), self.sketch_size, seed
+        )
         return Upload({}, {}, {"sketch": F.normalize(short, dim=-1, eps=1e-12)}), private
 
     def at_start(self) -> IFCA:
@@ -290,9 +369,13 @@ class IFCA(Local, Algorithm):
         return state._replace(centres=best)
 
     @client
-    def choose(self, task: Task, centres: Params, own: Any, private: Any, data: Data) -> tuple[Upload, Any]:
+    def choose(
+        self, task: Task, centres: Params, per_client: Any, private: Any, data: Data
+    ) -> tuple[Upload, Any]:
         j, losses = self.estimate(task, centres, data.all)
-        return Upload({}, {}, {"cluster": j, "loss": least_of(losses)}), private  # NaN, if none is finite: refused
+        return Upload(
+            {}, {}, {"cluster": j, "loss": least_finite(losses)}
+        ), private  # NaN, if none is finite: refused
 
     # ------------------------------------------------------------------------------ settings
     def check(self, task: Task, sizes: Tensor) -> None:
@@ -308,9 +391,15 @@ class IFCA(Local, Algorithm):
                 "clusters='auto' is found from the first updates: leave init at 'updates' and restarts at 1."
             )
         if self.restarts > 1 and self.init == "balanced":
-            raise CoterieError("restarts tries random starts, and init='balanced' is another way: leave one of them.")
-        if self.start_steps and (self.average == "gradients" or self.init != "updates" or self.restarts > 1):
-            raise CoterieError("start_steps is for init='updates' with average='models' and restarts=1: leave it.")
+            raise CoterieError(
+                "restarts tries random starts, and init='balanced' is another way: leave one of them."
+            )
+        if self.start_steps and (
+            self.average == "gradients" or self.init != "updates" or self.restarts > 1
+        ):
+            raise CoterieError(
+                "start_steps is for init='updates' with average='models' and restarts=1: leave it."
+            )
         if self.weighted and self.average == "gradients" and self.divide == "clients":
             raise CoterieError(
                 "weighted gradients are divided by the participants' rows, not by clients: leave divide or weighted."

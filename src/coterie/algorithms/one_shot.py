@@ -21,8 +21,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from coterie.algorithms.grouped import Grouped, WithinGroups, how_many
 from coterie.clustering import RULES, coordinates, group_mean, kmeans
+from coterie.common.grouped import Grouped, WithinGroups, how_many
 from coterie.contract import Ask, Data, Repeat, Upload, client, setting
 from coterie.local import descend
 from coterie.params import Params, flatten, pick, repeated
@@ -36,16 +36,22 @@ class OneShot(WithinGroups):
     name: ClassVar[str] = "one-shot"
     paper: ClassVar[str] = "Ghosh et al. 2022"
 
-    clusters: int | str = setting(..., "number of clusters k; auto: found in round 0", least=1, words=("auto",))
+    clusters: int | str = setting(
+        ..., "number of clusters k; auto: found in round 0", least=1, words=("auto",)
+    )
     auto_by: str = setting("careful", "how clusters=auto is found", choices=RULES)
-    solve_steps: int = setting(100, "full-batch steps each client takes before the clustering", least=1)
+    solve_steps: int = setting(
+        100, "full-batch steps each client takes before the clustering", least=1
+    )
 
     def start(self, task: Task, clients: int, seed: int) -> tuple[Grouped, Any]:
         k = 1 if self.clusters == "auto" else int(self.clusters)
         return Grouped(repeated(task.init(seed), k), torch.full((clients,), -1)), ()
 
     @client
-    def solve(self, task: Task, model: Params, own: Any, private: Any, data: Data) -> tuple[Upload, Any]:
+    def solve(
+        self, task: Task, model: Params, per_client: Any, private: Any, data: Data
+    ) -> tuple[Upload, Any]:
         w = descend(task, model, Repeat(data.all, self.solve_steps), self)
         return Upload({"model": w}, torch.ones_like(data.size)[None], {}), private
 
@@ -58,7 +64,10 @@ class OneShot(WithinGroups):
         found = kmeans(coordinates(models), k, ask.rng("k-means"))
         ask.note("k_means_iterations", found.iterations)
         centres = group_mean(
-            got.values["model"], found.labels, got.weight[:, 0], empty=repeated(pick(state.centres, 0), k)
+            got.values["model"],
+            found.labels,
+            got.weight[:, 0],
+            empty=repeated(pick(state.centres, 0), k),
         )
         return Grouped(centres, state.group.index_copy(0, got.ids, found.labels))
 

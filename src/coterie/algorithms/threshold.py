@@ -35,10 +35,23 @@ import torch
 from torch import Tensor
 
 from coterie.clustering import Threshold, matched, overlap, own_balls, threshold_clusters
-from coterie.contract import Algorithm, Ask, Data, Local, Rows, Upload, client, least_loss, setting
+from coterie.common.losses import least_loss
+from coterie.contract import Algorithm, Ask, Data, Local, Rows, Upload, client, setting
 from coterie.errors import CoterieError
 from coterie.local import descend, each, gradient
-from coterie.params import Params, axpy, flatten, minus, mix, pick, repeated, scale, unflatten, unstack, zeros
+from coterie.params import (
+    Params,
+    axpy,
+    flatten,
+    minus,
+    mix,
+    pick,
+    repeated,
+    scale,
+    unflatten,
+    unstack,
+    zeros,
+)
 from coterie.task import Task
 
 
@@ -60,20 +73,27 @@ class ThresholdMomenta(Local, Algorithm):
     clusters: int = setting(..., "number of clusters K", least=1)
     alpha: float = setting(0.5, "share α of the new gradient in the momentum", above=0, most=1)
     threshold: float | str = setting(
-        "half", "τ, or how it is found", least=0, words=("half", "quantile", "k-means", "gap", "theory")
+        "half",
+        "τ, or how it is found",
+        least=0,
+        words=("half", "quantile", "k-means", "gap", "theory"),
     )
     quantile: float | None = setting(None, "q of threshold=quantile; none: 1/(2K)", least=0, most=1)
     moves: int = setting(50, "most moves M of a centre in one clustering", least=1)
     sample: int | None = setting(None, "momenta drawn anew for each move; none: all", least=1)
 
     def enroll(self, task: Task, welcome: Params, data: Data) -> Member:
-        return Member(welcome, zeros(welcome), torch.zeros_like(data.home))
+        return Member(welcome, zeros(welcome), torch.zeros_like(data.client_key))
 
     @client
-    def gather(self, task: Task, shared: Any, own: Any, me: Member, data: Data) -> tuple[Upload, Member]:
+    def gather(
+        self, task: Task, shared: Any, per_client: Any, me: Member, data: Data
+    ) -> tuple[Upload, Member]:
         a = torch.where(me.turns == 0, torch.ones_like(data.size), self.alpha)
         m = mix(a, me.momentum, self.local_update(task, me.model, data))  # m_i ← α g̃_i + (1−α) m_i
-        return Upload({"momentum": m}, torch.ones_like(data.size)[None], {}), Member(me.model, m, me.turns + 1)
+        return Upload({"momentum": m}, torch.ones_like(data.size)[None], {}), Member(
+            me.model, m, me.turns + 1
+        )
 
     def local_update(self, task: Task, x: Params, data: Data) -> Params:
         return gradient(task, x, next(each(data.batches(self))), self)
@@ -81,13 +101,17 @@ class ThresholdMomenta(Local, Algorithm):
     def rule(self) -> Threshold:
         return Threshold(self.threshold, self.quantile, self.moves, self.sample)
 
-    def model(self, task: Task, shared: Any, own: Any, private: Member, data: Data) -> Params:
+    def model(
+        self, task: Task, shared: Any, per_client: Any, private: Member, data: Data
+    ) -> Params:
         return private.model
 
     def check(self, task: Task, sizes: Tensor) -> None:
         super().check(task, sizes)
         if self.quantile is not None and self.threshold != "quantile":
-            raise CoterieError(f"quantile={self.quantile} needs threshold='quantile', and it is {self.threshold!r}.")
+            raise CoterieError(
+                f"quantile={self.quantile} needs threshold='quantile', and it is {self.threshold!r}."
+            )
 
 
 # ---------------------------------------------------------------------------------------------- Algorithm 2
@@ -99,7 +123,9 @@ class PFLTC(ThresholdMomenta):
     paper: ClassVar[str] = "Werner et al. 2022"
 
     average: str = setting("gradients", "option 1, or 2: models", choices=("gradients", "models"))
-    init: str = setting("common", "one start for all, or one each", choices=("common", "per_client"))
+    init: str = setting(
+        "common", "one start for all, or one each", choices=("common", "per_client")
+    )
 
     def start(self, task: Task, clients: int, seed: int) -> tuple[Clustered, Params]:
         model = task.init(seed)
@@ -107,17 +133,25 @@ class PFLTC(ThresholdMomenta):
 
     def begin(self, state: Clustered, ask: Ask) -> Clustered:
         if self.init == "per_client":
-            ask(self.place, ask.everyone, own=ask.task.inits(ask.seed, len(ask.everyone), start=1))
+            ask(
+                self.place,
+                ask.everyone,
+                per_client=ask.task.inits(ask.seed, len(ask.everyone), start=1),
+            )
         return state
 
     @client
-    def place(self, task: Task, shared: Any, start: Params, me: Member, data: Data) -> tuple[Upload, Member]:
+    def place(
+        self, task: Task, shared: Any, start: Params, me: Member, data: Data
+    ) -> tuple[Upload, Member]:
         return Upload({}, {}, {}), me._replace(model=start)
 
     def local_update(self, task: Task, x: Params, data: Data) -> Params:
         if self.average == "gradients":
             return super().local_update(task, x, data)
-        return scale(1 / self.lr, minus(x, descend(task, x, data.batches(self), self)))  # g̃_i = (x_i − y_i)/η
+        return scale(
+            1 / self.lr, minus(x, descend(task, x, data.batches(self), self))
+        )  # g̃_i = (x_i − y_i)/η
 
     def round(self, state: Clustered, ask: Ask) -> Clustered:
         got = ask(self.gather, reduce="stack", stream="train")
@@ -126,23 +160,32 @@ class PFLTC(ThresholdMomenta):
         m = flatten(got.values["momentum"]).cpu().double()
         balls = threshold_clusters(m, self.clusters, ask.rng("clustering"), self.rule())
         v = unflatten(balls.share @ m, pick(got.values["momentum"], 0))
-        ask(self.move, got.ids, own=Rows(v, balls.labels))
+        ask(self.move, got.ids, per_client=Rows(v, balls.labels))
         to = matched(-overlap(state.group[got.ids], balls.labels, self.clusters, len(balls.share)))
         ask.note("radius", balls.radius)
         return Clustered(
-            {k: z.index_add(0, to.to(z.device), v[k].to(z), alpha=-self.lr) for k, z in state.centres.items()},
+            {
+                k: z.index_add(0, to.to(z.device), v[k].to(z), alpha=-self.lr)
+                for k, z in state.centres.items()
+            },
             state.group.index_copy(0, got.ids, to[balls.labels]),
         )
 
     @client
-    def move(self, task: Task, shared: Any, v: Params, me: Member, data: Data) -> tuple[Upload, Member]:
-        return Upload({}, {}, {}), me._replace(model=axpy(-self.lr, v, me.model))  # x_i ← x_i − η v_k
+    def move(
+        self, task: Task, shared: Any, v: Params, me: Member, data: Data
+    ) -> tuple[Upload, Member]:
+        return Upload({}, {}, {}), me._replace(
+            model=axpy(-self.lr, v, me.model)
+        )  # x_i ← x_i − η v_k
 
     def use(self, state: Clustered) -> tuple[Params, Any]:
         return state.centres, ()
 
     def join(self, task: Task, centres: Params, data: Data) -> tuple[Any, Member]:
-        return (), self.enroll(task, pick(centres, least_loss(task, unstack(centres), data.all)[0]), data)
+        return (), self.enroll(
+            task, pick(centres, least_loss(task, unstack(centres), data.all)[0]), data
+        )
 
     def centres(self, state: Clustered) -> Params:
         return state.centres
@@ -160,7 +203,9 @@ class PDLTC(ThresholdMomenta):
     paper: ClassVar[str] = "Werner et al. 2022"
     needs_everyone: ClassVar[bool] = True
 
-    threshold: float | str = setting("quantile", "τ, or how it is found", least=0, words=("quantile", "k-means", "gap"))
+    threshold: float | str = setting(
+        "quantile", "τ, or how it is found", least=0, words=("quantile", "k-means", "gap")
+    )
 
     def start(self, task: Task, clients: int, seed: int) -> tuple[Params, Params]:
         model = task.init(seed)
@@ -171,14 +216,18 @@ class PDLTC(ThresholdMomenta):
         if len(got.ids):
             m = flatten(got.values["momentum"])
             balls = own_balls(m, self.clusters, ask.rng("clustering"), self.rule())
-            ask(self.move, got.ids, shared=got.values["momentum"], own=balls.share.to(m))
+            ask(self.move, got.ids, shared=got.values["momentum"], per_client=balls.share.to(m))
             ask.note("inside", balls.inside.sum(1))
         return start
 
     @client
-    def move(self, task: Task, momenta: Params, share: Tensor, me: Member, data: Data) -> tuple[Upload, Member]:
+    def move(
+        self, task: Task, momenta: Params, share: Tensor, me: Member, data: Data
+    ) -> tuple[Upload, Member]:
         v = {k: torch.einsum("j,j...->...", share, m) for k, m in momenta.items()}
-        return Upload({}, {}, {}), me._replace(model=axpy(-self.lr, v, me.model))  # x_i ← x_i − η v_i
+        return Upload({}, {}, {}), me._replace(
+            model=axpy(-self.lr, v, me.model)
+        )  # x_i ← x_i − η v_i
 
     def join(self, task: Task, start: Params, data: Data) -> tuple[Any, Member]:
         return (), self.enroll(task, descend(task, start, data.batches(self), self), data)

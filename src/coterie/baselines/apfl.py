@@ -55,10 +55,14 @@ class APFL(FedAvg):
         return task.inits(seed, 1), task.init(seed)
 
     def enroll(self, task: Task, welcome: Params, data: Data) -> Mixed:
-        return Mixed(welcome, welcome, torch.tensor(self.alpha, dtype=task.dtype, device=task.device))
+        return Mixed(
+            welcome, welcome, torch.tensor(self.alpha, dtype=task.dtype, device=task.device)
+        )
 
     @client
-    def train(self, task: Task, model: Params, own: Any, me: Mixed, data: Data) -> tuple[Upload, Mixed]:
+    def train(
+        self, task: Task, model: Params, per_client: Any, me: Mixed, data: Data
+    ) -> tuple[Upload, Mixed]:
         me = self.trained(task, me._replace(w=pick(model, 0)), data)
         return Upload({"model": me.w}, self.weight(data), {"alpha": me.alpha}), me
 
@@ -73,14 +77,18 @@ class APFL(FedAvg):
         return walk(me, data.batches(self), step)
 
     def round(self, model: Params, ask: Ask) -> Params:
-        sums = ask(self.train, shared=model, stream="train", near={"model": model})
+        sums = ask(self.train, shared=model, stream="train", started_from={"model": model})
         if len(sums.ids):
             a = sums.report["alpha"]
-            ask.note("alpha", {"least": float(a.min()), "mean": float(a.mean()), "most": float(a.max())})
+            ask.note(
+                "alpha", {"least": float(a.min()), "mean": float(a.mean()), "most": float(a.max())}
+            )
         mean: Params = sums.mean("model", empty=model)
         return mean
 
-    def model(self, task: Task, shared: Params, own: Any, private: Mixed, data: Data) -> Params:
+    def model(
+        self, task: Task, shared: Params, per_client: Any, private: Mixed, data: Data
+    ) -> Params:
         return private.blend()
 
     def join(self, task: Task, shared: Params, data: Data) -> tuple[Any, Mixed]:
@@ -89,4 +97,6 @@ class APFL(FedAvg):
     def check(self, task: Task, sizes: Tensor) -> None:
         super().check(task, sizes)
         if self.solver != "sgd":
-            raise CoterieError(f"solver is {self.solver!r}: apfl takes plain gradient steps, so leave it at 'sgd'.")
+            raise CoterieError(
+                f"solver is {self.solver!r}: apfl takes plain gradient steps, so leave it at 'sgd'."
+            )

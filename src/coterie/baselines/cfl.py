@@ -27,8 +27,8 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.algorithms.grouped import Grouped, WithinGroups
 from coterie.clustering import group_mean
+from coterie.common.grouped import Grouped, WithinGroups
 from coterie.contract import Ask, Rows, setting
 from coterie.params import Params, count, flatten, pick_rows
 from coterie.task import Task
@@ -45,7 +45,9 @@ def bipartition(update: Tensor, linkage: str) -> tuple[Tensor, float]:
 
     unit = update / update.norm(dim=1, keepdim=True).clamp(min=1e-12)
     cosine = (unit @ unit.T).clamp(-1, 1)
-    tree = AgglomerativeClustering(2, metric="precomputed", linkage=linkage).fit((1 - cosine).numpy())
+    tree = AgglomerativeClustering(2, metric="precomputed", linkage=linkage).fit(
+        (1 - cosine).numpy()
+    )
     side = torch.from_numpy(tree.labels_ != tree.labels_[0])
     return side, float(cosine[side][:, ~side].max())
 
@@ -65,14 +67,23 @@ class CFL(WithinGroups):
 
     def start(self, task: Task, clients: int, seed: int) -> tuple[Splits, Any]:
         everyone = torch.zeros(clients, dtype=torch.long)
-        return Splits(Grouped(task.inits(seed, 1), everyone), torch.zeros((), dtype=torch.double)), ()
+        return Splits(
+            Grouped(task.inits(seed, 1), everyone), torch.zeros((), dtype=torch.double)
+        ), ()
 
     def round(self, state: Splits, ask: Ask) -> Splits:
         at, ids = self.placed(state.at, ask)
         member = torch.eye(count(at.centres), dtype=next(iter(at.centres.values())).dtype)
-        own = Rows((at.centres, member), at.group[ids])
-        near = {"model": at.centres}
-        got = ask(self.train, ids, own=own, reduce="stack", stream="train", near=near)
+        per_client = Rows((at.centres, member), at.group[ids])
+        started_from = {"model": at.centres}
+        got = ask(
+            self.train,
+            ids,
+            per_client=per_client,
+            reduce="stack",
+            stream="train",
+            started_from=started_from,
+        )
         if not len(got.ids):
             return state._replace(at=at)
         n, label, models = got.weight.sum(1).cpu().double(), at.group[got.ids], got.values["model"]
@@ -81,16 +92,23 @@ class CFL(WithinGroups):
         group = at.group
         k = count(at.centres)
         for c in label.unique().tolist() if ask.round >= self.wait else []:
-            seats = (label == c).nonzero()[:, 0]  # places in this answer, not ids of clients
-            side = self.side(update[seats], n[seats], longest)
+            positions = (label == c).nonzero()[:, 0]  # places in this answer, not ids of clients
+            side = self.side(update[positions], n[positions], longest)
             if side is not None:
                 ask.note(f"split of {c}", [int((~side).sum()), int(side.sum())])
-                label = label.index_fill(0, seats[side], k)
-                group = torch.where(group == c, -1, group)  # who was absent is asked at its next turn
+                label = label.index_fill(0, positions[side], k)
+                group = torch.where(
+                    group == c, -1, group
+                )  # who was absent is asked at its next turn
                 k += 1
         group = group.index_copy(0, got.ids, label)
-        old = {name: torch.cat([v, v[:1].expand(k - len(v), *v.shape[1:])]) for name, v in at.centres.items()}
-        return Splits(Grouped(group_mean(models, label, got.weight.sum(1), empty=old), group), longest)
+        old = {
+            name: torch.cat([v, v[:1].expand(k - len(v), *v.shape[1:])])
+            for name, v in at.centres.items()
+        }
+        return Splits(
+            Grouped(group_mean(models, label, got.weight.sum(1), empty=old), group), longest
+        )
 
     def side(self, update: Tensor, n: Tensor, longest: Tensor) -> Tensor | None:
         """Which half each member goes to, if the group is to be split."""

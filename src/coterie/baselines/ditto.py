@@ -40,15 +40,21 @@ class Ditto(FedAvg):
         return welcome
 
     @client
-    def train(self, task: Task, model: Params, own: Any, v: Params, data: Data) -> tuple[Upload, Params]:
+    def train(
+        self, task: Task, model: Params, per_client: Any, v: Params, data: Data
+    ) -> tuple[Upload, Params]:
         received = pick(model, 0)
         w = descend(task, received, data.batches(self), self)
         return Upload({"model": w}, self.weight(data), {}), self.personal(task, received, v, data)
 
     def personal(self, task: Task, w: Params, v: Params, data: Data) -> Params:
-        return descend(task, v, data.batches(self), self, pull=self.lam, towards=w)  # v − η(∇f(v) + λ(v − w))
+        return descend(
+            task, v, data.batches(self), self, pull=self.lam, towards=w
+        )  # v − η(∇f(v) + λ(v − w))
 
-    def model(self, task: Task, shared: Params, own: Any, private: Params, data: Data) -> Params:
+    def model(
+        self, task: Task, shared: Params, per_client: Any, private: Params, data: Data
+    ) -> Params:
         return private
 
     def join(self, task: Task, shared: Params, data: Data) -> tuple[Any, Params]:

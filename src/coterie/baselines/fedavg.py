@@ -37,7 +37,9 @@ class FedAvg(Local, Algorithm):
         return task.inits(seed, 1), ()
 
     @client
-    def train(self, task: Task, model: Params, own: Any, private: Any, data: Data) -> tuple[Upload, Any]:
+    def train(
+        self, task: Task, model: Params, per_client: Any, private: Any, data: Data
+    ) -> tuple[Upload, Any]:
         w = descend(task, pick(model, 0), data.batches(self), self)
         return Upload({"model": w}, self.weight(data), {}), private
 
@@ -45,11 +47,13 @@ class FedAvg(Local, Algorithm):
         return data.size[None] if self.weighted else torch.ones_like(data.size)[None]
 
     def round(self, model: Params, ask: Ask) -> Params:
-        sums = ask(self.train, shared=model, stream="train", near={"model": model})
+        sums = ask(self.train, shared=model, stream="train", started_from={"model": model})
         mean: Params = sums.mean("model", empty=model)  # Σ (n_k/n) w_k
         return mean
 
-    def model(self, task: Task, shared: Params, own: Any, private: Any, data: Data) -> Params:
+    def model(
+        self, task: Task, shared: Params, per_client: Any, private: Any, data: Data
+    ) -> Params:
         return pick(shared, 0)
 
     def centres(self, model: Params) -> Params | None:
@@ -65,5 +69,7 @@ class FineTuned(FedAvg):
 
     finetune: int = setting(10, "full-batch steps on the client's own training rows", least=1)
 
-    def model(self, task: Task, shared: Params, own: Any, private: Any, data: Data) -> Params:
+    def model(
+        self, task: Task, shared: Params, per_client: Any, private: Any, data: Data
+    ) -> Params:
         return descend(task, pick(shared, 0), Repeat(data.all, self.finetune), self)

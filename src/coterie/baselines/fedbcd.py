@@ -44,12 +44,18 @@ class FedBCD(Local, Algorithm):
     paper: ClassVar[str] = "Wu et al. 2021"
 
     lr: float = setting(0.005, "step size", above=0)
-    local_steps: int = setting(5, "most local steps per round; each client takes 1 to so many", least=1)
+    local_steps: int = setting(
+        5, "most local steps per round; each client takes 1 to so many", least=1
+    )
     batch: int | None = setting(32, "rows per step; none: all the client's rows", least=1)
     l2: float = setting(1e-4, "weight decay, in the local steps only", least=0)
-    solver: str = setting("heavy_ball", "the local optimiser", choices=("sgd", "heavy_ball", "adam"))
+    solver: str = setting(
+        "heavy_ball", "the local optimiser", choices=("sgd", "heavy_ball", "adam")
+    )
     rho: float = setting(1.0, "strength ρ of ρ‖x − z‖²", least=0)
-    mixing: float = setting(1.0, "a: how far z goes to the mean of the personal models", above=0, most=1)
+    mixing: float = setting(
+        1.0, "a: how far z goes to the mean of the personal models", above=0, most=1
+    )
 
     def start(self, task: Task, clients: int, seed: int) -> tuple[Blocks, Params]:
         return Blocks(task.inits(seed, 1), task.inits(seed, 1)), task.init(seed)
@@ -58,22 +64,28 @@ class FedBCD(Local, Algorithm):
         return welcome
 
     @client
-    def train(self, task: Task, z: Params, steps: Tensor, x: Params, data: Data) -> tuple[Upload, Params]:
+    def train(
+        self, task: Task, z: Params, steps: Tensor, x: Params, data: Data
+    ) -> tuple[Upload, Params]:
         new = self.solved(task, x, z, self.first(data, steps))
         return Upload({"moved": minus(new, x)}, torch.ones_like(data.size)[None], {}), new
 
     def first(self, data: Data, steps: Tensor) -> Iterator[Batch]:
         """All batches, of which those after the first `steps` are padding and change nothing."""
-        return (b._replace(mask=b.mask * (t < steps)) for t, b in enumerate(each(data.batches(self))))
+        return (
+            b._replace(mask=b.mask * (t < steps)) for t, b in enumerate(each(data.batches(self)))
+        )
 
     def solved(self, task: Task, x: Params, z: Params, batches: Any) -> Params:
-        return descend(task, x, batches, self, pull=2 * self.rho, towards=pick(z, 0))  # ∇f(x) + 2ρ(x − z)
+        return descend(
+            task, x, batches, self, pull=2 * self.rho, towards=pick(z, 0)
+        )  # ∇f(x) + 2ρ(x − z)
 
     def round(self, state: Blocks, ask: Ask) -> Blocks:
         n = len(ask.everyone)
         drawn = torch.randint(1, self.local_steps + 1, (n,), generator=ask.rng("steps"))
         steps = torch.empty_like(drawn).index_copy(0, ask.everyone, drawn)
-        sums = ask(self.train, shared=state.z, own=steps[ask.participants], stream="train")
+        sums = ask(self.train, shared=state.z, per_client=steps[ask.participants], stream="train")
         if not len(sums.ids):
             return state
         mean = axpy(1 / n, sums.totals["moved"], state.mean)  # (1/N) Σ x_i over all clients
@@ -82,7 +94,9 @@ class FedBCD(Local, Algorithm):
     def use(self, state: Blocks) -> tuple[Params, Any]:
         return state.z, ()
 
-    def model(self, task: Task, shared: Params, own: Any, private: Params, data: Data) -> Params:
+    def model(
+        self, task: Task, shared: Params, per_client: Any, private: Params, data: Data
+    ) -> Params:
         return private
 
     def join(self, task: Task, shared: Params, data: Data) -> tuple[Any, Params]:
@@ -91,4 +105,6 @@ class FedBCD(Local, Algorithm):
     def check(self, task: Task, sizes: Tensor) -> None:
         super().check(task, sizes)
         if self.local_epochs is not None:
-            raise CoterieError("fedbcd draws each client's number of steps from 1 to local_steps: leave local_epochs.")
+            raise CoterieError(
+                "fedbcd draws each client's number of steps from 1 to local_steps: leave local_epochs."
+            )

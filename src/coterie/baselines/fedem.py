@@ -53,30 +53,43 @@ class FedEM(Local, Algorithm):
 
     # ------------------------------------------------------------------------------ one client
     def enroll(self, task: Task, welcome: Any, data: Data) -> Tensor:
-        return torch.full((self.clusters,), 1 / self.clusters, dtype=task.dtype, device=data.all.mask.device)
+        return torch.full(
+            (self.clusters,), 1 / self.clusters, dtype=task.dtype, device=data.all.mask.device
+        )
 
-    def explain(self, task: Task, models: list[Params], pi: Tensor, data: Data) -> tuple[Tensor, Tensor]:
+    def explain(
+        self, task: Task, models: list[Params], pi: Tensor, data: Data
+    ) -> tuple[Tensor, Tensor]:
         """(q, π): one E and one M step."""
         losses = torch.stack([task.losses(m, data.all) for m in models], -1)
         q = torch.softmax(pi.log() - losses, -1)  # E: q(z = m) ∝ π_m exp(−ℓ(θ_m; x, y))
-        new = torch.where(data.all.mask[:, None] > 0, q, 0).sum(0) / data.size  # M: π_m = mean of q(z = m)
+        new = (
+            torch.where(data.all.mask[:, None] > 0, q, 0).sum(0) / data.size
+        )  # M: π_m = mean of q(z = m)
         new = new.clamp(min=self.floor)
         return q, new / new.sum()
 
     @client
-    def train(self, task: Task, centres: Params, own: Any, pi: Tensor, data: Data) -> tuple[Upload, Tensor]:
+    def train(
+        self, task: Task, centres: Params, per_client: Any, pi: Tensor, data: Data
+    ) -> tuple[Upload, Tensor]:
         models = unstack(centres)
         q, pi = self.explain(task, models, pi, data)
-        new = [descend(task, w, data.weighted(q[:, m]).batches(self), self) for m, w in enumerate(models)]
+        new = [
+            descend(task, w, data.weighted(q[:, m]).batches(self), self)
+            for m, w in enumerate(models)
+        ]
         return Upload({"models": stack(new)}, data.size[None], {"share": pi}), pi
 
     # ------------------------------------------------------------------------------ the server
     def start(self, task: Task, clients: int, seed: int) -> tuple[Mixed, Any]:
-        return Mixed(task.inits(seed, self.clusters), torch.zeros(clients, self.clusters, dtype=task.dtype)), ()
+        return Mixed(
+            task.inits(seed, self.clusters), torch.zeros(clients, self.clusters, dtype=task.dtype)
+        ), ()
 
     def round(self, state: Mixed, ask: Ask) -> Mixed:
         sent = {k: v[None] for k, v in state.centres.items()}
-        got = ask(self.train, shared=state.centres, stream="train", near={"models": sent})
+        got = ask(self.train, shared=state.centres, stream="train", started_from={"models": sent})
         centres = pick(got.mean("models", empty=sent), 0)  # θ_m = Σ_t (n_t/n) θ_m,t
         return Mixed(centres, state.shares.index_copy(0, got.ids, got.report["share"]))
 
@@ -84,8 +97,12 @@ class FedEM(Local, Algorithm):
     def use(self, state: Mixed) -> tuple[Params, Any]:
         return state.centres, ()
 
-    def predict(self, task: Task, centres: Params, own: Any, pi: Tensor, data: Data, x: Tensor) -> Tensor:
-        outputs = torch.stack([task.outputs(m, x) for m in unstack(centres)], -1)  # [n, (classes,) K]
+    def predict(
+        self, task: Task, centres: Params, per_client: Any, pi: Tensor, data: Data, x: Tensor
+    ) -> Tensor:
+        outputs = torch.stack(
+            [task.outputs(m, x) for m in unstack(centres)], -1
+        )  # [n, (classes,) K]
         if task.kind == "regression":
             return outputs @ pi
         return (outputs.log_softmax(-2) + pi.log()).logsumexp(-1)  # log Σ_m π_m p_m

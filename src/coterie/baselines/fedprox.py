@@ -30,7 +30,11 @@ class FedProx(FedAvg):
     mu: float = setting(0.1, "strength μ of the pull towards the global model", least=0)
 
     @client
-    def train(self, task: Task, model: Params, own: Any, private: Any, data: Data) -> tuple[Upload, Any]:
+    def train(
+        self, task: Task, model: Params, per_client: Any, private: Any, data: Data
+    ) -> tuple[Upload, Any]:
         received = pick(model, 0)
-        w = descend(task, received, data.batches(self), self, pull=self.mu, towards=received)  # ∇f + μ(w − w^t)
+        w = descend(
+            task, received, data.batches(self), self, pull=self.mu, towards=received
+        )  # ∇f + μ(w − w^t)
         return Upload({"model": w}, self.weight(data), {}), private

@@ -22,8 +22,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from coterie.algorithms.grouped import Grouped, WithinGroups
 from coterie.clustering import group_mean
+from coterie.common.grouped import Grouped, WithinGroups
 from coterie.contract import Ask, Rows, setting
 from coterie.errors import CoterieError
 from coterie.params import flatten, pick, repeated
@@ -38,9 +38,15 @@ class FLHC(WithinGroups):
     paper: ClassVar[str] = "Briggs et al. 2020"
 
     warm: int = setting(5, "rounds n of FedAvg before the clustering", least=0)
-    distance: float = setting(0.8, "where the tree is cut: groups farther apart stay apart", least=0)
-    metric: str = setting("cosine", "distance of two updates", choices=("cosine", "euclidean", "manhattan"))
-    linkage: str = setting("average", "distance of two groups", choices=("average", "complete", "single", "ward"))
+    distance: float = setting(
+        0.8, "where the tree is cut: groups farther apart stay apart", least=0
+    )
+    metric: str = setting(
+        "cosine", "distance of two updates", choices=("cosine", "euclidean", "manhattan")
+    )
+    linkage: str = setting(
+        "average", "distance of two groups", choices=("average", "complete", "single", "ward")
+    )
 
     def start(self, task: Task, clients: int, seed: int) -> tuple[Grouped, Any]:
         return Grouped(task.inits(seed, 1), torch.zeros(clients, dtype=torch.long)), ()
@@ -50,16 +56,25 @@ class FLHC(WithinGroups):
 
     def cluster(self, state: Grouped, ask: Ask) -> Grouped:
         member = torch.ones(1, 1, dtype=next(iter(state.centres.values())).dtype)
-        own = Rows((state.centres, member), state.group[ask.everyone])
-        near = {"model": state.centres}
-        got = ask(self.train, ask.everyone, own=own, reduce="stack", stream="train", near=near)
+        per_client = Rows((state.centres, member), state.group[ask.everyone])
+        started_from = {"model": state.centres}
+        got = ask(
+            self.train,
+            ask.everyone,
+            per_client=per_client,
+            reduce="stack",
+            stream="train",
+            started_from=started_from,
+        )
         if not len(got.ids):
             return state
         models = got.values["model"]
         labels = self.labels(flatten(models) - flatten(state.centres))  # Δw_i = w_i − w
         k = int(labels.max()) + 1
         ask.note("sizes", labels.bincount(minlength=k))
-        centres = group_mean(models, labels, got.weight[:, 0], empty=repeated(pick(state.centres, 0), k))
+        centres = group_mean(
+            models, labels, got.weight[:, 0], empty=repeated(pick(state.centres, 0), k)
+        )
         return Grouped(centres, torch.full_like(state.group, -1).index_copy(0, got.ids, labels))
 
     def labels(self, update: Tensor) -> Tensor:
@@ -69,11 +84,15 @@ class FLHC(WithinGroups):
         if len(update) < 2:
             return torch.zeros(len(update), dtype=torch.long)
         how = {"metric": self.metric, "linkage": self.linkage, "distance_threshold": self.distance}
-        found = AgglomerativeClustering(None, **how).fit_predict(update.cpu().double().numpy()).tolist()
+        found = (
+            AgglomerativeClustering(None, **how).fit_predict(update.cpu().double().numpy()).tolist()
+        )
         order = {label: j for j, label in enumerate(dict.fromkeys(found))}
         return torch.tensor([order[label] for label in found])
 
     def check(self, task: Task, sizes: Tensor) -> None:
         super().check(task, sizes)
         if self.linkage == "ward" and self.metric != "euclidean":
-            raise CoterieError(f"linkage 'ward' needs metric='euclidean', and metric is {self.metric!r}.")
+            raise CoterieError(
+                f"linkage 'ward' needs metric='euclidean', and metric is {self.metric!r}."
+            )

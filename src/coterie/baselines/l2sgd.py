@@ -69,7 +69,15 @@ class L2SGD(Local, Algorithm):
 
     @client
     def move(
-        self, task: Task, shared: Any, own: Any, x: Params, data: Data, n: int, mixings: int, steps: int
+        self,
+        task: Task,
+        shared: Any,
+        per_client: Any,
+        x: Params,
+        data: Data,
+        n: int,
+        mixings: int,
+        steps: int,
     ) -> tuple[Upload, Params]:
         mean, done = shared
         new = x
@@ -77,7 +85,11 @@ class L2SGD(Local, Algorithm):
             left = (1 - self.lr * self.lam / (n * self.p)) ** mixings
             new = mix(1 - left, x, pick(mean, 0))  # x − ηλ/(Np) (x − x̄), as often as the coins say
         size, how = self.batch, replace(self, lr=self.lr / (n * (1 - self.p)))
-        batches = Repeat(data.all, steps) if size is None else (data.sample(size, done + t) for t in range(steps))
+        batches = (
+            Repeat(data.all, steps)
+            if size is None
+            else (data.sample(size, done + t) for t in range(steps))
+        )
         new = sgd(task, new, batches, how)  # x − η/(N(1 − p)) ∇f(x)
         return Upload({"change": minus(new, x)}, torch.ones_like(data.size)[None], {}), new
 
@@ -88,11 +100,15 @@ class L2SGD(Local, Algorithm):
         for mixings, steps in runs(coins):
             static = {"n": n, "mixings": mixings, "steps": steps}
             sums = ask(self.move, shared=(mean, torch.tensor(done)), static=static, stream="train")
-            mean = axpy(1 / n, sums.totals["change"], mean)  # of all N, also of those who did not move
+            mean = axpy(
+                1 / n, sums.totals["change"], mean
+            )  # of all N, also of those who did not move
             done += steps
         return state._replace(mean=mean)
 
-    def model(self, task: Task, shared: Loopless, own: Any, private: Params, data: Data) -> Params:
+    def model(
+        self, task: Task, shared: Loopless, per_client: Any, private: Params, data: Data
+    ) -> Params:
         return private
 
     def join(self, task: Task, shared: Loopless, data: Data) -> tuple[Any, Params]:
@@ -114,4 +130,6 @@ class L2SGD(Local, Algorithm):
                 f"≤ 1, with lr ≤ {len(sizes) * self.p / self.lam:.3g}, say."
             )
         if self.local_epochs is not None or self.solver != "sgd":
-            raise CoterieError("l2sgd takes local_steps plain gradient steps a round: leave local_epochs and solver.")
+            raise CoterieError(
+                "l2sgd takes local_steps plain gradient steps a round: leave local_epochs and solver."
+            )

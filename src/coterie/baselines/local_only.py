@@ -33,7 +33,9 @@ class LocalOnly(Local, Algorithm):
         return welcome
 
     @client
-    def train(self, task: Task, shared: Any, own: Any, model: Params, data: Data) -> tuple[Upload, Params]:
+    def train(
+        self, task: Task, shared: Any, per_client: Any, model: Params, data: Data
+    ) -> tuple[Upload, Params]:
         new = descend(task, model, data.batches(self), self)
         return Upload({}, {}, {"moved": norm(minus(new, model))}), new
 
@@ -41,7 +43,9 @@ class LocalOnly(Local, Algorithm):
         ask(self.train, stream="train")
         return start
 
-    def model(self, task: Task, shared: Any, own: Any, private: Params, data: Data) -> Params:
+    def model(
+        self, task: Task, shared: Any, per_client: Any, private: Params, data: Data
+    ) -> Params:
         return private
 
     def join(self, task: Task, start: Params, data: Data) -> tuple[Any, Params]:

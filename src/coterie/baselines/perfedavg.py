@@ -43,14 +43,22 @@ class PerFedAvg(FedAvg):
     delta: float = setting(1e-3, "δ of the differences that stand for the Hessian", above=0)
 
     @client
-    def train(self, task: Task, model: Params, own: Any, private: Any, data: Data) -> tuple[Upload, Any]:
+    def train(
+        self, task: Task, model: Params, per_client: Any, private: Any, data: Data
+    ) -> tuple[Upload, Any]:
         # D and D″ come like D′, which is FedAvg's batch, but from other numbers
-        firsts, thirds = (each(data._replace(key=data.key + (k << 32)).batches(self)) for k in (1, 2))
+        firsts, thirds = (
+            each(data._replace(key=data.key + (k << 32)).batches(self)) for k in (1, 2)
+        )
 
         def step(w: Params, batch: Batch) -> Params:
-            g = gradient(task, self.adapted(task, w, next(firsts)), batch, self)  # ∇f(w − a∇f(w; D); D′)
+            g = gradient(
+                task, self.adapted(task, w, next(firsts)), batch, self
+            )  # ∇f(w − a∇f(w; D); D′)
             if self.order == "hf":
-                g = axpy(-self.inner, self.hessian(task, w, g, next(thirds)), g)  # (I − a∇²f(w; D″)) g
+                g = axpy(
+                    -self.inner, self.hessian(task, w, g, next(thirds)), g
+                )  # (I − a∇²f(w; D″)) g
             return axpy(-self.lr, g, w)
 
         w = walk(pick(model, 0), data.batches(self), step)
@@ -64,7 +72,9 @@ class PerFedAvg(FedAvg):
         up, down = (gradient(task, axpy(d, g, w), batch, self) for d in (self.delta, -self.delta))
         return {k: v / (2 * self.delta) for k, v in minus(up, down).items()}
 
-    def model(self, task: Task, shared: Params, own: Any, private: Any, data: Data) -> Params:
+    def model(
+        self, task: Task, shared: Params, per_client: Any, private: Any, data: Data
+    ) -> Params:
         return self.adapted(task, pick(shared, 0), data.all)
 
     def check(self, task: Task, sizes: Tensor) -> None:

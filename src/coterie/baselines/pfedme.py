@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from coterie.algorithms.envelope import Envelope, Personal
+from coterie.common.envelope import Envelope, Personal
 from coterie.contract import Ask, Data, Upload, client, setting
 from coterie.params import Params, mix, pick, where
 from coterie.task import Task
@@ -41,7 +41,9 @@ class PFedMe(Envelope):
     paper: ClassVar[str] = "T. Dinh et al. 2020"
 
     beta: float = setting(1.0, "server's step β: w ← (1−β)·w + β·mean", above=0)
-    evaluate: str = setting("personal", "which model is measured", choices=("personal", "local", "global"))
+    evaluate: str = setting(
+        "personal", "which model is measured", choices=("personal", "local", "global")
+    )
 
     def start(self, task: Task, clients: int, seed: int) -> tuple[Params, Params]:
         return task.inits(seed, 1), task.init(seed)
@@ -53,16 +55,20 @@ class PFedMe(Envelope):
         return w if self.evaluate == "local" else {}
 
     @client
-    def train(self, task: Task, model: Params, own: Any, private: Personal, data: Data) -> tuple[Upload, Personal]:
+    def train(
+        self, task: Task, model: Params, per_client: Any, private: Personal, data: Data
+    ) -> tuple[Upload, Personal]:
         received, one = pick(model, 0), torch.ones_like(data.size)
         w, theta = self.solve(task, received, self.theta_start(received, private), data)
         return Upload({"model": w}, one[None], {}), Personal(theta, self.kept(w), one)
 
     def round(self, model: Params, ask: Ask) -> Params:
-        sums = ask(self.train, shared=model, stream="train", near={"model": model})
+        sums = ask(self.train, shared=model, stream="train", started_from={"model": model})
         return mix(self.beta, model, sums.mean("model", empty=model))  # w ← (1−β)w + β Σ w_i / S
 
-    def model(self, task: Task, shared: Params, own: Any, private: Personal, data: Data) -> Params:
+    def model(
+        self, task: Task, shared: Params, per_client: Any, private: Personal, data: Data
+    ) -> Params:
         w = pick(shared, 0)
         if self.evaluate == "global":
             return w

@@ -20,16 +20,38 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "demo": Command("demo [--out DIR]", "four methods on embedded data: a table, two figures, a page", "demo.demo"),
+    "demo": Command(
+        "demo [--out DIR]",
+        "four methods on embedded data: a table, two figures, a page",
+        "demo.demo",
+    ),
     "list": Command("list", "methods, data sets and models", "listing.show"),
     "run": Command("run METHOD [FLAGS]", "train one method", "commands.run"),
-    "compare": Command("compare METHOD METHOD… [FLAGS]", "several on the same data, in one table", "commands.compare"),
-    "search": Command("search METHOD --over N=A,B [FLAGS]", "the best settings, on held-out rows", "search.search"),
-    "resume": Command("resume RUN [--rounds N]", "go on with a run that was stopped, or for longer", "commands.resume"),
-    "assign": Command("assign RUN FILE", "the group that fits a new client's rows", "answers.assign"),
-    "predict": Command("predict RUN FILE --client NAME", "predictions for the rows of a file", "answers.predict"),
-    "export": Command("export RUN [--per client]", "models as safetensors files, with a card", "answers.export"),
-    "report": Command("report RUN… [--out FILE]", "one HTML page: table, figures, groups", "commands.report"),
+    "compare": Command(
+        "compare METHOD METHOD… [FLAGS]",
+        "several on the same data, in one table",
+        "commands.compare",
+    ),
+    "search": Command(
+        "search METHOD --over N=A,B [FLAGS]", "the best settings, on held-out rows", "search.search"
+    ),
+    "resume": Command(
+        "resume RUN [--rounds N]",
+        "go on with a run that was stopped, or for longer",
+        "commands.resume",
+    ),
+    "assign": Command(
+        "assign RUN FILE", "the group that fits a new client's rows", "answers.assign"
+    ),
+    "predict": Command(
+        "predict RUN FILE --client NAME", "predictions for the rows of a file", "answers.predict"
+    ),
+    "export": Command(
+        "export RUN [--per client]", "models as safetensors files, with a card", "answers.export"
+    ),
+    "report": Command(
+        "report RUN… [--out FILE]", "one HTML page: table, figures, groups", "commands.report"
+    ),
 }
 
 HELP = f"""\
@@ -105,7 +127,9 @@ def general_help(command: str) -> int:
 
     usage = COMMANDS[command].usage.removesuffix(" [FLAGS]")
     more = f"`coterie {command} ifca --help` shows the method's own settings; `coterie list` names the methods."
-    Parser(f"coterie {usage}", general_flags(command), COMMANDS[command].help, f"{DATA_HELP}\n{more}").print_help()
+    Parser(
+        f"coterie {usage}", general_flags(command), COMMANDS[command].help, f"{DATA_HELP}\n{more}"
+    ).print_help()
     return 0
 
 
@@ -114,11 +138,17 @@ def explain(e: Exception) -> int:
     if isinstance(e, CoterieError):
         sentence, status = str(e), 2
     elif isinstance(e, MemoryError) or "allocate memory" in str(e):  # torch raises a RuntimeError
-        sentence, status = "the memory is full: ask for fewer clients or a smaller model, or look with --dry-run.", 2
+        sentence, status = (
+            "the memory is full: ask for fewer clients or a smaller model, or look with --dry-run.",
+            2,
+        )
     elif isinstance(e, OSError):
         sentence, status = f"{e.filename or 'a file'} cannot be used: {e.strerror or e}.", 2
     else:
         what = " ".join(f"{type(e).__name__}: {e}".split())
-        sentence, status = f"a bug, in coterie or in a .py file of yours ({what}): --debug shows where.", 1
+        sentence, status = (
+            f"a bug, in coterie or in a .py file of yours ({what}): --debug shows where.",
+            1,
+        )
     print(f"coterie: {sentence}", file=sys.stderr)
     return status

@@ -13,18 +13,20 @@ from typing import Any
 
 import torch
 
-from coterie.answers import given as whose
-from coterie.answers import one_of
 from coterie.cli.flags import Flag, Parser, general_flags, typed
 from coterie.cli.progress import Watcher
 from coterie.cli.train import opened
 from coterie.data.tables import read_npz, read_table
 from coterie.errors import CoterieError, unknown
-from coterie.exported import CARD, Exported
 from coterie.metrics import to_json
 from coterie.result import Result
+from coterie.serve.answers import given as whose
+from coterie.serve.answers import one_of
+from coterie.serve.export import CARD, Exported
 
-FILL = Flag("fill", str | None, "mean or median for missing cells; none: as in training", None, {}, "flags")
+FILL = Flag(
+    "fill", str | None, "mean or median for missing cells; none: as in training", None, {}, "flags"
+)
 DEBUG = next(f._replace(group="flags") for f in general_flags() if f.key == "debug")
 Source = Result | Exported
 
@@ -38,14 +40,18 @@ def source(words: list[str], need: int, usage: str) -> tuple[Source, list[Path]]
     return of, [Path(w) for w in words[1:]]
 
 
-def rows_of(of: Source, file: Path, given: dict[str, Any], watcher: Watcher, labels: bool = True) -> tuple[Any, Any]:
+def rows_of(
+    of: Source, file: Path, given: dict[str, Any], watcher: Watcher, labels: bool = True
+) -> tuple[Any, Any]:
     """(x, y or None) of a table, encoded as in training, or of an npz file; `labels`: whether those are looked at."""
     if file.suffix.lower() == ".npz":
         arrays = read_npz(file, ("x", "y") if labels else ("x",))
         return arrays["x"], arrays.get("y")
     schema = of.schema if isinstance(of, Exported) else of._run.fed.schema
     if schema is None:
-        raise CoterieError(f"the training data were no tables, so {file} must be an .npz file with x and y.")
+        raise CoterieError(
+            f"the training data were no tables, so {file} must be an .npz file with x and y."
+        )
     frame = read_table(file, schema.texts)
     frame = frame if labels else frame.drop(columns=schema.label, errors="ignore")
     for remark in schema.remarks(frame, str(file)):
@@ -63,11 +69,15 @@ def labelled(of: Source, file: Path, given: dict[str, Any], watcher: Watcher) ->
 
 def assign(words: list[str], argv: list[str]) -> int:
     shown = [f._replace(group="flags") for f in general_flags() if f.key == "json"]
-    about = "The group whose model has the least loss on a new client's labelled rows, and by how much."
+    about = (
+        "The group whose model has the least loss on a new client's labelled rows, and by how much."
+    )
     given = Parser("coterie assign RUN FILE", [FILL, *shown, DEBUG], about).given(argv)
     watcher = Watcher(level=logging.WARNING)
     with watcher():
-        of, (file,) = source(words, 2, "coterie assign RUN FILE, such as coterie assign runs/mine new.csv")
+        of, (file,) = source(
+            words, 2, "coterie assign RUN FILE, such as coterie assign runs/mine new.csv"
+        )
         found = of.assign(*labelled(of, file, given, watcher))
     for doubt in found.doubts:
         watcher.warn(f"{file.stem}: {doubt}")
@@ -79,35 +89,66 @@ def predict(words: list[str], argv: list[str]) -> int:
     flags = [
         Flag("client", str | None, "with the model of this client", None, {}, "flags"),
         Flag("cluster", int | None, "with the model of this group", None, {}, "flags"),
-        Flag("support", str | None, "as a newcomer that has these labelled rows, a file", None, {}, "flags"),
-        Flag("keep", str | None, "columns of the file to write beside the predictions, A,B", None, {}, "flags"),
+        Flag(
+            "support",
+            str | None,
+            "as a newcomer that has these labelled rows, a file",
+            None,
+            {},
+            "flags",
+        ),
+        Flag(
+            "keep",
+            str | None,
+            "columns of the file to write beside the predictions, A,B",
+            None,
+            {},
+            "flags",
+        ),
         Flag("out", str | None, "a CSV file to write; none: print", None, {}, "flags"),
         FILL,
         DEBUG,
     ]
-    about = "A prediction for every row of a file; its label column, if it has one, is not looked at."
+    about = (
+        "A prediction for every row of a file; its label column, if it has one, is not looked at."
+    )
     given = Parser("coterie predict RUN FILE", flags, about).given(argv)
-    client, cluster = given.get("client"), typed(flags[1], given["cluster"]) if "cluster" in given else None
+    client, cluster = (
+        given.get("client"),
+        typed(flags[1], given["cluster"]) if "cluster" in given else None,
+    )
     watcher = Watcher(level=logging.WARNING)
     with watcher():
-        of, (file,) = source(words, 2, "coterie predict RUN FILE with --client NAME, --cluster K or --support FILE")
+        of, (file,) = source(
+            words, 2, "coterie predict RUN FILE with --client NAME, --cluster K or --support FILE"
+        )
         x, _ = rows_of(of, file, given, watcher, labels=False)
         kept = columns_of(file, given["keep"]) if "keep" in given else {}
-        support = labelled(of, Path(given["support"]), given, watcher) if "support" in given else None
+        support = (
+            labelled(of, Path(given["support"]), given, watcher) if "support" in given else None
+        )
         if support is not None and not (isinstance(of, Result) and of.clusters is None):
             joined, who = of.assign(*support), Path(given["support"]).stem
             watcher.note(f"{who}: {joined}")
             for doubt in joined.doubts:
                 watcher.warn(f"{who}: {doubt}")
         if isinstance(of, Result):
-            of = of if client is None else Result(opened(Path(words[0])))  # a client answers with its rows at hand
+            of = (
+                of if client is None else Result(opened(Path(words[0])))
+            )  # a client answers with its rows at hand
             names = of._run.fed.labels
-            found = of.predict(x, client=client, cluster=cluster, support=support, probabilities=True)
+            found = of.predict(
+                x, client=client, cluster=cluster, support=support, probabilities=True
+            )
         else:
             names = of.card["labels"]
             found = of.predict(x, exported_name(of, client, cluster, support), probabilities=True)
     header, rows = answers(found, names, kept)
-    with open(given["out"], "w", newline="", encoding="utf-8") if "out" in given else nullcontext(sys.stdout) as to:
+    with (
+        open(given["out"], "w", newline="", encoding="utf-8")
+        if "out" in given
+        else nullcontext(sys.stdout) as to
+    ):
         csv.writer(to, lineterminator="\n").writerows([header, *rows])
     if "out" in given:
         print(f"{len(rows)} predictions in {given['out']}")
@@ -134,7 +175,9 @@ def answers(
     else:
         names = names or [str(k) for k in range(found.shape[1])]
         columns["prediction"] = [names[k] for k in found.argmax(-1).tolist()]
-        columns |= {f"P({name})": [f"{p:.4f}" for p in found[:, k].tolist()] for k, name in enumerate(names)}
+        columns |= {
+            f"P({name})": [f"{p:.4f}" for p in found[:, k].tolist()] for k, name in enumerate(names)
+        }
     return list(columns), [list(line) for line in zip(*columns.values())]
 
 
@@ -146,7 +189,9 @@ def exported_name(of: Exported, client: str | None, cluster: int | None, support
     if support is not None:
         if of.card["newcomers"] == "train":
             name = of.card["method"]["name"]
-            raise CoterieError(f"a newcomer of {name} trains a model of its own: give the run's folder for --support.")
+            raise CoterieError(
+                f"a newcomer of {name} trains a model of its own: give the run's folder for --support."
+            )
         return list(of.models)[of.assign(*support).group]
     titles = {facts["of"]: name for name, facts in of.card["files"].items()}
     return titles.get(client or f"group {cluster}", client or f"group-{cluster}")
@@ -154,7 +199,14 @@ def exported_name(of: Exported, client: str | None, cluster: int | None, support
 
 def export(words: list[str], argv: list[str]) -> int:
     flags = [
-        Flag("per", str | None, "cluster or client; none: cluster, where there are groups", None, {}, "flags"),
+        Flag(
+            "per",
+            str | None,
+            "cluster or client; none: cluster, where there are groups",
+            None,
+            {},
+            "flags",
+        ),
         Flag("out", str, "the folder to write; it must not exist", "models", {}, "flags"),
         Flag("onnx", bool, "an ONNX file beside each", False, {"switch": True}, "flags"),
         DEBUG,
@@ -165,9 +217,13 @@ def export(words: list[str], argv: list[str]) -> int:
     if per not in (None, "cluster", "client"):
         raise CoterieError(f"per is {per!r}: it must be one of cluster, client.")
     with Watcher(level=logging.WARNING)():
-        of, _ = source(words, 1, "coterie export RUN, such as coterie export runs/mine --out models")
+        of, _ = source(
+            words, 1, "coterie export RUN, such as coterie export runs/mine --out models"
+        )
         if isinstance(of, Exported):
-            raise CoterieError(f"{words[0]} holds exported models already: give the folder of a run.")
+            raise CoterieError(
+                f"{words[0]} holds exported models already: give the folder of a run."
+            )
         if per == "client" or (per is None and of.centres is None):
             of = Result(opened(Path(words[0])))  # a client answers with its rows at hand
         folder = of.export(given.get("out", "models"), per, onnx="onnx" in given)

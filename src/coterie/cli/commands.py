@@ -19,7 +19,7 @@ from coterie.cli.train import TUNE, create, make, runs_in, train
 from coterie.errors import CoterieError, Diverged
 from coterie.metrics import Row, to_json
 from coterie.result import Result
-from coterie.tuning import MARK, told
+from coterie.runs.search import MARK, told
 
 
 def run(words: list[str], argv: list[str]) -> int:
@@ -34,16 +34,27 @@ def start(asked: Setup) -> int:
     watcher = Watcher(asked.general.quiet)
     with watcher():
         if asked.general.dry_run:
-            found = [estimate.estimate(make(asked, name, asked.seeds[0], None)) for name in asked.methods]
+            found = [
+                estimate.estimate(make(asked, name, asked.seeds[0], None)) for name in asked.methods
+            ]
         else:
             base = asked.folder()
-            asked, folders, lost = tune(asked, base, watcher) if asked.over else (asked, create(asked, base), [])
+            asked, folders, lost = (
+                tune(asked, base, watcher) if asked.over else (asked, create(asked, base), [])
+            )
             runs, failures = collect(train(base, folders, watcher))
     if asked.general.dry_run:
-        print(json.dumps(to_json(found), indent=1) if asked.general.json else "\n\n".join(map(estimate.told, found)))
+        print(
+            json.dumps(to_json(found), indent=1)
+            if asked.general.json
+            else "\n\n".join(map(estimate.told, found))
+        )
         return 0
     if asked.over:
-        chosen = {m.name: {k: getattr(m, k) for k in asked.over.get(name, {})} for name, m in asked.methods.items()}
+        chosen = {
+            m.name: {k: getattr(m, k) for k in asked.over.get(name, {})}
+            for name, m in asked.methods.items()
+        }
         runs = [{**run, "tuned": chosen[run["method"]]} for run in runs]
     return conclude(runs, lost + failures, base, asked.general.json)
 
@@ -58,11 +69,15 @@ def resume(words: list[str], argv: list[str]) -> int:
     )
     given = parser.given(argv)
     if len(words) != 1:
-        raise CoterieError("resume needs the folder of one run, as in `coterie resume runs/ifca-digits`.")
+        raise CoterieError(
+            "resume needs the folder of one run, as in `coterie resume runs/ifca-digits`."
+        )
     rounds = typed(shown["rounds"], given["rounds"]) if "rounds" in given else None
     base, watcher = Path(words[0]), Watcher("quiet" in given)
     if (base / MARK).exists():
-        raise CoterieError(f"{base} is a search: go on with its `coterie search` command and --out {base}.")
+        raise CoterieError(
+            f"{base} is a search: go on with its `coterie search` command and --out {base}."
+        )
     if (base / TUNE).exists():
         raise CoterieError(
             f"{base} is a tuned comparison: go on with its `coterie compare` command and --out {base}, or resume one "
@@ -74,17 +89,29 @@ def resume(words: list[str], argv: list[str]) -> int:
 
 
 def report(words: list[str], argv: list[str]) -> int:
-    from coterie.page import report as write
+    from coterie.reporting import report as write
 
     (debug,) = (f._replace(group="flags") for f in general_flags() if f.key == "debug")
     out = Flag("out", str, "the page to write", "report.html", {}, "flags")
-    target = Flag("target", float | None, "the score to tell the cost of; none: by the best run", None, {}, "flags")
+    target = Flag(
+        "target",
+        float | None,
+        "the score to tell the cost of; none: by the best run",
+        None,
+        {},
+        "flags",
+    )
     about = "One HTML page about runs on the same data, which opens offline; of a folder with several runs, about all."
     given = Parser("coterie report RUN...", [out, target, debug], about).given(argv)
     if not words:
-        raise CoterieError("report needs the folders of runs, as in `coterie report runs/compare-digits`.")
+        raise CoterieError(
+            "report needs the folders of runs, as in `coterie report runs/compare-digits`."
+        )
     goal = typed(target, given["target"]) if "target" in given else None
-    with Watcher(level=logging.WARNING)() as watcher, warnings.catch_warnings(action="ignore"):  # of data, said before
+    with (
+        Watcher(level=logging.WARNING)() as watcher,
+        warnings.catch_warnings(action="ignore"),
+    ):  # of data, said before
         path = write(words, given.get("out", "report.html"), target=goal, tell=watcher.warn)
     print(f"report in {path}")
     return 0
@@ -109,7 +136,9 @@ def conclude(runs: list[Row], failures: list[Diverged], base: Path, as_json: boo
     elif runs:
         print_table([{**run, "method": title(run)} for run in runs])
         if "tuned" in runs[0]:
-            print("Values after a method's name were chosen on training rows that were held out, with one seed.")
+            print(
+                "Values after a method's name were chosen on training rows that were held out, with one seed."
+            )
         print_groups(runs)
         print(f"{'run' if len(runs) + len(failures) == 1 else 'runs'} kept in {base}; for figures:")
         print(f"  coterie report {shlex.quote(str(base))}")

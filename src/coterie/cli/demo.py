@@ -15,14 +15,19 @@ from coterie.cli.table import best_of, by_method, facts, print_table
 from coterie.cli.train import prepared, refuse_existing, train
 from coterie.errors import Diverged
 from coterie.metrics import Row
-from coterie.page import report
+from coterie.reporting import report
 from coterie.result import Result
 
 GROUPS, CLIENTS, SAMPLES, ROUNDS, SEEDS, MODEL = 4, 40, 40, 30, 3, "mlp:64"
 PART = 0.5  # of the clients take part in a round
 LOCAL: dict[str, Any] = {"lr": 0.3, "local_steps": 10}  # the same for all
 SOLVE = 5  # rounds' worth of local steps that one-shot takes before its first round
-STARTS = {"fedavg": 0, "local": 0, "one-shot": SOLVE, "ifca": 1}  # work before round 1, taken off the rounds
+STARTS = {
+    "fedavg": 0,
+    "local": 0,
+    "one-shot": SOLVE,
+    "ifca": 1,
+}  # work before round 1, taken off the rounds
 OWN: dict[str, dict[str, Any]] = {
     "one-shot": {"clusters": GROUPS, "solve_steps": SOLVE * LOCAL["local_steps"]},
     "ifca": {"clusters": GROUPS},
@@ -32,9 +37,18 @@ MADE = (*STARTS, MARK, "accuracy.svg", "groups.svg", "report.html")
 
 
 def demo(words: list[str], argv: list[str]) -> int:
-    shown = [f._replace(group="flags") for f in general_flags() if f.key in ("out", "quiet", "debug")]
-    shown = [f._replace(help="folder for runs and figures", default="demo") if f.key == "out" else f for f in shown]
-    parser = Parser("coterie demo", shown, "FedAvg, local training, one-shot clustering and IFCA on rotated digits.")
+    shown = [
+        f._replace(group="flags") for f in general_flags() if f.key in ("out", "quiet", "debug")
+    ]
+    shown = [
+        f._replace(help="folder for runs and figures", default="demo") if f.key == "out" else f
+        for f in shown
+    ]
+    parser = Parser(
+        "coterie demo",
+        shown,
+        "FedAvg, local training, one-shot clustering and IFCA on rotated digits.",
+    )
     given = parser.given([*words, *argv])
     base = Path(given.get("out", "demo"))
     clear(base)
@@ -89,7 +103,9 @@ def clear(base: Path) -> None:
     """An empty folder; what an earlier demo made is removed, what it did not make is not touched."""
     if (base / MARK).exists():
         for name in MADE:
-            shutil.rmtree(base / name) if (base / name).is_dir() else (base / name).unlink(missing_ok=True)
+            shutil.rmtree(base / name) if (base / name).is_dir() else (base / name).unlink(
+                missing_ok=True
+            )
     refuse_existing(base)
     base.mkdir(parents=True, exist_ok=True)
 
@@ -105,8 +121,16 @@ def verdict(runs: list[Row]) -> str:
     methods = by_method(runs)
     best = best_of(methods, "accuracy")
     found = [method for method, rows in methods.items() if all(run.get("ari") == 1 for run in rows)]
-    first = f"{best[0]} is best" if len(best) == 1 else f"{' and '.join(best)} are level, within the seeds' spread"
-    whole = f"; {' and '.join(found)} found the {GROUPS} groups exactly, with every seed" if found else ""
+    first = (
+        f"{best[0]} is best"
+        if len(best) == 1
+        else f"{' and '.join(best)} are level, within the seeds' spread"
+    )
+    whole = (
+        f"; {' and '.join(found)} found the {GROUPS} groups exactly, with every seed"
+        if found
+        else ""
+    )
     return f"{first}{whole}."
 
 
@@ -115,5 +139,7 @@ def draw(base: Path, results: list[Result]) -> None:
     title = f"Test accuracy on rotated digits, mean and range of {SEEDS} seeds"
     plots.save(plots.curves(lines, title, STARTS), base / "accuracy.svg")
     ari = lines["ifca"][0].final["ari"]
-    title = f"IFCA: the group of each of {CLIENTS} clients after every round (seed 0, ARI {ari:.2f})"
+    title = (
+        f"IFCA: the group of each of {CLIENTS} clients after every round (seed 0, ARI {ari:.2f})"
+    )
     plots.save(plots.groups(lines["ifca"][0], title), base / "groups.svg")

@@ -12,9 +12,9 @@ from torch.utils._pytree import tree_map
 from coterie.cli.table import human
 from coterie.engine.call import Call
 from coterie.engine.fold import Fold, Part
-from coterie.engine.rounds import Run
 from coterie.metrics import Row
 from coterie.params import nbytes
+from coterie.runs.run import Run
 
 
 class Counting:
@@ -24,7 +24,7 @@ class Counting:
 
     def map(self, call: Call, fold: Fold) -> Part:
         tree_map(lambda v: v.zero_(), fold.rows)
-        return fold.nothing()._replace(seats=[torch.arange(len(call.ids))])
+        return fold.nothing()._replace(positions=[torch.arange(len(call.ids))])
 
 
 def traffic(run: Run) -> list[tuple[int, int]] | None:
@@ -52,7 +52,9 @@ def estimate(run: Run) -> Row:
     at_once = min(len(fed), run.cut.workers * (run.cut.chunk if run.cut.vectorise else 1))
     working = at_once * (6 * size + rows * (fed.train.x[0].numel() + 4 * widest)) * number
     memory = {
-        "data": sum(nbytes(tuple(part)) for part in (fed.train, fed.test, fed.valid) if part is not None),
+        "data": sum(
+            nbytes(tuple(part)) for part in (fed.train, fed.test, fed.valid) if part is not None
+        ),
         "states": nbytes(run.engine.snapshot()) + nbytes(run.state),
         "working": working,
     }
@@ -82,8 +84,16 @@ def told(found: Row) -> str:
         return f"{human(pair[0])} down, {human(pair[1])} up"
 
     plan, memory = found["plan"], found["memory"]
-    how = f"{plan['chunk']} clients at once (vmap)" if plan["vectorise"] else f"{plan['chunk']} clients in a loop"
-    cut = f"{how}, {plan['workers']} threads" if plan["engine"] == "vectorised" else "one client after another"
+    how = (
+        f"{plan['chunk']} clients at once (vmap)"
+        if plan["vectorise"]
+        else f"{plan['chunk']} clients in a loop"
+    )
+    cut = (
+        f"{how}, {plan['workers']} threads"
+        if plan["engine"] == "vectorised"
+        else "one client after another"
+    )
     parts = ", ".join(f"{name} {human(size)}" for name, size in memory.items())
     lines = {
         "clients": f"{found['clients']} train, {found['unseen']} unseen",
@@ -94,4 +104,6 @@ def told(found: Row) -> str:
         "memory": f"about {human(sum(memory.values()))} ({parts})",
         "plan": f"{plan['engine']}: {cut}",
     }
-    return "\n".join([f"{found['method']} on {found['data']}", *(f"  {k:<12} {v}" for k, v in lines.items())])
+    return "\n".join(
+        [f"{found['method']} on {found['data']}", *(f"  {k:<12} {v}" for k, v in lines.items())]
+    )

@@ -12,9 +12,13 @@ from coterie.models import models
 
 
 def show(words: list[str], argv: list[str]) -> int:
-    Parser("coterie list", [], "Every method, data set and model that comes with Coterie.").given(argv)
+    Parser("coterie list", [], "Every method, data set and model that comes with Coterie.").given(
+        argv
+    )
     if words:
-        raise CoterieError(f"list takes no names: `coterie run {words[0]} --help` shows a method's settings.")
+        raise CoterieError(
+            f"list takes no names: `coterie run {words[0]} --help` shows a method's settings."
+        )
     print("methods")
     for name, cls in sorted(registry.methods().items()):
         print(f"  {name:<14} {(cls.__doc__ or '').splitlines()[0]} [{cls.paper}]")

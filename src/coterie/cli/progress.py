@@ -12,8 +12,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from coterie.engine.rounds import Run
 from coterie.metrics import Row
+from coterie.runs.run import Run
 
 
 class Watcher:
@@ -109,7 +109,9 @@ class _Follower:
         since, rounds = time.monotonic() - self.told_at, max(row["round"] - self.told_round, 1)
         if row["round"] == self.rounds or ("loss" in row and since >= 1):
             pace = f"{since / rounds:.2g} s/round"
-            self.watcher.say("  ".join([self.title, f"round {row['round']}/{self.rounds}", brief(row), pace]))
+            self.watcher.say(
+                "  ".join([self.title, f"round {row['round']}/{self.rounds}", brief(row), pace])
+            )
             self.told_at, self.told_round = time.monotonic(), row["round"]
 
 

@@ -17,12 +17,12 @@ from coterie.cli.flags import flags_of
 from coterie.cli.progress import Watcher
 from coterie.cli.setup import Setup, setup
 from coterie.cli.train import TUNE, federation, make, planned, refuse_existing
-from coterie.engine.checkpoint import write_whole
-from coterie.engine.options import Options
-from coterie.engine.rounds import Run
 from coterie.errors import Diverged
 from coterie.metrics import to_json
-from coterie.tuning import Cell, Follow, Search, begun, refuse_other, told
+from coterie.runs.folder import write_whole
+from coterie.runs.options import Options
+from coterie.runs.run import Run
+from coterie.runs.search import Cell, Follow, Search, begun, refuse_other, told
 from coterie.version import __version__
 
 WINNER = "winner.toml"
@@ -41,7 +41,9 @@ def search(words: list[str], argv: list[str]) -> int:
     if asked.general.dry_run:
         runs = len(found.cells) * len(found.seeds)
         text = f"{estimate.told(first)}\n  {'search':<12} {runs} such runs"
-        print(json.dumps(to_json({**first, "runs": runs}), indent=1) if asked.general.json else text)
+        print(
+            json.dumps(to_json({**first, "runs": runs}), indent=1) if asked.general.json else text
+        )
         return 0
     return conclude(asked, name, base, found)
 
@@ -51,7 +53,9 @@ def plan(asked: Setup, name: str, base: Path | None, seeds: int) -> Search:
     general, options, origin = asked.general, asked.options, asked.origin
     cut = None
     if general.plan is not None:
-        cut = planned(general.plan, federation(origin(asked.seeds[0])), general.model, Options(**options))
+        cut = planned(
+            general.plan, federation(origin(asked.seeds[0])), general.model, Options(**options)
+        )
     return Search(
         asked.methods[name],
         lambda seed: federation(origin(seed)),
@@ -124,12 +128,16 @@ def print_cells(found: Search) -> None:
     for i, cell in enumerate(found.table):
         best = i == 0 and cell.mean is not None
         text = score(cell, seeds, ".3f" if metric == "accuracy" else ".4g")
-        table.add_row(*map(told, cell.values.values()), text + " *" * best, style="bold" if best else None)
+        table.add_row(
+            *map(told, cell.values.values()), text + " *" * best, style="bold" if best else None
+        )
     with console.capture() as plain:
         console.print(table)
     print("\n".join(line.rstrip() for line in plain.get().rstrip().splitlines()))
     over = f", mean ± standard deviation over {seeds} seeds" if seeds > 1 else ""
-    print(f"{metric} over training rows that were held out{over}; * best. No test row was looked at.")
+    print(
+        f"{metric} over training rows that were held out{over}; * best. No test row was looked at."
+    )
 
 
 def score(cell: Cell, seeds: int, digits: str) -> str:
@@ -142,9 +150,17 @@ def config(asked: Setup, found: Search) -> str:
     """The winner as a file for `coterie run --config`."""
     winner = found.winner
     settings = {flag.key: getattr(winner, flag.key) for flag in flags_of(type(winner), "")}
-    general = {k: v for k in ("model", "plan", "seeds") if (v := getattr(asked.general, k)) is not None}
-    parts = {"": {**general, **asked.options}, winner.name: settings, "data": {"spec": asked.spec, **asked.data}}
-    lines = ["# The winner of a search. It trains without the rows that were held out; --valid 0 gives them back."]
+    general = {
+        k: v for k in ("model", "plan", "seeds") if (v := getattr(asked.general, k)) is not None
+    }
+    parts = {
+        "": {**general, **asked.options},
+        winner.name: settings,
+        "data": {"spec": asked.spec, **asked.data},
+    }
+    lines = [
+        "# The winner of a search. It trains without the rows that were held out; --valid 0 gives them back."
+    ]
     for title, values in parts.items():
         lines += [f"\n[{title}]"] * bool(title) + [f"{k} = {toml(v)}" for k, v in values.items()]
     return "\n".join(lines) + "\n"
@@ -166,7 +182,9 @@ def tune(asked: Setup, base: Path, watcher: Watcher) -> tuple[Setup, list[Path],
         refuse_existing(base)
     for _, name, seed in asked.jobs(base):
         make(asked, name, seed, None)  # mistakes show before anything is trained
-    searches = {name: plan(asked, name, room / asked.methods[name].name, seeds=1) for name in asked.over}
+    searches = {
+        name: plan(asked, name, room / asked.methods[name].name, seeds=1) for name in asked.over
+    }
     methods, lost = dict(asked.methods), []
     for name, found in searches.items():
         try:

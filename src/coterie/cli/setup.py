@@ -27,13 +27,17 @@ from coterie.cli.flags import (
 from coterie.contract import Algorithm, Local, check_settings
 from coterie.data import makers
 from coterie.data.spec import no_such_set
-from coterie.engine.options import Options
 from coterie.errors import CoterieError, unknown
-from coterie.tuning import VALID
+from coterie.runs.options import Options
+from coterie.runs.search import VALID
 
-COMMON = {f.name for f in fields(Local)} | {"clusters"}  # what `compare` gives to every method that has it
+COMMON = {f.name for f in fields(Local)} | {
+    "clusters"
+}  # what `compare` gives to every method that has it
 MEANINGS = {"clusters": "number of groups to look for"}
-TAKEN = {f.key for command in ("search", "compare") for f in general_flags(command)}  # names that no setting gets
+TAKEN = {
+    f.key for command in ("search", "compare") for f in general_flags(command)
+}  # names that no setting gets
 Given = dict[str, Any]
 
 
@@ -88,7 +92,11 @@ def setup(command: str, words: list[str], argv: list[str]) -> Setup:
         [*method_flags(classes, alone), *general_flags(command)],
         next(iter(classes.values())).__doc__ or "" if alone else "",
         DATA_HELP
-        + ("" if alone else "\nfor one method alone: --METHOD.NAME, such as --ifca.lr 0.05 or --ifca.tune lr=0.1,1"),
+        + (
+            ""
+            if alone
+            else "\nfor one method alone: --METHOD.NAME, such as --ifca.lr 0.05 or --ifca.tune lr=0.1,1"
+        ),
     )
     data, rest = take_data(argv)
     flags = parser.given(rest)
@@ -96,13 +104,21 @@ def setup(command: str, words: list[str], argv: list[str]) -> Setup:
     data = {k.removeprefix("data."): v for k, v in file.items() if k.startswith("data.")} | data
     general = General(**settled(parser, flags, file, General))
     check_settings(general)
-    common = {k: getattr(general, k) for k in ("clients", "samples", "label", "client_column", "fill", "unseen")}
-    data = {k: v for k, v in common.items() if v is not None} | {k: texts(v) for k, v in data.items()}
+    common = {
+        k: getattr(general, k)
+        for k in ("clients", "samples", "label", "client_column", "fill", "unseen")
+    }
+    data = {k: v for k, v in common.items() if v is not None} | {
+        k: texts(v) for k, v in data.items()
+    }
     spec, data = lasting(general.data, data)
     over = grids(classes, file | flags)
     if command == "search" and not over:
         raise CoterieError("search needs --over, the values to try, as in --over lr=0.01,0.1,1.")
-    methods = {origin: build(cls, parser, flags, file, alone, over.get(origin, {})) for origin, cls in classes.items()}
+    methods = {
+        origin: build(cls, parser, flags, file, alone, over.get(origin, {}))
+        for origin, cls in classes.items()
+    }
     general = general if general.model is None else replace(general, model=absolute(general.model))
     options = ({"valid": VALID} if over else {}) | settled(parser, flags, file, Options)
     random = settled(parser, flags, file, Searching).get("random")
@@ -114,15 +130,21 @@ def find_methods(command: str, words: list[str]) -> dict[str, type[Algorithm]]:
     alone = command != "compare"
     if not words or (alone and len(words) > 1):
         what = "one method" if alone else "the methods"
-        raise CoterieError(f"{command} needs {what} first, as in `coterie {command} ifca`: `coterie list` names them.")
+        raise CoterieError(
+            f"{command} needs {what} first, as in `coterie {command} ifca`: `coterie list` names them."
+        )
     words = sorted(registry.methods()) if words == ["all"] and command == "compare" else words
     found = {absolute(word): registry.find(word) for word in words}
     for word, cls in zip(words, found.values()):
         if not (is_dataclass(cls) and isinstance(getattr(cls, "name", None), str)):
-            raise CoterieError(f"{word} is not complete: a method is a frozen dataclass with a name, a ClassVar[str].")
+            raise CoterieError(
+                f"{word} is not complete: a method is a frozen dataclass with a name, a ClassVar[str]."
+            )
     names = [cls.name for cls in found.values()]
     if len(names) < len(words) or len(set(names)) < len(names):
-        raise CoterieError(f"a method is named twice ({', '.join(words)}): compare each with itself left out.")
+        raise CoterieError(
+            f"a method is named twice ({', '.join(words)}): compare each with itself left out."
+        )
     return found
 
 
@@ -131,7 +153,9 @@ def method_flags(classes: dict[str, type[Algorithm]], alone: bool) -> list[Flag]
     prefixed: list[Flag] = []
     plain: dict[str, Flag] = {}
     for cls in classes.values():
-        for flag in flags_of(cls, f"settings of {cls.name}" if alone else "settings of every method that has them"):
+        for flag in flags_of(
+            cls, f"settings of {cls.name}" if alone else "settings of every method that has them"
+        ):
             flag = flag._replace(help=MEANINGS.get(flag.key, flag.help))
             clear = flag.key not in TAKEN and (alone or flag.key in COMMON)
             if clear:
@@ -140,17 +164,26 @@ def method_flags(classes: dict[str, type[Algorithm]], alone: bool) -> list[Flag]
             key, group = f"{cls.name.replace('-', '_')}.{flag.key}", f"settings of {cls.name} alone"
             prefixed.append(flag._replace(key=key, shown=not clear, group=group))
         if not alone:
-            prefixed += flags_of(Tuning, "what is tried", f"{cls.name.replace('-', '_')}.", shown=False)
+            prefixed += flags_of(
+                Tuning, "what is tried", f"{cls.name.replace('-', '_')}.", shown=False
+            )
     return [*plain.values(), *prefixed]
 
 
 def build(
-    cls: type[Algorithm], parser: Parser, flags: Given, file: Given, alone: bool, over: dict[str, list[Any]]
+    cls: type[Algorithm],
+    parser: Parser,
+    flags: Given,
+    file: Given,
+    alone: bool,
+    over: dict[str, list[Any]],
 ) -> Algorithm:
     """A method from what was given; a setting that is searched stands at its first value."""
     prefix, values = cls.name.replace("-", "_"), {name: tried[0] for name, tried in over.items()}
     for f in fields(cls):  # type: ignore[arg-type]
-        keys = [f"{prefix}.{f.name}"] + [f.name] * (f.name not in TAKEN and (alone or f.name in COMMON))
+        keys = [f"{prefix}.{f.name}"] + [f.name] * (
+            f.name not in TAKEN and (alone or f.name in COMMON)
+        )
         given = [(key, layer) for layer in (flags, file) for key in keys if key in layer]
         if f.name in over:
             continue
@@ -171,12 +204,16 @@ def grids(classes: dict[str, type[Algorithm]], given: Given) -> dict[str, dict[s
         for key in ("over", "tune", f"{cls.name.replace('-', '_')}.tune"):
             for name, values in tried(key, given):
                 if name in own:
-                    found.setdefault(origin, {})[name] = list(dict.fromkeys(typed(own[name], v) for v in values))
+                    found.setdefault(origin, {})[name] = list(
+                        dict.fromkeys(typed(own[name], v) for v in values)
+                    )
                 elif key != "tune":
                     raise unknown(f"setting of {cls.name}", name, own)
     for name, _ in tried("tune", given):
         if not any(name in values for values in found.values()):
-            raise CoterieError(f"tune names {name!r}, which none of these methods has: leave it out.")
+            raise CoterieError(
+                f"tune names {name!r}, which none of these methods has: leave it out."
+            )
     return found
 
 
@@ -194,7 +231,9 @@ def tried(key: str, given: Given) -> Iterator[tuple[str, list[str]]]:
 def settled(parser: Parser, flags: Given, file: Given, cls: type) -> Given:
     """The fields of a dataclass that were given."""
     given = file | flags
-    return {f.name: typed(parser.flags[f.name], given[f.name]) for f in fields(cls) if f.name in given}
+    return {
+        f.name: typed(parser.flags[f.name], given[f.name]) for f in fields(cls) if f.name in given
+    }
 
 
 # ---------------------------------------------------------------------------------------------- the config file
@@ -206,7 +245,9 @@ def read_config(path: str, parser: Parser, classes: dict[str, type[Algorithm]]) 
     except OSError as e:
         raise CoterieError(f"the config file {path} cannot be read: {e.strerror}.") from e
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as e:
-        raise CoterieError(f"the config file {path} is not valid TOML: {str(e).rstrip('.')}.") from e
+        raise CoterieError(
+            f"the config file {path} is not valid TOML: {str(e).rstrip('.')}."
+        ) from e
     flat: Given = {}
     for key, value in tables.items():
         inside = value.items() if isinstance(value, dict) else [("", value)]
@@ -221,7 +262,9 @@ def read_config(path: str, parser: Parser, classes: dict[str, type[Algorithm]]) 
         if key not in known and not key.startswith("data."):
             raise unknown(f"key in {path}", key, {k for k in known if parser.flags[k].shown})
         if isinstance(value, dict):
-            raise CoterieError(f"the key {key} in {path} is a table: tables hold only plain values.")
+            raise CoterieError(
+                f"the key {key} in {path} is a table: tables hold only plain values."
+            )
     return flat
 
 

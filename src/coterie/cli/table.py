@@ -23,7 +23,10 @@ MOST_NAMES, MOST_LINES = 40, 12  # clients that are named in the terminal, and g
 
 def facts(result: Result) -> Row:
     """One run in one flat row: the last evaluation, and what the whole run cost."""
-    cost = {name: sum(row[name] for row in result.history) for name in ("seconds", "bytes_down", "bytes_up")}
+    cost = {
+        name: sum(row[name] for row in result.history)
+        for name in ("seconds", "bytes_down", "bytes_up")
+    }
     last = {k: v for k, v in result.final.items() if k not in ("groups", "notes", "refused")}
     who = {
         "method": result.method.name,
@@ -44,7 +47,10 @@ def members(result: Result) -> dict[str, list[str]] | None:
     if result.clusters is None or len(result.names) > MOST_NAMES:
         return None
     last = result.clusters[-1]
-    return {str(k): [n for n, g in zip(result.names, last) if g == k] for k in sorted({*last.tolist()} - {-1})}
+    return {
+        str(k): [n for n, g in zip(result.names, last) if g == k]
+        for k in sorted({*last.tolist()} - {-1})
+    }
 
 
 def by_method(runs: Sequence[Row]) -> dict[str, list[Row]]:
@@ -72,10 +78,21 @@ def spread(runs: Sequence[Row], name: str) -> float | None:
 def print_json(runs: Sequence[Row], failures: Sequence[Diverged]) -> None:
     methods = {}
     for method, rows in by_method(runs).items():
-        names = [k for k, v in rows[0].items() if isinstance(v, float | int) and k not in ("seed", "round", "rounds")]
+        names = [
+            k
+            for k, v in rows[0].items()
+            if isinstance(v, float | int) and k not in ("seed", "round", "rounds")
+        ]
         over_seeds = [row for row in rows if len(rows) > 1]
-        methods[method] = {n: {"mean": average(rows, n), "std": spread(over_seeds, n)} for n in names}
-    document = {"coterie": __version__, "runs": runs, "methods": methods, "failures": [str(f) for f in failures]}
+        methods[method] = {
+            n: {"mean": average(rows, n), "std": spread(over_seeds, n)} for n in names
+        }
+    document = {
+        "coterie": __version__,
+        "runs": runs,
+        "methods": methods,
+        "failures": [str(f) for f in failures],
+    }
     print(json.dumps(to_json(document), indent=1, ensure_ascii=False))
 
 
@@ -92,7 +109,11 @@ def print_table(runs: Sequence[Row]) -> None:
     console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 400, highlight=False)
     table = Table(box=SIMPLE_HEAD if sys.stdout.isatty() else None, pad_edge=False)
     table.add_column("method")
-    cells = [(title, cell) for title, cell in columns(main, seeds, runs) if any(cell(r) for r in methods.values())]
+    cells = [
+        (title, cell)
+        for title, cell in columns(main, seeds, runs)
+        if any(cell(r) for r in methods.values())
+    ]
     for title, _ in cells:
         table.add_column(title, justify="right", no_wrap=True)
     for method, rows in methods.items():
@@ -112,7 +133,9 @@ def print_groups(runs: Sequence[Row]) -> None:
     first = min(run["seed"] for run in runs)
     with_seed = f" (seed {first})" if any(run["seed"] != first for run in runs) else ""
     mine = [run for run in runs if run["seed"] == first]
-    found = [(run["method"], k, names) for run in mine for k, names in (run["members"] or {}).items()]
+    found = [
+        (run["method"], k, names) for run in mine for k, names in (run["members"] or {}).items()
+    ]
     if len(found) <= MOST_LINES:
         for method, k, names in found:
             print(f"{method}{with_seed} group {k}: {', '.join(names)}")
@@ -134,7 +157,9 @@ def columns(main: str, seeds: int, runs: Sequence[Row]) -> list[tuple[str, Cell]
         ("client mean", number(f"{main}_mean")),
         ("worst 10 %", number(f"{main}_worst")),
     ]
-    uneven = any(abs(run.get("balanced_accuracy", 0) - run.get("accuracy", 0)) > 0.02 for run in runs)
+    uneven = any(
+        abs(run.get("balanced_accuracy", 0) - run.get("accuracy", 0)) > 0.02 for run in runs
+    )
     if uneven:
         shown.append(("balanced", number("balanced_accuracy")))
     return [
@@ -159,22 +184,35 @@ def groups(rows: list[Row]) -> str:
 
 def best_of(methods: dict[str, list[Row]], main: str) -> list[str]:
     """The best method, and those level with it: within its standard deviation over seeds, or equal to three digits."""
-    scores = {method: score for method, rows in methods.items() if (score := average(rows, main)) is not None}
+    scores = {
+        method: score
+        for method, rows in methods.items()
+        if (score := average(rows, main)) is not None
+    }
     if not scores:
         return []
     top = (max if HIGHER_IS_BETTER[main] else min)(scores, key=scores.__getitem__)
-    wide = {method: spread(rows, main) or 0.0 if len(rows) > 1 else 0.0 for method, rows in methods.items()}
+    wide = {
+        method: spread(rows, main) or 0.0 if len(rows) > 1 else 0.0
+        for method, rows in methods.items()
+    }
 
     def level(method: str) -> bool:
         one, best = scores[method], scores[top]
-        apart = wide[top] if len(methods[top]) > 1 else wide[method]  # a single run is judged by the others' spread
+        apart = (
+            wide[top] if len(methods[top]) > 1 else wide[method]
+        )  # a single run is judged by the others' spread
         return abs(one - best) <= apart or f"{one:.3g}" == f"{best:.3g}"
 
     return [method for method in scores if level(method)]
 
 
 def legend(main: str, seeds: int, first: Row, several: bool) -> str:
-    over = f"{seeds} seeds, means in the other columns" if seeds > 1 else f"the {first['clients']} clients"
+    over = (
+        f"{seeds} seeds, means in the other columns"
+        if seeds > 1
+        else f"the {first['clients']} clients"
+    )
     parts = [f"{main.replace('mse', 'MSE')} over all test rows, ± standard deviation over {over}"]
     parts += ["worst 10 %: mean of the clients that do worst"]
     if main == "accuracy" and "commonest" in first:

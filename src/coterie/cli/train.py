@@ -15,11 +15,11 @@ from coterie.cli.progress import Watcher
 from coterie.cli.setup import Setup
 from coterie.contract import Algorithm
 from coterie.data import Federation, load
-from coterie.engine.options import Options
-from coterie.engine.rounds import Interrupted, Run
 from coterie.engine.vectorised import Plan, plan
 from coterie.errors import CoterieError, Diverged
 from coterie.result import Model, Result, prepare, reopen, task_for
+from coterie.runs.options import Options
+from coterie.runs.run import Interrupted, Run
 
 TUNE = "tune"  # the folder, in a comparison's, of the searches for settings
 
@@ -28,7 +28,10 @@ def create(setup: Setup, base: Path) -> list[Path]:
     """A folder for every run, from which it can be resumed; none at all if one of them cannot be."""
     refuse_existing(base)
     try:
-        return [make(setup, name, seed, folder).folder.path for folder, name, seed in setup.jobs(base)]  # type: ignore[union-attr]
+        jobs = list(setup.jobs(base))
+        for folder, name, seed in jobs:
+            make(setup, name, seed, folder)
+        return [folder for folder, _, _ in jobs]
     except (CoterieError, OSError):
         shutil.rmtree(base, ignore_errors=True)
         raise
@@ -39,7 +42,11 @@ def make(setup: Setup, name: str, seed: int, out: Path | None) -> Run:
     fed = federation(setup.origin(seed))
     model = setup.general.model
     options = {**setup.options, "seed": seed}
-    cut = None if setup.general.plan is None else planned(setup.general.plan, fed, model, Options(**options))
+    cut = (
+        None
+        if setup.general.plan is None
+        else planned(setup.general.plan, fed, model, Options(**options))
+    )
     return prepared(setup.methods[name], name, setup.origin(seed), model, out, cut, **options)
 
 
@@ -55,14 +62,18 @@ def prepared(
 
 def refuse_existing(base: Path) -> None:
     if base.exists() and any(base.iterdir() if base.is_dir() else [1]):
-        raise CoterieError(f"{base} exists: choose another --out, or go on with it by `coterie resume {base}`.")
+        raise CoterieError(
+            f"{base} exists: choose another --out, or go on with it by `coterie resume {base}`."
+        )
 
 
 def planned(text: str, fed: Federation, model: str | None, options: Options) -> Plan:
     """CHUNK,WORKERS"""
     chunk, _, workers = text.partition(",")
     if not (chunk.isdecimal() and workers.isdecimal() and int(chunk) and int(workers)):
-        raise CoterieError(f"plan is {text!r}: it must be two numbers of at least 1, CHUNK,WORKERS.")
+        raise CoterieError(
+            f"plan is {text!r}: it must be two numbers of at least 1, CHUNK,WORKERS."
+        )
     task, _ = task_for(fed, None if model is None else registry.model(model), options)
     return plan(task, fed)._replace(chunk=int(chunk), workers=int(workers))
 
@@ -78,14 +89,18 @@ def _loaded(origin: str) -> Federation:
 
 
 # ---------------------------------------------------------------------------------------------- training
-def train(base: Path, folders: list[Path], watcher: Watcher, rounds: int | None = None) -> Iterator[Result | Diverged]:
+def train(
+    base: Path, folders: list[Path], watcher: Watcher, rounds: int | None = None
+) -> Iterator[Result | Diverged]:
     """Each run to its end, from wherever it is. A run that diverges does not keep the others from running."""
     for folder in folders:
         run = opened(folder, rounds)
         title = run.method.name if len(folders) == 1 else str(folder.relative_to(base))
         ended = run.stopped or run.round >= run.options.rounds
         if ended:
-            watcher.note(f"{title} has ended after {run.round} rounds; --rounds N goes on, with more")
+            watcher.note(
+                f"{title} has ended after {run.round} rounds; --rounds N goes on, with more"
+            )
         try:
             yield Result(run.go(None if ended else watcher.follow(title, run)))
             if run.interrupted and folder != folders[-1]:
@@ -101,11 +116,15 @@ def train(base: Path, folders: list[Path], watcher: Watcher, rounds: int | None 
 def how_to_go_on(base: Path, rounds: int | None) -> str:
     if (base / TUNE).exists():
         return f"the same command, with --out {shlex.quote(str(base))}"
-    return f"coterie resume {shlex.quote(str(base))}" + ("" if rounds is None else f" --rounds {rounds}")
+    return f"coterie resume {shlex.quote(str(base))}" + (
+        "" if rounds is None else f" --rounds {rounds}"
+    )
 
 
 def opened(folder: Path, rounds: int | None = None, *, answers_only: bool = False) -> Run:
-    return reopen(folder, rounds=rounds, answers_only=answers_only, load=lambda **origin: federation(origin))
+    return reopen(
+        folder, rounds=rounds, answers_only=answers_only, load=lambda **origin: federation(origin)
+    )
 
 
 def last_good(run: Run) -> str:
@@ -119,4 +138,6 @@ def runs_in(base: Path) -> list[Path]:
     if (base / "config.json").exists():
         return [base]
     found = [path for depth in ("*", "*/*") for path in base.glob(f"{depth}/config.json")]
-    return [path.parent for path in sorted(found, key=lambda path: (path.stat().st_mtime_ns, path))] or [base]
+    return [
+        path.parent for path in sorted(found, key=lambda path: (path.stat().st_mtime_ns, path))
+    ] or [base]

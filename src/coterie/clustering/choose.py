@@ -44,7 +44,9 @@ class Bound(NamedTuple):
     mu: float | str = "auto"
 
 
-def choose_clusters(points: Tensor, rng: torch.Generator, rule: str = "careful", bound: Bound | None = None) -> Choice:
+def choose_clusters(
+    points: Tensor, rng: torch.Generator, rule: str = "careful", bound: Bound | None = None
+) -> Choice:
     """The number of clusters among points [N, d], by one of RULES."""
     if rule == "careful" and choose_clusters(points, rng, "gap").clusters == 1:
         return Choice(1, choose_clusters(points, rng, "bound", bound).curve)
@@ -99,7 +101,11 @@ def _silhouette(x: Tensor, top: int, rng: torch.Generator) -> Choice:
 
     def score(k: int) -> float:
         labels = kmeans(x, k, rng).labels
-        return float(silhouette_score(x.numpy(), labels.numpy())) if 1 < len(labels.unique()) < len(x) else -1.0
+        return (
+            float(silhouette_score(x.numpy(), labels.numpy()))
+            if 1 < len(labels.unique()) < len(x)
+            else -1.0
+        )
 
     curve = [NO_STRUCTURE, *(score(k) for k in range(2, top + 1))]
     return Choice(1 + max(range(top), key=curve.__getitem__), curve)
@@ -109,10 +115,17 @@ def _gap(x: Tensor, top: int, rng: torch.Generator, draws: int = 6) -> Choice:
     low, high = x.amin(0), x.amax(0)
 
     def log_costs(points: Tensor) -> Tensor:
-        return torch.tensor([kmeans(points, k, rng, starts=3).cost for k in range(1, top + 1)]).clamp(min=1e-300).log()
+        return (
+            torch.tensor([kmeans(points, k, rng, starts=3).cost for k in range(1, top + 1)])
+            .clamp(min=1e-300)
+            .log()
+        )
 
     shapeless = torch.stack(
-        [log_costs(low + (high - low) * torch.rand(x.shape, generator=rng, dtype=x.dtype)) for _ in range(draws)]
+        [
+            log_costs(low + (high - low) * torch.rand(x.shape, generator=rng, dtype=x.dtype))
+            for _ in range(draws)
+        ]
     )
     gap = shapeless.mean(0) - log_costs(x)
     error = shapeless.std(0, correction=0) * math.sqrt(1 + 1 / draws)
@@ -129,7 +142,10 @@ def _stability(x: Tensor, top: int, rng: torch.Generator, pairs: int = 6) -> Cho
         for _ in range(pairs):
             order = torch.randperm(len(x), generator=rng)
             halves = order[: (len(x) + 1) // 2], order[len(x) // 2 :]
-            a, b = (torch.cdist(x, kmeans(x[half], k, rng, starts=3).centres).argmin(1).numpy() for half in halves)
+            a, b = (
+                torch.cdist(x, kmeans(x[half], k, rng, starts=3).centres).argmin(1).numpy()
+                for half in halves
+            )
             total += adjusted_rand_score(a, b) / pairs
         return total
 

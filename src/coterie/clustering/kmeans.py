@@ -22,7 +22,12 @@ class Clusters(NamedTuple):
 
 
 def kmeans(
-    points: Tensor, k: int, rng: torch.Generator, init: Tensor | None = None, most: int = 1000, starts: int = 10
+    points: Tensor,
+    k: int,
+    rng: torch.Generator,
+    init: Tensor | None = None,
+    most: int = 1000,
+    starts: int = 10,
 ) -> Clusters:
     """k-means++ seeds and Lloyd's steps, best of some starts; or Lloyd's from `init` [K, d].
 
@@ -43,14 +48,16 @@ def kmeans(
     with _threads().limit(limits=1):
         fit = KMeans(k, n_init=starts, random_state=seed).fit(some.numpy())
     centres = torch.from_numpy(fit.cluster_centers_)
-    labels = torch.from_numpy(fit.labels_).long() if some is x else torch.cdist(x, centres).argmin(1)
+    labels = (
+        torch.from_numpy(fit.labels_).long() if some is x else torch.cdist(x, centres).argmin(1)
+    )
     return Clusters(labels, centres, float(fit.inertia_), int(fit.n_iter_))
 
 
 @functools.cache
 def _threads() -> ThreadpoolController:
     """Looking for the libraries that have threads takes as long as a small k-means, so it is done once."""
-    import sklearn.cluster  # noqa: F401, it brings one
+    import sklearn.cluster
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()
@@ -85,6 +92,10 @@ def group_mean(stacked: Params, labels: Tensor, weight: Tensor, empty: Params) -
 
     def one(v: Tensor, old: Tensor) -> Tensor:
         m = as_column(mass, v).to(v.dtype)
-        return torch.where(m > 0, torch.einsum("ik,i...->k...", share.to(v.dtype), v) / torch.where(m > 0, m, 1), old)
+        return torch.where(
+            m > 0,
+            torch.einsum("ik,i...->k...", share.to(v.dtype), v) / torch.where(m > 0, m, 1),
+            old,
+        )
 
     return {n: one(v, empty[n]) for n, v in stacked.items()}

@@ -19,4 +19,6 @@ def matched(cost: Tensor) -> Tensor:
 def overlap(before: Tensor, now: Tensor, k: int, g: int) -> Tensor:
     """[K, G] how many points had one label before and have the other now; −1 before: new."""
     seen = torch.zeros(k, g, dtype=torch.long)
-    return seen.index_put((before[before >= 0], now[before >= 0]), torch.ones((), dtype=torch.long), accumulate=True)
+    return seen.index_put(
+        (before[before >= 0], now[before >= 0]), torch.ones((), dtype=torch.long), accumulate=True
+    )

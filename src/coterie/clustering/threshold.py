@@ -53,12 +53,22 @@ class Balls(NamedTuple):
     rounds: int
 
 
-def threshold_clusters(points: Tensor, k: int, rng: torch.Generator, how: Threshold | None = None) -> Balls:
+def threshold_clusters(
+    points: Tensor, k: int, rng: torch.Generator, how: Threshold | None = None
+) -> Balls:
     """At most k clusters of the points, from k-means."""
     how, x = how or Threshold(), coordinates(points)
     if not len(x):
-        return Balls(x.new_zeros(0, 0), x.new_zeros(0), x.new_zeros(0, 0).bool(), torch.zeros(0, dtype=torch.long), 0)
-    labels = kmeans(x, k, rng).labels.unique(return_inverse=True)[1]  # equal points may leave some of k empty
+        return Balls(
+            x.new_zeros(0, 0),
+            x.new_zeros(0),
+            x.new_zeros(0, 0).bool(),
+            torch.zeros(0, dtype=torch.long),
+            0,
+        )
+    labels = kmeans(x, k, rng).labels.unique(return_inverse=True)[
+        1
+    ]  # equal points may leave some of k empty
     member = (labels == torch.arange(int(labels.max()) + 1)[:, None]).double()
     return _settled(x, member / member.sum(1, keepdim=True), how, k, rng, alone=False)
 
@@ -66,12 +76,16 @@ def threshold_clusters(points: Tensor, k: int, rng: torch.Generator, how: Thresh
 def own_balls(points: Tensor, k: int, rng: torch.Generator, how: Threshold) -> Balls:
     """A centre started at every point, each without knowing of the others; k is the number of clusters expected."""
     if how.rule in ("half", "theory"):
-        raise CoterieError(f"threshold={how.rule} needs other centres, and a ball of one's own has none.")
+        raise CoterieError(
+            f"threshold={how.rule} needs other centres, and a ball of one's own has none."
+        )
     x = coordinates(points)
     return _settled(x, torch.eye(len(x), dtype=x.dtype), how, k, rng, alone=True)
 
 
-def _settled(x: Tensor, share: Tensor, how: Threshold, k: int, rng: torch.Generator, alone: bool) -> Balls:
+def _settled(
+    x: Tensor, share: Tensor, how: Threshold, k: int, rng: torch.Generator, alone: bool
+) -> Balls:
     n, fixed = len(x), _theory(x, share) if how.rule == "theory" else None
     far = torch.cdist(share @ x, x)
     radius, rounds = far.new_zeros(len(share)), 0
@@ -82,7 +96,9 @@ def _settled(x: Tensor, share: Tensor, how: Threshold, k: int, rng: torch.Genera
         if how.sample is not None and how.sample < n:
             seen[torch.randperm(n, generator=rng)[how.sample :]] = False
         near = ((far <= radius[:, None]) & seen).to(x.dtype)
-        move = (near - near.sum(1, keepdim=True) * share) / seen.sum()  # v ← (1/N) Σ ( x_i if ‖x_i − v‖ ≤ τ, else v )
+        move = (
+            near - near.sum(1, keepdim=True) * share
+        ) / seen.sum()  # v ← (1/N) Σ ( x_i if ‖x_i − v‖ ≤ τ, else v )
         share = share + move
         far = torch.cdist(share @ x, x)
         if bool(seen.all()) and bool(((move @ x).norm(dim=1) <= 1e-6 * radius).all()):
@@ -117,7 +133,9 @@ def _between(far: Tensor) -> Tensor:
         return torch.full((len(far),), math.inf, dtype=far.dtype)
     left = torch.arange(1, n, dtype=far.dtype)
     first = row.cumsum(1)[:, :-1]
-    gain = first**2 / left + (row.sum(1, keepdim=True) - first) ** 2 / (n - left)  # Σd² − the cost of the cut
+    gain = first**2 / left + (row.sum(1, keepdim=True) - first) ** 2 / (
+        n - left
+    )  # Σd² − the cost of the cut
     cut = gain.argmax(1, keepdim=True)
     return (row.gather(1, cut) + row.gather(1, cut + 1))[:, 0] / 2
 

@@ -95,9 +95,19 @@ def cifar10() -> Base:
     found = read_arrays(path, train="whole 1", test="whole 1", names="text 1")
     y, labels = np.concatenate([found["train"], found["test"]]), tuple(found["names"].tolist())
     if len(y) != len(x) or not within(y, len(labels)):
-        raise corrupt(path, f"{len(y)} labels up to {y.max()} for {len(x)} images of {len(labels)} classes")
+        raise corrupt(
+            path, f"{len(y)} labels up to {y.max()} for {len(x)} images of {len(labels)} classes"
+        )
     split = len(x) - 10_000
-    return Base("cifar10", pixels(x[:split]), long(y[:split]), pixels(x[split:]), long(y[split:]), len(labels), labels)
+    return Base(
+        "cifar10",
+        pixels(x[:split]),
+        long(y[:split]),
+        pixels(x[split:]),
+        long(y[split:]),
+        len(labels),
+        labels,
+    )
 
 
 @base_set
@@ -112,7 +122,10 @@ def unipen() -> Base:
     classes, writers = tuple(found["classes"].tolist()), tuple(found["writer_code"].tolist())
     check(
         path,
-        (images.dtype == np.uint8 and images.shape[1:] == (28, 28), f"images are {images.dtype} {images.shape}"),
+        (
+            images.dtype == np.uint8 and images.shape[1:] == (28, 28),
+            f"images are {images.dtype} {images.shape}",
+        ),
         (len(images) == len(y) == len(writer) == len(is_test), "its arrays differ in length"),
         (within(y, len(classes)), f"a label is not one of {len(classes)} classes"),
         (within(writer, len(writers)), f"a writer is not one of {len(writers)}"),
@@ -132,13 +145,24 @@ def har() -> Base:
     """
     path = find("uci_har", "uci_har.npz")
     found = read_arrays(
-        path, signals="float 2", start="whole 1", y="whole 1", subject="whole 1", chain="whole 1", activities="text 1"
+        path,
+        signals="float 2",
+        start="whole 1",
+        y="whole 1",
+        subject="whole 1",
+        chain="whole 1",
+        activities="text 1",
     )
-    signals, start, y, subject, chain = (found[name] for name in ("signals", "start", "y", "subject", "chain"))
+    signals, start, y, subject, chain = (
+        found[name] for name in ("signals", "start", "y", "subject", "chain")
+    )
     labels = tuple(found["activities"].tolist())
     check(
         path,
-        (len(signals) == 9 and np.isfinite(signals).all(), "signals are not 9 rows of finite numbers"),
+        (
+            len(signals) == 9 and np.isfinite(signals).all(),
+            "signals are not 9 rows of finite numbers",
+        ),
         (0 < len(start) == len(y) == len(subject) == len(chain), "its arrays differ in length"),
         (within(start, signals.shape[1] - 127), "a window lies outside the signals"),
         (within(y, len(labels)), f"a label is not one of {len(labels)} activities"),
@@ -150,7 +174,10 @@ def har() -> Base:
     near = np.diff(start[order]) < 128
     check(
         path,
-        ((whose[member] == subject * len(labels) + y).all(), "a chain has several subjects or activities"),
+        (
+            (whose[member] == subject * len(labels) + y).all(),
+            "a chain has several subjects or activities",
+        ),
         ((np.diff(member[order])[near] == 0).all(), "windows of different chains overlap"),
     )
     is_test = (places(whose, rng(0, "har")) % 4 == 3)[member]
@@ -171,7 +198,9 @@ def keyed(
 ) -> Base:
     """A set whose rows have a key, cut into its two parts."""
     floats = pixels if x.dtype == np.uint8 else torch.tensor
-    train, test = ((floats(x[rows]), long(y[rows]), long(key[rows])) for rows in (~is_test, is_test))
+    train, test = (
+        (floats(x[rows]), long(y[rows]), long(key[rows])) for rows in (~is_test, is_test)
+    )
     return Base(name, *train[:2], *test[:2], len(labels), labels, keys, train[2], test[2])
 
 
@@ -198,10 +227,15 @@ def read_idx(path: Path, axes: int) -> np.ndarray:
         raise corrupt(path, str(why)) from None
     magic, start = bytes([0, 0, 8, axes]), 4 + 4 * axes
     if content[:4] != magic or len(content) < start:
-        raise corrupt(path, f"it starts with {content[:4].hex()}, not with {magic.hex()} and {axes} sizes")
+        raise corrupt(
+            path, f"it starts with {content[:4].hex()}, not with {magic.hex()} and {axes} sizes"
+        )
     shape = np.frombuffer(content, ">u4", axes, offset=4).tolist()
     if len(content) - start != math.prod(shape):
-        raise corrupt(path, f"its header says {'×'.join(map(str, shape))} bytes, but {len(content) - start} follow")
+        raise corrupt(
+            path,
+            f"its header says {'×'.join(map(str, shape))} bytes, but {len(content) - start} follow",
+        )
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
@@ -219,7 +253,12 @@ def tiles(path: Path) -> np.ndarray:
     return pixel.reshape(100, 32, 100, 32, 3).transpose(0, 2, 4, 1, 3).reshape(-1, 3, 32, 32)
 
 
-KINDS = {"bytes": "u", "whole": "iu", "float": "f", "text": "U"}  # of arrays, and what numpy calls them
+KINDS = {
+    "bytes": "u",
+    "whole": "iu",
+    "float": "f",
+    "text": "U",
+}  # of arrays, and what numpy calls them
 
 
 def read_arrays(path: Path, **forms: str) -> dict[str, np.ndarray]:
@@ -227,7 +266,15 @@ def read_arrays(path: Path, **forms: str) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             found = {name: arrays[name] for name in forms}
-    except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile, zlib.error) as why:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        EOFError,
+        TypeError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as why:
         raise corrupt(path, " ".join(str(why).split())) from None
     for name, form in forms.items():
         kind, axes = form.split()

@@ -29,7 +29,9 @@ def library(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError:
-        raise CoterieError("Hugging Face data sets need flwr-datasets: pip install 'coterie[data]'.") from None
+        raise CoterieError(
+            "Hugging Face data sets need flwr-datasets: pip install 'coterie[data]'."
+        ) from None
 
 
 def known_columns(rows: Rows, where: str, *names: str) -> None:
@@ -52,12 +54,20 @@ def encoded(
     (rows, key), size = train, len(train[1])
     if test is not None:
         if test[0].features != rows.features:
-            raise CoterieError("the columns of training and test rows differ in name or type: make them alike.")
+            raise CoterieError(
+                "the columns of training and test rows differ in name or type: make them alike."
+            )
         rows, key = datasets.concatenate_datasets([rows, test[0]]), np.concatenate([key, test[1]])
     known_columns(rows, "the data set", label, *drop)
-    plain = [c for c, kind in rows.features.items() if isinstance(kind, datasets.Value | datasets.ClassLabel)]
+    plain = [
+        c
+        for c, kind in rows.features.items()
+        if isinstance(kind, datasets.Value | datasets.ClassLabel)
+    ]
     if label not in plain:
-        raise CoterieError(f"the label column {label} holds more than a value per row: name another one.")
+        raise CoterieError(
+            f"the label column {label} holds more than a value per row: name another one."
+        )
     features = [c for c in rows.column_names if c not in (label, *drop)]
     arrays = [c for c in features if c not in plain]
     if not arrays:
@@ -66,12 +76,18 @@ def encoded(
         if test is not None:
             frame[PART] = np.where(np.arange(len(rows)) < size, "train", "test")
             common["split_column"] = PART
-        return from_frames({name: frame.iloc[mine] for name, mine in rows_of(key).items()}, label, **common)
+        return from_frames(
+            {name: frame.iloc[mine] for name, mine in rows_of(key).items()}, label, **common
+        )
     if len(features) > 1:
         others = ",".join(c for c in features if c != arrays[0])
-        raise CoterieError(f"the column {arrays[0]} holds arrays: leave the others out with --data.drop {others}.")
+        raise CoterieError(
+            f"the column {arrays[0]} holds arrays: leave the others out with --data.drop {others}."
+        )
     if fill is not None or categories:
-        raise CoterieError(f"fill and categories are for tables, and the column {arrays[0]} holds arrays: omit them.")
+        raise CoterieError(
+            f"fill and categories are for tables, and the column {arrays[0]} holds arrays: omit them."
+        )
     x, (y, labels) = array_of(rows, arrays[0]), labels_of(rows, label)
     held = None if test is None else (x[size:], y[size:], key[size:])
     return from_keys(x[:size], y[:size], key[:size], held, labels=labels, **common)
@@ -82,7 +98,9 @@ def table_of(rows: Rows) -> pd.DataFrame:
     frame = rows.to_pandas()
     for name, feature in rows.features.items():
         if hasattr(feature, "names"):
-            frame[name] = frame[name].map(dict(enumerate(feature.names)))  # -1, for unknown, becomes a missing cell
+            frame[name] = frame[name].map(
+                dict(enumerate(feature.names))
+            )  # -1, for unknown, becomes a missing cell
     return frame
 
 
@@ -127,8 +145,12 @@ def pictures(cells: Any, column: str) -> Any:
         sizes, modes = {image.size for image in opened}, {image.mode for image in opened}
         mode = "L" if modes <= {"1", "L"} else "RGB"
         if len(sizes) > 1 or any(mode[0] in "IF" for mode in modes):
-            seen = ", ".join(sorted(f"{width}×{height}" for width, height in sizes)[:3] + sorted(modes))
-            raise CoterieError(f"the images in {column} differ in size or exceed 8 bits ({seen}): convert them.")
+            seen = ", ".join(
+                sorted(f"{width}×{height}" for width, height in sizes)[:3] + sorted(modes)
+            )
+            raise CoterieError(
+                f"the images in {column} differ in size or exceed 8 bits ({seen}): convert them."
+            )
         x = np.stack([np.asarray(image.convert(mode)) for image in opened])
     except (OSError, SyntaxError, TypeError, Image.DecompressionBombError):
         raise CoterieError(

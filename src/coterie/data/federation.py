@@ -47,11 +47,15 @@ class Ragged(NamedTuple):
         """A copy of the rows of these clients (int64 indices), in this order."""
         sizes = self.sizes[clients]
         new_starts = sizes.cumsum(0) - sizes
-        rows = torch.arange(int(sizes.sum())) + (self.starts[clients] - new_starts).repeat_interleave(sizes)
+        rows = torch.arange(int(sizes.sum())) + (
+            self.starts[clients] - new_starts
+        ).repeat_interleave(sizes)
         return Ragged(self.x[rows], self.y[rows], sizes)
 
 
-def split(data: Ragged, names: Sequence[str], share: float, seed: int, purpose: str) -> tuple[Ragged, Ragged]:
+def split(
+    data: Ragged, names: Sequence[str], share: float, seed: int, purpose: str
+) -> tuple[Ragged, Ragged]:
     """Draw a share of each client's rows, but never all of them: (what is left, what was drawn).
 
     The draw depends on the client's name, not on its position. Rows keep their order.
@@ -60,10 +64,14 @@ def split(data: Ragged, names: Sequence[str], share: float, seed: int, purpose: 
         raise CoterieError(f"the {purpose} share must be at least 0 and below 1, not {share}.")
     counts = torch.minimum((data.sizes * share).round().long(), (data.sizes - 1).clamp(min=0))
     drawn = np.zeros(len(data.y), dtype=bool)
-    for name, start, size, count in zip(names, data.starts.tolist(), data.sizes.tolist(), counts.tolist()):
+    for name, start, size, count in zip(
+        names, data.starts.tolist(), data.sizes.tolist(), counts.tolist()
+    ):
         drawn[start + rng(seed, purpose, name).permutation(size)[:count]] = True
     mask = torch.from_numpy(drawn)
-    return Ragged(data.x[~mask], data.y[~mask], data.sizes - counts), Ragged(data.x[mask], data.y[mask], counts)
+    return Ragged(data.x[~mask], data.y[~mask], data.sizes - counts), Ragged(
+        data.x[mask], data.y[mask], counts
+    )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -89,22 +97,32 @@ class Federation:
             raise CoterieError("a federation needs at least one client, and none was given.")
         twice = [name for name, count in Counter(self.names).items() if count > 1]
         if twice:
-            raise CoterieError(f"the client name {twice[0]!r} occurs more than once: give each client its own name.")
+            raise CoterieError(
+                f"the client name {twice[0]!r} occurs more than once: give each client its own name."
+            )
         for title, part in (("train", self.train), ("test", self.test), ("valid", self.valid)):
             if part is None:
                 continue
-            if len(part.sizes) != self.total or not int(part.sizes.sum()) == len(part.x) == len(part.y):
+            if len(part.sizes) != self.total or not int(part.sizes.sum()) == len(part.x) == len(
+                part.y
+            ):
                 raise CoterieError(
                     f"the {title} part has {len(part.sizes)} sizes of {int(part.sizes.sum())} rows in all, for "
                     f"{self.total} clients, {len(part.x)} rows of x and {len(part.y)} of y: they must agree."
                 )
         if not self.train.sizes.all():
             empty = self.names[int((self.train.sizes == 0).nonzero()[0])]
-            raise CoterieError(f"client {empty!r} has no training rows: leave it out, or give it data.")
+            raise CoterieError(
+                f"client {empty!r} has no training rows: leave it out, or give it data."
+            )
         if not 0 <= self.unseen < self.total:
-            raise CoterieError(f"unseen={self.unseen} of {self.total} clients: at least one client must train.")
+            raise CoterieError(
+                f"unseen={self.unseen} of {self.total} clients: at least one client must train."
+            )
         if self.truth is not None and len(self.truth) != self.total:
-            raise CoterieError(f"truth has {len(self.truth)} entries for {self.total} clients: give one per client.")
+            raise CoterieError(
+                f"truth has {len(self.truth)} entries for {self.total} clients: give one per client."
+            )
 
     def __len__(self) -> int:
         """The number of clients that train."""
@@ -134,7 +152,9 @@ class Federation:
     def with_valid(self, share: float, seed: int) -> Federation:
         """Move a share of each client's training rows to `valid`; at least one training row stays."""
         if self.valid is not None:
-            raise CoterieError("this federation already has a validation part: split the one it was made from.")
+            raise CoterieError(
+                "this federation already has a validation part: split the one it was made from."
+            )
         if share == 0:
             return self
         train, valid = split(self.train, self.names, share, seed, "valid")
@@ -146,16 +166,26 @@ class Federation:
         Where the true groups are known, each gives up clients in proportion to its size.
         """
         if not 0 <= count < len(self):
-            raise CoterieError(f"unseen={count} of {len(self)} training clients: at least one client must train.")
+            raise CoterieError(
+                f"unseen={count} of {len(self)} training clients: at least one client must train."
+            )
         if count == 0:
             return self
         chance = np.array([rng(seed, "unseen", name).random() for name in self.names[: len(self)]])
         hard = self.truth is not None and not self.truth.is_floating_point()
-        group = self.truth[: len(self)].numpy() if self.truth is not None and hard else np.zeros(len(self), dtype=int)
-        depth = np.empty(len(self))  # a client's place in its group's random order, scaled to (0, 1)
+        group = (
+            self.truth[: len(self)].numpy()
+            if self.truth is not None and hard
+            else np.zeros(len(self), dtype=int)
+        )
+        depth = np.empty(
+            len(self)
+        )  # a client's place in its group's random order, scaled to (0, 1)
         for g in np.unique(group):
             members = np.flatnonzero(group == g)
-            depth[members[chance[members].argsort()]] = (np.arange(len(members)) + 0.5) / len(members)
+            depth[members[chance[members].argsort()]] = (np.arange(len(members)) + 0.5) / len(
+                members
+            )
         chosen = np.lexsort((chance, depth))[:count]
         stay = np.setdiff1d(np.arange(len(self)), chosen)
         order = np.concatenate([stay, np.sort(chosen), np.arange(len(self), self.total)])
@@ -165,10 +195,14 @@ class Federation:
         """These clients in this order, with copies of their rows; unseen ones must come last."""
         index = torch.as_tensor(clients, dtype=torch.long)
         if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < self.total:
-            raise CoterieError(f"client indices must lie in 0..{self.total - 1}, not {index.tolist()}.")
+            raise CoterieError(
+                f"client indices must lie in 0..{self.total - 1}, not {index.tolist()}."
+            )
         unseen = index >= len(self)
         if (unseen[:-1] & ~unseen[1:]).any():
-            raise CoterieError("unseen clients must come after those that train: put their indices last.")
+            raise CoterieError(
+                "unseen clients must come after those that train: put their indices last."
+            )
         return replace(
             self,
             **self._parts(lambda part: part.subset(index)),

@@ -17,7 +17,15 @@ from coterie.data.federation import Federation, Kind, Ragged, split
 from coterie.data.memory import finish, from_memory, pack, rows_of
 from coterie.data.schema import Fill, Schema, describe, merge
 from coterie.data.spec import maker
-from coterie.data.tables import files_in, named, numbers, read_npz, read_table, refuse_missing, texts
+from coterie.data.tables import (
+    files_in,
+    named,
+    numbers,
+    read_npz,
+    read_table,
+    refuse_missing,
+    texts,
+)
 from coterie.errors import CoterieError, Refused, gather, noting, unknown
 
 if TYPE_CHECKING:
@@ -49,15 +57,32 @@ def folder(
     files = files_in(Path(path))
     if next(iter(files.values())).suffix.lower() == ".npz":
         options = {"label": label, "fill": fill, "drop": drop, "categories": categories}
-        for name, value in (options | {"split_column": split_column, "time_column": time_column}).items():
+        for name, value in (
+            options | {"split_column": split_column, "time_column": time_column}
+        ).items():
             if value is not None:
-                raise CoterieError(f"{name} is for tables, but {path} has npz files, of x and y: leave it out.")
+                raise CoterieError(
+                    f"{name} is for tables, but {path} has npz files, of x and y: leave it out."
+                )
         return from_npz(files, test_share, seed, kind).with_unseen(unseen, seed)
     if label is None:
-        raise CoterieError(f"the data set folder needs a label, the column to predict in {path}: give --label COLUMN.")
+        raise CoterieError(
+            f"the data set folder needs a label, the column to predict in {path}: give --label COLUMN."
+        )
     frames = {name: read_table(file, several(categories)) for name, file in files.items()}
     return from_frames(
-        frames, label, None, test_share, seed, unseen, kind, fill, drop, categories, split_column, time_column
+        frames,
+        label,
+        None,
+        test_share,
+        seed,
+        unseen,
+        kind,
+        fill,
+        drop,
+        categories,
+        split_column,
+        time_column,
     )
 
 
@@ -82,11 +107,28 @@ def table(
     """
     frame = read_table(Path(path), [*several(categories), *several(client_column)])
     if label is None or client_column is None:
-        flag, what = ("--label", "to predict") if label is None else ("--client-column", "that names the client")
+        flag, what = (
+            ("--label", "to predict")
+            if label is None
+            else ("--client-column", "that names the client")
+        )
         columns = ", ".join(map(str, frame.columns))
-        raise CoterieError(f"the data set table needs {flag}, the column {what}: {path} has {columns}.")
+        raise CoterieError(
+            f"the data set table needs {flag}, the column {what}: {path} has {columns}."
+        )
     return from_frames(
-        frame, label, client_column, test_share, seed, unseen, kind, fill, drop, categories, split_column, time_column
+        frame,
+        label,
+        client_column,
+        test_share,
+        seed,
+        unseen,
+        kind,
+        fill,
+        drop,
+        categories,
+        split_column,
+        time_column,
     )
 
 
@@ -116,16 +158,26 @@ def from_frames(
     2026-01-31) its last share by that column; or `split_column` says train, test or valid for each row.
     """
     if split_column is not None and time_column is not None:
-        raise CoterieError("split_column and time_column both say which rows are for tests: give one of them.")
+        raise CoterieError(
+            "split_column and time_column both say which rows are for tests: give one of them."
+        )
     tables = by_client(frames, client_column)
-    index = row_numbers(tables, test_share, seed, split_column, time_column).with_unseen(unseen, seed)
+    index = row_numbers(tables, test_share, seed, split_column, time_column).with_unseen(
+        unseen, seed
+    )
     tables = without(tables, [*several(drop), *filter(None, (split_column, time_column))])
     schema = replace(
         schema_of(tables, index, label, kind, several(categories), fill),
         fill=fill,
-        ignored=tuple(dict.fromkeys([*several(drop), *filter(None, (client_column, split_column, time_column))])),
+        ignored=tuple(
+            dict.fromkeys(
+                [*several(drop), *filter(None, (client_column, split_column, time_column))]
+            )
+        ),
     )
-    encoded = {name: schema.encode(frame, where=f"client {name!r}") for name, frame in tables.items()}
+    encoded = {
+        name: schema.encode(frame, where=f"client {name!r}") for name, frame in tables.items()
+    }
     for line in told(schema):
         log.info(line)
     return cut(encoded, index, schema)
@@ -141,7 +193,9 @@ def schema_of(
     for i, name in enumerate(index.names):
         rows = index.train.client(i)[0] if i < len(index) else ()
         with noting(wrong):
-            descriptions[name] = describe(tables[name], label, kind, categories, rows, f"client {name!r}")
+            descriptions[name] = describe(
+                tables[name], label, kind, categories, rows, f"client {name!r}"
+            )
     if not wrong:
         with noting(wrong):
             schema = merge(descriptions)
@@ -167,7 +221,12 @@ def cut(encoded: dict[str, tuple[Any, Any]], index: Federation, schema: Schema) 
         return [(encoded[name][0][r], encoded[name][1][r]) for name, r in zip(index.names, rows)]
 
     fed = from_memory(
-        pairs(index.train), index.names, pairs(index.test), unseen=index.unseen, kind=schema.kind, labels=schema.classes
+        pairs(index.train),
+        index.names,
+        pairs(index.test),
+        unseen=index.unseen,
+        kind=schema.kind,
+        labels=schema.classes,
     )
     valid = None
     if index.valid is not None:
@@ -182,8 +241,13 @@ def told(schema: Schema) -> list[str]:
     lines = [f"columns of numbers: {', '.join(columns)}"] if columns else []
     columns = [f"{c.name} ({some(c.categories)})" for c in schema.features if c.kind == "category"]
     lines += [f"columns of text: {', '.join(columns)}"] if columns else []
-    for kind, what in (("number", f"are filled with the {schema.fill}"), ("category", "count as other")):
-        if gaps := [f"{c.name} {c.missing}" for c in schema.features if c.missing and c.kind == kind]:
+    for kind, what in (
+        ("number", f"are filled with the {schema.fill}"),
+        ("category", "count as other"),
+    ):
+        if gaps := [
+            f"{c.name} {c.missing}" for c in schema.features if c.missing and c.kind == kind
+        ]:
             lines.append(f"empty cells in training rows {what}: {', '.join(gaps)}")
     if schema.ignored:
         lines.append(f"columns left out: {', '.join(schema.ignored)}")
@@ -198,24 +262,36 @@ def some(texts: Sequence[str]) -> str:
 
 
 # ---------------------------------------------------------------------------------------------- clients
-def by_client(frames: Mapping[str, pd.DataFrame] | pd.DataFrame, column: str | None) -> dict[str, pd.DataFrame]:
+def by_client(
+    frames: Mapping[str, pd.DataFrame] | pd.DataFrame, column: str | None
+) -> dict[str, pd.DataFrame]:
     """The table of each client, by name."""
     if isinstance(frames, Mapping):
         if column is not None:
-            raise CoterieError(f"client_column={column!r} is for one table of all clients: leave it out.")
+            raise CoterieError(
+                f"client_column={column!r} is for one table of all clients: leave it out."
+            )
         for name, frame in frames.items():
             if not hasattr(frame, "columns"):
-                raise CoterieError(f"client {name!r} is a {type(frame).__name__}: give a pandas DataFrame.")
+                raise CoterieError(
+                    f"client {name!r} is a {type(frame).__name__}: give a pandas DataFrame."
+                )
         found = {str(name): named(frame, f"client {name!r}") for name, frame in frames.items()}
         if len(found) < len(frames):
-            raise CoterieError("two clients have the same name as text, such as 1 and '1': rename one of them.")
+            raise CoterieError(
+                "two clients have the same name as text, such as 1 and '1': rename one of them."
+            )
         return found
     if column is None:
-        raise CoterieError("one table of all clients needs client_column, the column that names the client: give it.")
+        raise CoterieError(
+            "one table of all clients needs client_column, the column that names the client: give it."
+        )
     frame = named(frames, "the table")
     if column not in frame:
         raise unknown("client column of the table:", column, frame.columns)
-    refuse_missing(frame[column], f"the client column {column} of the table", "name the client in every row")
+    refuse_missing(
+        frame[column], f"the client column {column} of the table", "name the client in every row"
+    )
     return {name: rows.drop(columns=column) for name, rows in frame.groupby(texts(frame[column]))}
 
 
@@ -225,7 +301,9 @@ def without(tables: dict[str, pd.DataFrame], drop: Sequence[str]) -> dict[str, p
     for name in drop:
         if name not in known:
             raise unknown("column to drop", name, known)
-    return {client: frame.drop(columns=list(drop), errors="ignore") for client, frame in tables.items()}
+    return {
+        client: frame.drop(columns=list(drop), errors="ignore") for client, frame in tables.items()
+    }
 
 
 def several(names: str | Sequence[str] | None) -> list[str]:
@@ -234,24 +312,38 @@ def several(names: str | Sequence[str] | None) -> list[str]:
 
 # ---------------------------------------------------------------------------------------------- train and test
 def row_numbers(
-    tables: dict[str, pd.DataFrame], share: float, seed: int, split_column: str | None, time_column: str | None
+    tables: dict[str, pd.DataFrame],
+    share: float,
+    seed: int,
+    split_column: str | None,
+    time_column: str | None,
 ) -> Federation:
     """A federation whose x are the numbers of the rows of each client's table: who trains and tests on which."""
     names = tuple(tables)
     if not names:
         raise CoterieError("a federation needs at least one client, and none was given.")
     if split_column is not None:
-        words = [column_of(name, frame, split_column).astype(str).to_numpy() for name, frame in tables.items()]
+        words = [
+            column_of(name, frame, split_column).astype(str).to_numpy()
+            for name, frame in tables.items()
+        ]
         for name, found in zip(names, words):
             if wrong := sorted({*found.tolist()} - {*PARTS}):
-                raise unknown(f"part in the column {split_column} of client {name!r}:", wrong[0], PARTS)
-        train, test, valid = (stacked([np.flatnonzero(found == part) for found in words]) for part in PARTS)
-        return Federation(names, train, test, "regression", None, valid=valid if len(valid.x) else None)
+                raise unknown(
+                    f"part in the column {split_column} of client {name!r}:", wrong[0], PARTS
+                )
+        train, test, valid = (
+            stacked([np.flatnonzero(found == part) for found in words]) for part in PARTS
+        )
+        return Federation(
+            names, train, test, "regression", None, valid=valid if len(valid.x) else None
+        )
     all_rows = stacked([np.arange(len(frame)) for frame in tables.values()])
     train, test = split(all_rows, names, share, seed, "test")
     if time_column is not None:
         order = [
-            times(name, column_of(name, frame, time_column)).argsort(kind="stable") for name, frame in tables.items()
+            times(name, column_of(name, frame, time_column)).argsort(kind="stable")
+            for name, frame in tables.items()
         ]
         cuts = train.sizes.tolist()
         train = stacked([np.sort(rows[:cut]) for rows, cut in zip(order, cuts)])
@@ -279,7 +371,10 @@ def times(name: str, column: pd.Series) -> np.ndarray:
     try:
         if pd.to_numeric(column, errors="coerce").notna().all() and column.dtype.kind != "M":
             return numbers(column, f"client {name!r}")
-        dotted = column.dtype.kind != "M" and column.astype(str).str.fullmatch(r"\d{1,2}\.\d{1,2}\.\d{4}").all()
+        dotted = (
+            column.dtype.kind != "M"
+            and column.astype(str).str.fullmatch(r"\d{1,2}\.\d{1,2}\.\d{4}").all()
+        )
         form = "%d.%m.%Y" if dotted else "ISO8601"
         return pd.to_datetime(column, format=form, utc=True).astype("int64").to_numpy()
     except (ValueError, TypeError) as why:
@@ -301,6 +396,10 @@ def from_npz(files: dict[str, Path], test_share: float, seed: int, kind: Kind | 
         raise CoterieError(
             f"{files[with_test[0]]} has test rows and {files[other]} has none: give x_test and y_test to all or none."
         )
-    test = {name: (arrays["x_test"], arrays["y_test"]) for name, arrays in found.items()} if with_test else None
+    test = (
+        {name: (arrays["x_test"], arrays["y_test"]) for name, arrays in found.items()}
+        if with_test
+        else None
+    )
     clients = {name: (arrays["x"], arrays["y"]) for name, arrays in found.items()}
     return from_memory(clients, test=test, test_share=test_share, seed=seed, kind=kind)

@@ -85,17 +85,27 @@ def hub(
         raise unknown(f"split of {path}:", split or "train", splits)
     columns = ", ".join(rows.column_names)
     if label is None:
-        raise CoterieError(f"the data set hub needs --label, the column to predict: {path} has {columns}.")
+        raise CoterieError(
+            f"the data set hub needs --label, the column to predict: {path} has {columns}."
+        )
     if (client_column is None) == (partitioner is None):
         raise CoterieError(
             "the data set hub needs either --client-column, the column that names the client, or --data.partitioner, "
             f"such as iid: {path} has {columns}."
         )
     known_columns(rows, path, label, *several(client_column))
-    options = {"alpha": alpha, "classes": classes, "shards": shards, "sizes": sizes, "arguments": arguments}
+    options = {
+        "alpha": alpha,
+        "classes": classes,
+        "shards": shards,
+        "sizes": sizes,
+        "arguments": arguments,
+    }
     if client_column is not None:
         if given := [name for name, value in options.items() if value is not None]:
-            raise CoterieError(f"{given[0]} is for partitioners, and client_column says who is a client: leave it out.")
+            raise CoterieError(
+                f"{given[0]} is for partitioners, and client_column says who is a client: leave it out."
+            )
         key = clients_in(rows, client_column)
     else:
         by = partitioner_of(str(partitioner), label, seed, {"clients": clients, **options})
@@ -107,7 +117,16 @@ def hub(
         test = test_rows(splits["test"], train[1], client_column, path)
     left_out = [*several(drop), *several(client_column)]
     return encoded(
-        train, test, label, left_out, fill, categories, test_share=test_share, seed=seed, unseen=unseen, kind=kind
+        train,
+        test,
+        label,
+        left_out,
+        fill,
+        categories,
+        test_share=test_share,
+        seed=seed,
+        unseen=unseen,
+        kind=kind,
     )
 
 
@@ -164,29 +183,41 @@ def read(path: Path) -> dict[str, Rows]:
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as why:
         if isinstance(why, CoterieError):
             raise
-        raise CoterieError(f"{path} is no Hugging Face data set ({flat(why)}): write it with save_to_disk.") from None
+        raise CoterieError(
+            f"{path} is no Hugging Face data set ({flat(why)}): write it with save_to_disk."
+        ) from None
 
 
 def read_files(path: Path) -> dict[str, Rows]:
     """Tables by split: train-00000-of-00002.parquet and train-00001-of-00002.parquet are train."""
     datasets = library("datasets")
-    files = [path] if path.is_file() else [file for file in sorted(path.iterdir()) if file.suffix in READERS]
+    files = (
+        [path]
+        if path.is_file()
+        else [file for file in sorted(path.iterdir()) if file.suffix in READERS]
+    )
     if not files:
-        raise CoterieError(f"{path} has neither what save_to_disk writes nor a {' or '.join(READERS)} file: add it.")
+        raise CoterieError(
+            f"{path} has neither what save_to_disk writes nor a {' or '.join(READERS)} file: add it."
+        )
     splits: dict[str, list[Rows]] = {}
     for file in files:
         if file.suffix == ".parquet":  # it tells what columns mean, which pandas would lose
             rows = datasets.Dataset(library("pyarrow.parquet").read_table(file))
         else:
             rows = datasets.Dataset.from_pandas(read_table(file), preserve_index=False)
-        splits.setdefault("train" if len(files) == 1 else file.stem.partition("-")[0], []).append(rows)
+        splits.setdefault("train" if len(files) == 1 else file.stem.partition("-")[0], []).append(
+            rows
+        )
     return {name: datasets.concatenate_datasets(parts) for name, parts in splits.items()}
 
 
 @contextmanager
 def offline() -> Iterator[None]:
     """The libraries look nothing up; HF_HUB_OFFLINE and HF_DATASETS_OFFLINE count only when they are imported."""
-    places = [importlib.import_module(name) for name in ("datasets.config", "huggingface_hub.constants")]
+    places = [
+        importlib.import_module(name) for name in ("datasets.config", "huggingface_hub.constants")
+    ]
     before = [place.HF_HUB_OFFLINE for place in places]
     try:
         for place in places:
@@ -238,12 +269,18 @@ def partitioner_of(name: str, label: str, seed: int, options: dict[str, Any]) ->
     ours = {argument: option for option, argument in ARGUMENTS.items()}
     for argument, parameter in takes.items():
         if parameter.default is parameter.empty and argument not in given:
-            flag = f"--data.{ours[argument]}" if argument in ours else f"--data.arguments {argument}=VALUE"
+            flag = (
+                f"--data.{ours[argument]}"
+                if argument in ours
+                else f"--data.arguments {argument}=VALUE"
+            )
             raise CoterieError(f"the partitioner {name} needs {argument}: give {flag}.")
     try:
         return make(**given)
     except (ValueError, TypeError) as why:
-        raise CoterieError(f"the partitioner {name} cannot be made ({flat(why)}): give it other arguments.") from None
+        raise CoterieError(
+            f"the partitioner {name} cannot be made ({flat(why)}): give it other arguments."
+        ) from None
 
 
 def argument_of(text: str) -> tuple[str, Any]:
@@ -266,13 +303,19 @@ def dealt(partitioner: Any) -> Dealt:
         with warnings.catch_warnings(action="ignore"):  # of every failed attempt
             parts = [partitioner.load_partition(i) for i in range(partitioner.num_partitions)]
     except (ValueError, LookupError, TypeError, AssertionError) as why:
-        raise CoterieError(f"the {what} cannot deal these rows ({flat(why)}): give it other arguments.") from None
+        raise CoterieError(
+            f"the {what} cannot deal these rows ({flat(why)}): give it other arguments."
+        ) from None
     if any(part.column_names != parts[0].column_names for part in parts):
         raise CoterieError(f"the {what} gives clients different columns: use one that deals rows.")
-    ids = getattr(partitioner, "partition_id_to_natural_id", None) or dict(enumerate(default_names(len(parts))))
+    ids = getattr(partitioner, "partition_id_to_natural_id", None) or dict(
+        enumerate(default_names(len(parts)))
+    )
     names = [ids[i] for i in range(len(parts))]
     for name, part in zip(names, parts):
         if not len(part):
-            raise CoterieError(f"the {what} leaves client {name!r} without rows: ask for fewer clients.")
+            raise CoterieError(
+                f"the {what} leaves client {name!r} without rows: ask for fewer clients."
+            )
     rows = library("datasets").concatenate_datasets(parts).with_format(None)
     return rows, np.repeat(names, [len(part) for part in parts])

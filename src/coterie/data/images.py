@@ -17,7 +17,9 @@ from coterie.data.shares import counted, in_random_order
 from coterie.errors import CoterieError
 
 Part = Literal["train", "test"]
-View = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # images and labels, to how a source shows them
+View = Callable[
+    [Tensor, Tensor], tuple[Tensor, Tensor]
+]  # images and labels, to how a source shows them
 OPTIONS = {"train": "samples", "test": "test_samples"}  # what says how many rows a client gets
 
 
@@ -29,7 +31,9 @@ def part_of(images: Base, part: Part) -> tuple[Tensor, Tensor]:
 def of_images(images: Base, train: Ragged, test: Ragged, **known: Any) -> Federation:
     """The federation of these rows of a base set."""
     known = {"labels": images.labels} | known
-    return Federation(default_names(len(train.sizes)), train, test, "classification", images.classes, **known)
+    return Federation(
+        default_names(len(train.sizes)), train, test, "classification", images.classes, **known
+    )
 
 
 def check_clients(clients: int, groups: int = 1) -> None:
@@ -56,7 +60,9 @@ def in_groups(
     groups = len(views)
     check_clients(clients, groups)
     if not 0 <= noise < 1 or (noise and groups == 1):
-        raise CoterieError(f"noise={noise}: give a share from 0 to below 1, and two groups or more if it is not 0.")
+        raise CoterieError(
+            f"noise={noise}: give a share from 0 to below 1, and two groups or more if it is not 0."
+        )
     own = np.eye(groups)[np.arange(clients) % groups]
     mixed = own * (1 - noise) + (1 - own) * noise / max(groups - 1, 1)
     train = cut(maker, images, "train", samples, views, mixed, groups, seed)
@@ -86,7 +92,9 @@ def cut(
         mine = slices[deck::decks]
         mine[:] = rng(seed, maker, part, deck).permutation(len(y))[: mine.size].reshape(mine.shape)
     rows, sizes = torch.from_numpy(slices.ravel()), np.full(clients, size)
-    source = torch.from_numpy(in_random_order(counted(shares, sizes), rng(seed, maker, part, "sources")))
+    source = torch.from_numpy(
+        in_random_order(counted(shares, sizes), rng(seed, maker, part, "sources"))
+    )
     all_x, all_y = x.new_empty(len(rows), *x.shape[1:]), y.new_empty(len(rows))
     for k, view in enumerate(views):
         at = (source == k).nonzero().flatten()

@@ -41,10 +41,23 @@ def label_permuted(
     """
     images = base_of(base)
     if not 1 <= clusters <= images.classes:
-        raise CoterieError(f"clusters={clusters}: {base} has {images.classes} classes, so ask for 1 to that many.")
-    views = [functools.partial(relabelled, shift=g, classes=images.classes) for g in range(clusters)]
+        raise CoterieError(
+            f"clusters={clusters}: {base} has {images.classes} classes, so ask for 1 to that many."
+        )
+    views = [
+        functools.partial(relabelled, shift=g, classes=images.classes) for g in range(clusters)
+    ]
     return in_groups(
-        "label_permuted", images, views, clients, samples, test_samples, seed, noise, unseen=unseen, labels=None
+        "label_permuted",
+        images,
+        views,
+        clients,
+        samples,
+        test_samples,
+        seed,
+        noise,
+        unseen=unseen,
+        labels=None,
     )
 
 
@@ -81,7 +94,9 @@ def pathological(
     images = base_of(base)
     check_clients(clients, kinds or 1)
     if not 1 <= classes <= images.classes:
-        raise CoterieError(f"classes={classes}: {base} has {images.classes} classes, so ask for 1 to that many.")
+        raise CoterieError(
+            f"classes={classes}: {base} has {images.classes} classes, so ask for 1 to that many."
+        )
     random = rng(seed, "pathological", "classes")
     if kinds is None:
         has = random_classes(clients, classes, images.classes, random)
@@ -101,7 +116,9 @@ def pathological(
     )
 
 
-def random_classes(clients: int, classes: int, total: int, random: np.random.Generator) -> np.ndarray:
+def random_classes(
+    clients: int, classes: int, total: int, random: np.random.Generator
+) -> np.ndarray:
     """Who has which class, bool [clients, total]: each client takes those that the fewest have taken before it."""
     has = np.zeros((clients, total), dtype=bool)
     taken = np.zeros(total)
@@ -111,11 +128,15 @@ def random_classes(clients: int, classes: int, total: int, random: np.random.Gen
     return has
 
 
-def classes_of_kinds(kinds: int, classes: int, total: int, random: np.random.Generator) -> np.ndarray:
+def classes_of_kinds(
+    kinds: int, classes: int, total: int, random: np.random.Generator
+) -> np.ndarray:
     """Which kind has which class, bool [kinds, total]: stretches of a circle of all classes that start evenly apart."""
     most = total if classes < total else 1
     if not 1 <= kinds <= most:
-        raise CoterieError(f"kinds={kinds}: {classes} of {total} classes make 1 to {most} kinds: ask for so many.")
+        raise CoterieError(
+            f"kinds={kinds}: {classes} of {total} classes make 1 to {most} kinds: ask for so many."
+        )
     circle, has = random.permutation(total), np.zeros((kinds, total), dtype=bool)
     for kind in range(kinds):
         has[kind, circle[(kind * total // kinds + np.arange(classes)) % total]] = True
@@ -173,9 +194,14 @@ def dirichlet(
     images = base_of(base)
     check_clients(clients)
     if not 0 < alpha <= 1e6:
-        raise CoterieError(f"alpha={alpha} is out of range: it must be above 0 and at most 1,000,000.")
+        raise CoterieError(
+            f"alpha={alpha} is out of range: it must be above 0 and at most 1,000,000."
+        )
     shares = rng(seed, "dirichlet", "shares").dirichlet(np.full(images.classes, alpha), clients)
-    counts, test_counts = in_shares(shares, images, "train", samples), in_shares(shares, images, "test", test_samples)
+    counts, test_counts = (
+        in_shares(shares, images, "train", samples),
+        in_shares(shares, images, "test", test_samples),
+    )
     return of_images(
         images,
         deal(images, "train", counts, rng(seed, "dirichlet", "train")),
@@ -187,7 +213,11 @@ def dirichlet(
 def in_shares(shares: np.ndarray, images: Base, part: Part, wanted: int | None) -> np.ndarray:
     """Rows of each class for each client, int64 [clients, classes]: as many for all, as wanted or as fit."""
     supply = np.bincount(part_of(images, part)[1].numpy(), minlength=images.classes)
-    demand, option, least = shares.sum(axis=0), OPTIONS[part], int(part == "train" or wanted is None)
+    demand, option, least = (
+        shares.sum(axis=0),
+        OPTIONS[part],
+        int(part == "train" or wanted is None),
+    )
     most = int((supply[demand > 0] / demand[demand > 0]).min()) + 1
     counts = lambda size: counted(shares, np.full(len(shares), size))
     size = most if wanted is None else min(wanted, most)

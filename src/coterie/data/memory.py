@@ -43,7 +43,9 @@ def from_memory(
         clients = list(clients.values())
     names = default_names(len(clients)) if names is None else tuple(names)
     if len(names) != len(clients):
-        raise CoterieError(f"{len(names)} names for {len(clients)} clients: give one name per client.")
+        raise CoterieError(
+            f"{len(names)} names for {len(clients)} clients: give one name per client."
+        )
     if not clients:
         raise CoterieError("a federation needs at least one client, and none was given.")
     pairs = [rows_of(name, client) for name, client in zip(names, clients)]
@@ -57,7 +59,9 @@ def from_memory(
         train, held = data, pack(names, test_pairs(names, pairs, test))
         if (train.x.shape[1:], train.x.dtype) != (held.x.shape[1:], held.x.dtype):
             shapes = [f"{tuple(part.x.shape[1:])} of {part.x.dtype}" for part in (train, held)]
-            raise CoterieError(f"training rows are {shapes[0]}, test rows {shapes[1]}: they must be alike.")
+            raise CoterieError(
+                f"training rows are {shapes[0]}, test rows {shapes[1]}: they must be alike."
+            )
     kind = kind or ("regression" if train.y.is_floating_point() else "classification")
     train, held = finish(train, names, kind), finish(held, names, kind)
     classes = None
@@ -65,7 +69,9 @@ def from_memory(
         highest = int(torch.cat([train.y, held.y]).max())
         classes = len(labels) if labels is not None else highest + 1
         if highest >= classes:
-            raise CoterieError(f"there is a label {highest}, but names for only {classes} classes: name them all.")
+            raise CoterieError(
+                f"there is a label {highest}, but names for only {classes} classes: name them all."
+            )
     warn_of_thin_clients(train, names, kind)
     return Federation(
         names,
@@ -92,10 +98,15 @@ def rows_of(name: str, client: Client) -> tuple[Tensor, Tensor]:
         if isinstance(client, TensorDataset) and len(client.tensors) == 2:
             pair: Any = client.tensors
         elif isinstance(client, IterableDataset):
-            raise CoterieError(f"client {name!r} is an iterable dataset: give a map-style one, with a length.")
+            raise CoterieError(
+                f"client {name!r} is an iterable dataset: give a map-style one, with a length."
+            )
         elif isinstance(client, Dataset):
             items = [client[i] for i in range(len(client))]  # type: ignore[arg-type]
-            pair = [np.stack([np.asarray(item[part]) for item in items]) if items else np.empty(0) for part in (0, 1)]
+            pair = [
+                np.stack([np.asarray(item[part]) for item in items]) if items else np.empty(0)
+                for part in (0, 1)
+            ]
         else:
             pair = client
         raw_x, raw_y = pair
@@ -104,7 +115,9 @@ def rows_of(name: str, client: Client) -> tuple[Tensor, Tensor]:
         if isinstance(why, CoterieError):
             raise
         reason = str(why).split("\n")[0]
-        raise CoterieError(f"client {name!r} is not a pair of numeric arrays (x, y): {reason}.") from None
+        raise CoterieError(
+            f"client {name!r} is not a pair of numeric arrays (x, y): {reason}."
+        ) from None
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if x.ndim == 0 or y.ndim != 1 or len(x) != len(y):
@@ -116,24 +129,33 @@ def rows_of(name: str, client: Client) -> tuple[Tensor, Tensor]:
 
 def numeric(values: Any, *float_too: torch.dtype) -> Tensor:
     """Floats (and `float_too`) in torch's default dtype, whole numbers in int64; TypeError for anything else."""
-    tensor = values.detach().cpu() if isinstance(values, Tensor) else torch.tensor(np.asarray(values))
+    tensor = (
+        values.detach().cpu() if isinstance(values, Tensor) else torch.tensor(np.asarray(values))
+    )
     if tensor.is_complex():
         raise TypeError("complex numbers are not supported")
     as_float = tensor.is_floating_point() or tensor.dtype in float_too
     return tensor.to(torch.get_default_dtype() if as_float else torch.int64)
 
 
-def test_pairs(names: Sequence[str], train: list[tuple[Tensor, Tensor]], test: Clients) -> list[tuple[Tensor, Tensor]]:
+def test_pairs(
+    names: Sequence[str], train: list[tuple[Tensor, Tensor]], test: Clients
+) -> list[tuple[Tensor, Tensor]]:
     """The test rows in the order of `names`; a client without any gets none."""
     if not isinstance(test, Mapping):
         if len(test) != len(names):
-            raise CoterieError(f"{len(test)} test parts for {len(names)} clients: give one per client.")
+            raise CoterieError(
+                f"{len(test)} test parts for {len(names)} clients: give one per client."
+            )
         test = dict(zip(names, test))
     test = {str(name): client for name, client in test.items()}
     for name in test:
         if name not in names:
             raise unknown("client in the test part", name, names)
-    pairs = [rows_of(name, test[name]) if name in test else (x[:0], y[:0]) for name, (x, y) in zip(names, train)]
+    pairs = [
+        rows_of(name, test[name]) if name in test else (x[:0], y[:0])
+        for name, (x, y) in zip(names, train)
+    ]
     return [pair if len(pair[1]) else (x[:0], y[:0]) for pair, (x, y) in zip(pairs, train)]
 
 
@@ -161,13 +183,17 @@ def finish(data: Ragged, names: Sequence[str], kind: Kind) -> Ragged:
         if bad.any():
             at = bad.nonzero()[0].tolist()
             where = f"{part}, column {at[1]}" if values.ndim == 2 else part
-            raise CoterieError(f"client {client(at[0])} has a NaN or infinite value in {where}: drop or mend the row.")
+            raise CoterieError(
+                f"client {client(at[0])} has a NaN or infinite value in {where}: drop or mend the row."
+            )
     if kind == "regression":
         return data._replace(y=data.y.to(torch.get_default_dtype()))
     wrong = ((data.y < 0) | (data.y != data.y.round())).nonzero().flatten()
     if len(wrong):
         value = data.y[wrong[0]].item()
-        raise CoterieError(f"client {client(int(wrong[0]))} has the label {value}: classes are numbered 0, 1, 2, ….")
+        raise CoterieError(
+            f"client {client(int(wrong[0]))} has the label {value}: classes are numbered 0, 1, 2, …."
+        )
     return data._replace(y=data.y.long())
 
 

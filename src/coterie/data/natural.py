@@ -75,23 +75,31 @@ def from_keys(
     clients, drawn at random, never train. Everything else is as in `from_memory`.
     """
     held = None if test is None else grouped(*test)
-    fed = from_memory(grouped(x, y, key), test=held, test_share=test_share, seed=seed, kind=kind, labels=labels)
+    fed = from_memory(
+        grouped(x, y, key), test=held, test_share=test_share, seed=seed, kind=kind, labels=labels
+    )
     return fed.with_unseen(unseen, seed)
 
 
 def grouped(x: Any, y: Any, key: Any) -> dict[str, tuple[Any, Any]]:
     """Each client's rows, by name."""
     x, y = (values if isinstance(values, Tensor) else np.asarray(values) for values in (x, y))
-    key = np.array(key, dtype=object) if isinstance(key, list | tuple) else np.asarray(key)  # NaN must not become text
+    key = (
+        np.array(key, dtype=object) if isinstance(key, list | tuple) else np.asarray(key)
+    )  # NaN must not become text
     counts = [len(values) if values.ndim else 0 for values in (x, y, key)]
     if len({*counts}) > 1:
-        raise CoterieError(f"x has {counts[0]} rows, y {counts[1]} and key {counts[2]}: give one of each per row.")
+        raise CoterieError(
+            f"x has {counts[0]} rows, y {counts[1]} and key {counts[2]}: give one of each per row."
+        )
     return {name: (x[rows], y[rows]) for name, rows in rows_of(key).items()}
 
 
 def rows_of(key: np.ndarray) -> dict[str, np.ndarray]:
     """The row numbers of each client, clients in order of their keys."""
-    wrong = CoterieError("a key must name the client of each row: give one whole number or one text per row.")
+    wrong = CoterieError(
+        "a key must name the client of each row: give one whole number or one text per row."
+    )
     try:
         found, client = np.unique(key, return_inverse=True)
     except TypeError:  # there is no order among them
@@ -103,7 +111,9 @@ def rows_of(key: np.ndarray) -> dict[str, np.ndarray]:
     return {str(name): rows for name, rows in zip(names, parts)}
 
 
-def drawn(key: np.ndarray, clients: int | None, samples: int | None, least: int, seed: int) -> np.ndarray:
+def drawn(
+    key: np.ndarray, clients: int | None, samples: int | None, least: int, seed: int
+) -> np.ndarray:
     """Row numbers, ascending: at most `samples` rows of each of `clients` clients that have `least` rows or more."""
     _, client, counts = np.unique(key, return_inverse=True, return_counts=True)
     enough = np.flatnonzero(counts >= least)

@@ -74,21 +74,34 @@ def linear(
     """
     if variant not in VARIANTS:
         raise unknown("variant", variant, VARIANTS)
-    given = {"clients": clients, "dim": dim, "clusters": clusters, "noise": noise, "scale": scale, "mixture": mixture}
+    given = {
+        "clients": clients,
+        "dim": dim,
+        "clusters": clusters,
+        "noise": noise,
+        "scale": scale,
+        "mixture": mixture,
+    }
     setting = overruled(VARIANTS[variant], given)
     fewest, most = setting.samples if samples is None else (samples, samples)
     count, groups = setting.clients, np.arange(setting.clients) % setting.clusters
     if fewest < 1 or test_samples < 0:
-        raise CoterieError(f"samples={samples} and test_samples={test_samples}: ask for at least 1 and 0.")
+        raise CoterieError(
+            f"samples={samples} and test_samples={test_samples}: ask for at least 1 and 0."
+        )
     theta = plant(setting, scaling, rng(seed, "linear", "theta"))
     shares = np.eye(setting.clusters)[groups]
     if setting.mixture:
-        shares = mix(setting.mixture, count, setting.clusters, "clusters", rng(seed, "linear", "mix"))
+        shares = mix(
+            setting.mixture, count, setting.clusters, "clusters", rng(seed, "linear", "mix")
+        )
     sizes = rng(seed, "linear", "sizes").integers(fewest, most, count, endpoint=True)
     fed = Federation(
         default_names(count),
         draw(theta, shares, sizes, setting.noise, rng(seed, "linear", "train")),
-        draw(theta, shares, np.full(count, test_samples), setting.noise, rng(seed, "linear", "test")),
+        draw(
+            theta, shares, np.full(count, test_samples), setting.noise, rng(seed, "linear", "test")
+        ),
         "regression",
         None,
         truth=torch.from_numpy(shares).float() if setting.mixture else torch.from_numpy(groups),
@@ -105,9 +118,13 @@ def overruled(paper: Variant, given: dict[str, Any]) -> Variant:
     least = {"clusters": 1, "clients": setting.clusters, "dim": 1, "noise": 0}
     for name, bound in least.items():
         if not bound <= getattr(setting, name) < math.inf:
-            raise CoterieError(f"{name}={getattr(setting, name)} is out of range: it must be at least {bound}.")
+            raise CoterieError(
+                f"{name}={getattr(setting, name)} is out of range: it must be at least {bound}."
+            )
     if not 0 < np.float32(setting.scale) < math.inf:
-        raise CoterieError(f"scale={setting.scale} is out of range: it must be above 0 and finite, as float32.")
+        raise CoterieError(
+            f"scale={setting.scale} is out of range: it must be above 0 and finite, as float32."
+        )
     return setting
 
 
@@ -116,10 +133,16 @@ def plant(setting: Variant, scaling: Scaling, random: np.random.Generator) -> np
     dim, scale, unit = setting.dim, setting.scale, setting.coins and scaling == "norm"
     possible = 2**dim - unit if setting.coins else math.inf  # θ = 0 has no direction
     if setting.clusters > possible:
-        raise CoterieError(f"dim={dim} allows only {possible} different θ for {setting.clusters} clusters: raise dim.")
+        raise CoterieError(
+            f"dim={dim} allows only {possible} different θ for {setting.clusters} clusters: raise dim."
+        )
     found: dict[bytes, np.ndarray] = {}
     while len(found) < setting.clusters:
-        theta = random.integers(2, size=dim) * scale if setting.coins else random.normal(0, math.sqrt(scale), dim)
+        theta = (
+            random.integers(2, size=dim) * scale
+            if setting.coins
+            else random.normal(0, math.sqrt(scale), dim)
+        )
         if unit and not theta.any():
             continue
         theta = (theta * (scale / np.linalg.norm(theta)) if unit else theta).astype(np.float32)
@@ -127,7 +150,13 @@ def plant(setting: Variant, scaling: Scaling, random: np.random.Generator) -> np
     return np.stack(list(found.values()))
 
 
-def draw(theta: np.ndarray, shares: np.ndarray, sizes: np.ndarray, noise: float, random: np.random.Generator) -> Ragged:
+def draw(
+    theta: np.ndarray,
+    shares: np.ndarray,
+    sizes: np.ndarray,
+    noise: float,
+    random: np.random.Generator,
+) -> Ragged:
     """Rows for every client; its shares of the θ are met to within one row, in random order."""
     source = in_random_order(counted(shares, sizes), random)
     x = random.standard_normal((len(source), theta.shape[1]), dtype=np.float32)

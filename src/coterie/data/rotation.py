@@ -38,7 +38,17 @@ def rotated(
     share of each client's training rows is turned by the other groups' angles, by each as often; test rows are not.
     """
     views = views_of(angles, least=1)
-    return in_groups("rotated", images_of(base), views, clients, samples, test_samples, seed, noise, unseen=unseen)
+    return in_groups(
+        "rotated",
+        images_of(base),
+        views,
+        clients,
+        samples,
+        test_samples,
+        seed,
+        noise,
+        unseen=unseen,
+    )
 
 
 @maker
@@ -75,10 +85,15 @@ def mixture(
     return of_images(images, train, test, truth=truth).with_unseen(unseen, seed)
 
 
-def holdouts(base: str = "digits", angles: tuple[float, ...] = (0, 90)) -> dict[float, tuple[Tensor, Tensor]]:
+def holdouts(
+    base: str = "digits", angles: tuple[float, ...] = (0, 90)
+) -> dict[float, tuple[Tensor, Tensor]]:
     """By angle, in the order of truth's columns in `mixture`: the base's whole test part so turned, (x, y)."""
     images = images_of(base)
-    return {angle: view(images.x_test, images.y_test) for angle, view in zip(angles, views_of(angles, least=1))}
+    return {
+        angle: view(images.x_test, images.y_test)
+        for angle, view in zip(angles, views_of(angles, least=1))
+    }
 
 
 def images_of(base: str) -> Base:

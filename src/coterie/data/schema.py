@@ -27,7 +27,16 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from coterie.data.federation import Kind
-from coterie.data.tables import MOST_CATEGORIES, boolean, form_of, named, numbers, parsed, refuse_missing, texts
+from coterie.data.tables import (
+    MOST_CATEGORIES,
+    boolean,
+    form_of,
+    named,
+    numbers,
+    parsed,
+    refuse_missing,
+    texts,
+)
 from coterie.errors import CoterieError, gather, unknown
 
 if TYPE_CHECKING:
@@ -37,7 +46,9 @@ Fill = Literal["mean", "median"]
 Description = dict[str, Any]
 FAR = 5  # deviations: a newcomer's mean beyond is pointed out
 MOST_CLASSES = 20  # more whole numbers than this are a regression target
-LEVELS = (np.arange(21) + 0.5) / 21  # of the quantiles that tell medians; the middle one is the median itself
+LEVELS = (
+    np.arange(21) + 0.5
+) / 21  # of the quantiles that tell medians; the middle one is the median itself
 
 
 # ---------------------------------------------------------------------------------------------- on a client
@@ -92,8 +103,18 @@ def _moments(values: np.ndarray) -> Description:
 
 def _label(column: pd.Series, kind: Kind | None, where: str) -> Description:
     """Classes with counts, moments, or both where whole numbers may turn out to be either."""
-    refuse_missing(column, f"the label column {column.name} of {where}", "give the rows a label, or remove them")
-    form = "number" if kind == "regression" else "category" if kind or boolean(column) else form_of(column, where)
+    refuse_missing(
+        column,
+        f"the label column {column.name} of {where}",
+        "give the rows a label, or remove them",
+    )
+    form = (
+        "number"
+        if kind == "regression"
+        else "category"
+        if kind or boolean(column)
+        else form_of(column, where)
+    )
     if form == "category" or column.empty:
         return {"kind": "empty" if column.empty else form, "classes": dict(Counter(texts(column)))}
     values = numbers(column, where)
@@ -106,15 +127,24 @@ def merge(descriptions: Mapping[str, Description]) -> Schema:
     """The schema of all clients, by their names; their order does not matter, to the bit."""
     sites = dict(sorted(descriptions.items()))
     if not sites:
-        raise CoterieError("a schema needs the description of at least one client, and none was given.")
+        raise CoterieError(
+            "a schema needs the description of at least one client, and none was given."
+        )
     try:
         _check_columns(sites)
         first = next(iter(sites.values()))
-        of = {name: {site: d["columns"][name] for site, d in sites.items()} for name in sorted(first["columns"])}
-        columns = tuple(gather({name: partial(_merged, name, parts) for name, parts in of.items()}).values())
+        of = {
+            name: {site: d["columns"][name] for site, d in sites.items()}
+            for name in sorted(first["columns"])
+        }
+        columns = tuple(
+            gather({name: partial(_merged, name, parts) for name, parts in of.items()}).values()
+        )
         classes = _classes({site: d["label"] for site, d in sites.items()})
         kind: Kind = "regression" if classes is None else "classification"
-        return Schema(first["label"]["name"], kind, columns, classes, sum(d["rows"] for d in sites.values()))
+        return Schema(
+            first["label"]["name"], kind, columns, classes, sum(d["rows"] for d in sites.values())
+        )
     except CoterieError:
         raise
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as why:
@@ -128,11 +158,18 @@ def _check_columns(sites: Mapping[str, Description]) -> None:
     first, model = next(iter(sites.items()))
     for site, described in sites.items():
         if described["label"]["name"] != model["label"]["name"]:
-            labels = [f"{d['label']['name']} for client {s!r}" for s, d in ((first, model), (site, described))]
-            raise CoterieError(f"the label column is {' and '.join(labels)}: it must be one for all.")
+            labels = [
+                f"{d['label']['name']} for client {s!r}"
+                for s, d in ((first, model), (site, described))
+            ]
+            raise CoterieError(
+                f"the label column is {' and '.join(labels)}: it must be one for all."
+            )
         here, there = set(described["columns"]), set(model["columns"])
         if here != there:
-            less, more = (", ".join(sorted(names)) or "nothing" for names in (there - here, here - there))
+            less, more = (
+                ", ".join(sorted(names)) or "nothing" for names in (there - here, here - there)
+            )
             way_out = f"or drop what not all have with --data.drop {quote(','.join(sorted(here ^ there)))}"
             if there - here and here - there:
                 way_out = f"perhaps by renaming {more} in {site!r} to {less}"
@@ -141,24 +178,33 @@ def _check_columns(sites: Mapping[str, Description]) -> None:
                 f"{more}: give all clients the same columns, {way_out}."
             )
     if not model["columns"]:
-        raise CoterieError(f"client {first!r} has no column but the label {model['label']['name']}: add features.")
+        raise CoterieError(
+            f"client {first!r} has no column but the label {model['label']['name']}: add features."
+        )
 
 
 def _merged(name: str, sites: Mapping[str, Description]) -> Column:
     missing = sum(d["missing"] for d in sites.values())
     way_out = f"read it as text with --data.categories {quote(name)}"
-    form, parts = _one_form(f"the column {name}", sites, way_out), [d for d in sites.values() if d.get("count")]
+    form, parts = (
+        _one_form(f"the column {name}", sites, way_out),
+        [d for d in sites.values() if d.get("count")],
+    )
     if form == "number" and parts:
         if all(d["ids"] for d in parts) and sum(d["count"] for d in parts) > 50:
             text = f"the column {name} has another whole number in each row: if these are ids, {_drop(name)}"
             warnings.warn(text, stacklevel=2)
         return Column(name, "number", missing, *_pooled(parts))
-    counts: Counter[str] = sum((Counter(d.get("categories", {})) for d in sites.values()), Counter())
+    counts: Counter[str] = sum(
+        (Counter(d.get("categories", {})) for d in sites.values()), Counter()
+    )
     if not counts:
         raise CoterieError(f"the column {name} has no value in any training row: {_drop(name)}.")
     _refuse_many(f"the column {name} of all clients together", name, counts)
     if len(counts) == counts.total() > 10:
-        raise CoterieError(f"the column {name} has another text in each of {len(counts)} rows, as ids: {_drop(name)}.")
+        raise CoterieError(
+            f"the column {name} has another text in each of {len(counts)} rows, as ids: {_drop(name)}."
+        )
     return Column(name, "category", missing, categories=in_order(counts))
 
 
@@ -166,13 +212,17 @@ def _pooled(parts: list[Description]) -> tuple[float, float, float]:
     """Mean, deviation (over n, not n − 1) and median of all rows; fsum makes the order of the parts irrelevant."""
     rows = sum(d["count"] for d in parts)
     mean = math.fsum(d["count"] * d["mean"] for d in parts) / rows
-    squares = math.fsum([d["squares"] for d in parts] + [d["count"] * (d["mean"] - mean) ** 2 for d in parts])
+    squares = math.fsum(
+        [d["squares"] for d in parts] + [d["count"] * (d["mean"] - mean) ** 2 for d in parts]
+    )
     deviation = math.sqrt(squares / rows)
     if deviation <= 1e-12 * abs(mean):  # a constant, but for rounding
         deviation = 0.0
     points = sorted((q, d["count"]) for d in parts for q in d["quantiles"])
     reached = np.cumsum([count for _, count in points]) * 2
-    low, high = (int(np.searchsorted(reached, reached[-1] // 2, side)) for side in ("left", "right"))
+    low, high = (
+        int(np.searchsorted(reached, reached[-1] // 2, side)) for side in ("left", "right")
+    )
     return mean, deviation, (points[low][0] + points[high][0]) / 2
 
 
@@ -183,7 +233,10 @@ def _classes(sites: Mapping[str, Description]) -> tuple[str, ...] | None:
     if form == "empty":
         raise CoterieError(f"{label} has no value for any client: give the clients rows.")
     names = {name for d in sites.values() for name in d["classes"]}
-    few = all(d["classes"] for d in sites.values() if d["kind"] != "empty") and len(names) <= MOST_CLASSES
+    few = (
+        all(d["classes"] for d in sites.values() if d["kind"] != "empty")
+        and len(names) <= MOST_CLASSES
+    )
     return in_order(names) if form == "category" or few else None
 
 
@@ -242,7 +295,9 @@ class Column:
         """float64 [rows, len(encoded)]"""
         missing = column.isna().to_numpy()
         if fill is None:
-            refuse_missing(column, f"the column {self.name} of {where}", "fill them with --fill median")
+            refuse_missing(
+                column, f"the column {self.name} of {where}", "fill them with --fill median"
+            )
         if self.kind == "category":
             slot = {text: i for i, text in enumerate(self.categories)}
             taken = np.array([slot.get(text, len(slot)) for text in texts(column)], dtype=int)
@@ -271,21 +326,40 @@ class Schema:
     def __post_init__(self) -> None:
         names = [column.name for column in self.features]
         lists = [self.classes or (), *(c.categories for c in self.features)]
-        all_texts = [self.label, *names, *self.ignored, *(text for listed in lists for text in listed)]
+        all_texts = [
+            self.label,
+            *names,
+            *self.ignored,
+            *(text for listed in lists for text in listed),
+        ]
         values = [v for c in self.features for v in (c.mean, c.deviation, c.median)]
         for wrong, why in (
             (self.kind not in get_args(Kind), f"its kind is {self.kind!r}"),
-            ((self.classes is None) != (self.kind == "regression"), "classes and kind contradict each other"),
-            (not names or len({*names, self.label}) <= len(names), "its columns are none, or one is there twice"),
+            (
+                (self.classes is None) != (self.kind == "regression"),
+                "classes and kind contradict each other",
+            ),
+            (
+                not names or len({*names, self.label}) <= len(names),
+                "its columns are none, or one is there twice",
+            ),
             (not all(map(math.isfinite, values)), "its numbers are not all finite"),
             (any(c.deviation < 0 for c in self.features), "a deviation is negative"),
-            (any(c.kind not in ("number", "category") for c in self.features), "a column is of an unknown kind"),
+            (
+                any(c.kind not in ("number", "category") for c in self.features),
+                "a column is of an unknown kind",
+            ),
             (not all(isinstance(text, str) for text in all_texts), "a name is not text"),
             (self.fill not in (None, *get_args(Fill)), f"its fill is {self.fill!r}"),
-            (any(in_order({*listed}) != listed for listed in lists), "categories or classes are not in order"),
+            (
+                any(in_order({*listed}) != listed for listed in lists),
+                "categories or classes are not in order",
+            ),
         ):
             if wrong:
-                raise CoterieError(f"the schema for the label {self.label!r} makes no sense ({why}): make it anew.")
+                raise CoterieError(
+                    f"the schema for the label {self.label!r} makes no sense ({why}): make it anew."
+                )
 
     @property
     def texts(self) -> list[str]:
@@ -312,8 +386,12 @@ class Schema:
         names = [column.name for column in self.features]
         if absent := [name for name in names if name not in frame]:
             what = "column" if len(absent) == 1 else "columns"
-            raise CoterieError(f"{where} lacks the {what} {', '.join(absent)}: it has {', '.join(frame.columns)}.")
-        x = np.concatenate([c.encode(frame[c.name], fill, where) for c in self.features], axis=1, dtype=np.float32)
+            raise CoterieError(
+                f"{where} lacks the {what} {', '.join(absent)}: it has {', '.join(frame.columns)}."
+            )
+        x = np.concatenate(
+            [c.encode(frame[c.name], fill, where) for c in self.features], axis=1, dtype=np.float32
+        )
         return x, self._targets(frame[self.label], where) if self.label in frame else None
 
     def remarks(self, frame: pd.DataFrame, where: str = "the table") -> list[str]:
@@ -322,7 +400,9 @@ class Schema:
         found = []
         known = {*(column.name for column in self.features), self.label, *self.ignored}
         if extra := sorted(set(frame.columns) - known):
-            found.append(f"{where} has columns that training did not have, which are passed over: {', '.join(extra)}.")
+            found.append(
+                f"{where} has columns that training did not have, which are passed over: {', '.join(extra)}."
+            )
         for column in self.features:
             if column.kind == "number" and column.deviation and column.name in frame:
                 values = parsed(frame[column.name], where)
@@ -335,9 +415,14 @@ class Schema:
             if column.kind == "category" and column.name in frame:
                 counts = Counter(texts(frame[column.name].dropna()))
                 if new := sorted(set(counts) - {*column.categories}):
-                    rows, some = sum(counts[text] for text in new), ", ".join(new[:3]) + (", …" if len(new) > 3 else "")
+                    rows, some = (
+                        sum(counts[text] for text in new),
+                        ", ".join(new[:3]) + (", …" if len(new) > 3 else ""),
+                    )
                     what = f"the column {column.name} of {where} has texts that no training row had"
-                    found.append(f"{what} ({some}; {rows} of {len(frame)} rows): they count as other.")
+                    found.append(
+                        f"{what} ({some}; {rows} of {len(frame)} rows): they count as other."
+                    )
         return found
 
     def _targets(self, column: pd.Series, where: str) -> np.ndarray:
@@ -360,11 +445,15 @@ class Schema:
         """The schema that `to_json` wrote; anything else is refused."""
         try:
             raw = json.loads(text)
-            features = tuple(Column(**c | {"categories": tuple(c["categories"])}) for c in raw["features"])
+            features = tuple(
+                Column(**c | {"categories": tuple(c["categories"])}) for c in raw["features"]
+            )
             classes = None if raw["classes"] is None else tuple(raw["classes"])
             ignored = tuple(raw.get("ignored", ()))
             return cls(**raw | {"features": features, "classes": classes, "ignored": ignored})
         except CoterieError:
             raise
         except (ValueError, KeyError, TypeError) as why:
-            raise CoterieError(f"this is not a schema in JSON ({why}): write it with to_json.") from None
+            raise CoterieError(
+                f"this is not a schema in JSON ({why}): write it with to_json."
+            ) from None

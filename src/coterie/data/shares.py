@@ -9,14 +9,22 @@ import numpy as np
 from coterie.errors import CoterieError
 
 
-def mix(mixture: str, clients: int, sources: int, what: str, random: np.random.Generator) -> np.ndarray:
+def mix(
+    mixture: str, clients: int, sources: int, what: str, random: np.random.Generator
+) -> np.ndarray:
     """The share of each source in each client's rows: [clients, sources], rows sum to 1; `what` the sources are."""
     if mixture == "random":
         cuts = np.sort(random.random((clients, sources - 1)), axis=1)
         return np.diff(cuts, axis=1, prepend=0, append=1)
-    first = (np.arange(clients) + 0.5) / clients if mixture == "linear" else alternating(mixture, clients)
+    first = (
+        (np.arange(clients) + 0.5) / clients
+        if mixture == "linear"
+        else alternating(mixture, clients)
+    )
     if sources != 2:
-        raise CoterieError(f"mixture={mixture!r} is for 2 {what}, not {sources}: use mixture='random'.")
+        raise CoterieError(
+            f"mixture={mixture!r} is for 2 {what}, not {sources}: use mixture='random'."
+        )
     return np.stack([first, 1 - first], axis=1)
 
 
@@ -25,7 +33,9 @@ def alternating(ratio: str, clients: int) -> np.ndarray:
     found = re.fullmatch(r"(\d+):(\d+)", ratio)
     a, b = map(int, found.groups()) if found else (0, 0)
     if not a + b:
-        raise CoterieError(f"mixture={ratio!r} is none: write shares such as '10:90', or 'linear', or 'random'.")
+        raise CoterieError(
+            f"mixture={ratio!r} is none: write shares such as '10:90', or 'linear', or 'random'."
+        )
     return np.where(np.arange(clients) % 2, b, a) / (a + b)
 
 

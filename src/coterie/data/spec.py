@@ -32,7 +32,9 @@ def maker(make: Callable[P, Federation]) -> Callable[P, Federation]:
         for name, value in bound.arguments.items():
             if (words := choices(types[name])) and value not in (None, *words):
                 raise unknown(f"{name} of the data set {make.__name__}", str(value), words)
-        given = {name: written(value) for name, value in bound.arguments.items() if value is not None}
+        given = {
+            name: written(value) for name, value in bound.arguments.items() if value is not None
+        }
         first = next(iter(signature.parameters))
         head = f"{make.__name__}:{given.pop(first)}" if first in given else make.__name__
         options = "&".join(f"{name}={value}" for name, value in given.items())
@@ -64,7 +66,9 @@ def load(spec: str, seed: int, **options: Any) -> Federation:
     for item in filter(None, query.split("&")):
         option, equals, value = item.partition("=")
         if not equals:
-            raise CoterieError(f"{item!r} in the data set {spec!r} has no value: write {item}=VALUE.")
+            raise CoterieError(
+                f"{item!r} in the data set {spec!r} has no value: write {item}=VALUE."
+            )
         given[option] = value
     given |= {option: value for option, value in options.items() if value is not None}
     for option in given:
@@ -72,16 +76,22 @@ def load(spec: str, seed: int, **options: Any) -> Federation:
             raise unknown(f"option of the data set {name}", option, parameters)
     for option, parameter in parameters.items():
         if parameter.default is parameter.empty and option not in given:
-            raise CoterieError(f"the data set {name} needs the option {option}: write {name}?{option}=….")
+            raise CoterieError(
+                f"the data set {name} needs the option {option}: write {name}?{option}=…."
+            )
     types = get_type_hints(MAKERS[name])
-    return MAKERS[name](**{option: read(name, option, value, types[option]) for option, value in given.items()})
+    return MAKERS[name](
+        **{option: read(name, option, value, types[option]) for option, value in given.items()}
+    )
 
 
 def no_such_set(spec: str) -> CoterieError:
     """An unknown maker; a path by itself is the likeliest slip."""
     path = Path(spec.partition("?")[0])
     if path.is_dir() or path.is_file():
-        return CoterieError(f"{spec!r} is a path: write {'folder' if path.is_dir() else 'table'}:{spec}.")
+        return CoterieError(
+            f"{spec!r} is a path: write {'folder' if path.is_dir() else 'table'}:{spec}."
+        )
     return unknown("data set", spec.partition("?")[0].partition(":")[0], MAKERS)
 
 
@@ -97,8 +107,12 @@ def read(name: str, option: str, value: Any, kind: Any) -> Any:
         return tuple(parse(part.strip()) for part in value.split(",")) if several else parse(value)
     except ValueError:
         words = {int: "a whole number", float: "a number", bool: "true or false"}
-        wanted = words.get(each, each.__name__) + (", or several with commas between" if several else "")
-        raise CoterieError(f"option {option} of the data set {name} must be {wanted}, not {value!r}.") from None
+        wanted = words.get(each, each.__name__) + (
+            ", or several with commas between" if several else ""
+        )
+        raise CoterieError(
+            f"option {option} of the data set {name} must be {wanted}, not {value!r}."
+        ) from None
 
 
 def truth_value(text: str) -> bool:

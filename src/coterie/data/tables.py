@@ -26,12 +26,18 @@ if TYPE_CHECKING:
 def read_table(file: Path, text: Collection[str] = ()) -> pd.DataFrame:
     """The table in a file, read by its ending; the cells of columns in `text` stay as they are written: 01 is not 1."""
     if not file.is_file():
-        raise CoterieError(f"there is no file {file}: give the path of a {' or '.join(READERS)} file.")
+        raise CoterieError(
+            f"there is no file {file}: give the path of a {' or '.join(READERS)} file."
+        )
     if file.suffix.lower() not in READERS:
-        raise CoterieError(f"the file {file} is no table: it must be a {' or '.join(READERS)} file.")
+        raise CoterieError(
+            f"the file {file} is no table: it must be a {' or '.join(READERS)} file."
+        )
     frame = READERS[file.suffix.lower()](file, text)
     if frame.empty:
-        raise CoterieError(f"the file {file} is empty below its header: give it rows, or remove it.")
+        raise CoterieError(
+            f"the file {file} is empty below its header: give it rows, or remove it."
+        )
     return frame
 
 
@@ -52,13 +58,21 @@ def read_csv(file: Path, text: Collection[str] = ()) -> pd.DataFrame:
             )  # fmt: skip
         return frame.rename(columns=str.strip)
     except UnicodeDecodeError:
-        raise CoterieError(f"the file {file} is not in UTF-8: save it as UTF-8 (in Excel: CSV UTF-8).") from None
+        raise CoterieError(
+            f"the file {file} is not in UTF-8: save it as UTF-8 (in Excel: CSV UTF-8)."
+        ) from None
     except pd.errors.EmptyDataError:
-        raise CoterieError(f"the file {file} is empty: give it a header and rows, or remove it.") from None
+        raise CoterieError(
+            f"the file {file} is empty: give it a header and rows, or remove it."
+        ) from None
     except pd.errors.ParserWarning:
-        raise CoterieError(f"the file {file} has rows with more values than its header has names: mend it.") from None
+        raise CoterieError(
+            f"the file {file} has rows with more values than its header has names: mend it."
+        ) from None
     except (pd.errors.ParserError, csv.Error, OSError) as why:
-        raise CoterieError(f"the file {file} cannot be read as CSV: {' '.join(str(why).split())}: mend it.") from None
+        raise CoterieError(
+            f"the file {file} cannot be read as CSV: {' '.join(str(why).split())}: mend it."
+        ) from None
 
 
 def style(lines: list[str]) -> tuple[str, str]:
@@ -74,9 +88,13 @@ def check_header(header: list[str], file: Path) -> None:
     """Refuse what pandas would give new names."""
     for name in header:
         if not name:
-            raise CoterieError(f"the file {file} has a column without a name: name it, or save without row numbers.")
+            raise CoterieError(
+                f"the file {file} has a column without a name: name it, or save without row numbers."
+            )
         if header.count(name) > 1:
-            raise CoterieError(f"the file {file} has more than one column {name}: remove or rename one of them.")
+            raise CoterieError(
+                f"the file {file} has more than one column {name}: remove or rename one of them."
+            )
 
 
 def read_parquet(file: Path, text: Collection[str] = ()) -> pd.DataFrame:
@@ -85,13 +103,20 @@ def read_parquet(file: Path, text: Collection[str] = ()) -> pd.DataFrame:
     try:
         frame = pd.read_parquet(file, engine="pyarrow")
     except ImportError:
-        raise CoterieError(f"{file} is Parquet, which needs pyarrow: pip install 'coterie[data]'.") from None
+        raise CoterieError(
+            f"{file} is Parquet, which needs pyarrow: pip install 'coterie[data]'."
+        ) from None
     except (ValueError, OSError) as why:  # pyarrow's errors are both
-        raise CoterieError(f"the file {file} cannot be read as Parquet: {' '.join(str(why).split())}.") from None
+        raise CoterieError(
+            f"the file {file} cannot be read as Parquet: {' '.join(str(why).split())}."
+        ) from None
     return frame if frame.index.name is None else frame.reset_index()
 
 
-READERS: dict[str, Callable[..., Any]] = {".csv": read_csv, ".parquet": read_parquet}  # a new file type is one here
+READERS: dict[str, Callable[..., Any]] = {
+    ".csv": read_csv,
+    ".parquet": read_parquet,
+}  # a new file type is one here
 
 
 def read_npz(file: Path, names: tuple[str, ...] = ("x", "y")) -> dict[str, np.ndarray]:
@@ -99,11 +124,15 @@ def read_npz(file: Path, names: tuple[str, ...] = ("x", "y")) -> dict[str, np.nd
         with np.load(file) as arrays:
             found = {name: arrays[name] for name in arrays.files}
     except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile, zlib.error) as why:
-        raise CoterieError(f"the file {file} cannot be read as npz: {' '.join(str(why).split())}: mend it.") from None
+        raise CoterieError(
+            f"the file {file} cannot be read as npz: {' '.join(str(why).split())}: mend it."
+        ) from None
     needed = [*names] + ["x_test", "y_test"] * any(name in found for name in ("x_test", "y_test"))
     for name in needed:
         if name not in found:
-            raise CoterieError(f"the file {file} has no array {name}, but {', '.join(found)}: add it.")
+            raise CoterieError(
+                f"the file {file} has no array {name}, but {', '.join(found)}: add it."
+            )
     return found
 
 
@@ -111,25 +140,35 @@ def files_in(path: Path) -> dict[str, Path]:
     """The folder's files of one kind, by client name, sorted; hidden files, folders and other kinds are passed over."""
     endings = (*READERS, ".npz")
     if path.is_file():
-        raise CoterieError(f"{path} is a file: write table:{path} for one table of all clients, or give a folder.")
+        raise CoterieError(
+            f"{path} is a file: write table:{path} for one table of all clients, or give a folder."
+        )
     if not path.is_dir():
         raise CoterieError(
             f"there is no folder {path}: give the path of a folder with one file per client (and, for tables, a label)."
         )
-    found = [file for file in sorted(path.iterdir()) if file.suffix.lower() in endings and file.is_file()]
+    found = [
+        file for file in sorted(path.iterdir()) if file.suffix.lower() in endings and file.is_file()
+    ]
     found = [file for file in found if not file.name.startswith(".")]
     if not found:
-        raise CoterieError(f"the folder {path} has no {' or '.join(endings)} file: put one per client there.")
+        raise CoterieError(
+            f"the folder {path} has no {' or '.join(endings)} file: put one per client there."
+        )
     if len(kinds := {file.suffix.lower(): file for file in reversed(found)}) > 1:
         some = " and ".join(sorted(file.name for file in kinds.values()))
-        raise CoterieError(f"the folder {path} has files of several kinds, {some}: keep one kind there.")
+        raise CoterieError(
+            f"the folder {path} has files of several kinds, {some}: keep one kind there."
+        )
     files: dict[str, Path] = {}
     for file in found:
         name = normal(file.stem)
         if any("\ud800" <= sign <= "\udfff" for sign in name):  # bytes that are not UTF-8
             raise CoterieError(f"the file {str(file)!r} has a name that is no text: rename it.")
         if name in files:
-            raise CoterieError(f"{files[name]} and {file} name the same client {name!r}: rename one of them.")
+            raise CoterieError(
+                f"{files[name]} and {file} name the same client {name!r}: rename one of them."
+            )
         files[name] = file
     return files
 
@@ -144,7 +183,9 @@ def named(frame: pd.DataFrame, where: str) -> pd.DataFrame:
     """The table with its columns' names as text, no two alike."""
     frame = frame.set_axis(frame.columns.map(lambda name: normal(str(name))), axis=1)
     if twice := sorted(set(frame.columns[frame.columns.duplicated()])):
-        raise CoterieError(f"{where} has more than one column {twice[0]}: remove or rename one of them.")
+        raise CoterieError(
+            f"{where} has more than one column {twice[0]}: remove or rename one of them."
+        )
     return frame
 
 
@@ -154,7 +195,9 @@ def form_of(column: pd.Series, where: str) -> Literal["number", "category", "emp
     strange = present & np.isnan(parsed(column, where))
     if not present.any():
         return "empty"
-    if 2 * strange.sum() > present.sum() and not COMMA.fullmatch(str(column.iloc[strange.argmax()])):
+    if 2 * strange.sum() > present.sum() and not COMMA.fullmatch(
+        str(column.iloc[strange.argmax()])
+    ):
         return "category"
     numbers(column, where)
     return "number"
@@ -195,7 +238,9 @@ def parsed(column: pd.Series, where: str) -> np.ndarray:
     if isinstance(column.dtype, pd.CategoricalDtype):
         column = column.astype(object)
     try:
-        found: np.ndarray = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+        found: np.ndarray = pd.to_numeric(column, errors="coerce").to_numpy(
+            dtype=np.float64, na_value=np.nan
+        )
     except OverflowError:
         raise CoterieError(
             f"the column {column.name} of {where} has a number beyond all measure: correct it."
@@ -205,7 +250,10 @@ def parsed(column: pd.Series, where: str) -> np.ndarray:
 
 def texts(column: pd.Series) -> list[str]:
     """Every cell as text; a whole number is written without a point, so that 1 and 1.0 are the same category."""
-    return [str(int(v)) if isinstance(v, float) and v.is_integer() else normal(str(v)) for v in column.tolist()]
+    return [
+        str(int(v)) if isinstance(v, float) and v.is_integer() else normal(str(v))
+        for v in column.tolist()
+    ]
 
 
 def normal(text: str) -> str:

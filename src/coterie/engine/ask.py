@@ -31,7 +31,7 @@ class Engine(Protocol):
 
     @property
     def example(self) -> Batch: ...
-    def enroll(self, method: Algorithm, welcome: Any, ids: Tensor, homes: Tensor) -> None: ...
+    def enroll(self, method: Algorithm, welcome: Any, ids: Tensor, client_keys: Tensor) -> None: ...
     def map(self, call: Call, fold: Fold) -> Part: ...
     def snapshot(self) -> Any: ...
     def restore(self, private: Any) -> None: ...
@@ -45,14 +45,16 @@ class Exchanges:
     engine: Engine
     dry: DryRun
     names: tuple[str, ...]
-    homes: Tensor
+    client_keys: Tensor
     seed: int
     round: int
     everyone: Tensor
     participants: Tensor
     dropout: float = 0.0
     screen: float | None = 10.0
-    medians: dict[str, float] = field(default_factory=dict)  # of the last accepted moves; lives as long as the run
+    medians: dict[str, float] = field(
+        default_factory=dict
+    )  # of the last accepted moves; lives as long as the run
     refused: list[int] = field(default_factory=list)
     notes: dict[str, Any] = field(default_factory=dict)
     bytes_down: int = 0
@@ -77,30 +79,32 @@ class Exchanges:
         fn: Callable[..., Any],
         clients: Tensor | None = None,
         shared: Any = (),
-        own: Any = (),
+        per_client: Any = (),
         static: dict[str, Any] | None = None,
         reduce: Literal["sum", "stack"] = "sum",
         stream: str | None = None,
-        near: dict[str, Params] | None = None,
+        started_from: dict[str, Params] | None = None,
         exam: str | None = None,
         enrolled: bool = True,
     ) -> Any:
         ids = self.participants if clients is None else clients
         self.exchange += 1
-        home = self.homes[ids]
-        keys = randomness.keys(home, self.round, self.exchange if stream is None else stream)
+        client_key = self.client_keys[ids]
+        keys = randomness.keys(client_key, self.round, self.exchange if stream is None else stream)
         call = Call(
-            fn, self._path(fn), ids, shared, own, static or {}, keys, home, (self.round, self.exchange), exam,
+            fn, self._path(fn), ids, shared, per_client, static or {}, keys, client_key, (self.round, self.exchange), exam,
             keeps=exam is None, enrolled=enrolled,
         )  # fmt: skip
         like = self.dry(call)
-        seats = self._present(home)
-        fold = Fold(reduce, like, len(seats), near, self._limits(call, like))
-        part = self.engine.map(call.only(seats), fold) if len(seats) else fold.nothing()
+        positions = self._present(client_key)
+        fold = Fold(reduce, like, len(positions), started_from, self._limits(call, like))
+        part = self.engine.map(call.only(positions), fold) if len(positions) else fold.nothing()
         mine = part.accepted.sort().values
-        self._account(call, fold, part, seats)
-        whole: Upload = fold.rows if len(mine) == len(seats) else tree_map(lambda v: v[mine], fold.rows)
-        who = ids[seats[mine]]
+        self._account(call, fold, part, positions)
+        whole: Upload = (
+            fold.rows if len(mine) == len(positions) else tree_map(lambda v: v[mine], fold.rows)
+        )
+        who = ids[positions[mine]]
         if reduce == "stack":
             return Stack(whole.values, whole.weight, whole.report, who)
         return Sums(part.totals, part.mass, whole.report, who)
@@ -113,11 +117,13 @@ class Exchanges:
             )
         return path
 
-    def _present(self, home: Tensor) -> Tensor:
+    def _present(self, client_key: Tensor) -> Tensor:
         """Positions of those who will answer: simulated dropouts, drawn per exchange."""
         if not self.dropout:
-            return torch.arange(len(home))
-        chance = randomness.uniform(randomness.keys(home, self.round, f"dropout {self.exchange}"))
+            return torch.arange(len(client_key))
+        chance = randomness.uniform(
+            randomness.keys(client_key, self.round, f"dropout {self.exchange}")
+        )
         return (chance >= self.dropout).nonzero()[:, 0]
 
     # ---- screening
@@ -127,23 +133,27 @@ class Exchanges:
         known = {n: self.medians.get(_label(call, n), 0.0) for n in like.values}
         return {n: self.screen * m for n, m in known.items() if m > 0}
 
-    def _account(self, call: Call, fold: Fold, part: Part, seats: Tensor) -> None:
+    def _account(self, call: Call, fold: Fold, part: Part, positions: Tensor) -> None:
         self.bytes_down += call.bytes_down * len(call.ids)
-        self.bytes_up += nbytes(fold.like) * len(seats)
+        self.bytes_up += nbytes(fold.like) * len(positions)
         for n, moved in fold.moved.items():
             if len(part.accepted):
                 self.medians[_label(call, n)] = float(moved[part.accepted].median())
         for told, (at, why) in enumerate(part.refused):
-            i = int(call.ids[seats[at]])
+            i = int(call.ids[positions[at]])
             self.refused.append(i)
             if told < 5:
-                log.warning("round %d: refused %s in %s(): %s.", self.round, self.names[i], call.name, why)
+                log.warning(
+                    "round %d: refused %s in %s(): %s.", self.round, self.names[i], call.name, why
+                )
         if len(part.refused) > 5:
-            log.warning("round %d: refused %d more in %s().", self.round, len(part.refused) - 5, call.name)
-        most = 2 * len(seats) >= len(self.participants)
-        if most and 2 * len(part.refused) > len(seats):
+            log.warning(
+                "round %d: refused %d more in %s().", self.round, len(part.refused) - 5, call.name
+            )
+        most = 2 * len(positions) >= len(self.participants)
+        if most and 2 * len(part.refused) > len(positions):
             raise Diverged(
-                f"round {self.round}: {len(part.refused)} of {len(seats)} uploads of {call.name}() were refused "
+                f"round {self.round}: {len(part.refused)} of {len(positions)} uploads of {call.name}() were refused "
                 f"({part.refused[0][1]}): training diverged; use a smaller lr "
                 f"(now {getattr(call.fn.__self__, 'lr', 'not set')})."  # type: ignore[attr-defined]
             )

@@ -36,10 +36,10 @@ class Call:
     path: str  # where that object stands, from the root: "method", "method.inner"
     ids: Tensor  # [n] whom to ask
     shared: Any
-    own: Any
+    per_client: Any
     static: dict[str, Any]
     keys: Tensor  # [n] each client's randomness in this exchange
-    homes: Tensor  # [n] each client's own, for the whole run
+    client_keys: Tensor  # [n] each client's own, for the whole run
     version: tuple[int, int]  # (round, exchange)
     exam: str | None = None  # "test" or "valid": the part to measure on; only evaluations have one
     keeps: bool = True  # whether new private states count
@@ -58,7 +58,7 @@ class Call:
             index = v.index[at]
             return tree_map(lambda t: t[index if len(t) > 1 else torch.zeros_like(index)], v.table)
 
-        return tree_map(row, self.own, is_leaf=is_rows)
+        return tree_map(row, self.per_client, is_leaf=is_rows)
 
     def sent(self, at: Tensor, device: torch.device) -> tuple[Any, Any]:
         """(shared, own) for the clients at positions `at`, where they will be used."""
@@ -67,17 +67,21 @@ class Call:
     def only(self, at: Tensor) -> Call:
         """The same exchange with the clients at these positions alone."""
         pick = lambda v: Rows(v.table, v.index[at]) if isinstance(v, Rows) else v[at]
-        own = tree_map(pick, self.own, is_leaf=is_rows)
+        per_client = tree_map(pick, self.per_client, is_leaf=is_rows)
         return Call(
-            self.fn, self.path, self.ids[at], self.shared, own, self.static, self.keys[at], self.homes[at],
+            self.fn, self.path, self.ids[at], self.shared, per_client, self.static, self.keys[at], self.client_keys[at],
             self.version, self.exam, self.keeps, self.enrolled,
         )  # fmt: skip
 
     @property
     def bytes_down(self) -> int:
         """To one client: what is shared, and its own row."""
-        own = tree_map(lambda v: v.table if isinstance(v, Rows) else v, self.own, is_leaf=is_rows)
-        return nbytes(self.shared) + sum(v[:1].numel() * v.element_size() for v in tree_leaves(own))
+        per_client = tree_map(
+            lambda v: v.table if isinstance(v, Rows) else v, self.per_client, is_leaf=is_rows
+        )
+        return nbytes(self.shared) + sum(
+            v[:1].numel() * v.element_size() for v in tree_leaves(per_client)
+        )
 
 
 def path_of(root: Any, target: Any, at: str = "") -> str | None:
@@ -113,28 +117,40 @@ class DryRun:
 
     def __call__(self, call: Call) -> Upload:
         first = lambda v: tree_map(lambda t: t[:1], v.table) if isinstance(v, Rows) else v[:1]
-        own = tree_map(first, call.own, is_leaf=is_rows)
-        key = (call.path, call.name, repr(sorted(call.static.items())), call.exam, *map(_shape, (call.shared, own)))
+        per_client = tree_map(first, call.per_client, is_leaf=is_rows)
+        key = (
+            call.path,
+            call.name,
+            repr(sorted(call.static.items())),
+            call.exam,
+            *map(_shape, (call.shared, per_client)),
+        )
         if key not in self.cache:
-            self.cache[key] = self._run(call, own)
+            self.cache[key] = self._run(call, per_client)
         return self.cache[key]
 
-    def _run(self, call: Call, own: Any) -> Upload:
+    def _run(self, call: Call, per_client: Any) -> Upload:
         zero = torch.zeros(1, dtype=torch.long, device=self.task.device)
         row = Data(tree_map(lambda v: v[None], self.example), zero, zero)
         data = row if call.exam is None else Exam(row, row.all)
-        own = tree_map(lambda v: v.new_zeros(1, *v.shape[1:]), own)
-        private = tree_map(lambda v: v.new_zeros(1, *v.shape), self.private) if call.enrolled else ()
+        per_client = tree_map(lambda v: v.new_zeros(1, *v.shape[1:]), per_client)
+        private = (
+            tree_map(lambda v: v.new_zeros(1, *v.shape), self.private) if call.enrolled else ()
+        )
         one = lambda shared, *rows: call.fn(self.task, shared, *rows, **call.static)
         try:
-            up, after = vmap(one, in_dims=(None, 0, 0, 0))(call.shared, own, private, data)
+            up, after = vmap(one, in_dims=(None, 0, 0, 0))(call.shared, per_client, private, data)
         except RuntimeError as e:
             if "vmap" in str(e) or "random" in str(e):
                 reason = str(e).strip().splitlines()[0]
-                raise CoterieError(f"{call.name}() or the model does what cannot be vectorised: {reason}") from e
+                raise CoterieError(
+                    f"{call.name}() or the model does what cannot be vectorised: {reason}"
+                ) from e
             raise
         if call.keeps and _shape(after) != _shape(private):
-            raise CoterieError(f"{call.name}() returns a private state of another shape than enroll() gave.")
+            raise CoterieError(
+                f"{call.name}() returns a private state of another shape than enroll() gave."
+            )
         return tree_map(lambda v: torch.zeros_like(v[0]), up)
 
 

@@ -41,15 +41,22 @@ def flatten(tree: Any) -> tuple[dict[str, Tensor], Any]:
     def bare(v: Any) -> Any:
         if isinstance(v, Tensor):
             t = v.detach().contiguous().cpu()
-            t = t.clone() if t.numel() and t.untyped_storage().data_ptr() in seen else t  # no aliases in a file
+            t = (
+                t.clone() if t.numel() and t.untyped_storage().data_ptr() in seen else t
+            )  # no aliases in a file
             seen.add(t.untyped_storage().data_ptr())
             leaves[str(len(leaves))] = t
             return len(leaves) - 1
         if isinstance(v, dict):
             return {"dict": [[k, bare(x)] for k, x in v.items()]}
         if isinstance(v, tuple | list):
-            return {"tuple": [bare(x) for x in v], "type": type(v).__name__ if hasattr(v, "_fields") else None}
-        raise TypeError(f"a {type(v).__name__} cannot be sent or saved: only tensors in dicts, tuples and NamedTuples")
+            return {
+                "tuple": [bare(x) for x in v],
+                "type": type(v).__name__ if hasattr(v, "_fields") else None,
+            }
+        raise TypeError(
+            f"a {type(v).__name__} cannot be sent or saved: only tensors in dicts, tuples and NamedTuples"
+        )
 
     return leaves, bare(tree)
 
@@ -66,7 +73,9 @@ def unflatten(leaves: dict[str, Tensor], skeleton: Any, types: Types) -> Any:
     try:
         return build(skeleton)
     except (KeyError, TypeError, ValueError, RecursionError) as e:
-        raise BadBytes(f"its structure is not one that this method knows ({type(e).__name__}: {e})") from e
+        raise BadBytes(
+            f"its structure is not one that this method knows ({type(e).__name__}: {e})"
+        ) from e
 
 
 def checksum(leaves: dict[str, Tensor]) -> int:

@@ -27,16 +27,20 @@ class Evaluation:
         return exam.train if self.choose_on == "train" else exam.train._replace(all=exam.test)
 
     @client
-    def measure(self, task: Task, shared: Any, own: Any, private: Any, exam: Exam) -> tuple[Upload, Any]:
-        out = self.method.predict(task, shared, own, private, self._seen(exam), exam.test.x)
+    def measure(
+        self, task: Task, shared: Any, per_client: Any, private: Any, exam: Exam
+    ) -> tuple[Upload, Any]:
+        out = self.method.predict(task, shared, per_client, private, self._seen(exam), exam.test.x)
         return Upload({}, {}, facts(task, out, exam.test)), private
 
     @client
-    def measure_newcomer(self, task: Task, shared: Any, own: Any, private: Any, exam: Exam) -> tuple[Upload, Any]:
+    def measure_newcomer(
+        self, task: Task, shared: Any, per_client: Any, private: Any, exam: Exam
+    ) -> tuple[Upload, Any]:
         """A client that was never trained joins first."""
         data = self._seen(exam)
-        own, joined = self.method.join(task, shared, data)
-        out = self.method.predict(task, shared, own, joined, data, exam.test.x)
+        per_client, joined = self.method.join(task, shared, data)
+        out = self.method.predict(task, shared, per_client, joined, data, exam.test.x)
         return Upload({}, {}, facts(task, out, exam.test)), private
 
 

@@ -23,12 +23,12 @@ class Part(NamedTuple):
 
     totals: dict[str, Params]  # Σ weight·value, where sums are asked for
     mass: dict[str, Tensor]  # Σ weight
-    seats: list[Tensor]  # who was accepted, by position in the call
+    positions: list[Tensor]  # who was accepted, by position in the call
     refused: list[tuple[int, str]]  # (position, why)
 
     @property
     def accepted(self) -> Tensor:
-        return torch.cat(self.seats)
+        return torch.cat(self.positions)
 
 
 class Fold:
@@ -43,21 +43,29 @@ class Fold:
         reduce: Literal["sum", "stack"],
         like: Upload,  # what one answer must look like, from a dry run
         asked: int,
-        near: dict[str, Params] | None = None,  # what values are compared with, stacked per centre
+        started_from: dict[str, Params]
+        | None = None,  # what values are compared with, stacked per centre
         limits: dict[str, float] | None = None,  # by value name: the longest move accepted
     ) -> None:
         self.reduce, self.like, self.limits = reduce, like, limits or {}
         # a centre that is not finite must not make 0·NaN of those who did not choose it
-        self.near = {n: {k: v.nan_to_num(0.0, 0.0, 0.0) for k, v in p.items()} for n, p in (near or {}).items()}
+        self.started_from = {
+            n: {k: v.nan_to_num(0.0, 0.0, 0.0) for k, v in p.items()}
+            for n, p in (started_from or {}).items()
+        }
         table = lambda v: v.new_empty(asked, *v.shape)
         kept: Upload = tree_map(table, like if reduce == "stack" else like._replace(values={}))
-        self.rows = kept._replace(report=tree_map(lambda v: v.cpu(), kept.report))  # facts are for the server
+        self.rows = kept._replace(
+            report=tree_map(lambda v: v.cpu(), kept.report)
+        )  # facts are for the server
         self.moved = {n: torch.zeros(asked) for n in like.values}  # how far each value moved
 
     def digest(self, at: Tensor, up: Upload) -> Part:
         """Judge and fold the answers `up` (leaves [len(at), ...]) of the clients at positions `at`."""
         if not fits(up, self.like):  # a wrong shape would be broadcast into the sum
-            return self.nothing([(int(i), "its upload has other names, shapes or types than asked for") for i in at])
+            return self.nothing(
+                [(int(i), "its upload has other names, shapes or types than asked for") for i in at]
+            )
         moved = {n: self._moved(n, up).cpu() for n in up.values}
         finite = sound(up, moved, torch.ones(len(at), dtype=torch.bool))
         ok, refused = finite.clone(), []
@@ -65,10 +73,17 @@ class Fold:
             ok &= ~(moved[n] > limit)
         if not bool(ok.all()):  # a refused answer must not even be multiplied by 0
             for i in (~ok).nonzero()[:, 0].tolist():
-                refused.append((int(at[i]), "its upload is not finite" if not finite[i] else self._too_far(moved, i)))
+                refused.append(
+                    (
+                        int(at[i]),
+                        "its upload is not finite" if not finite[i] else self._too_far(moved, i),
+                    )
+                )
             at, up, moved = tree_map(lambda v: v[ok.to(v.device)], (at, up, moved))
         kept = up if self.reduce == "stack" else up._replace(values={})
-        write = lambda table, rows: table.index_copy_(0, at.to(table.device), rows.to(table.device, table.dtype))
+        write = lambda table, rows: table.index_copy_(
+            0, at.to(table.device), rows.to(table.device, table.dtype)
+        )
         tree_map(write, (self.rows, self.moved), (kept, moved))
         if self.reduce == "stack":
             return Part({}, {}, [at], refused)
@@ -89,7 +104,7 @@ class Fold:
 
     def _moved(self, name: str, up: Upload) -> Tensor:
         """[clients] ‖value − what was sent‖, the centres sent mixed as the upload's weight says; else ‖value‖."""
-        centres, w = self.near.get(name), weights(up)[name]
+        centres, w = self.started_from.get(name), weights(up)[name]
         square: Tensor | float = 0.0
         for k, v in up.values[name].items():
             if centres is not None and len(centres[k]) == 1:
@@ -102,7 +117,11 @@ class Fold:
 
     def _too_far(self, moved: dict[str, Tensor], i: int) -> str:
         n = next(n for n, limit in self.limits.items() if moved[n][i] > limit)
-        far = f"moved by {float(moved[n][i]):.3g}" if n in self.near else f"is {float(moved[n][i]):.3g} long"
+        far = (
+            f"moved by {float(moved[n][i]):.3g}"
+            if n in self.started_from
+            else f"is {float(moved[n][i]):.3g} long"
+        )
         return f"its {n} {far}, more than the {self.limits[n]:.3g} allowed"
 
 
@@ -110,7 +129,12 @@ def _merge(a: Part | None, b: Part) -> Part:
     if a is None:
         return b
     add = lambda x, y: tree_map(torch.add, x, y)
-    return Part(add(a.totals, b.totals), add(a.mass, b.mass), a.seats + b.seats, a.refused + b.refused)
+    return Part(
+        add(a.totals, b.totals),
+        add(a.mass, b.mass),
+        a.positions + b.positions,
+        a.refused + b.refused,
+    )
 
 
 def weights(up: Upload) -> dict[str, Tensor]:

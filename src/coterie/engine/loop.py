@@ -15,7 +15,7 @@ from coterie.engine.memory import Memory
 from coterie.task import Task
 
 
-def one_by_one(memory: Memory, task: Task, call: Call, fold: Fold, seats: Tensor) -> Part:
+def one_by_one(memory: Memory, task: Task, call: Call, fold: Fold, positions: Tensor) -> Part:
     """The clients at these positions of the call, each on its own."""
 
     def answer(at: Tensor) -> Part:
@@ -26,15 +26,15 @@ def one_by_one(memory: Memory, task: Task, call: Call, fold: Fold, seats: Tensor
             memory.keep(call.ids[at][None], tree_map(lambda v: v[None], after))
         return part
 
-    return fold.all(answer(at) for at in seats)
+    return fold.all(answer(at) for at in positions)
 
 
 class Loop(Memory):
     name = "loop"
 
-    def enroll(self, method: Algorithm, welcome: Any, ids: Tensor, homes: Tensor) -> None:
-        for i, home in zip(ids, homes):
-            data = Data(self._whole("train", int(i)), home, home)
+    def enroll(self, method: Algorithm, welcome: Any, ids: Tensor, client_keys: Tensor) -> None:
+        for i, client_key in zip(ids, client_keys):
+            data = Data(self._whole("train", int(i)), client_key, client_key)
             self.keep(i[None], tree_map(lambda v: v[None], method.enroll(self.task, welcome, data)))
 
     def map(self, call: Call, fold: Fold) -> Part:

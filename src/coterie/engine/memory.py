@@ -28,7 +28,9 @@ def gather(part: Ragged, starts: Tensor, ids: Tensor, dtype: torch.dtype) -> Bat
         mask = torch.ones(len(ids), n, dtype=dtype, device=x.device)
         return Batch(x, y, mask, mask)
     row = torch.arange(n)
-    rows = (first[:, None] + torch.minimum(row, (sizes[:, None] - 1).clamp(min=0))).clamp(max=len(part.x) - 1)
+    rows = (first[:, None] + torch.minimum(row, (sizes[:, None] - 1).clamp(min=0))).clamp(
+        max=len(part.x) - 1
+    )
     rows, mask = rows.to(part.x.device), (row < sizes[:, None]).to(dtype).to(part.x.device)
     return Batch(part.x[rows], part.y[rows], mask, torch.ones_like(mask))
 
@@ -39,8 +41,12 @@ class Memory:
     def __init__(self, task: Task, fed: Federation) -> None:
         self.task = task
         parts = {"train": fed.train, "test": fed.test, "valid": fed.valid}
-        move = lambda v: v.to(task.device, task.dtype) if v.is_floating_point() else v.to(task.device)
-        self.parts = {k: Ragged(move(p.x), move(p.y), p.sizes) for k, p in parts.items() if p is not None}
+        move = lambda v: (
+            v.to(task.device, task.dtype) if v.is_floating_point() else v.to(task.device)
+        )
+        self.parts = {
+            k: Ragged(move(p.x), move(p.y), p.sizes) for k, p in parts.items() if p is not None
+        }
         self.starts = {k: p.starts for k, p in self.parts.items()}
         self.private: Any = ()
         self.clients = len(fed)
@@ -57,7 +63,9 @@ class Memory:
         """(private, data) of the client at a position of the call."""
         i = int(call.ids[at])
         device = self.task.device
-        data = Data(self._whole("train", i), call.keys[at].to(device), call.homes[at].to(device))
+        data = Data(
+            self._whole("train", i), call.keys[at].to(device), call.client_keys[at].to(device)
+        )
         private = tree_map(lambda v: v[i].clone(), self.private) if call.enrolled else ()
         return private, data if call.exam is None else Exam(data, self._whole(call.exam, i))
 
@@ -69,7 +77,9 @@ class Memory:
     # ---- some clients, padded
     def rows(self, call: Call, at: Tensor) -> tuple[Any, Any]:
         ids, device = call.ids[at], self.task.device
-        data = Data(self._padded("train", ids), call.keys[at].to(device), call.homes[at].to(device))
+        data = Data(
+            self._padded("train", ids), call.keys[at].to(device), call.client_keys[at].to(device)
+        )
         private = tree_map(lambda v: v[ids], self.private) if call.enrolled else ()
         return private, data if call.exam is None else Exam(data, self._padded(call.exam, ids))
 
@@ -81,7 +91,11 @@ class Memory:
         """New private states (leaves [len(ids), ...]); the first ones make the tables."""
         if not tree_leaves(self.private):
             self.private = tree_map(lambda v: v.new_zeros(self.clients, *v.shape[1:]), private)
-        tree_map(lambda table, rows: table.index_copy_(0, ids.to(table.device), rows), self.private, private)
+        tree_map(
+            lambda table, rows: table.index_copy_(0, ids.to(table.device), rows),
+            self.private,
+            private,
+        )
 
     def snapshot(self) -> Any:
         return self.private

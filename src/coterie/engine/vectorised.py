@@ -59,15 +59,19 @@ class Vectorised(Memory):
         super().__init__(task, fed)
         self.cut = cut or plan(task, fed)
         self.tasks = [task.copy() for _ in range(self.cut.workers)]
-        self.pool = ThreadPoolExecutor(self.cut.workers, initializer=torch.set_num_threads, initargs=(1,))
+        self.pool = ThreadPoolExecutor(
+            self.cut.workers, initializer=torch.set_num_threads, initargs=(1,)
+        )
 
-    def enroll(self, method: Algorithm, welcome: Any, ids: Tensor, homes: Tensor) -> None:
+    def enroll(self, method: Algorithm, welcome: Any, ids: Tensor, client_keys: Tensor) -> None:
         def work(at: Tensor) -> None:
-            data = Data(self._padded("train", ids[at]), homes[at], homes[at])
+            data = Data(self._padded("train", ids[at]), client_keys[at], client_keys[at])
             one = lambda d: method.enroll(self.task, welcome, d)
             self.keep(ids[at], tree_map(lambda v: v.contiguous(), vmap(one)(data)))
 
-        if tree_leaves(method.enroll(self.task, welcome, Data(self.example, homes[0], homes[0]))):
+        if tree_leaves(
+            method.enroll(self.task, welcome, Data(self.example, client_keys[0], client_keys[0]))
+        ):
             for at in self._chunks(ids):
                 work(at)
 
@@ -79,15 +83,23 @@ class Vectorised(Memory):
                 return one_by_one(self, task, call, fold, at)
             private, data = self.rows(call, at)
             one = lambda shared, *rows: call.fn(task, shared, *rows, **call.static)
-            up, after = vmap(one, in_dims=(None, 0, 0, 0))(*call.sent(at, task.device), private, data)
+            up, after = vmap(one, in_dims=(None, 0, 0, 0))(
+                *call.sent(at, task.device), private, data
+            )
             part = fold.digest(at, up)
             if call.keeps and tree_leaves(after):
                 ok = part.accepted
-                kept = after if len(ok) == len(at) else tree_map(lambda v: v[torch.isin(at, ok)], after)
+                kept = (
+                    after
+                    if len(ok) == len(at)
+                    else tree_map(lambda v: v[torch.isin(at, ok)], after)
+                )
                 self.keep(call.ids[ok], kept)
             return part
 
-        def lane(w: int) -> Part:  # a fixed share per worker: the same sums in the same order every time
+        def lane(
+            w: int,
+        ) -> Part:  # a fixed share per worker: the same sums in the same order every time
             return fold.all(work(at, self.tasks[w]) for at in chunks[w :: self.cut.workers])
 
         return fold.all(self.pool.map(lane, range(self.cut.workers)))

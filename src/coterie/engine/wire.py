@@ -28,26 +28,30 @@ class Site:
 
     def __init__(self, root: Evaluation, task: Task, parts: dict[str, Batch], types: Types) -> None:
         self.root, self.task, self.parts, self.types = root, task, parts, types
-        self.versions: dict[Version, Any] = {}  # private state after the last accepted answer, and after the newest
+        self.versions: dict[
+            Version, Any
+        ] = {}  # private state after the last accepted answer, and after the newest
 
     def enroll(self, message: bytes) -> None:
-        (welcome, home), _ = decode(message, self.types)
-        data = Data(self.parts["train"], home, home)
+        (welcome, client_key), _ = decode(message, self.types)
+        data = Data(self.parts["train"], client_key, client_key)
         self.versions = {(0, 0): self.root.method.enroll(self.task, welcome, data)}
 
     def answer(self, message: bytes) -> bytes:
-        (shared, own, key, home), head = decode(message, self.types)
+        (shared, per_client, key, client_key), head = decode(message, self.types)
         version, accepted = tuple(head["version"]), tuple(head["accepted"])
         fn: Any = getattr(follow(at_round(self.root, version[0]), head["path"]), head["name"], None)
         if not getattr(fn, "runs_on_client", False):
             raise PermissionError(f"{head['name']} is not a client function")
         if head["enrolled"] and accepted not in self.versions:
-            raise BadBytes(f"no private state of round {accepted[0]}, exchange {accepted[1]} is kept here")
+            raise BadBytes(
+                f"no private state of round {accepted[0]}, exchange {accepted[1]} is kept here"
+            )
         private = self.versions[accepted] if head["enrolled"] else ()
-        data: Any = Data(self.parts["train"], key, home)
+        data: Any = Data(self.parts["train"], key, client_key)
         if head["exam"] is not None:
             data = Exam(data, self.parts[head["exam"]])
-        up, after = fn(self.task, shared, own, private, data, **head["static"])
+        up, after = fn(self.task, shared, per_client, private, data, **head["static"])
         if head["keeps"]:
             self.versions = {accepted: private, version: after}
         return encode(up)
@@ -63,11 +67,13 @@ class Wire:
         parts = lambda i: {p: memory._whole(p, i) for p in memory.parts}
         self.sites = [Site(root, task, parts(i), self.types) for i in range(len(fed.names))]
         self.accepted: list[Version] = [(0, 0)] * len(self.sites)
-        self.tamper: Callable[[int, bytes], bytes] = lambda i, reply: reply  # a test's way to send anything
+        self.tamper: Callable[[int, bytes], bytes] = lambda i, reply: (
+            reply
+        )  # a test's way to send anything
 
-    def enroll(self, method: Algorithm, welcome: Any, ids: Tensor, homes: Tensor) -> None:
-        for i, home in zip(ids.tolist(), homes):
-            self.sites[i].enroll(encode((welcome, home)))
+    def enroll(self, method: Algorithm, welcome: Any, ids: Tensor, client_keys: Tensor) -> None:
+        for i, client_key in zip(ids.tolist(), client_keys):
+            self.sites[i].enroll(encode((welcome, client_key)))
 
     def map(self, call: Call, fold: Fold) -> Part:
         return fold.all(self._answer(at, call, fold) for at in torch.arange(len(call.ids)))
@@ -75,7 +81,7 @@ class Wire:
     def _answer(self, at: Tensor, call: Call, fold: Fold) -> Part:
         i = int(call.ids[at])
         message = encode(
-            (call.shared, call.own_rows(at), call.keys[at], call.homes[at]),
+            (call.shared, call.own_rows(at), call.keys[at], call.client_keys[at]),
             path=call.path,
             name=call.name,
             static=call.static,

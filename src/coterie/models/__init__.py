@@ -25,7 +25,9 @@ def build(name: str, fed: Federation) -> Factory:
     if kind not in MODELS:
         raise unknown("model", kind, MODELS)
     if not fed.train.x.is_floating_point():
-        raise CoterieError(f"the model {name} takes floats, and the data are whole numbers: convert x to floats.")
+        raise CoterieError(
+            f"the model {name} takes floats, and the data are whole numbers: convert x to floats."
+        )
     return MODELS[kind](fed, option)
 
 
@@ -58,7 +60,9 @@ def softmax(fed: Federation, option: str) -> Factory:
     """Softmax regression: one linear layer with an output per class."""
     no_option("softmax", option)
     if fed.kind == "regression":
-        raise CoterieError("the model softmax is for classes, and the data are for regression: use linear.")
+        raise CoterieError(
+            "the model softmax is for classes, and the data are for regression: use linear."
+        )
     return partial(layers, [inputs(fed), outputs(fed)])
 
 
@@ -67,7 +71,9 @@ def mlp(fed: Federation, option: str) -> Factory:
     """Hidden layers with ReLU: one of 200 units, or as in mlp:128,64."""
     sizes = option.split(",") if option else ["200"]
     if not all(size.isdecimal() and int(size) for size in sizes):
-        raise CoterieError(f"the hidden sizes {option!r} of mlp are none: write them as in mlp:128 or mlp:128,64.")
+        raise CoterieError(
+            f"the hidden sizes {option!r} of mlp are none: write them as in mlp:128 or mlp:128,64."
+        )
     return partial(layers, [inputs(fed), *map(int, sizes), outputs(fed)])
 
 
@@ -95,7 +101,9 @@ def outputs(fed: Federation) -> int:
 
 def no_option(name: str, option: str) -> None:
     if option:
-        raise CoterieError(f"the model {name} has no options: write {name} instead of {name}:{option}.")
+        raise CoterieError(
+            f"the model {name} has no options: write {name} instead of {name}:{option}."
+        )
 
 
 def layers(sizes: Sequence[int], bias: bool = True) -> nn.Sequential:

@@ -1,0 +1,30 @@
+"""Local training: small, pure solvers that every method shares."""
+
+from coterie.local.dual import dual_pays, dual_steps
+from coterie.local.pull import Pull
+from coterie.local.solvers import (
+    Moments,
+    adam,
+    descend,
+    each,
+    gradient,
+    heavy_ball,
+    moments,
+    sgd,
+    walk,
+)
+
+__all__ = [
+    "Moments",
+    "Pull",
+    "adam",
+    "descend",
+    "dual_pays",
+    "dual_steps",
+    "each",
+    "gradient",
+    "heavy_ball",
+    "moments",
+    "sgd",
+    "walk",
+]

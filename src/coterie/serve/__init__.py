@@ -1,0 +1,1 @@
+"""What a trained run is for: a newcomer's group, predictions, exported models."""

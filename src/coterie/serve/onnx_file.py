@@ -1,0 +1,63 @@
+"""Models as ONNX, for programs without torch; needs the extra `onnx`."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import warnings
+
+import torch
+from torch import Tensor, nn
+
+from coterie.errors import CoterieError
+from coterie.params import Params
+from coterie.task import Task
+
+try:
+    import onnxscript
+except ImportError:
+    raise CoterieError(
+        "ONNX files need onnx and onnxscript: pip install 'coterie[onnx]'."
+    ) from None
+
+
+class Answer(nn.Module):
+    """Rows to probabilities [rows, classes], or to targets [rows]."""
+
+    def __init__(self, task: Task, params: Params) -> None:
+        super().__init__()
+        self.module, self.classes = copy.deepcopy(task.module).eval(), task.kind == "classification"
+        self.module.load_state_dict(params, strict=False)  # what is frozen is there
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.module(x)
+        if self.classes:
+            return out.softmax(-1)
+        return out if out.dim() == 1 else out[..., 0]
+
+
+def as_onnx(task: Task, params: Params, example: Tensor) -> bytes:
+    """A file with the input `x`, encoded rows, and the output `probabilities` or `targets`."""
+    model = Answer(task, params).cpu().float()  # which every program can read
+    x = example.expand(2, *example.shape[1:]) if len(example) < 2 else example
+    x = x.cpu().float() if x.is_floating_point() else x
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)  # it warns of torchvision, which nothing here needs
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = torch.onnx.export(
+                model, (x,), dynamo=True, verbose=False, input_names=["x"],
+                output_names=["probabilities" if model.classes else "targets"],
+                dynamic_shapes=({0: torch.export.Dim("rows")},),
+            )  # fmt: skip
+        assert found is not None
+        return bytes(found.model_proto.SerializeToString())
+    except Exception as e:
+        why = str(e).strip().split("\n")[0]
+        raise CoterieError(
+            f"this model cannot be written as ONNX ({why}): export it without onnx."
+        ) from e
+    finally:
+        log.setLevel(level)
