@@ -25,7 +25,7 @@ def measure(clients: int, participation: float) -> dict[str, float]:
     import torch
 
     import coterie as ct
-    from coterie.result import prepare
+    from coterie.runs.start import prepare
 
     g = torch.Generator().manual_seed(0)
     x, y = (

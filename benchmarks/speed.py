@@ -21,10 +21,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import coterie as ct
+from oracles import private_states
 from coterie.clustering import kmeans, sketch
 from coterie.contract import Data
 from coterie.randomness import keys
-from coterie.result import prepare
+from coterie.runs.start import prepare
 from coterie.runs.run import Run
 from coterie.task import Batch
 
@@ -148,7 +149,7 @@ def plain_ifca(case: Case, run: Run) -> Callable[[], list[Model]]:
 
 def drawn(run: Run, i: int, draw: Callable[[Data], list[Batch]]) -> list[Rows]:
     """Client i's batches in the next round, without padding."""
-    x, y = run.fed.train.client(i)
+    x, y = run.engine.fed.train.client(i)
     data = Data(
         Batch.of(x, y, torch.float32),
         keys(run.client_keys[i], run.round + 1, "train"),
@@ -159,7 +160,7 @@ def drawn(run: Run, i: int, draw: Callable[[Data], list[Batch]]) -> list[Rows]:
 
 def plain_fedsoft(case: Case, run: Run) -> Callable[[], list[Model]]:
     """A module and an Adam per client, which live on between rounds."""
-    how, centres, kept = run.method, centres_of(run), run.engine.snapshot()
+    how, centres, kept = run.method, centres_of(run), private_states(run)
     everyone = range(len(case.fed))
     models, adams = [case.model() for _ in everyone], []
     for i, model in enumerate(models):
@@ -203,7 +204,7 @@ def plain_fedsoft(case: Case, run: Run) -> Callable[[], list[Model]]:
 
 def plain_envelope(case: Case, run: Run) -> Callable[[], list[Model]]:
     """pFedMe and CGPFL: R times S steps of θ towards its own loss and w, then w goes some of the way to θ."""
-    how, centres, kept = run.method, centres_of(run), run.engine.snapshot()
+    how, centres, kept = run.method, centres_of(run), private_states(run)
     group = getattr(run.state, "group", torch.zeros(len(case.fed), dtype=torch.long))
     batches = [
         drawn(run, i, lambda d: [d.sample(how.batch, r) for r in range(how.outer)])
@@ -297,7 +298,7 @@ def compare(case: Case, repeats: int) -> None:
     state, at, private = (
         run.state,
         run.round,
-        torch.utils._pytree.tree_map(torch.clone, run.engine.snapshot()),
+        torch.utils._pytree.tree_map(torch.clone, private_states(run)),
     )
     for _ in range(repeats):
         for who, times in took.items():

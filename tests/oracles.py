@@ -12,11 +12,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_map
 
 import coterie as ct
+from coterie.contract import Data
 from coterie.data import Federation
-from coterie.result import prepare
+from coterie.engine.wire import Wire
 from coterie.runs.run import Run
+from coterie.runs.start import prepare
 from coterie.task import Batch
 
 Model = dict[str, np.ndarray]
@@ -132,9 +135,31 @@ def flat(stacked: dict[str, torch.Tensor]) -> list[float]:
     return stacked["weight"].flatten().tolist()
 
 
+def private_states(run: Run) -> Any:
+    """The private state of every client that trains, a table per leaf, [N, ...]."""
+    engine = run.engine
+    if isinstance(engine, Wire):
+        states = [_state_of_site(run, i) for i in range(len(run.roster))]
+    else:
+        states = []
+        for i in range(len(run.roster)):
+            key = run.client_keys[i]
+            states.append(engine.private.one(i, Data(engine.rows("train", i), key, key)))
+    return tree_map(lambda *rows: torch.stack(rows), *states)
+
+
+def _state_of_site(run: Run, i: int) -> Any:
+    site, accepted = run.engine.sites[i], run.engine.accepted[i]
+    if accepted in site.versions:
+        return site.versions[accepted]
+    _, welcome = run.method.start(run.task, len(run.roster), run.options.seed)
+    key = run.client_keys[i]
+    return run.method.enroll(run.task, welcome, Data(site.parts["train"], key, key))
+
+
 def personal(run: Run) -> list[Model]:
     """Each client's own model: its private state, or what that calls `model`."""
-    private = run.engine.snapshot()
+    private = private_states(run)
     return unstacked(getattr(private, "model", private))
 
 

@@ -15,10 +15,13 @@ import coterie as ct
 from cases import federation, spoilt, variants
 from coterie.contract import Upload
 from coterie.engine import ask as ask_module
-from coterie.engine.codec import decode, encode, types_of
-from coterie.result import prepare
+from coterie.engine.call import START
+from coterie.engine.codec import decode, encode
+from coterie.engine.wire import Message
 from coterie.runs.folder import RunFolder
 from coterie.runs.run import Run
+from coterie.runs.start import prepare
+from oracles import private_states
 
 METHODS = variants()
 ROUNDS = 3
@@ -31,7 +34,7 @@ def whole_rounds(method) -> dict:
     return {"participation": 1.0} if method.needs_everyone else {}
 
 
-def go(method, fed, rounds=ROUNDS, cut=None, **options) -> Run:
+def go(method, fed, rounds=ROUNDS, plan=None, **options) -> Run:
     options = {
         "model": "mlp:12",
         "rounds": rounds,
@@ -41,7 +44,7 @@ def go(method, fed, rounds=ROUNDS, cut=None, **options) -> Run:
         **options,
     }
     options |= whole_rounds(method)
-    run = prepare(method, fed, options.pop("model"), cut=cut, **options)
+    run = prepare(method, fed, options.pop("model"), plan=plan, **options)
     for _ in run.rounds():
         pass
     return run
@@ -49,7 +52,7 @@ def go(method, fed, rounds=ROUNDS, cut=None, **options) -> Run:
 
 def whole(run: Run):
     """All that a run holds."""
-    return run.state, run.engine.snapshot()
+    return run.state, private_states(run)
 
 
 def distance(a, b) -> float:
@@ -77,11 +80,11 @@ def test_vectorised_is_the_loop_under_faults(method):
     loop = go(method, fed, engine="loop", **FAULTY)
     assert all(v.isfinite().all() for v in tree_leaves(whole(loop)) if v.is_floating_point())
     for chunk, workers in ((4, 2), (100, 1)):
-        fast = go(method, fed, cut=ct.Plan(True, chunk, workers), **FAULTY)
+        fast = go(method, fed, plan=ct.Plan(True, chunk, workers), **FAULTY)
         assert distance(whole(fast), whole(loop)) < 1e-9
         assert [r["refused"] for r in fast.history] == [r["refused"] for r in loop.history]
         assert [r["bytes_up"] for r in fast.history] == [r["bytes_up"] for r in loop.history]
-    unvectorised = go(method, fed, cut=ct.Plan(False, 3, 2), **FAULTY)
+    unvectorised = go(method, fed, plan=ct.Plan(False, 3, 2), **FAULTY)
     assert distance(whole(unvectorised), whole(loop)) < 1e-9
 
 
@@ -127,7 +130,7 @@ def test_nobody_accepted_changes_nothing(method, fed):
     run.step()
     centres = lambda state: run.method.centres(state) or {}
     assert same_bits(centres(run.state), centres(before[0]))
-    assert same_bits(run.engine.snapshot(), before[1])
+    assert same_bits(private_states(run), before[1])
     groups = run.method.groups(run.state)
     assert groups is None or torch.equal(groups, run.method.groups(before[0]))
 
@@ -214,10 +217,10 @@ def test_a_bad_upload_harms_no_one_else(name, attack, fed, caplog):
                 return b"\x08\x00\x00\x00\x00\x00\x00\x00not json, not tensors"
             if attack == "cut":
                 return reply[: len(reply) // 2]
-            up, _ = decode(reply, {"Upload": Upload, **types_of(run.method)})
-            return (
-                encode(attack(up)) if up.values or attack in (swollen, infinite_weight) else reply
-            )
+            up, _ = decode(reply, run.types)
+            if up.values or attack in (swollen, infinite_weight):
+                return encode(attack(up), run.types)
+            return reply
 
         run.engine.tamper = tamper
         row = next(steps)
@@ -237,13 +240,13 @@ def test_a_late_or_refused_answer_leaves_no_trace(method, fed):
     )
     steps = run.rounds()
     next(steps), next(steps)
-    before = tree_map(lambda v: v[2].clone(), run.engine.snapshot())
+    before = tree_map(lambda v: v[2].clone(), private_states(run))
     run.engine.tamper = lambda i, reply: b"lost" if i == 2 else reply
     next(steps)
-    assert same_bits(tree_map(lambda v: v[2], run.engine.snapshot()), before)
+    assert same_bits(tree_map(lambda v: v[2], private_states(run)), before)
     run.engine.tamper = lambda i, reply: reply
     next(steps)
-    after = tree_map(lambda v: v[2], run.engine.snapshot())
+    after = tree_map(lambda v: v[2], private_states(run))
     assert not tree_leaves(after) or not same_bits(after, before)
 
 
@@ -288,11 +291,11 @@ def test_resume_is_exact_wherever_it_was_killed(method, when, fed, tmp_path, mon
         else:
             save = RunFolder.save
 
-            def killed_save(self, round, tree, head):
+            def killed_save(self, round, *rest):
                 if round == 2:
                     (self.path / "checkpoints" / "000002.new").write_bytes(b"half a file")
                     raise Killed
-                save(self, round, tree, head)
+                save(self, round, *rest)
 
             patch.setattr(RunFolder, "save", killed_save)
             patch.setattr(
@@ -308,24 +311,26 @@ def test_only_client_functions_run_on_a_site(fed):
     run = prepare(ct.FedAvg(), fed, "mlp:12", rounds=1, dtype="float64", engine="wire")
     site = run.engine.sites[0]
     zero = torch.tensor(0)
-    message = lambda **head: encode(
-        ((), (), zero, zero),
-        **{
-            "path": "method",
+    nothing = encode((), run.types)
+
+    def message(**head):
+        plain = {
             "static": {},
-            "version": (1, 1),
-            "accepted": (0, 0),
+            "version": (1, "train", 1),
+            "accepted": START,
+            "keep": [START],
             "exam": None,
-            "keeps": True,
+            "keeps_private": True,
             "enrolled": True,
             **head,
-        },
-    )
+        }
+        return Message(nothing, encode(((), zero, zero), run.types, **plain), nothing)
+
     for path, name in (
         ("method", "round"),
         ("method", "start"),
         ("method", "__class__"),
-        ("", "_seen"),
+        ("", "_choosing_data"),
     ):
         with pytest.raises(PermissionError):
             site.answer(message(path=path, name=name))

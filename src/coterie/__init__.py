@@ -17,14 +17,13 @@ from coterie.errors import CoterieError, Diverged
 from coterie.version import __version__
 
 _PLACES = {
-    **dict.fromkeys(("run", "resume", "load", "Result"), "coterie.result"),
+    **dict.fromkeys(("run", "resume", "load", "report", "Result"), "coterie.result"),
     **dict.fromkeys(
         ("Algorithm", "Local", "Upload", "Rows", "Repeat", "Data", "client", "setting"),
         "coterie.contract",
     ),
     **dict.fromkeys(("Task", "Batch"), "coterie.task"),
-    **dict.fromkeys(("Plan",), "coterie.engine.vectorised"),
-    **dict.fromkeys(("report",), "coterie.reporting"),
+    **dict.fromkeys(("Plan",), "coterie.engine.plan"),
     **dict.fromkeys(("search", "Search"), "coterie.runs.search"),
 }
 _MODULES = ("data", "models", "params", "local", "clustering", "metrics", "contract", "registry")

@@ -79,7 +79,7 @@ def groups(result: Result, title: str = "") -> Figure:
         raise CoterieError(
             f"{result.method.name} has no groups to draw: choose a clustered method."
         )
-    truth = result._run.fed.truth
+    truth = result.trained.roster.truth
     true = found[-1] if truth is None else _hard(truth.numpy())[: found.shape[1]]
     order = np.lexsort((found[-1], true))
     matched = _matched(found, true)[:, order].T

@@ -42,6 +42,7 @@ from oracles import (
     numbers,
     one,
     personal,
+    private_states,
     ready,
     same_groups,
     started_from,
@@ -83,7 +84,7 @@ def test_rounds_by_hand(rounds: int, alpha: float, want: list[float]) -> None:
     assert by_client(run) == [want[0], want[1], want[0], want[1]]
     assert sorted(run.state.group.tolist()) == [0, 0, 1, 1]
     theta = [-2, 4, -6, 2] if rounds == 1 else [-3, 4.75, -7, 2.75]
-    assert flat(run.engine.snapshot().model) == theta
+    assert flat(private_states(run).model) == theta
 
 
 def test_pull_is_lr_times_lam_unless_it_is_given() -> None:
@@ -459,7 +460,7 @@ def test_each_client_is_measured_with_its_personal_model() -> None:
     """Public code measures the model it received; θ_i, ω_i and Ω are three."""
     p = measured()
     run = p.run(ct.CGPFL(**TRAINER), rounds=2)
-    np.testing.assert_allclose(run.clients["mse"], p.test_losses(personal(run)), rtol=1e-12)
+    np.testing.assert_allclose(run.client_scores["mse"], p.test_losses(personal(run)), rtol=1e-12)
     assert all(apart(theta, c) for theta in personal(run) for c in centres_of(run))
     assert all_apart(personal(run))
 
@@ -471,7 +472,7 @@ def test_who_never_took_part_and_who_joins_take_the_centre_of_least_loss() -> No
     seen, theta = participants(run)[0], centres_of(run)
     best = [theta[p.best(theta, i)] for i in range(6)]
     want = p.test_losses([personal(run)[i] if i in seen else best[i] for i in range(5)])
-    np.testing.assert_allclose(run.clients["mse"], want, rtol=1e-12)
+    np.testing.assert_allclose(run.client_scores["mse"], want, rtol=1e-12)
     w = mine = best[5]
     for _ in range(2):
         mine = descend(p.f, mine, [p.clients[5]] * 3, 0.05, 0.0, 4.0, w)

@@ -25,8 +25,8 @@ from cases import (
 from coterie import randomness
 from coterie.algorithms.fedsoft import Personal
 from coterie.engine.ask import Exchanges
-from coterie.result import prepare
 from coterie.runs.run import Run
+from coterie.runs.start import prepare
 from oracles import (
     Model,
     Rows,
@@ -39,6 +39,7 @@ from oracles import (
     numbers,
     one,
     personal,
+    private_states,
     started_from,
 )
 
@@ -83,7 +84,7 @@ def test_one_round_by_hand() -> None:
     run = two(1)
     assert run.state.importance.tolist() == [[1.0, 0.25], [0.5, 0.5]]  # b, a; not renormalised
     assert run.state.size.tolist() == [1, 2]
-    assert flat(run.engine.snapshot().model) == [2.21875, -0.1875]
+    assert flat(private_states(run).model) == [2.21875, -0.1875]
     assert flat(run.state.centres) == pytest.approx([1.015625, 0.29375], rel=1e-15)
     assert run.method.groups(run.state).flatten().tolist() == [0.8, 0.2, 0.5, 0.5]
 
@@ -93,7 +94,7 @@ def test_the_second_round_goes_on_from_the_clients_own_model() -> None:
     run, (c, d), a, b = two(2), (1.015625, 0.29375), -0.1875, 2.21875
     a -= 0.25 * (0.625 + 0.5 * (a - (c + d) / 2))
     b -= 0.25 * (2 * (b - 4) + 0.5 * (b - c + 0.25 * (b - d)))
-    assert flat(run.engine.snapshot().model) == pytest.approx([b, a], rel=1e-14)
+    assert flat(private_states(run).model) == pytest.approx([b, a], rel=1e-14)
     want = [(a + b) / 2, 0.8 * a + 0.2 * b]
     assert flat(run.state.centres) == pytest.approx(want, rel=1e-14)
 
@@ -101,7 +102,7 @@ def test_the_second_round_goes_on_from_the_clients_own_model() -> None:
 def test_a_strong_pull_ends_at_the_weighted_mean_of_the_centres() -> None:
     """λ = 1000 with lr 1/2000 for 100 steps. b: (1·2 − ¼·1)/1.25 = 1.4; a: ½·(2 − 1)."""
     run = two(1, pull=1000.0, lr=0.0005, local_steps=100)
-    assert flat(run.engine.snapshot().model) == pytest.approx([1.4, 0.5], abs=0.01)
+    assert flat(private_states(run).model) == pytest.approx([1.4, 0.5], abs=0.01)
 
 
 # ---------------------------------------------------------------------------------------------- in NumPy
@@ -445,7 +446,7 @@ def test_duplicating_every_client_changes_nothing() -> None:
 def test_each_client_is_measured_with_its_own_model() -> None:
     p = measured()
     run = p.run(ct.FedSoft(clusters=2, lr=0.05), rounds=2)
-    np.testing.assert_allclose(run.clients["mse"], p.test_losses(personal(run)), rtol=1e-12)
+    np.testing.assert_allclose(run.client_scores["mse"], p.test_losses(personal(run)), rtol=1e-12)
 
 
 @pytest.mark.parametrize("how", [{}, {"solver": "sgd"}, {"keep_solver": False, "batch": 2}])

@@ -648,7 +648,7 @@ def test_each_client_is_measured_with_the_centre_of_least_training_loss() -> Non
     chosen = [p.best(theta, i) for i in range(4)]
     assert len(set(chosen)) == 2
     np.testing.assert_allclose(
-        run.clients["mse"], p.test_losses([theta[j] for j in chosen]), rtol=1e-12
+        run.client_scores["mse"], p.test_losses([theta[j] for j in chosen]), rtol=1e-12
     )
 
 

@@ -168,7 +168,7 @@ def test_a_client_answers_with_its_group_whatever_fits_better() -> None:
     row = run.evaluate(0)
     assert apart(theta[0], theta[1])
     want = p.test_losses([theta[j] for j in (*group[:3], best[3])])
-    np.testing.assert_allclose(run.clients["mse"], want, rtol=1e-12)
+    np.testing.assert_allclose(run.client_scores["mse"], want, rtol=1e-12)
     assert row["unseen_mse"] == pytest.approx(p.test_loss(theta[best[4]], 4), rel=1e-12)
     assert len(set(best)) == 2
 

@@ -31,6 +31,7 @@ from oracles import (
     flat,
     one,
     personal,
+    private_states,
     same_groups,
     started_from,
     vector,
@@ -64,7 +65,7 @@ def four(method: ct.Algorithm, rounds: int = 2) -> Run:
 
 def models(run: Run) -> list[float]:
     """Of a, b, c, d."""
-    return run.engine.snapshot().model["weight"].flatten()[[3, 1, 2, 0]].tolist()
+    return private_states(run).model["weight"].flatten()[[3, 1, 2, 0]].tolist()
 
 
 def test_pfl_two_rounds_by_hand() -> None:
@@ -77,7 +78,7 @@ def test_pfl_two_rounds_by_hand() -> None:
         assert run.state.group.tolist() == [1 - first, first, 1 - first, first]
         kept = flat(run.state.centres)  # what a client that always had the label holds
         assert kept[first] == pytest.approx(low) and kept[1 - first] == pytest.approx(high)
-    assert flat(run.engine.snapshot().momentum) == [-9.25, 5.75, -7.25, 7.75]
+    assert flat(private_states(run).momentum) == [-9.25, 5.75, -7.25, 7.75]
 
 
 def test_pfl_option_2_by_hand() -> None:
@@ -94,7 +95,7 @@ def test_the_step_is_the_balls_estimate_not_the_members_mean() -> None:
     """y = 0, 4, 0 give gradients 10, 2, 10, mean 22/3; τ = 3 holds the two, and v goes to 10: all move by 10/4."""
     three = points({"a": [(1, 0)], "b": [(1, 4)], "e": [(1, 0)]}, 5.0)
     run = three.run(ct.PFLTC(clusters=1, lr=0.25, threshold=3.0), rounds=1)
-    assert flat(run.engine.snapshot().model) == pytest.approx([2.5] * 3, rel=1e-5)
+    assert flat(private_states(run).model) == pytest.approx([2.5] * 3, rel=1e-5)
 
 
 @pytest.mark.parametrize("how", [{"threshold": 4.0}, {"threshold": "quantile", "quantile": 0.5}])
@@ -290,7 +291,7 @@ def test_pdl_at_threshold_0_is_local_momentum() -> None:
             m = g if m is None else {k: 0.3 * g[k] + 0.7 * m[k] for k in g}
             w = {k: w[k] - 0.05 * m[k] for k in w}
         started_from(personal(run)[i], w)
-        started_from(one(run.engine.snapshot().momentum, i), m)
+        started_from(one(private_states(run).momentum, i), m)
 
 
 @pytest.mark.parametrize(
@@ -370,7 +371,7 @@ def test_what_makes_no_sense_is_refused(method: ct.Algorithm, says: str) -> None
 def test_each_client_is_measured_with_its_own_model(method: ct.Algorithm) -> None:
     p = measured()
     run = p.run(method, rounds=2)
-    np.testing.assert_allclose(run.clients["mse"], p.test_losses(personal(run)), rtol=1e-12)
+    np.testing.assert_allclose(run.client_scores["mse"], p.test_losses(personal(run)), rtol=1e-12)
 
 
 def test_newcomers() -> None:

@@ -8,7 +8,19 @@ import pytest
 import coterie as ct
 from cases import PROBLEMS, Problem, finished, lines, measured, mini_batches, participants, points
 from coterie.runs.run import Run
-from oracles import Model, Rows, apart, federation, flat, mean, one, personal, started_from, vector
+from oracles import (
+    Model,
+    Rows,
+    apart,
+    federation,
+    flat,
+    mean,
+    one,
+    personal,
+    private_states,
+    started_from,
+    vector,
+)
 
 VARIANTS = {
     "apfl": [
@@ -20,7 +32,7 @@ VARIANTS = {
 
 def parts(run: Run, i: int) -> tuple[Model, Model, float]:
     """(w_i, v_i, α_i)"""
-    me = run.engine.snapshot()
+    me = private_states(run)
     return one(me.w, i), one(me.v, i), float(me.alpha[i])
 
 
@@ -44,7 +56,7 @@ def test_two_rounds_by_hand() -> None:
     run = points(TWO, 2.0).ready(ct.APFL(lr=0.25, local_steps=1), rounds=2)
     seen = []
     for _ in run.rounds():
-        me = run.engine.snapshot()
+        me = private_states(run)
         seen.append((run.state["weight"].item(), flat(me.w), flat(me.v)))
     assert seen == [
         (2.0, [2.0, 2.0], [2.0, 2.0]),
@@ -61,9 +73,9 @@ def test_alpha_is_kept_between_0_and_1() -> None:
     run = points({"a": [(1, 0)], "b": [(1, 10)]}, 0.0).ready(
         ct.APFL(lr=0.25, local_steps=1), rounds=1
     )
-    me = run.engine.snapshot()
+    me = private_states(run)
     run.engine.restore(me._replace(v={"weight": me.v["weight"] + 10}))
-    assert finished(run).engine.snapshot().alpha.tolist() == [0.0, 1.0]
+    assert private_states(finished(run)).alpha.tolist() == [0.0, 1.0]
 
 
 # ---------------------------------------------------------------------------------------------- in NumPy
@@ -183,7 +195,7 @@ def test_alpha_grows_where_clients_differ() -> None:
     ends = {}
     for kind, sign in (("opposite", -1), ("equal", 1)):
         p = lines()._replace(fed=federation([(x, x @ truth * sign**i) for i, x in enumerate(xs)]))
-        ends[kind] = p.run(ct.APFL(lr=0.1, local_steps=3), rounds=12).engine.snapshot().alpha
+        ends[kind] = private_states(p.run(ct.APFL(lr=0.1, local_steps=3), rounds=12)).alpha
     assert float(ends["opposite"].min()) > 0.9
     assert float(ends["equal"].max()) < 0.9
 
@@ -196,7 +208,7 @@ def test_each_client_is_measured_with_its_mixture() -> None:
     p = measured()
     run = p.run(METHOD, rounds=3)
     want = p.test_losses([blend(*parts(run, i)) for i in range(4)])
-    np.testing.assert_allclose(run.clients["mse"], want, rtol=1e-12)
+    np.testing.assert_allclose(run.client_scores["mse"], want, rtol=1e-12)
     for i in range(4):
         w, v, alpha = parts(run, i)
         assert 0 < alpha < 1 and apart(w, v, 1e-3) and apart(w, one(run.state), 1e-3)

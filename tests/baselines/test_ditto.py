@@ -7,7 +7,7 @@ import pytest
 
 import coterie as ct
 from cases import PROBLEMS, finished, lines, measured, mini_batches, participants, points
-from oracles import apart, arrays, descend, flat, mean, one, personal, started_from
+from oracles import apart, arrays, descend, flat, mean, one, personal, private_states, started_from
 
 VARIANTS = {
     "ditto": [ct.Ditto(lam=0.0, batch=4, weighted=False), ct.Ditto(lam=1.0, solver="adam", l2=0.1)]
@@ -26,7 +26,7 @@ TWO = {"b": [(1, 4), (1, 4)], "a": [(1, 1)]}
 
 def test_two_rounds_by_hand() -> None:
     run = points(TWO, 2.0).ready(ct.Ditto(lr=0.25, local_steps=1, lam=1.0), rounds=2)
-    seen = [(run.state["weight"].item(), flat(run.engine.snapshot())) for _ in run.rounds()]
+    seen = [(run.state["weight"].item(), flat(private_states(run))) for _ in run.rounds()]
     assert seen == [(2.0, [2.0, 2.0]), (2.5, [3.0, 1.5]), (2.75, [3.375, 1.5])]
 
 
@@ -120,7 +120,7 @@ METHOD = ct.Ditto(lr=0.05, local_steps=3, lam=1.0)
 def test_each_client_is_measured_with_its_personal_model() -> None:
     p = measured()
     run = p.run(METHOD, rounds=3)
-    np.testing.assert_allclose(run.clients["mse"], p.test_losses(personal(run)), rtol=1e-12)
+    np.testing.assert_allclose(run.client_scores["mse"], p.test_losses(personal(run)), rtol=1e-12)
     assert all(apart(v, one(run.state), 1e-3) for v in personal(run))
 
 

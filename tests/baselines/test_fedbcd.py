@@ -12,7 +12,19 @@ import coterie as ct
 from cases import PROBLEMS, Problem, finished, lines, measured, mini_batches, participants, points
 from coterie import randomness
 from coterie.runs.run import Run
-from oracles import Model, Rows, apart, arrays, descend, flat, mean, one, personal, started_from
+from oracles import (
+    Model,
+    Rows,
+    apart,
+    arrays,
+    descend,
+    flat,
+    mean,
+    one,
+    personal,
+    private_states,
+    started_from,
+)
 
 VARIANTS = {
     "fedbcd": [
@@ -25,7 +37,7 @@ PLAIN = {"solver": "sgd", "l2": 0.0, "batch": None}
 
 def steps_of(run: Run, r: int) -> dict[int, int]:
     """How many steps each client would take in round r: drawn in the order of names."""
-    names, rng = run.fed.names, randomness.generator(run.options.seed, r, "steps", 1)
+    names, rng = run.roster.names, randomness.generator(run.options.seed, r, "steps", 1)
     drawn = torch.randint(1, run.method.local_steps + 1, (len(names),), generator=rng).tolist()
     return {
         i: drawn[place] for place, i in enumerate(sorted(range(len(names)), key=names.__getitem__))
@@ -44,7 +56,7 @@ TWO = {"b": [(1, 4), (1, 4)], "a": [(1, 1)]}
 def test_two_rounds_by_hand() -> None:
     method = ct.FedBCD(lr=0.25, local_steps=1, rho=0.5, mixing=0.5, **PLAIN)
     run = points(TWO, 2.0).ready(method, rounds=2)
-    seen = [(run.state.z["weight"].item(), flat(run.engine.snapshot())) for _ in run.rounds()]
+    seen = [(run.state.z["weight"].item(), flat(private_states(run))) for _ in run.rounds()]
     assert seen == [(2.0, [2.0, 2.0]), (2.125, [3.0, 1.5]), (2.234375, [3.28125, 1.40625])]
     assert run.state.mean["weight"].item() == 2.34375
 
@@ -167,7 +179,7 @@ METHOD = ct.FedBCD(lr=0.05, local_steps=3, rho=0.5, mixing=0.5, **PLAIN)
 def test_each_client_is_measured_with_its_personal_model() -> None:
     p = measured()
     run = p.run(METHOD, rounds=3)
-    np.testing.assert_allclose(run.clients["mse"], p.test_losses(personal(run)), rtol=1e-12)
+    np.testing.assert_allclose(run.client_scores["mse"], p.test_losses(personal(run)), rtol=1e-12)
     assert all(apart(x, one(run.state.z), 1e-3) for x in personal(run))
 
 

@@ -24,8 +24,8 @@ from cases import (
     put,
     spoilt,
 )
-from coterie.result import prepare
 from coterie.runs.run import Run
+from coterie.runs.start import prepare
 from oracles import (
     Model,
     Rows,
@@ -37,6 +37,7 @@ from oracles import (
     mean,
     numbers,
     one,
+    private_states,
     started_from,
 )
 
@@ -78,13 +79,13 @@ def two(rounds: int, lr: float) -> Run:
 def test_one_round_by_hand() -> None:
     run = two(1, lr=0.25)
     assert flat(run.state.centres) == pytest.approx([(Y + 1) / 12, 2 - (7 - 3 * Y) / 12])
-    for shares in (run.state.shares, run.engine.snapshot(), run.method.groups(run.state)):
+    for shares in (run.state.shares, private_states(run), run.method.groups(run.state)):
         assert shares.flatten().tolist() == pytest.approx([3 / 8, 5 / 8, 1 / 4, 3 / 4], rel=1e-12)
 
 
 def test_shares_are_the_prior_of_the_next_round() -> None:
     """Centres that hardly move: q of a after two rounds is (¼·¼, ¾·¾)/Σ = (0.1, 0.9)."""
-    assert two(2, lr=1e-12).engine.snapshot()[1].tolist() == pytest.approx([0.1, 0.9], rel=1e-9)
+    assert private_states(two(2, lr=1e-12))[1].tolist() == pytest.approx([0.1, 0.9], rel=1e-9)
 
 
 def test_a_share_that_vanished_can_return_unless_the_floor_is_0() -> None:
@@ -163,7 +164,7 @@ def follow(p: Problem, run: Run, small: bool = False) -> None:
         assert not next(run.rounds())["refused"]
         started_from(centres_of(run), theta)
         for i in range(len(n)):
-            np.testing.assert_allclose(run.engine.snapshot()[i].numpy(), pi[i], rtol=1e-9)
+            np.testing.assert_allclose(private_states(run)[i].numpy(), pi[i], rtol=1e-9)
             np.testing.assert_allclose(
                 run.state.shares[i].numpy(), pi[i] if i in seen else 0 * pi[i], rtol=1e-9
             )
@@ -205,7 +206,7 @@ def test_a_client_without_finite_losses_is_refused() -> None:
     run = p._replace(fed=spoilt(p.fed, 0)).ready(ct.FedEM(clusters=2), rounds=1)
     next(run.rounds())
     assert next(run.rounds())["refused"] == [p.fed.names[0]]
-    assert run.state.shares[0].tolist() == [0, 0] and run.engine.snapshot()[0].tolist() == [
+    assert run.state.shares[0].tolist() == [0, 0] and private_states(run)[0].tolist() == [
         0.5,
         0.5,
     ]
@@ -245,7 +246,7 @@ def test_one_model_is_fedavg(problem: str, how: dict, share: float) -> None:
     mixture = p.run(ct.FedEM(clusters=1, lr=0.05, **how), rounds=3, participation=share)
     fedavg = p.run(ct.FedAvg(lr=0.05, **how), rounds=3, participation=share)
     started_from(one(mixture.state.centres), one(fedavg.state))
-    assert mixture.engine.snapshot().tolist() == [[1.0]] * 7
+    assert private_states(mixture).tolist() == [[1.0]] * 7
 
 
 @pytest.mark.parametrize("how", [{}, {"batch": 2}])
@@ -298,7 +299,7 @@ def test_regression_mixes_the_outputs() -> None:
     run = p.run(ct.FedEM(clusters=2, lr=0.05, local_steps=3), rounds=3)
     theta, pi = centres_of(run), run.state.shares.numpy()
     np.testing.assert_allclose(
-        run.clients["mse"], [mixed_error(theta, pi[i], p.tests[i]) for i in range(4)]
+        run.client_scores["mse"], [mixed_error(theta, pi[i], p.tests[i]) for i in range(4)]
     )
     assert pi.min() > 0.01  # both count
 
@@ -310,8 +311,8 @@ def test_classification_mixes_the_probabilities() -> None:
     run = p.run(ct.FedEM(clusters=2, lr=0.5), rounds=3)
     theta, pi = centres_of(run), run.state.shares.numpy()
     want = np.array([mixed_entropy(theta, pi[i], p.tests[i]) for i in range(4)])
-    np.testing.assert_allclose(run.clients["loss"], want[:, 0])
-    np.testing.assert_allclose(run.clients["accuracy"], want[:, 1])
+    np.testing.assert_allclose(run.client_scores["loss"], want[:, 0])
+    np.testing.assert_allclose(run.client_scores["accuracy"], want[:, 1])
     loss, accuracy = mixed_entropy(theta, joined(p, theta, 4, 20), p.tests[4])
     assert run.history[-1]["unseen_loss"] == pytest.approx(loss, rel=1e-9)
     assert run.history[-1]["unseen_accuracy"] == accuracy
@@ -337,7 +338,7 @@ def test_a_newcomer_finds_its_shares_on_its_training_rows(steps: int) -> None:
 def test_evaluation_leaves_no_trace() -> None:
     method = ct.FedEM(clusters=2, lr=0.05, batch=2)
     often, once = (measured().run(method, rounds=4, eval_every=e) for e in (1, 4))
-    assert torch.equal(often.engine.snapshot(), once.engine.snapshot())
+    assert torch.equal(private_states(often), private_states(once))
     started_from(one(often.state.centres), one(once.state.centres), 0)
 
 

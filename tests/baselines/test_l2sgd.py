@@ -14,7 +14,18 @@ from cases import PROBLEMS, Problem, finished, lines, measured, mini_batches, pa
 from coterie import randomness
 from coterie.baselines.l2sgd import runs
 from coterie.runs.run import Run
-from oracles import Model, Rows, apart, descend, flat, mean, one, personal, started_from
+from oracles import (
+    Model,
+    Rows,
+    apart,
+    descend,
+    flat,
+    mean,
+    one,
+    personal,
+    private_states,
+    started_from,
+)
 
 VARIANTS = {
     "l2sgd": [
@@ -60,7 +71,7 @@ def two(word: str, lam: float = 2.0) -> Run:
 @pytest.mark.parametrize("word", BY_HAND)
 def test_one_round_by_hand(word: str) -> None:
     run = two(word)
-    assert (flat(run.engine.snapshot()), run.state.mean["weight"].item()) == BY_HAND[word]
+    assert (flat(private_states(run)), run.state.mean["weight"].item()) == BY_HAND[word]
     assert run.history[1]["notes"]["mixings"] == word.count("M")
 
 
@@ -159,7 +170,7 @@ def test_permuting_clients_permutes_their_models() -> None:
 
 # ---------------------------------------------------------------------------------------------- it mixes
 def spread(run: Run) -> float:
-    x = run.engine.snapshot()["weight"]
+    x = private_states(run)["weight"]
     return float((x - x.mean(0)).norm())
 
 
@@ -175,7 +186,7 @@ def test_it_mixes_and_more_with_a_larger_lambda() -> None:
 
 def test_the_whole_way_to_the_mean_makes_all_models_equal() -> None:
     """η λ/(N p) = ¼·4/(2·½) = 1."""
-    assert flat(two("LM", lam=4.0).engine.snapshot()) == [2.25, 2.25]
+    assert flat(private_states(two("LM", lam=4.0))) == [2.25, 2.25]
 
 
 def test_coins_differ_from_round_to_round_and_fall_as_often_as_p_says() -> None:
@@ -203,7 +214,7 @@ METHOD = ct.L2SGD(lr=0.2, p=0.4, lam=2.0, local_steps=3)
 def test_each_client_is_measured_with_its_own_model() -> None:
     p = measured()
     run = p.run(METHOD, rounds=3)
-    np.testing.assert_allclose(run.clients["mse"], p.test_losses(personal(run)), rtol=1e-12)
+    np.testing.assert_allclose(run.client_scores["mse"], p.test_losses(personal(run)), rtol=1e-12)
     assert all(apart(x, one(run.state.mean)) for x in personal(run))
 
 

@@ -8,14 +8,14 @@ import torch
 
 import coterie as ct
 from cases import PROBLEMS, finished, lines, measured, mini_batches, participants, points
-from oracles import all_apart, apart, arrays, descend, flat, personal, started_from
+from oracles import all_apart, apart, arrays, descend, flat, personal, private_states, started_from
 
 
 def test_two_rounds_by_hand() -> None:
     """w = 2, lr ¼, one step a round.  f_a = (w − 1)²: 1.5, 1.25.  f_b = (w − 4)²: 3, 3.5."""
     two = points({"b": [(1, 4), (1, 4)], "a": [(1, 1)]}, 2.0)
     run = two.ready(ct.LocalOnly(lr=0.25, local_steps=1), rounds=2)
-    seen = [flat(run.engine.snapshot()) for _ in run.rounds()]
+    seen = [flat(private_states(run)) for _ in run.rounds()]
     assert seen == [[2.0, 2.0], [3.0, 1.5], [3.5, 1.25]]
 
 
@@ -77,7 +77,7 @@ TRAINER = ct.LocalOnly(lr=0.05, local_steps=3)
 def test_each_client_is_measured_with_its_own_model() -> None:
     p = measured()
     run = p.run(TRAINER, rounds=2)
-    np.testing.assert_allclose(run.clients["mse"], p.test_losses(personal(run)), rtol=1e-12)
+    np.testing.assert_allclose(run.client_scores["mse"], p.test_losses(personal(run)), rtol=1e-12)
 
 
 def test_a_newcomer_takes_one_rounds_steps_from_the_common_start() -> None:
@@ -90,7 +90,7 @@ def test_a_newcomer_takes_one_rounds_steps_from_the_common_start() -> None:
 def test_evaluation_leaves_no_trace() -> None:
     method = ct.LocalOnly(lr=0.05, local_steps=3, batch=2)
     often, once = (measured().run(method, rounds=4, eval_every=e) for e in (1, 4))
-    before = {k: v.clone() for k, v in once.engine.snapshot().items()}
-    assert all(torch.equal(often.engine.snapshot()[k], before[k]) for k in before)
+    before = {k: v.clone() for k, v in private_states(once).items()}
+    assert all(torch.equal(private_states(often)[k], before[k]) for k in before)
     once.evaluate(4)
-    assert all(torch.equal(once.engine.snapshot()[k], before[k]) for k in before)
+    assert all(torch.equal(private_states(once)[k], before[k]) for k in before)

@@ -191,7 +191,7 @@ def adapted(p: Problem, run: Run) -> list[Model]:
 def test_a_client_is_measured_after_one_step_on_its_training_rows() -> None:
     p = measured()
     run = p.run(METHOD, rounds=2)
-    np.testing.assert_allclose(run.clients["mse"], p.test_losses(adapted(p, run)), rtol=1e-12)
+    np.testing.assert_allclose(run.client_scores["mse"], p.test_losses(adapted(p, run)), rtol=1e-12)
 
 
 def test_test_rows_play_no_part_in_the_adaptation() -> None:
@@ -199,7 +199,9 @@ def test_test_rows_play_no_part_in_the_adaptation() -> None:
     p = measured()
     other = p._replace(fed=replace(p.fed, test=p.fed.test._replace(y=p.fed.test.y + 5)))
     run = other.run(METHOD, rounds=2)
-    np.testing.assert_allclose(run.clients["mse"], other.test_losses(adapted(p, run)), rtol=1e-12)
+    np.testing.assert_allclose(
+        run.client_scores["mse"], other.test_losses(adapted(p, run)), rtol=1e-12
+    )
 
 
 def test_a_newcomer_adapts_on_its_own_rows() -> None:

@@ -22,6 +22,7 @@ from oracles import (
     mean,
     one,
     personal,
+    private_states,
     started_from,
     unstacked,
 )
@@ -50,7 +51,7 @@ def two(rounds: int = 1, **how: Any) -> Run:
 def test_one_round_by_hand(beta: float, want: float) -> None:
     run = two(beta=beta, evaluate="local")
     assert run.state["weight"].item() == want
-    private = run.engine.snapshot()
+    private = private_states(run)
     assert flat(private.model) == [3.25, 1.375]
     assert flat(private.local) == [2.875, 1.5625]
     assert private.asked.tolist() == [1, 1]
@@ -64,14 +65,14 @@ def test_the_second_round_begins_at_w_or_goes_on() -> None:
     w = 2.0625; a 2.0625 − ⅛·2.125 or 1.75 − ⅛·(1.5 − 0.625), b 2.0625 + ⅛·3.875 or 2.5 − ⅛·(−3 + 0.875)."""
     for restart, want in ((True, [2.546875, 1.796875]), (False, [2.765625, 1.640625])):
         run = two(rounds=2, outer=1, inner=1, inner_lr=0.125, restart=restart)
-        assert flat(run.engine.snapshot().model) == want
+        assert flat(private_states(run).model) == want
 
 
 def test_decay_halves_the_local_models_step_and_not_the_inner_one() -> None:
     """One local round of one step: after round 1 w = 2.125; then θ 1.5625 and 3.0625 as above, and w_i a quarter of
     the way: 2.125 − 0.140625, 2.125 + 0.234375."""
     run = two(rounds=2, outer=1, inner=1, decay=0.5)
-    assert flat(run.engine.snapshot().model) == [3.0625, 1.5625]
+    assert flat(private_states(run).model) == [3.0625, 1.5625]
     assert run.state["weight"].item() == 2.125 + (0.234375 - 0.140625) / 2
 
 
@@ -142,7 +143,7 @@ def test_rounds_in_numpy(problem: str, case: str) -> None:
         next(run.rounds())
         started_from(one(run.state), w)
         started_from(personal(run), theta)
-        started_from(unstacked(run.engine.snapshot().local), local)
+        started_from(unstacked(private_states(run).local), local)
     assert any(set(a) - set(b) for a, b in pairwise(who))
     assert not any(row["refused"] for row in run.history)
 
@@ -157,7 +158,7 @@ def test_permuting_clients_permutes_their_models() -> None:
 def test_personal_local_and_global_models_are_three() -> None:
     """Public code stores w_i under the name of θ_i, and overwrites both with w before it measures."""
     run = lines().run(ct.PFedMe(evaluate="local", outer=3), rounds=2)
-    for theta, w_i in zip(personal(run), unstacked(run.engine.snapshot().local)):
+    for theta, w_i in zip(personal(run), unstacked(private_states(run).local)):
         assert all_apart([theta, w_i, one(run.state)])
     assert all_apart(personal(run))
 
@@ -180,13 +181,13 @@ TRAINER = {"lr": 0.05, "lam": 4.0, "outer": 2, "inner": 3, "inner_lr": 0.05}
 def test_each_client_is_measured_with_the_model_that_was_asked_for(which: str) -> None:
     p = measured()
     run = p.run(ct.PFedMe(**TRAINER, evaluate=which), rounds=2)
-    local = run.engine.snapshot().local
+    local = private_states(run).local
     models = {
         "personal": personal(run),
         "local": unstacked(local) if local else [],
         "global": [one(run.state)] * 4,
     }
-    np.testing.assert_allclose(run.clients["mse"], p.test_losses(models[which]), rtol=1e-12)
+    np.testing.assert_allclose(run.client_scores["mse"], p.test_losses(models[which]), rtol=1e-12)
     assert bool(local) == (which == "local")
 
 
@@ -197,7 +198,7 @@ def test_who_never_took_part_answers_with_w() -> None:
     seen = participants(run)[0]
     want = p.test_losses([w if i in seen else one(run.state) for i, w in enumerate(personal(run))])
     assert len(seen) == 2 and apart(arrays(run.task.init(0)), one(run.state))
-    np.testing.assert_allclose(run.clients["mse"], want, rtol=1e-12)
+    np.testing.assert_allclose(run.client_scores["mse"], want, rtol=1e-12)
 
 
 @pytest.mark.parametrize("which", ["personal", "local", "global"])

@@ -10,6 +10,7 @@ import coterie as ct
 from coterie.params import unstack
 from coterie.reporting.portrait import ask, portrait, principal, sample
 from coterie.task import Batch
+from oracles import private_states
 
 HOW = {"lr": 0.5, "local_steps": 3}
 LOSSES = "losses under the groups' models"
@@ -32,7 +33,7 @@ def test_a_portrait_leaves_the_run_as_it_was():
     result, other = (trained(ct.Ditto(**HOW)) for _ in range(2))
     portrait(result)
     for a, b in zip(
-        *(torch.utils._pytree.tree_leaves(r._run.engine.snapshot()) for r in (result, other))
+        *(torch.utils._pytree.tree_leaves(private_states(r._run)) for r in (result, other))
     ):
         assert torch.equal(a, b)
 
@@ -75,7 +76,7 @@ def test_a_sample_keeps_the_shares_of_the_groups():
 
 def test_a_broken_personal_model_spoils_no_other():
     good, bad = (trained(ct.Ditto(**HOW)) for _ in range(2))
-    for leaf in torch.utils._pytree.tree_leaves(bad._run.engine.snapshot()):
+    for leaf in torch.utils._pytree.tree_leaves(private_states(bad._run)):
         leaf[4] = torch.nan
     ids = np.array([4, 2, 0])
     expected, got = (ask(r._run, "personal", ids, *r.method.use(r.state)) for r in (good, bad))

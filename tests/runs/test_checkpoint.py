@@ -20,10 +20,10 @@ from torch.utils._pytree import tree_leaves
 
 import coterie as ct
 from cases import federation
-from coterie.runs import folder as checkpoint
+from coterie.runs import checkpoint
 from coterie.runs.folder import RunFolder
 from coterie.engine.codec import BadBytes, decode, encode
-from coterie.result import prepare, reopen
+from coterie.runs.start import prepare, reopen
 
 METHOD = ct.IFCA(clusters=2, local_steps=2)
 
@@ -131,7 +131,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
 def test_metrics_on_a_full_disk_are_an_error_in_one_sentence(tmp_path):
-    folder = RunFolder.create(tmp_path / "run", {})
+    folder = prepare(METHOD, federation(), "mlp:8", rounds=1, out=tmp_path / "run").folder
     (tmp_path / "run" / "metrics.jsonl").unlink()
     (tmp_path / "run" / "metrics.jsonl").symlink_to("/dev/full")
     with pytest.raises(ct.CoterieError, match="disk is full"):
@@ -151,7 +151,7 @@ def test_saving_is_held_to_a_twentieth_of_the_time(tmp_path, monkeypatch):
     run = prepare(METHOD, federation(), "mlp:8", rounds=40, out=tmp_path / "run")
     saved = []
 
-    def save_file(round, tree, head):
+    def save_file(round, *rest):
         saved.append(round)
         clock[0] += 0.2
 
@@ -163,7 +163,7 @@ def test_saving_is_held_to_a_twentieth_of_the_time(tmp_path, monkeypatch):
 
 def test_an_existing_folder_is_not_overwritten(tmp_path):
     trained(tmp_path / "run", rounds=1)
-    with pytest.raises(ct.CoterieError, match="exists.*coterie resume"):
+    with pytest.raises(ct.CoterieError, match="exists: choose another folder, or resume it"):
         trained(tmp_path / "run", rounds=1)
 
 
@@ -186,7 +186,7 @@ def test_what_is_not_a_run_is_said(tmp_path):
     with pytest.raises(ct.CoterieError, match="damaged"):
         ct.resume(tmp_path)
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ct.CoterieError, match="lacks"):
+    with pytest.raises(ct.CoterieError, match=r"damaged \(Object missing required field"):
         ct.resume(tmp_path)
 
 
@@ -221,13 +221,14 @@ def test_early_stop_survives_a_resume(tmp_path):
 def test_a_diverged_run_says_lr_and_keeps_a_good_checkpoint(tmp_path):
     with pytest.raises(ct.Diverged, match=r"diverged.*lr.*1e\+?30|diverged.*smaller lr"):
         ct.run(ct.FedAvg(lr=1e30, local_steps=5), federation(), "mlp:8", rounds=5, out=tmp_path / "run")
-    (tree, _) = RunFolder(tmp_path / "run").latest({})
-    assert all(v.isfinite().all() for v in tree_leaves(tree) if v.is_floating_point())
+    saved = RunFolder(tmp_path / "run").latest({})
+    state = tree_leaves(saved.trees["state"])
+    assert state and all(v.isfinite().all() for v in state)
     assert "refused" in (tmp_path / "run" / "log.txt").read_text()
 
 
 def test_hostile_bytes_are_refused_not_executed():
-    good = encode({"a": torch.ones(3)})
+    good = encode({"a": torch.ones(3)}, {})
     for raw in (b"", b"\x00" * 8, good[:20], good[:-1], b"\xff" * 64, good[:8] + b"[" + good[9:]):
         with pytest.raises(BadBytes):
             decode(raw, {})
@@ -257,7 +258,7 @@ def test_hostile_bytes_are_refused_not_executed():
 def test_shared_tensors_can_be_sent():
     zero = torch.zeros(3)
     tree = {"a": zero, "b": (zero, zero[:2]), "c": torch.zeros(0)}
-    back, head = decode(encode(tree, fact=3), {})
+    back, head = decode(encode(tree, {}, fact=3), {})
     assert head == {"fact": 3}
     assert all(torch.equal(u, v) for u, v in zip(tree_leaves(tree), tree_leaves(back)))
 

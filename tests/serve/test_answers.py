@@ -17,7 +17,7 @@ import coterie as ct
 from coterie.contract import Rows
 from coterie.local import descend
 from coterie.params import pick
-from coterie.result import prepare
+from coterie.runs.start import prepare
 
 
 @pytest.fixture(scope="module")

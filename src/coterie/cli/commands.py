@@ -15,11 +15,13 @@ from coterie.cli.progress import Watcher
 from coterie.cli.search import tune
 from coterie.cli.setup import Setup, setup
 from coterie.cli.table import facts, print_groups, print_json, print_table
-from coterie.cli.train import TUNE, create, make, runs_in, train
+from coterie.cli.train import TUNE, check, create, train
 from coterie.errors import CoterieError, Diverged
 from coterie.metrics import Row, to_json
+from coterie.reporting import report as write_report
 from coterie.result import Result
-from coterie.runs.search import MARK, told
+from coterie.runs.folder import runs_in
+from coterie.runs.search import MARK, as_flag
 
 
 def run(words: list[str], argv: list[str]) -> int:
@@ -31,32 +33,41 @@ def compare(words: list[str], argv: list[str]) -> int:
 
 
 def start(asked: Setup) -> int:
+    """Check, train and show the runs of a command."""
     watcher = Watcher(asked.general.quiet)
-    with watcher():
-        if asked.general.dry_run:
-            found = [
-                estimate.estimate(make(asked, name, asked.seeds[0], None)) for name in asked.methods
-            ]
-        else:
-            base = asked.folder()
-            asked, folders, lost = (
-                tune(asked, base, watcher) if asked.over else (asked, create(asked, base), [])
-            )
-            runs, failures = collect(train(base, folders, watcher))
     if asked.general.dry_run:
-        print(
-            json.dumps(to_json(found), indent=1)
-            if asked.general.json
-            else "\n\n".join(map(estimate.told, found))
-        )
-        return 0
+        return dry_run(asked, watcher)
+    with watcher():
+        base = asked.folder()
+        lost: list[Diverged] = []
+        if asked.over:
+            asked, places, lost = tune(asked, base, watcher)
+        else:
+            places = create(asked, base)
+        runs, failures = collect(train(base, places, watcher))
     if asked.over:
-        chosen = {
-            m.name: {k: getattr(m, k) for k in asked.over.get(name, {})}
-            for name, m in asked.methods.items()
-        }
-        runs = [{**run, "tuned": chosen[run["method"]]} for run in runs]
+        runs = [{**run, "tuned": chosen_settings(asked)[run["method"]]} for run in runs]
     return conclude(runs, lost + failures, base, asked.general.json)
+
+
+def dry_run(asked: Setup, watcher: Watcher) -> int:
+    """Show what each method would take."""
+    with watcher():
+        jobs = [check(asked, name, asked.seeds[0]) for name in asked.methods]
+        estimates = [estimate.estimate(job) for job in jobs]
+    if asked.general.json:
+        print(json.dumps(to_json(estimates), indent=1))
+    else:
+        print("\n\n".join(map(estimate.as_text, estimates)))
+    return 0
+
+
+def chosen_settings(asked: Setup) -> dict[str, Row]:
+    """By method, the settings that were searched and their values."""
+    chosen = {}
+    for name, method in asked.methods.items():
+        chosen[method.name] = {k: getattr(method, k) for k in asked.over.get(name, {})}
+    return chosen
 
 
 def resume(words: list[str], argv: list[str]) -> int:
@@ -84,13 +95,11 @@ def resume(words: list[str], argv: list[str]) -> int:
             "of the runs in it."
         )
     with watcher():
-        runs, failures = collect(train(base, runs_in(base), watcher, rounds))
+        runs, failures = collect(train(base, list(runs_in(base)), watcher, rounds))
     return conclude(runs, failures, base, "json" in given)
 
 
 def report(words: list[str], argv: list[str]) -> int:
-    from coterie.reporting import report as write
-
     (debug,) = (f._replace(group="flags") for f in general_flags() if f.key == "debug")
     out = Flag("out", str, "the page to write", "report.html", {}, "flags")
     target = Flag(
@@ -112,7 +121,7 @@ def report(words: list[str], argv: list[str]) -> int:
         Watcher(level=logging.WARNING)() as watcher,
         warnings.catch_warnings(action="ignore"),
     ):  # of data, said before
-        path = write(words, given.get("out", "report.html"), target=goal, tell=watcher.warn)
+        path = write_report(words, given.get("out", "report.html"), target=goal, tell=watcher.warn)
     print(f"report in {path}")
     return 0
 
@@ -149,4 +158,6 @@ def conclude(runs: list[Row], failures: list[Diverged], base: Path, as_json: boo
 
 def title(run: Row) -> str:
     """The method, with the settings that were chosen for it."""
-    return " ".join([run["method"], *(f"{k}={told(v)}" for k, v in run.get("tuned", {}).items())])
+    return " ".join(
+        [run["method"], *(f"{k}={as_flag(v)}" for k, v in run.get("tuned", {}).items())]
+    )

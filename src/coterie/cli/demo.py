@@ -11,12 +11,15 @@ from typing import Any
 from coterie import plots, registry
 from coterie.cli.flags import Parser, general_flags
 from coterie.cli.progress import Watcher
-from coterie.cli.table import best_of, by_method, facts, print_table
-from coterie.cli.train import prepared, refuse_existing, train
+from coterie.cli.table import facts, print_table
+from coterie.cli.train import refuse_existing, train
 from coterie.errors import Diverged
 from coterie.metrics import Row
-from coterie.reporting import report
-from coterie.result import Result
+from coterie.reporting.old_table import best_of, by_method
+from coterie.result import Result, report
+from coterie.runs.config import Origin
+from coterie.runs.run import Run
+from coterie.runs.start import check_job, load_shared
 
 GROUPS, CLIENTS, SAMPLES, ROUNDS, SEEDS, MODEL = 4, 40, 40, 30, 3, "mlp:64"
 PART = 0.5  # of the clients take part in a round
@@ -76,26 +79,27 @@ def settings() -> str:
     )
 
 
-def create(base: Path) -> list[Path]:
+def create(base: Path) -> list[Path | Run]:
     """The runs' folders, seed by seed."""
     (base / MARK).write_text(json.dumps({"settings": settings()}, indent=1))
-    known, folders = registry.methods(), []
+    known = registry.methods()
+    folders: list[Path | Run] = []
     for seed in range(SEEDS):
         for name, start in STARTS.items():
             method = known[name](**LOCAL, **OWN.get(name, {}))
             data = {"spec": "rotated:digits", "seed": seed, "clients": CLIENTS, "samples": SAMPLES}
-            folders.append(base / name / f"seed-{seed}")
-            prepared(
+            job = check_job(
                 method,
-                name,
-                data,
+                load_shared(**data),
                 MODEL,
-                folders[-1],
+                origin=Origin(data=data, method=name, model=MODEL),
                 seed=seed,
                 rounds=ROUNDS - start,
                 participation=PART,
                 eval_every=1,
             )
+            job.create_folder(base / name / f"seed-{seed}")
+            folders.append(base / name / f"seed-{seed}")
     return folders
 
 

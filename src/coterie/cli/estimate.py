@@ -3,107 +3,125 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves
 
-from coterie.cli.table import human
 from coterie.engine.call import Call
+from coterie.engine.dry_run import DryRun
 from coterie.engine.fold import Fold, Part
+from coterie.engine.plan import rows_and_activations
 from coterie.metrics import Row
 from coterie.params import nbytes
+from coterie.reporting.old_table import human
 from coterie.runs.run import Run
+from coterie.runs.start import Job
 
 
 class Counting:
-    """An engine whose clients answer with zeros of the right shape: bytes are counted, nothing is computed."""
+    """An engine whose clients answer with zeros of the right shape: nothing is computed."""
 
-    name = "counting"
+    def enroll(self, method: Any, welcome: Any) -> None:
+        """Nobody is contacted."""
 
     def map(self, call: Call, fold: Fold) -> Part:
-        tree_map(lambda v: v.zero_(), fold.rows)
-        return fold.nothing()._replace(positions=[torch.arange(len(call.ids))])
+        """Zeros from every client."""
+        for table in tree_leaves((fold.tables, fold.moved)):
+            table.zero_()
+        everyone = torch.arange(len(call.ids))
+        part = fold.missing([])._replace(accepted=everyone)
+        return fold.complete(part)._replace(bytes_up=fold.answer_bytes * len(everyone))
+
+    def snapshot(self) -> Any:
+        """Nothing."""
+        return ()
+
+    def restore(self, snapshot: Any) -> None:
+        """Nothing."""
 
 
-def traffic(run: Run) -> list[tuple[int, int]] | None:
-    """(bytes down, bytes up) of the start and of a first round; None where the method needs real answers."""
-    state, found = run.state, []
-    engine: Any = Counting()
+def traffic(job: Job) -> list[tuple[int, int]] | None:
+    """(bytes down, bytes up) of the start and of a first round; None where answers are needed."""
+    counts = []
+    roster = job.fed.roster
     try:
         with warnings.catch_warnings(action="ignore"):
+            run = Run(job.method, job.task, roster, Counting(), job.options)
             for r in (0, 1):
-                ask = replace(run.asker(r), engine=engine, screen=None, medians={})
+                ask = replace(run.asker(r), screen=None, medians={})
                 method: Any = ask.root.method
-                state = method.begin(state, ask) if r == 0 else method.round(state, ask)
-                found.append((ask.bytes_down + (run.welcome_bytes if r == 0 else 0), ask.bytes_up))
+                step = method.begin if r == 0 else method.round
+                run.state = step(run.state, ask)
+                welcome = run.welcome_bytes * len(roster) if r == 0 else 0
+                counts.append((ask.bytes_down + welcome, ask.bytes_up))
     except Exception:  # whatever a method does with answers that are all zero
         return None
-    return found
+    return counts
 
 
-def estimate(run: Run) -> Row:
+def estimate(job: Job) -> Row:
     """Sizes, bytes, memory and plan of a run that has not begun."""
-    fed, size = run.fed, sum(p.numel() for p in run.task.module.parameters())
-    number = torch.empty((), dtype=run.task.dtype).element_size()
-    rows = int(fed.train.sizes.float().mean().ceil())
-    widest = max(size // max(fed.train.x[0].numel(), 1), 1)  # as the plan guesses activations
-    at_once = min(len(fed), run.cut.workers * (run.cut.chunk if run.cut.vectorise else 1))
-    working = at_once * (6 * size + rows * (fed.train.x[0].numel() + 4 * widest)) * number
+    fed, plan = job.fed, job.plan
+    size = sum(p.numel() for p in job.task.module.parameters())
+    number = torch.empty((), dtype=job.task.dtype).element_size()
+    at_once = plan.workers * plan.chunk if plan.vectorise else plan.workers
+    at_once = min(len(fed), at_once)
+    state, welcome = job.method.start(job.task, len(fed), job.options.seed)
     memory = {
-        "data": sum(
-            nbytes(tuple(part)) for part in (fed.train, fed.test, fed.valid) if part is not None
-        ),
-        "states": nbytes(run.engine.snapshot()) + nbytes(run.state),
-        "working": working,
+        "data": sum(nbytes(tuple(part)) for part in (fed.train, fed.test, fed.valid or ())),
+        "states": nbytes(state) + private_bytes(job, welcome) * len(fed),
+        "working": at_once * (6 * size + rows_and_activations(job.task, fed.roster)) * number,
     }
-    counted = traffic(run)
+    counted = traffic(job)
     return {
-        "method": run.method.name,
+        "method": job.method.name,
         "data": fed.source,
         "clients": len(fed),
         "unseen": fed.unseen,
         "train_rows": len(fed.train.y),
         "test_rows": len(fed.test.y),
         "parameters": size,
-        "rounds": run.options.rounds,
+        "rounds": job.options.rounds,
         "bytes_start": None if counted is None else counted[0],
         "bytes_round": None if counted is None else counted[1],
         "memory": memory,
-        "plan": {"engine": run.options.engine, **run.cut._asdict()},
+        "plan": {"engine": job.options.engine, **asdict(plan)},
     }
 
 
-def told(found: Row) -> str:
+def private_bytes(job: Job, welcome: Any) -> int:
+    """Bytes of one client's private state."""
+    return nbytes(DryRun(job.task, job.fed.roster, job.method, welcome).private)
+
+
+def as_text(estimated: Row) -> str:
     """The estimate as lines of text."""
-
-    def both(pair: tuple[int, int] | None) -> str:
-        if pair is None:
-            return "not known without training"
-        return f"{human(pair[0])} down, {human(pair[1])} up"
-
-    plan, memory = found["plan"], found["memory"]
-    how = (
-        f"{plan['chunk']} clients at once (vmap)"
-        if plan["vectorise"]
-        else f"{plan['chunk']} clients in a loop"
-    )
-    cut = (
-        f"{how}, {plan['workers']} threads"
-        if plan["engine"] == "vectorised"
-        else "one client after another"
-    )
+    plan, memory = estimated["plan"], estimated["memory"]
     parts = ", ".join(f"{name} {human(size)}" for name, size in memory.items())
     lines = {
-        "clients": f"{found['clients']} train, {found['unseen']} unseen",
-        "rows": f"{found['train_rows']:,} train, {found['test_rows']:,} test",
-        "model": f"{found['parameters']:,} parameters",
-        "start": both(found["bytes_start"]),
-        "first round": f"{both(found['bytes_round'])}; {found['rounds']} rounds",
+        "clients": f"{estimated['clients']} train, {estimated['unseen']} unseen",
+        "rows": f"{estimated['train_rows']:,} train, {estimated['test_rows']:,} test",
+        "model": f"{estimated['parameters']:,} parameters",
+        "start": _traffic_text(estimated["bytes_start"]),
+        "first round": f"{_traffic_text(estimated['bytes_round'])}; {estimated['rounds']} rounds",
         "memory": f"about {human(sum(memory.values()))} ({parts})",
-        "plan": f"{plan['engine']}: {cut}",
+        "plan": f"{plan['engine']}: {_plan_text(plan)}",
     }
-    return "\n".join(
-        [f"{found['method']} on {found['data']}", *(f"  {k:<12} {v}" for k, v in lines.items())]
-    )
+    title = f"{estimated['method']} on {estimated['data']}"
+    return "\n".join([title, *(f"  {name:<12} {text}" for name, text in lines.items())])
+
+
+def _traffic_text(pair: tuple[int, int] | None) -> str:
+    if pair is None:
+        return "not known without training"
+    return f"{human(pair[0])} down, {human(pair[1])} up"
+
+
+def _plan_text(plan: Row) -> str:
+    if plan["engine"] != "vectorised":
+        return "one client after another"
+    if plan["vectorise"]:
+        return f"{plan['chunk']} clients at once (vmap), {plan['workers']} threads"
+    return f"{plan['chunk']} clients in a loop, {plan['workers']} threads"

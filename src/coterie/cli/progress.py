@@ -7,12 +7,12 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from coterie.metrics import Row
+from coterie.reporting.old_table import sizes
 from coterie.runs.run import Run
 
 
@@ -97,9 +97,9 @@ class _Follower:
             done = max(run.round, 0)
             self.task = watcher.bar.add_task(title, total=self.rounds, completed=done, facts="")
         else:
-            out = run.fed.names[len(run.fed) :]
+            out = run.roster.names[len(run.roster) :]
             without = f", without {', '.join(out)}" if 0 < len(out) <= 5 else ""
-            watcher.say(f"{title}  {self.rounds} rounds with {len(run.fed)} clients{without}")
+            watcher.say(f"{title}  {self.rounds} rounds with {len(run.roster)} clients{without}")
 
     def __call__(self, row: Row) -> None:
         self.seen |= row
@@ -122,7 +122,3 @@ def brief(row: Row) -> str:
     parts += [f"groups {sizes(row['sizes'])}"] if "sizes" in row else []
     parts += [f"ari {row['ari']:.2f}"] if "ari" in row else []
     return "  ".join(parts)
-
-
-def sizes(counts: list[Any], most: int = 10) -> str:
-    return " ".join(map(str, counts[:most])) + (" …" if len(counts) > most else "")

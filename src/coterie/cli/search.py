@@ -16,16 +16,15 @@ from coterie.cli import estimate
 from coterie.cli.flags import flags_of
 from coterie.cli.progress import Watcher
 from coterie.cli.setup import Setup, setup
-from coterie.cli.train import TUNE, federation, make, planned, refuse_existing
+from coterie.cli.train import TUNE, check, parse_plan, refuse_existing
 from coterie.errors import Diverged
 from coterie.metrics import to_json
-from coterie.runs.folder import write_whole
+from coterie.runs.folder import write_file
 from coterie.runs.options import Options
 from coterie.runs.run import Run
-from coterie.runs.search import Cell, Follow, Search, begun, refuse_other, told
+from coterie.runs.search import WINNER, Cell, Follow, Search, as_flag, has_begun, refuse_other
+from coterie.runs.start import load_shared
 from coterie.version import __version__
-
-WINNER = "winner.toml"
 
 
 def search(words: list[str], argv: list[str]) -> int:
@@ -35,12 +34,12 @@ def search(words: list[str], argv: list[str]) -> int:
     with watcher():
         found = plan(asked, name, None if asked.general.dry_run else base, asked.general.seeds)
         if asked.general.dry_run:
-            first = estimate.estimate(make(asked, name, asked.seeds[0], None))
+            first = estimate.estimate(check(asked, name, asked.seeds[0]))
         else:
             go(found, base, watcher)
     if asked.general.dry_run:
         runs = len(found.cells) * len(found.seeds)
-        text = f"{estimate.told(first)}\n  {'search':<12} {runs} such runs"
+        text = f"{estimate.as_text(first)}\n  {'search':<12} {runs} such runs"
         print(
             json.dumps(to_json({**first, "runs": runs}), indent=1) if asked.general.json else text
         )
@@ -53,12 +52,12 @@ def plan(asked: Setup, name: str, base: Path | None, seeds: int) -> Search:
     general, options, origin = asked.general, asked.options, asked.origin
     cut = None
     if general.plan is not None:
-        cut = planned(
-            general.plan, federation(origin(asked.seeds[0])), general.model, Options(**options)
+        cut = parse_plan(
+            general.plan, load_shared(**origin(asked.seeds[0])), general.model, Options(**options)
         )
     return Search(
         asked.methods[name],
-        lambda seed: federation(origin(seed)),
+        lambda seed: load_shared(**origin(seed)),
         general.model,
         over=asked.over[name],
         random=asked.random,
@@ -94,7 +93,7 @@ def conclude(asked: Setup, name: str, base: Path, found: Search) -> int:
     command = f"coterie run {shlex.quote(name)} --config {shlex.quote(str(base / WINNER))}"
     won = found.table[0].mean is not None
     if won:
-        write_whole(base / WINNER, config(asked, found))
+        write_file(base / WINNER, config(asked, found))
     if asked.general.json:
         document = {
             "coterie": __version__,
@@ -129,7 +128,7 @@ def print_cells(found: Search) -> None:
         best = i == 0 and cell.mean is not None
         text = score(cell, seeds, ".3f" if metric == "accuracy" else ".4g")
         table.add_row(
-            *map(told, cell.values.values()), text + " *" * best, style="bold" if best else None
+            *map(as_flag, cell.values.values()), text + " *" * best, style="bold" if best else None
         )
     with console.capture() as plain:
         console.print(table)
@@ -172,7 +171,9 @@ def toml(value: Any) -> str:
 
 
 # ---------------------------------------------------------------------------------------------- coterie compare --tune
-def tune(asked: Setup, base: Path, watcher: Watcher) -> tuple[Setup, list[Path], list[Diverged]]:
+def tune(
+    asked: Setup, base: Path, watcher: Watcher
+) -> tuple[Setup, list[Path | Run], list[Diverged]]:
     """Choose each method's settings with the first seed: (what to run then, its folders, methods that diverged).
 
     What an earlier call with the same folder has done is not done again.
@@ -181,7 +182,7 @@ def tune(asked: Setup, base: Path, watcher: Watcher) -> tuple[Setup, list[Path],
     if not room.exists():
         refuse_existing(base)
     for _, name, seed in asked.jobs(base):
-        make(asked, name, seed, None)  # mistakes show before anything is trained
+        check(asked, name, seed)  # mistakes show before anything is trained
     searches = {
         name: plan(asked, name, room / asked.methods[name].name, seeds=1) for name in asked.over
     }
@@ -201,7 +202,9 @@ def tune(asked: Setup, base: Path, watcher: Watcher) -> tuple[Setup, list[Path],
 
 def folder_of(asked: Setup, folder: Path, name: str, seed: int) -> Path:
     """A run's folder, new or as it was left."""
-    run = make(asked, name, seed, None if begun(folder) else folder)
-    if run.folder is None:
-        refuse_other(folder, run)
+    job = check(asked, name, seed)
+    if has_begun(folder):
+        refuse_other(folder, job)
+    else:
+        job.create_folder(folder)
     return folder

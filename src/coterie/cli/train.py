@@ -1,9 +1,7 @@
-"""Runs are made first, all of them, so that every mistake shows before any training; then trained one by one."""
+"""Runs are checked first, all of them, so that every mistake shows before any training."""
 
 from __future__ import annotations
 
-import functools
-import json
 import shlex
 import shutil
 from collections.abc import Iterator
@@ -13,100 +11,103 @@ from typing import Any
 from coterie import registry
 from coterie.cli.progress import Watcher
 from coterie.cli.setup import Setup
-from coterie.contract import Algorithm
-from coterie.data import Federation, load
-from coterie.engine.vectorised import Plan, plan
+from coterie.data import Federation
+from coterie.engine.plan import Plan, plan_for
 from coterie.errors import CoterieError, Diverged
-from coterie.result import Model, Result, prepare, reopen, task_for
+from coterie.result import Result
+from coterie.runs.config import Origin
+from coterie.runs.interrupt import Interrupted
 from coterie.runs.options import Options
-from coterie.runs.run import Interrupted, Run
+from coterie.runs.run import Run
+from coterie.runs.start import Job, check_job, load_shared, reopen, task_for
 
 TUNE = "tune"  # the folder, in a comparison's, of the searches for settings
 
 
-def create(setup: Setup, base: Path) -> list[Path]:
-    """A folder for every run, from which it can be resumed; none at all if one of them cannot be."""
+def create(setup: Setup, base: Path) -> list[Path | Run]:
+    """A folder for every run; none at all if one of them cannot be made.
+
+    A single run is ready to train. Of several only the folders are given, so that not all of their
+    data and engines are in memory at once.
+    """
     refuse_existing(base)
+    jobs = list(setup.jobs(base))
     try:
-        jobs = list(setup.jobs(base))
         for folder, name, seed in jobs:
-            make(setup, name, seed, folder)
+            job = check(setup, name, seed)
+            run_folder = job.create_folder(folder)
+            if len(jobs) == 1:
+                return [job.start(run_folder)]
         return [folder for folder, _, _ in jobs]
     except (CoterieError, OSError):
         shutil.rmtree(base, ignore_errors=True)
         raise
 
 
-def make(setup: Setup, name: str, seed: int, out: Path | None) -> Run:
-    """A run that has not begun; with `out`, its folder is written."""
-    fed = federation(setup.origin(seed))
-    model = setup.general.model
+def check(setup: Setup, name: str, seed: int) -> Job:
+    """Check one run of a command; nothing is written or trained."""
+    origin = setup.origin(seed)
+    fed = load_shared(**origin)
     options = {**setup.options, "seed": seed}
-    cut = (
-        None
-        if setup.general.plan is None
-        else planned(setup.general.plan, fed, model, Options(**options))
+    plan = None
+    if setup.general.plan is not None:
+        plan = parse_plan(setup.general.plan, fed, setup.general.model, Options(**options))
+    return check_job(
+        setup.methods[name],
+        fed,
+        own_model(setup.general.model),
+        plan=plan,
+        origin=Origin(data=origin, method=name, model=setup.general.model),
+        **options,
     )
-    return prepared(setup.methods[name], name, setup.origin(seed), model, out, cut, **options)
 
 
-def prepared(
-    method: Algorithm, name: str, data: dict[str, Any], model: str | None, out: Path | None, cut: Plan | None = None,
-    **options: Any,
-) -> Run:  # fmt: skip
-    """`prepare`, with the names that resuming needs."""
-    origin = {"data": data, "method": name, **({} if model is None else {"model": model})}
-    made: Model = None if model is None else registry.model(model)
-    return prepare(method, federation(data), made, out=out, cut=cut, origin=origin, **options)
+def own_model(name: str | None) -> Any:
+    """A model by name, or the factory that a file of the user's has."""
+    return None if name is None else registry.model(name)
 
 
 def refuse_existing(base: Path) -> None:
+    """Refuse a folder that holds something."""
     if base.exists() and any(base.iterdir() if base.is_dir() else [1]):
         raise CoterieError(
             f"{base} exists: choose another --out, or go on with it by `coterie resume {base}`."
         )
 
 
-def planned(text: str, fed: Federation, model: str | None, options: Options) -> Plan:
-    """CHUNK,WORKERS"""
+def parse_plan(text: str, fed: Federation, model: str | None, options: Options) -> Plan:
+    """The plan that --plan CHUNK,WORKERS asks for."""
     chunk, _, workers = text.partition(",")
     if not (chunk.isdecimal() and workers.isdecimal() and int(chunk) and int(workers)):
         raise CoterieError(
             f"plan is {text!r}: it must be two numbers of at least 1, CHUNK,WORKERS."
         )
-    task, _ = task_for(fed, None if model is None else registry.model(model), options)
-    return plan(task, fed)._replace(chunk=int(chunk), workers=int(workers))
+    task, _ = task_for(fed.roster, own_model(model), options)
+    return Plan(plan_for(task, fed.roster).vectorise, int(chunk), int(workers))
 
 
-def federation(origin: dict[str, Any]) -> Federation:
-    """The data of a run; runs on the same data, one after another, share them."""
-    return _loaded(json.dumps(origin))
-
-
-@functools.lru_cache(maxsize=1)
-def _loaded(origin: str) -> Federation:
-    return load(**json.loads(origin))
-
-
-# ---------------------------------------------------------------------------------------------- training
+# ------------------------------------------------------------------------------ training
 def train(
-    base: Path, folders: list[Path], watcher: Watcher, rounds: int | None = None
+    base: Path, runs: list[Path | Run], watcher: Watcher, rounds: int | None = None
 ) -> Iterator[Result | Diverged]:
-    """Each run to its end, from wherever it is. A run that diverges does not keep the others from running."""
-    for folder in folders:
-        run = opened(folder, rounds)
-        title = run.method.name if len(folders) == 1 else str(folder.relative_to(base))
-        ended = run.stopped or run.round >= run.options.rounds
-        if ended:
+    """Each run to its end, from wherever it is; one that diverges does not stop the others."""
+    for place in runs:
+        run = place if isinstance(place, Run) else reopen(place, rounds=rounds)
+        assert run.folder is not None
+        folder = run.folder.path
+        title = run.method.name if len(runs) == 1 else str(folder.relative_to(base))
+        if run.ended:
             watcher.note(
                 f"{title} has ended after {run.round} rounds; --rounds N goes on, with more"
             )
         try:
-            yield Result(run.go(None if ended else watcher.follow(title, run)))
-            if run.interrupted and folder != folders[-1]:
+            yield Result.of(run.go(None if run.ended else watcher.follow(title, run)))
+            if run.interrupted and place is not runs[-1]:
                 raise Interrupted
         except KeyboardInterrupt as e:
-            word = "saved" if isinstance(e, Interrupted) else "stopped; the last checkpoint stands"
+            word = "stopped; the last checkpoint stands"
+            if isinstance(e, Interrupted):
+                word = "saved"
             watcher.say(f"{word}; go on with: {how_to_go_on(base, rounds)}")
             raise KeyboardInterrupt("said") from None
         except Diverged as e:
@@ -114,30 +115,17 @@ def train(
 
 
 def how_to_go_on(base: Path, rounds: int | None) -> str:
+    """The command that goes on with stopped runs."""
     if (base / TUNE).exists():
         return f"the same command, with --out {shlex.quote(str(base))}"
-    return f"coterie resume {shlex.quote(str(base))}" + (
-        "" if rounds is None else f" --rounds {rounds}"
-    )
-
-
-def opened(folder: Path, rounds: int | None = None, *, answers_only: bool = False) -> Run:
-    return reopen(
-        folder, rounds=rounds, answers_only=answers_only, load=lambda **origin: federation(origin)
-    )
+    command = f"coterie resume {shlex.quote(str(base))}"
+    return command if rounds is None else f"{command} --rounds {rounds}"
 
 
 def last_good(run: Run) -> str:
+    """Where the newest checkpoint is, in a sentence."""
     assert run.folder is not None
-    found = run.folder.checkpoints()
-    return f"The last good checkpoint is {found[0]}." if found else "There is no checkpoint yet."
-
-
-def runs_in(base: Path) -> list[Path]:
-    """The run folders at or below a folder, in the order in which they were made."""
-    if (base / "config.json").exists():
-        return [base]
-    found = [path for depth in ("*", "*/*") for path in base.glob(f"{depth}/config.json")]
-    return [
-        path.parent for path in sorted(found, key=lambda path: (path.stat().st_mtime_ns, path))
-    ] or [base]
+    checkpoints = run.folder.checkpoints()
+    if not checkpoints:
+        return "There is no checkpoint yet."
+    return f"The last good checkpoint is {checkpoints[0]}."

@@ -57,7 +57,6 @@ def kmeans(
 @functools.cache
 def _threads() -> ThreadpoolController:
     """Looking for the libraries that have threads takes as long as a small k-means, so it is done once."""
-    import sklearn.cluster
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()

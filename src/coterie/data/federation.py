@@ -1,31 +1,33 @@
-"""A federation: the rows of all clients in one flat store, and what is known about the clients."""
+"""A federation: the roster of its clients, and the rows of all of them in one flat store."""
 
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from coterie import randomness
+from coterie.data.roster import Kind as Kind
+from coterie.data.roster import Roster, RowCounts
 from coterie.errors import CoterieError
 
 if TYPE_CHECKING:
     from coterie.data.schema import Schema
 
-Kind = Literal["classification", "regression"]
-
 
 def rng(seed: int, *purpose: object) -> np.random.Generator:
-    """Random numbers that depend on the seed and on what they are for, and on nothing else."""
+    """A generator that depends on the seed and on what it is for, and on nothing else."""
     key = hashlib.sha256(repr((int(seed), *purpose)).encode()).digest()
     return np.random.default_rng(int.from_bytes(key))
 
 
+# ------------------------------------------------------------------------------ rows
 class Ragged(NamedTuple):
     """The rows of all clients, one client after another: the only copy of the data."""
 
@@ -35,7 +37,7 @@ class Ragged(NamedTuple):
 
     @property
     def starts(self) -> Tensor:
-        """int64 [clients]: the first row of each client."""
+        """The first row of each client, int64 [clients]."""
         return self.sizes.cumsum(0) - self.sizes
 
     def client(self, i: int) -> tuple[Tensor, Tensor]:
@@ -46,37 +48,46 @@ class Ragged(NamedTuple):
     def subset(self, clients: Tensor) -> Ragged:
         """A copy of the rows of these clients (int64 indices), in this order."""
         sizes = self.sizes[clients]
-        new_starts = sizes.cumsum(0) - sizes
-        rows = torch.arange(int(sizes.sum())) + (
-            self.starts[clients] - new_starts
-        ).repeat_interleave(sizes)
+        shift = self.starts[clients] - (sizes.cumsum(0) - sizes)
+        rows = torch.arange(int(sizes.sum())) + shift.repeat_interleave(sizes)
         return Ragged(self.x[rows], self.y[rows], sizes)
 
 
 def split(
     data: Ragged, names: Sequence[str], share: float, seed: int, purpose: str
 ) -> tuple[Ragged, Ragged]:
-    """Draw a share of each client's rows, but never all of them: (what is left, what was drawn).
+    """Draw a share of each client's rows, but never all of them: (the rest, the drawn rows).
 
     The draw depends on the client's name, not on its position. Rows keep their order.
     """
     if not 0 <= share < 1:
         raise CoterieError(f"the {purpose} share must be at least 0 and below 1, not {share}.")
-    counts = torch.minimum((data.sizes * share).round().long(), (data.sizes - 1).clamp(min=0))
-    drawn = np.zeros(len(data.y), dtype=bool)
-    for name, start, size, count in zip(
-        names, data.starts.tolist(), data.sizes.tolist(), counts.tolist()
-    ):
-        drawn[start + rng(seed, purpose, name).permutation(size)[:count]] = True
-    mask = torch.from_numpy(drawn)
-    return Ragged(data.x[~mask], data.y[~mask], data.sizes - counts), Ragged(
-        data.x[mask], data.y[mask], counts
-    )
+    wanted = (data.sizes * share).round().long()
+    counts = torch.minimum(wanted, (data.sizes - 1).clamp(min=0))
+    drawn = _random_ranks(data, names, seed, purpose) < counts.repeat_interleave(data.sizes)
+    rest = Ragged(data.x[~drawn], data.y[~drawn], data.sizes - counts)
+    return rest, Ragged(data.x[drawn], data.y[drawn], counts)
 
 
+def _random_ranks(data: Ragged, names: Sequence[str], seed: int, purpose: str) -> Tensor:
+    """Each row's place in a random order of its client's rows, int64 [rows]."""
+    client = torch.arange(len(data.sizes)).repeat_interleave(data.sizes)
+    row = torch.arange(len(client)) - data.starts[client]
+    keys = randomness.keys(randomness.client_keys(names, seed), 0, f"split {purpose}")
+    chance = randomness.scramble(keys[client] + row)
+    order = torch.from_numpy(np.lexsort((chance.numpy(), client.numpy())))  # client by client
+    ranks = torch.empty_like(row)
+    ranks[order] = row
+    return ranks
+
+
+# ------------------------------------------------------------------------------ a federation
 @dataclass(frozen=True, eq=False, repr=False)
 class Federation:
-    """Clients with their training and test rows; the last `unseen` clients never take part in training."""
+    """What a simulation owns: a `Roster` of clients, and their training and test rows.
+
+    The last `unseen` clients never take part in training.
+    """
 
     names: tuple[str, ...]  # unique, one per client
     train: Ragged
@@ -90,39 +101,42 @@ class Federation:
     source: str = ""  # how it was made: "rotated:digits?clients=40&…"
     planted: Tensor | None = None  # [K, d] true parameters of synthetic data
     schema: Schema | None = None  # what the columns of x mean, where it came from tables
-    blank: bool = False  # zeros stand in for rows that are not here (see coterie.data.facts)
 
     def __post_init__(self) -> None:
-        if not self.names:
-            raise CoterieError("a federation needs at least one client, and none was given.")
-        twice = [name for name, count in Counter(self.names).items() if count > 1]
-        if twice:
-            raise CoterieError(
-                f"the client name {twice[0]!r} occurs more than once: give each client its own name."
-            )
-        for title, part in (("train", self.train), ("test", self.test), ("valid", self.valid)):
-            if part is None:
-                continue
-            if len(part.sizes) != self.total or not int(part.sizes.sum()) == len(part.x) == len(
-                part.y
-            ):
+        _ = self.roster  # which checks names, unseen and truth
+        for title, part in self._parts().items():
+            rows = int(part.sizes.sum())
+            if len(part.sizes) != self.total or not rows == len(part.x) == len(part.y):
                 raise CoterieError(
-                    f"the {title} part has {len(part.sizes)} sizes of {int(part.sizes.sum())} rows in all, for "
-                    f"{self.total} clients, {len(part.x)} rows of x and {len(part.y)} of y: they must agree."
+                    f"the {title} part has {len(part.sizes)} sizes of {rows} rows in all, for "
+                    f"{self.total} clients, {len(part.x)} rows of x and {len(part.y)} of y: "
+                    "they must agree."
                 )
         if not self.train.sizes.all():
             empty = self.names[int((self.train.sizes == 0).nonzero()[0])]
             raise CoterieError(
                 f"client {empty!r} has no training rows: leave it out, or give it data."
             )
-        if not 0 <= self.unseen < self.total:
-            raise CoterieError(
-                f"unseen={self.unseen} of {self.total} clients: at least one client must train."
-            )
-        if self.truth is not None and len(self.truth) != self.total:
-            raise CoterieError(
-                f"truth has {len(self.truth)} entries for {self.total} clients: give one per client."
-            )
+
+    @cached_property
+    def roster(self) -> Roster:
+        """What a server may know of these clients."""
+        none = torch.zeros_like(self.train.sizes)
+        valid = none if self.valid is None else self.valid.sizes
+        return Roster(
+            names=self.names,
+            unseen=self.unseen,
+            rows=RowCounts(self.train.sizes, self.test.sizes, valid),
+            row_shape=self.row_shape,
+            tokens=not self.train.x.is_floating_point(),
+            kind=self.kind,
+            classes=self.classes,
+            labels=self.labels,
+            schema=self.schema,
+            source=self.source,
+            truth=self.truth,
+            planted=self.planted,
+        )
 
     def __len__(self) -> int:
         """The number of clients that train."""
@@ -133,24 +147,35 @@ class Federation:
         """The number of all clients, the unseen ones too."""
         return len(self.names)
 
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """The shape of one row of x."""
+        return tuple(self.train.x.shape[1:])
+
     def __repr__(self) -> str:
-        shape = "×".join(map(str, self.train.x.shape[1:]))
+        shape = "×".join(map(str, self.row_shape))
         return (
             f"Federation({len(self)} clients + {self.unseen} unseen, {len(self.train.y)} train and "
             f"{len(self.test.y)} test rows of {shape}, {self.kind}, source={self.source!r})"
         )
 
-    def fingerprint(self) -> str:
-        """Sha256, in hex, of all that training sees: names, sizes, dtypes, shapes and every value."""
-        digest = hashlib.sha256(repr((self.names, self.kind, self.classes, self.unseen)).encode())
-        for part in (self.train, self.test, self.valid):
-            for tensor in part or ():
+    @cached_property
+    def _fingerprint(self) -> str:
+        about = (self.names, self.kind, self.classes, self.unseen)
+        digest = hashlib.sha256(repr(about).encode())
+        for part in self._parts().values():
+            for tensor in part:
                 digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
                 digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
         return digest.hexdigest()
 
+    def fingerprint(self) -> str:
+        """Sha256, in hex, of all that training sees: names, sizes, dtypes, shapes, every value."""
+        return self._fingerprint
+
+    # -- other federations made from this one
     def with_valid(self, share: float, seed: int) -> Federation:
-        """Move a share of each client's training rows to `valid`; at least one training row stays."""
+        """Move a share of each client's training rows to `valid`; at least one stays."""
         if self.valid is not None:
             raise CoterieError(
                 "this federation already has a validation part: split the one it was made from."
@@ -172,20 +197,14 @@ class Federation:
         if count == 0:
             return self
         chance = np.array([rng(seed, "unseen", name).random() for name in self.names[: len(self)]])
-        hard = self.truth is not None and not self.truth.is_floating_point()
-        group = (
-            self.truth[: len(self)].numpy()
-            if self.truth is not None and hard
-            else np.zeros(len(self), dtype=int)
-        )
-        depth = np.empty(
-            len(self)
-        )  # a client's place in its group's random order, scaled to (0, 1)
+        group = np.zeros(len(self), dtype=int)
+        if self.truth is not None and not self.truth.is_floating_point():
+            group = self.truth[: len(self)].numpy()
+        depth = np.empty(len(self))  # a client's place in its group's random order, in (0, 1)
         for g in np.unique(group):
             members = np.flatnonzero(group == g)
-            depth[members[chance[members].argsort()]] = (np.arange(len(members)) + 0.5) / len(
-                members
-            )
+            places = (np.arange(len(members)) + 0.5) / len(members)
+            depth[members[chance[members].argsort()]] = places
         chosen = np.lexsort((chance, depth))[:count]
         stay = np.setdiff1d(np.arange(len(self)), chosen)
         order = np.concatenate([stay, np.sort(chosen), np.arange(len(self), self.total)])
@@ -205,7 +224,7 @@ class Federation:
             )
         return replace(
             self,
-            **self._parts(lambda part: part.subset(index)),
+            **self._changed(lambda part: part.subset(index)),
             names=tuple(self.names[i] for i in index.tolist()),
             truth=None if self.truth is None else self.truth[index],
             unseen=int(unseen.sum()),
@@ -218,8 +237,14 @@ class Federation:
             return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
         planted = None if self.planted is None else cast(self.planted)
-        return replace(self, **self._parts(lambda part: Ragged(*map(cast, part))), planted=planted)
+        return replace(
+            self, **self._changed(lambda part: Ragged(*map(cast, part))), planted=planted
+        )
 
-    def _parts(self, change: Callable[[Ragged], Ragged]) -> dict[str, Any]:
+    def _parts(self) -> dict[str, Ragged]:
+        """The parts that are there, by name."""
         parts = {"train": self.train, "test": self.test, "valid": self.valid}
-        return {name: change(part) for name, part in parts.items() if part is not None}
+        return {name: part for name, part in parts.items() if part is not None}
+
+    def _changed(self, change: Callable[[Ragged], Ragged]) -> dict[str, Any]:
+        return {name: change(part) for name, part in self._parts().items()}

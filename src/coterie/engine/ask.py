@@ -1,4 +1,4 @@
-"""One exchange, whatever the engine: who is asked, with what randomness, whose answer counts, what it cost."""
+"""One exchange, whatever the engine: who is asked, with what randomness, whose answer counts."""
 
 from __future__ import annotations
 
@@ -6,35 +6,25 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from coterie import randomness
-from coterie.contract import Algorithm, Stack, Sums, Upload
-from coterie.engine.call import Call, DryRun, path_of
+from coterie.contract import Stack, Sums
+from coterie.data.roster import Roster
+from coterie.engine.call import Call, Version, path_of
+from coterie.engine.dry_run import DryRun
 from coterie.engine.evaluate import Evaluation
 from coterie.engine.fold import Fold, Part
+from coterie.engine.protocol import Engine
 from coterie.errors import CoterieError, Diverged
-from coterie.params import Params, nbytes
-from coterie.task import Batch, Task
+from coterie.params import Params
+from coterie.task import Task
 
 log = logging.getLogger("coterie")
-
-
-class Engine(Protocol):
-    """Where clients run. A new engine is one `map`."""
-
-    name: str
-
-    @property
-    def example(self) -> Batch: ...
-    def enroll(self, method: Algorithm, welcome: Any, ids: Tensor, client_keys: Tensor) -> None: ...
-    def map(self, call: Call, fold: Fold) -> Part: ...
-    def snapshot(self) -> Any: ...
-    def restore(self, private: Any) -> None: ...
+MOST_NAMED = 5  # refused clients that a round's log names
 
 
 @dataclass
@@ -43,19 +33,20 @@ class Exchanges:
 
     root: Evaluation  # with the method as it is in this round
     engine: Engine
-    dry: DryRun
-    names: tuple[str, ...]
+    dry_run: DryRun
+    roster: Roster
     client_keys: Tensor
     seed: int
     round: int
     everyone: Tensor
     participants: Tensor
+    phase: Literal["train", "evaluate"] = "train"
     dropout: float = 0.0
     screen: float | None = 10.0
-    medians: dict[str, float] = field(
-        default_factory=dict
-    )  # of the last accepted moves; lives as long as the run
+    welcome_bytes: int = 0
+    medians: dict[str, float] = field(default_factory=dict)  # of accepted moves; lives with the run
     refused: list[int] = field(default_factory=list)
+    absent: list[int] = field(default_factory=list)
     notes: dict[str, Any] = field(default_factory=dict)
     bytes_down: int = 0
     bytes_up: int = 0
@@ -64,14 +55,16 @@ class Exchanges:
 
     @property
     def task(self) -> Task:
-        return self.dry.task
+        """The model as a function."""
+        return self.dry_run.task
 
     def rng(self, tag: str) -> torch.Generator:
-        """A generator for the server's draws, a function of seed, round and tag; each call gives another."""
+        """A generator for the server's draws; every call gives another, the same in every run."""
         self.tags[tag] += 1
         return randomness.generator(self.seed, self.round, tag, self.tags[tag])
 
     def note(self, name: str, value: Any) -> None:
+        """Record a value of this round for metrics and report."""
         self.notes[name] = value.tolist() if isinstance(value, Tensor) else value
 
     def __call__(
@@ -87,77 +80,115 @@ class Exchanges:
         exam: str | None = None,
         enrolled: bool = True,
     ) -> Any:
+        """Run `fn` on clients and fold their uploads; see `Ask`.
+
+        exam, enrolled: as in `Call`, for evaluations.
+        """
         ids = self.participants if clients is None else clients
         self.exchange += 1
-        client_key = self.client_keys[ids]
-        keys = randomness.keys(client_key, self.round, self.exchange if stream is None else stream)
+        client_keys = self.client_keys[ids]
+        stream_or_number = self.exchange if stream is None else stream
         call = Call(
-            fn, self._path(fn), ids, shared, per_client, static or {}, keys, client_key, (self.round, self.exchange), exam,
-            keeps=exam is None, enrolled=enrolled,
-        )  # fmt: skip
-        like = self.dry(call)
-        positions = self._present(client_key)
-        fold = Fold(reduce, like, len(positions), started_from, self._limits(call, like))
-        part = self.engine.map(call.only(positions), fold) if len(positions) else fold.nothing()
-        mine = part.accepted.sort().values
-        self._account(call, fold, part, positions)
-        whole: Upload = (
-            fold.rows if len(mine) == len(positions) else tree_map(lambda v: v[mine], fold.rows)
+            fn=fn,
+            path=self._path(fn),
+            ids=ids,
+            shared=shared,
+            per_client=per_client,
+            static=static or {},
+            keys=randomness.keys(client_keys, self.round, stream_or_number),
+            client_keys=client_keys,
+            version=Version(self.round, self.phase, self.exchange),
+            exam=exam,
+            keeps_private=self.phase == "train",
+            enrolled=enrolled,
         )
-        who = ids[positions[mine]]
+        part = self._folded(call, reduce, started_from)
+        assert part.rows is not None
+        accepted = ids[part.accepted]
         if reduce == "stack":
-            return Stack(whole.values, whole.weight, whole.report, who)
-        return Sums(part.totals, part.mass, whole.report, who)
+            return Stack(part.rows.values, part.rows.weight, part.rows.report, accepted)
+        return Sums(part.totals, part.mass, part.rows.report, accepted)
 
     def _path(self, fn: Callable[..., Any]) -> str:
-        path = path_of(self.root, fn.__self__) if getattr(fn, "runs_on_client", False) else None  # type: ignore[attr-defined]
+        path = None
+        if getattr(fn, "runs_on_client", False):
+            path = path_of(self.root, fn.__self__)  # type: ignore[attr-defined]
         if path is None:
             raise CoterieError(
-                f"{fn.__qualname__} cannot be asked for: mark it @client, on the method or a field of it."
+                f"{fn.__qualname__} cannot be asked for: mark it @client, on the method or a field "
+                "of it."
             )
         return path
 
-    def _present(self, client_key: Tensor) -> Tensor:
-        """Positions of those who will answer: simulated dropouts, drawn per exchange."""
+    # -- answers
+    def _folded(
+        self,
+        call: Call,
+        reduce: Literal["sum", "stack"],
+        started_from: dict[str, Params] | None,
+    ) -> Part:
+        """What the answers come to, by their positions in the call, with all that they cost."""
+        like = self.dry_run(call)
+        present = self._present(call)
+        fold = Fold(reduce, like, len(present), started_from, self._limits(call, like))
+        if len(present):
+            part = self.engine.map(call.only(present), fold)
+        else:
+            part = fold.complete(fold.missing([]))
+        self._account(call, part, present)
+        return part._replace(accepted=present[part.accepted])
+
+    def _present(self, call: Call) -> Tensor:
+        """Positions of those who will answer: simulated dropouts are drawn per exchange."""
         if not self.dropout:
-            return torch.arange(len(client_key))
-        chance = randomness.uniform(
-            randomness.keys(client_key, self.round, f"dropout {self.exchange}")
-        )
-        return (chance >= self.dropout).nonzero()[:, 0]
+            return torch.arange(len(call.ids))
+        keys = randomness.keys(call.client_keys, self.round, f"dropout {self.exchange}")
+        return (randomness.uniform(keys) >= self.dropout).nonzero()[:, 0]
 
-    # ---- screening
     def _limits(self, call: Call, like: Any) -> dict[str, float]:
-        if self.screen is None:
-            return {}
-        known = {n: self.medians.get(_label(call, n), 0.0) for n in like.values}
-        return {n: self.screen * m for n, m in known.items() if m > 0}
+        """By value name, the longest move that is accepted: `screen` times the last median."""
+        limits = {}
+        for name in like.values if self.screen else ():
+            median = self.medians.get(_label(call, name), 0.0)
+            if median > 0:
+                limits[name] = self.screen * median  # type: ignore[operator]
+        return limits
 
-    def _account(self, call: Call, fold: Fold, part: Part, positions: Tensor) -> None:
-        self.bytes_down += call.bytes_down * len(call.ids)
-        self.bytes_up += nbytes(fold.like) * len(positions)
-        for n, moved in fold.moved.items():
-            if len(part.accepted):
-                self.medians[_label(call, n)] = float(moved[part.accepted].median())
-        for told, (at, why) in enumerate(part.refused):
-            i = int(call.ids[positions[at]])
-            self.refused.append(i)
-            if told < 5:
-                log.warning(
-                    "round %d: refused %s in %s(): %s.", self.round, self.names[i], call.name, why
-                )
-        if len(part.refused) > 5:
-            log.warning(
-                "round %d: refused %d more in %s().", self.round, len(part.refused) - 5, call.name
-            )
-        most = 2 * len(positions) >= len(self.participants)
-        if most and 2 * len(part.refused) > len(positions):
+    def _account(self, call: Call, part: Part, present: Tensor) -> None:
+        """Count bytes, remember medians, log who was refused; stop if most were."""
+        self.bytes_down += call.bytes_down * len(call.ids) + self.welcome_bytes * part.welcomed
+        self.bytes_up += part.bytes_up
+        if len(part.accepted):
+            for name, moved in (part.moved or {}).items():
+                self.medians[_label(call, name)] = float(moved.median())
+        dropped = torch.ones(len(call.ids), dtype=torch.bool)
+        dropped[present] = False
+        dropped[present[part.absent]] = True
+        self.absent += call.ids[dropped].tolist()
+        self._log_refused(call, part, present)
+        answers = len(present) - len(part.absent)
+        is_most_of_the_round = 2 * len(present) >= len(self.participants)
+        if is_most_of_the_round and 2 * len(part.refused) > answers:
+            lr = getattr(call.fn.__self__, "lr", "not set")  # type: ignore[attr-defined]
             raise Diverged(
-                f"round {self.round}: {len(part.refused)} of {len(positions)} uploads of {call.name}() were refused "
-                f"({part.refused[0][1]}): training diverged; use a smaller lr "
-                f"(now {getattr(call.fn.__self__, 'lr', 'not set')})."  # type: ignore[attr-defined]
+                f"round {self.round}: {len(part.refused)} of {answers} uploads of {call.name}() were "
+                f"refused ({part.refused[0][1]}): training diverged; use a smaller lr (now {lr})."
             )
+
+    def _log_refused(self, call: Call, part: Part, present: Tensor) -> None:
+        names = self.roster.names
+        for number, (at, reason) in enumerate(part.refused):
+            i = int(call.ids[present[at]])
+            self.refused.append(i)
+            if number < MOST_NAMED:
+                log.warning(
+                    "round %d: refused %s in %s(): %s.", self.round, names[i], call.name, reason
+                )
+        if len(part.refused) > MOST_NAMED:
+            more = len(part.refused) - MOST_NAMED
+            log.warning("round %d: refused %d more in %s().", self.round, more, call.name)
 
 
 def _label(call: Call, value: str) -> str:
-    return f"{call.path}.{call.name}.{value}{sorted(call.static.items()) or ''}"
+    static = sorted(call.static.items()) or ""
+    return f"{call.path}.{call.name}.{value}{static}"

@@ -1,4 +1,4 @@
-"""Evaluation is an exchange like any other, written once and mapped by every engine; its bytes are counted apart."""
+"""Evaluation is an exchange like any other: written once, mapped by every engine, its bytes counted apart."""
 
 from __future__ import annotations
 
@@ -8,44 +8,87 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coterie.clustering.sketch import sketch
+from coterie.common.losses import least_loss
 from coterie.contract import Algorithm, Data, Upload, client
 from coterie.engine.call import Exam
+from coterie.params import Params, unstack
 from coterie.task import Batch, Task
+
+SKETCH_BINS = 4096  # numbers in a model's sketch; smaller models stay as they are
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The method chooses and adapts on a client's training part; only the measuring sees the test part.
+    """What clients are asked besides the method's own functions.
 
-    choose_on="test" is the protocol of some papers: then the method sees the rows it is measured on.
+    The method chooses and adapts on a client's training part; only the measuring sees the test part.
+    choose_on="test" is the protocol of some papers: the method sees the rows it is measured on.
     """
 
     method: Algorithm
     choose_on: str = "train"
 
-    def _seen(self, exam: Exam) -> Data:
-        return exam.train if self.choose_on == "train" else exam.train._replace(all=exam.test)
+    def _choosing_data(self, exam: Exam) -> Data:
+        if self.choose_on == "train":
+            return exam.train
+        return exam.train._replace(all=exam.test)
 
     @client
     def measure(
         self, task: Task, shared: Any, per_client: Any, private: Any, exam: Exam
     ) -> tuple[Upload, Any]:
-        out = self.method.predict(task, shared, per_client, private, self._seen(exam), exam.test.x)
-        return Upload({}, {}, facts(task, out, exam.test)), private
+        """Sums over the client's test rows, from which every metric is computed."""
+        data = self._choosing_data(exam)
+        out = self.method.predict(task, shared, per_client, private, data, exam.test.x)
+        return Upload({}, {}, measured_sums(task, out, exam.test)), private
 
     @client
     def measure_newcomer(
         self, task: Task, shared: Any, per_client: Any, private: Any, exam: Exam
     ) -> tuple[Upload, Any]:
-        """A client that was never trained joins first."""
-        data = self._seen(exam)
+        """The same for a client that was never trained: it joins first."""
+        data = self._choosing_data(exam)
         per_client, joined = self.method.join(task, shared, data)
         out = self.method.predict(task, shared, per_client, joined, data, exam.test.x)
-        return Upload({}, {}, facts(task, out, exam.test)), private
+        return Upload({}, {}, measured_sums(task, out, exam.test)), private
+
+    @client
+    def outputs(
+        self, task: Task, shared: Any, per_client: Any, private: Any, data: Data
+    ) -> tuple[Upload, Any]:
+        """The client's outputs for rows x that it is sent along."""
+        sent, x = shared
+        out = self.method.predict(task, sent, per_client, private, data, x)
+        return Upload({}, {}, {"outputs": out}), private
+
+    @client
+    def personal_model(
+        self, task: Task, shared: Any, per_client: Any, private: Any, data: Data
+    ) -> tuple[Upload, Any]:
+        """The model that the client would use."""
+        model = self.method.model(task, shared, per_client, private, data)
+        return Upload({"model": model}, torch.ones_like(data.size)[None], {}), private
+
+    @client
+    def losses(
+        self, task: Task, centres: Params, per_client: Any, private: Any, data: Data
+    ) -> tuple[Upload, Any]:
+        """The loss of the client's training rows under each centre [K]."""
+        _, losses = least_loss(task, unstack(centres), data.all)
+        return Upload({}, {}, {"losses": losses.nan_to_num(torch.inf, torch.inf)}), private
+
+    @client
+    def model_sketch(
+        self, task: Task, shared: Any, per_client: Any, private: Any, data: Data
+    ) -> tuple[Upload, Any]:
+        """The client's model in a few numbers, in which distances are kept."""
+        model = self.method.model(task, shared, per_client, private, data)
+        return Upload({}, {}, {"model": sketch(model, SKETCH_BINS, 0)}), private
 
 
-def facts(task: Task, out: Tensor, batch: Batch) -> dict[str, Tensor]:
-    """What every metric can be computed from, per client: sums over its rows, never the rows."""
+def measured_sums(task: Task, out: Tensor, batch: Batch) -> dict[str, Tensor]:
+    """Sums over a client's rows, never the rows, from which every metric can be computed."""
     losses = torch.where(batch.mask > 0, task.measure(out, batch.y), 0.0)
     report = {"n": batch.mask.sum(), "loss": losses.sum().nan_to_num(torch.inf, torch.inf)}
     if task.kind == "regression":
@@ -53,6 +96,7 @@ def facts(task: Task, out: Tensor, batch: Batch) -> dict[str, Tensor]:
         return {**report, "y": y.sum(), "y2": (y * y).sum()}
     classes = torch.arange(out.shape[-1], device=out.device)
     real = batch.mask[:, None] > 0
-    truth, guess = (batch.y[:, None] == classes) & real, (out.argmax(-1)[:, None] == classes) & real
-    hits = {"hit": truth & guess, "true": truth, "guessed": guess}
-    return {**report, **{k: v.sum(0) for k, v in hits.items()}}
+    truth = (batch.y[:, None] == classes) & real
+    guess = (out.argmax(-1)[:, None] == classes) & real
+    counts = {"hit": truth & guess, "true": truth, "guessed": guess}
+    return {**report, **{name: count.sum(0) for name, count in counts.items()}}

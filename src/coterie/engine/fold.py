@@ -1,12 +1,12 @@
 """What clients' answers come to: screened, then summed or stacked.
 
-A `Part` is what some clients' answers come to; parts merge. So an engine folds where its answers are (a thread, a
-rank, the server), no upload outlives its chunk where sums are enough, and there is one place where uploads are judged.
+A `Part` is what some clients' answers come to; parts merge. So an engine folds where its answers are (a
+thread, a rank, the server), no upload outlives its chunk where sums are enough, and uploads are judged in
+one place.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
@@ -15,27 +15,35 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from coterie.contract import Upload
-from coterie.params import Params
+from coterie.params import Params, nbytes
+
+NOT_FITTING = "its upload has other names, shapes or types than asked for"
+NOT_FINITE = "its upload is not finite"
 
 
 class Part(NamedTuple):
-    """What some clients' answers come to."""
+    """What some clients' answers come to. Clients are named by their position in the call.
+
+    It says all there is to say, so it can be sent from another process and absorbed (`Fold.absorb`).
+    Between the chunks of one process `rows` and `moved` are None: they stand in the fold's tables.
+    """
 
     totals: dict[str, Params]  # Σ weight·value, where sums are asked for
     mass: dict[str, Tensor]  # Σ weight
-    positions: list[Tensor]  # who was accepted, by position in the call
-    refused: list[tuple[int, str]]  # (position, why)
-
-    @property
-    def accepted(self) -> Tensor:
-        return torch.cat(self.positions)
+    accepted: Tensor  # int64 [a]
+    refused: list[tuple[int, str]]  # (position, reason)
+    absent: list[int]  # positions of those who gave no answer in time
+    rows: Upload | None  # leaves [a, ...] in the order of `accepted`; values only where stacked
+    moved: dict[str, Tensor] | None  # [a] how far each value moved
+    bytes_up: int  # that really came
+    welcomed: int  # clients that were sent the welcome, on their first message
 
 
 class Fold:
     """How the answers of one exchange are judged and folded.
 
-    What is not summed is written to its row of a table that is made once: small results that outlive their chunk
-    would pin the memory between the chunks' large ones.
+    What is not summed is written to its row of a table that is made once: small results that outlive
+    their chunk would pin the memory between the chunks' large ones.
     """
 
     def __init__(
@@ -43,102 +51,169 @@ class Fold:
         reduce: Literal["sum", "stack"],
         like: Upload,  # what one answer must look like, from a dry run
         asked: int,
-        started_from: dict[str, Params]
-        | None = None,  # what values are compared with, stacked per centre
+        started_from: dict[str, Params] | None = None,  # stacked centres, by value name
         limits: dict[str, float] | None = None,  # by value name: the longest move accepted
     ) -> None:
-        self.reduce, self.like, self.limits = reduce, like, limits or {}
-        # a centre that is not finite must not make 0·NaN of those who did not choose it
-        self.started_from = {
-            n: {k: v.nan_to_num(0.0, 0.0, 0.0) for k, v in p.items()}
-            for n, p in (started_from or {}).items()
-        }
-        table = lambda v: v.new_empty(asked, *v.shape)
-        kept: Upload = tree_map(table, like if reduce == "stack" else like._replace(values={}))
-        self.rows = kept._replace(
-            report=tree_map(lambda v: v.cpu(), kept.report)
-        )  # facts are for the server
-        self.moved = {n: torch.zeros(asked) for n in like.values}  # how far each value moved
+        self.reduce = reduce
+        self.like = like
+        self.limits = limits or {}
+        self.started_from = {n: _finite(p) for n, p in (started_from or {}).items()}
+        kept = like if reduce == "stack" else like._replace(values={})
+        tables: Upload = tree_map(lambda v: v.new_empty(asked, *v.shape), kept)
+        report = tree_map(lambda v: v.cpu(), tables.report)  # reports are read by the server
+        self.tables = tables._replace(report=report)
+        self.moved = {n: torch.zeros(asked) for n in like.values}
+        self.answer_bytes = nbytes(like)
 
+    # -- judging
     def digest(self, at: Tensor, up: Upload) -> Part:
-        """Judge and fold the answers `up` (leaves [len(at), ...]) of the clients at positions `at`."""
+        """Judge and fold the answers `up` (leaves [len(at), ...]) of the clients at `at`."""
         if not fits(up, self.like):  # a wrong shape would be broadcast into the sum
-            return self.nothing(
-                [(int(i), "its upload has other names, shapes or types than asked for") for i in at]
-            )
-        moved = {n: self._moved(n, up).cpu() for n in up.values}
-        finite = sound(up, moved, torch.ones(len(at), dtype=torch.bool))
-        ok, refused = finite.clone(), []
+            return self.refuse([(int(i), NOT_FITTING) for i in at])
+        bytes_up = self.answer_bytes * len(at)
+        moved = {n: self._distance(n, up).cpu() for n in up.values}
+        finite = is_sound(up, moved)
+        accepted = finite.clone()
         for n, limit in self.limits.items():
-            ok &= ~(moved[n] > limit)
-        if not bool(ok.all()):  # a refused answer must not even be multiplied by 0
-            for i in (~ok).nonzero()[:, 0].tolist():
-                refused.append(
-                    (
-                        int(at[i]),
-                        "its upload is not finite" if not finite[i] else self._too_far(moved, i),
-                    )
-                )
-            at, up, moved = tree_map(lambda v: v[ok.to(v.device)], (at, up, moved))
-        kept = up if self.reduce == "stack" else up._replace(values={})
-        write = lambda table, rows: table.index_copy_(
-            0, at.to(table.device), rows.to(table.device, table.dtype)
+            accepted &= ~(moved[n] > limit)
+        refused = []
+        if not bool(accepted.all()):
+            for i in (~accepted).nonzero()[:, 0].tolist():
+                reason = self._too_far(moved, i) if finite[i] else NOT_FINITE
+                refused.append((int(at[i]), reason))
+            # a refused answer must not even be multiplied by 0
+            at, up, moved = tree_map(lambda v: v[accepted.to(v.device)], (at, up, moved))
+        self._write(at, up, moved)
+        totals, mass = self._sums(up)
+        return self._part(totals, mass, at, refused=refused, bytes_up=bytes_up)
+
+    def refuse(self, refused: list[tuple[int, str]], bytes_up: int = 0) -> Part:
+        """What answers come to that are refused unread."""
+        totals, mass = self._no_sums()
+        none = torch.zeros(0, dtype=torch.long)
+        return self._part(totals, mass, none, refused=refused, bytes_up=bytes_up)
+
+    def missing(self, absent: list[int]) -> Part:
+        """What no answer at all comes to: zeros, so that means keep what was there."""
+        return self.refuse([])._replace(absent=absent)
+
+    # -- merging
+    def merge(self, parts: Iterable[Part]) -> Part:
+        """Some chunks of one process as one, in the order given; rows stay in the tables."""
+        merged: Part | None = None
+        for part in parts:
+            merged = part if merged is None else _plus(merged, part)
+        return self.missing([]) if merged is None else merged
+
+    def complete(self, part: Part) -> Part:
+        """The part with its rows, taken from the tables in the order of positions."""
+        order = part.accepted.sort().values
+        if len(order) == len(self._any_table()):
+            return part._replace(accepted=order, rows=self.tables, moved=self.moved)
+        rows = tree_map(lambda v: v[order.to(v.device)], self.tables)
+        moved = {n: v[order] for n, v in self.moved.items()}
+        return part._replace(accepted=order, rows=rows, moved=moved)
+
+    def absorb(self, part: Part) -> Part:
+        """Take in a complete part from elsewhere: its rows are written to the tables."""
+        assert part.rows is not None and part.moved is not None
+        self._copy(part.accepted, part.rows, part.moved)
+        return part._replace(rows=None, moved=None)
+
+    # -- parts of the above
+    def _part(
+        self,
+        totals: dict[str, Params],
+        mass: dict[str, Tensor],
+        accepted: Tensor,
+        refused: list[tuple[int, str]],
+        bytes_up: int,
+    ) -> Part:
+        return Part(
+            totals=totals,
+            mass=mass,
+            accepted=accepted,
+            refused=refused,
+            absent=[],
+            rows=None,
+            moved=None,
+            bytes_up=bytes_up,
+            welcomed=0,
         )
-        tree_map(write, (self.rows, self.moved), (kept, moved))
+
+    def _sums(self, up: Upload) -> tuple[dict[str, Params], dict[str, Tensor]]:
         if self.reduce == "stack":
-            return Part({}, {}, [at], refused)
+            return {}, {}
         w = weights(up)
         totals = {n: {k: weighted_sum(w[n], v) for k, v in p.items()} for n, p in up.values.items()}
-        return Part(totals, {n: w[n].sum(0) for n in totals}, [at], refused)
+        return totals, {n: w[n].sum(0) for n in totals}
 
-    def nothing(self, refused: list[tuple[int, str]] | None = None) -> Part:
-        """What no answer at all comes to: zeros of the right shape, so that means keep what was there."""
-        none = tree_map(lambda v: v.new_zeros(0, *v.shape), self.like)
-        seat = torch.zeros(0, dtype=torch.long)
-        return self.digest(seat, none)._replace(refused=refused or [])
+    def _no_sums(self) -> tuple[dict[str, Params], dict[str, Tensor]]:
+        nobody = tree_map(lambda v: v.new_zeros(0, *v.shape), self.like)
+        return self._sums(nobody)
 
-    def all(self, parts: Iterable[Part]) -> Part:
-        """The parts merged, in the order given."""
-        found = functools.reduce(_merge, parts, None)
-        return self.nothing() if found is None else found
+    def _write(self, at: Tensor, up: Upload, moved: dict[str, Tensor]) -> None:
+        kept = up if self.reduce == "stack" else up._replace(values={})
+        self._copy(at, kept, moved)
 
-    def _moved(self, name: str, up: Upload) -> Tensor:
-        """[clients] ‖value − what was sent‖, the centres sent mixed as the upload's weight says; else ‖value‖."""
-        centres, w = self.started_from.get(name), weights(up)[name]
-        square: Tensor | float = 0.0
+    def _copy(self, at: Tensor, rows: Upload, moved: dict[str, Tensor]) -> None:
+        tables = tree_leaves((self.tables, self.moved))
+        for table, values in zip(tables, tree_leaves((rows, moved)), strict=True):
+            table.index_copy_(0, at.to(table.device), values.to(table.device, table.dtype))
+
+    def _any_table(self) -> Tensor:
+        leaves = tree_leaves((self.tables, self.moved))
+        return leaves[0] if leaves else torch.zeros(0)
+
+    def _distance(self, name: str, up: Upload) -> Tensor:
+        """[clients] ‖value − what was sent‖, else ‖value‖.
+
+        Of several centres, what was sent is the mix of them that the upload's weight names.
+        """
+        centres = self.started_from.get(name)
+        w = weights(up)[name]
+        squares = [torch.zeros(len(w), device=w.device)]
         for k, v in up.values[name].items():
             if centres is not None and len(centres[k]) == 1:
                 v = v - centres[k]
             elif centres is not None:
                 share = (w / w.sum(-1, keepdim=True)).to(v.dtype)
                 v = torch.einsum("ik,k...->i...", share, centres[k]).sub_(v)
-            square = square + torch.linalg.vector_norm(v.flatten(1), dim=1) ** 2
-        return square.sqrt() if isinstance(square, Tensor) else w.new_zeros(len(w))
+            squares.append(torch.linalg.vector_norm(v.flatten(1), dim=1) ** 2)
+        return sum(squares[1:], squares[0]).sqrt()
 
     def _too_far(self, moved: dict[str, Tensor], i: int) -> str:
         n = next(n for n, limit in self.limits.items() if moved[n][i] > limit)
-        far = (
-            f"moved by {float(moved[n][i]):.3g}"
-            if n in self.started_from
-            else f"is {float(moved[n][i]):.3g} long"
-        )
-        return f"its {n} {far}, more than the {self.limits[n]:.3g} allowed"
+        distance = f"{float(moved[n][i]):.3g}"
+        if n in self.started_from:
+            return f"its {n} moved by {distance}, more than the {self.limits[n]:.3g} allowed"
+        return f"its {n} is {distance} long, more than the {self.limits[n]:.3g} allowed"
 
 
-def _merge(a: Part | None, b: Part) -> Part:
-    if a is None:
-        return b
-    add = lambda x, y: tree_map(torch.add, x, y)
+def _finite(centres: Params) -> Params:
+    """The centres without NaN: 0·NaN must not reach those who did not choose such a centre."""
+    return {k: v.nan_to_num(0.0, 0.0, 0.0) for k, v in centres.items()}
+
+
+def _plus(a: Part, b: Part) -> Part:
     return Part(
-        add(a.totals, b.totals),
-        add(a.mass, b.mass),
-        a.positions + b.positions,
-        a.refused + b.refused,
+        totals=tree_map(torch.add, a.totals, b.totals),
+        mass=tree_map(torch.add, a.mass, b.mass),
+        accepted=torch.cat([a.accepted, b.accepted]),
+        refused=a.refused + b.refused,
+        absent=a.absent + b.absent,
+        rows=None,
+        moved=None,
+        bytes_up=a.bytes_up + b.bytes_up,
+        welcomed=a.welcomed + b.welcomed,
     )
 
 
 def weights(up: Upload) -> dict[str, Tensor]:
-    return up.weight if isinstance(up.weight, dict) else dict.fromkeys(up.values, up.weight)
+    """The weight of each value, by name."""
+    if isinstance(up.weight, dict):
+        return up.weight
+    return dict.fromkeys(up.values, up.weight)
 
 
 def weighted_sum(w: Tensor, v: Tensor) -> Tensor:
@@ -147,18 +222,24 @@ def weighted_sum(w: Tensor, v: Tensor) -> Tensor:
 
 
 def fits(up: Any, like: Any) -> bool:
-    """Same structure and names, and leaves [clients, ...] of the same shapes and types."""
-    (a, s), (b, t) = tree_flatten(up), tree_flatten(like)
-    return s == t and all(v.shape[1:] == m.shape and v.dtype == m.dtype for v, m in zip(a, b))
+    """Whether `up` has the structure of `like`, and leaves [clients, ...] of its shapes and types."""
+    leaves, structure = tree_flatten(up)
+    like_leaves, like_structure = tree_flatten(like)
+    if structure != like_structure:
+        return False
+    pairs = zip(leaves, like_leaves)
+    return all(v.shape[1:] == m.shape and v.dtype == m.dtype for v, m in pairs)
 
 
-def sound(up: Upload, moved: dict[str, Tensor], ok: Tensor) -> Tensor:
-    """[clients] `ok`, and values and weights finite, no fact NaN (a loss may be infinite).
+def is_sound(up: Upload, moved: dict[str, Tensor]) -> Tensor:
+    """[clients] whether values and weights are finite and no report is NaN (a loss may be infinite).
 
     One pass: how far a value moved is finite only if every number in it is.
     """
+    clients = len(tree_leaves((moved, up))[0])
+    ok = torch.ones(clients, dtype=torch.bool)
     for v in (*moved.values(), *tree_leaves(up.weight)):
-        ok = ok & v[:, None].flatten(1).isfinite().all(1).cpu()
+        ok &= v[:, None].flatten(1).isfinite().all(1).cpu()
     for v in tree_leaves(up.report):
-        ok = ok & ~v[:, None].flatten(1).isnan().any(1).cpu()
+        ok &= ~v[:, None].flatten(1).isnan().any(1).cpu()
     return ok

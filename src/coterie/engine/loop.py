@@ -6,36 +6,42 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
-from coterie.contract import Algorithm, Data
 from coterie.engine.call import Call
 from coterie.engine.fold import Fold, Part
-from coterie.engine.memory import Memory
+from coterie.engine.simulated import SimulatedClients
 from coterie.task import Task
 
 
-def one_by_one(memory: Memory, task: Task, call: Call, fold: Fold, positions: Tensor) -> Part:
+def one_by_one(
+    clients: SimulatedClients, task: Task, call: Call, fold: Fold, positions: Tensor
+) -> Part:
     """The clients at these positions of the call, each on its own."""
 
     def answer(at: Tensor) -> Part:
-        private, data = memory.row(call, int(at))
-        up, after = call.fn(task, *call.sent(at, task.device), private, data, **call.static)
-        part = fold.digest(at[None], tree_map(lambda v: v[None], up))
-        if call.keeps and len(part.accepted):
-            memory.keep(call.ids[at][None], tree_map(lambda v: v[None], after))
+        private, data = clients.client(call, int(at))
+        arguments = call.arguments(at, task.device)
+        up, after = call.fn(task, *arguments, private, data, **call.static)
+        part = fold.digest(at[None], as_one_row(up))
+        if call.keeps_private and tree_leaves(after):
+            state = after if len(part.accepted) else private
+            clients.private.write(call.ids[at][None], as_one_row(state))
         return part
 
-    return fold.all(answer(at) for at in positions)
+    return fold.merge(answer(at) for at in positions)
 
 
-class Loop(Memory):
-    name = "loop"
+def as_one_row(tree: Any) -> Any:
+    """Leaves [...] as [1, ...]."""
+    return tree_map(lambda v: v[None], tree)
 
-    def enroll(self, method: Algorithm, welcome: Any, ids: Tensor, client_keys: Tensor) -> None:
-        for i, client_key in zip(ids, client_keys):
-            data = Data(self._whole("train", int(i)), client_key, client_key)
-            self.keep(i[None], tree_map(lambda v: v[None], method.enroll(self.task, welcome, data)))
+
+class Loop(SimulatedClients):
+    """The engine that runs one client after another."""
 
     def map(self, call: Call, fold: Fold) -> Part:
-        return one_by_one(self, self.task, call, fold, torch.arange(len(call.ids)))
+        """Run the call on its clients, in order."""
+        new = self.begin_call(call)
+        part = one_by_one(self, self.task, call, fold, torch.arange(len(call.ids)))
+        return fold.complete(part)._replace(welcomed=new)

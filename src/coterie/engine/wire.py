@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from coterie.contract import Algorithm, Data, Upload, at_round
+from coterie.contract import Algorithm, Data, at_round
 from coterie.data.federation import Federation
-from coterie.engine.call import Call, Exam, follow
+from coterie.engine.call import START, Call, Exam, Phase, Version, follow
 from coterie.engine.codec import BadBytes, Types, decode, encode, types_of
 from coterie.engine.evaluate import Evaluation
 from coterie.engine.fold import Fold, Part
-from coterie.engine.memory import Memory
+from coterie.engine.loop import as_one_row
+from coterie.engine.simulated import SimulatedClients
 from coterie.params import nbytes
 from coterie.task import Batch, Task
 
-Version = tuple[int, int]  # (round, exchange) of an answer
-HEADER = 64 * 1024  # bytes for names, shapes and plain facts
+HEADER = 64 * 1024  # bytes for names, shapes and plain values
+PHASES: tuple[Phase, ...] = ("start", "train", "evaluate")
+
+
+class Message(NamedTuple):
+    """What one site is sent; `shared` is encoded once for all sites."""
+
+    shared: bytes
+    own: bytes  # the site's row of per_client, its keys, and the head
+    welcome: bytes | None  # on a site's first message
 
 
 class Site:
@@ -28,88 +38,154 @@ class Site:
 
     def __init__(self, root: Evaluation, task: Task, parts: dict[str, Batch], types: Types) -> None:
         self.root, self.task, self.parts, self.types = root, task, parts, types
-        self.versions: dict[
-            Version, Any
-        ] = {}  # private state after the last accepted answer, and after the newest
+        self.versions: dict[Version, Any] = {}  # the private states that the server may still name
 
-    def enroll(self, message: bytes) -> None:
-        (welcome, client_key), _ = decode(message, self.types)
-        data = Data(self.parts["train"], client_key, client_key)
-        self.versions = {(0, 0): self.root.method.enroll(self.task, welcome, data)}
-
-    def answer(self, message: bytes) -> bytes:
-        (shared, per_client, key, client_key), head = decode(message, self.types)
-        version, accepted = tuple(head["version"]), tuple(head["accepted"])
-        fn: Any = getattr(follow(at_round(self.root, version[0]), head["path"]), head["name"], None)
-        if not getattr(fn, "runs_on_client", False):
-            raise PermissionError(f"{head['name']} is not a client function")
-        if head["enrolled"] and accepted not in self.versions:
-            raise BadBytes(
-                f"no private state of round {accepted[0]}, exchange {accepted[1]} is kept here"
-            )
-        private = self.versions[accepted] if head["enrolled"] else ()
-        data: Any = Data(self.parts["train"], key, client_key)
+    def answer(self, message: Message) -> bytes:
+        """Run the function that the message names; its upload as bytes."""
+        shared, _ = decode(message.shared, self.types)
+        (per_client, key, client_key), head = decode(message.own, self.types)
+        train = Data(self.parts["train"], key, client_key)
+        if message.welcome is not None:
+            self._enroll(message.welcome, train)
+        version, accepted = Version(*head["version"]), Version(*head["accepted"])
+        private: Any = ()
+        if head["enrolled"]:
+            if accepted not in self.versions:
+                raise BadBytes(f"no private state of {tuple(accepted)} is kept here")
+            private = self.versions[accepted]
+        data: Any = train
         if head["exam"] is not None:
-            data = Exam(data, self.parts[head["exam"]])
+            data = Exam(train, self.parts[head["exam"]])
+        fn = self._function(head["path"], head["name"], version.round)
         up, after = fn(self.task, shared, per_client, private, data, **head["static"])
-        if head["keeps"]:
-            self.versions = {accepted: private, version: after}
-        return encode(up)
+        if head["keeps_private"]:
+            keep = {Version(*v) for v in head["keep"]}
+            self.versions = {v: state for v, state in self.versions.items() if v in keep}
+            self.versions[version] = after
+        return encode(up, self.types)
+
+    def _enroll(self, welcome: bytes, data: Data) -> None:
+        content, _ = decode(welcome, self.types)
+        data = data._replace(key=data.client_key)
+        self.versions = {START: self.root.method.enroll(self.task, content, data)}
+
+    def _function(self, path: str, name: str, round: int) -> Any:
+        fn = getattr(follow(at_round(self.root, round), path), name, None)
+        if not getattr(fn, "runs_on_client", False):
+            raise PermissionError(f"{name} is not a client function")
+        return fn
 
 
 class Wire:
-    name = "wire"
+    """The engine whose clients are sites behind bytes."""
 
     def __init__(self, task: Task, fed: Federation, root: Evaluation) -> None:
-        self.task, self.types = task, {"Upload": Upload, **types_of(root.method)}
-        memory = Memory(task, fed)
-        self.example = memory.example
-        parts = lambda i: {p: memory._whole(p, i) for p in memory.parts}
-        self.sites = [Site(root, task, parts(i), self.types) for i in range(len(fed.names))]
-        self.accepted: list[Version] = [(0, 0)] * len(self.sites)
-        self.tamper: Callable[[int, bytes], bytes] = lambda i, reply: (
-            reply
-        )  # a test's way to send anything
+        self.task = task
+        self.fed = fed
+        self.types = types_of(root.method)
+        clients = SimulatedClients(task, fed)
+        self.sites = []
+        for i in range(fed.total):
+            parts = {name: clients.rows(name, i) for name in clients.parts}
+            self.sites.append(Site(root, task, parts, self.types))
+        self.welcome = b""
+        self.contacted = [False] * len(self.sites)
+        self.accepted: list[Version] = [START] * len(self.sites)
+        self.saved: deque[list[Version]] = deque(maxlen=2)  # `accepted` in the last two snapshots
+        # a test's way to change or withhold (None) an answer
+        self.tamper: Callable[[int, bytes], bytes | None] = lambda i, reply: reply
 
-    def enroll(self, method: Algorithm, welcome: Any, ids: Tensor, client_keys: Tensor) -> None:
-        for i, client_key in zip(ids.tolist(), client_keys):
-            self.sites[i].enroll(encode((welcome, client_key)))
+    def enroll(self, method: Algorithm, welcome: Any) -> None:
+        """Remember the welcome, which rides on each site's first message."""
+        self.welcome = encode(welcome, self.types)
 
     def map(self, call: Call, fold: Fold) -> Part:
-        return fold.all(self._answer(at, call, fold) for at in torch.arange(len(call.ids)))
+        """Send every client of the call its message, and fold the replies."""
+        shared = encode(call.shared, self.types)
+        positions = torch.arange(len(call.ids))
+        part = fold.merge(self._exchange(at, call, fold, shared) for at in positions)
+        return fold.complete(part)
 
-    def _answer(self, at: Tensor, call: Call, fold: Fold) -> Part:
+    def _exchange(self, at: Tensor, call: Call, fold: Fold, shared: bytes) -> Part:
         i = int(call.ids[at])
-        message = encode(
-            (call.shared, call.own_rows(at), call.keys[at], call.client_keys[at]),
+        message = self._message(at, call, shared)
+        welcomed = int(message.welcome is not None)
+        self.contacted[i] = self.contacted[i] or call.enrolled
+        reply = self._reply(i, message)
+        if isinstance(reply, BadBytes):
+            part = fold.refuse([(int(at), f"its upload was not read: {reply}")])
+        elif reply is None:
+            part = fold.missing([int(at)])
+        else:
+            part = self._digest(at, reply, fold)
+        if call.keeps_private and len(part.accepted):
+            self.accepted[i] = call.version
+        return part._replace(welcomed=welcomed)
+
+    def _message(self, at: Tensor, call: Call, shared: bytes) -> Message:
+        i = int(call.ids[at])
+        own = encode(
+            (call.per_client_rows(at), call.keys[at], call.client_keys[at]),
+            self.types,
             path=call.path,
             name=call.name,
             static=call.static,
             version=call.version,
             accepted=self.accepted[i],
+            keep=self._keep(i),
             exam=call.exam,
-            keeps=call.keeps,
+            keeps_private=call.keeps_private,
             enrolled=call.enrolled,
         )
+        first = call.enrolled and not self.contacted[i]
+        return Message(shared, own, self.welcome if first else None)
+
+    def _keep(self, i: int) -> list[Version]:
+        """The versions that a site must keep: the accepted one, and those of both checkpoints."""
+        versions = [self.accepted[i], *(saved[i] for saved in self.saved)]
+        return list(dict.fromkeys(versions))
+
+    def _reply(self, i: int, message: Message) -> bytes | None | BadBytes:
+        """The site's reply; None if none came."""
         try:
-            reply = self.tamper(i, self.sites[i].answer(message))
+            return self.tamper(i, self.sites[i].answer(message))
+        except BadBytes as e:
+            return e
+
+    def _digest(self, at: Tensor, reply: bytes, fold: Fold) -> Part:
+        try:
             up, _ = decode(reply, self.types, limit=nbytes(fold.like) + HEADER)
         except BadBytes as e:
-            return fold.nothing([(int(at), f"its upload was not read: {e}")])
-        leaves = tree_leaves(up)
-        if not all(isinstance(v, Tensor) for v in leaves):
-            return fold.nothing([(int(at), "its upload holds something else than tensors")])
-        part = fold.digest(at[None], tree_map(lambda v: v[None], up))
-        if call.keeps and len(part.accepted):
-            self.accepted[i] = call.version
-        return part
+            return fold.refuse([(int(at), f"its upload was not read: {e}")], len(reply))
+        if not all(isinstance(v, Tensor) for v in tree_leaves(up)):
+            reason = "its upload holds something else than tensors"
+            return fold.refuse([(int(at), reason)], len(reply))
+        return fold.digest(at[None], as_one_row(up))
 
+    # -- checkpoints
     def snapshot(self) -> Any:
-        """All private states as one table per leaf; a simulation's own checkpoint, nothing a network has."""
-        rows = [s.versions[v] for s, v in zip(self.sites, self.accepted) if s.versions]
-        return tree_map(lambda *v: torch.stack(v), *rows) if rows and tree_leaves(rows[0]) else ()
+        """The accepted versions, and the sites' states; a real network's sites keep these themselves."""
+        self.saved.append(list(self.accepted))
+        contacted = [i for i, known in enumerate(self.contacted) if known]
+        states = tuple(self.sites[i].versions[self.accepted[i]] for i in contacted)
+        return {
+            "contacted": torch.tensor(contacted, dtype=torch.long),
+            "accepted": _versions_as_tensor(self.accepted),
+            "states": states,
+        }
 
-    def restore(self, private: Any) -> None:
-        for i, site in enumerate(self.sites):
-            site.versions = {(0, 0): tree_map(lambda v, i=i: v[i].clone(), private)}
-        self.accepted = [(0, 0)] * len(self.sites)
+    def restore(self, snapshot: Any) -> None:
+        """Be where `snapshot` was taken."""
+        versions = snapshot["accepted"].tolist()
+        self.accepted = [Version(r, PHASES[phase], exchange) for r, phase, exchange in versions]
+        self.saved.append(list(self.accepted))
+        self.contacted = [False] * len(self.sites)
+        for i, state in zip(snapshot["contacted"].tolist(), snapshot["states"], strict=True):
+            self.contacted[i] = True
+            state = tree_map(lambda v: v.clone(), state)
+            self.sites[i].versions = {self.accepted[i]: state}
+
+
+def _versions_as_tensor(versions: Iterable[Version]) -> Tensor:
+    rows = [(v.round, PHASES.index(v.phase), v.exchange) for v in versions]
+    return torch.tensor(rows, dtype=torch.long)

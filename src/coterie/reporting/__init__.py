@@ -20,7 +20,6 @@ from pathlib import Path
 
 import numpy as np
 
-from coterie.cli.table import average
 from coterie.errors import CoterieError
 from coterie.metrics import HIGHER_IS_BETTER
 from coterie.reporting.clients import each_client
@@ -39,14 +38,15 @@ from coterie.reporting.groups import last_groups, same_groups, who_is_with_whom
 from coterie.reporting.html import Html, Page, join, listed, section, tag
 from coterie.reporting.method import method
 from coterie.reporting.notes import made_by, settings
+from coterie.reporting.old_table import average
 from coterie.reporting.portrait import Portrait, portrait
 from coterie.reporting.source import Source, by_label, sources
-from coterie.result import Result
-from coterie.runs.folder import write_whole
+from coterie.runs.folder import write_file
+from coterie.runs.run import Run
 
 
 def report(
-    runs: Result | str | Path | Sequence[Result | str | Path],
+    runs: Run | str | Path | Sequence[Run | str | Path],
     path: str | Path = "report.html",
     *,
     target: float | None = None,
@@ -57,21 +57,22 @@ def report(
     target: the accuracy or MSE whose cost in rounds and bytes is told; None: 95 % of the best final one.
     tell: called with a sentence for each thing that the page lacks; it stands there, too.
     """
-    given = [runs] if isinstance(runs, Result | str | Path) else list(runs)
+    given = [runs] if isinstance(runs, Run | str | Path) else list(runs)
     found, missing = sources(given)
     methods = by_label(found)
     portraits: dict[str, Portrait] = {}
     gone: dict[str, list[str]] = {}  # by the reason why
     for label, same in methods.items():
         try:
-            result = same[0].open()
-            portraits[label] = portrait(result)
-            if (saved := result.history[-1]["round"]) < same[0].history[-1]["round"]:
+            trained = same[0].trained()
+            run = rows_at_hand(same[0], label, gone)
+            portraits[label] = portrait(trained, run, same[0].config["fingerprint"]["data"])
+            if (saved := trained.round) < same[0].history[-1]["round"]:
                 missing.append(
                     f"{label} was last saved after round {saved}: its clients and models are shown as then."
                 )
         except (CoterieError, OSError) as e:
-            gone.setdefault(str(e).replace(str(same[0].folder), "the run"), []).append(label)
+            note_gone(gone, e, same[0], label)
     for why, labels in gone.items():
         shown = (
             "is shown without what needs its"
@@ -83,10 +84,24 @@ def report(
         missing += unfinished(label, same)
     page, path = Page(), Path(path)
     content = body(page, methods, portraits, missing, target)
-    write_whole(path, page.write(title(methods), content))
+    write_file(path, page.write(title(methods), content))
     for sentence in missing:
         tell(sentence)
     return path
+
+
+def rows_at_hand(source: Source, label: str, gone: dict[str, list[str]]) -> Run | None:
+    """The run with its clients' rows, where these can be had."""
+    try:
+        return source.with_rows()
+    except (CoterieError, OSError) as e:
+        note_gone(gone, e, source, label)
+        return None
+
+
+def note_gone(gone: dict[str, list[str]], e: Exception, source: Source, label: str) -> None:
+    reason = str(e).replace(str(source.folder), "the run")
+    gone.setdefault(reason, []).append(label)
 
 
 def unfinished(label: str, runs: list[Source]) -> list[str]:

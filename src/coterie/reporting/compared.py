@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from statistics import mean
 
-from coterie.cli.table import average, best_of, columns, human, legend, spread
 from coterie.metrics import HIGHER_IS_BETTER, Row
 from coterie.reporting.figures import curves, traffic
 from coterie.reporting.html import Html, Page, join, listed, section, table, tag
+from coterie.reporting.old_table import average, best_of, columns, human, legend, spread
 from coterie.reporting.source import Source
 
 AXES = ("rounds", "bytes")

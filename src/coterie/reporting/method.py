@@ -6,13 +6,14 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from coterie.engine.evaluate import SKETCH_BINS as BINS
 from coterie.reporting import figures
 from coterie.reporting.clients import is_against
 from coterie.reporting.fairness import Grouping
 from coterie.reporting.groups import found_groups, last_groups, members
 from coterie.reporting.html import Html, Page, section, tag
 from coterie.reporting.notes import notes
-from coterie.reporting.portrait import BINS, MOST, Portrait
+from coterie.reporting.portrait import MOST, Portrait
 from coterie.reporting.source import Source
 
 TOLD = 3  # rounds in which clients moved, up to which a sentence tells what a figure would

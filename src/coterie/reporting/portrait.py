@@ -1,143 +1,133 @@
-"""What a page shows of one run's clients: computed once from its data and models, which can then be let go."""
+"""What a page shows of one run's clients, computed once from its models and, where they are here, its rows."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.utils._pytree import tree_map
 
-from coterie.clustering.sketch import sketch
-from coterie.common.losses import least_loss
-from coterie.contract import Data, Rows, Upload, at_round, client
-from coterie.engine.call import is_rows
-from coterie.engine.evaluate import Evaluation
-from coterie.engine.vectorised import Vectorised
+from coterie.engine.call import pick_clients
 from coterie.metrics import hard
-from coterie.params import Params, count, unstack
+from coterie.params import count
 from coterie.reporting.apart import Apart, apart
-from coterie.result import Result
 from coterie.runs.run import Run
-from coterie.task import Task
+from coterie.runs.trained import Trained
 
 MOST = 500  # clients in a figure; of more, an even sample over the groups is drawn
-BINS = 4096  # numbers that a personal model is folded into for the projection; smaller models stay as they are
 
 
 class Projection(NamedTuple):
+    """Clients as points of a plane."""
+
     of: str  # "personal models" or "losses under the groups' models"
     points: np.ndarray  # [shown, 2]
-    share: float  # of the variance, that the two directions hold
+    share: float  # of the variance that the two directions hold
 
 
 class Portrait(NamedTuple):
-    per_client: dict[str, np.ndarray]  # [N]
+    """The clients of one run. What needs their rows is None where these are not at hand."""
+
+    per_client: dict[str, np.ndarray]  # [N]; NaN: not measured
     train_rows: np.ndarray  # int64 [N]
     test_rows: np.ndarray  # int64 [N]
-    groups: np.ndarray | None  # int64 [N]; −1: not seen
+    groups: np.ndarray | None  # int64 [N]; −1: not yet asked
     truth: np.ndarray | None  # int64 [N]
     shown: np.ndarray  # the clients in figures, sorted by group
-    losses: np.ndarray | None  # [shown, K]
+    losses: np.ndarray | None  # [shown, K], needs rows
     weights: np.ndarray | None  # [shown, K]
-    projection: Projection | None
-    apart: Apart | None
+    projection: Projection | None  # needs rows
+    apart: Apart | None  # needs rows
     warnings: list[str]
-    fingerprint: str
+    fingerprint: str  # of the data
 
 
-def portrait(result: Result) -> Portrait:
-    run = result._run
-    found = run.method.groups(run.state)
-    groups = None if found is None else hard(found)
-    truth = None if run.fed.truth is None else hard(run.fed.truth)[: len(run.fed)]
-    shown = sample(groups if groups is not None else truth, len(run.fed))
-    losses = loss_under_centres(run, shown)
-    scores = {
-        k: v for k, v in result.per_client.items() if len(v) == len(run.fed)
-    }  # not all, if some were refused
-    weights = (
-        None if result.weights is None else result.weights[torch.from_numpy(shown)].cpu().numpy()
-    )
-    n = len(run.fed)
+def portrait(trained: Trained, run: Run | None, fingerprint: str) -> Portrait:
+    """The portrait of a run's clients; `run` is None where their rows are not at hand."""
+    roster = trained.roster
+    n = len(roster)
+    groups = None if trained.groups is None else hard(trained.groups)
+    truth = None if roster.truth is None else hard(roster.truth)[:n]
+    shown = sample(groups if groups is not None else truth, n)
+    losses = None if run is None else losses_under_centres(run, shown)
     return Portrait(
-        scores, run.fed.train.sizes[:n].numpy(), run.fed.test.sizes[:n].numpy(), groups, truth, shown, losses, weights,
-        projection(run, shown, losses), None if groups is None else apart(run.fed, groups), result.warnings,
-        run.fed.fingerprint(),
-    )  # fmt: skip
+        per_client=trained.client_scores,
+        train_rows=roster.rows.train[:n].numpy(),
+        test_rows=roster.rows.test[:n].numpy(),
+        groups=groups,
+        truth=truth,
+        shown=shown,
+        losses=losses,
+        weights=soft_weights(trained, shown),
+        projection=None if run is None else projection(run, shown, losses),
+        apart=what_sets_apart(run, groups),
+        warnings=trained.warnings,
+        fingerprint=fingerprint,
+    )
 
 
 def sample(groups: np.ndarray | None, n: int) -> np.ndarray:
-    """Client numbers sorted by group; above MOST, evenly spaced among them, so that groups keep their shares."""
+    """Client numbers sorted by group; above MOST evenly spaced, so that groups keep their shares."""
     order = np.arange(n) if groups is None else np.argsort(groups, kind="stable")
-    return order if n <= MOST else order[np.linspace(0, n - 1, MOST).round().astype(int)]
+    if n <= MOST:
+        return order
+    return order[np.linspace(0, n - 1, MOST).round().astype(int)]
 
 
-# ---------------------------------------------------------------------------------------------- exchanges
-@dataclass(frozen=True)
-class Look(Evaluation):
-    """Two exchanges on training rows that only a page asks for."""
-
-    @client
-    def losses(
-        self, task: Task, centres: Params, per_client: Any, private: Any, data: Data
-    ) -> tuple[Upload, Any]:
-        losses = least_loss(task, unstack(centres), data.all)[1]
-        return Upload({}, {}, {"losses": losses.nan_to_num(torch.inf, torch.inf)}), private
-
-    @client
-    def personal(
-        self, task: Task, shared: Any, per_client: Any, private: Any, data: Data
-    ) -> tuple[Upload, Any]:
-        model = self.method.model(task, shared, per_client, private, data)
-        return Upload({}, {}, {"model": sketch(model, BINS, 0)}), private
+def soft_weights(trained: Trained, shown: np.ndarray) -> np.ndarray | None:
+    """The weights [shown, K] of soft groups."""
+    groups = trained.groups
+    if groups is None or groups.dim() != 2:
+        return None
+    weights: np.ndarray = groups[torch.from_numpy(shown)].cpu().numpy()
+    return weights
 
 
-def ask(run: Run, name: str, clients: np.ndarray, shared: Any, per_client: Any = ()) -> Tensor:
-    """One exchange with these clients, which leaves their private state as it is; NaN for those that were refused."""
-    look = Look(at_round(run.method, run.round), run.options.choose_on)
-    engine = Vectorised(run.task, run.fed, run.cut)
-    engine.restore(run.engine.snapshot())
-    asker = replace(
-        run.asker(run.round), root=look, engine=engine, dropout=0.0, screen=None, medians={}
-    )
+def what_sets_apart(run: Run | None, groups: np.ndarray | None) -> Apart | None:
+    """How the groups' rows differ, where the rows are at hand."""
+    fed = getattr(run.engine, "fed", None) if run is not None else None
+    if fed is None or groups is None:
+        return None
+    return apart(fed, groups)
+
+
+# ------------------------------------------------------------------------------ asking clients
+def ask(run: Run, function: str, clients: np.ndarray, shared: Any, per_client: Any) -> np.ndarray:
+    """One row of numbers from each of these clients; NaN for those that did not answer."""
     ids = torch.from_numpy(clients)
-    got = asker(getattr(look, name), ids, shared=shared, per_client=per_client, stream="evaluate")
-    (answer,) = got.report.values()
-    rows = torch.full((len(ids), answer.shape[1]), torch.nan, dtype=torch.float64)
-    positions = {int(i): at for at, i in enumerate(ids)}
-    rows[[positions[int(i)] for i in got.ids]] = answer.cpu().double()
-    return rows
+    answers = run.ask_clients(function, ids, shared, pick_clients(per_client, ids))
+    (values,) = answers.report.values()
+    rows = np.full((len(run.roster), values.shape[1]), np.nan)
+    rows[answers.ids.numpy()] = values.cpu().double().numpy()
+    return rows[clients]
 
 
-def loss_under_centres(run: Run, shown: np.ndarray) -> np.ndarray | None:
+def losses_under_centres(run: Run, shown: np.ndarray) -> np.ndarray | None:
+    """[shown, K] the loss of each client's training rows under each group's model."""
     centres = run.method.centres(run.state)
     if centres is None or count(centres) < 2:
         return None
-    losses = ask(run, "losses", shown, centres).numpy()
+    losses = ask(run, "losses", shown, centres, ())
     return np.where(np.isfinite(losses), losses, np.nan)
 
 
 def projection(run: Run, shown: np.ndarray, losses: np.ndarray | None) -> Projection | None:
     """Personal models where clients have them, else losses; None where all clients look alike."""
     shared, per_client = run.method.use(run.state)
-    ids = torch.from_numpy(shown)
-    per_client = tree_map(
-        lambda v: Rows(v.table, v.index[ids]) if is_rows(v) else v[ids], per_client, is_leaf=is_rows
-    )
     try:
-        models = ask(run, "personal", shown, shared, per_client).numpy()
+        models = ask(run, "model_sketch", shown, shared, per_client)
     except NotImplementedError:  # it predicts with a mixture, not with a model
         models = np.zeros((len(shown), 1))
-    kinds = 0 if losses is None else losses.shape[1]
-    if len(np.unique(models.round(9), axis=0)) > max(kinds, 1) + 1:
+    groups = 0 if losses is None else losses.shape[1]
+    if len(np.unique(models.round(9), axis=0)) > max(groups, 1) + 1:
         return principal(models, "personal models")
-    return None if losses is None else principal(losses, "losses under the groups' models")
+    if losses is None:
+        return None
+    return principal(losses, "losses under the groups' models")
 
 
 def principal(rows: np.ndarray, of: str) -> Projection | None:
+    """The rows in the two directions in which they differ most."""
     ok = np.isfinite(rows).all(1)
     if ok.sum() < 3:
         return None

@@ -1,4 +1,4 @@
-"""The runs of a page: Results in memory, or folders, of which nothing is changed."""
+"""The runs of a page: runs in memory, or folders, of which nothing is changed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coterie.cli.search import WINNER
-from coterie.cli.train import opened, runs_in
 from coterie.errors import CoterieError
 from coterie.metrics import Row
-from coterie.result import Result
-from coterie.runs.folder import RunFolder
-from coterie.runs.search import MARK
+from coterie.runs.config import RunConfig
+from coterie.runs.folder import RunFolder, runs_in
+from coterie.runs.run import Run
+from coterie.runs.search import MARK, WINNER
+from coterie.runs.start import open_trained, reopen
+from coterie.runs.trained import Trained
 from coterie.version import __version__
 
 BARE = ("seed", "device", "engine")  # options that do not make a run another one
@@ -25,20 +26,24 @@ BARE = ("seed", "device", "engine")  # options that do not make a run another on
 
 @dataclass(frozen=True)
 class Source:
-    """One run: what it was asked (as in config.json) and what it measured."""
+    """One run: what it was asked and what it measured, as plain values."""
 
-    config: dict[str, Any]
+    config: dict[str, Any]  # method, data, model, options, clients, unseen, fingerprint, command
     history: list[Row]
-    at: Result | Path
-    label: str = ""  # the method's name, with what sets it apart from other runs of the same method
+    at: Run | Path
+    label: str = ""  # the method's name, with what sets it apart from others of the same method
 
     @property
     def seed(self) -> int:
+        """The run's seed."""
         return int(self.config["options"]["seed"])
 
     @property
     def folder(self) -> Path | None:
-        return self.at if isinstance(self.at, Path) else self.at.folder
+        """The run's folder, where it has one."""
+        if isinstance(self.at, Path):
+            return self.at
+        return None if self.at.folder is None else self.at.folder.path
 
     @property
     def names(self) -> list[str]:
@@ -53,6 +58,7 @@ class Source:
 
     @property
     def metric(self) -> str:
+        """The metric that runs are compared by."""
         return "mse" if any("mse" in row for row in self.history) else "accuracy"
 
     @property
@@ -73,57 +79,65 @@ class Source:
             "clients": len(self.names),
         }
 
-    def open(self) -> Result:
-        """The run with its data and model; its folder is only read."""
-        if isinstance(self.at, Result):
-            return self.at
-        run = opened(self.at, None)
-        if not run.clients and run.round >= 0:
-            run.evaluate(run.round)  # a run that has not ended
-        return Result(run)
+    def trained(self) -> Trained:
+        """The run's models, groups and scores; its folder is only read."""
+        if isinstance(self.at, Run):
+            return self.at.trained()
+        return open_trained(self.at)
+
+    def with_rows(self) -> Run:
+        """The run with its clients' rows; an error where these are gone."""
+        return self.at if isinstance(self.at, Run) else reopen(self.at)
 
 
-def sources(runs: Sequence[Result | str | Path]) -> tuple[list[Source], list[str]]:
-    """(the runs, labelled and known to be on the same data; a sentence for each that cannot be shown)"""
-    found: list[Source] = []
+def sources(runs: Sequence[Run | str | Path]) -> tuple[list[Source], list[str]]:
+    """(the runs, labelled and on the same data; a sentence for each that cannot be shown)."""
+    every: list[Source] = []
     for run in runs:
-        found += [of_result(run)] if isinstance(run, Result) else of_folder(Path(run))
+        every += [of_run(run)] if isinstance(run, Run) else of_folder(Path(run))
     once: dict[Any, Source] = {}
-    for s in found:
-        place = id(s.at) if s.folder is None else s.folder.resolve()
-        if place not in once or isinstance(s.at, Result):  # which has its data at hand
-            once[place] = s
-    found = list(once.values())
-    if not found:
+    for source in every:
+        place = id(source.at) if source.folder is None else source.folder.resolve()
+        if place not in once or isinstance(source.at, Run):  # which has its rows at hand
+            once[place] = source
+    different = list(once.values())
+    if not different:
         raise CoterieError("a report needs at least one run: give run folders or results.")
-    shown = [s for s in found if any("accuracy" in row or "mse" in row for row in s.history)]
-    silent = [f"{s.at} has no test scores yet and is left out." for s in found if s not in shown]
+    shown = [s for s in different if any("accuracy" in row or "mse" in row for row in s.history)]
+    silent = [
+        f"{s.at} has no test scores yet and is left out." for s in different if s not in shown
+    ]
     if not shown:
         raise CoterieError(
-            f"{found[0].at} has no test scores yet: train it, or give its clients test rows."
+            f"{different[0].at} has no test scores yet: train it, or give its clients test rows."
         )
     for other in shown[1:]:
         refuse_other_data(shown[0], other)
     return labelled(shown), silent
 
 
-def of_result(result: Result) -> Source:
-    run, fed = result._run, result._run.fed
-    saved = {} if run.folder is None else RunFolder.open(run.folder.path)[1]
-    if run.folder is not None and saved["fingerprint"]["data"] != fed.fingerprint():
-        return Source(saved, run.history, run.folder.path)  # it was loaded without its data
+def of_run(run: Run) -> Source:
+    """A run in memory."""
+    roster = run.roster
+    saved = None if run.folder is None else run.folder.config()
     config = {
         "coterie": __version__,
         "method": {"name": run.method.name, "settings": dataclasses.asdict(run.method)},  # type: ignore[call-overload]
-        "data": fed.source or "memory",
-        "model": type(run.task.module).__name__,
+        "data": roster.source or "memory",
+        "model": run.model_name,
         "options": dataclasses.asdict(run.options),
-        "clients": list(fed.names),
-        "unseen": fed.unseen,
-        "fingerprint": {"data": fed.fingerprint()},
-        "command": saved.get("command", []),
+        "clients": list(roster.names),
+        "unseen": roster.unseen,
+        "fingerprint": {"data": data_fingerprint(run)},
+        "command": [] if saved is None else saved.command,
     }
-    return Source(config, run.history, result)
+    return Source(config, run.history, run)
+
+
+def data_fingerprint(run: Run) -> str:
+    """The fingerprint of a run's data; empty where the engine has none of them."""
+    fed = getattr(run.engine, "fed", None)
+    return "" if fed is None else str(fed.fingerprint())
 
 
 def of_folder(base: Path) -> list[Source]:
@@ -133,36 +147,37 @@ def of_folder(base: Path) -> list[Source]:
             f"there is no folder {base}: give the folder of a run or of a comparison."
         )
     if (base / MARK).exists():
-        how = (
-            f"`coterie run METHOD --config {base / WINNER}`"
-            if (base / WINNER).exists()
-            else "`coterie run`"
-        )
+        how = "`coterie run`"
+        if (base / WINNER).exists():
+            how = f"`coterie run METHOD --config {base / WINNER}`"
         raise CoterieError(
-            f"{base} is a search, whose runs saw no test rows: train the settings it found with {how}, and report that."
+            f"{base} is a search, whose runs saw no test rows: train the settings it found with "
+            f"{how}, and report that."
         )
-    found = []
+    result = []
     for path in runs_in(base):
         if not (path / "config.json").exists():
             raise CoterieError(
                 f"no run was found in {base}: give the folder of a run or of a comparison."
             )
         folder, config = RunFolder.open(path)
-        absent = {
-            "method",
-            "data",
-            "model",
-            "options",
-            "clients",
-            "unseen",
-            "fingerprint",
-        } - config.keys()
-        if absent:
-            raise CoterieError(
-                f"{path}/config.json lacks {', '.join(sorted(absent))}: it is not a run of Coterie."
-            )
-        found.append(Source(config, folder.rows(), path))
-    return found
+        result.append(Source(plain_config(config), folder.rows(), path))
+    return result
+
+
+def plain_config(config: RunConfig) -> dict[str, Any]:
+    """What a page shows of a run's config."""
+    return {
+        "coterie": config.coterie,
+        "method": {"name": config.method.name, "settings": config.method.settings},
+        "data": config.roster.source or "memory",
+        "model": config.model,
+        "options": dataclasses.asdict(config.options),
+        "clients": config.roster.names,
+        "unseen": config.roster.unseen,
+        "fingerprint": {"data": config.fingerprint.data},
+        "command": config.command,
+    }
 
 
 def refuse_other_data(one: Source, other: Source) -> None:

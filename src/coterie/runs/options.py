@@ -1,9 +1,9 @@
-"""What decides a run beside the method, the data and the model."""
+"""What decides a run beside the method, the data and the model. Nothing here needs torch."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coterie.settings import setting
 
@@ -15,18 +15,40 @@ class Options:
     """What decides a run beside the method, the data and the model."""
 
     rounds: int = setting(50, "rounds of training", least=1)
-    seed: int = setting(0, "of every random draw")
-    participation: float = setting(1.0, "share of the clients that take part in a round", above=0, most=1)
-    dropout: float = setting(0.0, "share of the asked that give no answer, drawn per exchange", least=0, below=1)
+    seed: int = setting(0, "seed of every random draw")
+    participation: float = setting(
+        1.0, "share of the clients that take part in a round", above=0, most=1
+    )
+    dropout: float = setting(
+        0.0, "share of the asked clients that give no answer, drawn per exchange", least=0, below=1
+    )
     engine: str = setting("vectorised", "where clients run", choices=ENGINES)
-    eval_every: int | None = setting(None, "rounds between evaluations; none: about twenty in all", least=1)
-    valid: float = setting(0.0, "share of the training rows held out for early stopping and search", least=0, below=1)
-    stop_after: int | None = setting(None, "stop after so many evaluations without a lower valid loss", least=1)
-    choose_on: str = setting("train", "the rows a method may choose and adapt on", choices=("train", "test"))
-    screen: float = setting(10.0, "refuse uploads that moved over this many medians; 0: only those not finite", least=0)
+    eval_every: int | None = setting(
+        None, "rounds between evaluations; none: about twenty in all", least=1
+    )
+    eval_clients: int | None = setting(
+        None, "evaluate this many clients, the same in every round; none: all", least=1
+    )
+    valid: float = setting(
+        0.0, "share of the training rows held out for early stopping and search", least=0, below=1
+    )
+    stop_after: int | None = setting(
+        None, "stop after this many evaluations without a lower valid loss", least=1
+    )
+    choose_on: str = setting(
+        "train", "the rows a method may choose and adapt on", choices=("train", "test")
+    )
+    screen: float = setting(
+        10.0, "refuse uploads that moved over this many medians; 0: only those not finite", least=0
+    )
     dtype: str = setting("float32", "of models and data", choices=("float32", "float64"))
     device: str = setting("cpu", "cpu, or cuda where there is one")
 
     @property
     def every(self) -> int:
+        """Rounds between evaluations."""
         return self.eval_every or math.ceil(self.rounds / 20)
+
+    def with_rounds(self, rounds: int) -> Options:
+        """The same options with another number of rounds."""
+        return replace(self, rounds=rounds)

@@ -1,17 +1,13 @@
-"""The one round loop."""
+"""A run in progress: the one round loop."""
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import math
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
-from typing import Any
+from contextlib import nullcontext
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -19,247 +15,322 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from coterie import randomness
-from coterie.contract import Algorithm, Rows, Sums, at_round, check_settings
-from coterie.data.federation import Federation
-from coterie.engine.ask import Engine, Exchanges
-from coterie.engine.call import DryRun, is_rows
-from coterie.runs.folder import RunFolder
-from coterie.engine.codec import types_of
+from coterie.contract import Algorithm, Stack, Sums, at_round, check_settings
+from coterie.data.roster import Roster
+from coterie.engine.ask import Exchanges
+from coterie.engine.call import pick_clients
+from coterie.engine.codec import Types, types_of
+from coterie.engine.dry_run import DryRun
 from coterie.engine.evaluate import Evaluation
-from coterie.engine.loop import Loop
-from coterie.runs.options import Options
-from coterie.engine.vectorised import Plan, Vectorised, plan
-from coterie.engine.wire import Wire
+from coterie.engine.protocol import Engine
 from coterie.errors import CoterieError
-from coterie.metrics import Row, concerns, group_row, hard, per_client, summary
+from coterie.metrics import Row, group_row, hard, per_client, summary
 from coterie.params import nbytes
+from coterie.runs.folder import RunFolder
+from coterie.runs.interrupt import Interrupted, finish_round_on_interrupt
+from coterie.runs.options import Options
+from coterie.runs.trained import Trained
 from coterie.task import Task
 
 log = logging.getLogger("coterie")
-
-
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C, after the round was finished and saved."""
+SAVING_SHARE = 0.05  # of the time, at most, goes into checkpoints
 
 
 class Run:
-    """A run in progress: `rounds()` yields a row of metrics per round."""
+    """A run in progress; `rounds()` yields a row of metrics per round.
 
-    model_name = ""  # as the config file tells it
+    It knows its clients by their roster alone: their rows and private states are the engine's.
+    """
 
     def __init__(
         self,
         method: Algorithm,
-        fed: Federation,
         task: Task,
+        roster: Roster,
+        engine: Engine,
         options: Options,
-        cut: Plan | None = None,
+        *,
         folder: RunFolder | None = None,
+        model_name: str = "",
     ) -> None:
-        check_settings(options)
-        if not fed.blank:
-            method.check(task, fed.train.sizes[: len(fed)])
-        if method.needs_everyone and options.participation < 1:
-            raise CoterieError(f"in {method.name} everyone takes part in every round: leave participation at 1.")
-        if options.stop_after is not None and fed.valid is None and not fed.blank:
-            raise CoterieError(
-                "stop_after looks at the valid part, and there is none: set valid to a share such as 0.2."
-            )
-        self.method, self.fed, self.task, self.options, self.folder = method, fed, task, options, folder
+        check_run(method, task, roster, options)
+        self.method, self.task, self.roster, self.options = method, task, roster, options
+        self.engine, self.folder, self.model_name = engine, folder, model_name
         self.root = Evaluation(method, options.choose_on)
-        self.cut = cut or plan(task, fed)
-        self.engine = self._engine()
-        self.client_keys = randomness.client_keys(fed.names, options.seed)
-        self.everyone = torch.tensor(sorted(range(len(fed)), key=fed.names.__getitem__))
-        self.newcomers = torch.arange(len(fed), len(fed.names))
+        self.client_keys = randomness.client_keys(roster.names, options.seed)
+        by_name = sorted(range(len(roster)), key=roster.names.__getitem__)
+        self.everyone = torch.tensor(by_name)
+        self.newcomers = torch.arange(len(roster), roster.total)
+        self.evaluated = self._draw(self.everyone, options.eval_clients, 0, "evaluated")
+
         self.medians: dict[str, float] = {}
         self.history: list[Row] = []
-        self.clients: dict[str, np.ndarray] = {}  # the last evaluation, per client
+        self.client_scores: dict[str, np.ndarray] = {}  # of the last evaluation
         self.round = -1  # the last that is done; 0 is the start
-        self.best, self.waited, self.stopped = math.inf, 0, False
+        self.best_valid_loss, self.evaluations_without_gain = math.inf, 0
+        self.stopped = False  # early, by `stop_after`
         self.interrupted = False  # by Ctrl-C, perhaps in the last round
-        self.saved_at, self.save_took = time.monotonic(), 0.0
-        self.state, welcome = method.start(task, len(fed), options.seed)
-        self.welcome_bytes = nbytes(welcome) * len(fed)
-        self.engine.enroll(method, welcome, self.everyone, self.client_keys[self.everyone])
-        private = tree_map(lambda v: v[int(self.everyone[0])], self.engine.snapshot())
-        self.dry = DryRun(task, self.engine.example, private)
+        self.saved_at, self.last_save_took = time.monotonic(), 0.0
 
-    def _engine(self) -> Engine:
-        if self.options.engine == "wire":
-            return Wire(self.task, self.fed, self.root)
-        if self.options.engine == "loop":
-            return Loop(self.task, self.fed)
-        return Vectorised(self.task, self.fed, self.cut)
+        self.state, welcome = method.start(task, len(roster), options.seed)
+        self.welcome_bytes = nbytes(welcome)
+        self.dry_run = DryRun(task, roster, method, welcome)
+        engine.enroll(method, welcome)
 
-    # ---- rounds
+    # -- rounds
     def rounds(self) -> Iterator[Row]:
-        while self.round < self.options.rounds and not self.stopped:
+        """Train to the end, a row of metrics per round."""
+        while not self.ended:
             yield self.step()
 
+    @property
+    def ended(self) -> bool:
+        """Whether there is nothing more to train."""
+        return self.stopped or self.round >= self.options.rounds
+
     def step(self) -> Row:
+        """One more round; round 0 is the start."""
         began, r = time.perf_counter(), self.round + 1
-        if self.fed.blank:
-            raise CoterieError("this run has no data: give them again to train it.")
         before = self.groups()
         ask = self.asker(r)
         method: Algorithm = ask.root.method
-        self.state = method.begin(self.state, ask) if r == 0 else method.round(self.state, ask)
+        if r == 0:
+            self.state = method.begin(self.state, ask)
+        else:
+            self.state = method.round(self.state, ask)
         row: Row = {
             "round": r,
             "seconds": 0.0,
-            "bytes_down": ask.bytes_down + (self.welcome_bytes if r == 0 else 0),
+            "bytes_down": ask.bytes_down,
             "bytes_up": ask.bytes_up,
-            "refused": [self.fed.names[i] for i in sorted(set(ask.refused))],
-            **group_row(method.groups(self.state), before, self.fed.truth, getattr(method, "clusters", None)),
+            "refused": [self.roster.names[i] for i in sorted(set(ask.refused))],
+            "absent": len(set(ask.absent)),
+            **self._group_row(before),
         }
         if ask.notes:
             row["notes"] = ask.notes
-        now = self.groups()
-        if now is not None and (before is None or not np.array_equal(now, before) or not self.history):
-            row["groups"] = now.tolist()
         row["seconds"] = time.perf_counter() - began
         if r % self.options.every == 0 or r == self.options.rounds:
             row |= self.evaluate(r)
         self.round = r
         self.history.append(row)
-        self._maybe_stop(row)
+        self._stop_early(row)
         return row
 
-    def asker(self, r: int) -> Exchanges:
-        o = self.options
+    def asker(self, r: int, phase: Literal["train", "evaluate"] = "train") -> Exchanges:
+        """The `ask` of a round; evaluations drop and screen nobody."""
+        training = phase == "train"
         return Exchanges(
-            at_round(self.root, r), self.engine, self.dry, self.fed.names, self.client_keys, o.seed, r, self.everyone,
-            self.participants(r), o.dropout, o.screen or None, self.medians,
-        )  # fmt: skip
+            root=at_round(self.root, r),
+            engine=self.engine,
+            dry_run=self.dry_run,
+            roster=self.roster,
+            client_keys=self.client_keys,
+            seed=self.options.seed,
+            round=r,
+            everyone=self.everyone,
+            participants=self.participants(r),
+            phase=phase,
+            dropout=self.options.dropout if training else 0.0,
+            screen=(self.options.screen or None) if training else None,
+            welcome_bytes=self.welcome_bytes,
+            medians=self.medians if training else {},
+        )
 
     def participants(self, r: int) -> Tensor:
-        """This round's clients, in the order of their names; the draw depends on names, not on positions."""
+        """This round's clients, in the order of their names."""
         n = max(1, round(self.options.participation * len(self.everyone)))
-        if n == len(self.everyone):
-            return self.everyone
-        chance = randomness.uniform(randomness.keys(self.client_keys[self.everyone], r, "participants"))
-        return self.everyone[chance.argsort()[:n].sort().values]
+        return self._draw(self.everyone, n, r, "participants")
 
+    def _draw(self, ids: Tensor, count: int | None, r: int, stream: str) -> Tensor:
+        """Some of these clients, in the same order; the draw depends on names, not on positions."""
+        if count is None or count >= len(ids):
+            return ids
+        chance = randomness.uniform(randomness.keys(self.client_keys[ids], r, stream))
+        return ids[chance.argsort()[:count].sort().values]
+
+    # -- groups
     def groups(self) -> np.ndarray | None:
-        found = self.method.groups(self.state)
-        return None if found is None else hard(found)
+        """The group of each client now, int64 [N]; None for methods without groups."""
+        groups = self.method.groups(self.state)
+        return None if groups is None else hard(groups)
 
-    def _maybe_stop(self, row: Row) -> None:
+    def _group_row(self, before: np.ndarray | None) -> Row:
+        """Sizes, churn and agreement of the groups; the groups themselves where they changed."""
+        row = group_row(
+            self.method.groups(self.state),
+            before,
+            self.roster.truth,
+            getattr(self.method, "clusters", None),
+        )
+        now = self.groups()
+        if now is None:
+            return row
+        changed = before is None or not np.array_equal(now, before)
+        if changed or not self.history:
+            row["groups"] = now.tolist()
+        return row
+
+    def _stop_early(self, row: Row) -> None:
         if self.options.stop_after is None or "valid_loss" not in row:
             return
-        if row["valid_loss"] < self.best:
-            self.best, self.waited = row["valid_loss"], 0
+        if row["valid_loss"] < self.best_valid_loss:
+            self.best_valid_loss, self.evaluations_without_gain = row["valid_loss"], 0
         else:
-            self.waited += 1
-        self.stopped = self.waited >= self.options.stop_after
+            self.evaluations_without_gain += 1
+        self.stopped = self.evaluations_without_gain >= self.options.stop_after
 
-    # ---- evaluation
+    # -- evaluation
     def evaluate(self, r: int) -> Row:
-        """Every client on its test part, on its valid part if there is one, and the clients never seen in training."""
+        """Scores on test and valid rows, and of the clients never seen in training."""
         began = time.perf_counter()
-        ask = replace(self.asker(r), dropout=0.0, screen=None, medians={})
-        root, (shared, per_client) = ask.root, ask.root.method.use(self.state)
-        pick = lambda v: Rows(v.table, v.index[self.everyone]) if isinstance(v, Rows) else v[self.everyone]
-        per_client = tree_map(pick, per_client, is_leaf=is_rows)
+        ask = self.asker(r, "evaluate")
+        root = ask.root
+        shared, per_client = root.method.use(self.state)
+        per_client = pick_clients(per_client, self.evaluated)
         row: Row = {}
         for exam, prefix in (("test", ""), ("valid", "valid_")):
-            part = getattr(self.fed, exam)
-            if part is not None and len(part.x):
-                got = ask(root.measure, self.everyone, shared=shared, per_client=per_client, stream="evaluate", exam=exam)
-                row |= summary(self.task.kind, got.report, prefix)
-                if exam == "test":
-                    self.clients = self._by_client(got)
-        if len(self.newcomers) and len(self.fed.test.x):
-            ids, fn = self.newcomers, root.measure_newcomer
-            got = ask(fn, ids, shared=shared, stream="evaluate", exam="test", enrolled=False)
-            row |= summary(self.task.kind, got.report, "unseen_")
-        return row | {
-            "eval_bytes_down": ask.bytes_down,
-            "eval_bytes_up": ask.bytes_up,
-            "eval_seconds": time.perf_counter() - began,
-        }
+            if not int(getattr(self.roster.rows, exam).sum()):
+                continue
+            sums: Sums = ask(
+                root.measure,
+                self.evaluated,
+                shared=shared,
+                per_client=per_client,
+                stream="evaluate",
+                exam=exam,
+            )
+            row |= summary(self.roster.kind, sums.report, prefix)
+            if exam == "test":
+                self.client_scores = self._by_client(sums)
+        if len(self.newcomers) and int(self.roster.rows.test.sum()):
+            sums = ask(
+                root.measure_newcomer,
+                self.newcomers,
+                shared=shared,
+                stream="evaluate",
+                exam="test",
+                enrolled=False,
+            )
+            row |= summary(self.roster.kind, sums.report, "unseen_")
+        row["eval_bytes_down"], row["eval_bytes_up"] = ask.bytes_down, ask.bytes_up
+        row["eval_seconds"] = time.perf_counter() - began
+        return row
 
-    def _by_client(self, got: Sums) -> dict[str, np.ndarray]:
-        order = got.ids.argsort()
-        return {k: v[order.numpy()] for k, v in per_client(self.task.kind, got.report).items()}
+    def _by_client(self, sums: Sums) -> dict[str, np.ndarray]:
+        """Each metric of every client that trains, [N]; NaN for those that did not answer."""
+        scores = {}
+        for name, values in per_client(self.roster.kind, sums.report).items():
+            scores[name] = np.full(len(self.roster), np.nan)
+            scores[name][sums.ids.numpy()] = values
+        return scores
 
-    # ---- the folder
+    def ask_clients(self, function: str, ids: Tensor, shared: Any, per_client: Any) -> Stack:
+        """Every answer to one question about the trained models; private states stay as they are.
+
+        function: the name of a client function of `Evaluation`.
+        """
+        ask = self.asker(max(self.round, 0), "evaluate")
+        answers: Stack = ask(
+            getattr(ask.root, function),
+            ids,
+            shared=shared,
+            per_client=per_client,
+            reduce="stack",
+            stream="evaluate",
+        )
+        return answers
+
+    # -- to the end, and the folder
     def go(self, on_round: Callable[[Row], Any] | None = None) -> Run:
-        """Run to the end, saving as it goes; Ctrl-C finishes the round and saves."""
-        with self.folder or nullcontext(), _on_interrupt() as asked_to_stop:
-            if self.folder is not None:
-                self.folder.rewind(self.history, self.options.rounds)  # rows after the checkpoint are made again
+        """Train to the end, saving as it goes; Ctrl-C finishes the round, saves and stops."""
+        with self.folder or nullcontext(), finish_round_on_interrupt() as asked_to_stop:
+            if self.folder is not None:  # rows after the checkpoint are made again
+                self.folder.rewind(self.history, self.options.rounds)
             for row in self.rounds():
+                self.interrupted = asked_to_stop.is_set()
                 if self.folder is not None:
                     self.folder.append(row)
-                    last = self.round >= self.options.rounds or self.stopped or asked_to_stop.is_set()
-                    self.save(always=last or self.round == 0)
+                    self.save(always=self.ended or self.interrupted or self.round == 0)
                 if on_round is not None:
                     on_round(row)
-                self.interrupted = asked_to_stop.is_set()
-                if self.interrupted and self.folder is not None and self.round < self.options.rounds:
+                if self.interrupted and not self.ended:
                     raise Interrupted
-            for concern in self.concerns():
+            for concern in self.trained().warnings:
                 log.warning("%s: %s", self.method.name, concern)
         return self
 
-    def concerns(self) -> list[str]:
-        """What is odd about the groups so far, a sentence each."""
-        return concerns(self.history, self.method.centres(self.state), self.method.groups(self.state))
+    def trained(self) -> Trained:
+        """What the run has come to, without the clients' rows."""
+        return Trained(
+            method=self.method,
+            task=self.task,
+            roster=self.roster,
+            options=self.options,
+            state=self.state,
+            round=self.round,
+            history=self.history,
+            client_scores=self.client_scores,
+            model_name=self.model_name,
+            folder=None if self.folder is None else self.folder.path,
+        )
+
+    @property
+    def types(self) -> Types:
+        """The NamedTuples that checkpoints may hold."""
+        return types_of(self.method)
 
     def save(self, always: bool = False) -> None:
-        """At most 5 % of the time goes into checkpoints."""
+        """Write a checkpoint, unless too much of the time went into checkpoints already."""
         assert self.folder is not None
         since = time.monotonic() - self.saved_at
-        if not always and 0.05 * since < self.save_took:
+        if not always and SAVING_SHARE * since < self.last_save_took:
             return
         began = time.monotonic()
-        tree = {"state": self.state, "private": self.engine.snapshot()}
-        head = {"medians": self.medians, "best": self.best, "waited": self.waited, "stopped": self.stopped}
-        self.folder.save(self.round, tree, head)
+        scores = {name: torch.from_numpy(values) for name, values in self.client_scores.items()}
+        trees = {"state": self.state, "scores": scores, "engine": self.engine.snapshot()}
+        head = {
+            "medians": self.medians,
+            "best_valid_loss": self.best_valid_loss,
+            "evaluations_without_gain": self.evaluations_without_gain,
+            "stopped": self.stopped,
+        }
+        self.folder.save(self.round, trees, head, self.types)
         self.saved_at = time.monotonic()
-        self.save_took = self.saved_at - began
+        self.last_save_took = self.saved_at - began
 
     def restore(self) -> None:
-        """Be where the newest whole checkpoint of the folder was; nothing is written until the run goes on."""
+        """Be where the newest undamaged checkpoint of the folder was; nothing is written."""
         assert self.folder is not None
         with self.folder:
-            found = self.folder.latest(types_of(self.method))
-        if found is None:
+            saved = self.folder.latest(self.types)
+        if saved is None:
             return
-        tree, head = found
-        device = self.task.device
-        self.state = tree_map(lambda v: v.to(device) if v.is_floating_point() else v, tree["state"])
-        self.engine.restore(tree["private"])
-        self.round, self.medians = head["round"], head["medians"]
-        self.best = math.inf if head["best"] is None else head["best"]
-        self.waited, self.stopped = head["waited"], head["stopped"]
+        self.state = on_device(saved.trees["state"], self.task)
+        self.engine.restore(saved.trees["engine"])
+        self.client_scores = {name: v.numpy() for name, v in saved.trees["scores"].items()}
+        head = saved.head
+        self.round, self.medians, self.stopped = head["round"], head["medians"], head["stopped"]
+        if head["best_valid_loss"] is not None:  # JSON has no infinity
+            self.best_valid_loss = head["best_valid_loss"]
+        self.evaluations_without_gain = head["evaluations_without_gain"]
         self.history = self.folder.rows(until=self.round)
-        if self.stopped or self.round >= self.options.rounds:
-            self.evaluate(self.round)  # the clients' scores are not in the folder
 
 
-@contextmanager
-def _on_interrupt() -> Iterator[threading.Event]:
-    """The first Ctrl-C sets the event, the second stops at once."""
-    asked = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield asked
-        return
-
-    def first(*_: object) -> None:
-        asked.set()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        log.warning("stopping after this round; once more to stop at once.")
-
-    old = signal.signal(signal.SIGINT, first)
-    try:
-        yield asked
-    finally:
-        signal.signal(signal.SIGINT, old)
+def on_device(state: Any, task: Task) -> Any:
+    """A server's state where models live; labels and counts stay where they are."""
+    return tree_map(lambda v: v.to(task.device) if v.is_floating_point() else v, state)
 
 
-def model_fingerprint(task: Task) -> str:
-    shapes = {k: list(v.shape) for k, v in task.module.named_parameters()}
-    return hashlib.sha256(f"{task.module} {shapes}".encode()).hexdigest()
+def check_run(method: Algorithm, task: Task, roster: Roster, options: Options) -> None:
+    """Refuse what makes no sense together, in one sentence."""
+    check_settings(options)
+    method.check(task, roster.rows.train[: len(roster)])
+    if method.needs_everyone and options.participation < 1:
+        raise CoterieError(
+            f"in {method.name} everyone takes part in every round: leave participation at 1."
+        )
+    if options.stop_after is not None and not int(roster.rows.valid.sum()):
+        raise CoterieError(
+            "stop_after looks at the valid part, and there is none: set valid to a share such as 0.2."
+        )

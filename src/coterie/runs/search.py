@@ -1,40 +1,42 @@
 """The best settings of a method, found on training rows that are held out; test rows play no part.
 
-    found = ct.search(ct.IFCA(clusters=4), fed, over={"lr": [0.01, 0.1, 1], "local_steps": [5, 10]}, rounds=20)
-    found.table      a `Cell` for each combination, the best first
-    found.best       {"lr": 0.1, "local_steps": 10}
-    found.winner     the method with these settings
+    search = ct.search(ct.IFCA(clusters=4), fed, over={"lr": [0.01, 0.1, 1]}, rounds=20)
+    search.table      a `Cell` for each combination, the best first
+    search.best       {"lr": 0.1}
+    search.winner     the method with these settings
 
-A cell's score is the accuracy on the held-out rows after its last round, for regression the MSE, as a mean over the
-seeds; where scores are equal, the loss decides. The runs are given no test rows at all.
+A cell's score is the accuracy on the held-out rows after its last round, for regression the MSE, as a mean
+over the seeds; where scores are equal, the loss decides. The runs are given no test rows at all.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
 import math
-import random as chance
+import random as python_random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple, TypeGuard
 from urllib.parse import quote
 
+import msgspec
 import torch
 
 from coterie.contract import Algorithm
 from coterie.data import Federation
-from coterie.runs.folder import RunFolder, write_whole
-from coterie.runs.run import Run, model_fingerprint
-from coterie.engine.vectorised import Plan
+from coterie.engine.plan import Plan
 from coterie.errors import CoterieError, Diverged, unknown
-from coterie.metrics import Row, to_json
-from coterie.result import Model, prepare, reopen
+from coterie.metrics import Row
+from coterie.runs.config import encode, encode_readable
+from coterie.runs.folder import RunFolder, write_file
+from coterie.runs.run import Run
+from coterie.runs.start import Job, Model, check_job, reopen
 
 VALID = 0.2  # share of the training rows that is held out where none is given
-MARK = "search.json"  # tells a folder that a search made
+MARK = "search.json"  # the file that marks a folder as a search's
+WINNER = "winner.toml"  # the file with the best settings
 Follow = Callable[[str, Run], Callable[[Row], Any]]
 
 
@@ -42,24 +44,28 @@ class Cell(NamedTuple):
     """One combination of values, and how it fared."""
 
     values: dict[str, Any]
-    scores: list[float]  # on the held-out rows, a number per seed that did not diverge
+    scores: list[float]  # on the held-out rows, one per seed that did not diverge
     losses: list[float]
     diverged: list[str]  # a sentence per seed that did
 
     @property
     def mean(self) -> float | None:
-        """None where a seed diverged: such a cell cannot win."""
+        """The mean score; None where a seed diverged: such a cell cannot win."""
         return None if self.diverged else mean(self.scores)
 
     @property
     def std(self) -> float | None:
-        return stdev(self.scores) if not self.diverged and len(self.scores) > 1 else None
+        """The standard deviation over the seeds, where there are several."""
+        if self.diverged or len(self.scores) < 2:
+            return None
+        return stdev(self.scores)
 
     def row(self) -> Row:
+        """The cell as plain values."""
         return {**self._asdict(), "mean": self.mean, "std": self.std}
 
 
-class Job(NamedTuple):
+class Trial(NamedTuple):
     """One run of a search."""
 
     cell: int
@@ -71,7 +77,7 @@ class Job(NamedTuple):
 
 
 class Search:
-    """A search whose every run has been checked; `go` trains what is not done yet and fills `table`."""
+    """A search whose every run has been checked; `go` trains what is left and fills `table`."""
 
     def __init__(
         self,
@@ -87,93 +93,129 @@ class Search:
         **options: Any,
     ) -> None:
         self.method, self.fed, self.model, self.over = method, fed, model, over
-        self.out, self.plan = None if out is None else Path(out), plan
+        self.out = None if out is None else Path(out)
+        self.plan = plan
         self.options: dict[str, Any] = {"valid": VALID, "seed": 0, **options}
-        self.seeds = range(self.options["seed"], self.options["seed"] + seeds)
-        self.cells = cells(method, over, random, self.options["seed"])
+        first = self.options["seed"]
+        self.seeds = range(first, first + seeds)
+        self.cells = combinations(method, over, random, first)
         self.metric = ""
         self.table: list[Cell] = []
         if seeds < 1:
             raise CoterieError(f"seeds is {seeds}: it must be ≥ 1.")
         if self.out is not None and not (self.out / MARK).exists() and holds_something(self.out):
-            raise CoterieError(f"{self.out} exists and holds no search: choose another --out.")
-        for job in self.jobs():
-            run = prepare(job.method, job.fed, model, cut=plan, **job.options)
-            if begun(job.folder):
-                refuse_other(job.folder, run)
-            self.metric = "mse" if job.fed.kind == "regression" else "accuracy"
+            raise CoterieError(f"{self.out} exists and holds no search", "choose another folder")
+        for trial in self.trials():
+            job = self._check(trial)
+            if has_begun(trial.folder):
+                refuse_other(trial.folder, job)
+            self.metric = "mse" if trial.fed.kind == "regression" else "accuracy"
 
-    def jobs(self) -> Iterator[Job]:
+    def trials(self) -> Iterator[Trial]:
         """Every run, those on the same data together."""
         for seed in self.seeds:
-            fed = blind(self.fed(seed) if callable(self.fed) else self.fed, self.options["valid"], seed)
-            for i, values in enumerate(self.cells):
-                name = ",".join(f"{k}={told(v)}" for k, v in values.items())
-                title = f"{name} seed {seed}" if len(self.seeds) > 1 else name
-                folder = None if self.out is None else self.out / quote(name, safe="=,") / f"seed-{seed}"
-                method = replace(self.method, **values)  # type: ignore[type-var]
-                yield Job(i, title, method, fed, folder, {**self.options, "seed": seed})
+            fed = self.fed(seed) if callable(self.fed) else self.fed
+            fed = without_test_rows(fed, self.options["valid"], seed)
+            for number, values in enumerate(self.cells):
+                name = ",".join(f"{k}={as_flag(v)}" for k, v in values.items())
+                yield Trial(
+                    cell=number,
+                    title=f"{name} seed {seed}" if len(self.seeds) > 1 else name,
+                    method=replace(self.method, **values),  # type: ignore[type-var]
+                    fed=fed,
+                    folder=self._folder(name, seed),
+                    options={**self.options, "seed": seed},
+                )
 
-    def open(self, job: Job) -> Run:
+    def _folder(self, name: str, seed: int) -> Path | None:
+        if self.out is None:
+            return None
+        return self.out / quote(name, safe="=,") / f"seed-{seed}"
+
+    def _check(self, trial: Trial) -> Job:
+        return check_job(trial.method, trial.fed, self.model, plan=self.plan, **trial.options)
+
+    def open(self, trial: Trial) -> Run:
         """A run from where it stopped, or a new one."""
-        if begun(job.folder):
-            return reopen(job.folder, job.fed, self.model, job.method)
-        return prepare(job.method, job.fed, self.model, out=job.folder, cut=self.plan, **job.options)
+        if has_begun(trial.folder):
+            return reopen(trial.folder, trial.fed, self.model, trial.method)
+        job = self._check(trial)
+        return job.start(None if trial.folder is None else job.create_folder(trial.folder))
 
     def go(self, follow: Follow | None = None) -> Search:
-        """Train each run to its end. One that diverges does not stop the others."""
-        self.note()
-        found = [Cell(values, [], [], []) for values in self.cells]
-        for job in self.jobs():
-            run, cell = self.open(job), found[job.cell]
+        """Train each run to its end; one that diverges does not stop the others."""
+        self._write_table()
+        cells = [Cell(values, [], [], []) for values in self.cells]
+        for trial in self.trials():
+            cell, run = cells[trial.cell], self.open(trial)
             try:
-                run.go(None if follow is None else follow(job.title, run))
+                run.go(None if follow is None else follow(trial.title, run))
             except Diverged as e:
-                cell.diverged.append(f"{job.title}: {e}")
+                cell.diverged.append(f"{trial.title}: {e}")
                 continue
-            last = next(row for row in reversed(run.history) if "valid_loss" in row)
-            score, loss = last[f"valid_{self.metric}"], last["valid_loss"]
-            if None in (score, loss) or not math.isfinite(score + loss):  # None: as a folder keeps it
-                cell.diverged.append(f"{job.title}: the loss on the held-out rows is not finite.")
-                continue
-            cell.scores.append(score)
-            cell.losses.append(loss)
-        sign = -1 if self.metric == "accuracy" else 1
-        self.table = sorted(found, key=lambda c: (sign * c.mean, mean(c.losses)) if c.mean is not None else (math.inf,))
-        self.note()
+            self._score(cell, trial, run)
+        self.table = sorted(cells, key=self._rank)
+        self._write_table()
         return self
 
-    def note(self) -> None:
-        """What was asked and what was found, in the folder."""
-        if self.out is not None:
-            self.out.mkdir(parents=True, exist_ok=True)
-            asked = {"method": self.method.name, "over": self.over, "metric": f"valid_{self.metric}"}
-            document = to_json({**asked, "cells": [cell.row() for cell in self.table]})
-            text = json.dumps(document, indent=1, ensure_ascii=False)
-            write_whole(self.out / MARK, text + "\n")
+    def _score(self, cell: Cell, trial: Trial, run: Run) -> None:
+        """Note the last scores of a run on the held-out rows."""
+        last = next(row for row in reversed(run.history) if "valid_loss" in row)
+        score, loss = last[f"valid_{self.metric}"], last["valid_loss"]
+        if None in (score, loss) or not math.isfinite(score + loss):  # files keep infinity as null
+            cell.diverged.append(f"{trial.title}: the loss on the held-out rows is not finite.")
+            return
+        cell.scores.append(score)
+        cell.losses.append(loss)
 
-    # ---- what was found
+    def _rank(self, cell: Cell) -> tuple[float, ...]:
+        """The place of a cell in the table: the best score first, then the lower loss."""
+        if cell.mean is None:
+            return (math.inf,)
+        score = -cell.mean if self.metric == "accuracy" else cell.mean
+        return score, mean(cell.losses)
+
+    def _write_table(self) -> None:
+        """Write what was asked, and what came of it, to the folder."""
+        if self.out is None:
+            return
+        self.out.mkdir(parents=True, exist_ok=True)
+        document = {
+            "method": self.method.name,
+            "over": self.over,
+            "metric": f"valid_{self.metric}",
+            "cells": [cell.row() for cell in self.table],
+        }
+        write_file(self.out / MARK, encode_readable(document))
+
+    # -- what came of it
     @property
     def best(self) -> dict[str, Any]:
         """The winner's values."""
         if self.table[0].mean is None:
-            raise Diverged(f"every cell of {self.method.name} diverged, such as {self.table[0].diverged[0]}")
+            example = self.table[0].diverged[0]
+            raise Diverged(f"every cell of {self.method.name} diverged, such as {example}")
         return self.table[0].values
 
     @property
     def winner(self) -> Algorithm:
+        """The method with the best values."""
         return replace(self.method, **self.best)  # type: ignore[type-var]
 
     @property
     def edges(self) -> list[str]:
-        """Each best value at the end of its grid, where the field's limits leave room beyond it."""
-        limits = {f.name: {f.metadata.get("least"), f.metadata.get("most")} for f in fields(self.method)}  # type: ignore[arg-type]
-        found = []
+        """Each best value at the end of its grid, where the setting's limits leave room beyond."""
+        limits = {f.name: (f.metadata.get("least"), f.metadata.get("most")) for f in fields(self.method)}  # type: ignore[arg-type]
+        sentences = []
         for name, value in self.best.items():
             numbers = [v for v in self.over[name] if type(v) in (int, float)]
-            if len(numbers) > 1 and value in (min(numbers), max(numbers)) and value not in limits[name]:
-                found.append(f"{name} {told(value)} is the {'smallest' if value == min(numbers) else 'largest'} tried")
-        return found
+            if len(numbers) < 2 or value in limits[name]:
+                continue
+            if value == min(numbers):
+                sentences.append(f"{name} {as_flag(value)} is the smallest tried")
+            elif value == max(numbers):
+                sentences.append(f"{name} {as_flag(value)} is the largest tried")
+        return sentences
 
 
 def search(
@@ -189,20 +231,25 @@ def search(
     follow: Follow | None = None,
     **options: Any,
 ) -> Search:
-    """Try every combination of the values in `over`, or `random` of them, and rank them on held-out training rows.
+    """Try every combination of the values in `over`, or `random` of them, and rank them.
 
-    fed: the data, or a function that gives those of a seed.  seeds: so many runs per cell, from `seed` on.
-    out: a folder; the same search with the same folder goes on where it stopped, and may have more values.
+    They are ranked on held-out training rows.
+    fed: the data, or a function that gives those of a seed.  seeds: number of runs per cell.
+    out: a folder; the same search with the same folder goes on where it stopped, with more values too.
     follow: called with a title and a run, gives what to call with each of its rows.
     options: as in `run`; `valid`, the share of the training rows held out, is 0.2 unless given.
     """
-    asked: dict[str, Any] = {"over": over, "random": random, "seeds": seeds, "out": out, "plan": plan, **options}
-    return Search(method, fed, model, **asked).go(follow)
+    made = Search(
+        method, fed, model, over=over, random=random, seeds=seeds, out=out, plan=plan, **options
+    )
+    return made.go(follow)
 
 
-# ---------------------------------------------------------------------------------------------- parts
-def cells(method: Algorithm, over: Mapping[str, Sequence[Any]], random: int | None, seed: int) -> list[Row]:
-    """The grid, or some of its cells drawn at random, in the grid's order."""
+# ------------------------------------------------------------------------------ parts
+def combinations(
+    method: Algorithm, over: Mapping[str, Sequence[Any]], random: int | None, seed: int
+) -> list[Row]:
+    """All combinations of the values, or some drawn at random, in the same order."""
     known = [f.name for f in fields(method)]  # type: ignore[arg-type]
     if not over:
         raise CoterieError("a search needs values to try: give some, such as lr=0.01,0.1,1.")
@@ -210,52 +257,67 @@ def cells(method: Algorithm, over: Mapping[str, Sequence[Any]], random: int | No
         if name not in known:
             raise unknown(f"setting of {method.name}", name, known)
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
-            raise CoterieError(f"the values to try for {name} are {values!r}: give a list with at least one.")
-    grid = [dict(zip(over, combination)) for combination in itertools.product(*over.values())]
+            raise CoterieError(
+                f"the values to try for {name} are {values!r}: give a list with at least one."
+            )
+    grid = [dict(zip(over, values)) for values in itertools.product(*over.values())]
     if random is None:
         return grid
     if random < 1:
         raise CoterieError(f"random is {random}: it must be ≥ 1.")
-    drawn = chance.Random(seed).sample(range(len(grid)), min(random, len(grid)))
+    drawn = python_random.Random(seed).sample(range(len(grid)), min(random, len(grid)))
     return [grid[i] for i in sorted(drawn)]
 
 
-def blind(fed: Federation, share: float, seed: int) -> Federation:
-    """The same clients with some training rows held out, and without their test rows."""
-    fed = fed if fed.valid is not None else fed.with_valid(share, seed)
+def without_test_rows(fed: Federation, valid: float, seed: int) -> Federation:
+    """The same clients with some training rows held out, and no test rows."""
+    if fed.valid is None:
+        fed = fed.with_valid(valid, seed)
     if fed.valid is None or not len(fed.valid.y):
-        raise CoterieError("a search looks at the valid part, and there is none: set valid to a share such as 0.2.")
+        raise CoterieError(
+            "a search looks at the valid part, and there is none: set valid to a share such as 0.2."
+        )
     x, y, sizes = fed.test
     return replace(fed, test=fed.test._replace(x=x[:0], y=y[:0], sizes=torch.zeros_like(sizes)))
 
 
-def begun(folder: Path | None) -> TypeGuard[Path]:
+def has_begun(folder: Path | None) -> TypeGuard[Path]:
+    """Whether a run has a folder already."""
     return folder is not None and (folder / "config.json").exists()
 
 
-def refuse_other(folder: Path, run: Run) -> None:
-    """A folder goes on only with the data and settings that it began with."""
+def refuse_other(folder: Path, job: Job) -> None:
+    """Refuse a folder that was begun with other data, settings or options."""
     _, config = RunFolder.open(folder)
-    asked = to_json({
-        "options": asdict(run.options),
-        "settings": asdict(run.method),  # type: ignore[call-overload]
-        "fingerprint": {"data": run.fed.fingerprint(), "model": model_fingerprint(run.task)},
-    })  # fmt: skip
-    had = {**config, "settings": config.get("method", {}).get("settings")}
-    for part, values in asked.items():
-        before = had.get(part) or {}
-        for k, value in values.items():
-            if before.get(k) != value:
-                what = f"other {k}" if part == "fingerprint" else f"{k} {told(before.get(k))}, not {told(value)}"
-                raise CoterieError(f"{folder} was begun with {what}: choose another --out.")
+    asked = job.config()
+    for what in ("data", "model"):
+        if getattr(config.fingerprint, what) != getattr(asked.fingerprint, what):
+            raise CoterieError(f"{folder} was begun with other {what}", "choose another folder")
+    old = {**_plain(config.options), **_plain(config.method.settings)}
+    new = {**_plain(asked.options), **_plain(asked.method.settings)}
+    for name, value in new.items():
+        if old.get(name) != value:
+            raise CoterieError(
+                f"{folder} was begun with {name} {as_flag(old.get(name))}, not {as_flag(value)}",
+                "choose another folder",
+            )
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    """A structure as a JSON file would keep it."""
+    plain: dict[str, Any] = msgspec.json.decode(encode(value))
+    return plain
 
 
 def holds_something(path: Path) -> bool:
+    """Whether there is a file, or a folder that is not empty."""
     return path.exists() and (not path.is_dir() or any(path.iterdir()))
 
 
-def told(value: Any) -> str:
+def as_flag(value: Any) -> str:
     """A value as it is written on the command line."""
     if isinstance(value, tuple | list):
-        return ",".join(map(told, value))
-    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+        return ",".join(map(as_flag, value))
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return str(value)

@@ -14,7 +14,7 @@ from coterie.params import Params
 from coterie.task import Task
 
 try:
-    import onnxscript
+    import onnxscript  # noqa: F401  # torch's exporter writes with it
 except ImportError:
     raise CoterieError(
         "ONNX files need onnx and onnxscript: pip install 'coterie[onnx]'."

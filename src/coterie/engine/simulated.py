@@ -1,0 +1,121 @@
+"""What simulated clients own, in one process: their rows and their private states."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.contract import Algorithm, Data
+from coterie.data.federation import Federation, Ragged
+from coterie.engine.call import Call, Exam
+from coterie.engine.dry_run import example_batch
+from coterie.engine.private_states import PrivateStates
+from coterie.task import Batch, Task
+
+
+def padded_rows(part: Ragged, starts: Tensor, ids: Tensor, dtype: torch.dtype) -> Batch:
+    """The rows of some clients, padded to the largest: leaves [clients, n, ...].
+
+    Padding repeats the client's own last row, so that no model meets a row it never would. Neighbours
+    of equal size are a view of the store: nothing is copied.
+    """
+    sizes, first = part.sizes[ids], starts[ids]
+    n = max(int(sizes.max()), 1)
+    if bool((sizes == n).all()) and bool((ids.diff() == 1).all()):
+        at = slice(int(first[0]), int(first[0]) + n * len(ids))
+        x, y = (v[at].view(len(ids), n, *v.shape[1:]) for v in (part.x, part.y))
+        mask = torch.ones(len(ids), n, dtype=dtype, device=x.device)
+        return Batch(x, y, mask, mask)
+    row = torch.arange(n)
+    last = (sizes[:, None] - 1).clamp(min=0)
+    rows = (first[:, None] + torch.minimum(row, last)).clamp(max=len(part.x) - 1)
+    rows = rows.to(part.x.device)
+    mask = (row < sizes[:, None]).to(dtype).to(part.x.device)
+    return Batch(part.x[rows], part.y[rows], mask, torch.ones_like(mask))
+
+
+class SimulatedClients:
+    """The rows of all clients and the private states of those that were asked.
+
+    It is what the loop and the vectorised engine have in common.
+    """
+
+    def __init__(self, task: Task, fed: Federation) -> None:
+        def move(v: Tensor) -> Tensor:
+            if v.is_floating_point():
+                return v.to(task.device, task.dtype)
+            return v.to(task.device)
+
+        self.task = task
+        self.fed = fed
+        self.roster = fed.roster
+        parts = {"train": fed.train, "test": fed.test, "valid": fed.valid}
+        self.parts = {
+            name: Ragged(move(part.x), move(part.y), part.sizes)
+            for name, part in parts.items()
+            if part is not None
+        }
+        self.starts = {name: part.starts for name, part in self.parts.items()}
+        self.private = PrivateStates(len(fed), task.device)
+        self.contacted = torch.zeros(fed.total, dtype=torch.bool)  # who was sent the welcome
+
+    def enroll(self, method: Algorithm, welcome: Any) -> None:
+        """Remember how clients begin."""
+        key = torch.zeros((), dtype=torch.long, device=self.task.device)
+        example = Data(example_batch(self.task, self.roster), key, key)
+        self.private.begin(lambda data: method.enroll(self.task, welcome, data), example)
+
+    def begin_call(self, call: Call) -> int:
+        """Make room for new private states; how many clients are contacted for the first time."""
+        if call.keeps_private:
+            self.private.reserve(call.ids)
+        if not call.enrolled:
+            return 0
+        new = int((~self.contacted[call.ids]).sum())
+        self.contacted[call.ids] = True
+        return new
+
+    # -- one client, unpadded
+    def client(self, call: Call, at: int) -> tuple[Any, Any]:
+        """(private, data) of the client at a position of the call."""
+        i, device = int(call.ids[at]), self.task.device
+        keys = call.keys[at].to(device), call.client_keys[at].to(device)
+        data = Data(self.rows("train", i), *keys)
+        private = self.private.one(i, data) if call.enrolled else ()
+        if call.exam is None:
+            return private, data
+        return private, Exam(data, self.rows(call.exam, i))
+
+    def rows(self, part: str, i: int) -> Batch:
+        """The rows of one client."""
+        x, y, sizes = self.parts[part]
+        start = int(self.starts[part][i])
+        end = start + int(sizes[i])
+        return Batch.of(x[start:end], y[start:end], self.task.dtype)
+
+    # -- some clients, padded
+    def clients(self, call: Call, at: Tensor) -> tuple[Any, Any]:
+        """(private, data) of the clients at these positions, leaves [n, ...]."""
+        ids, device = call.ids[at], self.task.device
+        keys = call.keys[at].to(device), call.client_keys[at].to(device)
+        data = Data(self.padded("train", ids), *keys)
+        private = self.private.some(ids, data) if call.enrolled else ()
+        if call.exam is None:
+            return private, data
+        return private, Exam(data, self.padded(call.exam, ids))
+
+    def padded(self, part: str, ids: Tensor) -> Batch:
+        """The rows of some clients, padded to the largest."""
+        return padded_rows(self.parts[part], self.starts[part], ids, self.task.dtype)
+
+    # -- checkpoints
+    def snapshot(self) -> Any:
+        """Private states, and who was contacted."""
+        return {"private": self.private.snapshot(), "contacted": self.contacted}
+
+    def restore(self, snapshot: Any) -> None:
+        """Be where `snapshot` was taken."""
+        self.private.restore(snapshot["private"])
+        self.contacted = snapshot["contacted"].clone()

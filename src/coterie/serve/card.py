@@ -1,0 +1,84 @@
+"""card.json: what exported models are, and how they are used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from coterie.data.roster import Kind, Roster
+from coterie.errors import CoterieError
+from coterie.runs.config import MethodConfig, RosterConfig, decode, roster_from
+from coterie.version import __version__
+
+CARD = "card.json"
+Per = Literal["cluster", "client"]
+EXPORT_AGAIN = "export the run again"
+
+
+class FileEntry(msgspec.Struct):
+    """One exported model."""
+
+    of: str  # whose it is: "group 2", or a client's name
+    sha256: str
+
+
+class Card(msgspec.Struct, kw_only=True):
+    """The content of card.json; version 0.1 wrote the same without `format`."""
+
+    format: int = 1
+    coterie: str = __version__
+    method: MethodConfig
+    data: str
+    rounds: int
+    model: str
+    input: list[int]  # the shape of a row
+    tokens: bool
+    kind: Kind
+    classes: int | None
+    labels: list[str] | None
+    schema: dict[str, Any] | None
+    dtype: str
+    scores: dict[str, float | None]
+    groups: dict[str, list[str]]
+    per: Per
+    newcomers: str  # how a new client gets its model
+    files: dict[str, FileEntry]
+
+
+def read_card(folder: Path) -> Card:
+    """The card of a folder of exported models; one sentence if it is damaged."""
+    file = folder / CARD
+    try:
+        raw = file.read_bytes()
+    except OSError as e:
+        raise CoterieError(
+            f"{file} cannot be read ({e.strerror})", "give a folder that export wrote"
+        ) from e
+    card = decode(raw, Card, str(file), EXPORT_AGAIN)
+    if card.dtype not in ("float32", "float64"):
+        raise CoterieError(f"{file} is damaged (dtype is {card.dtype!r})", EXPORT_AGAIN)
+    if not card.files:
+        raise CoterieError(f"{file} is damaged (it names no files)", EXPORT_AGAIN)
+    return card
+
+
+def roster_of(card: Card, file: Path) -> Roster:
+    """What the card knows of the data."""
+    nobody = {part: [0] for part in ("train", "test", "valid")}
+    config = RosterConfig(
+        names=["any"],
+        unseen=0,
+        rows=nobody,
+        row_shape=card.input,
+        tokens=card.tokens,
+        kind=card.kind,
+        classes=card.classes,
+        labels=card.labels,
+        schema=card.schema,
+        source=card.data,
+        truth=None,
+        planted=None,
+    )
+    return roster_from(config, str(file))
