@@ -56,6 +56,7 @@ class Fold:
     ) -> None:
         self.reduce = reduce
         self.like = like
+        self.asked = asked
         self.limits = limits or {}
         self.started_from = {n: _finite(p) for n, p in (started_from or {}).items()}
         kept = like if reduce == "stack" else like._replace(values={})
@@ -72,7 +73,7 @@ class Fold:
             return self.refuse([(int(i), NOT_FITTING) for i in at])
         bytes_up = self.answer_bytes * len(at)
         moved = {n: self._distance(n, up).cpu() for n in up.values}
-        finite = is_sound(up, moved)
+        finite = is_sound(up, moved, len(at))
         accepted = finite.clone()
         for n, limit in self.limits.items():
             accepted &= ~(moved[n] > limit)
@@ -108,7 +109,7 @@ class Fold:
     def complete(self, part: Part) -> Part:
         """The part with its rows, taken from the tables in the order of positions."""
         order = part.accepted.sort().values
-        if len(order) == len(self._any_table()):
+        if len(order) == self.asked:
             return part._replace(accepted=order, rows=self.tables, moved=self.moved)
         rows = tree_map(lambda v: v[order.to(v.device)], self.tables)
         moved = {n: v[order] for n, v in self.moved.items()}
@@ -160,10 +161,6 @@ class Fold:
         tables = tree_leaves((self.tables, self.moved))
         for table, values in zip(tables, tree_leaves((rows, moved)), strict=True):
             table.index_copy_(0, at.to(table.device), values.to(table.device, table.dtype))
-
-    def _any_table(self) -> Tensor:
-        leaves = tree_leaves((self.tables, self.moved))
-        return leaves[0] if leaves else torch.zeros(0)
 
     def _distance(self, name: str, up: Upload) -> Tensor:
         """[clients] ‖value − what was sent‖, else ‖value‖.
@@ -231,12 +228,11 @@ def fits(up: Any, like: Any) -> bool:
     return all(v.shape[1:] == m.shape and v.dtype == m.dtype for v, m in pairs)
 
 
-def is_sound(up: Upload, moved: dict[str, Tensor]) -> Tensor:
+def is_sound(up: Upload, moved: dict[str, Tensor], clients: int) -> Tensor:
     """[clients] whether values and weights are finite and no report is NaN (a loss may be infinite).
 
     One pass: how far a value moved is finite only if every number in it is.
     """
-    clients = len(tree_leaves((moved, up))[0])
     ok = torch.ones(clients, dtype=torch.bool)
     for v in (*moved.values(), *tree_leaves(up.weight)):
         ok &= v[:, None].flatten(1).isfinite().all(1).cpu()
