@@ -77,44 +77,46 @@ def scores(values: np.ndarray, rows: np.ndarray, higher_is_better: bool) -> Scor
 
 
 def summary(kind: Kind, report: dict[str, Tensor], prefix: str = "") -> Row:
-    """Flat columns: accuracy, accuracy_mean, accuracy_std, accuracy_worst, and so on for each metric."""
+    """Flat columns: accuracy, accuracy_mean, accuracy_std, accuracy_worst, and so on."""
     clients = per_client(kind, report)
     row: Row = {}
     if kind == "classification":
         true = report["true"].double().sum(0)
-        row[f"{prefix}commonest"] = float(
-            true.max() / true.sum().clamp(min=1)
-        )  # who always guesses it is so often right
+        # how often somebody is right who always guesses the commonest class
+        row[f"{prefix}commonest"] = float(true.max() / true.sum().clamp(min=1))
     for name, values in clients.items():
         if name == "rows":
             continue
         s = scores(values, clients["rows"], HIGHER_IS_BETTER[name])
         row[f"{prefix}{name}"] = s.weighted
         if name != "loss":
-            row |= {
-                f"{prefix}{name}_mean": s.mean,
-                f"{prefix}{name}_std": s.std,
-                f"{prefix}{name}_worst": s.worst_decile,
-            }
+            row[f"{prefix}{name}_mean"] = s.mean
+            row[f"{prefix}{name}_std"] = s.std
+            row[f"{prefix}{name}_worst"] = s.worst_decile
     return row
 
 
-# ---------------------------------------------------------------------------------------------- groups
+# ------------------------------------------------------------------------------ groups
 def hard(groups: Tensor) -> np.ndarray:
-    """int64 [N]: soft weights [N, K] become the group of largest weight; −1, or weights of 0: not yet seen."""
-    g = groups.cpu()
-    return (torch.where(g.any(1), g.argmax(1), -1) if g.dim() == 2 else g).numpy().astype(np.int64)
+    """The group of each client, int64 [N]; −1: not yet seen.
+
+    Soft weights [N, K] become the group of largest weight, or −1 where all are 0.
+    """
+    labels = groups.cpu()
+    if labels.dim() == 2:
+        labels = torch.where(labels.any(1), labels.argmax(1), -1)
+    return labels.numpy().astype(np.int64)
 
 
 def agreement(groups: np.ndarray, truth: np.ndarray) -> Row:
-    """ARI, NMI and accuracy under the best matching of labels, over the clients that have a group."""
+    """ARI, NMI and accuracy under the best matching of labels, over the clients with a group."""
     from scipy.optimize import linear_sum_assignment
     from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
-    seen = groups >= 0
-    if not seen.any():
+    placed = groups >= 0
+    if not placed.any():
         return {}
-    g, t = groups[seen], truth[seen]
+    g, t = groups[placed], truth[placed]
     overlap = np.zeros((g.max() + 1, t.max() + 1))
     np.add.at(overlap, (g, t), 1)
     matched = overlap[linear_sum_assignment(-overlap)].sum() / len(g)
@@ -135,7 +137,8 @@ def group_row(
     if groups is None:
         return {}
     now = hard(groups)
-    k = max(clusters if isinstance(clusters, int) else 0, int(now.max()) + 1)
+    asked = clusters if isinstance(clusters, int) else 0
+    k = max(asked, int(now.max()) + 1)
     row: Row = {"sizes": np.bincount(now[now >= 0], minlength=k).tolist()}
     if before is not None:
         both = (now >= 0) & (before >= 0)
@@ -145,49 +148,82 @@ def group_row(
     return row
 
 
+def planted_error(centres: Params | None, planted: Tensor | None) -> Row:
+    """Mean distance ‖θ_j − θ*_j‖ of the centres to the planted parameters, matched one to one.
+
+    Only for models that are one vector of the planted length (a linear model; its bias, if it has
+    one, is left out), and where there are at least as many centres as planted vectors.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    if centres is None or planted is None:
+        return {}
+    weights = {name: v for name, v in centres.items() if not name.endswith("bias")}
+    vectors = flatten(pick_rows(weights, torch.arange(count(centres)))).double().cpu()
+    if vectors.shape[1] != planted.shape[1] or len(vectors) < len(planted):
+        return {}
+    distances = torch.cdist(planted.double(), vectors).numpy()
+    if not np.isfinite(distances).all():
+        return {}
+    return {"planted_error": float(distances[linear_sum_assignment(distances)].mean())}
+
+
+# ------------------------------------------------------------------------------ warnings
 def concerns(history: list[Row], centres: Params | None, groups: Tensor | None) -> list[str]:
     """What is odd about the groups that a run ended with, a sentence each."""
     if groups is None:
         return []
-    found, sizes = [], history[-1].get("sizes", [])
-    soft = groups.sum(0).tolist() if groups.dim() == 2 else None
-    empty = (
-        [k for k, size in enumerate(soft or sizes) if size < 1e-3 * len(groups)]
-        if any(sizes)
-        else []
-    )
+    sizes = history[-1].get("sizes", [])
+    empty = empty_groups(sizes, groups)
+    sentences = []
     if empty:
-        found.append(
-            f"no client is in group {listed(empty)} of {len(sizes)}: fewer clusters may do, or another start or seed."
+        sentences.append(
+            f"no client is in group {join_numbers(empty)} of {len(sizes)}: fewer clusters may do, "
+            "or another start or seed."
         )
-    for a, b in twins(centres, skip=empty) if centres is not None else []:
-        found.append(
-            f"the models of groups {a} and {b} are all but equal: they are one group, or have not parted; try fewer "
-            "clusters, more rounds or larger steps."
+    for a, b in twins(centres, empty):
+        sentences.append(
+            f"the models of groups {a} and {b} are all but equal: they are one group, or have not "
+            "parted; try fewer clusters, more rounds or larger steps."
         )
-    late = [row["churn"] for row in history[1:] if "churn" in row][-max(3, len(history) // 4) :]
+    churn = [row["churn"] for row in history[1:] if "churn" in row]
+    late = churn[-max(3, len(history) // 4) :]
     if len(late) >= 3 and sum(late) / len(late) > RESTLESS:
-        found.append(
-            f"the groups are not stable: in the last {len(late)} rounds {100 * sum(late) / len(late):.0f} % of the "
+        percent = 100 * sum(late) / len(late)
+        sentences.append(
+            f"the groups are not stable: in the last {len(late)} rounds {percent:.0f} % of the "
             "clients changed theirs each round."
         )
-    return found
+    return sentences
 
 
-def twins(centres: Params, skip: list[int]) -> list[tuple[int, int]]:
+def empty_groups(sizes: list[int], groups: Tensor) -> list[int]:
+    """The groups that next to nobody is in, where anybody is in any."""
+    if not any(sizes):
+        return []
+    masses: list[float] = list(sizes)
+    if groups.dim() == 2:
+        masses = groups.sum(0).tolist()
+    return [k for k, mass in enumerate(masses) if mass < 1e-3 * len(groups)]
+
+
+def twins(centres: Params | None, skip: list[int]) -> list[tuple[int, int]]:
     """Pairs of centres that differ by less than a thousandth of their length."""
+    if centres is None:
+        return []
     k = count(centres)
     rows = flatten(pick_rows(centres, torch.arange(k))).double()
     near = torch.cdist(rows, rows) < ALIKE * rows.norm(dim=1)
-    return [
-        (a, b) for a in range(k) for b in range(a + 1, k) if near[a, b] and not {a, b} & set(skip)
-    ]
+    kept = [j for j in range(k) if j not in skip]
+    return [(a, b) for a in kept for b in kept if a < b and near[a, b]]
 
 
-def listed(numbers: list[int]) -> str:
-    return ", ".join(map(str, numbers[:5])) + (
-        f" and {len(numbers) - 5} more" if len(numbers) > 5 else ""
-    )
+def join_numbers(numbers: list[int]) -> str:
+    """1, 2, 3 and 5 more"""
+    text = ", ".join(map(str, numbers[:5]))
+    if len(numbers) > 5:
+        return f"{text} and {len(numbers) - 5} more"
+    return text
 
 
 def to_json(value: Any) -> Any:

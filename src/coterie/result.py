@@ -236,6 +236,7 @@ def run(
     model: Model = None,
     *,
     out: str | Path | None = None,
+    start: Any = None,
     plan: Plan | None = None,
     on_round: Callable[[Row], Any] | None = None,
     **options: Any,
@@ -245,11 +246,15 @@ def run(
     model: a name ("mlp", "softmax", "linear", "cnn"), a factory of modules, or one module whose weights are
         the start.
     out: a folder that the run can be resumed from.
+    start: a state of the server to begin from, such as `result.state` of an earlier run of the same
+        method; the method's own start is then left out.
     on_round: called with each round's row of metrics.
     options: rounds, seed, participation, dropout, engine, eval_every, eval_clients, valid, stop_after,
         choose_on, screen, dtype, device; see `Options`.
     """
-    return Result.of(prepare(method, fed, model, out=out, plan=plan, **options).go(on_round))
+    return Result.of(
+        prepare(method, fed, model, out=out, start=start, plan=plan, **options).go(on_round)
+    )
 
 
 def resume(

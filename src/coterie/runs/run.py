@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from coterie import randomness
 from coterie.contract import Algorithm, Stack, Sums, at_round, check_settings
@@ -24,7 +24,7 @@ from coterie.engine.dry_run import DryRun
 from coterie.engine.evaluate import Evaluation
 from coterie.engine.protocol import Engine
 from coterie.errors import CoterieError
-from coterie.metrics import Row, group_row, hard, per_client, summary
+from coterie.metrics import Row, group_row, hard, per_client, planted_error, summary
 from coterie.params import nbytes
 from coterie.runs.folder import RunFolder
 from coterie.runs.interrupt import Interrupted, finish_round_on_interrupt
@@ -52,7 +52,9 @@ class Run:
         *,
         folder: RunFolder | None = None,
         model_name: str = "",
+        start: Any = None,
     ) -> None:
+        """start: a state of the server to begin from instead of the method's own."""
         check_run(method, task, roster, options)
         self.method, self.task, self.roster, self.options = method, task, roster, options
         self.engine, self.folder, self.model_name = engine, folder, model_name
@@ -73,6 +75,9 @@ class Run:
         self.saved_at, self.last_save_took = time.monotonic(), 0.0
 
         self.state, welcome = method.start(task, len(roster), options.seed)
+        self.has_given_start = start is not None
+        if self.has_given_start:
+            self.state = check_start(start, self.state, task)
         self.welcome_bytes = nbytes(welcome)
         self.dry_run = DryRun(task, roster, method, welcome)
         engine.enroll(method, welcome)
@@ -95,7 +100,8 @@ class Run:
         ask = self.asker(r)
         method: Algorithm = ask.root.method
         if r == 0:
-            self.state = method.begin(self.state, ask)
+            if not self.has_given_start:
+                self.state = method.begin(self.state, ask)
         else:
             self.state = method.round(self.state, ask)
         row: Row = {
@@ -110,6 +116,7 @@ class Run:
         if ask.notes:
             row["notes"] = ask.notes
         row["seconds"] = time.perf_counter() - began
+        row |= planted_error(method.centres(self.state), self.roster.planted)
         if r % self.options.every == 0 or r == self.options.rounds:
             row |= self.evaluate(r)
         self.round = r
@@ -294,6 +301,7 @@ class Run:
             "best_valid_loss": self.best_valid_loss,
             "evaluations_without_gain": self.evaluations_without_gain,
             "stopped": self.stopped,
+            "has_given_start": self.has_given_start,
         }
         self.folder.save(self.round, trees, head, self.types)
         self.saved_at = time.monotonic()
@@ -314,12 +322,30 @@ class Run:
         if head["best_valid_loss"] is not None:  # JSON has no infinity
             self.best_valid_loss = head["best_valid_loss"]
         self.evaluations_without_gain = head["evaluations_without_gain"]
+        self.has_given_start = head["has_given_start"]
         self.history = self.folder.rows(until=self.round)
 
 
 def on_device(state: Any, task: Task) -> Any:
     """A server's state where models live; labels and counts stay where they are."""
     return tree_map(lambda v: v.to(task.device) if v.is_floating_point() else v, state)
+
+
+def check_start(start: Any, own: Any, task: Task) -> Any:
+    """A given start on the right device; refused if it is built otherwise than the method's own."""
+    leaves, structure = tree_flatten(start)
+    own_leaves, own_structure = tree_flatten(own)
+    shapes = [tuple(v.shape) for v in leaves]
+    own_shapes = [tuple(v.shape) for v in own_leaves]
+    if structure != own_structure or shapes != own_shapes:
+        raise CoterieError(
+            f"the start has leaves of the shapes {shapes}, and the method's own {own_shapes}",
+            "give a state of the same method, model, groups and number of clients, such as "
+            "result.state",
+        )
+    dtypes = [v.dtype for v in own_leaves]
+    moved = [v.detach().clone().to(task.device, d) for v, d in zip(leaves, dtypes)]
+    return tree_unflatten(moved, structure)
 
 
 def check_run(method: Algorithm, task: Task, roster: Roster, options: Options) -> None:
