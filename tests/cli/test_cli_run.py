@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import coterie as ct
-from coterie.cli.table import best_of, columns, human
+from coterie.reporting.old_table import best_of, columns, human
 from coterie.runs.run import Run
 
 
@@ -287,9 +287,9 @@ def test_groups_of_the_first_seed_and_who_never_trains_are_named(coterie, tiny):
         "o holds several runs: give one of o/fedavg/seed-0, o/fedavg/seed-1"
         in coterie("assign", "o", "x.csv").err
     )
-    left_out = set(ct.load("o/ifca/seed-0")._run.fed.names[-2:])
+    left_out = set(ct.load("o/ifca/seed-0").trained.roster.names[-2:])
     assert (
-        f", without {', '.join(ct.load('o/ifca/seed-0')._run.fed.names[-2:])}" in said.err
+        f", without {', '.join(ct.load('o/ifca/seed-0').trained.roster.names[-2:])}" in said.err
         and len(left_out) == 2
     )
 

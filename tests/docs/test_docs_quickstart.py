@@ -15,7 +15,7 @@ from cells import notebook
 from test_docs_run import Block, Capture, run, two_kinds
 
 from coterie.cli import main
-from coterie.cli.table import columns
+from coterie.reporting.old_table import columns
 from test_docs import ROOT
 
 PAGE = (ROOT / "docs" / "quickstart.md").read_text()

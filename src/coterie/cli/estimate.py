@@ -43,7 +43,10 @@ class Counting:
 
 
 def traffic(job: Job) -> list[tuple[int, int]] | None:
-    """(bytes down, bytes up) of the start and of a first round; None where answers are needed."""
+    """(bytes down, bytes up) of the start and of a first round; None where answers are needed.
+
+    The welcome is not in it: it is sent with the first evaluation.
+    """
     counts = []
     roster = job.fed.roster
     try:
@@ -54,8 +57,7 @@ def traffic(job: Job) -> list[tuple[int, int]] | None:
                 method: Any = ask.root.method
                 step = method.begin if r == 0 else method.round
                 run.state = step(run.state, ask)
-                welcome = run.welcome_bytes * len(roster) if r == 0 else 0
-                counts.append((ask.bytes_down + welcome, ask.bytes_up))
+                counts.append((ask.bytes_down, ask.bytes_up))
     except Exception:  # whatever a method does with answers that are all zero
         return None
     return counts

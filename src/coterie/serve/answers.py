@@ -182,10 +182,8 @@ def need_one_of(**whose: Any) -> None:
     given = [name for name, value in whose.items() if value is not None]
     if len(given) == 1:
         return
+    what = "predict must know whose model is meant"
+    if given:
+        what = f"predict is asked for the models of {' and '.join(given)} at once"
     choices = [Option("client"), Option("cluster"), Option("support")]
-    both = f", not {' and '.join(given)}" if given else ""
-    raise CoterieError(
-        f"predict must know whose model is meant{both}",
-        "give one of {}, {} and {}",
-        options=choices,
-    )
+    raise CoterieError(what, "give one of {}, {} and {}", options=choices)

@@ -13,6 +13,7 @@ from safetensors.torch import load as read_tensors
 from torch import Tensor
 
 from coterie import models
+from coterie.data import Schema
 from coterie.errors import CoterieError, unknown
 from coterie.params import Params
 from coterie.serve.answers import Assignment, as_predictions, choose_group
@@ -65,6 +66,11 @@ class Exported:
                 "give the model it was trained with",
             )
         return {k: params[k].to(self.task.dtype) for k in like}
+
+    @property
+    def schema(self) -> Schema | None:
+        """What the columns of the training tables mean, where there were any."""
+        return self.roster.schema
 
     def predict(self, x: Any, name: str, probabilities: bool = False) -> Tensor:
         """Classes (or targets) for rows x by the model `name`, such as "group-2"."""
