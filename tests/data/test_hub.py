@@ -387,8 +387,8 @@ def test_columns_that_are_no_x() -> None:
     elsewhere = {"bytes": None, "path": "https://example.org/a.png"}
     assert "holds no image that can be read" in refused([elsewhere, elsewhere], datasets.Image())
     assert "of one shape" in refused([[1.0], [1.0, 2.0]], datasets.List(datasets.Value("float32")))
-    assert "--data.drop x" in refused([["a"], ["b"]], datasets.List(datasets.Value("string")))
-    assert "--data.drop x" in refused([{"a": 1}, {"a": 2}], {"a": datasets.Value("int64")})
+    assert "drop=x" in refused([["a"], ["b"]], datasets.List(datasets.Value("string")))
+    assert "drop=x" in refused([{"a": 1}, {"a": 2}], {"a": datasets.Value("int64")})
 
 
 # ---------------------------------------------------------------------------------------------- files
@@ -487,13 +487,13 @@ def test_damaged_folders(both, damage) -> None:
 @pytest.mark.parametrize(
     "options, words",
     [
-        ({}, ["--label", "x, y, site, age"]),
-        ({"label": "y"}, ["--client-column", "--data.partitioner", "x, y, site, age"]),
+        ({}, ["label=COLUMN", "x, y, site, age"]),
+        ({"label": "y"}, ["client_column=COLUMN", "partitioner=iid", "x, y, site, age"]),
         ({"label": "y", "client_column": "site", "partitioner": "iid"}, ["either"]),
         ({"label": "z", "client_column": "site"}, ["'z'", "x, y"]),
         ({"label": "y", "client_column": "sit"}, ["'sit'", "'site'"]),
         ({"label": "y", "client_column": "site", "drop": ("agee",)}, ["'agee'", "'age'"]),
-        ({"label": "y", "client_column": "site"}, ["column x holds arrays", "--data.drop age"]),
+        ({"label": "y", "client_column": "site"}, ["column x holds arrays", "drop=age"]),
         ({"label": "x", "client_column": "site"}, ["label column x"]),
         (
             {"label": "y", "client_column": "site", "drop": ("age",), "fill": "mean"},
@@ -511,11 +511,11 @@ def test_damaged_folders(both, damage) -> None:
             {"label": "y", "partitioner": "dirichlett", "clients": 3},
             ["'dirichlett'", "'dirichlet'"],
         ),
-        ({"label": "y", "partitioner": "dirichlet", "clients": 3}, ["needs alpha", "--data.alpha"]),
-        ({"label": "y", "partitioner": "iid"}, ["needs num_partitions", "--data.clients"]),
+        ({"label": "y", "partitioner": "dirichlet", "clients": 3}, ["needs alpha", "give alpha."]),
+        ({"label": "y", "partitioner": "iid"}, ["needs num_partitions", "give clients."]),
         (
             {"label": "y", "partitioner": "continuous", "clients": 3},
-            ["--data.arguments strictness="],
+            ["arguments='strictness=VALUE'"],
         ),
         (
             {"label": "y", "partitioner": "iid", "clients": 3, "alpha": 1.0},
@@ -562,7 +562,7 @@ def test_more_errors(tmp_path, both) -> None:
         others.to_dict() | {"site": ["z"] * 8}, features=others.features
     )
     for name, test, words in (
-        ("others", others, "no row of a client of the split train: .*--data.split train"),
+        ("others", others, "no row of a client of the split train: .*split=train"),
         ("less", arrays(0, 8).remove_columns("age"), "differ in name or type"),
         ("nobody", arrays(0, 8).remove_columns("site"), "column of the split test"),
     ):

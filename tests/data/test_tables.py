@@ -145,13 +145,13 @@ def test_the_task_is_said(caplog: pytest.LogCaptureFixture) -> None:
     assert [record.message for record in caplog.records] == [
         "columns of numbers: v",
         "columns of text: c (a, b)",
-        "the label y holds numbers: regression (--data.kind overrules)",
+        "the label y holds numbers: regression (kind overrules)",
         "columns of numbers: v, y",
-        "the label c has 2 classes (a, b): classification (--data.kind overrules)",
+        "the label c has 2 classes (a, b): classification (kind overrules)",
         "columns of numbers: v",
         "empty cells in training rows are filled with the mean: v 1",
         "columns left out: c",
-        "the label y holds numbers: regression (--data.kind overrules)",
+        "the label y holds numbers: regression (kind overrules)",
     ]
 
 
@@ -170,12 +170,12 @@ def test_all_columns_that_cannot_be_used_are_named_at_once() -> None:
         and told.count(".\n") == 0
     )
     for words in (
-        "--data.drop id",
+        "drop=id fill=median",
         "column v of client 'b' has 1 missing",
         "column w of client 'b' has 'x'",
     ):
         assert told.count(words) == 1
-    assert "--data.categories w" not in told, "80 different texts would be refused next"
+    assert "categories=w" not in told, "80 different texts would be refused next"
 
 
 def test_numbers_that_look_like_ids_are_pointed_out() -> None:
@@ -183,7 +183,7 @@ def test_numbers_that_look_like_ids_are_pointed_out() -> None:
         {"id": range(1000, 1030), "v": [i % 7 for i in range(30)], "y": [0, 1] * 15}
     )
     with pytest.warns(
-        UserWarning, match=r"column id has another whole number in each row.*--data.drop id"
+        UserWarning, match=r"column id has another whole number in each row.*drop=id"
     ):
         from_frames({"a": rows, "b": rows, "c": rows}, "y")
     with warnings.catch_warnings():
@@ -267,7 +267,7 @@ def changed(**columns) -> dict[str, pd.DataFrame]:
         (ROWS.assign(site=[None] + ["a"] * 7), {"client_column": "site"}, ["client column site", "1 missing"]),
         ({"a": ROWS, "b": ROWS.drop(columns="v")}, {}, ["'b'", "lacks v", "adds nothing"]),
         ({"a": ROWS, "b": ROWS.drop(columns="y")}, {}, ["label column of client 'b'", "'y'"]),
-        (changed(v=[None, 1, 2, 3, 4, 5, 6, 7]), {}, ["column v of client 'b'", "1 missing", "--fill median"]),
+        (changed(v=[None, 1, 2, 3, 4, 5, 6, 7]), {}, ["column v of client 'b'", "1 missing", "fill=median"]),
         (changed(c=[None, *"abababa"]), {}, ["column c of client 'b'", "1 missing"]),
         (changed(y=[None, 1, 2, 3, 4, 5, 6, 7]), {"fill": "mean"}, ["label column y of client 'b'", "1 missing"]),
         (changed(v=[0, 1, 2, "three", 4, 5, 6, 7]), {}, ["column v of client 'b'", "'three'", "row 4"]),
@@ -400,7 +400,8 @@ def test_command(
     for words, needed in (
         (sites, "with --data.drop 'dosé mg'."),
         ((*sites, "--fill", "zero"), "fill is 'zero': it must be one of mean, median."),
-        (one, "the data set table needs --client-column, the column that names the client"),
+        (one, "the data set table needs the column that names the client"),
+        (one, "give --client-column COLUMN."),
         (("--data", "folder:all.csv", "--label", "outcome"), "all.csv is a file: write table:"),
         ((*one, "--client-column", "sites"), "'sites': did you mean 'site'?"),
         (

@@ -15,7 +15,7 @@ from coterie.data.folder import from_frames
 from coterie.data.natural import from_keys, rows_of
 from coterie.data.schema import Fill
 from coterie.data.tables import refuse_missing, texts
-from coterie.errors import CoterieError, unknown
+from coterie.errors import CoterieError, Option, unknown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,7 +82,9 @@ def encoded(
     if len(features) > 1:
         others = ",".join(c for c in features if c != arrays[0])
         raise CoterieError(
-            f"the column {arrays[0]} holds arrays: leave the others out with --data.drop {others}."
+            f"the column {arrays[0]} holds arrays",
+            "leave the others out with {}",
+            options=[Option("drop", others, of_data=True)],
         )
     if fill is not None or categories:
         raise CoterieError(
@@ -127,8 +129,9 @@ def array_of(rows: Rows, column: str) -> Any:
         x = rows.select_columns(column).with_format("numpy", dtype=feature.dtype)[:][column]
     if x is None or x.dtype == object:
         raise CoterieError(
-            f"the column {column} holds neither images nor arrays of numbers of one shape: leave it out with "
-            f"--data.drop {column}."
+            f"the column {column} holds neither images nor arrays of numbers of one shape",
+            "leave it out with {}",
+            options=[Option("drop", column, of_data=True)],
         )
     if x.dtype != np.uint8 or x.ndim < 3:
         return x

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,7 +25,7 @@ from coterie.data.tables import (
     refuse_missing,
     texts,
 )
-from coterie.errors import CoterieError, Refused, gather, noting, unknown
+from coterie.errors import CoterieError, Option, Refused, collecting, gather, unknown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,7 +66,9 @@ def folder(
         return from_npz(files, test_share, seed, kind).with_unseen(unseen, seed)
     if label is None:
         raise CoterieError(
-            f"the data set folder needs a label, the column to predict in {path}: give --label COLUMN."
+            f"the data set folder needs a label, the column to predict in {path}",
+            "give {}",
+            options=[Option("label", "COLUMN")],
         )
     frames = {name: read_table(file, several(categories)) for name, file in files.items()}
     return from_frames(
@@ -107,14 +108,14 @@ def table(
     """
     frame = read_table(Path(path), [*several(categories), *several(client_column)])
     if label is None or client_column is None:
-        flag, what = (
-            ("--label", "to predict")
-            if label is None
-            else ("--client-column", "that names the client")
-        )
+        missing, use = "client_column", "that names the client"
+        if label is None:
+            missing, use = "label", "to predict"
         columns = ", ".join(map(str, frame.columns))
         raise CoterieError(
-            f"the data set table needs {flag}, the column {what}: {path} has {columns}."
+            f"the data set table needs the column {use}, and {path} has {columns}",
+            "give {}",
+            options=[Option(missing, "COLUMN")],
         )
     return from_frames(
         frame,
@@ -178,8 +179,7 @@ def from_frames(
     encoded = {
         name: schema.encode(frame, where=f"client {name!r}") for name, frame in tables.items()
     }
-    for line in told(schema):
-        log.info(line)
+    log_schema(schema)
     return cut(encoded, index, schema)
 
 
@@ -188,20 +188,20 @@ def schema_of(
     fill: Fill | None,
 ) -> Schema:  # fmt: skip
     """The schema of the training rows; all columns that cannot be used are named at once."""
-    wrong: dict[str, list[str]] = {}
+    wrong: dict[str, list[CoterieError]] = {}
     descriptions = {}
     for i, name in enumerate(index.names):
         rows = index.train.client(i)[0] if i < len(index) else ()
-        with noting(wrong):
+        with collecting(wrong):
             descriptions[name] = describe(
                 tables[name], label, kind, categories, rows, f"client {name!r}"
             )
     if not wrong:
-        with noting(wrong):
+        with collecting(wrong):
             schema = merge(descriptions)
     usable = [c for c in next(iter(tables.values())).columns if c != label and c not in wrong]
     for name, frame in tables.items() if fill is None else ():
-        with noting(wrong):
+        with collecting(wrong):
             gather({c: partial(refuse_gaps, frame[c], name) for c in usable if c in frame})
     if wrong:
         raise Refused(wrong)
@@ -209,8 +209,12 @@ def schema_of(
 
 
 def refuse_gaps(column: pd.Series, client: str) -> None:
-    way_out = f"fill them with --fill median, or drop the column with --data.drop {quote(str(column.name))}"
-    refuse_missing(column, f"the column {column.name} of client {client!r}", way_out)
+    refuse_missing(
+        column,
+        f"the column {column.name} of client {client!r}",
+        "fill them with {}, or drop the column with {}",
+        [Option("fill", "median"), Option("drop", str(column.name), of_data=True)],
+    )
 
 
 def cut(encoded: dict[str, tuple[Any, Any]], index: Federation, schema: Schema) -> Federation:
@@ -235,30 +239,39 @@ def cut(encoded: dict[str, tuple[Any, Any]], index: Federation, schema: Schema) 
     return replace(fed, valid=valid, schema=schema, source="frames")
 
 
-def told(schema: Schema) -> list[str]:
-    """What the columns and the label were taken for, a line each."""
-    columns = [c.name for c in schema.features if c.kind == "number"]
-    lines = [f"columns of numbers: {', '.join(columns)}"] if columns else []
-    columns = [f"{c.name} ({some(c.categories)})" for c in schema.features if c.kind == "category"]
-    lines += [f"columns of text: {', '.join(columns)}"] if columns else []
-    for kind, what in (
-        ("number", f"are filled with the {schema.fill}"),
-        ("category", "count as other"),
-    ):
-        if gaps := [
-            f"{c.name} {c.missing}" for c in schema.features if c.missing and c.kind == kind
-        ]:
-            lines.append(f"empty cells in training rows {what}: {', '.join(gaps)}")
+def log_schema(schema: Schema) -> None:
+    """Log what the columns and the label were taken for, a line each."""
+    numbers = [c.name for c in schema.features if c.kind == "number"]
+    if numbers:
+        log.info("columns of numbers: %s", ", ".join(numbers))
+    texts = [c for c in schema.features if c.kind == "category"]
+    if texts:
+        described = [f"{c.name} ({first_few(c.categories)})" for c in texts]
+        log.info("columns of text: %s", ", ".join(described))
+    log_gaps("number", f"are filled with the {schema.fill}", schema)
+    log_gaps("category", "count as other", schema)
     if schema.ignored:
-        lines.append(f"columns left out: {', '.join(schema.ignored)}")
+        log.info("columns left out: %s", ", ".join(schema.ignored))
     label = f"the label {schema.label} holds numbers: regression"
     if schema.classes is not None:
-        label = f"the label {schema.label} has {len(schema.classes)} classes ({some(schema.classes)}): classification"
-    return [*lines, f"{label} (--data.kind overrules)"]
+        classes = f"{len(schema.classes)} classes ({first_few(schema.classes)})"
+        label = f"the label {schema.label} has {classes}: classification"
+    log.info("%s (%s overrules)", label, Option("kind", of_data=True))
 
 
-def some(texts: Sequence[str]) -> str:
-    return ", ".join(texts[:5]) + (", …" if len(texts) > 5 else "")
+def log_gaps(kind: str, becomes: str, schema: Schema) -> None:
+    """Log how many empty cells the columns of a kind had, and what becomes of them."""
+    gaps = [f"{c.name} {c.missing}" for c in schema.features if c.kind == kind and c.missing]
+    if gaps:
+        log.info("empty cells in training rows %s: %s", becomes, ", ".join(gaps))
+
+
+def first_few(texts: Sequence[str]) -> str:
+    """The first five texts, with an ellipsis if there are more."""
+    listed = ", ".join(texts[:5])
+    if len(texts) > 5:
+        listed += ", …"
+    return listed
 
 
 # ---------------------------------------------------------------------------------------------- clients

@@ -24,7 +24,7 @@ from coterie.data.natural import drawn
 from coterie.data.schema import Fill
 from coterie.data.spec import maker
 from coterie.data.tables import READERS, read_table, refuse_missing, texts
-from coterie.errors import CoterieError, unknown
+from coterie.errors import CoterieError, Option, unknown
 
 By = Literal[
     "iid", "dirichlet", "inner_dirichlet", "pathological", "shard", "continuous", "size", "linear", "square",
@@ -86,12 +86,19 @@ def hub(
     columns = ", ".join(rows.column_names)
     if label is None:
         raise CoterieError(
-            f"the data set hub needs --label, the column to predict: {path} has {columns}."
+            f"the data set hub needs the column to predict, and {path} has {columns}",
+            "give {}",
+            options=[Option("label", "COLUMN")],
         )
     if (client_column is None) == (partitioner is None):
         raise CoterieError(
-            "the data set hub needs either --client-column, the column that names the client, or --data.partitioner, "
-            f"such as iid: {path} has {columns}."
+            "the data set hub needs either a column that names the client or a partitioner, "
+            f"and {path} has {columns}",
+            "give {}, or {}",
+            options=[
+                Option("client_column", "COLUMN"),
+                Option("partitioner", "iid", of_data=True),
+            ],
         )
     known_columns(rows, path, label, *several(client_column))
     options = {
@@ -243,8 +250,9 @@ def test_rows(test: Rows, key: np.ndarray, column: str, path: str) -> Dealt:
     mine = np.flatnonzero(np.isin(whose, key))
     if not len(mine):
         raise CoterieError(
-            f"the split test of {path} has no row of a client of the split train: hold out training rows instead, with "
-            "--data.split train."
+            f"the split test of {path} has no row of a client of the split train",
+            "hold out training rows instead, with {}",
+            options=[Option("split", "train", of_data=True)],
         )
     return test.select(mine), whose[mine]
 
@@ -269,12 +277,12 @@ def partitioner_of(name: str, label: str, seed: int, options: dict[str, Any]) ->
     ours = {argument: option for option, argument in ARGUMENTS.items()}
     for argument, parameter in takes.items():
         if parameter.default is parameter.empty and argument not in given:
-            flag = (
-                f"--data.{ours[argument]}"
-                if argument in ours
-                else f"--data.arguments {argument}=VALUE"
+            missing = Option("arguments", f"{argument}=VALUE", of_data=True)
+            if argument in ours:
+                missing = Option(ours[argument], of_data=True)
+            raise CoterieError(
+                f"the partitioner {name} needs {argument}", "give {}", options=[missing]
             )
-            raise CoterieError(f"the partitioner {name} needs {argument}: give {flag}.")
     try:
         return make(**given)
     except (ValueError, TypeError) as why:

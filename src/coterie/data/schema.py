@@ -21,7 +21,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
-from shlex import quote
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -37,7 +36,7 @@ from coterie.data.tables import (
     refuse_missing,
     texts,
 )
-from coterie.errors import CoterieError, gather, unknown
+from coterie.errors import CoterieError, CoterieWarning, Option, gather, unknown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -170,12 +169,19 @@ def _check_columns(sites: Mapping[str, Description]) -> None:
             less, more = (
                 ", ".join(sorted(names)) or "nothing" for names in (there - here, here - there)
             )
-            way_out = f"or drop what not all have with --data.drop {quote(','.join(sorted(here ^ there)))}"
+            remedy = "give all clients the same columns, or drop what not all have with {}"
+            options = [Option("drop", ",".join(sorted(here ^ there)), of_data=True)]
             if there - here and here - there:
-                way_out = f"perhaps by renaming {more} in {site!r} to {less}"
+                remedy = (
+                    "give all clients the same columns, "
+                    f"perhaps by renaming {more} in {site!r} to {less}"
+                )
+                options = []
             raise CoterieError(
-                f"the columns of client {site!r} differ from those of client {first!r}: it lacks {less} and adds "
-                f"{more}: give all clients the same columns, {way_out}."
+                f"the columns of client {site!r} differ from those of client {first!r}: "
+                f"it lacks {less} and adds {more}",
+                remedy,
+                options=options,
             )
     if not model["columns"]:
         raise CoterieError(
@@ -185,25 +191,36 @@ def _check_columns(sites: Mapping[str, Description]) -> None:
 
 def _merged(name: str, sites: Mapping[str, Description]) -> Column:
     missing = sum(d["missing"] for d in sites.values())
-    way_out = f"read it as text with --data.categories {quote(name)}"
-    form, parts = (
-        _one_form(f"the column {name}", sites, way_out),
-        [d for d in sites.values() if d.get("count")],
-    )
+    remedy = "make them alike, or read it as text with {}"
+    as_text = Option("categories", name, of_data=True)
+    form = _one_form(f"the column {name}", sites, remedy, as_text)
+    parts = [d for d in sites.values() if d.get("count")]
     if form == "number" and parts:
         if all(d["ids"] for d in parts) and sum(d["count"] for d in parts) > 50:
-            text = f"the column {name} has another whole number in each row: if these are ids, {_drop(name)}"
-            warnings.warn(text, stacklevel=2)
+            doubt = CoterieWarning(
+                f"the column {name} has another whole number in each row",
+                "if these are ids, drop it with {}",
+                options=[_drop(name)],
+            )
+            warnings.warn(doubt, stacklevel=2)
         return Column(name, "number", missing, *_pooled(parts))
     counts: Counter[str] = sum(
         (Counter(d.get("categories", {})) for d in sites.values()), Counter()
     )
     if not counts:
-        raise CoterieError(f"the column {name} has no value in any training row: {_drop(name)}.")
+        raise CoterieError(
+            f"the column {name} has no value in any training row",
+            "drop it with {}",
+            options=[_drop(name)],
+            where=name,
+        )
     _refuse_many(f"the column {name} of all clients together", name, counts)
     if len(counts) == counts.total() > 10:
         raise CoterieError(
-            f"the column {name} has another text in each of {len(counts)} rows, as ids: {_drop(name)}."
+            f"the column {name} has another text in each of {len(counts)} rows, as ids",
+            "drop it with {}",
+            options=[_drop(name)],
+            where=name,
         )
     return Column(name, "category", missing, categories=in_order(counts))
 
@@ -229,7 +246,8 @@ def _pooled(parts: list[Description]) -> tuple[float, float, float]:
 def _classes(sites: Mapping[str, Description]) -> tuple[str, ...] | None:
     """The classes of all clients, or None for regression."""
     label = f"the label column {next(iter(sites.values()))['name']}"
-    form = _one_form(label, sites, "read it as classes with --data.kind classification")
+    as_classes = Option("kind", "classification", of_data=True)
+    form = _one_form(label, sites, "make them alike, or read it as classes with {}", as_classes)
     if form == "empty":
         raise CoterieError(f"{label} has no value for any client: give the clients rows.")
     names = {name for d in sites.values() for name in d["classes"]}
@@ -240,13 +258,15 @@ def _classes(sites: Mapping[str, Description]) -> tuple[str, ...] | None:
     return in_order(names) if form == "category" or few else None
 
 
-def _one_form(what: str, sites: Mapping[str, Description], way_out: str) -> str:
+def _one_form(what: str, sites: Mapping[str, Description], remedy: str, option: Option) -> str:
     """The kind of column that all sites with any value must agree on; "empty" if none has one."""
     found = {d["kind"]: site for site, d in sites.items() if d["kind"] != "empty"}
     if len(found) > 1:
         raise CoterieError(
-            f"{what} holds numbers for client {found['number']!r} and text for client {found['category']!r}: "
-            f"make them alike, or {way_out}."
+            f"{what} holds numbers for client {found['number']!r} "
+            f"and text for client {found['category']!r}",
+            remedy,
+            options=[option],
         )
     return next(iter(found), "empty")
 
@@ -254,13 +274,15 @@ def _one_form(what: str, sites: Mapping[str, Description], way_out: str) -> str:
 def _refuse_many(what: str, name: str, counts: Mapping[str, int]) -> None:
     if len(counts) > MOST_CATEGORIES:
         raise CoterieError(
-            f"{what} has {len(counts)} different texts, above the {MOST_CATEGORIES} allowed: {_drop(name)}, or put its "
-            "texts into groups."
+            f"{what} has {len(counts)} different texts, above the {MOST_CATEGORIES} allowed",
+            "drop it with {}, or put its texts into groups",
+            options=[_drop(name)],
+            where=name,
         )
 
 
-def _drop(name: str) -> str:
-    return f"drop it with --data.drop {quote(name)}"
+def _drop(name: str) -> Option:
+    return Option("drop", name, of_data=True)
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
@@ -296,7 +318,10 @@ class Column:
         missing = column.isna().to_numpy()
         if fill is None:
             refuse_missing(
-                column, f"the column {self.name} of {where}", "fill them with --fill median"
+                column,
+                f"the column {self.name} of {where}",
+                "fill them with {}",
+                [Option("fill", "median")],
             )
         if self.kind == "category":
             slot = {text: i for i, text in enumerate(self.categories)}

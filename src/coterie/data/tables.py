@@ -9,14 +9,13 @@ import unicodedata
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, Option
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -203,25 +202,26 @@ def form_of(column: pd.Series, where: str) -> Literal["number", "category", "emp
     return "number"
 
 
-def numbers(column: pd.Series, where: str, way_out: str | None = None) -> np.ndarray:
+def numbers(column: pd.Series, where: str, remedy: str | None = None) -> np.ndarray:
     """float64 [rows], NaN where cells are missing; text and infinite numbers are refused."""
     values = parsed(column, where)
     bad = np.flatnonzero((np.isnan(values) & ~column.isna().to_numpy()) | (np.abs(values) > HUGE))
     if len(bad):
         value = str(column.iloc[bad[0]])
-        few = column.nunique() <= MOST_CATEGORIES
-        as_text = (
-            "correct or empty the cell"
-            + few * f", or read the column as text with --data.categories {quote(str(column.name))}"
-        )
-        way_out = (
-            "write numbers with points, and without signs between thousands"
-            if COMMA.fullmatch(value)
-            else way_out or as_text
-        )
+        options = []
+        if COMMA.fullmatch(value):
+            remedy = "write numbers with points, and without signs between thousands"
+        elif remedy is None:
+            remedy = "correct or empty the cell"
+            if column.nunique() <= MOST_CATEGORIES:
+                remedy += ", or read the column as text with {}"
+                options.append(Option("categories", str(column.name), of_data=True))
         raise CoterieError(
-            f"the column {column.name} of {where} has {value!r} in data row {bad[0] + 1}, where a number belongs: "
-            f"{way_out}."
+            f"the column {column.name} of {where} has {value!r} in data row {bad[0] + 1}, "
+            "where a number belongs",
+            remedy,
+            options=options,
+            where=str(column.name),
         )
     return values
 
@@ -232,8 +232,10 @@ def parsed(column: pd.Series, where: str) -> np.ndarray:
 
     if column.dtype.kind in "mMc":  # times and complex numbers
         raise CoterieError(
-            f"the column {column.name} of {where} holds {column.dtype}: turn it into numbers, or drop it with "
-            f"--data.drop {quote(str(column.name))}."
+            f"the column {column.name} of {where} holds {column.dtype}",
+            "turn it into numbers, or drop it with {}",
+            options=[Option("drop", str(column.name), of_data=True)],
+            where=str(column.name),
         )
     if isinstance(column.dtype, pd.CategoricalDtype):
         column = column.astype(object)
@@ -243,7 +245,9 @@ def parsed(column: pd.Series, where: str) -> np.ndarray:
         )
     except OverflowError:
         raise CoterieError(
-            f"the column {column.name} of {where} has a number beyond all measure: correct it."
+            f"the column {column.name} of {where} has a number beyond all measure",
+            "correct it",
+            where=str(column.name),
         ) from None
     return found.copy()
 
@@ -266,6 +270,15 @@ def boolean(column: pd.Series) -> bool:
     return all(isinstance(value, bool) for value in column.dropna().tolist())
 
 
-def refuse_missing(column: pd.Series, what: str, way_out: str) -> None:
-    if missing := int(column.isna().sum()):
-        raise CoterieError(f"{what} has {missing} missing values in {len(column)} rows: {way_out}.")
+def refuse_missing(
+    column: pd.Series, what: str, remedy: str, options: Sequence[Option] = ()
+) -> None:
+    """Refuse a column with empty cells."""
+    missing = int(column.isna().sum())
+    if missing:
+        raise CoterieError(
+            f"{what} has {missing} missing values in {len(column)} rows",
+            remedy,
+            options=options,
+            where=str(column.name),
+        )
