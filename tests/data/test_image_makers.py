@@ -143,10 +143,11 @@ def test_counts_meet_the_shares_to_within_a_row() -> None:
     assert (np.diff(source[-299:]) < 0).any(), "not one source after another"
 
 
-def test_regression_draws_are_those_of_before_the_code_was_shared() -> None:
-    assert linear("fedsoft", clients=6).fingerprint()[:16] == "753e7348b8d40f0b"
-    assert linear("fedsoft", clients=6, mixture="random").fingerprint()[:16] == "9212821ac10cb7c9"
-    assert linear("fedsoft", clients=6, clusters=3).fingerprint()[:16] == "12a2cc6069f9d7aa"
+def test_regression_draws_are_the_same_on_every_processor() -> None:
+    """Pinned; sums in float32 gave other last digits where BLAS has other kernels."""
+    assert linear("fedsoft", clients=6).fingerprint()[:16] == "9b9f2f6e50d3c87b"
+    assert linear("fedsoft", clients=6, mixture="random").fingerprint()[:16] == "7c46f9472307cb86"
+    assert linear("fedsoft", clients=6, clusters=3).fingerprint()[:16] == "cf849835129b5311"
 
 
 @pytest.mark.parametrize(
