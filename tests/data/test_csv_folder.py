@@ -74,7 +74,7 @@ def test_kinds(tmp_path: Path) -> None:
     write(tmp_path / "whole", a="x,y 1,1.0 2,0.0", b="x,y 4,1 5,0")
     assert folder(str(tmp_path / "whole"), "y", test_share=0).labels == ("0", "1")
     numbers = folder(str(tmp_path / "whole"), "y", test_share=0, kind="regression")
-    assert numbers.train.y.dtype == torch.float32
+    assert numbers.train.y.dtype == torch.float64
     write(tmp_path / "bool", a="x,y 1,True 2,False", b="x,y True,True False,False")
     truth = folder(str(tmp_path / "bool"), "y", test_share=0)
     assert truth.train.y.tolist() == [1, 0, 1, 0] and truth.labels == ("False", "True")

@@ -326,7 +326,7 @@ def test_other_arrays_stay_as_they_are() -> None:
         datasets.Array2D((2, 6), "float64"),
         datasets.List(datasets.List(datasets.Value("float64"))),
     ):
-        assert one_column(signals, kind).train.x.equal(torch.tensor(signals).float())
+        assert one_column(signals, kind).train.x.equal(torch.tensor(signals))
     vector = one_column(first.reshape(3, -1), datasets.List(datasets.Value("uint8")))
     assert vector.train.x.shape == (3, 60) and vector.train.x.max() == 179, (
         "bytes without axes are no image"

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from coterie.data.federation import Federation, Kind, Ragged, split
-from coterie.data.memory import finish, from_memory, pack, rows_of
+from coterie.data.memory import check_values, client_rows, from_memory, pack
 from coterie.data.schema import Fill, Schema, describe, merge
 from coterie.data.spec import maker
 from coterie.data.tables import (
@@ -234,8 +234,8 @@ def cut(encoded: dict[str, tuple[Any, Any]], index: Federation, schema: Schema) 
     )
     valid = None
     if index.valid is not None:
-        rows = [rows_of(name, pair) for name, pair in zip(index.names, pairs(index.valid))]
-        valid = finish(pack(index.names, rows), index.names, schema.kind)
+        rows = [client_rows(name, pair) for name, pair in zip(index.names, pairs(index.valid))]
+        valid = check_values(pack(index.names, rows), index.names, schema.kind)
     return replace(fed, valid=valid, schema=schema, source="frames")
 
 
