@@ -14,7 +14,7 @@ import torch
 import coterie as ct
 from coterie.cli import main
 from coterie.data import from_partitioner, hub, load
-from coterie.data.hub import offline
+from coterie.data.hub_files import offline
 from coterie.errors import CoterieError
 
 datasets = pytest.importorskip("datasets", reason="needs coterie[data]")
