@@ -17,7 +17,7 @@ from sklearn.metrics import adjusted_rand_score
 import coterie as ct
 from coterie.cli import main
 from coterie.data import folder, from_frames, load, table
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, CoterieWarning
 
 needs_pyarrow = pytest.mark.skipif(
     importlib.util.find_spec("pyarrow") is None,
@@ -192,6 +192,37 @@ def test_numbers_that_look_like_ids_are_pointed_out() -> None:
         from_frames({"a": rows, "b": rows, "c": rows}, "y", drop="id")
 
 
+def test_ids_beyond_the_digits_of_a_float_are_pointed_out(tmp_path: Path) -> None:
+    """2^53 + 1 is the first whole number that float64 rounds."""
+    rows = pd.DataFrame({"id": [2**53 + 1 + i // 2 for i in range(8)], "y": [0, 1] * 4})
+    beyond = r"column id has whole numbers above 2\^53, whose last digits are lost: .*drop=id"
+    with pytest.warns(CoterieWarning, match=beyond):
+        from_frames({"a": rows}, "y")
+    (tmp_path / "a.csv").write_text(rows.to_csv(index=False) + ",0\n")  # a gap makes it float
+    with pytest.warns(CoterieWarning, match=beyond):
+        folder(str(tmp_path), "y", fill="mean")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        from_frames({"a": rows.assign(id=2**53)}, "y")
+        from_frames({"a": rows.assign(id=1e30 * (np.arange(8) % 3))}, "y")
+        exact = from_frames({"a": rows}, "y", categories="id", test_share=0).schema
+    assert exact.features[0].categories == tuple(str(2**53 + 1 + i) for i in range(4))
+
+
+def test_every_column_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def counting(values, *args, real=pd.to_numeric, **options):
+        calls.append(len(values))
+        return real(values, *args, **options)
+
+    monkeypatch.setattr(pd, "to_numeric", counting)
+    clients = {name: ROWS.assign(code=list("12121212")) for name in "abc"}
+    fed = from_frames(clients, "y", unseen=1)
+    assert fed.schema is not None and fed.schema.columns[-2:] == ("code", "v")
+    assert calls == [2] * 6, "c and code of three clients, by their different cells"
+
+
 # ---------------------------------------------------------------------------------------------- train and test
 def values(fed: ct.data.Federation, part: str, client: int = 0) -> list[float]:
     """The targets, which tell the rows apart."""
@@ -272,6 +303,7 @@ def changed(**columns) -> dict[str, pd.DataFrame]:
         (changed(y=[None, 1, 2, 3, 4, 5, 6, 7]), {"fill": "mean"}, ["label column y of client 'b'", "1 missing"]),
         (changed(v=[0, 1, 2, "three", 4, 5, 6, 7]), {}, ["column v of client 'b'", "'three'", "row 4"]),
         (changed(v="three"), {}, ["column v", "numbers for client 'a'", "text for client 'b'"]),
+        (changed(v=[[1, 2]] * 8), {}, ["column v of client 'b'", "more than one value", "drop=v"]),
         ({"a": ROWS.set_axis(["v", "v", "y"], axis=1)}, {}, ["'a'", "more than one column v"]),
         ({"a": ROWS}, {"drop": ["w"]}, ["column to drop", "'w'"]),
         ({"a": ROWS}, {"drop": ["c", "v"]}, ["no column but the label"]),

@@ -69,55 +69,58 @@ class Cells:
         return None
 
     @cached_property
+    def objects(self) -> np.ndarray:
+        """The cells as Python objects."""
+        return self.column.to_numpy(dtype=object)
+
+    @cached_property
     def missing(self) -> np.ndarray:
         """bool [rows]: which cells are empty."""
         if self.plain is None:
-            return self.column.isna().to_numpy()
+            return np.asarray(self.column.array.isna())
         if self.plain.dtype.kind == "f":
             return np.isnan(self.plain)
         return np.zeros(len(self.plain), dtype=bool)
+
+    @cached_property
+    def empty_cells(self) -> int:
+        """The number of empty cells."""
+        return int(np.count_nonzero(self.missing))
 
     @cached_property
     def parsed(self) -> np.ndarray:
         """float64 [rows], NaN where there is no number; booleans are 0 and 1."""
         if self.plain is not None:
             return self.plain.astype(np.float64)
-        import pandas as pd
-
-        column = self.column
-        if column.dtype.kind in "mMc":  # times and complex numbers
-            raise CoterieError(
-                f"the column {self.name} of {self.where} holds {column.dtype}",
-                "turn it into numbers, or drop it with {}",
-                options=[Option("drop", self.name, of_data=True)],
-                where=self.name,
-            )
-        if isinstance(column.dtype, pd.CategoricalDtype):
-            column = column.astype(object)
+        if self.column.dtype.kind in "mMc":  # times and complex numbers
+            raise self._no_cells(str(self.column.dtype))
         try:
-            numbers = pd.to_numeric(column, errors="coerce")
-            return numbers.to_numpy(dtype=np.float64, na_value=np.nan)
+            number = parse_numbers(dict.fromkeys(self.objects[~self.missing]))
+            number_or_nan = [number.get(cell, np.nan) for cell in self.objects]
+        except TypeError:  # lists and the like
+            raise self._no_cells("more than one value per cell") from None
         except OverflowError:
             raise CoterieError(
                 f"the column {self.name} of {self.where} has a number beyond all measure",
                 "correct it",
                 where=self.name,
             ) from None
+        return np.array(number_or_nan, dtype=np.float64)
 
     @cached_property
     def texts(self) -> list[str]:
         """Every cell as text."""
-        return as_texts(self.column.tolist())
+        return as_texts(self.objects)
 
     @cached_property
     def form(self) -> Form:
         """What the column holds; some text among numbers is a mistake, not a category."""
         strange = np.isnan(self.parsed) & ~self.missing
-        present = len(self) - int(self.missing.sum())
+        present = len(self) - self.empty_cells
         if not present:
             return "empty"
-        if 2 * strange.sum() > present:
-            first = str(self.column.iloc[strange.argmax()])
+        if 2 * np.count_nonzero(strange) > present:
+            first = str(self.objects[strange.argmax()])
             if not DECIMAL_COMMA.fullmatch(first):
                 return "category"
         self.numbers()
@@ -126,18 +129,32 @@ class Cells:
     @property
     def boolean(self) -> bool:
         """Whether all cells that are not empty are True or False."""
-        return all(isinstance(value, bool) for value in self.column.dropna().tolist())
+        return all(isinstance(value, bool) for value in self.objects[~self.missing])
+
+    @cached_property
+    def no_numbers(self) -> np.ndarray:
+        """The rows, ascending, whose cell is neither empty nor a number of a usable size."""
+        text = np.isnan(self.parsed) & ~self.missing
+        return np.flatnonzero(text | (np.abs(self.parsed) > HUGE))
 
     def numbers(self, remedy: str = "") -> np.ndarray:
         """float64 [rows], NaN where cells are empty; text and infinite numbers are refused."""
-        bad = (np.isnan(self.parsed) & ~self.missing) | (np.abs(self.parsed) > HUGE)
-        if bad.any():
-            raise self._no_number(int(bad.argmax()), remedy)
+        if len(self.no_numbers):
+            raise self._no_number(int(self.no_numbers[0]), remedy)
         return self.parsed
+
+    def _no_cells(self, content: str) -> CoterieError:
+        """An error for a column that holds neither numbers nor text."""
+        return CoterieError(
+            f"the column {self.name} of {self.where} holds {content}",
+            "turn it into numbers, or drop it with {}",
+            options=[Option("drop", self.name, of_data=True)],
+            where=self.name,
+        )
 
     def _no_number(self, row: int, remedy: str) -> CoterieError:
         """An error for the cell in this row."""
-        value = str(self.column.iloc[row])
+        value = str(self.objects[row])
         options = []
         if DECIMAL_COMMA.fullmatch(value):
             remedy = "write numbers with points, and without signs between thousands"
@@ -158,15 +175,27 @@ class Cells:
         self, remedy: str, options: Sequence[Option] = (), role: str = "column"
     ) -> None:
         """Refuse empty cells; `role` says what the column is, as in "label column"."""
-        missing = int(self.missing.sum())
-        if missing:
+        if self.empty_cells:
             place = f" of {self.where}" if self.where else ""
+            gaps = f"{self.empty_cells} missing values in {len(self)} rows"
             raise CoterieError(
-                f"the {role} {self.name}{place} has {missing} missing values in {len(self)} rows",
+                f"the {role} {self.name}{place} has {gaps}",
                 remedy,
                 options=options,
                 where=self.name,
             )
+
+
+def parse_numbers(cells: Iterable[Any]) -> dict[Any, float]:
+    """The number of each of some different cells, NaN where there is none.
+
+    Columns of text have few different cells, and to try each once is what makes this fast.
+    """
+    import pandas as pd
+
+    different = np.fromiter(cells, dtype=object)
+    numbers = pd.to_numeric(different, errors="coerce").astype(np.float64)
+    return dict(zip(different, numbers))
 
 
 def as_texts(cells: Iterable[Any]) -> list[str]:

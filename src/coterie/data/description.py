@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -68,12 +68,13 @@ def describe_column(cells: Cells, rows: np.ndarray, as_text: bool) -> Descriptio
     """The form of a column, and its moments or its categories in these rows."""
     form: Form = "category" if as_text else cells.form
     missing = cells.missing[rows]
-    description: Description = {"kind": form, "missing": int(missing.sum())}
+    description: Description = {"kind": form, "missing": int(np.count_nonzero(missing))}
+    present = rows[~missing]
     if form == "number":
-        return description | moments(cells.numbers()[rows][~missing])
+        return description | moments(cells.numbers()[present])
     if form == "category":
         texts = cells.texts
-        counts = Counter(texts[row] for row in rows[~missing].tolist())
+        counts = Counter([texts[row] for row in present])
         refuse_many(f"the column {cells.name} of {cells.where}", cells.name, len(counts))
         description["categories"] = dict(counts)
     return description
@@ -87,7 +88,7 @@ def moments(values: np.ndarray) -> Description:
             "count": 0, "mean": 0.0, "squares": 0.0, "quantiles": [], "ids": True, "rounded": False,
         }  # fmt: skip
     ordered = np.sort(values)
-    mean = float(values.mean())
+    mean = float(values.sum()) / count
     whole = not (values % 1).any()
     largest = max(abs(float(ordered[0])), abs(float(ordered[-1])))
     return {
@@ -102,10 +103,17 @@ def moments(values: np.ndarray) -> Description:
 
 def quantiles(ordered: np.ndarray) -> np.ndarray:
     """The quantiles of ascending numbers at `LEVELS`, interpolated between neighbours."""
-    position = LEVELS * (len(ordered) - 1)
+    below, above, fraction = neighbours(len(ordered))
+    low, high = ordered[below], ordered[above]
+    return low + (high - low) * fraction
+
+
+@lru_cache(maxsize=64)
+def neighbours(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The neighbours of each quantile among so many ascending numbers, and where it lies between."""
+    position = LEVELS * (count - 1)
     below = position.astype(int)
-    above = np.minimum(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
+    return below, np.minimum(below + 1, count - 1), position - below
 
 
 def describe_label(cells: Cells, kind: Kind | None) -> Description:

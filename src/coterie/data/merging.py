@@ -174,12 +174,15 @@ def pool(parts: list[Description]) -> tuple[float, float, float]:
 
 def pool_medians(parts: list[Description]) -> float:
     """The median of all rows, to within the grid of the clients' quantiles."""
-    points = sorted((q, d["count"]) for d in parts for q in d["quantiles"])
-    twice_below = 2 * np.cumsum([count for _, count in points])
+    points = np.concatenate([d["quantiles"] for d in parts])
+    weights = np.repeat([d["count"] for d in parts], [len(d["quantiles"]) for d in parts])
+    order = points.argsort()
+    points = points[order]
+    twice_below = 2 * weights[order].cumsum()
     half = twice_below[-1] // 2
-    low = int(np.searchsorted(twice_below, half, "left"))
-    high = int(np.searchsorted(twice_below, half, "right"))
-    return (points[low][0] + points[high][0]) / 2
+    low = np.searchsorted(twice_below, half, "left")
+    high = np.searchsorted(twice_below, half, "right")
+    return float(points[low] + points[high]) / 2
 
 
 def merge_classes(clients: Descriptions) -> tuple[str, ...] | None:
