@@ -84,7 +84,7 @@ def rows(part, i: int) -> list[int]:
     return part.client(i)[0][:, 0].long().tolist()
 
 
-# ---------------------------------------------------------------------------------------------- natural clients
+# ------------------------------------------------------------------------------ natural clients
 def test_a_column_names_the_clients(saved) -> None:
     fed = hub(saved, label="y", client_column="site", drop=("age",), test_share=0)
     assert fed.names == ("a", "b", "c", "d") and (fed.classes, fed.labels) == (
@@ -167,7 +167,7 @@ def test_tables_keep_their_test_split(tmp_path) -> None:
     assert back.round().long().tolist() == [50, 52, 54, 56, 58]
 
 
-# ---------------------------------------------------------------------------------------------- partitioners
+# ------------------------------------------------------------------------------ partitioners
 def test_dirichlet_is_that_of_flwr_datasets(saved) -> None:
     fed = hub(
         saved, "y", partitioner="dirichlet", clients=5, alpha=0.4, arguments=("min_partition_size=2",), seed=3,
@@ -281,7 +281,7 @@ def test_partitioners_that_cannot_deal() -> None:
         from_partitioner(two, "y", test=more, drop=["site", "age"])
 
 
-# ---------------------------------------------------------------------------------------------- what becomes x
+# ------------------------------------------------------------------------------ what becomes x
 def one_column(values, kind):
     features = datasets.Features({"x": kind, "y": datasets.Value("int64")})
     data = datasets.Dataset.from_dict(
@@ -391,7 +391,7 @@ def test_columns_that_are_no_x() -> None:
     assert "drop=x" in refused([{"a": 1}, {"a": 2}], {"a": datasets.Value("int64")})
 
 
-# ---------------------------------------------------------------------------------------------- files
+# ------------------------------------------------------------------------------ files
 def test_tables_in_files(tmp_path) -> None:
     people().save_to_disk(tmp_path / "people")
     expected = hub(str(tmp_path / "people"), "ill", "ward")
@@ -579,7 +579,7 @@ def test_more_errors(tmp_path, both) -> None:
         hub(str(tmp_path / "hidden"), "y", "site", drop=("x",))
 
 
-# ---------------------------------------------------------------------------------------------- all the way
+# ------------------------------------------------------------------------------ all the way
 def test_it_trains(saved, tmp_path, monkeypatch, capsys) -> None:
     small = "min_partition_size=2"
     fed = hub(

@@ -134,7 +134,7 @@ def test_cifar_tiles_are_put_in_order(tmp_path: Path, monkeypatch: pytest.Monkey
         base("cifar10")
 
 
-# ---------------------------------------------------------------------------------------------- sets with keys
+# ------------------------------------------------------------------------------ sets with keys
 def unipen_arrays() -> dict[str, np.ndarray]:
     """Twelve images of three writers, every third for tests; image i has i in its first corner."""
     images = np.zeros((12, 28, 28), np.uint8)

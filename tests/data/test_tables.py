@@ -62,7 +62,7 @@ def joined(frames: dict[str, pd.DataFrame]) -> pd.DataFrame:
 ROWS = pd.DataFrame({"v": np.arange(8.0), "c": list("abababab"), "y": [0.5, 1, 2, 3, 4, 5, 6, 7]})
 
 
-# ---------------------------------------------------------------------------------------------- one way or another
+# ------------------------------------------------------------------------------ one way or another
 def test_folder_table_and_frames_are_the_same(tmp_path: Path) -> None:
     frames, _ = hospitals()
     frames = dict(sorted(frames.items()))
@@ -223,7 +223,7 @@ def test_every_column_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert calls == [2] * 6, "c and code of three clients, by their different cells"
 
 
-# ---------------------------------------------------------------------------------------------- train and test
+# ------------------------------------------------------------------------------ train and test
 def values(fed: ct.data.Federation, part: str, client: int = 0) -> list[float]:
     """The targets, which tell the rows apart."""
     return getattr(fed, part).client(client)[1].tolist()
@@ -280,7 +280,7 @@ def test_by_time(when) -> None:
     assert fed.schema is not None and "when" not in fed.schema.columns
 
 
-# ---------------------------------------------------------------------------------------------- what is wrong
+# ------------------------------------------------------------------------------ what is wrong
 def changed(**columns) -> dict[str, pd.DataFrame]:
     return {"a": ROWS, "b": ROWS.assign(**columns)}
 
@@ -353,7 +353,7 @@ def test_wrong_files(tmp_path: Path) -> None:
             table(str(tmp_path / name), "y", "site")
 
 
-# ---------------------------------------------------------------------------------------------- Parquet
+# ------------------------------------------------------------------------------ Parquet
 @needs_pyarrow
 def test_parquet(tmp_path: Path) -> None:
     frames, _ = hospitals()
@@ -383,7 +383,7 @@ def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         table(str(tmp_path / "all.parquet"), "y", "site")
 
 
-# ---------------------------------------------------------------------------------------------- hospitals, all the way
+# ------------------------------------------------------------------------------ hospitals, all the way
 def test_ifca_finds_the_groups_of_hospitals(tmp_path: Path) -> None:
     frames, groups = hospitals()
     fed = folder(written(tmp_path / "sites", frames), "outcome", fill="median")

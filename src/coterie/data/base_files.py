@@ -7,6 +7,7 @@ import math
 import os
 import zipfile
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -38,8 +39,8 @@ def damaged(path: Path, why: str) -> CoterieError:
     return CoterieError(f"the file {path} is damaged ({why})", "fetch it again")
 
 
-def check_file(path: Path, *conditions: tuple[bool, str]) -> None:
-    """Refuse a file unless all conditions hold; each has the fault that it is otherwise."""
+def check_file(path: Path, conditions: Sequence[tuple[bool, str]]) -> None:
+    """Refuse a file unless all conditions hold; beside each stands the fault if it does not."""
     for holds, fault in conditions:
         if not holds:
             raise damaged(path, fault)

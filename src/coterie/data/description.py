@@ -110,7 +110,7 @@ def quantiles(ordered: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=64)
 def neighbours(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The neighbours of each quantile among so many ascending numbers, and where it lies between."""
+    """The two neighbours of each quantile among `count` sorted numbers, and its place between."""
     position = LEVELS * (count - 1)
     below = position.astype(int)
     return below, np.minimum(below + 1, count - 1), position - below
@@ -143,7 +143,7 @@ def label_form(cells: Cells, kind: Kind | None) -> Form:
 
 
 def refuse_many(what: str, name: str, count: int) -> None:
-    """Refuse a column of more categories than can be told apart by one-hot columns."""
+    """Refuse a column of more categories than one-hot columns are fit for."""
     if count > MOST_CATEGORIES:
         raise CoterieError(
             f"{what} has {count} different texts, above the {MOST_CATEGORIES} allowed",

@@ -13,8 +13,9 @@ import numpy as np
 from coterie.data.cells import Cells, Table
 from coterie.data.description import describe_table
 from coterie.data.federation import Federation, Kind, Ragged
-from coterie.data.memory import check_values, client_rows, from_memory, pack
+from coterie.data.memory import client_rows, from_memory, pack
 from coterie.data.merging import merge
+from coterie.data.row_checks import check_values
 from coterie.data.row_split import split_rows
 from coterie.data.schema import Fill, Schema
 from coterie.data.table_options import TableOptions, as_names

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.data.base import Base
+from coterie.data.base_set import Base
 from coterie.data.federation import Federation, Ragged, rng
 from coterie.data.memory import default_names
 from coterie.data.shares import counted, in_random_order
@@ -127,3 +127,23 @@ def rows_each(part: Part, wanted: int | None, rows: int, clients: int) -> int:
             f"ask for other {option} or fewer clients",
         )
     return wanted
+
+
+def class_counts(images: Base, part: Part) -> np.ndarray:
+    """The number of images of each class."""
+    return np.bincount(part_of(images, part)[1].numpy(), minlength=images.classes)
+
+
+def deal_classes(
+    images: Base, part: Part, counts: np.ndarray, random: np.random.Generator
+) -> Ragged:
+    """counts[i, c] rows of class c for client i, drawn without replacement, in random order."""
+    x, y = part_of(images, part)
+    clients = len(counts)
+    shuffled = random.permutation(len(y))
+    label = y.numpy()[shuffled]
+    owner = np.full(len(y), clients)  # nobody
+    for c, column in enumerate(counts.T):
+        owner[np.flatnonzero(label == c)[: column.sum()]] = np.repeat(np.arange(clients), column)
+    rows = torch.from_numpy(shuffled[owner.argsort(kind="stable")][: counts.sum()])
+    return Ragged(x[rows], y[rows], torch.from_numpy(counts.sum(axis=1)))

@@ -100,13 +100,7 @@ def linear(
         raise CoterieError(f"test_samples={test_samples} is out of range", "ask for at least 0")
     theta = plant(setting, scaling, rng(seed, "linear", "theta"))
     count = setting.clients
-    groups = np.arange(count) % setting.clusters
-    truth = torch.from_numpy(groups)
-    shares = np.eye(setting.clusters)[groups]
-    if setting.mixture:
-        random = rng(seed, "linear", "mix")
-        shares = mix(setting.mixture, count, setting.clusters, "clusters", random)
-        truth = torch.from_numpy(shares).float()
+    shares, truth = draw_shares(setting, rng(seed, "linear", "mix"))
     sizes = rng(seed, "linear", "sizes").integers(*setting.samples, count, endpoint=True)
     test_sizes = np.full(count, test_samples)
     fed = Federation(
@@ -138,6 +132,15 @@ def overrule(paper: Variant, **given: Any) -> Variant:
             f"scale={setting.scale} is out of range", "it must be above 0 and finite, as float32"
         )
     return setting
+
+
+def draw_shares(setting: Variant, random: np.random.Generator) -> tuple[np.ndarray, torch.Tensor]:
+    """Each client's shares of the θ, [clients, clusters], and the truth: groups or these shares."""
+    if setting.mixture:
+        shares = mix(setting.mixture, setting.clients, setting.clusters, "clusters", random)
+        return shares, torch.from_numpy(shares).float()
+    groups = np.arange(setting.clients) % setting.clusters
+    return np.eye(setting.clusters)[groups], torch.from_numpy(groups)
 
 
 def plant(setting: Variant, scaling: Scaling, random: np.random.Generator) -> np.ndarray:

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coterie.data.base import Base
 from coterie.data.base import base as load_base
+from coterie.data.base_set import Base
 from coterie.data.federation import Federation, rng
 from coterie.data.images import View, check_clients, deal_views, image_federation, in_groups
 from coterie.data.shares import counted, mix
