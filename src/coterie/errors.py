@@ -1,14 +1,20 @@
-"""What went wrong, in one sentence that says what to do; the command prints it and leaves with status 2."""
+"""Errors of the library: one sentence that says what is wrong and what to do.
+
+An error that speaks of options carries them as data. In Python the sentence reads `drop=a,b`; the
+command line prints the same sentence with flags, `--data.drop a,b`, and exits with status 2.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
-from shlex import quote
 from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
+PLAIN_VALUE = re.compile(r"[\w.,+-]+")
+MOST_COLUMNS = 8  # that one sentence describes; of any more it gives the number
 
 
 class Option(NamedTuple):
@@ -18,14 +24,33 @@ class Option(NamedTuple):
     value: str = ""  # what to give, as text: "median", "COLUMN"
     of_data: bool = False  # whether it belongs to the data set; the command line writes --data.NAME
 
+    def __str__(self) -> str:
+        return in_python(self)
+
+
+Spell = Callable[[Option], str]
+
 
 def in_python(option: Option) -> str:
-    """drop="a,b": how an option is written in Python."""
-    return f"{option.name}={option.value}" if option.value else option.name
+    """drop=a,b or drop='blood type': how an option is written in Python."""
+    if not option.value:
+        return option.name
+    if PLAIN_VALUE.fullmatch(option.value):
+        return f"{option.name}={option.value}"
+    return f"{option.name}={option.value!r}"
+
+
+def compose(what: str, remedy: str, options: Sequence[Option], spell: Spell) -> str:
+    """One sentence of a fault and its remedy, with an option for each `{}` of the remedy."""
+    if not remedy:
+        return what
+    start, *rest = remedy.split("{}", len(options))
+    advice = start + "".join(spell(option) + text for option, text in zip(options, rest))
+    return f"{what}: {advice}."
 
 
 class CoterieError(ValueError):
-    """Bad input, told in one sentence: what is wrong and where, and what to do about it.
+    """Bad input, described in one sentence: what is wrong and where, and what to do about it.
 
     what: the fault, with the thing and its value.  remedy: what to do; `{}` stands for an option.
     where: the file, column or client that it is about, for programs.
@@ -40,74 +65,113 @@ class CoterieError(ValueError):
         self.where = where
         super().__init__(self.sentence())
 
-    def sentence(self, spell: Callable[[Option], str] = in_python) -> str:
+    def sentence(self, spell: Spell = in_python) -> str:
         """The error as one sentence, options written by `spell`."""
-        if not self.remedy:
-            return self.what
-        return f"{self.what}: {self.remedy.format(*map(spell, self.options))}."
+        return compose(self.what, self.remedy, self.options, spell)
 
 
+class CoterieWarning(UserWarning):
+    """A doubt about the input, described as in `CoterieError`."""
+
+    def __init__(self, what: str, remedy: str = "", *, options: Sequence[Option] = ()) -> None:
+        self.what = what
+        self.remedy = remedy
+        self.options = tuple(options)
+        super().__init__(self.sentence())
+
+    def sentence(self, spell: Spell = in_python) -> str:
+        """The warning as one sentence, options written by `spell`."""
+        return compose(self.what, self.remedy, self.options, spell)
+
+
+# ------------------------------------------------------------------------------ several at once
 class Refused(CoterieError):
     """All that is wrong with some columns, so that it can be mended at once.
 
-    `parts` has the sentences about each column, one per client. Where several columns can be mended by flags, the flags
-    stand together at the end.
+    problems: by column, its errors, one per client. Where several columns can be dropped or
+    filled, one option for all of them stands at the end of the sentence.
     """
 
-    def __init__(self, parts: Mapping[str, list[str]]) -> None:
-        self.parts = dict(parts)
-        told = {name: likewise(said) for name, said in self.parts.items()}
-        super().__init__(together(told) if len(told) > 1 else next(iter(told.values())))
+    def __init__(self, problems: Mapping[str, Sequence[CoterieError]]) -> None:
+        self.problems = {name: list(errors) for name, errors in problems.items()}
+        self.columns = {name: combine_clients(errors) for name, errors in self.problems.items()}
+        if len(self.columns) == 1:
+            (only,) = self.columns.values()
+            super().__init__(only.what, only.remedy, options=only.options, where=only.where)
+        else:
+            what = f"{len(self.columns)} columns cannot be used as they are"
+            super().__init__(what, options=combine_options(self.columns))
+
+    def sentence(self, spell: Spell = in_python) -> str:
+        """The error as one sentence, options written by `spell`."""
+        if len(self.columns) == 1:
+            return super().sentence(spell)
+        parts = [describe_column(error, spell) for error in self.columns.values()]
+        if len(parts) > MOST_COLUMNS:
+            parts[MOST_COLUMNS:] = [f"and {len(parts) - MOST_COLUMNS} more"]
+        if self.options:
+            parts.append(f"try {' '.join(map(spell, self.options))}")
+        return f"{self.what}: {'; '.join(parts)}."
 
 
-def likewise(said: list[str]) -> str:
-    """The first client's sentence, with the number of others."""
-    what, colon, way_out = said[0].rpartition(": ")
-    return (
-        said[0]
-        if len(said) == 1
-        else f"{what} ({len(said) - 1} more clients likewise){colon}{way_out}"
-    )
+def combine_clients(errors: Sequence[CoterieError]) -> CoterieError:
+    """The first client's error, with the number of other clients that have it, too."""
+    first = errors[0]
+    if len(errors) == 1:
+        return first
+    what = f"{first.what} ({len(errors) - 1} more clients likewise)"
+    return CoterieError(what, first.remedy, options=first.options, where=first.where)
 
 
-def together(told: dict[str, str]) -> str:
-    fill = [name for name, said in told.items() if "--fill" in said]
-    drop = [name for name, said in told.items() if "--data.drop" in said and name not in fill]
-    flags = [f"--data.drop {quote(','.join(drop))}"] * bool(drop) + ["--fill median"] * bool(fill)
-    whats = [
-        s.rpartition(": ")[0] if name in (*drop, *fill) else s.rstrip(".")
-        for name, s in told.items()
-    ]
-    more = [f"and {len(whats) - 8} more"] * (len(whats) > 8) + [f"try {' '.join(flags)}"] * bool(
-        flags
-    )
-    return f"{len(whats)} columns cannot be used as they are: {'; '.join([*whats[:8], *more])}."
+def combine_options(columns: Mapping[str, CoterieError]) -> list[Option]:
+    """One option that drops, and one that fills, all columns for which that is a remedy."""
+    remedies = [shared_option(error) for error in columns.values()]
+    drops = [option for option in remedies if option and option.name == "drop"]
+    fills = [option for option in remedies if option and option.name == "fill"]
+    options = fills[:1]
+    if drops:
+        options.insert(0, drops[0]._replace(value=",".join(option.value for option in drops)))
+    return options
+
+
+def shared_option(error: CoterieError) -> Option | None:
+    """The option that mends this column and can be shared by several: fill, or else drop."""
+    by_name = {option.name: option for option in error.options}
+    return by_name.get("fill") or by_name.get("drop")
+
+
+def describe_column(error: CoterieError, spell: Spell) -> str:
+    """The fault alone where the end of the sentence has its remedy, else both."""
+    if shared_option(error):
+        return error.what
+    return error.sentence(spell).rstrip(".")
 
 
 def gather(jobs: Mapping[str, Callable[[], T]]) -> dict[str, T]:
-    """What each job gives, or all that is wrong with any."""
-    found: dict[str, T] = {}
-    wrong: dict[str, list[str]] = {}
+    """The result of each column's job; `Refused` with all errors if any job raises one."""
+    results: dict[str, T] = {}
+    problems: dict[str, list[CoterieError]] = {}
     for name, job in jobs.items():
         try:
-            found[name] = job()
-        except CoterieError as e:
-            wrong[name] = [str(e)]
-    if wrong:
-        raise Refused(wrong)
-    return found
+            results[name] = job()
+        except CoterieError as error:
+            problems[name] = [error]
+    if problems:
+        raise Refused(problems)
+    return results
 
 
 @contextmanager
-def noting(wrong: dict[str, list[str]]) -> Iterator[None]:
-    """Remember what is refused inside, and go on."""
+def collecting(problems: dict[str, list[CoterieError]]) -> Iterator[None]:
+    """Add the errors of a `Refused` that is raised inside to `problems`, and go on."""
     try:
         yield
-    except Refused as e:
-        for name, said in e.parts.items():
-            wrong.setdefault(name, []).extend(said)
+    except Refused as refused:
+        for name, errors in refused.problems.items():
+            problems.setdefault(name, []).extend(errors)
 
 
+# ------------------------------------------------------------------------------ errors by name
 class DataGone(CoterieError):
     """The data that a run was trained on cannot be had again."""
 
@@ -117,8 +181,9 @@ class Diverged(CoterieError):
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> CoterieError:
-    """An error for a name that is not there, with the nearest one that is."""
+    """An error for a name that does not exist, with the nearest one that does."""
     known = sorted(known)
-    near = get_close_matches(name, known, 1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}."
-    return CoterieError(f"unknown {what} {name!r}: {hint}")
+    nearest = get_close_matches(name, known, 1, cutoff=0.5)
+    if nearest:
+        return CoterieError(f"unknown {what} {name!r}: did you mean {nearest[0]!r}?")
+    return CoterieError(f"unknown {what} {name!r}: there are: {', '.join(known)}.")

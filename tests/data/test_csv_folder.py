@@ -1,3 +1,4 @@
+import time
 from pathlib import Path
 
 import numpy as np
@@ -5,7 +6,7 @@ import pytest
 import torch
 
 from coterie.data import folder
-from coterie.data.tables import read_table
+from coterie.data.tables import check_header, read_table
 from coterie.errors import CoterieError
 
 
@@ -74,7 +75,7 @@ def test_kinds(tmp_path: Path) -> None:
     write(tmp_path / "whole", a="x,y 1,1.0 2,0.0", b="x,y 4,1 5,0")
     assert folder(str(tmp_path / "whole"), "y", test_share=0).labels == ("0", "1")
     numbers = folder(str(tmp_path / "whole"), "y", test_share=0, kind="regression")
-    assert numbers.train.y.dtype == torch.float32
+    assert numbers.train.y.dtype == torch.float64
     write(tmp_path / "bool", a="x,y 1,True 2,False", b="x,y True,True False,False")
     truth = folder(str(tmp_path / "bool"), "y", test_share=0)
     assert truth.train.y.tolist() == [1, 0, 1, 0] and truth.labels == ("False", "True")
@@ -176,6 +177,15 @@ def test_semicolons_tabs_and_decimal_commas(tmp_path: Path, text: str) -> None:
 def test_a_comma_in_the_header_means_commas(tmp_path: Path) -> None:
     write(tmp_path, a="a;b,y 1;2,0")
     assert read_table(tmp_path / "a.csv").to_dict("list") == {"a;b": ["1;2"], "y": [0]}
+
+
+def test_a_wide_header_is_checked_quickly() -> None:
+    names = [f"gene {i}" for i in range(40_000)]
+    start = time.process_time()
+    check_header(names, Path("wide.csv"))
+    with pytest.raises(CoterieError, match="wide.csv has more than one column gene 7"):
+        check_header([*names, "gene 7"], Path("wide.csv"))
+    assert time.process_time() - start < 2, "comparing all pairs takes many seconds"
 
 
 def test_no_such_folder(tmp_path: Path) -> None:

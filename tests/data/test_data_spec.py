@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -42,10 +43,35 @@ def test_keywords_count_over_the_spec() -> None:
     )
 
 
+def test_values_of_any_kind_are_options() -> None:
+    text = load("rotated?clients=4&samples=10&angles=0, 180&noise=0.5", 0).fingerprint()
+    options = {"clients": np.int64(4), "samples": 10.0, "angles": [0, 180], "noise": np.float64(0.5)}
+    assert load("rotated", 0, **options).fingerprint() == text
+    assert load("rotated", 0, samples=10).fingerprint() == rotated(samples=10).fingerprint()
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"clients": 2.5}, ["option clients of", "rotated", "a whole number, not 2.5."]),
+        ({"clients": "2.5"}, ["clients", "a whole number, not '2.5'."]),
+        ({"clients": True}, ["clients", "a whole number, not True."]),
+        ({"noise": [0.5]}, ["noise", "a number, not [0.5]."]),
+        ({"angles": ["left"]}, ["angles", "a number, or several with commas between, not"]),
+        ({"base": ["digits"]}, ["base", "text, not ['digits']."]),
+    ],
+)
+def test_values_of_the_wrong_kind(options, words) -> None:
+    with pytest.raises(CoterieError) as error:
+        load("rotated", 0, **options)
+    assert all(word in str(error.value) for word in words), error.value
+
+
 def test_folder_by_name(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x,y\n1,0\n2,1\n3,0\n4,1\n")
     fed = load(f"folder:{tmp_path}", 0, label="y")
     assert fed.names == ("a",) and "label=y" in fed.source
+    assert load("folder", 0, path=tmp_path, label="y").fingerprint() == fed.fingerprint()
 
 
 @pytest.mark.parametrize(

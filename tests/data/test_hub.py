@@ -14,7 +14,7 @@ import torch
 import coterie as ct
 from coterie.cli import main
 from coterie.data import from_partitioner, hub, load
-from coterie.data.hub import offline
+from coterie.data.hub_files import offline
 from coterie.errors import CoterieError
 
 datasets = pytest.importorskip("datasets", reason="needs coterie[data]")
@@ -84,7 +84,7 @@ def rows(part, i: int) -> list[int]:
     return part.client(i)[0][:, 0].long().tolist()
 
 
-# ---------------------------------------------------------------------------------------------- natural clients
+# ------------------------------------------------------------------------------ natural clients
 def test_a_column_names_the_clients(saved) -> None:
     fed = hub(saved, label="y", client_column="site", drop=("age",), test_share=0)
     assert fed.names == ("a", "b", "c", "d") and (fed.classes, fed.labels) == (
@@ -167,7 +167,7 @@ def test_tables_keep_their_test_split(tmp_path) -> None:
     assert back.round().long().tolist() == [50, 52, 54, 56, 58]
 
 
-# ---------------------------------------------------------------------------------------------- partitioners
+# ------------------------------------------------------------------------------ partitioners
 def test_dirichlet_is_that_of_flwr_datasets(saved) -> None:
     fed = hub(
         saved, "y", partitioner="dirichlet", clients=5, alpha=0.4, arguments=("min_partition_size=2",), seed=3,
@@ -281,7 +281,7 @@ def test_partitioners_that_cannot_deal() -> None:
         from_partitioner(two, "y", test=more, drop=["site", "age"])
 
 
-# ---------------------------------------------------------------------------------------------- what becomes x
+# ------------------------------------------------------------------------------ what becomes x
 def one_column(values, kind):
     features = datasets.Features({"x": kind, "y": datasets.Value("int64")})
     data = datasets.Dataset.from_dict(
@@ -326,7 +326,7 @@ def test_other_arrays_stay_as_they_are() -> None:
         datasets.Array2D((2, 6), "float64"),
         datasets.List(datasets.List(datasets.Value("float64"))),
     ):
-        assert one_column(signals, kind).train.x.equal(torch.tensor(signals).float())
+        assert one_column(signals, kind).train.x.equal(torch.tensor(signals))
     vector = one_column(first.reshape(3, -1), datasets.List(datasets.Value("uint8")))
     assert vector.train.x.shape == (3, 60) and vector.train.x.max() == 179, (
         "bytes without axes are no image"
@@ -387,11 +387,11 @@ def test_columns_that_are_no_x() -> None:
     elsewhere = {"bytes": None, "path": "https://example.org/a.png"}
     assert "holds no image that can be read" in refused([elsewhere, elsewhere], datasets.Image())
     assert "of one shape" in refused([[1.0], [1.0, 2.0]], datasets.List(datasets.Value("float32")))
-    assert "--data.drop x" in refused([["a"], ["b"]], datasets.List(datasets.Value("string")))
-    assert "--data.drop x" in refused([{"a": 1}, {"a": 2}], {"a": datasets.Value("int64")})
+    assert "drop=x" in refused([["a"], ["b"]], datasets.List(datasets.Value("string")))
+    assert "drop=x" in refused([{"a": 1}, {"a": 2}], {"a": datasets.Value("int64")})
 
 
-# ---------------------------------------------------------------------------------------------- files
+# ------------------------------------------------------------------------------ files
 def test_tables_in_files(tmp_path) -> None:
     people().save_to_disk(tmp_path / "people")
     expected = hub(str(tmp_path / "people"), "ill", "ward")
@@ -487,13 +487,13 @@ def test_damaged_folders(both, damage) -> None:
 @pytest.mark.parametrize(
     "options, words",
     [
-        ({}, ["--label", "x, y, site, age"]),
-        ({"label": "y"}, ["--client-column", "--data.partitioner", "x, y, site, age"]),
+        ({}, ["label=COLUMN", "x, y, site, age"]),
+        ({"label": "y"}, ["client_column=COLUMN", "partitioner=iid", "x, y, site, age"]),
         ({"label": "y", "client_column": "site", "partitioner": "iid"}, ["either"]),
         ({"label": "z", "client_column": "site"}, ["'z'", "x, y"]),
         ({"label": "y", "client_column": "sit"}, ["'sit'", "'site'"]),
         ({"label": "y", "client_column": "site", "drop": ("agee",)}, ["'agee'", "'age'"]),
-        ({"label": "y", "client_column": "site"}, ["column x holds arrays", "--data.drop age"]),
+        ({"label": "y", "client_column": "site"}, ["column x holds arrays", "drop=age"]),
         ({"label": "x", "client_column": "site"}, ["label column x"]),
         (
             {"label": "y", "client_column": "site", "drop": ("age",), "fill": "mean"},
@@ -511,11 +511,11 @@ def test_damaged_folders(both, damage) -> None:
             {"label": "y", "partitioner": "dirichlett", "clients": 3},
             ["'dirichlett'", "'dirichlet'"],
         ),
-        ({"label": "y", "partitioner": "dirichlet", "clients": 3}, ["needs alpha", "--data.alpha"]),
-        ({"label": "y", "partitioner": "iid"}, ["needs num_partitions", "--data.clients"]),
+        ({"label": "y", "partitioner": "dirichlet", "clients": 3}, ["needs alpha", "give alpha."]),
+        ({"label": "y", "partitioner": "iid"}, ["needs num_partitions", "give clients."]),
         (
             {"label": "y", "partitioner": "continuous", "clients": 3},
-            ["--data.arguments strictness="],
+            ["arguments='strictness=VALUE'"],
         ),
         (
             {"label": "y", "partitioner": "iid", "clients": 3, "alpha": 1.0},
@@ -562,7 +562,7 @@ def test_more_errors(tmp_path, both) -> None:
         others.to_dict() | {"site": ["z"] * 8}, features=others.features
     )
     for name, test, words in (
-        ("others", others, "no row of a client of the split train: .*--data.split train"),
+        ("others", others, "no row of a client of the split train: .*split=train"),
         ("less", arrays(0, 8).remove_columns("age"), "differ in name or type"),
         ("nobody", arrays(0, 8).remove_columns("site"), "column of the split test"),
     ):
@@ -579,7 +579,7 @@ def test_more_errors(tmp_path, both) -> None:
         hub(str(tmp_path / "hidden"), "y", "site", drop=("x",))
 
 
-# ---------------------------------------------------------------------------------------------- all the way
+# ------------------------------------------------------------------------------ all the way
 def test_it_trains(saved, tmp_path, monkeypatch, capsys) -> None:
     small = "min_partition_size=2"
     fed = hub(

@@ -59,7 +59,7 @@ def upright(x: torch.Tensor, turns: np.ndarray) -> list[tuple[float, ...]]:
     return rows(torch.stack([image.rot90(-int(k), (-2, -1)) for image, k in zip(x, turns)]))
 
 
-# ---------------------------------------------------------------------------------------------- all of them
+# ------------------------------------------------------------------------------ all of them
 @pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)
 def test_seed_unseen_and_source(make) -> None:
     one, same, other = (make(clients=10, unseen=2, seed=seed) for seed in (1, 1, 2))
@@ -132,7 +132,7 @@ def test_the_list_names_options_and_purpose(capsys) -> None:
         )
 
 
-# ---------------------------------------------------------------------------------------------- shares
+# ------------------------------------------------------------------------------ shares
 def test_counts_meet_the_shares_to_within_a_row() -> None:
     shares, sizes = mix("random", 300, 5, "angles", np.random.default_rng(0)), np.arange(300)
     counts = counted(shares, sizes)
@@ -143,10 +143,11 @@ def test_counts_meet_the_shares_to_within_a_row() -> None:
     assert (np.diff(source[-299:]) < 0).any(), "not one source after another"
 
 
-def test_regression_draws_are_those_of_before_the_code_was_shared() -> None:
-    assert linear("fedsoft", clients=6).fingerprint()[:16] == "753e7348b8d40f0b"
-    assert linear("fedsoft", clients=6, mixture="random").fingerprint()[:16] == "9212821ac10cb7c9"
-    assert linear("fedsoft", clients=6, clusters=3).fingerprint()[:16] == "12a2cc6069f9d7aa"
+def test_regression_draws_are_the_same_on_every_processor() -> None:
+    """Pinned; sums in float32 gave other last digits where BLAS has other kernels."""
+    assert linear("fedsoft", clients=6).fingerprint()[:16] == "9b9f2f6e50d3c87b"
+    assert linear("fedsoft", clients=6, mixture="random").fingerprint()[:16] == "7c46f9472307cb86"
+    assert linear("fedsoft", clients=6, clusters=3).fingerprint()[:16] == "cf849835129b5311"
 
 
 @pytest.mark.parametrize(
@@ -209,7 +210,7 @@ def test_methods_run_on_soft_truth_and_are_scored_by_the_largest_share() -> None
         assert result.final["matched"] == pytest.approx(max(same, 1 - same))
 
 
-# ---------------------------------------------------------------------------------------------- permuted labels
+# ------------------------------------------------------------------------------ permuted labels
 def test_labels_are_shifted_by_group(digits, known) -> None:
     fed = label_permuted(clients=8, clusters=4, samples=100, seed=1)
     assert fed.truth.tolist() == [0, 1, 2, 3] * 2 and fed.labels is None
@@ -224,7 +225,7 @@ def test_labels_are_shifted_by_group(digits, known) -> None:
     assert rows(fed.train.client(0)[0]) != rows(fed.train.client(1)[0]), "each group shuffles anew"
 
 
-# ---------------------------------------------------------------------------------------------- noise
+# ------------------------------------------------------------------------------ noise
 def test_without_noise_the_draws_are_those_of_before() -> None:
     assert rotated(clients=10, samples=20).fingerprint()[:16] == "753c2391d2ab7415"
     assert rotated(clients=40, seed=3).fingerprint()[:16] == "719a7037ebbf8ba7"
@@ -259,7 +260,7 @@ def test_noise_in_labels(known) -> None:
         assert [(known["test"][row] + i % 3) % 10 for row in rows(x)] == y.tolist()
 
 
-# ---------------------------------------------------------------------------------------------- few classes
+# ------------------------------------------------------------------------------ few classes
 def classes_of(fed, part: str) -> list[dict[int, int]]:
     """Each client's number of rows by class."""
     return [Counter(getattr(fed, part).client(i)[1].tolist()) for i in range(fed.total)]
@@ -352,7 +353,7 @@ def test_cgpfl_sizes_on_mnist() -> None:
     )
 
 
-# ---------------------------------------------------------------------------------------------- Dirichlet
+# ------------------------------------------------------------------------------ Dirichlet
 def test_dirichlet_shares_are_the_same_in_training_and_test(known) -> None:
     fed = dirichlet(clients=10, samples=50, test_samples=10, alpha=0.5, seed=1)
     assert fed.truth is None and fed.train.sizes.tolist() == [50] * 10
@@ -392,7 +393,7 @@ def test_every_client_has_rows_whatever_alpha_is(alpha) -> None:
     assert fed.train.sizes.min() >= 1 and fed.test.sizes.min() >= 1
 
 
-# ---------------------------------------------------------------------------------------------- errors
+# ------------------------------------------------------------------------------ errors
 @pytest.mark.parametrize(
     "spec, words",
     [

@@ -109,13 +109,13 @@ def test_default_folder_is_data(small: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_cifar_tiles_are_put_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from PIL import Image
 
-    from coterie.data.base import tiles
+    from coterie.data.base_files import read_tiles
 
     picture = np.zeros((3200, 3200, 3), dtype=np.uint8)
     picture[32:64, 64:96] = [1, 2, 3]  # image 102
     picture[32, 64 + 5] = [9, 8, 7]
     Image.fromarray(picture).save(tmp_path / "good.webp", lossless=True, method=0)
-    images = tiles(tmp_path / "good.webp")
+    images = read_tiles(tmp_path / "good.webp")
     assert images.shape == (10000, 3, 32, 32)
     assert images[102, :, 0, 5].tolist() == [9, 8, 7] and images[102, :, 31, 31].tolist() == [
         1,
@@ -128,13 +128,13 @@ def test_cifar_tiles_are_put_in_order(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "text.webp").write_text("no picture")
     for file, word in (("short.webp", "64×3200"), ("text.webp", "damaged")):
         with pytest.raises(CoterieError, match=word):
-            tiles(tmp_path / file)
+            read_tiles(tmp_path / file)
     monkeypatch.setenv("COTERIE_DATA", str(tmp_path))
     with pytest.raises(CoterieError, match=r"cifar10/data_batch_1.webp.*COTERIE_DATA"):
         base("cifar10")
 
 
-# ---------------------------------------------------------------------------------------------- sets with keys
+# ------------------------------------------------------------------------------ sets with keys
 def unipen_arrays() -> dict[str, np.ndarray]:
     """Twelve images of three writers, every third for tests; image i has i in its first corner."""
     images = np.zeros((12, 28, 28), np.uint8)

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
+import coterie as ct
 from coterie.data import from_memory
 from coterie.errors import CoterieError
 
@@ -33,10 +34,10 @@ def test_arrays_become_floats_and_classes() -> None:
     fed = from_memory([pair(8), pair(12, seed=1)])
     assert fed.names == ("client-000", "client-001")
     assert (fed.kind, fed.classes, fed.source) == ("classification", 3, "memory")
-    assert fed.train.x.dtype == torch.float32 and fed.train.y.dtype == torch.int64
+    assert fed.train.x.dtype == torch.float64 and fed.train.y.dtype == torch.int64
     assert fed.train.sizes.tolist() == [6, 9] and fed.test.sizes.tolist() == [2, 3]
     for i, n in enumerate((8, 12)):
-        x = torch.tensor(pair(n, seed=i)[0], dtype=torch.float32)
+        x = torch.tensor(pair(n, seed=i)[0])
         both = torch.cat([fed.train.client(i)[0], fed.test.client(i)[0]])
         assert {tuple(row) for row in both.tolist()} == {tuple(row) for row in x.tolist()} and len(
             both
@@ -55,12 +56,13 @@ def test_held_out_rows_depend_on_the_name_not_the_place() -> None:
 def test_float_targets_are_regression() -> None:
     fed = from_memory({"a": (np.ones((4, 2)), np.arange(4.0))})
     assert (fed.kind, fed.classes) == ("regression", None)
-    assert fed.train.y.dtype == torch.float32
+    assert fed.train.y.dtype == torch.float64
 
 
 def test_kind_overrules() -> None:
     x = np.ones((4, 2))
-    assert from_memory([(x, np.arange(4))], kind="regression").train.y.dtype == torch.float32
+    whole = from_memory([(x, np.arange(4) + 2**24)], kind="regression", test_share=0).train.y
+    assert whole.dtype == torch.float64 and whole.tolist() == [2**24 + i for i in range(4)]
     assert from_memory([(x, np.arange(4.0))], kind="classification").classes == 4
 
 
@@ -72,6 +74,40 @@ def test_dtypes() -> None:
     tokens = from_memory([(np.ones((4, 5), dtype=np.int32), y)])
     assert tokens.train.x.dtype == torch.int64
     assert from_memory([(np.arange(4.0), y)]).train.x.shape == (3, 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_floats_keep_their_precision(dtype) -> None:
+    x, y = torch.rand(4, 2).to(dtype), torch.rand(4).to(dtype)
+    part = from_memory([(x, y)], test_share=0).train
+    assert part.x.dtype == part.y.dtype == dtype and part.x.equal(x) and part.y.equal(y)
+
+
+def test_clients_of_different_precision_take_the_finer_one() -> None:
+    coarse, fine = torch.rand(4, 2), torch.rand(4, 2, dtype=torch.float64)
+    y = torch.tensor([0, 1, 0, 1])
+    fed = from_memory([(coarse, y), (fine, y)], test=[(coarse, y), (coarse, y)])
+    assert fed.train.x.equal(torch.cat([coarse.double(), fine]))
+    assert fed.test.x.equal(torch.cat([coarse, coarse]).double())
+    with pytest.raises(CoterieError, match="they must be alike"):
+        from_memory([(coarse, y)], test=[(coarse.long(), y)])
+
+
+@pytest.mark.parametrize("engine", ["loop", "vectorised"])
+@pytest.mark.parametrize("dtype, lost", [("float64", False), ("float32", True)])
+def test_a_run_in_float64_sees_every_digit(engine, dtype, lost) -> None:
+    """The model w = 1 answers x; against targets of 0 its squared error is the mean of x²."""
+    x = 1 + np.random.default_rng(0).random((3, 8, 1)) * 1e-9
+    clients = [(rows, np.zeros(8)) for rows in x]
+    fed = from_memory(clients, test=clients)
+    one = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.ones_(one.weight)
+    method = ct.LocalOnly(lr=1e-30, local_steps=1)
+    result = ct.run(method, fed, one, rounds=1, dtype=dtype, engine=engine)
+    exact = float((x**2).mean())
+    assert (abs(result.final["mse"] - exact) > 1e-10) == lost
+    if not lost:
+        assert result.final["mse"] == pytest.approx(exact, rel=1e-15)
 
 
 def test_torch_datasets() -> None:

@@ -182,7 +182,7 @@ def test_it_trains(tmp_path, monkeypatch, capsys) -> None:
     assert "307 writers" in out and "30 subjects" in out and "by_key" in out
 
 
-# ---------------------------------------------------------------------------------------------- arrays in memory
+# ------------------------------------------------------------------------------ arrays in memory
 def test_keys_of_rows_in_memory() -> None:
     x, y = np.arange(6.0)[:, None], np.array([0, 1, 0, 1, 0, 1])
     fed = from_keys(

@@ -106,7 +106,10 @@ def least_squares(fed, i: int) -> torch.Tensor:
 
 @pytest.mark.parametrize(
     "variant, options",
-    [("threshold", {}), ("ifca", {"dim": 20, "noise": 0, "clusters": 3, "clients": 7})],
+    [
+        ("threshold", {"samples": 30}),
+        ("ifca", {"dim": 20, "noise": 0, "clusters": 3, "clients": 7}),
+    ],
 )
 def test_least_squares_finds_the_planted_parameters(variant, options) -> None:
     fed = linear(variant, **options)
@@ -124,8 +127,23 @@ def test_settings_of_the_papers() -> None:
     assert soft.total == 100 and soft.train.x.shape[1] == 10
     assert 100 <= soft.train.sizes.min() < 110 and 190 < soft.train.sizes.max() <= 200
     assert threshold.total == 36 and set(threshold.planted.unique().tolist()) == {0, 100}
+    assert threshold.planted.shape == (4, 10) and set(threshold.train.sizes.tolist()) == {9}
     residual = ifca.train.client(1)[1] - ifca.train.client(1)[0] @ ifca.planted[1]
     assert residual.std().item() == pytest.approx(0.1, rel=0.3)
+
+
+@pytest.mark.parametrize(
+    "variant, rows, dim", [("threshold", 9, 10), ("threshold-figure2", 10, 20)]
+)
+def test_a_client_of_threshold_clustering_needs_its_group(variant, rows, dim) -> None:
+    """Fewer rows than dimensions leave θ open for one client; those of nine clients settle it."""
+    fed = linear(variant)
+    assert set(fed.train.sizes.tolist()) == {rows} and fed.planted.shape == (4, dim)
+    assert torch.linalg.matrix_rank(fed.train.client(0)[0]) == rows < dim
+    group = fed.subset([i for i in range(36) if i % 4 == 1]).train
+    assert len(group.y) == 9 * rows
+    theta = torch.linalg.lstsq(group.x.double(), group.y.double()[:, None]).solution[:, 0]
+    assert torch.allclose(theta, fed.planted[1].double(), atol=1e-3)
 
 
 def test_two_scalings() -> None:

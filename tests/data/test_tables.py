@@ -17,7 +17,7 @@ from sklearn.metrics import adjusted_rand_score
 import coterie as ct
 from coterie.cli import main
 from coterie.data import folder, from_frames, load, table
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, CoterieWarning
 
 needs_pyarrow = pytest.mark.skipif(
     importlib.util.find_spec("pyarrow") is None,
@@ -62,7 +62,7 @@ def joined(frames: dict[str, pd.DataFrame]) -> pd.DataFrame:
 ROWS = pd.DataFrame({"v": np.arange(8.0), "c": list("abababab"), "y": [0.5, 1, 2, 3, 4, 5, 6, 7]})
 
 
-# ---------------------------------------------------------------------------------------------- one way or another
+# ------------------------------------------------------------------------------ one way or another
 def test_folder_table_and_frames_are_the_same(tmp_path: Path) -> None:
     frames, _ = hospitals()
     frames = dict(sorted(frames.items()))
@@ -145,13 +145,13 @@ def test_the_task_is_said(caplog: pytest.LogCaptureFixture) -> None:
     assert [record.message for record in caplog.records] == [
         "columns of numbers: v",
         "columns of text: c (a, b)",
-        "the label y holds numbers: regression (--data.kind overrules)",
+        "the label y holds numbers: regression (kind overrules)",
         "columns of numbers: v, y",
-        "the label c has 2 classes (a, b): classification (--data.kind overrules)",
+        "the label c has 2 classes (a, b): classification (kind overrules)",
         "columns of numbers: v",
         "empty cells in training rows are filled with the mean: v 1",
         "columns left out: c",
-        "the label y holds numbers: regression (--data.kind overrules)",
+        "the label y holds numbers: regression (kind overrules)",
     ]
 
 
@@ -170,12 +170,12 @@ def test_all_columns_that_cannot_be_used_are_named_at_once() -> None:
         and told.count(".\n") == 0
     )
     for words in (
-        "--data.drop id",
+        "drop=id fill=median",
         "column v of client 'b' has 1 missing",
         "column w of client 'b' has 'x'",
     ):
         assert told.count(words) == 1
-    assert "--data.categories w" not in told, "80 different texts would be refused next"
+    assert "categories=w" not in told, "80 different texts would be refused next"
 
 
 def test_numbers_that_look_like_ids_are_pointed_out() -> None:
@@ -183,7 +183,7 @@ def test_numbers_that_look_like_ids_are_pointed_out() -> None:
         {"id": range(1000, 1030), "v": [i % 7 for i in range(30)], "y": [0, 1] * 15}
     )
     with pytest.warns(
-        UserWarning, match=r"column id has another whole number in each row.*--data.drop id"
+        UserWarning, match=r"column id has another whole number in each row.*drop=id"
     ):
         from_frames({"a": rows, "b": rows, "c": rows}, "y")
     with warnings.catch_warnings():
@@ -192,7 +192,38 @@ def test_numbers_that_look_like_ids_are_pointed_out() -> None:
         from_frames({"a": rows, "b": rows, "c": rows}, "y", drop="id")
 
 
-# ---------------------------------------------------------------------------------------------- train and test
+def test_ids_beyond_the_digits_of_a_float_are_pointed_out(tmp_path: Path) -> None:
+    """2^53 + 1 is the first whole number that float64 rounds."""
+    rows = pd.DataFrame({"id": [2**53 + 1 + i // 2 for i in range(8)], "y": [0, 1] * 4})
+    beyond = r"column id has whole numbers above 2\^53, whose last digits are lost: .*drop=id"
+    with pytest.warns(CoterieWarning, match=beyond):
+        from_frames({"a": rows}, "y")
+    (tmp_path / "a.csv").write_text(rows.to_csv(index=False) + ",0\n")  # a gap makes it float
+    with pytest.warns(CoterieWarning, match=beyond):
+        folder(str(tmp_path), "y", fill="mean")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        from_frames({"a": rows.assign(id=2**53)}, "y")
+        from_frames({"a": rows.assign(id=1e30 * (np.arange(8) % 3))}, "y")
+        exact = from_frames({"a": rows}, "y", categories="id", test_share=0).schema
+    assert exact.features[0].categories == tuple(str(2**53 + 1 + i) for i in range(4))
+
+
+def test_every_column_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def counting(values, *args, real=pd.to_numeric, **options):
+        calls.append(len(values))
+        return real(values, *args, **options)
+
+    monkeypatch.setattr(pd, "to_numeric", counting)
+    clients = {name: ROWS.assign(code=list("12121212")) for name in "abc"}
+    fed = from_frames(clients, "y", unseen=1)
+    assert fed.schema is not None and fed.schema.columns[-2:] == ("code", "v")
+    assert calls == [2] * 6, "c and code of three clients, by their different cells"
+
+
+# ------------------------------------------------------------------------------ train and test
 def values(fed: ct.data.Federation, part: str, client: int = 0) -> list[float]:
     """The targets, which tell the rows apart."""
     return getattr(fed, part).client(client)[1].tolist()
@@ -249,7 +280,7 @@ def test_by_time(when) -> None:
     assert fed.schema is not None and "when" not in fed.schema.columns
 
 
-# ---------------------------------------------------------------------------------------------- what is wrong
+# ------------------------------------------------------------------------------ what is wrong
 def changed(**columns) -> dict[str, pd.DataFrame]:
     return {"a": ROWS, "b": ROWS.assign(**columns)}
 
@@ -267,11 +298,12 @@ def changed(**columns) -> dict[str, pd.DataFrame]:
         (ROWS.assign(site=[None] + ["a"] * 7), {"client_column": "site"}, ["client column site", "1 missing"]),
         ({"a": ROWS, "b": ROWS.drop(columns="v")}, {}, ["'b'", "lacks v", "adds nothing"]),
         ({"a": ROWS, "b": ROWS.drop(columns="y")}, {}, ["label column of client 'b'", "'y'"]),
-        (changed(v=[None, 1, 2, 3, 4, 5, 6, 7]), {}, ["column v of client 'b'", "1 missing", "--fill median"]),
+        (changed(v=[None, 1, 2, 3, 4, 5, 6, 7]), {}, ["column v of client 'b'", "1 missing", "fill=median"]),
         (changed(c=[None, *"abababa"]), {}, ["column c of client 'b'", "1 missing"]),
         (changed(y=[None, 1, 2, 3, 4, 5, 6, 7]), {"fill": "mean"}, ["label column y of client 'b'", "1 missing"]),
         (changed(v=[0, 1, 2, "three", 4, 5, 6, 7]), {}, ["column v of client 'b'", "'three'", "row 4"]),
         (changed(v="three"), {}, ["column v", "numbers for client 'a'", "text for client 'b'"]),
+        (changed(v=[[1, 2]] * 8), {}, ["column v of client 'b'", "more than one value", "drop=v"]),
         ({"a": ROWS.set_axis(["v", "v", "y"], axis=1)}, {}, ["'a'", "more than one column v"]),
         ({"a": ROWS}, {"drop": ["w"]}, ["column to drop", "'w'"]),
         ({"a": ROWS}, {"drop": ["c", "v"]}, ["no column but the label"]),
@@ -321,7 +353,7 @@ def test_wrong_files(tmp_path: Path) -> None:
             table(str(tmp_path / name), "y", "site")
 
 
-# ---------------------------------------------------------------------------------------------- Parquet
+# ------------------------------------------------------------------------------ Parquet
 @needs_pyarrow
 def test_parquet(tmp_path: Path) -> None:
     frames, _ = hospitals()
@@ -351,7 +383,7 @@ def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         table(str(tmp_path / "all.parquet"), "y", "site")
 
 
-# ---------------------------------------------------------------------------------------------- hospitals, all the way
+# ------------------------------------------------------------------------------ hospitals, all the way
 def test_ifca_finds_the_groups_of_hospitals(tmp_path: Path) -> None:
     frames, groups = hospitals()
     fed = folder(written(tmp_path / "sites", frames), "outcome", fill="median")
@@ -400,7 +432,8 @@ def test_command(
     for words, needed in (
         (sites, "with --data.drop 'dosé mg'."),
         ((*sites, "--fill", "zero"), "fill is 'zero': it must be one of mean, median."),
-        (one, "the data set table needs --client-column, the column that names the client"),
+        (one, "the data set table needs the column that names the client"),
+        (one, "give --client-column COLUMN."),
         (("--data", "folder:all.csv", "--label", "outcome"), "all.csv is a file: write table:"),
         ((*one, "--client-column", "sites"), "'sites': did you mean 'site'?"),
         (

@@ -9,6 +9,7 @@ import sys
 import traceback
 from typing import NamedTuple
 
+from coterie.cli.spelling import spell_flag
 from coterie.errors import CoterieError, unknown
 from coterie.version import __version__
 
@@ -136,7 +137,7 @@ def general_help(command: str) -> int:
 def explain(e: Exception) -> int:
     """One sentence on stderr, and the exit status."""
     if isinstance(e, CoterieError):
-        sentence, status = str(e), 2
+        sentence, status = e.sentence(spell_flag), 2
     elif isinstance(e, MemoryError) or "allocate memory" in str(e):  # torch raises a RuntimeError
         sentence, status = (
             "the memory is full: ask for fewer clients or a smaller model, or look with --dry-run.",

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from coterie.cli.spelling import spell_record, spell_warning
 from coterie.metrics import Row
 from coterie.reporting.old_table import sizes
 from coterie.runs.run import Run
@@ -42,7 +43,7 @@ class Watcher:
 
     def hear(self, record: logging.LogRecord) -> None:
         """Warnings as often as they come, other lines once: the data of every run say the same."""
-        line = record.getMessage()
+        line = spell_record(record)
         if record.levelno >= logging.WARNING:
             self.warn(line)
         elif line not in self.heard:
@@ -59,7 +60,7 @@ class Watcher:
         log.addHandler(handler)
         log.setLevel(logging.INFO)
         with warnings.catch_warnings():
-            warnings.showwarning = lambda message, *_, **__: self.warn(str(message))
+            warnings.showwarning = lambda message, *_, **__: self.warn(spell_warning(message))
             try:
                 if self.bar is not None:
                     self.bar.start()

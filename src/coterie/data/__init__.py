@@ -1,15 +1,19 @@
-"""Federations: from memory, from files and tables, or cut from known sets with planted groups."""
+"""Federations: from memory, from files and tables, or made from known sets with planted groups."""
 
 from coterie.data.base import base, bases
+from coterie.data.description import describe
 from coterie.data.federation import Federation, Ragged
-from coterie.data.folder import folder, from_frames, table
+from coterie.data.folder import folder, table
+from coterie.data.frames import from_frames
 from coterie.data.hub import from_partitioner, hub
-from coterie.data.labels import dirichlet, label_permuted, pathological
+from coterie.data.label_shares import dirichlet
+from coterie.data.labels import label_permuted, pathological
 from coterie.data.memory import from_memory
+from coterie.data.merging import merge
 from coterie.data.natural import by_key, from_keys
 from coterie.data.regression import linear
 from coterie.data.rotation import holdouts, mixture, rotated
-from coterie.data.schema import Schema, describe, merge
+from coterie.data.schema import Schema
 from coterie.data.spec import load, maker, makers
 
 __all__ = [

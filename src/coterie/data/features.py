@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import importlib
 import io
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.data.base import pixels
+from coterie.data.base_files import pixels
+from coterie.data.cells import Cells
 from coterie.data.federation import Federation
-from coterie.data.folder import from_frames
-from coterie.data.natural import from_keys, rows_of
-from coterie.data.schema import Fill
-from coterie.data.tables import refuse_missing, texts
-from coterie.errors import CoterieError, unknown
+from coterie.data.frames import encode_frames
+from coterie.data.natural import from_keys, rows_by_key
+from coterie.data.table_options import TableOptions
+from coterie.errors import CoterieError, Option, unknown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,135 +26,163 @@ PART = "train or test"  # the name of a column that says which
 
 
 def library(name: str) -> Any:
+    """A module of an optional dependency."""
     try:
         return importlib.import_module(name)
     except ImportError:
         raise CoterieError(
-            "Hugging Face data sets need flwr-datasets: pip install 'coterie[data]'."
+            "Hugging Face data sets need flwr-datasets", "pip install 'coterie[data]'"
         ) from None
 
 
-def known_columns(rows: Rows, where: str, *names: str) -> None:
+def check_column_names(rows: Rows, where: str, *names: str) -> None:
+    """Refuse names that are no columns."""
     for name in names:
         if name not in rows.column_names:
             raise unknown(f"column of {where}:", name, rows.column_names)
 
 
-def encoded(
-    train: Dealt,
-    test: Dealt | None,
-    label: str,
-    drop: Sequence[str],
-    fill: Fill | None,
-    categories: Sequence[str] | None,
-    **common: Any,
-) -> Federation:
-    """The federation of these rows, by `from_keys` or `from_frames`; `common` are options of both."""
+def encode_rows(train: Dealt, test: Dealt | None, options: TableOptions) -> Federation:
+    """The federation of these rows: one column of arrays, or a table."""
     datasets = library("datasets")
-    (rows, key), size = train, len(train[1])
+    rows, key = train
     if test is not None:
         if test[0].features != rows.features:
             raise CoterieError(
-                "the columns of training and test rows differ in name or type: make them alike."
+                "the columns of training and test rows differ in name or type", "make them alike"
             )
-        rows, key = datasets.concatenate_datasets([rows, test[0]]), np.concatenate([key, test[1]])
-    known_columns(rows, "the data set", label, *drop)
-    plain = [
-        c
-        for c, kind in rows.features.items()
-        if isinstance(kind, datasets.Value | datasets.ClassLabel)
-    ]
-    if label not in plain:
+        rows = datasets.concatenate_datasets([rows, test[0]])
+        key = np.concatenate([key, test[1]])
+    check_column_names(rows, "the data set", options.label, *options.drop)
+    single = datasets.Value | datasets.ClassLabel
+    plain = [name for name, kind in rows.features.items() if isinstance(kind, single)]
+    if options.label not in plain:
         raise CoterieError(
-            f"the label column {label} holds more than a value per row: name another one."
+            f"the label column {options.label} holds more than a value per row", "name another one"
         )
-    features = [c for c in rows.column_names if c not in (label, *drop)]
-    arrays = [c for c in features if c not in plain]
-    if not arrays:
-        frame = table_of(rows.select_columns(plain))
-        common |= {"fill": fill, "categories": categories, "drop": [c for c in drop if c in plain]}
-        if test is not None:
-            frame[PART] = np.where(np.arange(len(rows)) < size, "train", "test")
-            common["split_column"] = PART
-        return from_frames(
-            {name: frame.iloc[mine] for name, mine in rows_of(key).items()}, label, **common
-        )
-    if len(features) > 1:
-        others = ",".join(c for c in features if c != arrays[0])
-        raise CoterieError(
-            f"the column {arrays[0]} holds arrays: leave the others out with --data.drop {others}."
-        )
-    if fill is not None or categories:
-        raise CoterieError(
-            f"fill and categories are for tables, and the column {arrays[0]} holds arrays: omit them."
-        )
-    x, (y, labels) = array_of(rows, arrays[0]), labels_of(rows, label)
-    held = None if test is None else (x[size:], y[size:], key[size:])
-    return from_keys(x[:size], y[:size], key[:size], held, labels=labels, **common)
+    features = [c for c in rows.column_names if c != options.label and c not in options.drop]
+    arrays = [name for name in features if name not in plain]
+    train_size = len(train[1])
+    if arrays:
+        check_one_array(arrays[0], features, options)
+        return encode_arrays(rows, key, train_size, arrays[0], options)
+    frame = to_frame(rows.select_columns(plain))
+    options = replace(options, drop=tuple(name for name in options.drop if name in plain))
+    if test is not None:
+        frame[PART] = np.where(np.arange(len(rows)) < train_size, "train", "test")
+        options = replace(options, split_column=PART)
+    frames = {name: frame.iloc[numbers] for name, numbers in rows_by_key(key).items()}
+    return encode_frames(frames, options)
 
 
-def table_of(rows: Rows) -> pd.DataFrame:
-    """The rows as a table, with the names of classes."""
+def check_one_array(column: str, features: list[str], options: TableOptions) -> None:
+    """Refuse other features, and options of tables, beside a column of arrays."""
+    others = [name for name in features if name != column]
+    if others:
+        raise CoterieError(
+            f"the column {column} holds arrays",
+            "leave the others out with {}",
+            options=[Option("drop", ",".join(others), of_data=True)],
+        )
+    if options.fill is not None or options.categories:
+        raise CoterieError(
+            f"fill and categories are for tables, and the column {column} holds arrays", "omit them"
+        )
+
+
+def encode_arrays(
+    rows: Rows, key: np.ndarray, train_size: int, column: str, options: TableOptions
+) -> Federation:
+    """The federation of a column of images or arrays; rows from `train_size` on are for tests."""
+    x = read_arrays(rows, column)
+    y, labels = read_labels(rows, options.label)
+    test = None
+    if train_size < len(key):
+        test = x[train_size:], y[train_size:], key[train_size:]
+    return from_keys(
+        x[:train_size],
+        y[:train_size],
+        key[:train_size],
+        test,
+        test_share=options.test_share,
+        seed=options.seed,
+        unseen=options.unseen,
+        kind=options.kind,
+        labels=labels,
+    )
+
+
+def to_frame(rows: Rows) -> pd.DataFrame:
+    """The rows as a DataFrame, with the names of classes."""
     frame = rows.to_pandas()
     for name, feature in rows.features.items():
         if hasattr(feature, "names"):
-            frame[name] = frame[name].map(
-                dict(enumerate(feature.names))
-            )  # -1, for unknown, becomes a missing cell
+            names = dict(enumerate(feature.names))
+            frame[name] = frame[name].map(names)  # −1, for unknown, becomes a missing cell
     return frame
 
 
-def labels_of(rows: Rows, label: str) -> tuple[np.ndarray, list[str] | None]:
-    """y, and the names of its classes: those of a ClassLabel, or the different texts; None where y are numbers."""
-    column = rows.select_columns(label).to_pandas()[label]
-    refuse_missing(column, f"the label column {label}", "give the rows a label, or remove them")
-    if column.dtype.kind in "iuf":
-        return column.to_numpy(), getattr(rows.features[label], "names", None)
-    names, y = np.unique(texts(column), return_inverse=True)
+def read_labels(rows: Rows, label: str) -> tuple[np.ndarray, list[str] | None]:
+    """y, and the names of its classes: of a ClassLabel, or the texts; None where y are numbers."""
+    cells = Cells(rows.select_columns(label).to_pandas()[label], label, where="")
+    cells.refuse_missing("give the rows a label, or remove them", role="label column")
+    if cells.column.dtype.kind in "iuf":
+        return cells.column.to_numpy(), getattr(rows.features[label], "names", None)
+    names, y = np.unique(cells.texts, return_inverse=True)
     return y, names.tolist()
 
 
-def array_of(rows: Rows, column: str) -> Any:
-    """x of one column: a row for each row."""
+def read_arrays(rows: Rows, column: str) -> Any:
+    """x of one column: an image or array for each row."""
     datasets = library("datasets")
     feature = rows.features[column]
     if isinstance(feature, datasets.Image):
-        return pictures(rows.cast_column(column, datasets.Image(decode=False))[column], column)
+        undecoded = rows.cast_column(column, datasets.Image(decode=False))
+        return read_images(undecoded[column], column)
     while hasattr(feature, "feature"):
         feature = feature.feature
     x: Any = None
-    if str(getattr(feature, "dtype", "")).rstrip("0123456789") in ("bool", "int", "uint", "float"):
+    dtype = str(getattr(feature, "dtype", "")).rstrip("0123456789")
+    if dtype in ("bool", "int", "uint", "float"):
         x = rows.select_columns(column).with_format("numpy", dtype=feature.dtype)[:][column]
     if x is None or x.dtype == object:
         raise CoterieError(
-            f"the column {column} holds neither images nor arrays of numbers of one shape: leave it out with "
-            f"--data.drop {column}."
+            f"the column {column} holds neither images nor arrays of numbers of one shape",
+            "leave it out with {}",
+            options=[Option("drop", column, of_data=True)],
         )
     if x.dtype != np.uint8 or x.ndim < 3:
         return x
-    last = x.ndim == 4 and x.shape[-1] in (1, 3) and x.shape[1] not in (1, 3)
-    return pixels(np.moveaxis(x, -1, 1) if last else x)
+    channels_last = x.ndim == 4 and x.shape[-1] in (1, 3) and x.shape[1] not in (1, 3)
+    if channels_last:
+        x = np.moveaxis(x, -1, 1)
+    return pixels(x)
 
 
-def pictures(cells: Any, column: str) -> Any:
-    """Images as float32 in [0, 1], [rows, H, W] if all are grey, else [rows, 3, H, W]; no file or address is opened."""
+def read_images(cells: Any, column: str) -> Any:
+    """Images as float32 in [0, 1]: [rows, H, W] if all are grey, else [rows, 3, H, W].
+
+    No file or address that a cell names is opened.
+    """
     from PIL import Image
 
     try:
-        opened = [Image.open(io.BytesIO(cell["bytes"])) for cell in cells]
-        sizes, modes = {image.size for image in opened}, {image.mode for image in opened}
-        mode = "L" if modes <= {"1", "L"} else "RGB"
+        images = [Image.open(io.BytesIO(cell["bytes"])) for cell in cells]
+        sizes = {image.size for image in images}
+        modes = {image.mode for image in images}
         if len(sizes) > 1 or any(mode[0] in "IF" for mode in modes):
-            seen = ", ".join(
-                sorted(f"{width}×{height}" for width, height in sizes)[:3] + sorted(modes)
-            )
+            shapes = sorted(f"{width}×{height}" for width, height in sizes)[:3]
             raise CoterieError(
-                f"the images in {column} differ in size or exceed 8 bits ({seen}): convert them."
+                f"the images in {column} differ in size or exceed 8 bits "
+                f"({', '.join(shapes + sorted(modes))})",
+                "convert them",
             )
-        x = np.stack([np.asarray(image.convert(mode)) for image in opened])
+        if modes <= {"1", "L"}:
+            return pixels(np.stack([np.asarray(image.convert("L")) for image in images]))
+        colour = np.stack([np.asarray(image.convert("RGB")) for image in images])
+        return pixels(np.moveaxis(colour, -1, 1))
     except (OSError, SyntaxError, TypeError, Image.DecompressionBombError):
         raise CoterieError(
-            f"a cell of the column {column} holds no image that can be read: write the data set with save_to_disk, "
-            "which takes image files in."
+            f"a cell of the column {column} holds no image that can be read",
+            "write the data set with save_to_disk, which takes image files in",
         ) from None
-    return pixels(x if mode == "L" else np.moveaxis(x, -1, 1))

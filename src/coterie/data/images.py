@@ -1,7 +1,8 @@
-"""What the makers share that cut federations from base images."""
+"""Rows of base images for clients: what the makers of such federations share."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -10,42 +11,45 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.data.base import Base
+from coterie.data.base_set import Base
 from coterie.data.federation import Federation, Ragged, rng
 from coterie.data.memory import default_names
 from coterie.data.shares import counted, in_random_order
 from coterie.errors import CoterieError
 
 Part = Literal["train", "test"]
-View = Callable[
-    [Tensor, Tensor], tuple[Tensor, Tensor]
-]  # images and labels, to how a source shows them
+View = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # (images, labels) as a source shows them
 OPTIONS = {"train": "samples", "test": "test_samples"}  # what says how many rows a client gets
 
 
 def part_of(images: Base, part: Part) -> tuple[Tensor, Tensor]:
     """(x, y) of a part of a base set."""
-    return (images.x_train, images.y_train) if part == "train" else (images.x_test, images.y_test)
+    if part == "train":
+        return images.x_train, images.y_train
+    return images.x_test, images.y_test
 
 
-def of_images(images: Base, train: Ragged, test: Ragged, **known: Any) -> Federation:
+def image_federation(images: Base, train: Ragged, test: Ragged, **known: Any) -> Federation:
     """The federation of these rows of a base set."""
     known = {"labels": images.labels} | known
-    return Federation(
-        default_names(len(train.sizes)), train, test, "classification", images.classes, **known
-    )
+    names = default_names(len(train.sizes))
+    return Federation(names, train, test, "classification", images.classes, **known)
 
 
 def check_clients(clients: int, groups: int = 1) -> None:
+    """Refuse fewer clients than groups."""
     if clients < groups:
-        why = f", one for each of {groups} groups" if groups > 1 else ""
-        raise CoterieError(f"clients={clients} is too few: ask for at least {groups}{why}.")
+        remedy = f"ask for at least {groups}"
+        if groups > 1:
+            remedy += f", one for each of {groups} groups"
+        raise CoterieError(f"clients={clients} is too few", remedy)
 
 
 def in_groups(
     maker: str,
     images: Base,
     views: Sequence[View],
+    *,
     clients: int,
     samples: int | None,
     test_samples: int | None,
@@ -55,34 +59,39 @@ def in_groups(
 ) -> Federation:
     """Group k has view k of the base set; client i is in group i mod len(views).
 
-    Of each client's training rows a share, `noise`, has the views of the other groups, in equal parts.
+    Of each client's training rows a share, `noise`, has the views of the other groups, in equal
+    parts.
     """
     groups = len(views)
     check_clients(clients, groups)
     if not 0 <= noise < 1 or (noise and groups == 1):
         raise CoterieError(
-            f"noise={noise}: give a share from 0 to below 1, and two groups or more if it is not 0."
+            f"noise={noise}",
+            "give a share from 0 to below 1, and two groups or more if it is not 0",
         )
     own = np.eye(groups)[np.arange(clients) % groups]
     mixed = own * (1 - noise) + (1 - own) * noise / max(groups - 1, 1)
-    train = cut(maker, images, "train", samples, views, mixed, groups, seed)
-    test = cut(maker, images, "test", test_samples, views, own, groups, seed)
-    return of_images(images, train, test, truth=torch.arange(clients) % groups, **known)
+    deal = functools.partial(deal_views, images, maker=maker, views=views, decks=groups, seed=seed)
+    train = deal("train", samples, shares=mixed)
+    test = deal("test", test_samples, shares=own)
+    return image_federation(images, train, test, truth=torch.arange(clients) % groups, **known)
 
 
-def cut(
-    maker: str,
+def deal_views(
     images: Base,
     part: Part,
     wanted: int | None,
+    *,
+    maker: str,
     views: Sequence[View],
     shares: np.ndarray,
     decks: int,
     seed: int,
 ) -> Ragged:
-    """`wanted` rows for each client, a share [clients, views] of them by each view, in random order.
+    """`wanted` rows for each client, a share [clients, views] of them by each view, shuffled.
 
-    There are `decks` shuffled copies of the base rows; client i takes the next slice of copy i mod decks.
+    There are `decks` shuffled copies of the base rows; client i takes the next slice of copy
+    i mod decks.
     """
     x, y = part_of(images, part)
     clients = len(shares)
@@ -90,12 +99,14 @@ def cut(
     slices = np.empty((clients, size), dtype=np.int64)
     for deck in range(decks):
         mine = slices[deck::decks]
-        mine[:] = rng(seed, maker, part, deck).permutation(len(y))[: mine.size].reshape(mine.shape)
-    rows, sizes = torch.from_numpy(slices.ravel()), np.full(clients, size)
-    source = torch.from_numpy(
-        in_random_order(counted(shares, sizes), rng(seed, maker, part, "sources"))
-    )
-    all_x, all_y = x.new_empty(len(rows), *x.shape[1:]), y.new_empty(len(rows))
+        shuffled = rng(seed, maker, part, deck).permutation(len(y))
+        mine[:] = shuffled[: mine.size].reshape(mine.shape)
+    rows = torch.from_numpy(slices.ravel())
+    sizes = np.full(clients, size)
+    counts = counted(shares, sizes)
+    source = torch.from_numpy(in_random_order(counts, rng(seed, maker, part, "sources")))
+    all_x = x.new_empty(len(rows), *x.shape[1:])
+    all_y = y.new_empty(len(rows))
     for k, view in enumerate(views):
         at = (source == k).nonzero().flatten()
         all_x[at], all_y[at] = view(x[rows[at]], y[rows[at]])
@@ -103,12 +114,36 @@ def cut(
 
 
 def rows_each(part: Part, wanted: int | None, rows: int, clients: int) -> int:
-    """How many of the rows that some clients share each of them gets: as wanted, or as many as fit."""
-    option, least, most = OPTIONS[part], int(part == "train"), rows // clients
-    wanted = max(most, 1) if wanted is None else wanted
+    """How many of the rows that some clients share each of them gets: as wanted, or as fit."""
+    least = 1 if part == "train" else 0
+    most = rows // clients
+    if wanted is None:
+        wanted = max(most, 1)
     if not least <= wanted <= most:
+        option = OPTIONS[part]
         raise CoterieError(
-            f"{option}={wanted} is out of reach: every {clients} clients share {rows} images, so it can be at most "
-            f"{most} and must be at least {least}: ask for other {option} or fewer clients."
+            f"{option}={wanted} is out of reach: every {clients} clients share {rows} images, "
+            f"so it can be at most {most} and must be at least {least}",
+            f"ask for other {option} or fewer clients",
         )
     return wanted
+
+
+def class_counts(images: Base, part: Part) -> np.ndarray:
+    """The number of images of each class."""
+    return np.bincount(part_of(images, part)[1].numpy(), minlength=images.classes)
+
+
+def deal_classes(
+    images: Base, part: Part, counts: np.ndarray, random: np.random.Generator
+) -> Ragged:
+    """counts[i, c] rows of class c for client i, drawn without replacement, in random order."""
+    x, y = part_of(images, part)
+    clients = len(counts)
+    shuffled = random.permutation(len(y))
+    label = y.numpy()[shuffled]
+    owner = np.full(len(y), clients)  # nobody
+    for c, column in enumerate(counts.T):
+        owner[np.flatnonzero(label == c)[: column.sum()]] = np.repeat(np.arange(clients), column)
+    rows = torch.from_numpy(shuffled[owner.argsort(kind="stable")][: counts.sum()])
+    return Ragged(x[rows], y[rows], torch.from_numpy(counts.sum(axis=1)))

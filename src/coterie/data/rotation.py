@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coterie.data.base import Base
-from coterie.data.base import base as base_of
+from coterie.data.base import base as load_base
+from coterie.data.base_set import Base
 from coterie.data.federation import Federation, rng
-from coterie.data.images import View, check_clients, cut, in_groups, of_images
+from coterie.data.images import View, check_clients, deal_views, image_federation, in_groups
 from coterie.data.shares import counted, mix
 from coterie.data.spec import maker
 from coterie.errors import CoterieError
@@ -31,22 +31,24 @@ def rotated(
 ) -> Federation:
     """Images of a base set, turned by another angle in each group of clients.
 
-    As in IFCA's released code, each group shuffles all images and cuts them into disjoint slices, one per client:
-    `samples` training rows from the base's training part, `test_samples` from its test part (default: as many as
-    fit). Client i of all `clients`, the last `unseen` included, is in group i mod len(angles). Angles are in degrees,
-    counter-clockwise; multiples of 90 move pixels exactly, others interpolate. `noise` makes the groups fuzzy: that
-    share of each client's training rows is turned by the other groups' angles, by each as often; test rows are not.
+    As in IFCA's released code, each group shuffles all images and divides them into disjoint
+    slices, one per client: `samples` training rows from the base's training part, `test_samples`
+    from its test part (default: as many as fit). Client i of all `clients`, the last `unseen`
+    included, is in group i mod len(angles). Angles are in degrees, counter-clockwise; multiples of
+    90 move pixels exactly, others interpolate. `noise` makes the groups fuzzy: that share of each
+    client's training rows is turned by the other groups' angles, by each as often; test rows are
+    not.
     """
-    views = views_of(angles, least=1)
+    views = make_views(angles, least=1)
     return in_groups(
         "rotated",
-        images_of(base),
+        load_square(base),
         views,
-        clients,
-        samples,
-        test_samples,
-        seed,
-        noise,
+        clients=clients,
+        samples=samples,
+        test_samples=test_samples,
+        seed=seed,
+        noise=noise,
         unseen=unseen,
     )
 
@@ -64,58 +66,65 @@ def mixture(
 ) -> Federation:
     """Images of a base set, turned by several angles in each client, in shares of its own.
 
-    A source is the base set turned by one of the `angles`. With two, "10:90" (or any a:b) alternates between clients
-    of the shares a, b and b, a, and "linear" lets the first share run from 0 to 1 over the clients; "random" cuts
-    [0, 1] at uniform points and takes any number of angles. `truth`, float [clients, sources], holds the shares of
-    the training rows as they came out, to within one row of those asked for.
+    A source is the base set turned by one of the `angles`. With two, "10:90" (or any a:b)
+    alternates between clients of the shares a, b and b, a, and "linear" lets the first share run
+    from 0 to 1 over the clients; "random" divides [0, 1] at uniform points and takes any number of
+    angles. `truth`, float [clients, sources], holds the shares of the training rows as they came
+    out, to within one row of those asked for.
 
-    All images are shuffled once and cut into disjoint slices, one per client, so that an image is with one client and
-    under one angle: `samples` training rows from the base's training part, `test_samples` from its test part, in the
-    same shares (default: as many as fit). `unseen` of the clients are drawn at random and moved to the end. To measure
-    models on each source alone, take `holdouts`.
+    All images are shuffled once and divided into disjoint slices, one per client, so that an image
+    is with one client and under one angle: `samples` training rows from the base's training part,
+    `test_samples` from its test part, in the same shares (default: as many as fit). `unseen` of the
+    clients are drawn at random and moved to the end. To measure models on each source alone, take
+    `holdouts`.
     """
-    views = views_of(angles, least=2)
+    views = make_views(angles, least=2)
     check_clients(clients)
     shares = mix(mixture, clients, len(angles), "angles", rng(seed, "mixture", "mix"))
-    images = images_of(base)
-    train = cut("mixture", images, "train", samples, views, shares, 1, seed)
-    test = cut("mixture", images, "test", test_samples, views, shares, 1, seed)
+    images = load_square(base)
+    deal = functools.partial(
+        deal_views, images, maker="mixture", views=views, shares=shares, decks=1, seed=seed
+    )
+    train = deal("train", samples)
+    test = deal("test", test_samples)
     sizes = train.sizes.numpy()
     truth = torch.from_numpy(counted(shares, sizes) / sizes[:, None]).float()
-    return of_images(images, train, test, truth=truth).with_unseen(unseen, seed)
+    return image_federation(images, train, test, truth=truth).with_unseen(unseen, seed)
 
 
 def holdouts(
     base: str = "digits", angles: tuple[float, ...] = (0, 90)
 ) -> dict[float, tuple[Tensor, Tensor]]:
-    """By angle, in the order of truth's columns in `mixture`: the base's whole test part so turned, (x, y)."""
-    images = images_of(base)
-    return {
-        angle: view(images.x_test, images.y_test)
-        for angle, view in zip(angles, views_of(angles, least=1))
-    }
+    """All of the base's test part, (x, y), turned by each angle.
+
+    By angle, in the order of truth's columns in `mixture`.
+    """
+    images = load_square(base)
+    views = make_views(angles, least=1)
+    return {angle: view(images.x_test, images.y_test) for angle, view in zip(angles, views)}
 
 
-def images_of(base: str) -> Base:
-    """A base set that can be turned."""
-    images = base_of(base)
+def load_square(base: str) -> Base:
+    """A base set of square images, which can be turned."""
+    images = load_base(base)
     shape = images.x_train.shape[1:]
     if shape[-1] != shape[-2]:
         raise CoterieError(
-            f"{base} has rows of {'×'.join(map(str, shape))}, which cannot be turned: use a set of square images, such "
-            f"as digits, or cut {base} with by_key or dirichlet."
+            f"{base} has rows of {'×'.join(map(str, shape))}, which cannot be turned",
+            f"use a set of square images, such as digits, or {base} with by_key or dirichlet",
         )
     return images
 
 
-def views_of(angles: tuple[float, ...], least: int) -> list[View]:
+def make_views(angles: tuple[float, ...], least: int) -> list[View]:
     """Turning by each angle."""
     if len({angle % 360 for angle in angles}) < max(len(angles), least):
-        raise CoterieError(f"angles={angles}: give at least {least}, no two alike.")
+        raise CoterieError(f"angles={angles}", f"give at least {least}, no two alike")
     return [functools.partial(turned, angle=angle) for angle in angles]
 
 
 def turned(x: Tensor, y: Tensor, angle: float) -> tuple[Tensor, Tensor]:
+    """Images turned by an angle, with their labels."""
     return rotate(x, angle), y
 
 
@@ -124,7 +133,8 @@ def rotate(x: Tensor, angle: float) -> Tensor:
     quarters, rest = divmod(angle, 90)
     if not rest:
         return torch.rot90(x, int(quarters), (-2, -1))
-    cos, sin = math.cos(math.radians(angle)), math.sin(math.radians(angle))
+    radians = math.radians(angle)
+    cos, sin = math.cos(radians), math.sin(radians)
     turn = torch.tensor([[[cos, -sin, 0], [sin, cos, 0]]], dtype=x.dtype)
     planes = x.reshape(1, -1, *x.shape[-2:])  # one grid for all images, which are its channels
     grid = F.affine_grid(turn, [1, 1, *x.shape[-2:]], align_corners=False)

@@ -1,4 +1,4 @@
-"""What the columns of the clients' tables mean together, and how a table becomes numbers.
+"""How the columns of the clients' tables become numbers, the same way for every client.
 
 Three pure functions, so that nothing but a description leaves a client:
 
@@ -6,261 +6,33 @@ Three pure functions, so that nothing but a description leaves a client:
     schema = merge({"north": description, …})          on the server
     x, y = schema.encode(frame)                        on each client again
 
-Numbers (booleans are 0 and 1) are standardised by the mean and the deviation over all clients' rows together; a column
-that never changes gives 0. Text is one-hot over the sorted texts of all clients, with a last slot for any other.
-Nothing is guessed across clients: a column that is numbers here and text there is refused, unless it is named in
-`categories`, which reads it as text everywhere. A regression target stays as it is.
+Numbers (booleans are 0 and 1) are standardised by the mean and the deviation over all clients' rows
+together; a column that never changes gives 0. Text is one-hot over the sorted texts of all clients,
+with a last slot for any other. Nothing is guessed across clients: a column that is numbers here and
+text there is refused, unless it is named in `categories`, which reads it as text everywhere. A
+regression target stays as it is.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from functools import partial
-from shlex import quote
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
+from coterie.data.cells import Cells, Table
 from coterie.data.federation import Kind
-from coterie.data.tables import (
-    MOST_CATEGORIES,
-    boolean,
-    form_of,
-    named,
-    numbers,
-    parsed,
-    refuse_missing,
-    texts,
-)
-from coterie.errors import CoterieError, gather, unknown
+from coterie.errors import CoterieError, Option, unknown
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Fill = Literal["mean", "median"]
-Description = dict[str, Any]
 FAR = 5  # deviations: a newcomer's mean beyond is pointed out
-MOST_CLASSES = 20  # more whole numbers than this are a regression target
-LEVELS = (
-    np.arange(21) + 0.5
-) / 21  # of the quantiles that tell medians; the middle one is the median itself
-
-
-# ---------------------------------------------------------------------------------------------- on a client
-def describe(
-    frame: pd.DataFrame,
-    label: str,
-    kind: Kind | None = None,
-    categories: Collection[str] = (),
-    train: Any = None,
-    where: str = "the table",
-) -> Description:
-    """A table's columns in a few numbers each, fit for JSON; `where` names the table in errors.
-
-    Columns are described by the rows numbered in `train` (default: all), the label by all rows. `categories` are the
-    columns to read as text whatever they hold. `kind` overrules what the label looks like.
-    """
-    frame = named(frame, where)
-    if label not in frame:
-        raise unknown(f"label column of {where}:", label, frame.columns)
-    if absent := sorted(set(categories) - set(frame.columns)):
-        raise unknown(f"column of {where} in categories:", absent[0], frame.columns)
-    rows = np.arange(len(frame)) if train is None else np.asarray(train, dtype=int)
-    names = [name for name in frame.columns if name != label]
-    jobs = {name: partial(_column, frame[name], rows, name in categories, where) for name in names}
-    columns = gather(jobs | {label: partial(_label, frame[label], kind, where)})
-    return {"rows": len(rows), "label": {"name": label} | columns.pop(label), "columns": columns}
-
-
-def _column(column: pd.Series, rows: np.ndarray, as_text: bool, where: str) -> Description:
-    form = "category" if as_text else form_of(column, where)
-    seen = column.iloc[rows]
-    facts: Description = {"kind": form, "missing": int(seen.isna().sum())}
-    if form == "number":
-        return facts | _moments(numbers(column, where)[rows])
-    if form == "category":
-        facts["categories"] = dict(Counter(texts(seen.dropna())))
-        _refuse_many(f"the column {column.name} of {where}", str(column.name), facts["categories"])
-    return facts
-
-
-def _moments(values: np.ndarray) -> Description:
-    values = values[~np.isnan(values)]
-    mean = float(values.mean()) if len(values) else 0.0
-    return {
-        "count": len(values),
-        "mean": mean,
-        "squares": float(((values - mean) ** 2).sum()),
-        "quantiles": np.quantile(values, LEVELS).tolist() if len(values) else [],
-        "ids": bool((values % 1 == 0).all()) and len(np.unique(values)) == len(values),
-    }
-
-
-def _label(column: pd.Series, kind: Kind | None, where: str) -> Description:
-    """Classes with counts, moments, or both where whole numbers may turn out to be either."""
-    refuse_missing(
-        column,
-        f"the label column {column.name} of {where}",
-        "give the rows a label, or remove them",
-    )
-    form = (
-        "number"
-        if kind == "regression"
-        else "category"
-        if kind or boolean(column)
-        else form_of(column, where)
-    )
-    if form == "category" or column.empty:
-        return {"kind": "empty" if column.empty else form, "classes": dict(Counter(texts(column)))}
-    values = numbers(column, where)
-    classes = Counter(texts(column)) if kind is None and (values % 1 == 0).all() else {}
-    return {"kind": "number", "classes": dict(classes) if len(classes) <= MOST_CLASSES else {}}
-
-
-# ---------------------------------------------------------------------------------------------- on the server
-def merge(descriptions: Mapping[str, Description]) -> Schema:
-    """The schema of all clients, by their names; their order does not matter, to the bit."""
-    sites = dict(sorted(descriptions.items()))
-    if not sites:
-        raise CoterieError(
-            "a schema needs the description of at least one client, and none was given."
-        )
-    try:
-        _check_columns(sites)
-        first = next(iter(sites.values()))
-        of = {
-            name: {site: d["columns"][name] for site, d in sites.items()}
-            for name in sorted(first["columns"])
-        }
-        columns = tuple(
-            gather({name: partial(_merged, name, parts) for name, parts in of.items()}).values()
-        )
-        classes = _classes({site: d["label"] for site, d in sites.items()})
-        kind: Kind = "regression" if classes is None else "classification"
-        return Schema(
-            first["label"]["name"], kind, columns, classes, sum(d["rows"] for d in sites.values())
-        )
-    except CoterieError:
-        raise
-    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as why:
-        raise CoterieError(
-            f"a client's description is not one that `describe` makes ({why!r}): make it anew."
-        ) from None
-
-
-def _check_columns(sites: Mapping[str, Description]) -> None:
-    """All sites have the same columns and the same label."""
-    first, model = next(iter(sites.items()))
-    for site, described in sites.items():
-        if described["label"]["name"] != model["label"]["name"]:
-            labels = [
-                f"{d['label']['name']} for client {s!r}"
-                for s, d in ((first, model), (site, described))
-            ]
-            raise CoterieError(
-                f"the label column is {' and '.join(labels)}: it must be one for all."
-            )
-        here, there = set(described["columns"]), set(model["columns"])
-        if here != there:
-            less, more = (
-                ", ".join(sorted(names)) or "nothing" for names in (there - here, here - there)
-            )
-            way_out = f"or drop what not all have with --data.drop {quote(','.join(sorted(here ^ there)))}"
-            if there - here and here - there:
-                way_out = f"perhaps by renaming {more} in {site!r} to {less}"
-            raise CoterieError(
-                f"the columns of client {site!r} differ from those of client {first!r}: it lacks {less} and adds "
-                f"{more}: give all clients the same columns, {way_out}."
-            )
-    if not model["columns"]:
-        raise CoterieError(
-            f"client {first!r} has no column but the label {model['label']['name']}: add features."
-        )
-
-
-def _merged(name: str, sites: Mapping[str, Description]) -> Column:
-    missing = sum(d["missing"] for d in sites.values())
-    way_out = f"read it as text with --data.categories {quote(name)}"
-    form, parts = (
-        _one_form(f"the column {name}", sites, way_out),
-        [d for d in sites.values() if d.get("count")],
-    )
-    if form == "number" and parts:
-        if all(d["ids"] for d in parts) and sum(d["count"] for d in parts) > 50:
-            text = f"the column {name} has another whole number in each row: if these are ids, {_drop(name)}"
-            warnings.warn(text, stacklevel=2)
-        return Column(name, "number", missing, *_pooled(parts))
-    counts: Counter[str] = sum(
-        (Counter(d.get("categories", {})) for d in sites.values()), Counter()
-    )
-    if not counts:
-        raise CoterieError(f"the column {name} has no value in any training row: {_drop(name)}.")
-    _refuse_many(f"the column {name} of all clients together", name, counts)
-    if len(counts) == counts.total() > 10:
-        raise CoterieError(
-            f"the column {name} has another text in each of {len(counts)} rows, as ids: {_drop(name)}."
-        )
-    return Column(name, "category", missing, categories=in_order(counts))
-
-
-def _pooled(parts: list[Description]) -> tuple[float, float, float]:
-    """Mean, deviation (over n, not n − 1) and median of all rows; fsum makes the order of the parts irrelevant."""
-    rows = sum(d["count"] for d in parts)
-    mean = math.fsum(d["count"] * d["mean"] for d in parts) / rows
-    squares = math.fsum(
-        [d["squares"] for d in parts] + [d["count"] * (d["mean"] - mean) ** 2 for d in parts]
-    )
-    deviation = math.sqrt(squares / rows)
-    if deviation <= 1e-12 * abs(mean):  # a constant, but for rounding
-        deviation = 0.0
-    points = sorted((q, d["count"]) for d in parts for q in d["quantiles"])
-    reached = np.cumsum([count for _, count in points]) * 2
-    low, high = (
-        int(np.searchsorted(reached, reached[-1] // 2, side)) for side in ("left", "right")
-    )
-    return mean, deviation, (points[low][0] + points[high][0]) / 2
-
-
-def _classes(sites: Mapping[str, Description]) -> tuple[str, ...] | None:
-    """The classes of all clients, or None for regression."""
-    label = f"the label column {next(iter(sites.values()))['name']}"
-    form = _one_form(label, sites, "read it as classes with --data.kind classification")
-    if form == "empty":
-        raise CoterieError(f"{label} has no value for any client: give the clients rows.")
-    names = {name for d in sites.values() for name in d["classes"]}
-    few = (
-        all(d["classes"] for d in sites.values() if d["kind"] != "empty")
-        and len(names) <= MOST_CLASSES
-    )
-    return in_order(names) if form == "category" or few else None
-
-
-def _one_form(what: str, sites: Mapping[str, Description], way_out: str) -> str:
-    """The kind of column that all sites with any value must agree on; "empty" if none has one."""
-    found = {d["kind"]: site for site, d in sites.items() if d["kind"] != "empty"}
-    if len(found) > 1:
-        raise CoterieError(
-            f"{what} holds numbers for client {found['number']!r} and text for client {found['category']!r}: "
-            f"make them alike, or {way_out}."
-        )
-    return next(iter(found), "empty")
-
-
-def _refuse_many(what: str, name: str, counts: Mapping[str, int]) -> None:
-    if len(counts) > MOST_CATEGORIES:
-        raise CoterieError(
-            f"{what} has {len(counts)} different texts, above the {MOST_CATEGORIES} allowed: {_drop(name)}, or put its "
-            "texts into groups."
-        )
-
-
-def _drop(name: str) -> str:
-    return f"drop it with --data.drop {quote(name)}"
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
@@ -271,7 +43,6 @@ def in_order(names: Iterable[str]) -> tuple[str, ...]:
         return tuple(sorted(names))
 
 
-# ---------------------------------------------------------------------------------------------- the schema
 @dataclass(frozen=True)
 class Column:
     """A column of the tables: its moments if it holds numbers, its texts if categories."""
@@ -291,24 +62,56 @@ class Column:
             return [self.name]
         return [f"{self.name} = {text}" for text in (*self.categories, "(other)")]
 
-    def encode(self, column: pd.Series, fill: Fill | None, where: str) -> np.ndarray:
+    def encode(self, cells: Cells, fill: Fill | None) -> np.ndarray:
         """float64 [rows, len(encoded)]"""
-        missing = column.isna().to_numpy()
         if fill is None:
-            refuse_missing(
-                column, f"the column {self.name} of {where}", "fill them with --fill median"
-            )
+            cells.refuse_missing("fill them with {}", [Option("fill", "median")])
         if self.kind == "category":
-            slot = {text: i for i, text in enumerate(self.categories)}
-            taken = np.array([slot.get(text, len(slot)) for text in texts(column)], dtype=int)
-            taken[missing] = len(slot)
-            x = np.zeros((len(column), len(slot) + 1))
-            x[np.arange(len(x)), taken] = 1
-            return x
-        values = numbers(column, where, "correct it")
-        values[missing] = self.median if fill == "median" else self.mean
-        scaled = (values - self.mean) / self.deviation if self.deviation else np.zeros(len(values))
-        return scaled[:, None]
+            return self._one_hot(cells)
+        values = cells.numbers("correct it").copy()
+        values[cells.missing] = self.median if fill == "median" else self.mean
+        if not self.deviation:
+            return np.zeros((len(values), 1))
+        return ((values - self.mean) / self.deviation)[:, None]
+
+    def _one_hot(self, cells: Cells) -> np.ndarray:
+        slot = {text: i for i, text in enumerate(self.categories)}
+        other = len(slot)
+        slots = np.array([slot.get(text, other) for text in cells.texts], dtype=int)
+        slots[cells.missing] = other
+        x = np.zeros((len(slots), other + 1))
+        x[np.arange(len(slots)), slots] = 1
+        return x
+
+    def remark(self, cells: Cells) -> str:
+        """A sentence about cells that are unlike those of training; "" if there is none."""
+        if self.kind == "number":
+            return self._remark_on_mean(cells)
+        present = [text for text, gone in zip(cells.texts, cells.missing) if not gone]
+        counts = Counter(present)
+        new = sorted(set(counts) - set(self.categories))
+        if not new:
+            return ""
+        listed = ", ".join(new[:3])
+        if len(new) > 3:
+            listed += ", …"
+        rows = sum(counts[text] for text in new)
+        return (
+            f"the column {self.name} of {cells.where} has texts that no training row had "
+            f"({listed}; {rows} of {len(cells)} rows): they count as other."
+        )
+
+    def _remark_on_mean(self, cells: Cells) -> str:
+        values = cells.parsed[~np.isnan(cells.parsed)]
+        if not len(values) or not self.deviation:
+            return ""
+        mean = float(values.mean())
+        if abs(mean - self.mean) <= FAR * self.deviation:
+            return ""
+        return (
+            f"the column {self.name} of {cells.where} is {mean:.4g} on average, where training "
+            f"rows have {self.mean:.4g} ± {self.deviation:.3g}: check its unit."
+        )
 
 
 @dataclass(frozen=True)
@@ -324,42 +127,11 @@ class Schema:
     ignored: tuple[str, ...] = ()  # columns of the training tables that are no features
 
     def __post_init__(self) -> None:
-        names = [column.name for column in self.features]
-        lists = [self.classes or (), *(c.categories for c in self.features)]
-        all_texts = [
-            self.label,
-            *names,
-            *self.ignored,
-            *(text for listed in lists for text in listed),
-        ]
-        values = [v for c in self.features for v in (c.mean, c.deviation, c.median)]
-        for wrong, why in (
-            (self.kind not in get_args(Kind), f"its kind is {self.kind!r}"),
-            (
-                (self.classes is None) != (self.kind == "regression"),
-                "classes and kind contradict each other",
-            ),
-            (
-                not names or len({*names, self.label}) <= len(names),
-                "its columns are none, or one is there twice",
-            ),
-            (not all(map(math.isfinite, values)), "its numbers are not all finite"),
-            (any(c.deviation < 0 for c in self.features), "a deviation is negative"),
-            (
-                any(c.kind not in ("number", "category") for c in self.features),
-                "a column is of an unknown kind",
-            ),
-            (not all(isinstance(text, str) for text in all_texts), "a name is not text"),
-            (self.fill not in (None, *get_args(Fill)), f"its fill is {self.fill!r}"),
-            (
-                any(in_order({*listed}) != listed for listed in lists),
-                "categories or classes are not in order",
-            ),
-        ):
-            if wrong:
-                raise CoterieError(
-                    f"the schema for the label {self.label!r} makes no sense ({why}): make it anew."
-                )
+        fault = next(faults(self), "")
+        if fault:
+            raise CoterieError(
+                f"the schema for the label {self.label!r} makes no sense ({fault})", "make it anew"
+            )
 
     @property
     def texts(self) -> list[str]:
@@ -374,68 +146,59 @@ class Schema:
     def encode(
         self, frame: pd.DataFrame, fill: Fill | None = None, where: str = "the table"
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """x, float32 [rows, columns], and y (int64 classes or float64 targets), or None if there is no label column.
+        """x, float32 [rows, columns], and y, int64 classes or float64 targets.
 
-        Missing numbers are refused, or filled with the mean or median over all clients; missing texts become "other".
-        Without `fill` it is as in training.
+        y is None if there is no label column. Missing numbers are refused, or filled with the mean
+        or median over all clients; missing texts become "other". Without `fill` it is as in
+        training.
         """
+        return self.encode_table(Table.of(frame, where), fill)
+
+    def encode_table(
+        self, table: Table, fill: Fill | None = None
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """`encode` for a table whose columns are already parsed."""
         fill = fill or self.fill
         if fill not in (None, *get_args(Fill)):
             raise unknown("fill", str(fill), get_args(Fill))
-        frame = named(frame, where)
-        names = [column.name for column in self.features]
-        if absent := [name for name in names if name not in frame]:
-            what = "column" if len(absent) == 1 else "columns"
+        absent = [c.name for c in self.features if c.name not in table.columns]
+        if absent:
+            columns = "column" if len(absent) == 1 else "columns"
             raise CoterieError(
-                f"{where} lacks the {what} {', '.join(absent)}: it has {', '.join(frame.columns)}."
+                f"{table.where} lacks the {columns} {', '.join(absent)}: "
+                f"it has {', '.join(table.columns)}."
             )
-        x = np.concatenate(
-            [c.encode(frame[c.name], fill, where) for c in self.features], axis=1, dtype=np.float32
-        )
-        return x, self._targets(frame[self.label], where) if self.label in frame else None
+        parts = [column.encode(table.columns[column.name], fill) for column in self.features]
+        x = np.concatenate(parts, axis=1, dtype=np.float32)
+        if self.label not in table.columns:
+            return x, None
+        return x, self._targets(table.columns[self.label])
+
+    def _targets(self, cells: Cells) -> np.ndarray:
+        cells.refuse_missing("give the rows a label, or remove them", role="label column")
+        if self.classes is None:
+            return cells.numbers("correct it")
+        number = {name: i for i, name in enumerate(self.classes)}
+        for name in cells.texts:
+            if name not in number:
+                what = f"class in the label column {self.label} of {cells.where}:"
+                raise unknown(what, name, self.classes)
+        return np.array([number[name] for name in cells.texts], dtype=np.int64)
 
     def remarks(self, frame: pd.DataFrame, where: str = "the table") -> list[str]:
-        """What `encode` passes over in a table: columns and texts that no training row had, a sentence each."""
-        frame = named(frame, where)
-        found = []
+        """Sentences about columns, texts and units of a table that no training row had."""
+        table = Table.of(frame, where)
         known = {*(column.name for column in self.features), self.label, *self.ignored}
-        if extra := sorted(set(frame.columns) - known):
-            found.append(
-                f"{where} has columns that training did not have, which are passed over: {', '.join(extra)}."
+        sentences = []
+        extra = sorted(set(table.columns) - known)
+        if extra:
+            sentences.append(
+                f"{where} has columns that training did not have, which are passed over: "
+                f"{', '.join(extra)}."
             )
-        for column in self.features:
-            if column.kind == "number" and column.deviation and column.name in frame:
-                values = parsed(frame[column.name], where)
-                mean = float(np.nanmean(values)) if not np.isnan(values).all() else column.mean
-                if abs(mean - column.mean) > FAR * column.deviation:
-                    usual = f"where training rows have {column.mean:.4g} ± {column.deviation:.3g}"
-                    found.append(
-                        f"the column {column.name} of {where} is {mean:.4g} on average, {usual}: check its unit."
-                    )
-            if column.kind == "category" and column.name in frame:
-                counts = Counter(texts(frame[column.name].dropna()))
-                if new := sorted(set(counts) - {*column.categories}):
-                    rows, some = (
-                        sum(counts[text] for text in new),
-                        ", ".join(new[:3]) + (", …" if len(new) > 3 else ""),
-                    )
-                    what = f"the column {column.name} of {where} has texts that no training row had"
-                    found.append(
-                        f"{what} ({some}; {rows} of {len(frame)} rows): they count as other."
-                    )
-        return found
-
-    def _targets(self, column: pd.Series, where: str) -> np.ndarray:
-        what = f"the label column {self.label} of {where}"
-        refuse_missing(column, what, "give the rows a label, or remove them")
-        if self.classes is None:
-            return numbers(column, where, "correct it")
-        number = {name: i for i, name in enumerate(self.classes)}
-        found = texts(column)
-        for name in found:
-            if name not in number:
-                raise unknown(f"class in {what}:", name, self.classes)
-        return np.array([number[name] for name in found], dtype=np.int64)
+        present = [column for column in self.features if column.name in table.columns]
+        sentences += [column.remark(table.columns[column.name]) for column in present]
+        return [sentence for sentence in sentences if sentence]
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), ensure_ascii=False)
@@ -445,15 +208,47 @@ class Schema:
         """The schema that `to_json` wrote; anything else is refused."""
         try:
             raw = json.loads(text)
-            features = tuple(
+            features = [
                 Column(**c | {"categories": tuple(c["categories"])}) for c in raw["features"]
-            )
-            classes = None if raw["classes"] is None else tuple(raw["classes"])
-            ignored = tuple(raw.get("ignored", ()))
-            return cls(**raw | {"features": features, "classes": classes, "ignored": ignored})
+            ]
+            classes = raw["classes"]
+            if classes is not None:
+                classes = tuple(classes)
+            lists = {
+                "features": tuple(features),
+                "classes": classes,
+                "ignored": tuple(raw.get("ignored", ())),
+            }
+            return cls(**raw | lists)
         except CoterieError:
             raise
         except (ValueError, KeyError, TypeError) as why:
             raise CoterieError(
-                f"this is not a schema in JSON ({why}): write it with to_json."
+                f"this is not a schema in JSON ({why})", "write it with to_json"
             ) from None
+
+
+def faults(schema: Schema) -> Iterator[str]:
+    """What contradicts itself in a schema, as one from a file may."""
+    columns = schema.features
+    names = [column.name for column in columns]
+    lists = [schema.classes or (), *(column.categories for column in columns)]
+    listed = [text for texts in lists for text in texts]
+    if schema.kind not in get_args(Kind):
+        yield f"its kind is {schema.kind!r}"
+    if (schema.classes is None) != (schema.kind == "regression"):
+        yield "classes and kind contradict each other"
+    if not names or len({*names, schema.label}) <= len(names):
+        yield "its columns are none, or one is there twice"
+    if not all(math.isfinite(v) for c in columns for v in (c.mean, c.deviation, c.median)):
+        yield "its numbers are not all finite"
+    if any(column.deviation < 0 for column in columns):
+        yield "a deviation is negative"
+    if any(column.kind not in ("number", "category") for column in columns):
+        yield "a column is of an unknown kind"
+    if not all(isinstance(text, str) for text in [schema.label, *names, *schema.ignored, *listed]):
+        yield "a name is not text"
+    if schema.fill not in (None, *get_args(Fill)):
+        yield f"its fill is {schema.fill!r}"
+    if any(in_order({*texts}) != texts for texts in lists):
+        yield "categories or classes are not in order"

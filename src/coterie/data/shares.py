@@ -1,4 +1,4 @@
-"""Clients that mix several sources: the shares, and the rows that meet them."""
+"""Clients that mix several sources: their shares, and the rows that meet these shares."""
 
 from __future__ import annotations
 
@@ -12,35 +12,40 @@ from coterie.errors import CoterieError
 def mix(
     mixture: str, clients: int, sources: int, what: str, random: np.random.Generator
 ) -> np.ndarray:
-    """The share of each source in each client's rows: [clients, sources], rows sum to 1; `what` the sources are."""
+    """The share of each source in each client's rows: [clients, sources], rows sum to 1.
+
+    `what` names the sources in errors.
+    """
     if mixture == "random":
-        cuts = np.sort(random.random((clients, sources - 1)), axis=1)
-        return np.diff(cuts, axis=1, prepend=0, append=1)
-    first = (
-        (np.arange(clients) + 0.5) / clients
-        if mixture == "linear"
-        else alternating(mixture, clients)
-    )
+        points = np.sort(random.random((clients, sources - 1)), axis=1)
+        return np.diff(points, axis=1, prepend=0, append=1)
+    if mixture == "linear":
+        first = (np.arange(clients) + 0.5) / clients
+    else:
+        first = alternating(mixture, clients)
     if sources != 2:
         raise CoterieError(
-            f"mixture={mixture!r} is for 2 {what}, not {sources}: use mixture='random'."
+            f"mixture={mixture!r} is for 2 {what}, not {sources}", "use mixture='random'"
         )
     return np.stack([first, 1 - first], axis=1)
 
 
 def alternating(ratio: str, clients: int) -> np.ndarray:
     """The first share for a ratio "a:b": a / (a + b), b / (a + b), a / (a + b), …"""
-    found = re.fullmatch(r"(\d+):(\d+)", ratio)
-    a, b = map(int, found.groups()) if found else (0, 0)
+    match = re.fullmatch(r"(\d+):(\d+)", ratio)
+    a, b = map(int, match.groups()) if match else (0, 0)
     if not a + b:
         raise CoterieError(
-            f"mixture={ratio!r} is none: write shares such as '10:90', or 'linear', or 'random'."
+            f"mixture={ratio!r} is none", "write shares such as '10:90', or 'linear', or 'random'"
         )
     return np.where(np.arange(clients) % 2, b, a) / (a + b)
 
 
 def counted(shares: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """How many of a client's rows each source gives, int64 [clients, sources]: its shares to within one row."""
+    """How many of a client's rows each source gives: its shares to within one row.
+
+    int64 [clients, sources]
+    """
     ends = np.cumsum(shares, axis=1) * sizes[:, None]
     ends = np.ceil(ends - 0.5 - 1e-9)  # nearest whole number, the lower one of two
     ends[:, -1] = sizes
@@ -56,8 +61,12 @@ def in_random_order(counts: np.ndarray, random: np.random.Generator) -> np.ndarr
 
 
 def places(group: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Each row's place, 0, 1, …, in a random order of the rows of its group, int64 [rows]; groups are whole numbers."""
-    counts, order = np.bincount(group), np.lexsort((random.random(len(group)), group))
+    """Each row's place, 0, 1, …, in a random order of the rows of its group.
+
+    Groups are whole numbers; int64 [rows].
+    """
+    counts = np.bincount(group)
+    order = np.lexsort((random.random(len(group)), group))
     place = np.empty(len(group), dtype=np.int64)
     place[order] = np.arange(len(group)) - np.repeat(counts.cumsum() - counts, counts)
     return place

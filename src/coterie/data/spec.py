@@ -1,44 +1,46 @@
-"""Federations by name: `rotated:mnist?angles=0,180&samples=50`, `linear?variant=ifca&dim=10`, `folder:sites`."""
+"""Federations by name, such as `rotated:mnist?angles=0,180&samples=50` or `folder:sites`."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, ParamSpec, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+import numpy as np
 
 from coterie.data.federation import Federation
 from coterie.errors import CoterieError, unknown
 
 P = ParamSpec("P")
 MAKERS: dict[str, Callable[..., Federation]] = {}
+ALLOWED = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
 def maker(make: Callable[P, Federation]) -> Callable[P, Federation]:
-    """Make a function known to `load` under its name; what it returns carries its spec as `source`.
+    """Make a function known to `load` under its name; its result carries its spec as `source`.
 
-    The spec's word after the colon is the function's first parameter, its options are the others, and their
-    annotations say how text is read: int, float, bool, str, Literal, tuple[float, ...], or one of these or None.
+    The spec's word after the colon is the function's first parameter, its options are the others,
+    and their annotations say how text is read: int, float, bool, str, Literal, tuple[float, ...],
+    or one of these or None.
     """
-    signature, types = inspect.signature(make), get_type_hints(make)
+    signature = inspect.signature(make)
+    types = get_type_hints(make)
 
     @functools.wraps(make)
     def made(*args: P.args, **kwargs: P.kwargs) -> Federation:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         for name, value in bound.arguments.items():
-            if (words := choices(types[name])) and value not in (None, *words):
+            words = choices(types[name])
+            if words and value not in (None, *words):
                 raise unknown(f"{name} of the data set {make.__name__}", str(value), words)
-        given = {
-            name: written(value) for name, value in bound.arguments.items() if value is not None
-        }
-        first = next(iter(signature.parameters))
-        head = f"{make.__name__}:{given.pop(first)}" if first in given else make.__name__
-        options = "&".join(f"{name}={value}" for name, value in given.items())
-        return replace(make(*args, **kwargs), source=f"{head}?{options}")
+        source = write_spec(make.__name__, bound.arguments)
+        return replace(make(*args, **kwargs), source=source)
 
     MAKERS[make.__name__] = made
     return made
@@ -49,27 +51,21 @@ def makers() -> dict[str, tuple[Callable[..., Federation], str]]:
     return {name: (make, (make.__doc__ or "").split("\n")[0]) for name, make in MAKERS.items()}
 
 
+# ------------------------------------------------------------------------------ reading a spec
 def load(spec: str, seed: int, **options: Any) -> Federation:
     """The federation of a spec `maker[:first][?option=value&…]`.
 
-    Keyword options (text or values; None means not given) count over those in the spec; the seed is for the draws,
-    unless the spec itself has one.
+    Keyword options (text or values; None means not given) count over those in the spec; the seed is
+    for the draws, unless the spec itself has one.
     """
-    head, _, query = spec.partition("?")
-    name, _, first = head.partition(":")
+    name = spec.partition("?")[0].partition(":")[0]
     if name not in MAKERS:
         raise no_such_set(spec)
     parameters = inspect.signature(MAKERS[name]).parameters
-    given: dict[str, Any] = {"seed": seed} if "seed" in parameters else {}
-    if first:
-        given[next(iter(parameters))] = first
-    for item in filter(None, query.split("&")):
-        option, equals, value = item.partition("=")
-        if not equals:
-            raise CoterieError(
-                f"{item!r} in the data set {spec!r} has no value: write {item}=VALUE."
-            )
-        given[option] = value
+    given: dict[str, Any] = {}
+    if "seed" in parameters:
+        given["seed"] = seed
+    given |= parse_options(spec, first=next(iter(parameters)))
     given |= {option: value for option, value in options.items() if value is not None}
     for option in given:
         if option not in parameters:
@@ -77,62 +73,101 @@ def load(spec: str, seed: int, **options: Any) -> Federation:
     for option, parameter in parameters.items():
         if parameter.default is parameter.empty and option not in given:
             raise CoterieError(
-                f"the data set {name} needs the option {option}: write {name}?{option}=…."
+                f"the data set {name} needs the option {option}", f"write {name}?{option}=…"
             )
     types = get_type_hints(MAKERS[name])
     return MAKERS[name](
-        **{option: read(name, option, value, types[option]) for option, value in given.items()}
+        **{option: convert(name, option, value, types[option]) for option, value in given.items()}
     )
 
 
+def parse_options(spec: str, first: str) -> dict[str, str]:
+    """The options of a spec as text; the word after the colon is for the option `first`."""
+    head, _, query = spec.partition("?")
+    _, _, word = head.partition(":")
+    options = {}
+    if word:
+        options[first] = word
+    for item in filter(None, query.split("&")):
+        option, equals, value = item.partition("=")
+        if not equals:
+            raise CoterieError(
+                f"{item!r} in the data set {spec!r} has no value", f"write {item}=VALUE"
+            )
+        options[option] = value
+    return options
+
+
 def no_such_set(spec: str) -> CoterieError:
-    """An unknown maker; a path by itself is the likeliest slip."""
-    path = Path(spec.partition("?")[0])
-    if path.is_dir() or path.is_file():
-        return CoterieError(
-            f"{spec!r} is a path: write {'folder' if path.is_dir() else 'table'}:{spec}."
-        )
-    return unknown("data set", spec.partition("?")[0].partition(":")[0], MAKERS)
+    """An error for an unknown maker; a path without a maker is the likeliest slip."""
+    head = spec.partition("?")[0]
+    if Path(head).is_dir():
+        return CoterieError(f"{spec!r} is a path", f"write folder:{spec}")
+    if Path(head).is_file():
+        return CoterieError(f"{spec!r} is a path", f"write table:{spec}")
+    return unknown("data set", head.partition(":")[0], MAKERS)
 
 
-def read(name: str, option: str, value: Any, kind: Any) -> Any:
-    """An option's value; text is parsed by its annotated type."""
-    if not isinstance(value, str):
-        return value
-    kind = required(kind)
-    several = get_origin(kind) is tuple
-    each = get_args(kind)[0] if several else str if choices(kind) else kind
-    parse = truth_value if each is bool else each
+def convert(name: str, option: str, value: Any, kind: Any) -> Any:
+    """The value of an option, text or other, as its annotated type."""
+    if choices(kind):
+        return value  # the maker checks it, and names the nearest word
+    plain = value
+    if isinstance(plain, np.generic):
+        plain = plain.item()
+    if required(kind) is str and isinstance(plain, int | float | Path):
+        plain = str(plain)
+    if isinstance(plain, str) and required(kind) is not str:
+        plain = plain.strip()
+        if get_origin(required(kind)) is tuple:
+            plain = [part.strip() for part in plain.split(",")]
     try:
-        return tuple(parse(part.strip()) for part in value.split(",")) if several else parse(value)
-    except ValueError:
-        words = {int: "a whole number", float: "a number", bool: "true or false"}
-        wanted = words.get(each, each.__name__) + (
-            ", or several with commas between" if several else ""
-        )
+        return msgspec.convert(plain, kind, strict=False)
+    except msgspec.ValidationError:
         raise CoterieError(
-            f"option {option} of the data set {name} must be {wanted}, not {value!r}."
+            f"option {option} of the data set {name} must be {allowed(kind)}, not {value!r}."
         ) from None
 
 
-def truth_value(text: str) -> bool:
-    return ("false", "true").index(text.lower()) == 1
+# ------------------------------------------------------------------------------ types
+def allowed(kind: Any) -> str:
+    """What an option of this type may be, in words."""
+    kind = required(kind)
+    if get_origin(kind) is tuple:
+        return f"{ALLOWED[get_args(kind)[0]]}, or several with commas between"
+    return ALLOWED[kind]
 
 
 def required(kind: Any) -> Any:
     """The type T of an annotation `T | None`."""
-    union = get_origin(kind) in (Union, UnionType)
-    return next(option for option in get_args(kind) if option is not NoneType) if union else kind
+    if get_origin(kind) in (Union, UnionType):
+        return next(option for option in get_args(kind) if option is not NoneType)
+    return kind
 
 
 def choices(kind: Any) -> tuple[str, ...]:
     """The words of a Literal annotation; none for other types."""
     kind = required(kind)
-    return get_args(kind) if get_origin(kind) is Literal else ()
+    if get_origin(kind) is Literal:
+        return get_args(kind)
+    return ()
+
+
+# ------------------------------------------------------------------------------ writing a spec
+def write_spec(name: str, arguments: Mapping[str, Any]) -> str:
+    """The spec `maker:first?option=value&…` of a maker's arguments."""
+    given = {option: written(value) for option, value in arguments.items() if value is not None}
+    first = next(iter(arguments))
+    head = name
+    if first in given:
+        head = f"{name}:{given.pop(first)}"
+    return f"{head}?{'&'.join(f'{option}={value}' for option, value in given.items())}"
 
 
 def written(value: Any) -> str:
     """A value as it is written in a spec."""
     if isinstance(value, tuple | list):
         return ",".join(map(written, value))
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)

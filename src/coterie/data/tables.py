@@ -1,271 +1,214 @@
-"""Tables as they come: files read into frames, and cells read as numbers or text. All that is wrong is one sentence."""
+"""Files of tables and arrays: CSV, Parquet and npz. Whatever is wrong with one is one sentence."""
 
 from __future__ import annotations
 
 import csv
 import itertools
-import re
-import unicodedata
 import warnings
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Collection
 from pathlib import Path
-from shlex import quote
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from coterie.data.cells import DECIMAL_COMMA, to_nfc
 from coterie.errors import CoterieError
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-# ---------------------------------------------------------------------------------------------- files
 def read_table(file: Path, text: Collection[str] = ()) -> pd.DataFrame:
-    """The table in a file, read by its ending; the cells of columns in `text` stay as they are written: 01 is not 1."""
+    """The table in a file, read by its ending.
+
+    The cells of columns in `text` stay as they are written: 01 is not 1.
+    """
+    kinds = " or ".join(READERS)
     if not file.is_file():
-        raise CoterieError(
-            f"there is no file {file}: give the path of a {' or '.join(READERS)} file."
-        )
+        raise CoterieError(f"there is no file {file}", f"give the path of a {kinds} file")
     if file.suffix.lower() not in READERS:
-        raise CoterieError(
-            f"the file {file} is no table: it must be a {' or '.join(READERS)} file."
-        )
+        raise CoterieError(f"the file {file} is no table", f"it must be a {kinds} file")
     frame = READERS[file.suffix.lower()](file, text)
     if frame.empty:
         raise CoterieError(
-            f"the file {file} is empty below its header: give it rows, or remove it."
+            f"the file {file} is empty below its header", "give it rows, or remove it"
         )
     return frame
 
 
+# ------------------------------------------------------------------------------ CSV
 def read_csv(file: Path, text: Collection[str] = ()) -> pd.DataFrame:
+    """The table in a CSV file with commas, semicolons or tabs between cells."""
     import pandas as pd
 
     try:
-        with open(file, encoding="utf-8-sig", newline="") as lines:
-            between, decimal = style(list(itertools.islice(lines, 100)))
-            lines.seek(0)
-            header = next(csv.reader(lines, skipinitialspace=True, delimiter=between), [])
-            check_header([name.strip() for name in header], file)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", pd.errors.ParserWarning)
-            frame = pd.read_csv(
-                file, index_col=False, skipinitialspace=True, low_memory=False, sep=between, decimal=decimal,
-                dtype={name: str for name in header if name.strip() in text},
-            )  # fmt: skip
-        return frame.rename(columns=str.strip)
+        return parse_csv(file, text)
     except UnicodeDecodeError:
         raise CoterieError(
-            f"the file {file} is not in UTF-8: save it as UTF-8 (in Excel: CSV UTF-8)."
+            f"the file {file} is not in UTF-8", "save it as UTF-8 (in Excel: CSV UTF-8)"
         ) from None
     except pd.errors.EmptyDataError:
         raise CoterieError(
-            f"the file {file} is empty: give it a header and rows, or remove it."
+            f"the file {file} is empty", "give it a header and rows, or remove it"
         ) from None
     except pd.errors.ParserWarning:
         raise CoterieError(
-            f"the file {file} has rows with more values than its header has names: mend it."
+            f"the file {file} has rows with more values than its header has names", "mend it"
         ) from None
     except (pd.errors.ParserError, csv.Error, OSError) as why:
         raise CoterieError(
-            f"the file {file} cannot be read as CSV: {' '.join(str(why).split())}: mend it."
+            f"the file {file} cannot be read as CSV: {one_line(why)}", "mend it"
         ) from None
 
 
-def style(lines: list[str]) -> tuple[str, str]:
-    """(what stands between cells, the decimal sign): semicolons or tabs where the header has no comma, and then
-    commas in numbers if the first lines have any."""
+def parse_csv(file: Path, text: Collection[str]) -> pd.DataFrame:
+    import pandas as pd
+
+    with open(file, encoding="utf-8-sig", newline="") as lines:
+        separator, decimal = csv_style(list(itertools.islice(lines, 100)))
+        lines.seek(0)
+        header = next(csv.reader(lines, skipinitialspace=True, delimiter=separator), [])
+        check_header([name.strip() for name in header], file)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)
+        frame = pd.read_csv(
+            file,
+            index_col=False,
+            skipinitialspace=True,
+            low_memory=False,
+            sep=separator,
+            decimal=decimal,
+            dtype={name: str for name in header if name.strip() in text},
+        )
+    frame.columns = frame.columns.str.strip()
+    return frame
+
+
+def csv_style(lines: list[str]) -> tuple[str, str]:
+    """(separator, decimal sign) of a CSV file, by its first lines.
+
+    Semicolons or tabs separate where the header has them and no comma; only then can commas be
+    decimal signs.
+    """
     header = lines[0] if lines else ""
-    between = next((sign for sign in ";\t" if sign in header and "," not in header), ",")
-    cells = (cell.strip() for line in lines[1:] for cell in line.split(between))
-    return between, "," if any(COMMA.fullmatch(cell) for cell in cells) else "."
+    if "," in header:
+        return ",", "."
+    separator = next((sign for sign in ";\t" if sign in header), ",")
+    cells = (cell.strip() for line in lines[1:] for cell in line.split(separator))
+    if any(DECIMAL_COMMA.fullmatch(cell) for cell in cells):
+        return separator, ","
+    return separator, "."
 
 
 def check_header(header: list[str], file: Path) -> None:
-    """Refuse what pandas would give new names."""
-    for name in header:
+    """Refuse names that pandas would change: empty ones, and those that occur twice."""
+    for name, count in Counter(header).items():
         if not name:
             raise CoterieError(
-                f"the file {file} has a column without a name: name it, or save without row numbers."
+                f"the file {file} has a column without a name",
+                "name it, or save without row numbers",
             )
-        if header.count(name) > 1:
+        if count > 1:
             raise CoterieError(
-                f"the file {file} has more than one column {name}: remove or rename one of them."
+                f"the file {file} has more than one column {name}", "remove or rename one of them"
             )
 
 
+# ------------------------------------------------------------------------------ Parquet and npz
 def read_parquet(file: Path, text: Collection[str] = ()) -> pd.DataFrame:
+    """The table in a Parquet file; a named index is a column."""
     import pandas as pd
 
     try:
         frame = pd.read_parquet(file, engine="pyarrow")
     except ImportError:
         raise CoterieError(
-            f"{file} is Parquet, which needs pyarrow: pip install 'coterie[data]'."
+            f"{file} is Parquet, which needs pyarrow", "pip install 'coterie[data]'"
         ) from None
     except (ValueError, OSError) as why:  # pyarrow's errors are both
-        raise CoterieError(
-            f"the file {file} cannot be read as Parquet: {' '.join(str(why).split())}."
-        ) from None
-    return frame if frame.index.name is None else frame.reset_index()
+        raise CoterieError(f"the file {file} cannot be read as Parquet: {one_line(why)}.") from None
+    if frame.index.name is None:
+        return frame
+    return frame.reset_index()
 
 
-READERS: dict[str, Callable[..., Any]] = {
-    ".csv": read_csv,
-    ".parquet": read_parquet,
-}  # a new file type is one here
+# A new file type is one line here.
+READERS: dict[str, Callable[..., Any]] = {".csv": read_csv, ".parquet": read_parquet}
 
 
 def read_npz(file: Path, names: tuple[str, ...] = ("x", "y")) -> dict[str, np.ndarray]:
+    """The arrays of an npz file: `names`, and x_test and y_test where either is there."""
     try:
-        with np.load(file) as arrays:
-            found = {name: arrays[name] for name in arrays.files}
+        with np.load(file) as npz:
+            arrays = {name: npz[name] for name in npz.files}
     except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile, zlib.error) as why:
         raise CoterieError(
-            f"the file {file} cannot be read as npz: {' '.join(str(why).split())}: mend it."
+            f"the file {file} cannot be read as npz: {one_line(why)}", "mend it"
         ) from None
-    needed = [*names] + ["x_test", "y_test"] * any(name in found for name in ("x_test", "y_test"))
+    needed = [*names]
+    if "x_test" in arrays or "y_test" in arrays:
+        needed += ["x_test", "y_test"]
     for name in needed:
-        if name not in found:
+        if name not in arrays:
             raise CoterieError(
-                f"the file {file} has no array {name}, but {', '.join(found)}: add it."
+                f"the file {file} has no array {name}, but {', '.join(arrays)}", "add it"
             )
-    return found
+    return arrays
 
 
-def files_in(path: Path) -> dict[str, Path]:
-    """The folder's files of one kind, by client name, sorted; hidden files, folders and other kinds are passed over."""
+def one_line(why: Exception) -> str:
+    """What an error of another library says, in one line."""
+    return " ".join(str(why).split())
+
+
+# ------------------------------------------------------------------------------ folders
+def client_files(path: Path) -> dict[str, Path]:
+    """The files in a folder by client name, sorted; all must be of one kind.
+
+    Hidden files, folders and files of other kinds are passed over.
+    """
     endings = (*READERS, ".npz")
     if path.is_file():
         raise CoterieError(
-            f"{path} is a file: write table:{path} for one table of all clients, or give a folder."
+            f"{path} is a file",
+            f"write table:{path} for one table of all clients, or give a folder",
         )
     if not path.is_dir():
         raise CoterieError(
-            f"there is no folder {path}: give the path of a folder with one file per client (and, for tables, a label)."
+            f"there is no folder {path}",
+            "give the path of a folder with one file per client (and, for tables, a label)",
         )
-    found = [
-        file for file in sorted(path.iterdir()) if file.suffix.lower() in endings and file.is_file()
+    files = [
+        file
+        for file in sorted(path.iterdir())
+        if file.suffix.lower() in endings and file.is_file() and not file.name.startswith(".")
     ]
-    found = [file for file in found if not file.name.startswith(".")]
-    if not found:
+    if not files:
         raise CoterieError(
-            f"the folder {path} has no {' or '.join(endings)} file: put one per client there."
+            f"the folder {path} has no {' or '.join(endings)} file", "put one per client there"
         )
-    if len(kinds := {file.suffix.lower(): file for file in reversed(found)}) > 1:
-        some = " and ".join(sorted(file.name for file in kinds.values()))
+    first_of_kind = {file.suffix.lower(): file.name for file in reversed(files)}
+    if len(first_of_kind) > 1:
+        listed = " and ".join(sorted(first_of_kind.values()))
         raise CoterieError(
-            f"the folder {path} has files of several kinds, {some}: keep one kind there."
+            f"the folder {path} has files of several kinds, {listed}", "keep one kind there"
         )
-    files: dict[str, Path] = {}
-    for file in found:
-        name = normal(file.stem)
+    return name_clients(files)
+
+
+def name_clients(files: list[Path]) -> dict[str, Path]:
+    """Files by their names without the ending, which name the clients."""
+    clients: dict[str, Path] = {}
+    for file in files:
+        name = to_nfc(file.stem)
         if any("\ud800" <= sign <= "\udfff" for sign in name):  # bytes that are not UTF-8
-            raise CoterieError(f"the file {str(file)!r} has a name that is no text: rename it.")
-        if name in files:
+            raise CoterieError(f"the file {str(file)!r} has a name that is no text", "rename it")
+        if name in clients:
             raise CoterieError(
-                f"{files[name]} and {file} name the same client {name!r}: rename one of them."
+                f"{clients[name]} and {file} name the same client {name!r}", "rename one of them"
             )
-        files[name] = file
-    return files
-
-
-# ---------------------------------------------------------------------------------------------- cells
-COMMA = re.compile(r"[+-]?\d+(\.\d{3})*,\d+")  # as much of the world writes 1.5 and 1000.5
-MOST_CATEGORIES = 50
-HUGE = 1e100  # the square of a number must be finite, too
-
-
-def named(frame: pd.DataFrame, where: str) -> pd.DataFrame:
-    """The table with its columns' names as text, no two alike."""
-    frame = frame.set_axis(frame.columns.map(lambda name: normal(str(name))), axis=1)
-    if twice := sorted(set(frame.columns[frame.columns.duplicated()])):
-        raise CoterieError(
-            f"{where} has more than one column {twice[0]}: remove or rename one of them."
-        )
-    return frame
-
-
-def form_of(column: pd.Series, where: str) -> Literal["number", "category", "empty"]:
-    """What a column holds. Text among cells that are numbers by half or more is a mistake, not a category."""
-    present = ~column.isna().to_numpy()
-    strange = present & np.isnan(parsed(column, where))
-    if not present.any():
-        return "empty"
-    if 2 * strange.sum() > present.sum() and not COMMA.fullmatch(
-        str(column.iloc[strange.argmax()])
-    ):
-        return "category"
-    numbers(column, where)
-    return "number"
-
-
-def numbers(column: pd.Series, where: str, way_out: str | None = None) -> np.ndarray:
-    """float64 [rows], NaN where cells are missing; text and infinite numbers are refused."""
-    values = parsed(column, where)
-    bad = np.flatnonzero((np.isnan(values) & ~column.isna().to_numpy()) | (np.abs(values) > HUGE))
-    if len(bad):
-        value = str(column.iloc[bad[0]])
-        few = column.nunique() <= MOST_CATEGORIES
-        as_text = (
-            "correct or empty the cell"
-            + few * f", or read the column as text with --data.categories {quote(str(column.name))}"
-        )
-        way_out = (
-            "write numbers with points, and without signs between thousands"
-            if COMMA.fullmatch(value)
-            else way_out or as_text
-        )
-        raise CoterieError(
-            f"the column {column.name} of {where} has {value!r} in data row {bad[0] + 1}, where a number belongs: "
-            f"{way_out}."
-        )
-    return values
-
-
-def parsed(column: pd.Series, where: str) -> np.ndarray:
-    """float64 [rows], NaN where there is no number; booleans are 0 and 1."""
-    import pandas as pd
-
-    if column.dtype.kind in "mMc":  # times and complex numbers
-        raise CoterieError(
-            f"the column {column.name} of {where} holds {column.dtype}: turn it into numbers, or drop it with "
-            f"--data.drop {quote(str(column.name))}."
-        )
-    if isinstance(column.dtype, pd.CategoricalDtype):
-        column = column.astype(object)
-    try:
-        found: np.ndarray = pd.to_numeric(column, errors="coerce").to_numpy(
-            dtype=np.float64, na_value=np.nan
-        )
-    except OverflowError:
-        raise CoterieError(
-            f"the column {column.name} of {where} has a number beyond all measure: correct it."
-        ) from None
-    return found.copy()
-
-
-def texts(column: pd.Series) -> list[str]:
-    """Every cell as text; a whole number is written without a point, so that 1 and 1.0 are the same category."""
-    return [
-        str(int(v)) if isinstance(v, float) and v.is_integer() else normal(str(v))
-        for v in column.tolist()
-    ]
-
-
-def normal(text: str) -> str:
-    """An accent may come as a character of its own."""
-    return text if text.isascii() else unicodedata.normalize("NFC", text)
-
-
-def boolean(column: pd.Series) -> bool:
-    """Whether the cells that are there are True and False."""
-    return all(isinstance(value, bool) for value in column.dropna().tolist())
-
-
-def refuse_missing(column: pd.Series, what: str, way_out: str) -> None:
-    if missing := int(column.isna().sum()):
-        raise CoterieError(f"{what} has {missing} missing values in {len(column)} rows: {way_out}.")
+        clients[name] = file
+    return clients

@@ -1,0 +1,35 @@
+"""Options as flags: how the command line spells what the library's errors and warnings speak of."""
+
+from __future__ import annotations
+
+import logging
+from shlex import quote
+
+from coterie.errors import CoterieWarning, Option
+
+
+def spell_flag(option: Option) -> str:
+    """--data.drop a,b or --client-column COLUMN, quoted for a shell."""
+    if option.of_data:
+        flag = f"--data.{option.name}"
+    else:
+        flag = f"--{option.name.replace('_', '-')}"
+    if not option.value:
+        return flag
+    return f"{flag} {quote(option.value)}"
+
+
+def spell_warning(warning: Warning | str) -> str:
+    """The text of a warning, with options as flags."""
+    if isinstance(warning, CoterieWarning):
+        return warning.sentence(spell_flag)
+    return str(warning)
+
+
+def spell_record(record: logging.LogRecord) -> str:
+    """The line of a log record, with the options among its arguments as flags."""
+    if not isinstance(record.args, tuple) or not record.args:
+        return record.getMessage()
+    return str(record.msg) % tuple(
+        spell_flag(value) if isinstance(value, Option) else value for value in record.args
+    )

@@ -1,0 +1,218 @@
+"""A client's table, whose cells are read as numbers or as text; each column is parsed once."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from coterie.errors import CoterieError, Option
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Form = Literal["number", "category", "empty"]
+DECIMAL_COMMA = re.compile(r"[+-]?\d+(\.\d{3})*,\d+")  # as much of the world writes 1.5 and 1000.5
+MOST_CATEGORIES = 50
+HUGE = 1e100  # the square of a number must be finite, too
+
+
+@dataclass(frozen=True)
+class Table:
+    """The columns of a client's table by name; `where` names the table in errors."""
+
+    columns: dict[str, Cells]
+    rows: int
+    where: str
+
+    @classmethod
+    def of(cls, frame: pd.DataFrame, where: str) -> Table:
+        """The table of a DataFrame; two columns of one name are refused."""
+        columns: dict[str, Cells] = {}
+        for raw_name, column in frame.items():
+            name = to_nfc(str(raw_name))
+            if name in columns:
+                raise CoterieError(
+                    f"{where} has more than one column {name}", "remove or rename one of them"
+                )
+            columns[name] = Cells(column, name, where)
+        return cls(columns, len(frame), where)
+
+    def without(self, names: Collection[str]) -> Table:
+        """The same table, and what was parsed of it, without some columns."""
+        left = {name: cells for name, cells in self.columns.items() if name not in names}
+        return replace(self, columns=left)
+
+
+class Cells:
+    """One column of a table. Each reading of it is made when it is first asked for, and kept."""
+
+    def __init__(self, column: pd.Series, name: str, where: str) -> None:
+        self.column = column
+        self.name = name
+        self.where = where
+
+    def __len__(self) -> int:
+        return len(self.column)
+
+    @cached_property
+    def plain(self) -> np.ndarray | None:
+        """The cells where they are numbers or booleans of NumPy, else None."""
+        dtype = self.column.dtype
+        if isinstance(dtype, np.dtype) and dtype.kind in "iufb":
+            return self.column.to_numpy()
+        return None
+
+    @cached_property
+    def objects(self) -> np.ndarray:
+        """The cells as Python objects."""
+        return self.column.to_numpy(dtype=object)
+
+    @cached_property
+    def missing(self) -> np.ndarray:
+        """bool [rows]: which cells are empty."""
+        if self.plain is None:
+            return np.asarray(self.column.array.isna())
+        if self.plain.dtype.kind == "f":
+            return np.isnan(self.plain)
+        return np.zeros(len(self.plain), dtype=bool)
+
+    @cached_property
+    def empty_cells(self) -> int:
+        """The number of empty cells."""
+        return int(np.count_nonzero(self.missing))
+
+    @cached_property
+    def parsed(self) -> np.ndarray:
+        """float64 [rows], NaN where there is no number; booleans are 0 and 1."""
+        if self.plain is not None:
+            return self.plain.astype(np.float64)
+        if self.column.dtype.kind in "mMc":  # times and complex numbers
+            raise self._no_cells(str(self.column.dtype))
+        try:
+            number = parse_numbers(dict.fromkeys(self.objects[~self.missing]))
+            number_or_nan = [number.get(cell, np.nan) for cell in self.objects]
+        except TypeError:  # lists and the like
+            raise self._no_cells("more than one value per cell") from None
+        except OverflowError:
+            raise CoterieError(
+                f"the column {self.name} of {self.where} has a number beyond all measure",
+                "correct it",
+                where=self.name,
+            ) from None
+        return np.array(number_or_nan, dtype=np.float64)
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """Every cell as text."""
+        return as_texts(self.objects)
+
+    @cached_property
+    def form(self) -> Form:
+        """What the column holds; some text among numbers is a mistake, not a category."""
+        strange = np.isnan(self.parsed) & ~self.missing
+        present = len(self) - self.empty_cells
+        if not present:
+            return "empty"
+        if 2 * np.count_nonzero(strange) > present:
+            first = str(self.objects[strange.argmax()])
+            if not DECIMAL_COMMA.fullmatch(first):
+                return "category"
+        self.numbers()
+        return "number"
+
+    @property
+    def boolean(self) -> bool:
+        """Whether all cells that are not empty are True or False."""
+        return all(isinstance(value, bool) for value in self.objects[~self.missing])
+
+    @cached_property
+    def no_numbers(self) -> np.ndarray:
+        """The rows, ascending, whose cell is neither empty nor a number of a usable size."""
+        text = np.isnan(self.parsed) & ~self.missing
+        return np.flatnonzero(text | (np.abs(self.parsed) > HUGE))
+
+    def numbers(self, remedy: str = "") -> np.ndarray:
+        """float64 [rows], NaN where cells are empty; text and infinite numbers are refused."""
+        if len(self.no_numbers):
+            raise self._no_number(int(self.no_numbers[0]), remedy)
+        return self.parsed
+
+    def _no_cells(self, content: str) -> CoterieError:
+        """An error for a column that holds neither numbers nor text."""
+        return CoterieError(
+            f"the column {self.name} of {self.where} holds {content}",
+            "turn it into numbers, or drop it with {}",
+            options=[Option("drop", self.name, of_data=True)],
+            where=self.name,
+        )
+
+    def _no_number(self, row: int, remedy: str) -> CoterieError:
+        """An error for the cell in this row."""
+        value = str(self.objects[row])
+        options = []
+        if DECIMAL_COMMA.fullmatch(value):
+            remedy = "write numbers with points, and without signs between thousands"
+        elif not remedy:
+            remedy = "correct or empty the cell"
+            if self.column.nunique() <= MOST_CATEGORIES:
+                remedy += ", or read the column as text with {}"
+                options.append(Option("categories", self.name, of_data=True))
+        return CoterieError(
+            f"the column {self.name} of {self.where} has {value!r} in data row {row + 1}, "
+            "where a number belongs",
+            remedy,
+            options=options,
+            where=self.name,
+        )
+
+    def refuse_missing(
+        self, remedy: str, options: Sequence[Option] = (), role: str = "column"
+    ) -> None:
+        """Refuse empty cells; `role` says what the column is, as in "label column"."""
+        if self.empty_cells:
+            place = f" of {self.where}" if self.where else ""
+            gaps = f"{self.empty_cells} missing values in {len(self)} rows"
+            raise CoterieError(
+                f"the {role} {self.name}{place} has {gaps}",
+                remedy,
+                options=options,
+                where=self.name,
+            )
+
+
+def parse_numbers(cells: Iterable[Any]) -> dict[Any, float]:
+    """The number of each of some different cells, NaN where there is none.
+
+    Columns of text have few different cells, and to try each once is what makes this fast.
+    """
+    import pandas as pd
+
+    different = np.fromiter(cells, dtype=object)
+    numbers = pd.to_numeric(different, errors="coerce").astype(np.float64)
+    return dict(zip(different, numbers))
+
+
+def as_texts(cells: Iterable[Any]) -> list[str]:
+    """Cells as text; a whole number has no point, so that 1 and 1.0 are the same category."""
+    return [as_text(cell) for cell in cells]
+
+
+def as_text(cell: Any) -> str:
+    if isinstance(cell, str):
+        return to_nfc(cell)
+    if isinstance(cell, float) and cell.is_integer():
+        return str(int(cell))
+    return to_nfc(str(cell))
+
+
+def to_nfc(text: str) -> str:
+    """Normalise to Unicode NFC, so that an é typed in two ways is one name."""
+    if text.isascii():
+        return text
+    return unicodedata.normalize("NFC", text)

@@ -1,0 +1,158 @@
+"""On a client: describe the columns of its table in a few numbers each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from coterie.data.cells import MOST_CATEGORIES, Cells, Form, Table
+from coterie.data.federation import Kind
+from coterie.errors import CoterieError, Option, gather, unknown
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Description = dict[str, Any]
+MOST_CLASSES = 20  # more whole numbers than this are a regression target
+EXACT = 2**53  # float64 holds every whole number up to here
+LEVELS = (np.arange(21) + 0.5) / 21  # of the quantiles; the middle one is the median
+
+
+def describe(
+    frame: pd.DataFrame,
+    label: str,
+    kind: Kind | None = None,
+    categories: Collection[str] = (),
+    train: Any = None,
+    where: str = "the table",
+) -> Description:
+    """A table's columns in a few numbers each, fit for JSON; `where` names the table in errors.
+
+    Columns are described by the rows numbered in `train` (default: all), the label by all rows.
+    `categories` are the columns to read as text whatever they hold. `kind` overrules what the
+    label looks like.
+    """
+    return describe_table(Table.of(frame, where), label, kind, categories, train)
+
+
+def describe_table(
+    table: Table,
+    label: str,
+    kind: Kind | None = None,
+    categories: Collection[str] = (),
+    train: Any = None,
+) -> Description:
+    """`describe` for a table whose columns are already parsed, or will be used again."""
+    if label not in table.columns:
+        raise unknown(f"label column of {table.where}:", label, table.columns)
+    for name in sorted(categories):
+        if name not in table.columns:
+            raise unknown(f"column of {table.where} in categories:", name, table.columns)
+    rows = np.arange(table.rows)
+    if train is not None:
+        rows = np.asarray(train, dtype=int)
+    jobs = {
+        name: partial(describe_column, cells, rows, as_text=name in categories)
+        for name, cells in table.columns.items()
+        if name != label
+    }
+    columns = gather(jobs | {label: partial(describe_label, table.columns[label], kind)})
+    return {"rows": len(rows), "label": {"name": label} | columns.pop(label), "columns": columns}
+
+
+def describe_column(cells: Cells, rows: np.ndarray, as_text: bool) -> Description:
+    """The form of a column, and its moments or its categories in these rows."""
+    form: Form = "category" if as_text else cells.form
+    missing = cells.missing[rows]
+    description: Description = {"kind": form, "missing": int(np.count_nonzero(missing))}
+    present = rows[~missing]
+    if form == "number":
+        return description | moments(cells.numbers()[present])
+    if form == "category":
+        texts = cells.texts
+        counts = Counter([texts[row] for row in present])
+        refuse_many(f"the column {cells.name} of {cells.where}", cells.name, len(counts))
+        description["categories"] = dict(counts)
+    return description
+
+
+def moments(values: np.ndarray) -> Description:
+    """Count, mean, squared deviations and quantiles of numbers, and whether they look like ids."""
+    count = len(values)
+    if not count:
+        return {
+            "count": 0, "mean": 0.0, "squares": 0.0, "quantiles": [], "ids": True, "rounded": False,
+        }  # fmt: skip
+    ordered = np.sort(values)
+    mean = float(values.sum()) / count
+    whole = not (values % 1).any()
+    largest = max(abs(float(ordered[0])), abs(float(ordered[-1])))
+    return {
+        "count": count,
+        "mean": mean,
+        "squares": float(((values - mean) ** 2).sum()),
+        "quantiles": quantiles(ordered).tolist(),
+        "ids": whole and bool(np.diff(ordered).all()),
+        "rounded": whole and EXACT < largest <= 2**64,  # ids have at most 64 bits
+    }
+
+
+def quantiles(ordered: np.ndarray) -> np.ndarray:
+    """The quantiles of ascending numbers at `LEVELS`, interpolated between neighbours."""
+    below, above, fraction = neighbours(len(ordered))
+    low, high = ordered[below], ordered[above]
+    return low + (high - low) * fraction
+
+
+@lru_cache(maxsize=64)
+def neighbours(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The two neighbours of each quantile among `count` sorted numbers, and its place between."""
+    position = LEVELS * (count - 1)
+    below = position.astype(int)
+    return below, np.minimum(below + 1, count - 1), position - below
+
+
+def describe_label(cells: Cells, kind: Kind | None) -> Description:
+    """The classes with their counts; none where the label can only be a regression target."""
+    cells.refuse_missing("give the rows a label, or remove them", role="label column")
+    form = label_form(cells, kind)
+    if form != "number":
+        return {"kind": form, "classes": dict(Counter(cells.texts))}
+    classes: dict[str, int] = {}
+    values = cells.numbers()
+    if kind is None and not (values % 1).any():
+        classes = dict(Counter(cells.texts))
+    if len(classes) > MOST_CLASSES:
+        classes = {}
+    return {"kind": "number", "classes": classes}
+
+
+def label_form(cells: Cells, kind: Kind | None) -> Form:
+    """Whether the label is numbers or categories, unless `kind` says so."""
+    if not len(cells):
+        return "empty"
+    if kind == "regression":
+        return "number"
+    if kind == "classification" or cells.boolean:
+        return "category"
+    return cells.form
+
+
+def refuse_many(what: str, name: str, count: int) -> None:
+    """Refuse a column of more categories than one-hot columns are fit for."""
+    if count > MOST_CATEGORIES:
+        raise CoterieError(
+            f"{what} has {count} different texts, above the {MOST_CATEGORIES} allowed",
+            "drop it with {}, or put its texts into groups",
+            options=[drop_option(name)],
+            where=name,
+        )
+
+
+def drop_option(name: str) -> Option:
+    """The option that leaves a column out."""
+    return Option("drop", name, of_data=True)

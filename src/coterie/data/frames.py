@@ -1,0 +1,246 @@
+"""Federations of pandas DataFrames. All federations of tables are encoded here."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from coterie.data.cells import Cells, Table
+from coterie.data.description import describe_table
+from coterie.data.federation import Federation, Kind, Ragged
+from coterie.data.memory import client_rows, from_memory, pack
+from coterie.data.merging import merge
+from coterie.data.row_checks import check_values
+from coterie.data.row_split import split_rows
+from coterie.data.schema import Fill, Schema
+from coterie.data.table_options import TableOptions, as_names
+from coterie.errors import CoterieError, Option, Refused, collecting, gather, unknown
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+log = logging.getLogger("coterie")
+
+
+def from_frames(
+    frames: Mapping[str, pd.DataFrame] | pd.DataFrame,
+    label: str,
+    client_column: str | None = None,
+    test_share: float = 0.25,
+    seed: int = 0,
+    unseen: int = 0,
+    kind: Kind | None = None,
+    fill: Fill | None = None,
+    drop: Sequence[str] | None = None,
+    categories: Sequence[str] | None = None,
+    split_column: str | None = None,
+    time_column: str | None = None,
+) -> Federation:
+    """A federation of pandas DataFrames by client name, or of one with a `client_column`.
+
+    Every column but the label is a feature, encoded by the `schema` of the training rows (see
+    `coterie.data.schema`); `drop` leaves columns out, `categories` are read as text whatever they
+    hold. Missing cells are refused, or filled with the "mean" or "median" over all clients. Labels
+    that are text, booleans or at most 20 whole numbers are classes, other numbers regression
+    targets, which stay as they are; `kind` overrules. `unseen` clients, drawn at random, never
+    train.
+
+    The test part is a random `test_share` of each client's rows; or with `time_column` (numbers, or
+    dates such as 2026-01-31) its last share by that column; or `split_column` says train, test or
+    valid for each row.
+    """
+    options = TableOptions(
+        label=label,
+        client_column=client_column,
+        test_share=test_share,
+        seed=seed,
+        unseen=unseen,
+        kind=kind,
+        fill=fill,
+        drop=as_names(drop),
+        categories=as_names(categories),
+        split_column=split_column,
+        time_column=time_column,
+    )
+    if not isinstance(frames, Mapping):
+        return encode_frames(frames_by_client(frames, client_column), options)
+    if client_column is not None:
+        raise CoterieError(
+            f"client_column={client_column!r} is for one table of all clients", "leave it out"
+        )
+    return encode_frames(check_frames(frames), options)
+
+
+def encode_frames(frames: Mapping[str, pd.DataFrame], options: TableOptions) -> Federation:
+    """The federation of one DataFrame per client; each column is parsed once."""
+    tables = {name: Table.of(frame, f"client {name!r}") for name, frame in frames.items()}
+    index = split_rows(tables, options).with_unseen(options.unseen, options.seed)
+    tables = without_columns(tables, options)
+    schema = fit_schema(tables, index, options)
+    encoded = {name: schema.encode_table(table) for name, table in tables.items()}
+    log_schema(schema)
+    return assemble(encoded, index, schema)
+
+
+# ------------------------------------------------------------------------------ clients
+def check_frames(frames: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """The DataFrames by name as text; anything else, or a name that occurs twice, is refused."""
+    for name, frame in frames.items():
+        if not hasattr(frame, "columns"):
+            raise CoterieError(
+                f"client {name!r} is a {type(frame).__name__}", "give a pandas DataFrame"
+            )
+    by_name = {str(name): frame for name, frame in frames.items()}
+    if len(by_name) < len(frames):
+        raise CoterieError(
+            "two clients have the same name as text, such as 1 and '1'", "rename one of them"
+        )
+    return by_name
+
+
+def frames_by_client(frame: pd.DataFrame, column: str | None) -> dict[str, pd.DataFrame]:
+    """The rows of each client, which a column names, in the order of the clients' names."""
+    import pandas as pd
+
+    if column is None:
+        raise CoterieError(
+            "one table of all clients needs client_column, the column that names the client",
+            "give it",
+        )
+    columns = Table.of(frame, "the table").columns
+    if column not in columns:
+        raise unknown("client column of the table:", column, columns)
+    clients = columns[column]
+    clients.refuse_missing("name the client in every row", role="client column")
+    codes, names = pd.factorize(np.array(clients.texts, dtype=object), sort=True)
+    in_order = frame.iloc[codes.argsort(kind="stable")]
+    ends = np.bincount(codes).cumsum().tolist()
+    return {
+        str(name): in_order.iloc[start:end] for name, start, end in zip(names, [0, *ends], ends)
+    }
+
+
+def without_columns(tables: dict[str, Table], options: TableOptions) -> dict[str, Table]:
+    """The tables without the columns to leave out, each of which some client must have."""
+    known = {name for table in tables.values() for name in table.columns}
+    for name in options.left_out:
+        if name not in known:
+            raise unknown("column to drop", name, known)
+    return {client: table.without(options.left_out) for client, table in tables.items()}
+
+
+# ------------------------------------------------------------------------------ columns
+def fit_schema(tables: dict[str, Table], index: Federation, options: TableOptions) -> Schema:
+    """The schema of the training rows; all columns that cannot be used are named at once."""
+    problems: dict[str, list[CoterieError]] = {}
+    descriptions = {}
+    train_rows = dict(zip(index.names[: len(index)], rows_by_client(index.train)))
+    for name in index.names:
+        with collecting(problems):
+            descriptions[name] = describe_table(
+                tables[name],
+                options.label,
+                options.kind,
+                options.categories,
+                train=train_rows.get(name, ()),
+            )
+    if not problems:
+        with collecting(problems):
+            schema = merge(descriptions)
+    if options.fill is None:
+        checked = {options.label, *problems}
+        for table in tables.values():
+            with collecting(problems):
+                refuse_gaps(table.without(checked))
+    if problems:
+        raise Refused(problems)
+    return replace(schema, fill=options.fill, ignored=options.left_out)
+
+
+def refuse_gaps(table: Table) -> None:
+    """Refuse empty cells in any column."""
+    gather({name: partial(refuse_gap, cells) for name, cells in table.columns.items()})
+
+
+def refuse_gap(cells: Cells) -> None:
+    cells.refuse_missing(
+        "fill them with {}, or drop the column with {}",
+        [Option("fill", "median"), Option("drop", cells.name, of_data=True)],
+    )
+
+
+def log_schema(schema: Schema) -> None:
+    """Log what the columns and the label were taken for, a line each."""
+    numbers = [c.name for c in schema.features if c.kind == "number"]
+    if numbers:
+        log.info("columns of numbers: %s", ", ".join(numbers))
+    texts = [c for c in schema.features if c.kind == "category"]
+    if texts:
+        described = [f"{c.name} ({first_few(c.categories)})" for c in texts]
+        log.info("columns of text: %s", ", ".join(described))
+    log_gaps("number", f"are filled with the {schema.fill}", schema)
+    log_gaps("category", "count as other", schema)
+    if schema.ignored:
+        log.info("columns left out: %s", ", ".join(schema.ignored))
+    label = f"the label {schema.label} holds numbers: regression"
+    if schema.classes is not None:
+        classes = f"{len(schema.classes)} classes ({first_few(schema.classes)})"
+        label = f"the label {schema.label} has {classes}: classification"
+    log.info("%s (%s overrules)", label, Option("kind", of_data=True))
+
+
+def log_gaps(kind: str, becomes: str, schema: Schema) -> None:
+    """Log how many empty cells the columns of a kind had, and what becomes of them."""
+    gaps = [f"{c.name} {c.missing}" for c in schema.features if c.kind == kind and c.missing]
+    if gaps:
+        log.info("empty cells in training rows %s: %s", becomes, ", ".join(gaps))
+
+
+def first_few(texts: Sequence[str]) -> str:
+    """The first five texts, with an ellipsis if there are more."""
+    listed = ", ".join(texts[:5])
+    if len(texts) > 5:
+        listed += ", …"
+    return listed
+
+
+# ------------------------------------------------------------------------------ rows
+def assemble(
+    encoded: Mapping[str, tuple[Any, Any]], index: Federation, schema: Schema
+) -> Federation:
+    """The encoded rows in the parts that `index` assigns them to."""
+    fed = from_memory(
+        select(encoded, index, index.train),
+        index.names,
+        select(encoded, index, index.test),
+        unseen=index.unseen,
+        kind=schema.kind,
+        labels=schema.classes,
+    )
+    valid = None
+    if index.valid is not None:
+        pairs = select(encoded, index, index.valid)
+        tensors = [client_rows(name, pair) for name, pair in zip(index.names, pairs)]
+        valid = check_values(pack(index.names, tensors), index.names, schema.kind)
+    return replace(fed, valid=valid, schema=schema, source="frames")
+
+
+def select(
+    encoded: Mapping[str, tuple[Any, Any]], index: Federation, part: Ragged
+) -> list[tuple[Any, Any]]:
+    """Each client's x and y of the rows that a part of the index numbers."""
+    pairs = []
+    for name, rows in zip(index.names, rows_by_client(part)):
+        x, y = encoded[name]
+        pairs.append((x[rows], y[rows]))
+    return pairs
+
+
+def rows_by_client(part: Ragged) -> list[np.ndarray]:
+    """The row numbers of each client."""
+    return np.split(part.x.numpy(), part.starts[1:].numpy())

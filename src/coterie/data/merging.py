@@ -1,0 +1,205 @@
+"""On the server: merge the clients' descriptions of their columns to one schema."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections import Counter
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+
+from coterie.data.description import MOST_CLASSES, Description, drop_option, refuse_many
+from coterie.data.federation import Kind
+from coterie.data.schema import Column, Schema, in_order
+from coterie.errors import CoterieError, CoterieWarning, Option, gather
+
+Descriptions = Mapping[str, Description]  # by client
+FEWEST_IDS = 50  # rows: fewer different whole numbers are no sign of ids
+
+
+def merge(descriptions: Descriptions) -> Schema:
+    """The schema of all clients, by their names; their order does not matter, to the bit."""
+    clients = dict(sorted(descriptions.items()))
+    if not clients:
+        raise CoterieError(
+            "a schema needs the description of at least one client, and none was given."
+        )
+    try:
+        check_columns(clients)
+        return merge_checked(clients)
+    except CoterieError:
+        raise
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as why:
+        raise CoterieError(
+            f"a client's description is not one that `describe` makes ({why!r})", "make it anew"
+        ) from None
+
+
+def merge_checked(clients: Descriptions) -> Schema:
+    """The schema of clients that have the same columns."""
+    first = next(iter(clients.values()))
+    jobs = {}
+    for name in sorted(first["columns"]):
+        of_clients = {client: d["columns"][name] for client, d in clients.items()}
+        jobs[name] = partial(merge_column, name, of_clients)
+    columns = gather(jobs)
+    classes = merge_classes({client: d["label"] for client, d in clients.items()})
+    kind: Kind = "regression" if classes is None else "classification"
+    return Schema(
+        label=first["label"]["name"],
+        kind=kind,
+        features=tuple(columns.values()),
+        classes=classes,
+        rows=sum(d["rows"] for d in clients.values()),
+    )
+
+
+def check_columns(clients: Descriptions) -> None:
+    """Refuse clients whose columns or whose label differ from the first client's."""
+    first, model = next(iter(clients.items()))
+    label, columns = model["label"]["name"], set(model["columns"])
+    for client, description in clients.items():
+        if description["label"]["name"] != label:
+            raise CoterieError(
+                f"the label column is {label} for client {first!r} "
+                f"and {description['label']['name']} for client {client!r}",
+                "it must be one for all",
+            )
+        own = set(description["columns"])
+        if own != columns:
+            raise columns_differ(client, own, first, columns)
+    if not columns:
+        raise CoterieError(f"client {first!r} has no column but the label {label}", "add features")
+
+
+def columns_differ(client: str, own: set[str], first: str, columns: set[str]) -> CoterieError:
+    """An error for a client whose columns are not those of the first client."""
+    lacks = ", ".join(sorted(columns - own)) or "nothing"
+    adds = ", ".join(sorted(own - columns)) or "nothing"
+    what = (
+        f"the columns of client {client!r} differ from those of client {first!r}: "
+        f"it lacks {lacks} and adds {adds}"
+    )
+    if columns - own and own - columns:
+        rename = f"perhaps by renaming {adds} in {client!r} to {lacks}"
+        return CoterieError(what, f"give all clients the same columns, {rename}")
+    return CoterieError(
+        what,
+        "give all clients the same columns, or drop what not all have with {}",
+        options=[Option("drop", ",".join(sorted(own ^ columns)), of_data=True)],
+    )
+
+
+# ------------------------------------------------------------------------------ one column
+def merge_column(name: str, clients: Descriptions) -> Column:
+    """What a column is for all clients together."""
+    missing = sum(d["missing"] for d in clients.values())
+    form = common_form(
+        f"the column {name}",
+        clients,
+        "make them alike, or read it as text with {}",
+        Option("categories", name, of_data=True),
+    )
+    parts = [d for d in clients.values() if d.get("count")]
+    if form == "number" and parts:
+        warn_of_ids(name, parts)
+        mean, deviation, median = pool(parts)
+        return Column(name, "number", missing, mean=mean, deviation=deviation, median=median)
+    counts: Counter[str] = Counter()
+    for description in clients.values():
+        counts.update(description.get("categories", {}))
+    if not counts:
+        raise CoterieError(
+            f"the column {name} has no value in any training row",
+            "drop it with {}",
+            options=[drop_option(name)],
+            where=name,
+        )
+    refuse_many(f"the column {name} of all clients together", name, len(counts))
+    if len(counts) == counts.total() > 10:
+        raise CoterieError(
+            f"the column {name} has another text in each of {len(counts)} rows, as ids",
+            "drop it with {}",
+            options=[drop_option(name)],
+            where=name,
+        )
+    return Column(name, "category", missing, categories=in_order(counts))
+
+
+def common_form(what: str, clients: Descriptions, remedy: str, option: Option) -> str:
+    """The form that all clients with any value agree on; "empty" if none has one."""
+    forms = {d["kind"]: client for client, d in clients.items() if d["kind"] != "empty"}
+    if len(forms) > 1:
+        raise CoterieError(
+            f"{what} holds numbers for client {forms['number']!r} "
+            f"and text for client {forms['category']!r}",
+            remedy,
+            options=[option],
+        )
+    return next(iter(forms), "empty")
+
+
+def warn_of_ids(name: str, parts: list[Description]) -> None:
+    """Warn of numbers that are probably ids."""
+    sign = ""
+    if any(d["rounded"] for d in parts):
+        sign = "has whole numbers above 2^53, whose last digits are lost"
+    elif all(d["ids"] for d in parts) and sum(d["count"] for d in parts) > FEWEST_IDS:
+        sign = "has another whole number in each row"
+    if sign:
+        doubt = CoterieWarning(
+            f"the column {name} {sign}",
+            "if these are ids, drop it with {}",
+            options=[drop_option(name)],
+        )
+        warnings.warn(doubt, stacklevel=2)
+
+
+def pool(parts: list[Description]) -> tuple[float, float, float]:
+    """Mean, deviation (over n, not n − 1) and median of all rows.
+
+    fsum makes the order of the parts irrelevant.
+    """
+    rows = sum(d["count"] for d in parts)
+    mean = math.fsum(d["count"] * d["mean"] for d in parts) / rows
+    within = [d["squares"] for d in parts]
+    between = [d["count"] * (d["mean"] - mean) ** 2 for d in parts]
+    deviation = math.sqrt(math.fsum(within + between) / rows)
+    if deviation <= 1e-12 * abs(mean):  # a constant, but for rounding
+        deviation = 0.0
+    return mean, deviation, pool_medians(parts)
+
+
+def pool_medians(parts: list[Description]) -> float:
+    """The median of all rows, to within the grid of the clients' quantiles."""
+    points = np.concatenate([d["quantiles"] for d in parts])
+    weights = np.repeat([d["count"] for d in parts], [len(d["quantiles"]) for d in parts])
+    order = points.argsort()
+    points = points[order]
+    twice_below = 2 * weights[order].cumsum()
+    half = twice_below[-1] // 2
+    low = np.searchsorted(twice_below, half, "left")
+    high = np.searchsorted(twice_below, half, "right")
+    return float(points[low] + points[high]) / 2
+
+
+def merge_classes(clients: Descriptions) -> tuple[str, ...] | None:
+    """The classes of all clients, or None for regression."""
+    label = f"the label column {next(iter(clients.values()))['name']}"
+    form = common_form(
+        label,
+        clients,
+        "make them alike, or read it as classes with {}",
+        Option("kind", "classification", of_data=True),
+    )
+    if form == "empty":
+        raise CoterieError(f"{label} has no value for any client", "give the clients rows")
+    names = {name for d in clients.values() for name in d["classes"]}
+    if form == "category":
+        return in_order(names)
+    all_whole = all(d["classes"] for d in clients.values() if d["kind"] != "empty")
+    if all_whole and len(names) <= MOST_CLASSES:
+        return in_order(names)
+    return None

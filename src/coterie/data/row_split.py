@@ -1,0 +1,108 @@
+"""Which rows of each client's table are for training, for tests and for validation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from coterie.data.cells import Cells, Table
+from coterie.data.federation import Federation, Ragged, split
+from coterie.data.table_options import TableOptions
+from coterie.errors import CoterieError, unknown
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PARTS = ("train", "test", "valid")
+GERMAN_DATE = r"\d{1,2}\.\d{1,2}\.\d{4}"
+
+
+def split_rows(tables: Mapping[str, Table], options: TableOptions) -> Federation:
+    """A federation of row numbers: who trains and tests on which rows of its table."""
+    if options.split_column is not None and options.time_column is not None:
+        raise CoterieError(
+            "split_column and time_column both say which rows are for tests", "give one of them"
+        )
+    names = tuple(tables)
+    if not names:
+        raise CoterieError("a federation needs at least one client, and none was given.")
+    if options.split_column is not None:
+        return split_by_column(tables, options.split_column)
+    all_rows = stack([np.arange(table.rows) for table in tables.values()])
+    train, test = split(all_rows, names, options.test_share, options.seed, "test")
+    if options.time_column is not None:
+        train, test = split_by_time(tables, options.time_column, train.sizes.tolist())
+    return Federation(names, train, test, "regression", None)
+
+
+def split_by_column(tables: Mapping[str, Table], column: str) -> Federation:
+    """Train, test and validation rows by the word that a column has in each row."""
+    words = {}
+    for name, table in tables.items():
+        words[name] = complete_column(table, column).column.astype(str).to_numpy()
+        strange = sorted(set(words[name].tolist()) - set(PARTS))
+        if strange:
+            raise unknown(f"part in the column {column} of {table.where}:", strange[0], PARTS)
+    train, test, valid = (
+        stack([np.flatnonzero(of_client == part) for of_client in words.values()]) for part in PARTS
+    )
+    fed = Federation(tuple(tables), train, test, "regression", None)
+    if not len(valid.x):
+        return fed
+    return Federation(tuple(tables), train, test, "regression", None, valid=valid)
+
+
+def split_by_time(
+    tables: Mapping[str, Table], column: str, train_sizes: list[int]
+) -> tuple[Ragged, Ragged]:
+    """The first rows of each client by a column of times for training, the last ones for tests."""
+    early, late = [], []
+    for table, size in zip(tables.values(), train_sizes):
+        order = as_times(complete_column(table, column)).argsort(kind="stable")
+        early.append(np.sort(order[:size]))
+        late.append(np.sort(order[size:]))
+    return stack(early), stack(late)
+
+
+def stack(rows: list[np.ndarray]) -> Ragged:
+    """The row numbers of each client in one store, as x and as y."""
+    x = torch.from_numpy(np.concatenate(rows))
+    return Ragged(x, x, torch.tensor([len(numbers) for numbers in rows]))
+
+
+def complete_column(table: Table, column: str) -> Cells:
+    """A column that says which rows are for tests; empty cells are refused."""
+    if column not in table.columns:
+        raise unknown(f"column of {table.where}:", column, table.columns)
+    cells = table.columns[column]
+    cells.refuse_missing("complete it")
+    return cells
+
+
+def as_times(cells: Cells) -> np.ndarray:
+    """Numbers, or dates as numbers."""
+    is_date = cells.column.dtype.kind == "M"
+    try:
+        if not is_date and not np.isnan(cells.parsed).any():
+            return cells.numbers()
+        return parse_dates(cells.column, is_date)
+    except CoterieError:
+        raise
+    except (ValueError, TypeError):
+        raise CoterieError(
+            f"the column {cells.name} of {cells.where} is no time",
+            "write numbers, or dates such as 2026-01-31 or 31.1.2026",
+        ) from None
+
+
+def parse_dates(column: pd.Series, is_date: bool) -> np.ndarray:
+    """Dates as whole numbers that keep their order."""
+    import pandas as pd
+
+    form = "ISO8601"
+    if not is_date and column.astype(str).str.fullmatch(GERMAN_DATE).all():
+        form = "%d.%m.%Y"
+    return pd.to_datetime(column, format=form, utc=True).astype("int64").to_numpy()

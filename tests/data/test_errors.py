@@ -1,0 +1,113 @@
+"""One sentence for Python and for the command line, from the same error."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import coterie.data
+from coterie.cli import main
+from coterie.cli.spelling import spell_flag
+from coterie.data import from_frames
+from coterie.errors import CoterieError, Option, Refused, collecting, gather
+
+
+def refusal(name: str, what: str, *options: Option) -> CoterieError:
+    remedy = " or ".join("try {}" for _ in options) or "correct it"
+    return CoterieError(f"{name} {what}", remedy, options=options)
+
+
+def drop(name: str) -> Option:
+    return Option("drop", name, of_data=True)
+
+
+@pytest.mark.parametrize(
+    "option, python, flag",
+    [
+        (Option("drop", "a,b", of_data=True), "drop=a,b", "--data.drop a,b"),
+        (Option("drop", "dosé mg", of_data=True), "drop='dosé mg'", "--data.drop 'dosé mg'"),
+        (Option("client_column", "COLUMN"), "client_column=COLUMN", "--client-column COLUMN"),
+        (Option("kind", of_data=True), "kind", "--data.kind"),
+        (Option("split_column", of_data=True), "split_column", "--data.split_column"),
+    ],
+)
+def test_both_spellings(option: Option, python: str, flag: str) -> None:
+    assert str(option) == python and spell_flag(option) == flag
+    error = CoterieError("it is wrong", "use {}", options=[option])
+    assert str(error) == f"it is wrong: use {python}."
+    assert error.sentence(spell_flag) == f"it is wrong: use {flag}."
+
+
+def test_braces_in_names_are_text() -> None:
+    error = CoterieError("the column {x} is {} wrong", "drop it with {}", options=[drop("{} {y}")])
+    assert str(error) == "the column {x} is {} wrong: drop it with drop='{} {y}'."
+    assert str(CoterieError("a", "rename {0} to {}")) == "a: rename {0} to {}."
+    frame = pd.DataFrame({"{v}": [1.0, None], "y": [0, 1]})
+    with pytest.raises(CoterieError, match=re.escape("drop='{v}'")):
+        from_frames({"a": frame}, "y")
+
+
+def test_several_columns_share_their_options() -> None:
+    fill = Option("fill", "median")
+    refused = Refused(
+        {
+            "a": [refusal("a", "has gaps", fill, drop("a"))] * 3,
+            "b": [refusal("b", "is ids", drop("b"))],
+            "c c": [refusal("c c", "is dates", drop("c c"))],
+            "d": [refusal("d", "has 'x'", Option("categories", "d", of_data=True))],
+            "e": [refusal("e", "is huge")],
+        }
+    )
+    assert refused.options == (Option("drop", "b,c c", of_data=True), fill)
+    assert refused.sentence(spell_flag) == (
+        "5 columns cannot be used as they are: a has gaps (2 more clients likewise); b is ids; "
+        "c c is dates; d has 'x': try --data.categories d; e is huge: correct it; "
+        "try --data.drop 'b,c c' --fill median."
+    )
+    assert str(refused).endswith("try drop='b,c c' fill=median.")
+    many = Refused({name: [refusal(name, "is ids", drop(name))] for name in "abcdefghij"})
+    assert "h is ids; and 2 more; try drop=a,b,c,d,e,f,g,h,i,j." in str(many)
+
+
+def test_one_column_keeps_its_own_remedy() -> None:
+    refused = Refused({"a": [refusal("a", "is ids", drop("a"))] * 2})
+    assert str(refused) == "a is ids (1 more clients likewise): try drop=a."
+    assert refused.options == (drop("a"),)
+
+
+def test_jobs_are_all_done_and_their_errors_collected() -> None:
+    def fail() -> int:
+        raise refusal("b", "is ids", drop("b"))
+
+    assert gather({"a": lambda: 1, "c": lambda: 2}) == {"a": 1, "c": 2}
+    problems: dict[str, list[CoterieError]] = {}
+    for _ in range(2):
+        with collecting(problems):
+            gather({"a": lambda: 1, "b": fail})
+    assert {name: len(errors) for name, errors in problems.items()} == {"b": 2}
+
+
+def test_the_makers_of_data_know_no_flags() -> None:
+    for file in Path(coterie.data.__file__).parent.glob("*.py"):
+        assert not re.search(r"--[a-z]", file.read_text()), file.name
+
+
+def test_the_command_says_the_same_with_flags(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = pd.DataFrame({"id": range(100, 190), "age": [30.5, 40, 50] * 30, "y": [0, 1] * 45})
+    gaps = rows.assign(age=rows.age.where(rows.index != 3), note=[f"n {i}" for i in rows.index])
+    for name, frame in {"good": rows, "bad": gaps}.items():
+        Path(name).mkdir()
+        frame.to_csv(Path(name) / "a.csv", index=False)
+    run = ["run", "fedavg", "--label", "y", "--model", "softmax", "--rounds", "1"]
+    assert main([*run, "--data", "folder:good", "--out", "out"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert any(line.endswith("if these are ids, drop it with --data.drop id.") for line in lines)
+    assert any(line.endswith("classification (--data.kind overrules)") for line in lines)
+    assert main([*run, "--data", "folder:bad", "--out", "again"]) == 2
+    assert "; try --data.drop note --fill median." in capsys.readouterr().err
