@@ -17,7 +17,6 @@ changes nothing. A client that joins later takes `local_steps` steps from z.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -26,9 +25,9 @@ from torch import Tensor
 
 from coterie.contract import Algorithm, Ask, Data, Local, Upload, client, setting
 from coterie.errors import CoterieError
-from coterie.local import descend, each
+from coterie.local import descend
 from coterie.params import Params, axpy, minus, mix, pick
-from coterie.task import Batch, Task
+from coterie.task import Task
 
 
 class Blocks(NamedTuple):
@@ -45,7 +44,7 @@ class FedBCD(Local, Algorithm):
 
     lr: float = setting(0.005, "step size", above=0)
     local_steps: int = setting(
-        5, "most local steps per round; each client takes 1 to so many", least=1
+        5, "most local steps per round; each client takes 1 to this many", least=1
     )
     batch: int | None = setting(32, "rows per step; none: all the client's rows", least=1)
     l2: float = setting(1e-4, "weight decay, in the local steps only", least=0)
@@ -67,14 +66,8 @@ class FedBCD(Local, Algorithm):
     def train(
         self, task: Task, z: Params, steps: Tensor, x: Params, data: Data
     ) -> tuple[Upload, Params]:
-        new = self.solved(task, x, z, self.first(data, steps))
+        new = self.solved(task, x, z, data.first_batches(self, steps))
         return Upload({"moved": minus(new, x)}, torch.ones_like(data.size)[None], {}), new
-
-    def first(self, data: Data, steps: Tensor) -> Iterator[Batch]:
-        """All batches, of which those after the first `steps` are padding and change nothing."""
-        return (
-            b._replace(mask=b.mask * (t < steps)) for t, b in enumerate(each(data.batches(self)))
-        )
 
     def solved(self, task: Task, x: Params, z: Params, batches: Any) -> Params:
         return descend(
