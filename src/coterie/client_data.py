@@ -36,7 +36,7 @@ class Data(NamedTuple):
         """The same rows, each row's loss times weight [n]."""
         return self._replace(all=self.all._replace(weight=weight))
 
-    def shuffled(self, stream: int) -> Tensor:
+    def shuffled(self, stream: int | Tensor) -> Tensor:
         """Row numbers in random order, padding last; the same order whatever the padding."""
         rows = torch.arange(self.all.mask.shape[0], device=self.all.mask.device)
         order = scramble(scramble(self.key + stream) + rows)
@@ -46,7 +46,7 @@ class Data(NamedTuple):
         """The rows of these numbers."""
         return Batch(*(v[rows] for v in self.all))
 
-    def sample(self, size: int, stream: int) -> Batch:
+    def sample(self, size: int, stream: int | Tensor) -> Batch:
         """`size` rows drawn without replacement (all, where the client has fewer)."""
         return self.take(self.shuffled(stream)[:size])
 

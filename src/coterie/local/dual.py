@@ -191,7 +191,7 @@ def _plus(x: Number, a: Number, y: Number) -> Number:
 
 
 def _times(a: Number, v: Tensor) -> Tensor:
-    """a·v, without the product where a is 1: without a pull it is, and v is as large as the layer."""
+    """a·v; nothing is computed where a is 1, as it is without a pull."""
     if isinstance(a, float) and a == 1.0:
         return v
     return a * v

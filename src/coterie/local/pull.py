@@ -46,5 +46,4 @@ def unless_padding(
     """
     if new[1] is None and pull is None:
         return new
-    chosen: WithMomentum = where(batch.mask.sum() > 0, new, old)
-    return chosen
+    return where(batch.mask.sum() > 0, new, old)
