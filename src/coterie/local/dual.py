@@ -25,9 +25,10 @@ from torch import Tensor
 from torch.func import grad
 
 from coterie.client_data import Repeat
+from coterie.first_layer import First
 from coterie.local.pull import Number, Pull, WithMomentum, unless_padding
 from coterie.params import Params, axpy, minus
-from coterie.task import First, Task
+from coterie.task import Task
 
 
 def dual_pays(task: Task, w: Params, repeat: Repeat) -> bool:
