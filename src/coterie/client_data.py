@@ -1,4 +1,4 @@
-"""What one client sees of its own rows, with its randomness for one exchange."""
+"""One client's own rows, with its randomness for one exchange."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.randomness import scramble
+from coterie.randomness import digest, scramble, uniform
 from coterie.settings import Local
 from coterie.task import Batch
 
 
 class Repeat(NamedTuple):
-    """The same batch `times` times: what lets a local solver work in the dual form."""
+    """The same batch `times` times, which lets a local solver work in the dual form."""
 
     batch: Batch
     times: int
@@ -25,7 +25,7 @@ class Data(NamedTuple):
 
     all: Batch
     key: Tensor  # int64, from (seed, client, round, exchange or stream)
-    client_key: Tensor  # int64, from (seed, client): for what is cut once and for all
+    client_key: Tensor  # int64, from (seed, client): for what is split once and for all
 
     @property
     def size(self) -> Tensor:
@@ -36,36 +36,58 @@ class Data(NamedTuple):
         """The same rows, each row's loss times weight [n]."""
         return self._replace(all=self.all._replace(weight=weight))
 
-    def shuffled(self, stream: int) -> Tensor:
+    def shuffled(self, stream: int | Tensor) -> Tensor:
         """Row numbers in random order, padding last; the same order whatever the padding."""
         rows = torch.arange(self.all.mask.shape[0], device=self.all.mask.device)
         order = scramble(scramble(self.key + stream) + rows)
         return torch.where(self.all.mask > 0, order, torch.iinfo(torch.int64).max).argsort()
 
     def take(self, rows: Tensor) -> Batch:
+        """The rows of these numbers."""
         return Batch(*(v[rows] for v in self.all))
 
-    def sample(self, size: int, stream: int) -> Batch:
+    def sample(self, size: int, stream: int | Tensor) -> Batch:
         """`size` rows drawn without replacement (all, where the client has fewer)."""
         return self.take(self.shuffled(stream)[:size])
 
     def part(self, p: int, of: int) -> Batch:
-        """Part p of the rows cut into `of` disjoint random parts, the same cut for the whole run."""
+        """Part p of the rows split into `of` disjoint random parts, the same for the entire run."""
         order = self._replace(key=self.client_key).shuffled(0)
         n = self.all.mask.sum().long()
         at = n * p // of + torch.arange(len(order) // of + 1, device=order.device)
         batch = self.take(order[at.clamp(max=len(order) - 1)])
         return batch._replace(mask=batch.mask * (at < n * (p + 1) // of))
 
+    def uniform(self, tag: str) -> Tensor:
+        """A float64 in [0, 1) that belongs to this client, this exchange and the tag."""
+        return uniform(self.key + digest(tag))
+
     def batches(self, how: Local) -> Repeat | Iterator[Batch]:
-        """The batches of one local training: full, or drawn anew each step, or passes over shuffled rows."""
+        """The batches of one local training.
+
+        Without `batch` all rows, again and again; else rows drawn anew for each step, or with
+        `local_epochs` passes over the shuffled rows.
+        """
         if how.batch is None:
             return Repeat(self.all, how.local_epochs or how.local_steps)
-        if how.local_epochs is None:
-            return (self.sample(how.batch, t) for t in range(how.local_steps))
-        size = how.batch
-        return (
-            self.take(rows)
-            for e in range(how.local_epochs)
-            for rows in self.shuffled(e).split(size)
-        )
+        return (batch for _, batch in self._numbered(how))
+
+    def first_batches(self, how: Local, turns: Tensor) -> Iterator[Batch]:
+        """The batches of the first `turns` steps, or passes with `local_epochs`.
+
+        `turns` differs from client to client, and all clients of a vectorised call run one loop: so
+        the batches that follow are there, too, as padding, which changes nothing.
+        """
+        for turn, batch in self._numbered(how):
+            yield batch._replace(mask=batch.mask * (turn < turns))
+
+    def _numbered(self, how: Local) -> Iterator[tuple[int, Batch]]:
+        """Every batch of a local training with the number of its step, or of its pass."""
+        for turn in range(how.local_epochs or how.local_steps):
+            if how.batch is None:
+                yield turn, self.all
+            elif how.local_epochs is None:
+                yield turn, self.sample(how.batch, turn)
+            else:
+                for rows in self.shuffled(turn).split(how.batch):
+                    yield turn, self.take(rows)

@@ -1,6 +1,7 @@
-"""Maths on models. A model is a dict of tensors; K models are stacked: every leaf has a leading axis K.
+"""Maths on models: a model is a dict of tensors; K stacked models have a leading axis K.
 
-A stacked leaf whose leading axis is 1 is shared by all K models (weight sharing): it is sent and kept once.
+A stacked leaf whose leading axis is 1 is shared by all K models (weight sharing): it is sent and
+kept once.
 """
 
 from __future__ import annotations
@@ -46,38 +47,50 @@ def norm(x: Params) -> Tensor:
 
 
 def zeros(x: Params) -> Params:
+    """Zeros in the shape of x."""
     return {k: torch.zeros_like(v) for k, v in x.items()}
 
 
 def where(condition: Tensor, a: Any, b: Any) -> Any:
     """`a` where the condition holds, else `b`, through any nest of tensors."""
-    return tree_map(lambda x, y: torch.where(condition, x, y) if isinstance(x, Tensor) else x, a, b)
+
+    def chosen(x: Any, y: Any) -> Any:
+        if isinstance(x, Tensor):
+            return torch.where(condition, x, y)
+        return x
+
+    return tree_map(chosen, a, b)
 
 
-# ---------------------------------------------------------------------------------------------- stacked models
+# ------------------------------------------------------------------------------ stacked models
 def count(stacked: Params) -> int:
-    """K"""
+    """K, the number of models."""
     return max(len(v) for v in stacked.values())
 
 
 def pick(stacked: Params, j: int | Tensor) -> Params:
     """Model j."""
-    return {k: v[j] if len(v) > 1 else v[0] for k, v in stacked.items()}
+    return {k: v[0] if len(v) == 1 else v[j] for k, v in stacked.items()}
 
 
 def pick_rows(stacked: Params, index: Tensor) -> Params:
     """Models index[0], index[1], …, stacked."""
-    return {
-        k: v[index] if len(v) > 1 else v.expand(len(index), *v.shape[1:])
-        for k, v in stacked.items()
-    }
+
+    def rows(v: Tensor) -> Tensor:
+        if len(v) == 1:  # shared by all models
+            return v.expand(len(index), *v.shape[1:])
+        return v[index]
+
+    return {k: rows(v) for k, v in stacked.items()}
 
 
 def unstack(stacked: Params) -> list[Params]:
+    """The models one by one."""
     return [pick(stacked, j) for j in range(count(stacked))]
 
 
 def stack(models: Sequence[Params]) -> Params:
+    """Models of one shape, stacked."""
     return {k: torch.stack([m[k] for m in models]) for k in models[0]}
 
 
@@ -104,18 +117,19 @@ def as_column(weights: Tensor, like: Tensor) -> Tensor:
     return weights.view(-1, *[1] * (like.dim() - 1))
 
 
-# ---------------------------------------------------------------------------------------------- choices
+# ------------------------------------------------------------------------------ choices
 def argmin_finite(losses: Tensor) -> Tensor:
-    """Index of the least finite loss on the last axis, the lowest index among equals; −1 if none is finite.
+    """Index of the least finite loss on the last axis, the lowest among equals; −1 if none is.
 
-    `torch.argmin` returns the index of a NaN, so that one diverged centre would attract every client.
+    `torch.argmin` returns the index of a NaN: one diverged centre would attract every client.
     """
     finite = losses.isfinite()
-    return torch.where(finite.any(-1), torch.where(finite, losses, torch.inf).argmin(-1), -1)
+    least = torch.where(finite, losses, torch.inf).argmin(-1)
+    return torch.where(finite.any(-1), least, -1)
 
 
 def one_hot(j: Tensor, k: int, dtype: torch.dtype) -> Tensor:
-    """[..., k]; a choice of −1 (nothing was finite) is a row of NaN, so that the upload is refused."""
+    """One-hot rows [..., k] of choices j; −1 (nothing was finite) gives NaN, which is refused."""
     hot = (j[..., None] == torch.arange(k, device=j.device)).to(dtype)
     return torch.where((j < 0)[..., None], torch.nan, hot)
 

@@ -1,7 +1,8 @@
 """Randomness that no engine, padding, chunk, worker or resume can change.
 
-A client's key is a hash of (seed, its name, round, exchange or named stream). Orders of rows come from hashing the
-row number with the key, in int64 tensor operations: they work inside `vmap` and cost no Python per client.
+A client's key is a hash of (seed, its name, round, exchange or named stream). Orders of rows come
+from hashing the row number with the key, in int64 tensor operations: they work inside `vmap` and
+cost no Python per client.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from torch import Tensor
 
 
 def scramble(x: Tensor) -> Tensor:
-    """splitmix64 on int64 tensors; products wrap."""
+    """Hash int64 tensors by splitmix64; sums and products wrap around."""
 
-    def shifted(v: Tensor, by: int) -> Tensor:  # a logical right shift
+    def shifted(v: Tensor, by: int) -> Tensor:
+        """Logical right shift: zeros come in from the left."""
         return (v >> by) & ((1 << (64 - by)) - 1)
 
     x = x + -7046029254386353131
@@ -26,18 +28,15 @@ def scramble(x: Tensor) -> Tensor:
 
 
 def digest(text: str) -> int:
-    """A word as a signed 64-bit number, the same on every machine."""
-    return int.from_bytes(
-        hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True
-    )
+    """Hash a text to a signed 64-bit number, the same on every machine."""
+    hashed = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(hashed, "little", signed=True)
 
 
 def client_keys(names: Sequence[str], seed: int) -> Tensor:
-    """[N] each client's own key for the whole run."""
-    return scramble(
-        scramble(torch.tensor([digest(n) for n in names], dtype=torch.int64))
-        + digest(f"seed {seed}")
-    )
+    """[N] each client's own key for all rounds of a run."""
+    of_names = torch.tensor([digest(n) for n in names], dtype=torch.int64)
+    return scramble(scramble(of_names) + digest(f"seed {seed}"))
 
 
 def keys(client_key: Tensor, round: int, stream: str | int) -> Tensor:
@@ -51,5 +50,5 @@ def uniform(key: Tensor) -> Tensor:
 
 
 def generator(*words: object) -> torch.Generator:
-    """A server's generator, a function of the words alone."""
+    """A generator for the server, seeded by the words alone."""
     return torch.Generator().manual_seed(digest("/".join(map(str, words))) & (2**63 - 1))

@@ -1,6 +1,6 @@
-"""Fields that are settings: a default, one line on the meaning, limits. The command line is made from them.
+"""Fields that are settings: a default, one line on the meaning, limits.
 
-Nothing here needs torch, so that `coterie run --help` is quick.
+The command line is made from them. Nothing here needs torch, so that `coterie run --help` is quick.
 """
 
 from __future__ import annotations
@@ -18,10 +18,14 @@ M = TypeVar("M")
 def setting(default: Any, help: str, **limits: Any) -> Any:
     """A field of a method: its default, one line on its meaning, and what values it takes.
 
-    limits: above, least, below, most (numbers), choices (a tuple), words (a tuple: taken in place of a number).
-    `default=...` means that it must be given.
+    default: `...` means that it must be given.
+    limits: above, least, below, most (numbers), choices (a tuple), words (a tuple: taken in place
+        of a number).
     """
-    return field(default=MISSING if default is ... else default, metadata={"help": help, **limits})
+    metadata = {"help": help, **limits}
+    if default is ...:
+        return field(default=MISSING, metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +48,9 @@ class Local:
 
 
 def at_round(method: M, round: int) -> M:
-    """The method as it is in a round: with decayed step sizes, also in its fields that are methods.
+    """The method with the step size that it has in a round, also in fields that are methods.
 
-    Round 1 is the first that counts; the step size of `Local` is multiplied by decay after each.
+    Round 1 is the first that counts; after each the step size of `Local` is multiplied by `decay`.
     """
     changes: dict[str, Any] = {}
     for f in fields(method):  # type: ignore[arg-type]
@@ -55,7 +59,9 @@ def at_round(method: M, round: int) -> M:
             changes[f.name] = at_round(value, round)
     if isinstance(method, Local) and method.decay != 1 and round > 1:
         changes["lr"] = method.lr * method.decay ** (round - 1)
-    return replace(method, **changes) if changes else method  # type: ignore[type-var]
+    if not changes:
+        return method
+    return replace(method, **changes)  # type: ignore[type-var]
 
 
 # ------------------------------------------------------------------------------ limits
@@ -70,7 +76,9 @@ NUMBERS = ("int", "float", "int | None", "float | None")
 
 def check_settings(settings: Any) -> None:
     """Refuse, in one sentence, a field whose value lies outside its limits."""
-    owner = f" of {settings.name}" if hasattr(settings, "name") else ""
+    owner = ""
+    if hasattr(settings, "name"):
+        owner = f" of {settings.name}"
     for f in fields(settings):
         value = getattr(settings, f.name)
         if value is not None:
@@ -85,9 +93,8 @@ def _check_value(what: str, value: Any, limits: Mapping[str, Any], is_number: bo
     words = limits.get("words", ())
     if isinstance(value, str):
         if (words or is_number) and value not in words:
-            raise CoterieError(
-                f"{what} is {value!r}: it must be {' or '.join(('a number', *words))}."
-            )
+            allowed = " or ".join(("a number", *words))
+            raise CoterieError(f"{what} is {value!r}: it must be {allowed}.")
         return
     for word, (sign, holds) in BOUNDS.items():
         if word in limits and not holds(value, limits[word]):

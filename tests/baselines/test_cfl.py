@@ -62,6 +62,17 @@ def test_epsilons_are_of_the_first_round() -> None:
     assert ends(late)[1] == [1, 0, 1, 0] and late.state.longest == 2.25
 
 
+def test_epsilons_can_be_lengths() -> None:
+    """The longest update is 2, the mean one 0; of `moved` 2.25 and 0.05."""
+    split, together = [1, 0, 1, 0], [0] * 4
+    lengths = {"relative": False, "eps1": 0.1}
+    assert ends(four(1, **lengths, eps2=1.99))[1] == split
+    assert ends(four(1, **lengths, eps2=2.01))[1] == together
+    moved = {**FOUR, "a": [(1, -4.5)]}
+    assert ends(four(1, moved, relative=False, eps1=0.051))[1] == split
+    assert ends(four(1, moved, relative=False, eps1=0.049))[1] == together
+
+
 # ---------------------------------------------------------------------------------------------- bi-partitions
 def brute(points: list[np.ndarray]) -> tuple[list[bool], float]:
     """Of all bi-partitions the one of least largest cosine across."""

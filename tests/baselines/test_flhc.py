@@ -45,6 +45,17 @@ def test_the_clustering_by_hand(how: dict, centres: list[float], group: list[int
     assert run.history[1]["notes"]["sizes"] == [group.count(j) for j in range(len(centres))]
 
 
+def test_groups_can_start_at_the_model_before_them() -> None:
+    """So the clustering round moves nothing, and the next one ends where `mean` had begun."""
+    method = ct.FLHC(
+        lr=0.25, local_steps=1, warm=0, metric="euclidean", distance=2.0, group_start="before"
+    )
+    run = points(FOUR, 0.0).ready(method, rounds=2)
+    centres = [flat(run.state.centres) for _ in run.rounds()]
+    assert centres == [[0.0], [0.0, 0.0], [1.5, -1.5]]
+    assert run.state.group.tolist() == [1, 0, 1, 0]
+
+
 # ---------------------------------------------------------------------------------------------- in NumPy
 def tree(points: list[np.ndarray], metric: str, linkage: str, cut: float) -> list[int]:
     """Labels in the order of first appearance: the nearest two groups are joined while nearer than the cut."""

@@ -220,9 +220,7 @@ def test_what_a_run_tells_without_its_training_files(run, new, tmp_path, capsys)
             assert "cannot be read again: there is no folder" in err and len(err.splitlines()) == 1
         result = ct.load(run)
         assert f"new: {result.assign(site(7))}\n" == told["assign"]
-        with pytest.raises(
-            ct.CoterieError, match="cannot be read again: there is no folder"
-        ):
+        with pytest.raises(ct.CoterieError, match="cannot be read again: there is no folder"):
             result.predict(site(7), client="Köln")
         assert main(["resume", run, "--rounds", "9"]) == 2, "training goes on with the data only"
     finally:

@@ -183,7 +183,9 @@ def test_damaged_run_folders(coterie, tmp_path):
     (tmp_path / "run" / "config.json").write_text("{")
     refused(coterie("resume", "run"), "damaged")
     (tmp_path / "run" / "config.json").write_text(json.dumps({"origin": {}}))
-    refused(coterie("resume", "run"), "config.json is damaged (Object missing required field `method`)")
+    refused(
+        coterie("resume", "run"), "config.json is damaged (Object missing required field `method`)"
+    )
 
 
 def test_diverged_says_where_the_last_good_checkpoint_is(coterie, tiny, tmp_path):

@@ -15,6 +15,7 @@ from coterie.engine.call import START, Version
 from coterie.engine.codec import decode_part, encode_part, types_of
 from coterie.engine.fold import Fold
 from coterie.runs.start import prepare
+from oracles import private_states
 
 
 def uploads(clients: int, seed: int = 0) -> Upload:
@@ -152,7 +153,7 @@ def test_a_site_keeps_the_versions_of_both_checkpoints(fed):
     saved = []
     for _ in run.rounds():
         saved.append(list(run.engine.accepted))
-        run.engine.snapshot()
+        private_states(run)
         if len(saved) > 3:
             for i, site in enumerate(run.engine.sites):
                 assert {saved[-1][i], saved[-2][i]} <= set(site.versions)

@@ -8,11 +8,12 @@
     v̄_i         Mixed.blend()    every leaf [...], the personal model
     η, τ        lr, local_steps
 
-Ours, not the paper's: the three models are kept apart, for implementations disagree: v moves along the gradient at
-the mixture v̄, w along its own. All three of a step are computed from what was there before it, with one batch. α_i
-moves in every local step, is kept in [0, 1], and its mean and range are noted each round; `adaptive=False` leaves it
-where it starts. Only w is averaged, by clients as in the paper (`weighted=True`: by rows); v̄ is evaluated, with the
-client's own last w_i. A client that joins later takes one round's steps from v = w.
+Ours, not the paper's: the three models are kept apart, for implementations disagree: v moves along
+the gradient at the mixture v̄, w along its own. A step computes the new w, v and α from those before
+it, with one batch. α_i moves in every local step, is kept in [0, 1], and its mean and range are
+noted each round; `adaptive=False` leaves it where it starts. Only w is averaged, by clients as in
+the paper (`weighted=True`: by rows); v̄ is evaluated, with the client's own last w_i. A client that
+joins later takes one round's steps from v = w.
 """
 
 from __future__ import annotations
@@ -32,11 +33,14 @@ from coterie.task import Batch, Task
 
 
 class Mixed(NamedTuple):
-    w: Params
-    v: Params
-    alpha: Tensor
+    """What a client keeps."""
+
+    w: Params  # its version of the global model
+    v: Params  # its local model
+    alpha: Tensor  # [] share of the local model in the mixture
 
     def blend(self) -> Params:
+        """The personal model."""
         return mix(self.alpha, self.w, self.v)  # v̄ = α v + (1 − α) w
 
 
@@ -55,9 +59,8 @@ class APFL(FedAvg):
         return task.inits(seed, 1), task.init(seed)
 
     def enroll(self, task: Task, welcome: Params, data: Data) -> Mixed:
-        return Mixed(
-            welcome, welcome, torch.tensor(self.alpha, dtype=task.dtype, device=task.device)
-        )
+        alpha = torch.tensor(self.alpha, dtype=task.dtype, device=task.device)
+        return Mixed(welcome, welcome, alpha)
 
     @client
     def train(
@@ -67,12 +70,16 @@ class APFL(FedAvg):
         return Upload({"model": me.w}, self.weight(data), {"alpha": me.alpha}), me
 
     def trained(self, task: Task, me: Mixed, data: Data) -> Mixed:
+        """The client's models and its α after a round's local steps."""
+
         def step(me: Mixed, batch: Batch) -> Mixed:
             g = gradient(task, me.blend(), batch, self)  # ∇f(v̄)
             w = axpy(-self.lr, gradient(task, me.w, batch, self), me.w)  # w − η ∇f(w)
             v = axpy(-self.lr * me.alpha, g, me.v)  # v − η α ∇f(v̄)
-            moved = me.alpha - self.lr * dot(minus(me.v, me.w), g)  # α − η ⟨v − w, ∇f(v̄)⟩
-            return Mixed(w, v, moved.clamp(0, 1) if self.adaptive else me.alpha)
+            if not self.adaptive:
+                return Mixed(w, v, me.alpha)
+            alpha = me.alpha - self.lr * dot(minus(me.v, me.w), g)  # α − η ⟨v − w, ∇f(v̄)⟩
+            return Mixed(w, v, alpha.clamp(0, 1))
 
         return walk(me, data.batches(self), step)
 
@@ -80,11 +87,9 @@ class APFL(FedAvg):
         sums = ask(self.train, shared=model, stream="train", started_from={"model": model})
         if len(sums.ids):
             a = sums.report["alpha"]
-            ask.note(
-                "alpha", {"least": float(a.min()), "mean": float(a.mean()), "most": float(a.max())}
-            )
-        mean: Params = sums.mean("model", empty=model)
-        return mean
+            summary = {"least": float(a.min()), "mean": float(a.mean()), "most": float(a.max())}
+            ask.note("alpha", summary)
+        return sums.mean("model", empty=model)
 
     def model(
         self, task: Task, shared: Params, per_client: Any, private: Mixed, data: Data

@@ -1,4 +1,5 @@
-"""CFL: clustered federated learning by splitting (Sattler, Müller, Samek, IEEE TNNLS 2021), Algorithm 2.
+"""CFL: clustered federated learning by splitting (Sattler, Müller, Samek, IEEE TNNLS 2021),
+Algorithm 2.
 
     paper       here             shape
     θ           centres          every leaf [K, ...]; K grows
@@ -8,15 +9,19 @@
     γ_max       gamma
     α_cross     the largest cosine between two updates on different sides
 
-FedAvg inside each cluster; a cluster whose mean update is shorter than ε1 while one of its clients' is longer than ε2
-is split in two, where √((1 − α_cross)/2) > γ_max. The bi-partition of least α_cross is what single linkage on
-−cosine gives.
+FedAvg inside each cluster; a cluster whose mean update is shorter than ε1 while one of its clients'
+is longer than ε2 is split in two, where √((1 − α_cross)/2) > γ_max. The bi-partition of least
+α_cross is what single linkage on −cosine gives.
 
-Ours, not the paper's: ε1 and ε2 are relative to the first round's longest update (relative to the current round's it
-would go on splitting as updates shrink); no split before round `wait`. Of a cluster that is split, the members absent
-from that round are asked at their next turn which half fits (least loss), else they would keep the parent's label for
-ever; so that halves differ, each goes on from its own members' mean of the round. `linkage="complete"` is what released
-code does, with ε1 = 0.4, ε2 = 1.6 in absolute terms and no split before round 20.
+Ours, not the paper's:
+* ε1 and ε2 are relative to the first round's longest update (relative to the current round's it
+  would go on splitting as updates shrink); `relative=False` takes them as lengths, as in the paper.
+* No split before round `wait`.
+* Members of a split cluster that were absent from that round are asked at their next turn which
+  half fits (least loss); else they would keep the parent's label for ever.
+* Each half goes on from its own members' mean of the round, so that the halves differ.
+* `linkage="complete"` is what released code does, with ε1 = 0.4, ε2 = 1.6 as lengths and no split
+  before round 20.
 """
 
 from __future__ import annotations
@@ -29,27 +34,34 @@ from torch import Tensor
 
 from coterie.clustering import group_mean
 from coterie.common.grouped import Grouped, WithinGroups
-from coterie.contract import Ask, Rows, setting
+from coterie.contract import Ask, setting
 from coterie.params import Params, count, flatten, pick_rows
 from coterie.task import Task
 
 
 class Splits(NamedTuple):
+    """The groups, and the unit of ε1 and ε2."""
+
     at: Grouped
     longest: Tensor  # [] update of the first round; 0 before
 
 
 def bipartition(update: Tensor, linkage: str) -> tuple[Tensor, float]:
-    """(bool [n], which side; the largest cosine across) of n ≥ 2 updates. The first is on side False."""
+    """Two sides of n ≥ 2 updates: (bool [n], False for the first; the largest cosine across)."""
     from sklearn.cluster import AgglomerativeClustering
 
     unit = update / update.norm(dim=1, keepdim=True).clamp(min=1e-12)
     cosine = (unit @ unit.T).clamp(-1, 1)
-    tree = AgglomerativeClustering(2, metric="precomputed", linkage=linkage).fit(
-        (1 - cosine).numpy()
-    )
-    side = torch.from_numpy(tree.labels_ != tree.labels_[0])
+    tree = AgglomerativeClustering(2, metric="precomputed", linkage=linkage)
+    labels = tree.fit_predict((1 - cosine).numpy())
+    side = torch.from_numpy(labels != labels[0])
     return side, float(cosine[side][:, ~side].max())
+
+
+def with_copies(centres: Params, k: int) -> Params:
+    """The centres, and copies of the first one up to k."""
+    new = k - count(centres)
+    return {name: torch.cat([v, v[:1].expand(new, *v.shape[1:])]) for name, v in centres.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,65 +73,60 @@ class CFL(WithinGroups):
 
     eps1: float = setting(0.2, "ε1: a group stands still if its mean update is shorter", above=0)
     eps2: float = setting(0.3, "ε2: and its members pull apart if one's update is longer", least=0)
+    relative: bool = setting(True, "ε1 and ε2 are shares of the first round's longest update")
     gamma: float = setting(0.0, "γ_max: least √((1 − α_cross)/2) of a split", least=0, below=1)
     wait: int = setting(2, "no split before this round", least=1)
     linkage: str = setting("single", "how the two halves are found", choices=("single", "complete"))
 
     def start(self, task: Task, clients: int, seed: int) -> tuple[Splits, Any]:
-        everyone = torch.zeros(clients, dtype=torch.long)
-        return Splits(
-            Grouped(task.inits(seed, 1), everyone), torch.zeros((), dtype=torch.double)
-        ), ()
+        together = Grouped(task.inits(seed, 1), torch.zeros(clients, dtype=torch.long))
+        return Splits(together, torch.zeros((), dtype=torch.double)), ()
 
     def round(self, state: Splits, ask: Ask) -> Splits:
         at, ids = self.placed(state.at, ask)
-        member = torch.eye(count(at.centres), dtype=next(iter(at.centres.values())).dtype)
-        per_client = Rows((at.centres, member), at.group[ids])
-        started_from = {"model": at.centres}
-        got = ask(
-            self.train,
-            ids,
-            per_client=per_client,
-            reduce="stack",
-            stream="train",
-            started_from=started_from,
-        )
-        if not len(got.ids):
+        answers = self.trained(at, ids, ask)
+        if not len(answers.ids):
             return state._replace(at=at)
-        n, label, models = got.weight.sum(1).cpu().double(), at.group[got.ids], got.values["model"]
+        models = answers.values["model"]
+        rows = answers.weight.sum(1)  # n_i
+        label = at.group[answers.ids]
         update = (flatten(models) - flatten(pick_rows(at.centres, label))).cpu().double()  # Δθ_i
-        longest = state.longest if state.longest > 0 else update.norm(dim=1).max()
+        longest = state.longest
+        if longest == 0:
+            longest = update.norm(dim=1).max()
+
         group = at.group
         k = count(at.centres)
-        for c in label.unique().tolist() if ask.round >= self.wait else []:
-            positions = (label == c).nonzero()[:, 0]  # places in this answer, not ids of clients
-            side = self.side(update[positions], n[positions], longest)
-            if side is not None:
+        if ask.round >= self.wait:
+            for c in label.unique().tolist():
+                positions = (label == c).nonzero()[:, 0]  # in this answer, not ids of clients
+                side = self.side(update[positions], rows[positions].cpu().double(), longest)
+                if side is None:
+                    continue
                 ask.note(f"split of {c}", [int((~side).sum()), int(side.sum())])
                 label = label.index_fill(0, positions[side], k)
                 group = torch.where(
                     group == c, -1, group
-                )  # who was absent is asked at its next turn
+                )  # the absent are asked at their next turn
                 k += 1
-        group = group.index_copy(0, got.ids, label)
-        old = {
-            name: torch.cat([v, v[:1].expand(k - len(v), *v.shape[1:])])
-            for name, v in at.centres.items()
-        }
-        return Splits(
-            Grouped(group_mean(models, label, got.weight.sum(1), empty=old), group), longest
-        )
+        group = group.index_copy(0, answers.ids, label)
+        centres = group_mean(models, label, rows, empty=with_copies(at.centres, k))
+        return Splits(Grouped(centres, group), longest)
 
-    def side(self, update: Tensor, n: Tensor, longest: Tensor) -> Tensor | None:
-        """Which half each member goes to, if the group is to be split."""
+    def side(self, update: Tensor, rows: Tensor, longest: Tensor) -> Tensor | None:
+        """Which half each member goes to; None if the group is not to be split."""
         if len(update) < 2:
             return None
-        stands = (n @ update / n.sum()).norm() < self.eps1 * longest  # ‖Σ (n_i/n) Δθ_i‖ < ε1
-        apart = update.norm(dim=1).max() > self.eps2 * longest  # max ‖Δθ_i‖ > ε2
-        if not (stands and apart):
+        unit = float(longest) if self.relative else 1.0
+        mean = rows @ update / rows.sum()
+        stands_still = mean.norm() < self.eps1 * unit  # ‖Σ (n_i/n) Δθ_i‖ < ε1
+        pulls_apart = update.norm(dim=1).max() > self.eps2 * unit  # max ‖Δθ_i‖ > ε2
+        if not (stands_still and pulls_apart):
             return None
         side, cross = bipartition(update, self.linkage)
-        return side if ((1 - cross) / 2) ** 0.5 > self.gamma else None  # √((1 − α_cross)/2) > γ_max
+        if ((1 - cross) / 2) ** 0.5 > self.gamma:  # √((1 − α_cross)/2) > γ_max
+            return side
+        return None
 
     def use(self, state: Splits) -> tuple[Any, Any]:  # type: ignore[override]
         return super().use(state.at)

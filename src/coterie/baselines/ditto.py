@@ -6,10 +6,11 @@
     λ           lam
     η, s        lr, local_steps
 
-Ours, not the paper's: the global solver is FedAvg, weighted by n_k (`weighted=False`: by clients), and the personal
-model takes as many steps, on the same batches, as the global one. v_k starts at w⁰, only the clients that a round
-draws move theirs, and each is pulled towards w as it was received, not as it is after the client's own steps. A
-client that joins later takes one round's personal steps from w.
+Ours, not the paper's: the global solver is FedAvg, weighted by n_k (`weighted=False`: by clients),
+and the personal model takes as many steps, on the same batches, as the global one. v_k starts at
+w⁰, only the clients of a round move theirs, and each is pulled towards w as it was received, not as
+it is after the client's own steps. A client that joins later takes one round's personal steps from
+w.
 """
 
 from __future__ import annotations
@@ -45,12 +46,13 @@ class Ditto(FedAvg):
     ) -> tuple[Upload, Params]:
         received = pick(model, 0)
         w = descend(task, received, data.batches(self), self)
-        return Upload({"model": w}, self.weight(data), {}), self.personal(task, received, v, data)
+        new_v = self.personal(task, received, v, data)
+        return Upload({"model": w}, self.weight(data), {}), new_v
 
     def personal(self, task: Task, w: Params, v: Params, data: Data) -> Params:
-        return descend(
-            task, v, data.batches(self), self, pull=self.lam, towards=w
-        )  # v − η(∇f(v) + λ(v − w))
+        """The personal model v after a round's steps near the global model w."""
+        # v − η(∇f(v) + λ(v − w))
+        return descend(task, v, data.batches(self), self, pull=self.lam, towards=w)
 
     def model(
         self, task: Task, shared: Params, per_client: Any, private: Params, data: Data

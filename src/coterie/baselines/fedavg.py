@@ -1,4 +1,5 @@
-"""FedAvg: federated averaging (McMahan, Moore, Ramage, Hampson, Agüera y Arcas, AISTATS 2017), Algorithm 1.
+"""FedAvg: federated averaging (McMahan, Moore, Ramage, Hampson, Agüera y Arcas, AISTATS 2017),
+Algorithm 1.
 
     paper       here             shape
     w           model            every leaf [1, ...]
@@ -6,8 +7,9 @@
     η           lr
     E, B        local_epochs, batch
 
-Ours, not the paper's: `weighted=False` averages clients instead of samples, as IFCA does. `fedavg-ft` answers with
-the global model after some more local steps on the client's own training data: a row of its own in tables.
+Ours, not the paper's: `weighted=False` averages clients instead of samples, as IFCA does. The
+method `fedavg-ft` answers with the global model after some more local steps on the client's own
+training rows.
 """
 
 from __future__ import annotations
@@ -44,12 +46,14 @@ class FedAvg(Local, Algorithm):
         return Upload({"model": w}, self.weight(data), {}), private
 
     def weight(self, data: Data) -> Tensor:
-        return data.size[None] if self.weighted else torch.ones_like(data.size)[None]
+        """How much the client counts in the mean, [1]."""
+        if self.weighted:
+            return data.size[None]
+        return torch.ones_like(data.size)[None]
 
     def round(self, model: Params, ask: Ask) -> Params:
         sums = ask(self.train, shared=model, stream="train", started_from={"model": model})
-        mean: Params = sums.mean("model", empty=model)  # Σ (n_k/n) w_k
-        return mean
+        return sums.mean("model", empty=model)  # Σ (n_k/n) w_k
 
     def model(
         self, task: Task, shared: Params, per_client: Any, private: Any, data: Data
@@ -57,8 +61,13 @@ class FedAvg(Local, Algorithm):
         return pick(shared, 0)
 
     def centres(self, model: Params) -> Params | None:
-        """Everyone is one group, unless clients have models of their own beside it."""
-        return model if type(self).model is FedAvg.model else None
+        """The one model, as that of a group of all clients.
+
+        None for methods that build on this one and give each client a model of its own.
+        """
+        if type(self).model is not FedAvg.model:
+            return None
+        return model
 
 
 @dataclass(frozen=True, kw_only=True)

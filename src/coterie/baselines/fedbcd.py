@@ -1,18 +1,21 @@
-"""FedBCD: federated block coordinate descent (Wu, Scaglione, Wai, Karakoç, Hreinsson, Ma, AAAI 2021).
+"""FedBCD: federated block coordinate descent (Wu, Scaglione, Wai, Karakoç, Hreinsson, Ma, AAAI
+2021).
 
     paper       here             shape
     z           Blocks.z         every leaf [1, ...], the global model
     x_i         private          every leaf [...], the client's own model
-                Blocks.mean      every leaf [1, ...], the mean of all x_i, of absent clients as they were last
+                Blocks.mean      every leaf [1, ...], the mean of all x_i, absent clients included
     ρ           rho              of the term ρ‖x − z‖², whose gradient is 2ρ(x − z)
     a           mixing
 
-Horizontal: clients hold rows, not features; another method of the same name splits features. Each round an active
-client takes between 1 and `local_steps` steps on f_i(x) + ρ‖x − z‖² from its own x_i; then z ← z − a(z − mean of x_i).
+Horizontal: clients hold rows, not features; another method of the same name splits features. Each
+round an active client takes between 1 and `local_steps` steps on f_i(x) + ρ‖x − z‖² from its own
+x_i; then z ← z − a(z − mean of x_i).
 
-Ours, not the paper's: the server draws the numbers of steps and keeps the mean over ALL clients by adding what moved,
-so that no model is sent twice and none is stored. Momentum starts anew each round. A round in which nobody answers
-changes nothing. A client that joins later takes `local_steps` steps from z.
+Ours, not the paper's: the server draws the numbers of steps and keeps the mean over ALL clients by
+adding what moved, so that no model is sent twice and none is stored. Momentum starts anew each
+round. A round in which nobody answers changes nothing. A client that joins later takes
+`local_steps` steps from z.
 """
 
 from __future__ import annotations
@@ -24,16 +27,18 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.contract import Algorithm, Ask, Data, Local, Upload, client, setting
+from coterie.contract import Algorithm, Ask, Data, Local, Repeat, Upload, client, setting
 from coterie.errors import CoterieError
-from coterie.local import descend, each
+from coterie.local import descend
 from coterie.params import Params, axpy, minus, mix, pick
 from coterie.task import Batch, Task
 
 
 class Blocks(NamedTuple):
-    z: Params
-    mean: Params
+    """What the server keeps."""
+
+    z: Params  # the global model
+    mean: Params  # of every client's own model, as it was last
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +50,7 @@ class FedBCD(Local, Algorithm):
 
     lr: float = setting(0.005, "step size", above=0)
     local_steps: int = setting(
-        5, "most local steps per round; each client takes 1 to so many", least=1
+        5, "most local steps per round; each client takes 1 to this many", least=1
     )
     batch: int | None = setting(32, "rows per step; none: all the client's rows", least=1)
     l2: float = setting(1e-4, "weight decay, in the local steps only", least=0)
@@ -67,19 +72,13 @@ class FedBCD(Local, Algorithm):
     def train(
         self, task: Task, z: Params, steps: Tensor, x: Params, data: Data
     ) -> tuple[Upload, Params]:
-        new = self.solved(task, x, z, self.first(data, steps))
+        new = self.solved(task, x, z, data.first_batches(self, steps))
         return Upload({"moved": minus(new, x)}, torch.ones_like(data.size)[None], {}), new
 
-    def first(self, data: Data, steps: Tensor) -> Iterator[Batch]:
-        """All batches, of which those after the first `steps` are padding and change nothing."""
-        return (
-            b._replace(mask=b.mask * (t < steps)) for t, b in enumerate(each(data.batches(self)))
-        )
-
-    def solved(self, task: Task, x: Params, z: Params, batches: Any) -> Params:
-        return descend(
-            task, x, batches, self, pull=2 * self.rho, towards=pick(z, 0)
-        )  # ∇f(x) + 2ρ(x − z)
+    def solved(self, task: Task, x: Params, z: Params, batches: Repeat | Iterator[Batch]) -> Params:
+        """x after steps on f(x) + ρ‖x − z‖²."""
+        # ∇f(x) + 2ρ(x − z)
+        return descend(task, x, batches, self, pull=2 * self.rho, towards=pick(z, 0))
 
     def round(self, state: Blocks, ask: Ask) -> Blocks:
         n = len(ask.everyone)
@@ -106,5 +105,6 @@ class FedBCD(Local, Algorithm):
         super().check(task, sizes)
         if self.local_epochs is not None:
             raise CoterieError(
-                "fedbcd draws each client's number of steps from 1 to local_steps: leave local_epochs."
+                "fedbcd draws each client's number of steps from 1 to local_steps: "
+                "leave local_epochs."
             )

@@ -1,4 +1,5 @@
-"""FedEM: federated expectation-maximisation (Marfoq, Neglia, Bellet, Kameni, Vidal, NeurIPS 2021), Algorithm 1.
+"""FedEM: federated expectation-maximisation (Marfoq, Neglia, Bellet, Kameni, Vidal, NeurIPS 2021),
+Algorithm 1.
 
     paper       here                shape
     θ_m         centres             every leaf [K, ...]
@@ -9,15 +10,17 @@
 
 Ours, not the paper's:
 * The mean is over the clients that answered, by n_t; the released code averages over all clients.
-* A row's loss times q is divided by the number of rows in the batch, not by Σ q, as in the released code.
-* Regression takes exp(−ℓ) for the likelihood, too, with ℓ the squared error, and predicts the mean of the outputs by π;
-  classification predicts log Σ_m π_m softmax(outputs_m).
-* Each π is kept at least `floor`, then scaled to sum 1: where exp(−ℓ) underflows, a share would be 0 for ever. 0 is the
-  paper's.
-* π is reported to the server, for the groups; nothing in training needs it there. A client that never took part
-  answers with uniform shares.
+* A row's loss times q is divided by the number of rows in the batch, not by Σ q, as in the released
+  code.
+* Regression takes exp(−ℓ) for the likelihood, too, with ℓ the squared error, and predicts the mean
+  of the outputs by π; classification predicts log Σ_m π_m softmax(outputs_m).
+* Each π is kept at least `floor`, then scaled to sum 1: where exp(−ℓ) underflows, a share would be
+  0 for ever. 0 is the paper's.
+* π is reported to the server, for the groups; nothing in training needs it there. A client that
+  never took part answers with uniform shares.
 * A newcomer takes `join_steps` E and M steps on π alone, on its own training rows.
-* The released code uses three centres and momentum 0.9: here K is asked for, and the solver is any of the local ones.
+* The released code uses three centres and momentum 0.9: here K is asked for, and the solver is any
+  of the local ones.
 """
 
 from __future__ import annotations
@@ -36,13 +39,15 @@ from coterie.task import Task
 
 
 class Mixed(NamedTuple):
-    centres: Params
-    shares: Tensor
+    """What the server keeps."""
+
+    centres: Params  # θ_m
+    shares: Tensor  # π_t [N, K], as last reported
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedEM(Local, Algorithm):
-    """Each client mixes K models by shares of its own; a row trains each model by how well it explains the row."""
+    """Each client mixes K models by its own shares; each row trains the models that explain it."""
 
     name: ClassVar[str] = "fedem"
     paper: ClassVar[str] = "Marfoq et al. 2021"
@@ -53,9 +58,8 @@ class FedEM(Local, Algorithm):
 
     # ------------------------------------------------------------------------------ one client
     def enroll(self, task: Task, welcome: Any, data: Data) -> Tensor:
-        return torch.full(
-            (self.clusters,), 1 / self.clusters, dtype=task.dtype, device=data.all.mask.device
-        )
+        k = self.clusters
+        return torch.full((k,), 1 / k, dtype=task.dtype, device=data.all.mask.device)
 
     def explain(
         self, task: Task, models: list[Params], pi: Tensor, data: Data
@@ -63,11 +67,10 @@ class FedEM(Local, Algorithm):
         """(q, π): one E and one M step."""
         losses = torch.stack([task.losses(m, data.all) for m in models], -1)
         q = torch.softmax(pi.log() - losses, -1)  # E: q(z = m) ∝ π_m exp(−ℓ(θ_m; x, y))
-        new = (
-            torch.where(data.all.mask[:, None] > 0, q, 0).sum(0) / data.size
-        )  # M: π_m = mean of q(z = m)
-        new = new.clamp(min=self.floor)
-        return q, new / new.sum()
+        of_real_rows = torch.where(data.all.mask[:, None] > 0, q, 0)
+        pi = of_real_rows.sum(0) / data.size  # M: π_m = mean of q(z = m)
+        pi = pi.clamp(min=self.floor)
+        return q, pi / pi.sum()
 
     @client
     def train(
@@ -83,15 +86,14 @@ class FedEM(Local, Algorithm):
 
     # ------------------------------------------------------------------------------ the server
     def start(self, task: Task, clients: int, seed: int) -> tuple[Mixed, Any]:
-        return Mixed(
-            task.inits(seed, self.clusters), torch.zeros(clients, self.clusters, dtype=task.dtype)
-        ), ()
+        shares = torch.zeros(clients, self.clusters, dtype=task.dtype)
+        return Mixed(task.inits(seed, self.clusters), shares), ()
 
     def round(self, state: Mixed, ask: Ask) -> Mixed:
         sent = {k: v[None] for k, v in state.centres.items()}
-        got = ask(self.train, shared=state.centres, stream="train", started_from={"models": sent})
-        centres = pick(got.mean("models", empty=sent), 0)  # θ_m = Σ_t (n_t/n) θ_m,t
-        return Mixed(centres, state.shares.index_copy(0, got.ids, got.report["share"]))
+        sums = ask(self.train, shared=state.centres, stream="train", started_from={"models": sent})
+        centres = pick(sums.mean("models", empty=sent), 0)  # θ_m = Σ_t (n_t/n) θ_m,t
+        return Mixed(centres, state.shares.index_copy(0, sums.ids, sums.report["share"]))
 
     # ------------------------------------------------------------------------------ evaluation
     def use(self, state: Mixed) -> tuple[Params, Any]:
@@ -100,15 +102,15 @@ class FedEM(Local, Algorithm):
     def predict(
         self, task: Task, centres: Params, per_client: Any, pi: Tensor, data: Data, x: Tensor
     ) -> Tensor:
-        outputs = torch.stack(
-            [task.outputs(m, x) for m in unstack(centres)], -1
-        )  # [n, (classes,) K]
+        # [n, (classes,) K]
+        outputs = torch.stack([task.outputs(m, x) for m in unstack(centres)], -1)
         if task.kind == "regression":
             return outputs @ pi
         return (outputs.log_softmax(-2) + pi.log()).logsumexp(-1)  # log Σ_m π_m p_m
 
     def join(self, task: Task, centres: Params, data: Data) -> tuple[Any, Tensor]:
-        pi, models = self.enroll(task, (), data), unstack(centres)
+        pi = self.enroll(task, (), data)
+        models = unstack(centres)
         for _ in range(self.join_steps):
             _, pi = self.explain(task, models, pi, data)
         return (), pi
@@ -124,6 +126,6 @@ class FedEM(Local, Algorithm):
         super().check(task, sizes)
         if self.floor * self.clusters >= 1:
             raise CoterieError(
-                f"floor is {self.floor}: {self.clusters} shares of at least that much leave nothing to learn; "
-                f"it must be below {1 / self.clusters:.3g}."
+                f"floor is {self.floor}: {self.clusters} shares of at least that much leave "
+                f"nothing to learn; it must be below {1 / self.clusters:.3g}."
             )

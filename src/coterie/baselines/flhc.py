@@ -1,4 +1,5 @@
-"""FL+HC: federated learning with hierarchical clustering (Briggs, Fan, Andras, IJCNN 2020), Algorithm 1.
+"""FL+HC: federated learning with hierarchical clustering (Briggs, Fan, Andras, IJCNN 2020),
+Algorithm 1.
 
     paper       here             shape
     n           warm             rounds of FedAvg before the clustering
@@ -6,12 +7,14 @@
     Δw          update           [N, d]
     P           metric, linkage, distance: where the tree is cut, which sets the number of clusters
 
-Round `warm` + 1 clusters: every client trains, the server cuts a tree of their updates; then FedAvg per cluster.
+Round `warm` + 1 clusters: every client trains, the server cuts a tree of their updates; then FedAvg
+per cluster.
 
-Ours, not the paper's: each cluster goes on from its members' mean model of that round, weighted by rows, not from the
-model before it. The defaults do not depend on the scale of the updates (cosine distance, average linkage). A client
-that missed the clustering joins the cluster of least loss at its next turn; if nobody answers in that round, all stay
-together.
+Ours, not the paper's: each cluster goes on from its members' mean model of that round, weighted by
+rows; `group_start="before"` goes on from the model before it, as the paper does. The defaults do
+not depend on the scale of the updates (cosine distance, average linkage). A client that missed the
+clustering joins the cluster of least loss at its next turn; if nobody answers in that round, all
+stay together.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from torch import Tensor
 
 from coterie.clustering import group_mean
 from coterie.common.grouped import Grouped, WithinGroups
-from coterie.contract import Ask, Rows, setting
+from coterie.contract import Ask, setting
 from coterie.errors import CoterieError
 from coterie.params import flatten, pick, repeated
 from coterie.task import Task
@@ -32,7 +35,7 @@ from coterie.task import Task
 
 @dataclass(frozen=True, kw_only=True)
 class FLHC(WithinGroups):
-    """FedAvg for some rounds, then a tree of the clients' updates is cut into groups, then FedAvg in each."""
+    """FedAvg for some rounds; then a tree of the updates is cut into groups, and FedAvg in each."""
 
     name: ClassVar[str] = "flhc"
     paper: ClassVar[str] = "Briggs et al. 2020"
@@ -47,35 +50,34 @@ class FLHC(WithinGroups):
     linkage: str = setting(
         "average", "distance of two groups", choices=("average", "complete", "single", "ward")
     )
+    group_start: str = setting(
+        "mean",
+        "a group's first model: its members' mean, or the one before",
+        choices=("mean", "before"),
+    )
 
     def start(self, task: Task, clients: int, seed: int) -> tuple[Grouped, Any]:
         return Grouped(task.inits(seed, 1), torch.zeros(clients, dtype=torch.long)), ()
 
     def round(self, state: Grouped, ask: Ask) -> Grouped:
-        return self.cluster(state, ask) if ask.round == self.warm + 1 else self.within(state, ask)
+        if ask.round == self.warm + 1:
+            return self.cluster(state, ask)
+        return self.within(state, ask)
 
     def cluster(self, state: Grouped, ask: Ask) -> Grouped:
-        member = torch.ones(1, 1, dtype=next(iter(state.centres.values())).dtype)
-        per_client = Rows((state.centres, member), state.group[ask.everyone])
-        started_from = {"model": state.centres}
-        got = ask(
-            self.train,
-            ask.everyone,
-            per_client=per_client,
-            reduce="stack",
-            stream="train",
-            started_from=started_from,
-        )
-        if not len(got.ids):
+        """Groups of all clients, by their updates in this round."""
+        answers = self.trained(state, ask.everyone, ask)
+        if not len(answers.ids):
             return state
-        models = got.values["model"]
+        models = answers.values["model"]
         labels = self.labels(flatten(models) - flatten(state.centres))  # Δw_i = w_i − w
         k = int(labels.max()) + 1
         ask.note("sizes", labels.bincount(minlength=k))
-        centres = group_mean(
-            models, labels, got.weight[:, 0], empty=repeated(pick(state.centres, 0), k)
-        )
-        return Grouped(centres, torch.full_like(state.group, -1).index_copy(0, got.ids, labels))
+        centres = repeated(pick(state.centres, 0), k)
+        if self.group_start == "mean":
+            centres = group_mean(models, labels, answers.weight[:, 0], empty=centres)
+        group = torch.full_like(state.group, -1).index_copy(0, answers.ids, labels)
+        return Grouped(centres, group)
 
     def labels(self, update: Tensor) -> Tensor:
         """int64 [n], numbered in the order in which groups first appear."""
@@ -83,12 +85,15 @@ class FLHC(WithinGroups):
 
         if len(update) < 2:
             return torch.zeros(len(update), dtype=torch.long)
-        how = {"metric": self.metric, "linkage": self.linkage, "distance_threshold": self.distance}
-        found = (
-            AgglomerativeClustering(None, **how).fit_predict(update.cpu().double().numpy()).tolist()
+        tree = AgglomerativeClustering(
+            n_clusters=None,
+            metric=self.metric,
+            linkage=self.linkage,
+            distance_threshold=self.distance,
         )
-        order = {label: j for j, label in enumerate(dict.fromkeys(found))}
-        return torch.tensor([order[label] for label in found])
+        labels = tree.fit_predict(update.cpu().double().numpy()).tolist()
+        number = {label: j for j, label in enumerate(dict.fromkeys(labels))}
+        return torch.tensor([number[label] for label in labels])
 
     def check(self, task: Task, sizes: Tensor) -> None:
         super().check(task, sizes)

@@ -1,5 +1,5 @@
-"""L2SGD: loopless local gradient descent for a mixture of local and global models (Hanzely, Richtárik, 2020),
-Algorithm 1.
+"""L2SGD: loopless local gradient descent for a mixture of local and global models (Hanzely,
+Richtárik, 2020), Algorithm 1.
 
     paper       here             shape
     x_i         private          every leaf [...], the client's own model
@@ -11,15 +11,17 @@ Algorithm 1.
     with probability 1 − p   x_i ← x_i − η/(N(1 − p)) ∇f_i(x_i)
     else                     x_i ← x_i − ηλ/(Np) (x_i − x̄)
 
-Ours, not the paper's: a round is `local_steps` iterations, whose coins the server draws. A run of mixings and the run
-of local steps after it are one exchange: mixing moves no x̄ when all take part. When some are absent x̄ still counts
-all N models, theirs as they were last, and stays as it was sent for a whole run of mixings. With `batch` a local step
-sees a fresh batch. ηλ/(Np) must be ≤ 1, or mixing overshoots x̄; with p = 0 λ plays no part. A client that joins later
-takes one round's expected steps, of η/N on f + (λ/2)‖x − x̄‖², from x̄.
+Ours, not the paper's: a round is `local_steps` iterations, whose coins the server draws. Successive
+mixings and the local steps after them are one exchange: mixing moves no x̄ when all take part. When
+some are absent x̄ still counts all N models, theirs as they were last, and stays as it was sent for
+all mixings of an exchange. With `batch` a local step sees a fresh batch. ηλ/(Np) must be ≤ 1, or
+mixing overshoots x̄; with p = 0 λ plays no part. A client that joins later takes one round's
+expected steps, of η/N on f + (λ/2)‖x − x̄‖², from x̄.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -34,25 +36,30 @@ from coterie.task import Batch, Task
 
 
 class Loopless(NamedTuple):
-    mean: Params
-    clients: Tensor
+    """What the server keeps."""
+
+    mean: Params  # x̄
+    clients: Tensor  # N
 
 
 def runs(coins: list[bool]) -> list[tuple[int, int]]:
-    """The coins as (mixings, then local steps), one exchange each."""
-    found = [(0, 0)]
+    """The iterations as exchanges: (mixings, then local steps) of each; a coin says "mix"."""
+    exchanges = []
+    mixings = steps = 0
     for mixes in coins:
-        mixings, steps = found[-1]
-        if mixes and steps:
-            found.append((1, 0))
-        else:
-            found[-1] = (mixings + 1, 0) if mixes else (mixings, steps + 1)
-    return found
+        if not mixes:
+            steps += 1
+        elif not steps:
+            mixings += 1
+        else:  # a mixing after local steps needs the new mean
+            exchanges.append((mixings, steps))
+            mixings, steps = 1, 0
+    return [*exchanges, (mixings, steps)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class L2SGD(Local, Algorithm):
-    """Each client trains its own model; now and then, by one coin for all, each moves towards their mean."""
+    """Each client trains its own model; now and then all of them move towards their mean."""
 
     name: ClassVar[str] = "l2sgd"
     paper: ClassVar[str] = "Hanzely and Richtárik 2020"
@@ -84,25 +91,27 @@ class L2SGD(Local, Algorithm):
         if mixings:
             left = (1 - self.lr * self.lam / (n * self.p)) ** mixings
             new = mix(1 - left, x, pick(mean, 0))  # x − ηλ/(Np) (x − x̄), as often as the coins say
-        size, how = self.batch, replace(self, lr=self.lr / (n * (1 - self.p)))
-        batches = (
-            Repeat(data.all, steps)
-            if size is None
-            else (data.sample(size, done + t) for t in range(steps))
-        )
-        new = sgd(task, new, batches, how)  # x − η/(N(1 − p)) ∇f(x)
+        how = replace(self, lr=self.lr / (n * (1 - self.p)))
+        new = sgd(task, new, self.fresh_batches(data, done, steps), how)  # x − η/(N(1 − p)) ∇f(x)
         return Upload({"change": minus(new, x)}, torch.ones_like(data.size)[None], {}), new
+
+    def fresh_batches(self, data: Data, done: Tensor, steps: int) -> Repeat | Iterator[Batch]:
+        """The batches of `steps` local steps, after `done` others in this round."""
+        size = self.batch
+        if size is None:
+            return Repeat(data.all, steps)
+        return (data.sample(size, done + t) for t in range(steps))
 
     def round(self, state: Loopless, ask: Ask) -> Loopless:
         coins = (torch.rand(self.local_steps, generator=ask.rng("coins")) < self.p).tolist()
         ask.note("mixings", sum(coins))
-        n, mean, done = int(state.clients), state.mean, 0
+        n = int(state.clients)
+        mean = state.mean
+        done = 0  # local steps so far
         for mixings, steps in runs(coins):
             static = {"n": n, "mixings": mixings, "steps": steps}
             sums = ask(self.move, shared=(mean, torch.tensor(done)), static=static, stream="train")
-            mean = axpy(
-                1 / n, sums.totals["change"], mean
-            )  # of all N, also of those who did not move
+            mean = axpy(1 / n, sums.totals["change"], mean)  # of all N models
             done += steps
         return state._replace(mean=mean)
 
@@ -112,7 +121,8 @@ class L2SGD(Local, Algorithm):
         return private
 
     def join(self, task: Task, shared: Loopless, data: Data) -> tuple[Any, Params]:
-        mean, lam = pick(shared.mean, 0), self.lam if self.p else 0.0
+        mean = pick(shared.mean, 0)
+        lam = self.lam if self.p else 0.0
         size = self.lr / shared.clients.to(task.dtype)
 
         def expected(x: Params, batch: Batch) -> Params:
@@ -126,10 +136,11 @@ class L2SGD(Local, Algorithm):
         share = self.lr * self.lam / (len(sizes) * self.p) if self.p else 0.0
         if share > 1:
             raise CoterieError(
-                f"lr·lam/(N·p) is {share:.3g} for {len(sizes)} clients: mixing would overshoot the mean, so make it "
-                f"≤ 1, with lr ≤ {len(sizes) * self.p / self.lam:.3g}, say."
+                f"lr·lam/(N·p) is {share:.3g} for {len(sizes)} clients: mixing would overshoot "
+                f"the mean, so make it ≤ 1, with lr ≤ {len(sizes) * self.p / self.lam:.3g}, say."
             )
         if self.local_epochs is not None or self.solver != "sgd":
             raise CoterieError(
-                "l2sgd takes local_steps plain gradient steps a round: leave local_epochs and solver."
+                "l2sgd takes local_steps plain gradient steps a round: "
+                "leave local_epochs and solver."
             )

@@ -3,8 +3,8 @@
     here            shape
     private         every leaf [...], the client's own model
 
-All clients start from one common model. Nothing is sent but that; the clients that a round draws go on training.
-A client that joins later takes one round's steps from the common start.
+All clients start from one common model, and nothing else is sent. The clients of a round go on
+training. A client that joins later takes one round's steps from the common start.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""pFedMe: personalised federated learning with Moreau envelopes (T. Dinh, Tran, Nguyen, NeurIPS 2020), Algorithm 1.
+"""pFedMe: personalised federated learning with Moreau envelopes (T. Dinh, Tran, Nguyen, NeurIPS
+2020), Algorithm 1.
 
     paper       here             shape
     w           model            every leaf [1, ...], the global model
@@ -9,14 +10,17 @@
     |D|, β      batch, beta
 
 Ours, not the paper's:
-* θ̃_i begins each round at the w received, as in the released code; `restart=False` goes on from the last θ̃_i.
-* The inner problem is solved by `inner` steps of inner_lr on one mini-batch; l2 counts there alone, and is 0 by default
-  (the released code takes 0.001).
-* Only the clients that take part train, and their w_i are averaged unweighted, as the paper writes it (the released
-  code trains everyone and averages the sampled ones by size).
-* The released code's stored personal model is w_i under another name, so that published numbers may be of w_i. Here
-  θ̃_i is kept apart and evaluated; `evaluate="local"` measures w_i and "global" measures w.
-* A client that never took part answers with w; one that joins later takes a round's local steps from w.
+* θ̃_i begins each round at the w received, as in the released code; `restart=False` goes on from the
+  last θ̃_i.
+* The inner problem is solved by `inner` steps of inner_lr on one mini-batch; l2 counts there alone,
+  and is 0 by default (the released code takes 0.001).
+* Only the clients that take part train, and their w_i are averaged unweighted, as the paper writes
+  it (the released code trains everyone and averages the sampled ones by size).
+* The released code's stored personal model is w_i under another name, so that published numbers may
+  be of w_i. Here θ̃_i is kept apart and evaluated; `evaluate="local"` measures w_i and "global"
+  measures w.
+* A client that never took part answers with w; one that joins later takes a round's local steps
+  from w.
 * local_steps plays no part; decay acts on η alone.
 """
 
@@ -35,7 +39,7 @@ from coterie.task import Task
 
 @dataclass(frozen=True, kw_only=True)
 class PFedMe(Envelope):
-    """Personal models tied to a global one, which moves along the gradient of their Moreau envelopes."""
+    """Personal models tied to a global one, which follows the gradient of Moreau envelopes."""
 
     name: ClassVar[str] = "pfedme"
     paper: ClassVar[str] = "T. Dinh et al. 2020"
@@ -52,13 +56,17 @@ class PFedMe(Envelope):
         return super().enroll(task, welcome, data)._replace(local=self.kept(welcome))
 
     def kept(self, w: Params) -> Params:
-        return w if self.evaluate == "local" else {}
+        """The local model, where it is evaluated; else nothing."""
+        if self.evaluate == "local":
+            return w
+        return {}
 
     @client
     def train(
         self, task: Task, model: Params, per_client: Any, private: Personal, data: Data
     ) -> tuple[Upload, Personal]:
-        received, one = pick(model, 0), torch.ones_like(data.size)
+        received = pick(model, 0)
+        one = torch.ones_like(data.size)
         w, theta = self.solve(task, received, self.theta_start(received, private), data)
         return Upload({"model": w}, one[None], {}), Personal(theta, self.kept(w), one)
 
@@ -73,8 +81,7 @@ class PFedMe(Envelope):
         if self.evaluate == "global":
             return w
         mine = private.local if self.evaluate == "local" else private.model
-        answer: Params = where(private.asked > 0, mine, w)
-        return answer
+        return where(private.asked > 0, mine, w)
 
     def join(self, task: Task, shared: Params, data: Data) -> tuple[Any, Personal]:
         w, theta = self.solve(task, pick(shared, 0), pick(shared, 0), data)

@@ -49,18 +49,17 @@ class Envelope(Local, Algorithm):
         how = replace(self, lr=self.inner_lr)
         for r in range(self.outer):
             batch = data.all if self.batch is None else data.sample(self.batch, r)
-            theta = descend(
-                task, theta, Repeat(batch, self.inner), how, self.lam, w
-            )  # ≈ argmin f(θ) + (λ/2)‖θ − w‖²
+            steps = Repeat(batch, self.inner)
+            # ≈ argmin f(θ) + (λ/2)‖θ − w‖²
+            theta = descend(task, theta, steps, how, pull=self.lam, towards=w)
             w = mix(self.fraction(), w, theta)  # w ← w − fraction·(w − θ); pFedMe: ηλ, CGPFL: β·2/N
         return w, theta
 
     def theta_start(self, received: Params, private: Personal) -> Params:
-        """Where θ begins a round; who was never asked has been nowhere yet."""
-        begun: Params = (
-            received if self.restart else where(private.asked > 0, private.model, received)
-        )
-        return begun
+        """Where θ begins a round: at the model received, or where it was if it was ever trained."""
+        if self.restart:
+            return received
+        return where(private.asked > 0, private.model, received)
 
     def enroll(self, task: Task, welcome: Params, data: Data) -> Personal:
         return Personal(welcome, {}, torch.zeros_like(data.size))
@@ -73,11 +72,11 @@ class Envelope(Local, Algorithm):
             )
         if self.fraction() > 1:
             raise CoterieError(
-                f"lr·lam is {self.fraction():g}, so that the local model would jump beyond the personal one: "
-                "lower lr or lam until it is at most 1."
+                f"lr·lam is {self.fraction():g}, so that the local model would jump beyond the "
+                "personal one: lower lr or lam until it is at most 1."
             )
         if self.solver == "sgd" and self.clip is None and self.inner_lr * self.lam >= 2:
             raise CoterieError(
-                f"inner_lr·lam is {self.inner_lr * self.lam:g}, and from 2 on the inner steps diverge: "
-                f"use inner_lr < {2 / self.lam:.3g}."
+                f"inner_lr·lam is {self.inner_lr * self.lam:g}, and from 2 on the inner steps "
+                f"diverge: use inner_lr < {2 / self.lam:.3g}."
             )

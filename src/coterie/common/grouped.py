@@ -1,4 +1,4 @@
-"""What methods share whose server knows the groups: FedAvg inside each group, and a place for those who missed it."""
+"""Methods whose server knows the groups: FedAvg in each group, and a group for latecomers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from coterie.clustering import Bound, choose_clusters
 from coterie.common.losses import least_finite, least_loss
-from coterie.contract import Algorithm, Ask, Data, Local, Rows, Upload, client
+from coterie.contract import Algorithm, Ask, Data, Local, Rows, Stack, Upload, client
 from coterie.local import descend
 from coterie.params import Params, count, pick, unstack
 from coterie.task import Task
@@ -18,7 +18,7 @@ from coterie.task import Task
 def how_many(
     clusters: int | str, points: Tensor, ask: Ask, rule: str, bound: Bound | None = None
 ) -> int:
-    """K; clusters="auto" finds it among the points, and notes it with its curve."""
+    """K; clusters="auto" chooses it from the points, and notes it with its curve."""
     if isinstance(clusters, int):
         return clusters
     choice = choose_clusters(points, ask.rng("choose"), rule, bound)
@@ -28,12 +28,14 @@ def how_many(
 
 
 class Grouped(NamedTuple):
+    """The groups' models, and who is in which group."""
+
     centres: Params  # every leaf [K, ...]; K may grow
     group: Tensor  # int64 [N], −1: not yet placed
 
 
 class WithinGroups(Local, Algorithm):
-    """Clients are sent only the centre of their group; a client without one is first asked which fits it best."""
+    """Clients are sent only the centre of their group; one without a group is placed first."""
 
     @client
     def train(
@@ -51,32 +53,50 @@ class WithinGroups(Local, Algorithm):
         return Upload({}, {}, {"group": j, "loss": least_finite(losses)}), private
 
     def placed(self, state: Grouped, ask: Ask) -> tuple[Grouped, Tensor]:
-        """The state with every participant placed that could be, and those participants."""
+        """The state with every participant placed that answers, and the participants with a group.
+
+        A client without a group goes to the one whose centre has the least loss on its rows.
+        """
         lost = ask.participants[state.group[ask.participants] < 0]
         if len(lost):
-            got = ask(self.place, lost, shared=state.centres)
-            state = state._replace(group=state.group.index_copy(0, got.ids, got.report["group"]))
+            answers = ask(self.place, lost, shared=state.centres)
+            group = state.group.index_copy(0, answers.ids, answers.report["group"])
+            state = state._replace(group=group)
         return state, ask.participants[state.group[ask.participants] >= 0]
 
     def within(self, state: Grouped, ask: Ask) -> Grouped:
         """One round of FedAvg in every group."""
         state, ids = self.placed(state, ask)
-        member = torch.eye(count(state.centres), dtype=next(iter(state.centres.values())).dtype)
-        per_client = Rows((state.centres, member), state.group[ids])
         sums = ask(
             self.train,
             ids,
-            per_client=per_client,
+            per_client=self.centre_of_each(state, ids),
             stream="train",
             started_from={"model": state.centres},
         )
         return state._replace(centres=sums.mean("model", empty=state.centres))
 
+    def trained(self, state: Grouped, ids: Tensor, ask: Ask) -> Stack:
+        """The model of every client of `ids`, trained from the centre of its group."""
+        return ask(
+            self.train,
+            ids,
+            per_client=self.centre_of_each(state, ids),
+            reduce="stack",
+            stream="train",
+            started_from={"model": state.centres},
+        )
+
+    def centre_of_each(self, state: Grouped, ids: Tensor) -> Rows:
+        """(the centre of its group, which group that is as a one-hot row) for every client."""
+        member = torch.eye(count(state.centres), dtype=next(iter(state.centres.values())).dtype)
+        return Rows((state.centres, member), state.group[ids])
+
     def use(self, state: Grouped) -> tuple[Any, Any]:
         return state.centres, state.group
 
     def model(self, task: Task, centres: Params, group: Tensor, private: Any, data: Data) -> Params:
-        """The group's centre; for a client without a group, the centre of least loss on its training data."""
+        """The group's centre; without a group, the centre of least loss on the training rows."""
         j, _ = least_loss(task, unstack(centres), data.all)
         return pick(centres, torch.where(group < 0, j, group))
 

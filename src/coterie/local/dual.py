@@ -1,31 +1,34 @@
 """Exact steps on one repeated batch that never touch the first layer's weights until the end.
 
-Let the first layer be Z = X·Wᵀ + b on the rows X of the batch. Its gradient is GᵀX with G = ∂f/∂Z, so a
-step changes Z by a multiple of (XXᵀ + 1)·G, where the 1 stands for the bias, a constant feature. With the
-Gram matrix XXᵀ computed once, a step costs n²·h instead of 2·n·d·h multiplications (n rows, d inputs, h
-outputs of the layer), which pays when a batch is repeated and n is small beside d.
+Let the first layer be Z = X·Wᵀ + b on the rows X of the batch. Its gradient is GᵀX with G = ∂f/∂Z,
+so a step changes Z by a multiple of (XXᵀ + 1)·G, where the 1 stands for the bias, a constant
+feature. With the Gram matrix XXᵀ computed once, a step costs n²·h instead of 2·n·d·h
+multiplications (n rows, d inputs, h outputs of the layer), which pays when a batch is repeated and
+n is small beside d.
 
-Momentum and pull are linear, so after any number of steps the weights W and the momentum U stay combinations
+Momentum and pull are linear, so after any number of steps the weights are a combination
 
-    W = a_W·W₀ + a_C·C + a_U·U₀ − lr·SᵀX        U = v_W·W₀ + v_C·C + v_U·U₀ + VᵀX
+    W = start·W₀ + centre·C + momentum·U₀ + sumsᵀ·X
 
-of what was there at first: the start W₀, the centre C of the pull, the first momentum U₀. The loop below
-keeps the scalars a (`coefficients`) and v (`velocity`), and the sums S and V of gradients [n, h]; the other
-layers take ordinary steps.
+of what was there at first: the start W₀, the centre C of the pull, the first momentum U₀; and so
+are the momentum and every gradient. A `Combination` holds these three numbers, the sums [n, h] and
+the outputs Z [n, h] that go with them. Steps on it are those of any other solver; the other layers
+take them as they are.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple, overload
 
 import torch
 from torch import Tensor
 from torch.func import grad
 
 from coterie.client_data import Repeat
+from coterie.first_layer import First
 from coterie.local.pull import Number, Pull, WithMomentum, unless_padding
-from coterie.params import Params, axpy
-from coterie.task import First, Task
-
-Coefficients = dict[str, Number]  # of W₀, C and U₀
+from coterie.params import Params, axpy, minus
+from coterie.task import Task
 
 
 def dual_pays(task: Task, w: Params, repeat: Repeat) -> bool:
@@ -49,94 +52,147 @@ def dual_steps(
     pull: Pull | None,
 ) -> WithMomentum:
     """(w, u) after `repeat.times` steps on its batch; u is None for steps without momentum."""
-    first = task.first
-    assert first is not None
-    x = repeat.batch.x.flatten(1)
-    bias_feature = 0.0 if first.bias is None else 1.0
-    gram = x @ x.T + bias_feature
-    centre = None if pull is None else pull.centre
-    rest = {k: v for k, v in w.items() if k not in (first.weight, first.bias)}
-    rest_momentum = None if u is None else {k: u[k] for k in rest}
+    assert task.first is not None
+    origin = Origin(task.first, repeat.batch.x.flatten(1), w, _centre(pull), u)
+    gram = origin.gram()
+    gradient = grad(task.loss_after_first, argnums=(0, 1))
+    model, centre, momentum = origin.splits()
 
-    z = _layer(first, w, x)
-    z_centre = None if centre is None else _layer(first, centre, x)
-    z_momentum = None if u is None else _layer(first, u, x)
-    s = v = torch.zeros_like(z)
-    coefficients: Coefficients = {"W": 1.0, "C": 0.0, "U": 0.0}
-    velocity: Coefficients = {"W": 0.0, "C": 0.0, "U": 1.0}
-
-    for step in range(repeat.times):
-        g, g_rest = grad(task.loss_after_first, argnums=(0, 1))(z, rest, repeat.batch)
-        z_change = gram @ g
-        drift: Coefficients = {"W": 0.0, "C": 0.0, "U": 0.0}
+    for _ in range(repeat.times):
+        g, others = gradient(model.first.outputs, model.others, repeat.batch)
+        direction = Split(Combination(0.0, 0.0, 0.0, sums=g, outputs=gram @ g), others)
         if pull is not None:
-            g_rest = axpy(1.0, _pull_on(rest, pull).of(rest), g_rest)
-            z_change = z_change + pull.strength * (z if z_centre is None else z - z_centre)
-            if step:
-                g = g - pull.strength * lr * s
-            drift = {i: pull.strength * a for i, a in coefficients.items()}
-            if centre is not None:
-                drift["C"] = pull.strength * (coefficients["C"] - 1.0)
-        if rest_momentum is None or z_momentum is None:
-            v, velocity, direction = g, drift, g_rest
-        else:
-            v = beta * v + g if step else g
-            velocity = {i: beta * velocity[i] + drift[i] for i in velocity}
-            direction = rest_momentum = axpy(beta, rest_momentum, g_rest)
-            z_change = z_momentum = beta * z_momentum + z_change
-        rest = axpy(-lr, direction, rest)
-        z = z - lr * z_change
-        s = s + v if step else v
-        coefficients = {i: a - lr * velocity[i] for i, a in coefficients.items()}
+            away = model if centre is None else model.minus(centre)
+            direction = direction.plus(pull.strength, away)  # ∇ + strength·(w − centre)
+        if momentum is not None:
+            direction = direction.plus(beta, momentum)  # u ← β·u + ∇
+            momentum = direction
+        model = model.plus(-lr, direction)  # w ← w − lr·u
 
-    def whole(share: Coefficients, others: Params, sums: Tensor) -> Params:
-        """A model from the other layers and the first one, put together again."""
-        parts = {first.weight: sums.T @ x}
-        if first.bias is not None:
-            parts[first.bias] = sums.sum(0)
-        layer = {k: _combined(share, w[k], _at(centre, k), _at(u, k), v) for k, v in parts.items()}
-        return {k: layer[k] if k in layer else others[k] for k in w}
-
-    moved = whole(coefficients, rest, -lr * s)
-    momentum = None if rest_momentum is None else whole(velocity, rest_momentum, v)
-    return unless_padding(repeat.batch, (moved, momentum), (w, u), pull)
+    moved = origin.written_out(model)
+    moved_momentum = None if momentum is None else origin.written_out(momentum)
+    return unless_padding(repeat.batch, (moved, moved_momentum), (w, u), pull)
 
 
-def _layer(first: First, params: Params, x: Tensor) -> Tensor:
-    """The first layer's outputs [n, h]."""
-    z = x @ params[first.weight].T
-    return z if first.bias is None else z + params[first.bias]
+def _centre(pull: Pull | None) -> Params | None:
+    if pull is None:
+        return None
+    return pull.centre
 
 
-def _pull_on(rest: Params, pull: Pull) -> Pull:
-    """The pull on the other layers."""
-    if pull.centre is None:
-        return pull
-    return Pull(pull.strength, {k: pull.centre[k] for k in rest})
+class Combination(NamedTuple):
+    """A first layer as start·W₀ + centre·C + momentum·U₀ + sumsᵀ·X, and what it gives for X."""
+
+    start: Number
+    centre: Number
+    momentum: Number
+    sums: Number  # [n, h]; the number 0 before the first step
+    outputs: Tensor  # [n, h]
+
+    def plus(self, a: Number, other: Combination) -> Combination:
+        """self + a·other"""
+        return Combination(
+            start=self.start + a * other.start,
+            centre=self.centre + a * other.centre,
+            momentum=self.momentum + a * other.momentum,
+            sums=_plus(self.sums, a, other.sums),
+            outputs=_plus(self.outputs, a, other.outputs),
+        )
+
+    def minus(self, other: Combination) -> Combination:
+        """self − other"""
+        return Combination(
+            start=self.start - other.start,
+            centre=self.centre - other.centre,
+            momentum=self.momentum - other.momentum,
+            sums=self.sums - other.sums,
+            outputs=self.outputs - other.outputs,
+        )
 
 
-def _at(params: Params | None, name: str) -> Tensor | None:
-    return None if params is None else params[name]
+class Split(NamedTuple):
+    """A model, momentum or gradient: the first layer as a combination, the others as they are."""
+
+    first: Combination
+    others: Params
+
+    def plus(self, a: Number, other: Split) -> Split:
+        """self + a·other"""
+        return Split(self.first.plus(a, other.first), axpy(a, other.others, self.others))
+
+    def minus(self, other: Split) -> Split:
+        """self − other"""
+        return Split(self.first.minus(other.first), minus(self.others, other.others))
 
 
-def _combined(
-    share: Coefficients,
-    start: Tensor,
-    centre: Tensor | None,
-    momentum: Tensor | None,
-    moved: Tensor,
-) -> Tensor:
-    """share·(start, centre, momentum) + moved."""
-    if _is_one(share["W"]):
-        out = moved + start  # W₀ itself: one product of the layer's size less
-    else:
-        out = moved + share["W"] * start
-    if centre is not None:
-        out = out + share["C"] * centre
-    if momentum is not None:
-        out = out + share["U"] * momentum
-    return out
+class Origin(NamedTuple):
+    """What combinations are made of."""
+
+    layer: First
+    x: Tensor  # X [n, d]
+    start: Params  # W₀, b₀ and the other layers
+    centre: Params | None
+    momentum: Params | None
+
+    def gram(self) -> Tensor:
+        """XXᵀ, and 1 more for a bias [n, n]."""
+        products = self.x @ self.x.T
+        if self.layer.bias is None:
+            return products
+        return products + 1.0
+
+    def splits(self) -> tuple[Split, Split | None, Split | None]:
+        """(start, centre, momentum) as combinations of themselves."""
+        start = self._split(self.start, (1.0, 0.0, 0.0))
+        centre = None
+        if self.centre is not None:
+            centre = self._split(self.centre, (0.0, 1.0, 0.0))
+        momentum = None
+        if self.momentum is not None:
+            momentum = self._split(self.momentum, (0.0, 0.0, 1.0))
+        return start, centre, momentum
+
+    def _split(self, params: Params, shares: tuple[float, float, float]) -> Split:
+        outputs = self.x @ params[self.layer.weight].T
+        if self.layer.bias is not None:
+            outputs = outputs + params[self.layer.bias]
+        own = (self.layer.weight, self.layer.bias)
+        others = {k: v for k, v in params.items() if k not in own}
+        return Split(Combination(*shares, sums=0.0, outputs=outputs), others)
+
+    def written_out(self, split: Split) -> Params:
+        """The parameters of a split model, after at least one step."""
+        sums = split.first.sums
+        assert isinstance(sums, Tensor)
+        layer = {self.layer.weight: self._combined(split.first, self.layer.weight, sums.T @ self.x)}
+        if self.layer.bias is not None:
+            layer[self.layer.bias] = self._combined(split.first, self.layer.bias, sums.sum(0))
+        together = layer | split.others
+        return {k: together[k] for k in self.start}  # in the model's own order
+
+    def _combined(self, share: Combination, name: str, moved: Tensor) -> Tensor:
+        """start·W₀ + centre·C + momentum·U₀ + moved, for the weight or the bias."""
+        out = moved + _times(share.start, self.start[name])
+        if self.centre is not None:
+            out = out + share.centre * self.centre[name]
+        if self.momentum is not None:
+            out = out + share.momentum * self.momentum[name]
+        return out
 
 
-def _is_one(a: Number) -> bool:
-    return isinstance(a, float) and a == 1.0
+@overload
+def _plus(x: Tensor, a: Number, y: Tensor) -> Tensor: ...
+@overload
+def _plus(x: Number, a: Number, y: Number) -> Number: ...
+def _plus(x: Number, a: Number, y: Number) -> Number:
+    """x + a·y, in one pass over the elements where there is an operation for it."""
+    if isinstance(x, Tensor) and isinstance(y, Tensor) and isinstance(a, float):
+        return torch.add(x, y, alpha=a)
+    return x + a * y
+
+
+def _times(a: Number, v: Tensor) -> Tensor:
+    """a·v; nothing is computed where a is 1, as it is without a pull."""
+    if isinstance(a, float) and a == 1.0:
+        return v
+    return a * v

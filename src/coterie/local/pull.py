@@ -27,7 +27,7 @@ class Pull(NamedTuple):
 
 
 def joined(pull: Number, towards: Params | None, l2: float) -> Pull | None:
-    """pull·(w − towards) + l2·w as one pull; None where both are 0."""
+    """pull·(w − towards) + l2·w as one pull; None where there is neither a centre nor l2."""
     if towards is None:
         if isinstance(pull, Tensor) or pull:
             raise TypeError("a pull needs the centre it pulls towards")
@@ -46,5 +46,4 @@ def unless_padding(
     """
     if new[1] is None and pull is None:
         return new
-    chosen: WithMomentum = where(batch.mask.sum() > 0, new, old)
-    return chosen
+    return where(batch.mask.sum() > 0, new, old)

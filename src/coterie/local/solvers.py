@@ -1,7 +1,7 @@
-"""Local training: small, pure, shared by every method.
+"""Small, pure solvers that every method shares: gradient descent, heavy ball, Adam.
 
-Each solver takes steps on  f(w) + (pull/2)·‖w − towards‖² + (l2/2)·‖w‖²  over the batches it is given.
-A step whose batch is all padding changes neither the model nor the solver's state.
+Each solver takes steps on  f(w) + (pull/2)·‖w − towards‖² + (l2/2)·‖w‖²  over the batches that it
+is given. A step whose batch is all padding changes neither the model nor the solver's state.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch.func import grad
 
 from coterie.client_data import Repeat
 from coterie.local.dual import dual_pays, dual_steps
-from coterie.local.pull import Number, Pull, joined, unless_padding
+from coterie.local.pull import Number, Pull, WithMomentum, joined, unless_padding
 from coterie.params import Params, axpy, norm, scale, where, zeros
 from coterie.settings import Local
 from coterie.task import Batch, Task
@@ -41,10 +41,12 @@ def descend(
 ) -> Params:
     """Train w with the solver that `how` names, from a fresh solver state."""
     if how.solver == "adam":
-        return adam(task, w, moments(w), batches, how, pull, towards)[0]
+        return adam(task, w, moments(w), batches, how, pull=pull, towards=towards)[0]
     if how.solver == "heavy_ball":
-        return heavy_ball(task, w, zeros(w), batches, how, how.momentum, pull, towards)[0]
-    return sgd(task, w, batches, how, pull, towards)
+        u = zeros(w)
+        w, u = heavy_ball(task, w, u, batches, how, how.momentum, pull=pull, towards=towards)
+        return w
+    return sgd(task, w, batches, how, pull=pull, towards=towards)
 
 
 def sgd(
@@ -54,10 +56,13 @@ def sgd(
     how: Local,
     pull: Number = 0.0,
     towards: Params | None = None,
+    *,
     dual: bool = True,
 ) -> Params:
     """w ← w − lr·∇, over the batches."""
-    return _steps(task, w, None, batches, how, 0.0, joined(pull, towards, how.l2), dual)[0]
+    both = joined(pull, towards, how.l2)
+    new, _ = _steps(task, w, None, batches, how, beta=0.0, pull=both, dual=dual)
+    return new
 
 
 def heavy_ball(
@@ -69,15 +74,18 @@ def heavy_ball(
     beta: float,
     pull: Number = 0.0,
     towards: Params | None = None,
+    *,
     dual: bool = True,
 ) -> tuple[Params, Params]:
     """u ← β·u + ∇;  w ← w − lr·u."""
-    new, momentum = _steps(task, w, u, batches, how, beta, joined(pull, towards, how.l2), dual)
+    both = joined(pull, towards, how.l2)
+    new, momentum = _steps(task, w, u, batches, how, beta=beta, pull=both, dual=dual)
     assert momentum is not None
     return new, momentum
 
 
 def moments(w: Params) -> Moments:
+    """Adam's state before its first step."""
     first = next(iter(w.values()))
     return Moments(zeros(w), zeros(w), torch.zeros((), dtype=first.dtype, device=first.device))
 
@@ -92,13 +100,14 @@ def adam(
     towards: Params | None = None,
 ) -> tuple[Params, Moments]:
     """Adam with β = (0.9, 0.999), ε = 1e-8."""
-    whole_pull = joined(pull, towards, how.l2)
+    both = joined(pull, towards, how.l2)
     for batch in each(batches):
-        g = _pulled_gradient(task, w, batch, how.clip, whole_pull)
+        g = _pulled_gradient(task, w, batch, how.clip, both)
         t = state.steps + 1
         first = {k: 0.9 * state.first[k] + 0.1 * g[k] for k in w}
         second = {k: 0.999 * state.second[k] + 0.001 * g[k] ** 2 for k in w}
-        c1, c2 = 1 - 0.9**t, 1 - 0.999**t
+        c1 = 1 - 0.9**t
+        c2 = 1 - 0.999**t
         new = {k: w[k] - how.lr * (first[k] / c1) / ((second[k] / c2).sqrt() + 1e-8) for k in w}
         w, state = where(batch.mask.sum() > 0, (new, Moments(first, second, t)), (w, state))
     return w, state
@@ -117,17 +126,20 @@ def each(batches: Repeat | Iterable[Batch]) -> Iterator[Batch]:
 
 
 def walk(carry: C, batches: Repeat | Iterable[Batch], step: Callable[[C, Batch], C]) -> C:
-    """carry ← step(carry, batch) for each batch, for steps that no solver takes; all-padding batches change nothing."""
+    """carry ← step(carry, batch) for each batch, for steps that no solver here takes.
+
+    A batch that is all padding changes nothing.
+    """
     for batch in each(batches):
         carry = where(batch.mask.sum() > 0, step(carry, batch), carry)
     return carry
 
 
-# ---------------------------------------------------------------------------------------------- plain steps
+# ------------------------------------------------------------------------------ plain steps
 def _pulled_gradient(
     task: Task, w: Params, batch: Batch, clip: float | None, pull: Pull | None
 ) -> Params:
-    """∇ of the loss and the pull; `clip` bounds the length of the whole."""
+    """∇ of the loss and the pull; `clip` bounds the length of their sum."""
     g = grad(task.loss)(w, batch)
     if pull is not None:
         g = axpy(1.0, pull.of(w), g)
@@ -143,19 +155,20 @@ def _steps(
     u: Params | None,
     batches: Repeat | Iterable[Batch],
     how: Local,
+    *,
     beta: float,
     pull: Pull | None,
     dual: bool,
-) -> tuple[Params, Params | None]:
+) -> WithMomentum:
     """(w, u) after a step for each batch; u is None for steps without momentum."""
     if dual and how.clip is None and isinstance(batches, Repeat) and dual_pays(task, w, batches):
         return dual_steps(task, w, u, batches, lr=how.lr, beta=beta, pull=pull)
     for batch in each(batches):
         direction = _pulled_gradient(task, w, batch, how.clip, pull)
-        if u is None:
-            moved: tuple[Params, Params | None] = axpy(-how.lr, direction, w), None
-        else:
+        momentum = None
+        if u is not None:
             direction = axpy(beta, u, direction)
-            moved = axpy(-how.lr, direction, w), direction
-        w, u = unless_padding(batch, moved, (w, u), pull)
+            momentum = direction
+        moved = axpy(-how.lr, direction, w)
+        w, u = unless_padding(batch, (moved, momentum), (w, u), pull)
     return w, u

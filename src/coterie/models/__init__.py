@@ -17,9 +17,9 @@ MODELS: dict[str, Callable[[Roster, str], Factory]] = {}
 
 
 def build(name: str, roster: Roster) -> Factory:
-    """A factory of fresh models of this name; an option stands after a colon ("mlp:128,64", "linear:nobias").
+    """A factory of fresh models of this name, from rows [n, ...] to [n, classes] or [n, 1].
 
-    Models map rows [n, ...] to [n, classes], or to [n, 1] for regression.
+    An option stands after a colon: "mlp:128,64", "linear:nobias".
     """
     kind, _, option = name.partition(":")
     if kind not in MODELS:
@@ -32,8 +32,10 @@ def build(name: str, roster: Roster) -> Factory:
 
 
 def default(roster: Roster) -> str:
-    """The model to take where none is named: linear for regression, mlp for classification."""
-    return "linear" if roster.kind == "regression" else "mlp"
+    """The model where none is named: linear for regression, mlp for classification."""
+    if roster.kind == "regression":
+        return "linear"
+    return "mlp"
 
 
 def models() -> dict[str, str]:
@@ -42,7 +44,7 @@ def models() -> dict[str, str]:
 
 
 def model(make: Callable[[Roster, str], Factory]) -> Callable[[Roster, str], Factory]:
-    """Make a function known to `build` under its name."""
+    """Register a function, so that `build` knows it by its name."""
     MODELS[make.__name__] = make
     return make
 
@@ -69,37 +71,41 @@ def softmax(roster: Roster, option: str) -> Factory:
 @model
 def mlp(roster: Roster, option: str) -> Factory:
     """Hidden layers with ReLU: one of 200 units, or as in mlp:128,64."""
-    sizes = option.split(",") if option else ["200"]
+    sizes = (option or "200").split(",")
     if not all(size.isdecimal() and int(size) for size in sizes):
         raise CoterieError(
-            f"the hidden sizes {option!r} of mlp are none: write them as in mlp:128 or mlp:128,64."
+            f"{option!r} are no hidden sizes of mlp: write them as in mlp:128 or mlp:128,64."
         )
     return partial(layers, [inputs(roster), *map(int, sizes), outputs(roster)])
 
 
 @model
 def cnn(roster: Roster, option: str) -> Factory:
-    """Two 5×5 convolutions (32, 64) with ReLU and 2×2 max-pooling, then 512 units; for images of 1 or 3 channels."""
+    """5×5 convolutions (32, 64), ReLU, 2×2 max-pooling, 512 units; images of 1 or 3 channels."""
     no_option("cnn", option)
     shape = roster.row_shape
-    image = shape if len(shape) == 3 else (1, *shape)
+    without_channel = len(shape) != 3
+    image = (1, *shape) if without_channel else shape
     if len(image) != 3 or image[0] not in (1, 3) or min(image[1:]) < 4:
         raise CoterieError(
-            f"the model cnn takes images of 1 or 3 channels and at least 4×4 pixels, and rows have the shape {shape}: "
-            "use mlp."
+            "the model cnn takes images of 1 or 3 channels and at least 4×4 pixels, and rows have "
+            f"the shape {shape}: use mlp."
         )
-    return partial(convolutions, image, outputs(roster), add_channel=len(shape) == 2)
+    return partial(convolutions, image, outputs(roster), add_channel=without_channel)
 
 
 def inputs(roster: Roster) -> int:
+    """How many numbers a row has."""
     return math.prod(roster.row_shape)
 
 
 def outputs(roster: Roster) -> int:
+    """How many outputs a model needs: one per class, or one."""
     return roster.classes or 1
 
 
 def no_option(name: str, option: str) -> None:
+    """Refuse an option of a model that has none."""
     if option:
         raise CoterieError(
             f"the model {name} has no options: write {name} instead of {name}:{option}."
@@ -117,17 +123,10 @@ def layers(sizes: Sequence[int], bias: bool = True) -> nn.Sequential:
 def convolutions(image: tuple[int, int, int], outputs: int, add_channel: bool) -> nn.Sequential:
     """The network of `cnn`; with `add_channel` it takes [n, H, W]."""
     channels, height, width = image
-    first = [nn.Unflatten(1, (1, height))] if add_channel else []
-    return nn.Sequential(
-        *first,
-        nn.Conv2d(channels, 32, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(64 * (height // 4) * (width // 4), 512),
-        nn.ReLU(),
-        nn.Linear(512, outputs),
-    )
+    parts: list[nn.Module] = []
+    if add_channel:
+        parts += [nn.Unflatten(1, (1, height))]
+    parts += [nn.Conv2d(channels, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
+    parts += [nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
+    parts += [nn.Flatten(), nn.Linear(64 * (height // 4) * (width // 4), 512), nn.ReLU()]
+    return nn.Sequential(*parts, nn.Linear(512, outputs))
