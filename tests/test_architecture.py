@@ -16,9 +16,32 @@ from coterie.registry import methods
 SOURCE = Path(coterie.__file__).parent
 # Every package and module, from the ground up: each may import only those before it, also inside functions.
 ORDER = (
-    "version", "errors", "settings", "params", "randomness", "task", "client_data", "contract", "local", "clustering",
-    "common", "algorithms", "baselines", "registry", "data", "models", "metrics", "engine", "runs", "serve",
-    "reporting", "plots", "result", "cli",
+    "version",
+    "errors",
+    "settings",
+    "params",
+    "randomness",
+    "first_layer",
+    "task",
+    "client_data",
+    "contract",
+    "local",
+    "clustering",
+    "common",
+    "algorithms",
+    "baselines",
+    "user_file",
+    "registry",
+    "data",
+    "models",
+    "metrics",
+    "engine",
+    "runs",
+    "serve",
+    "reporting",
+    "plots",
+    "result",
+    "cli",
 )  # fmt: skip
 
 

@@ -49,7 +49,7 @@ def shapes(module: nn.Module) -> list[tuple[int, ...]]:
 def test_parameters_and_outputs(
     name: str, fed: Federation, expected: list[tuple[int, ...]]
 ) -> None:
-    factory = models.build(name, fed)
+    factory = models.build(name, fed.roster)
     module = factory()
     assert isinstance(module, nn.Sequential) and shapes(module) == expected
     outputs = module(fed.train.x)
@@ -58,13 +58,13 @@ def test_parameters_and_outputs(
 
 
 def test_layers_stand_in_order() -> None:
-    assert [type(part).__name__ for part in models.build("mlp:6,4", TABLE)()] == [
+    assert [type(part).__name__ for part in models.build("mlp:6,4", TABLE.roster)()] == [
         "Flatten", "Linear", "ReLU", "Linear", "ReLU", "Linear",
     ]  # fmt: skip
 
 
 def test_factories_follow_the_seed_and_can_be_pickled() -> None:
-    factory = pickle.loads(pickle.dumps(models.build("cnn", GREY)))
+    factory = pickle.loads(pickle.dumps(models.build("cnn", GREY.roster)))
     torch.manual_seed(3)
     one = factory()
     torch.manual_seed(3)
@@ -75,7 +75,7 @@ def test_factories_follow_the_seed_and_can_be_pickled() -> None:
     "name, fed", [("mlp", GREY), ("cnn", GREY), ("cnn", COLOUR), ("linear", TARGETS)]
 )
 def test_many_clients_at_once(name: str, fed: Federation) -> None:
-    many = [models.build(name, fed)() for _ in range(3)]
+    many = [models.build(name, fed.roster)() for _ in range(3)]
     stacked = {
         key: torch.stack([m.state_dict()[key] for m in many]) for key in many[0].state_dict()
     }
@@ -86,7 +86,7 @@ def test_many_clients_at_once(name: str, fed: Federation) -> None:
 
 
 def test_default_and_list() -> None:
-    assert models.default(TARGETS) == "linear" and models.default(GREY) == "mlp"
+    assert models.default(TARGETS.roster) == "linear" and models.default(GREY.roster) == "mlp"
     assert set(models.models()) == {"linear", "softmax", "mlp", "cnn"} and all(
         models.models().values()
     )
@@ -110,5 +110,5 @@ def test_default_and_list() -> None:
 )
 def test_errors(name: str, fed: Federation, words: list[str]) -> None:
     with pytest.raises(CoterieError) as error:
-        models.build(name, fed)
+        models.build(name, fed.roster)
     assert all(word in str(error.value) for word in words), error.value
