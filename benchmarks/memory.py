@@ -1,9 +1,10 @@
-"""Peak memory of IFCA at 1,000 and at 10,000 clients, apart from the data themselves.
+"""Peak memory with few and with many clients, apart from the data themselves.
 
     python benchmarks/memory.py
 
-Each case runs in a process of its own; what counts is the growth of its peak resident memory over what it held when
-the data were made, so the data and the libraries are left out, and what the rounds need remains.
+Each case runs in a process of its own. What counts is its peak resident memory less the data, so what the
+rounds need, and the libraries, remain. The last case is a million-client setting on a smaller scale: personal
+models of which only those are kept whose clients took part, and an evaluation that asks a sample.
 """
 
 from __future__ import annotations
@@ -12,56 +13,96 @@ import json
 import resource
 import subprocess
 import sys
+import time
+from typing import Any
+
+import torch
+
+import coterie as ct
+from coterie.contract import Algorithm
+from coterie.runs.start import prepare
 
 ROWS = 20
+CASES: list[tuple[str, float, int, int, float]] = [  # method, participation, few, many, target
+    ("ifca", 1.0, 1_000, 10_000, 1.2),
+    ("ifca", 0.1, 1_000, 10_000, 1.2),
+    ("ditto", 0.001, 2_000, 200_000, 1.3),
+]
 
 
 def peak() -> float:
-    """Of this process so far, MB."""
+    """Peak memory of this process so far, in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def measure(clients: int, participation: float) -> dict[str, float]:
-    import torch
-
-    import coterie as ct
-    from coterie.runs.start import prepare
-
+def images(clients: int) -> ct.data.Federation:
+    """Random 28×28 images of ten classes."""
     g = torch.Generator().manual_seed(0)
-    x, y = (
-        torch.rand(clients * ROWS, 784, generator=g),
-        torch.randint(10, (clients * ROWS,), generator=g),
-    )
+    x = torch.rand(clients * ROWS, 784, generator=g)
+    y = torch.randint(10, (clients * ROWS,), generator=g)
+    return federation(clients, x, y, "classification", 10)
+
+
+def lines(clients: int) -> ct.data.Federation:
+    """Linear regression in ten dimensions."""
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(clients * ROWS, 10, generator=g)
+    y = x @ torch.randn(10, generator=g)
+    return federation(clients, x, y, "regression", None)
+
+
+def federation(
+    clients: int, x: torch.Tensor, y: torch.Tensor, kind: Any, classes: int | None
+) -> ct.data.Federation:
+    """Clients of equal size; the last of the rows serve as test rows of nobody."""
     sizes = torch.full((clients,), ROWS)
-    data, none = ct.data.Ragged(x, y, sizes), ct.data.Ragged(x[:0], y[:0], torch.zeros_like(sizes))
-    names = tuple(f"c{i:05d}" for i in range(clients))
-    fed = ct.data.Federation(names, data, none, "classification", 10)
-    warm = fed.subset(range(40))
-    method = ct.IFCA(clusters=4, local_steps=2)
-    for _ in prepare(method, warm, "mlp", rounds=1).rounds():  # libraries and allocators
+    train = ct.data.Ragged(x, y, sizes)
+    names = tuple(f"c{i:06d}" for i in range(clients))
+    return ct.data.Federation(names, train, train, kind, classes)
+
+
+def measure(name: str, clients: int, participation: float) -> dict[str, float]:
+    """Peak memory of three rounds, after a small run has loaded the libraries."""
+    if name == "ifca":
+        method: Algorithm = ct.IFCA(clusters=4, local_steps=2)
+        fed, model = images(clients), "mlp"
+    else:
+        method = ct.Ditto(lr=0.01, local_steps=2)
+        fed, model = lines(clients), "linear"
+    options: dict[str, Any] = {"rounds": 3, "participation": participation, "eval_every": 1}
+    if name == "ditto":
+        options["eval_clients"] = 1_000
+    for _ in prepare(method, fed.subset(range(40)), model, rounds=1).rounds():
         pass
     before = peak()
-    for _ in prepare(
-        method, fed, "mlp", rounds=3, participation=participation, eval_every=1
-    ).rounds():
+    began = time.process_time()
+    run = prepare(method, fed, model, **options)
+    prepared = time.process_time() - began
+    for _ in run.rounds():
         pass
-    return {"data": x.nbytes / 2**20, "before": before, "peak": peak()}
+    data = sum(v.nbytes for v in (fed.train.x, fed.train.y)) / 2**20
+    return {"data": data, "before": before, "peak": peak(), "prepare": prepared}
+
+
+def main() -> None:
+    """Measure every case, each in a process of its own."""
+    for name, participation, few, many, target in CASES:
+        apart: dict[int, float] = {}
+        for clients in (few, many):
+            words = [sys.executable, __file__, name, str(clients), str(participation)]
+            m = json.loads(subprocess.check_output(words, text=True).splitlines()[-1])
+            apart[clients] = m["peak"] - m["data"]
+            print(
+                f"{name:6s} {clients:8,d} clients, participation {participation}: "
+                f"peak {m['peak']:.0f} MB, data {m['data']:.0f} MB, apart from the data "
+                f"{apart[clients]:.0f} MB, prepare {m['prepare']:.2f} s of CPU"
+            )
+        ratio = apart[many] / apart[few]
+        print(f"   {many:,} over {few:,} apart from the data: {ratio:.2f}x   target {target}x")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3:
-        print(json.dumps(measure(int(sys.argv[1]), float(sys.argv[2]))))
-        sys.exit()
-    for participation in (1.0, 0.1):
-        told = {}
-        for clients in (1000, 10000):
-            out = subprocess.check_output(
-                [sys.executable, __file__, str(clients), str(participation)], text=True
-            )
-            m = json.loads(out.splitlines()[-1])
-            told[clients] = m["peak"] - m["data"]
-            print(f"{clients:6d} clients, participation {participation}: peak {m['peak']:.0f} MB, "
-                  f"data {m['data']:.0f} MB, apart from the data {told[clients]:.0f} MB")  # fmt: skip
-        print(
-            f"   10,000 over 1,000 apart from the data: {told[10000] / told[1000]:.2f}x   target 1.2x"
-        )
+    if len(sys.argv) == 4:
+        print(json.dumps(measure(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))))
+    else:
+        main()
