@@ -4,13 +4,20 @@ BIN := .venv/bin
 READY := .venv/.ready
 DEV := .venv/.dev
 
-.PHONY: demo test lint docs bench clean
+.PHONY: demo test test-slow test-all lint docs bench clean
 
 demo: $(READY)
 	$(BIN)/coterie demo --out demo
 
+# What people run while they work: at most six minutes on two quiet cores.
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+
+# The rest: statistics over many seeds, kills of real processes, whole pages of the documents.
+test-slow: $(DEV)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
+
+test-all: test test-slow
 
 lint: $(DEV)
 	$(BIN)/ruff check .

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -26,7 +27,7 @@ from oracles import private_states
 METHODS = variants()
 ROUNDS = 3
 FAULTY = {"participation": 0.7, "dropout": 0.15}
-every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.keys())
+every_method = pytest.mark.parametrize("name", METHODS)
 
 
 def whole_rounds(method) -> dict:
@@ -73,47 +74,56 @@ def scores(run: Run) -> list[dict]:
     return [{k: v for k, v in r.items() if "seconds" not in k} for r in run.history]
 
 
-# ---------------------------------------------------------------------------------------------- engines
+@cache
+def with_a_bad_client() -> ct.data.Federation:
+    return spoilt(federation(unseen=2), 3)
+
+
+@cache
+def loop_under_faults(name: str) -> Run:
+    """What other engines are compared with; several tests share it."""
+    return go(METHODS[name], with_a_bad_client(), engine="loop", **FAULTY)
+
+
+@cache
+def never_stopped(name: str) -> Run:
+    """What resumed runs are compared with."""
+    return go(METHODS[name], federation(), rounds=4, **FAULTY)
+
+
+# ------------------------------------------------------------------------------ engines
 @every_method
-def test_vectorised_is_the_loop_under_faults(method):
-    fed = spoilt(federation(), 3)
-    loop = go(method, fed, engine="loop", **FAULTY)
+def test_vectorised_is_the_loop_under_faults(name):
+    method, fed, loop = METHODS[name], with_a_bad_client(), loop_under_faults(name)
     assert all(v.isfinite().all() for v in tree_leaves(whole(loop)) if v.is_floating_point())
-    for chunk, workers in ((4, 2), (100, 1)):
-        fast = go(method, fed, plan=ct.Plan(True, chunk, workers), **FAULTY)
+    for plan in (ct.Plan(True, 4, 2), ct.Plan(True, 100, 1), ct.Plan(False, 3, 2)):
+        fast = go(method, fed, plan=plan, **FAULTY)
         assert distance(whole(fast), whole(loop)) < 1e-9
         assert [r["refused"] for r in fast.history] == [r["refused"] for r in loop.history]
         assert [r["bytes_up"] for r in fast.history] == [r["bytes_up"] for r in loop.history]
-    unvectorised = go(method, fed, plan=ct.Plan(False, 3, 2), **FAULTY)
-    assert distance(whole(unvectorised), whole(loop)) < 1e-9
 
 
 @every_method
-def test_wire_is_the_loop_to_the_bit(method):
-    fed = spoilt(federation(unseen=2), 3)
-    loop = go(method, fed, engine="loop", **FAULTY)
-    wire = go(method, fed, engine="wire", **FAULTY)
+def test_wire_is_the_loop_to_the_bit(name):
+    loop = loop_under_faults(name)
+    wire = go(METHODS[name], with_a_bad_client(), engine="wire", **FAULTY)
     assert same_bits(whole(wire), whole(loop))
     assert scores(wire) == scores(loop)
 
 
 @every_method
-def test_the_same_run_twice_gives_the_same_bits(method, fed):
-    one, two = (go(method, fed, dtype="float32", **FAULTY) for _ in range(2))
+def test_the_same_run_twice_gives_the_same_bits(name, fed):
+    one, two = (go(METHODS[name], fed, dtype="float32", rounds=2, **FAULTY) for _ in range(2))
     assert same_bits(whole(one), whole(two))
     assert scores(one) == scores(two)
+    loop = go(METHODS[name], fed, dtype="float32", rounds=1, engine="loop")
+    fast = go(METHODS[name], fed, dtype="float32", rounds=1)
+    assert distance(whole(fast), whole(loop)) < 1e-4, "engines agree roughly in float32, too"
 
 
 @every_method
-def test_float32_engines_agree_roughly(method, fed):
-    loop, fast = (
-        go(method, fed, rounds=1, dtype="float32", engine=e) for e in ("loop", "vectorised")
-    )
-    assert distance(whole(fast), whole(loop)) < 1e-4
-
-
-@every_method
-def test_the_dual_form_is_the_plain_form(method, fed, monkeypatch):
+def test_the_dual_form_is_the_plain_form(name, fed, monkeypatch):
+    method = METHODS[name]
     dual = go(method, fed)
     assert dual.task.first is not None
     monkeypatch.setattr("coterie.local.solvers.dual_pays", lambda *_: False)
@@ -123,8 +133,8 @@ def test_the_dual_form_is_the_plain_form(method, fed, monkeypatch):
 
 # ---------------------------------------------------------------------------------------------- faults
 @every_method
-def test_nobody_accepted_changes_nothing(method, fed):
-    run = go(method, fed, rounds=1, engine="loop")
+def test_nobody_accepted_changes_nothing(name, fed):
+    run = go(METHODS[name], fed, rounds=1, engine="loop")
     before = tree_map(torch.clone, whole(run))
     run.options = replace(run.options, dropout=1 - 1e-15, rounds=2)
     run.step()
@@ -136,8 +146,8 @@ def test_nobody_accepted_changes_nothing(method, fed):
 
 
 @every_method
-def test_evaluation_changes_nothing_and_newcomers_get_a_model(method):
-    run = go(method, federation(unseen=2), rounds=1)
+def test_evaluation_changes_nothing_and_newcomers_get_a_model(name):
+    run = go(METHODS[name], federation(unseen=2), rounds=1)
     before = tree_map(torch.clone, whole(run))
     row = run.evaluate(1)
     assert same_bits(whole(run), before)
@@ -146,8 +156,8 @@ def test_evaluation_changes_nothing_and_newcomers_get_a_model(method):
 
 
 @every_method
-def test_groups_are_a_partition_or_lie_on_the_simplex(method, fed):
-    run = go(method, fed, **FAULTY)
+def test_groups_are_a_partition_or_lie_on_the_simplex(name, fed):
+    run = never_stopped(name)
     groups, centres = run.method.groups(run.state), run.method.centres(run.state)
     if groups is None:
         assert centres is None or max(len(v) for v in centres.values()) == 1
@@ -197,46 +207,61 @@ PAIRS = [
 ]
 
 
+ATTACKER = 4
+
+
+def attacked(method, fed, attack) -> tuple[Run, dict]:
+    """(a run of two rounds in which one client's last reply is an attack, its last row)"""
+    options = {"rounds": 2, "seed": 1, "dtype": "float64", "engine": "wire", "eval_every": 50}
+    run = prepare(method, fed, "mlp:12", **options)
+    steps = run.rounds()
+    next(steps), next(steps)
+
+    def tamper(i: int, reply: bytes) -> bytes:
+        if i != ATTACKER:
+            return reply
+        if attack in ("silent", "noise"):
+            return b"\x08\x00\x00\x00\x00\x00\x00\x00not json, not tensors"
+        if attack == "cut":
+            return reply[: len(reply) // 2]
+        up, _ = decode(reply, run.types)
+        if up.values or attack in (swollen, infinite_weight):
+            return encode(attack(up), run.types)
+        return reply
+
+    run.engine.tamper = tamper
+    return run, next(steps)
+
+
+@cache
+def silent_attacker(name: str):
+    """What everyone reaches when the attacker says nothing that can be read."""
+    return whole(attacked(METHODS[name], federation(), "silent")[0])
+
+
 @pytest.mark.parametrize("name, attack", PAIRS, ids=lambda v: getattr(v, "__name__", v))
 def test_a_bad_upload_harms_no_one_else(name, attack, fed, caplog):
     """What the others reach is what they reach when the attacker says nothing."""
-    attacker, method = 4, METHODS[name]
-    sends = method.name != "local"  # its uploads hold no values
-    ends = []
-    for silent in (False, True):
-        run = prepare(
-            method, fed, "mlp:12", rounds=2, seed=1, dtype="float64", engine="wire", eval_every=50
-        )
-        steps = run.rounds()
-        next(steps), next(steps)
-
-        def tamper(i: int, reply: bytes, run=run, silent=silent) -> bytes:
-            if i != attacker:
-                return reply
-            if silent or attack == "noise":
-                return b"\x08\x00\x00\x00\x00\x00\x00\x00not json, not tensors"
-            if attack == "cut":
-                return reply[: len(reply) // 2]
-            up, _ = decode(reply, run.types)
-            if up.values or attack in (swollen, infinite_weight):
-                return encode(attack(up), run.types)
-            return reply
-
-        run.engine.tamper = tamper
-        row = next(steps)
-        if sends or attack in ("noise", "cut", swollen):
-            assert row["refused"] == [fed.names[attacker]]
-            assert fed.names[attacker] in caplog.text
-        ends.append(whole(run))
+    run, row = attacked(METHODS[name], fed, attack)
+    sends = METHODS[name].name != "local"  # its uploads hold no values
     if sends or attack in ("noise", "cut", swollen):
-        assert same_bits(*ends)
+        assert row["refused"] == [fed.names[ATTACKER]]
+        assert fed.names[ATTACKER] in caplog.text
+        assert same_bits(whole(run), silent_attacker(name))
 
 
 @every_method
-def test_a_late_or_refused_answer_leaves_no_trace(method, fed):
+def test_a_late_or_refused_answer_leaves_no_trace(name, fed):
     """A site that answered, but whose answer was lost, starts its next one from the state before."""
     run = prepare(
-        method, fed, "mlp:12", rounds=3, seed=1, dtype="float64", engine="wire", eval_every=50
+        METHODS[name],
+        fed,
+        "mlp:12",
+        rounds=3,
+        seed=1,
+        dtype="float64",
+        engine="wire",
+        eval_every=50,
     )
     steps = run.rounds()
     next(steps), next(steps)
@@ -264,8 +289,8 @@ def ends_alike(folder, straight: Run, **known) -> None:
 
 @every_method
 @pytest.mark.parametrize("when", ["in an exchange", "while saving"])
-def test_resume_is_exact_wherever_it_was_killed(method, when, fed, tmp_path, monkeypatch):
-    straight = go(method, fed, rounds=4, **FAULTY)
+def test_resume_is_exact_wherever_it_was_killed(name, when, fed, tmp_path, monkeypatch):
+    method, straight = METHODS[name], never_stopped(name)
     faults = {**FAULTY, **whole_rounds(method)}
     run = prepare(
         method,

@@ -2,7 +2,6 @@
 
 It finds the groups among federated clients and trains a model for each.
 
-
     import coterie as ct
 
     fed = ct.data.rotated("digits", clients=40)
