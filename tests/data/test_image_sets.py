@@ -150,7 +150,10 @@ def unipen_arrays() -> dict[str, np.ndarray]:
 
 
 def har_arrays() -> dict[str, np.ndarray]:
-    """Three subjects × two activities × four chains × three windows; the value of step t is t, plus 10,000 a signal."""
+    """Three subjects × two activities × four chains × three windows.
+
+    The value of step t is t, plus 10,000 a signal.
+    """
     chain = np.arange(24).repeat(3)
     return {
         "signals": (np.arange(24 * 256) + 10_000 * np.arange(9)[:, None]).astype(np.float32),
@@ -167,7 +170,7 @@ ARRAYS = {"unipen": ("unipen_chars", unipen_arrays), "har": ("uci_har", har_arra
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A function that writes the file of a set, with some of its arrays changed (None: left out)."""
+    """A function that writes the file of a set, some arrays of it changed (None: left out)."""
     monkeypatch.setenv("COTERIE_DATA", str(tmp_path))
 
     def written(name: str, **changes: np.ndarray | None) -> Path:
@@ -252,8 +255,8 @@ def test_places_in_groups() -> None:
     group = np.array([3, 1, 3, 3, 1])
     place = places(group, np.random.default_rng(0))
     assert sorted(place[group == 3]) == [0, 1, 2] and sorted(place[group == 1]) == [0, 1]
-    seen = {tuple(places(group, np.random.default_rng(seed))[[0, 2, 3]]) for seed in range(60)}
-    assert len(seen) == 6, "every order comes up"
+    orders = {tuple(places(group, np.random.default_rng(seed))[[0, 2, 3]]) for seed in range(60)}
+    assert len(orders) == 6, "every order comes up"
 
 
 def changed(name: str, array: str, at: int, value: float) -> dict[str, np.ndarray]:
