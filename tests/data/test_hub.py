@@ -598,7 +598,7 @@ def test_it_trains(saved, tmp_path, monkeypatch, capsys) -> None:
         arguments=(small,),
         drop=("site", "age"),
     )
-    result = ct.run(ct.IFCA(clusters=2), fed, rounds=2)
+    result = ct.run(ct.IFCA(clusters=2), fed, model="softmax", rounds=2)
     assert result.clusters.shape == (3, 4) and 0 <= result.final["accuracy"] <= 1
     monkeypatch.chdir(tmp_path)
     options = (
@@ -623,7 +623,7 @@ def test_it_trains(saved, tmp_path, monkeypatch, capsys) -> None:
     assert "--client-column" in capsys.readouterr().err
     command = (
         "run ifca --data hub:saved --label y --client-column site --data.drop age --clusters 2 "
-        "--rounds 1 --quiet"
+        "--rounds 1 --model softmax --quiet"
     )
     assert main([*command.split(), "--out", "mine"]) == 0
     assert main(["resume", "mine", "--rounds", "2", "--quiet"]) == 0

@@ -187,7 +187,8 @@ def test_holdouts_are_the_whole_test_part_turned(digits) -> None:
 
 def test_a_cluster_model_is_best_on_its_own_source() -> None:
     fed = mixture(clients=10, mixture="10:90")
-    result = ct.run(ct.IFCA(clusters=2, lr=0.3), fed, model="softmax", rounds=10)
+    method = ct.IFCA(clusters=2, lr=0.3)
+    result = ct.run(method, fed, model="softmax", rounds=10, eval_every=10)
     outputs = [
         [
             result._run.task.outputs({k: v[j] for k, v in result.centres.items()}, x)
@@ -203,9 +204,10 @@ def test_a_cluster_model_is_best_on_its_own_source() -> None:
 
 
 def test_methods_run_on_soft_truth_and_are_scored_by_the_largest_share() -> None:
-    fed = mixture(clients=10, mixture="10:90", unseen=2)
-    for method in (ct.FedSoft(clusters=2, lr=0.3), ct.IFCA(clusters=2, lr=0.3)):
-        result = ct.run(method, fed, model="softmax", rounds=3)
+    fed = mixture(clients=10, samples=40, test_samples=10, mixture="10:90", unseen=2)
+    how = {"clusters": 2, "lr": 0.3, "local_steps": 3}
+    for method in (ct.FedSoft(**how, join_steps=5), ct.IFCA(**how)):
+        result = ct.run(method, fed, model="softmax", rounds=3, eval_every=3)
         groups = result.clusters[-1]
         assert -1 <= result.final["ari"] <= 1 and 0 <= result.final["nmi"] <= 1
         same = (np.asarray(groups) == fed.truth[:8].argmax(1).numpy()).mean()

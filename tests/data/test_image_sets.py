@@ -114,8 +114,8 @@ def test_cifar_tiles_are_put_in_order(tmp_path: Path, monkeypatch: pytest.Monkey
     picture = np.zeros((3200, 3200, 3), dtype=np.uint8)
     picture[32:64, 64:96] = [1, 2, 3]  # image 102
     picture[32, 64 + 5] = [9, 8, 7]
-    Image.fromarray(picture).save(tmp_path / "good.webp", lossless=True, method=0)
-    images = read_tiles(tmp_path / "good.webp")
+    Image.fromarray(picture).save(tmp_path / "good.png", compress_level=1)  # faster than WebP
+    images = read_tiles(tmp_path / "good.png")
     assert images.shape == (10000, 3, 32, 32)
     assert images[102, :, 0, 5].tolist() == [9, 8, 7] and images[102, :, 31, 31].tolist() == [
         1,

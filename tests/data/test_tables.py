@@ -437,23 +437,13 @@ def test_command(
     monkeypatch.chdir(tmp_path)
     written(tmp_path / "my sites", frames)
     joined(frames).to_csv("all.csv", index=False)
-    sites, one = (
-        ("--data", "folder:my sites", "--label", "outcome"),
-        ("--data", "table:all.csv", "--label", "outcome"),
-    )
+    sites = ("--data", "folder:my sites", "--label", "outcome")
+    one = ("--data", "table:all.csv", "--label", "outcome")
     status, text = say(capsys, *sites, "--fill", "median", "--out", "a")
     assert status == 0 and "run kept in a" in text
+    by_site = (*one, "--client-column", "site")
     status, text = say(
-        capsys,
-        *one,
-        "--client-column",
-        "site",
-        "--data.fill",
-        "mean",
-        "--data.drop",
-        "age",
-        "--out",
-        "b",
+        capsys, *by_site, *("--data.fill", "mean", "--data.drop", "age"), "--out", "b"
     )
     assert status == 0 and "run kept in b" in text
     monkeypatch.chdir(tmp_path / "a")
