@@ -33,15 +33,15 @@ def test_whole_numbers_are_classes(tmp_path: Path) -> None:
         torch.tensor([getattr(c, what) for c in fed.schema.features])
         for what in ("mean", "deviation")
     )
-    found = {}
+    labels = {}
     for part in (fed.train, fed.test):
         for i in range(2):
             x, y = part.client(i)
-            found |= {
+            labels |= {
                 tuple(row): int(label)
                 for row, label in zip((x * deviation + mean).round(decimals=3).tolist(), y)
             }
-    assert found == {
+    assert labels == {
         (20, 10): 1,
         (40, 30): 2,
         (60, 50): 1,
@@ -166,8 +166,8 @@ def test_errors(tmp_path: Path, files: dict[str, str], words: list[str]) -> None
 )
 def test_semicolons_tabs_and_decimal_commas(tmp_path: Path, text: str) -> None:
     write(tmp_path, a=text)
-    found = read_table(tmp_path / "a.csv")
-    assert found.to_dict("list") == {
+    frame = read_table(tmp_path / "a.csv")
+    assert frame.to_dict("list") == {
         "age": [1.5, 2, -3.25],
         "town": ["Köln", "Ulm", "Ulm"],
         "y": [0, 1, 0],
@@ -270,7 +270,7 @@ def test_wrong_arrays(tmp_path: Path) -> None:
 
 
 def test_codes_that_are_named_categories_stay_as_written(tmp_path: Path) -> None:
-    """01 is 01 in every file, whether or not a file has letters as well; so it is for a newcomer."""
+    """01 is 01 in every file, also where another cell has letters, and for a newcomer."""
     write(tmp_path, a="code,y 01,0 02,1 01,0 02,1", b="code,y 01,0 X,1 02,0 X,1")
     fed = folder(str(tmp_path), "y", categories=("code",), test_share=0)
     assert fed.schema is not None and fed.schema.columns == (

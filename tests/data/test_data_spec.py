@@ -45,13 +45,10 @@ def test_keywords_count_over_the_spec() -> None:
 
 def test_values_of_any_kind_are_options() -> None:
     text = load("rotated?clients=4&samples=10&angles=0, 180&noise=0.5", 0).fingerprint()
-    options = {
-        "clients": np.int64(4),
-        "samples": 10.0,
-        "angles": [0, 180],
-        "noise": np.float64(0.5),
-    }
-    assert load("rotated", 0, **options).fingerprint() == text
+    fed = load(
+        "rotated", 0, clients=np.int64(4), samples=10.0, angles=[0, 180], noise=np.float64(0.5)
+    )
+    assert fed.fingerprint() == text
     assert load("rotated", 0, samples=10).fingerprint() == rotated(samples=10).fingerprint()
 
 

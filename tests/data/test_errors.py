@@ -10,8 +10,9 @@ import pytest
 
 import coterie.data
 from coterie.cli import main
+from coterie.cli.progress import Watcher
 from coterie.cli.spelling import spell_flag
-from coterie.data import from_frames
+from coterie.data import folder, from_frames
 from coterie.errors import CoterieError, Option, Refused, collecting, gather
 
 
@@ -104,10 +105,10 @@ def test_the_command_says_the_same_with_flags(
     for name, frame in {"good": rows, "bad": gaps}.items():
         Path(name).mkdir()
         frame.to_csv(Path(name) / "a.csv", index=False)
-    run = ["run", "fedavg", "--label", "y", "--model", "softmax", "--rounds", "1"]
-    assert main([*run, "--data", "folder:good", "--out", "out"]) == 0
+    with Watcher()():
+        folder("good", "y")
     lines = capsys.readouterr().err.splitlines()
     assert any(line.endswith("if these are ids, drop it with --data.drop id.") for line in lines)
     assert any(line.endswith("classification (--data.kind overrules)") for line in lines)
-    assert main([*run, "--data", "folder:bad", "--out", "again"]) == 2
+    assert main(["run", "fedavg", "--data", "folder:bad", "--label", "y", "--dry-run"]) == 2
     assert "; try --data.drop note --fill median." in capsys.readouterr().err

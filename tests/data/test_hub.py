@@ -122,12 +122,12 @@ def test_the_test_split_goes_to_the_clients_it_names(both) -> None:
 
 
 def test_clients_and_rows_are_drawn(both) -> None:
-    found = set()
+    drawn = set()
     for seed in range(8):
         fed = hub(both, "y", "site", clients=2, samples=5, drop=("age",), seed=seed)
         assert fed.train.sizes.tolist() == [5, 5] and fed.test.sizes.tolist() == [2, 2]
-        found.add(fed.names)
-    assert len(found) > 2
+        drawn.add(fed.names)
+    assert len(drawn) > 2
     with pytest.raises(CoterieError, match="4 of 4 have at least 1 training rows"):
         hub(both, "y", "site", clients=5, drop=("age",))
 
@@ -170,9 +170,16 @@ def test_tables_keep_their_test_split(tmp_path) -> None:
 # ------------------------------------------------------------------------------ partitioners
 def test_dirichlet_is_that_of_flwr_datasets(saved) -> None:
     fed = hub(
-        saved, "y", partitioner="dirichlet", clients=5, alpha=0.4, arguments=("min_partition_size=2",), seed=3,
-        drop=("site", "age"), test_share=0,
-    )  # fmt: skip
+        saved,
+        "y",
+        partitioner="dirichlet",
+        clients=5,
+        alpha=0.4,
+        arguments=("min_partition_size=2",),
+        seed=3,
+        drop=("site", "age"),
+        test_share=0,
+    )
     theirs = partitioners.DirichletPartitioner(5, "y", 0.4, min_partition_size=2, seed=3)
     theirs.dataset = arrays().shuffle(seed=3)
     assert fed.total == theirs.num_partitions == 5
@@ -440,16 +447,16 @@ def test_libraries_are_offline_meanwhile(saved, monkeypatch) -> None:
     from huggingface_hub import constants
 
     monkeypatch.setattr(config, "HF_HUB_OFFLINE", False)
-    seen = []
+    states = []
     real = datasets.load_from_disk
     look = lambda *args, **options: (
-        seen.append((config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE)),
+        states.append((config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE)),
         real(*args),
     )[1]
     monkeypatch.setattr(datasets, "load_from_disk", look)
     before = constants.HF_HUB_OFFLINE
     hub(saved, "y", "site", drop=("age",))
-    assert seen == [(True, True)] and (False, before) == (
+    assert states == [(True, True)] and (False, before) == (
         config.HF_HUB_OFFLINE,
         constants.HF_HUB_OFFLINE,
     )
@@ -591,27 +598,33 @@ def test_it_trains(saved, tmp_path, monkeypatch, capsys) -> None:
         arguments=(small,),
         drop=("site", "age"),
     )
-    result = ct.run(ct.IFCA(clusters=2), fed, rounds=2)
+    result = ct.run(ct.IFCA(clusters=2), fed, model="softmax", rounds=2)
     assert result.clusters.shape == (3, 4) and 0 <= result.final["accuracy"] <= 1
     monkeypatch.chdir(tmp_path)
-    options = f"--data.partitioner dirichlet --data.alpha 1 --data.arguments {small} --data.drop site,age --clients 4"
+    options = (
+        f"--data.partitioner dirichlet --data.alpha 1 --data.arguments {small} "
+        "--data.drop site,age --clients 4"
+    )
     assert (
         main(f"run ifca --data hub:saved --label y {options} --clusters 2 --dry-run --json".split())
         == 0
     )
-    (told,) = json.loads(capsys.readouterr().out)
-    assert (told["clients"], told["train_rows"], told["test_rows"]) == (
+    (summary,) = json.loads(capsys.readouterr().out)
+    assert (summary["clients"], summary["train_rows"], summary["test_rows"]) == (
         4,
         len(fed.train.y),
         len(fed.test.y),
     )
-    assert "hub:" in told["data"] and "partitioner=dirichlet" in told["data"]
+    assert "hub:" in summary["data"] and "partitioner=dirichlet" in summary["data"]
     assert (
         main(["run", "ifca", "--data", "hub:saved", "--label", "y", "--clusters", "2", "--dry-run"])
         == 2
     )
     assert "--client-column" in capsys.readouterr().err
-    command = "run ifca --data hub:saved --label y --client-column site --data.drop age --clusters 2 --rounds 1 --quiet"
+    command = (
+        "run ifca --data hub:saved --label y --client-column site --data.drop age --clusters 2 "
+        "--rounds 1 --model softmax --quiet"
+    )
     assert main([*command.split(), "--out", "mine"]) == 0
     assert main(["resume", "mine", "--rounds", "2", "--quiet"]) == 0
     assert "ifca" in capsys.readouterr().out

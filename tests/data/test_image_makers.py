@@ -1,4 +1,4 @@
-"""Mixtures, permuted labels, few classes, Dirichlet shares and fuzzy groups, cut from base images."""
+"""Mixtures, permuted labels, few classes, Dirichlet shares and fuzzy groups of base images."""
 
 from collections import Counter
 
@@ -42,17 +42,17 @@ def known(digits) -> dict:
 
 
 def sources(fed, known, part: str, i: int, turns: int = 4) -> np.ndarray:
-    """How many quarter turns each of client i's rows took, found by turning it back until it is a known image."""
+    """How many quarter turns bring each of client i's rows back to a known image."""
     x, y = getattr(fed, part).client(i)
     back = [rows(torch.rot90(x, -k, (-2, -1))) for k in range(turns)]
-    found = [
+    matches = [
         [known[part].get(back[k][n]) == label for k in range(turns)]
         for n, label in enumerate(y.tolist())
     ]
-    assert np.sum(found, axis=1).tolist() == [1] * len(y), (
+    assert np.sum(matches, axis=1).tolist() == [1] * len(y), (
         "no digit looks like another one that is turned"
     )
-    return np.argmax(found, axis=1)
+    return np.argmax(matches, axis=1)
 
 
 def upright(x: torch.Tensor, turns: np.ndarray) -> list[tuple[float, ...]]:
@@ -74,14 +74,14 @@ def test_no_image_is_with_two_clients(make, digits, known) -> None:
     fed = make(clients=12, seed=3)
     for part, x in (("train", digits.x_train), ("test", digits.x_test)):
         data = getattr(fed, part)
-        seen = rows(data.x)
+        dealt = rows(data.x)
         if make is mixture:
-            seen = [
+            dealt = [
                 row
                 for i in range(12)
                 for row in upright(data.client(i)[0], sources(fed, known, part, i))
             ]
-        assert Counter(seen) <= Counter(rows(x)) and len(seen) == len(data.y) > 0
+        assert Counter(dealt) <= Counter(rows(x)) and len(dealt) == len(data.y) > 0
 
 
 @pytest.mark.parametrize("make", [rotated, *MAKERS], ids=lambda make: make.__name__)
@@ -159,11 +159,11 @@ def test_mixture_of_two(name, first, known) -> None:
     fed = mixture(clients=4, samples=20, test_samples=20, mixture=name, seed=5)
     assert torch.allclose(fed.truth, torch.tensor([[n / 20, 1 - n / 20] for n in first]))
     for part in ("train", "test"):
-        found = [sources(fed, known, part, i) for i in range(4)]
-        assert [np.bincount(s, minlength=4).tolist() for s in found] == [
+        per_client = [sources(fed, known, part, i) for i in range(4)]
+        assert [np.bincount(s, minlength=4).tolist() for s in per_client] == [
             [n, 20 - n, 0, 0] for n in first
         ]
-        assert any((np.diff(s) < 0).any() for s in found), "sources stand in random order"
+        assert any((np.diff(s) < 0).any() for s in per_client), "sources stand in random order"
 
 
 def test_random_mixture_of_three_and_its_unseen_clients(known) -> None:
@@ -172,20 +172,23 @@ def test_random_mixture_of_three_and_its_unseen_clients(known) -> None:
     assert len({tuple(row) for row in fed.truth.tolist()}) == 9
     assert fed.names != tuple(sorted(fed.names)), "unseen clients are drawn, not the last ones"
     for i in range(9):
-        found = np.bincount(sources(fed, known, "train", i), minlength=4) / int(fed.train.sizes[i])
-        assert np.allclose(found, [*fed.truth[i, :2].tolist(), 0, float(fed.truth[i, 2])])
+        shares = np.bincount(sources(fed, known, "train", i), minlength=4) / int(fed.train.sizes[i])
+        assert np.allclose(shares, [*fed.truth[i, :2].tolist(), 0, float(fed.truth[i, 2])])
 
 
 def test_holdouts_are_the_whole_test_part_turned(digits) -> None:
-    found = holdouts("digits", (0, 90, 22.5))
-    assert list(found) == [0, 90, 22.5] and all(y.equal(digits.y_test) for _, y in found.values())
-    assert found[0][0].equal(digits.x_test) and found[90][0].equal(digits.x_test.rot90(1, (-2, -1)))
-    assert found[22.5][0].shape == digits.x_test.shape and not found[22.5][0].equal(digits.x_test)
+    turned = holdouts("digits", (0, 90, 22.5))
+    assert list(turned) == [0, 90, 22.5] and all(y.equal(digits.y_test) for _, y in turned.values())
+    assert turned[0][0].equal(digits.x_test) and turned[90][0].equal(
+        digits.x_test.rot90(1, (-2, -1))
+    )
+    assert turned[22.5][0].shape == digits.x_test.shape and not turned[22.5][0].equal(digits.x_test)
 
 
 def test_a_cluster_model_is_best_on_its_own_source() -> None:
     fed = mixture(clients=10, mixture="10:90")
-    result = ct.run(ct.IFCA(clusters=2, lr=0.3), fed, model="softmax", rounds=10)
+    method = ct.IFCA(clusters=2, lr=0.3)
+    result = ct.run(method, fed, model="softmax", rounds=10, eval_every=10)
     outputs = [
         [
             result._run.task.outputs({k: v[j] for k, v in result.centres.items()}, x)
@@ -201,12 +204,13 @@ def test_a_cluster_model_is_best_on_its_own_source() -> None:
 
 
 def test_methods_run_on_soft_truth_and_are_scored_by_the_largest_share() -> None:
-    fed = mixture(clients=10, mixture="10:90", unseen=2)
-    for method in (ct.FedSoft(clusters=2, lr=0.3), ct.IFCA(clusters=2, lr=0.3)):
-        result = ct.run(method, fed, model="softmax", rounds=3)
-        found = result.clusters[-1]
+    fed = mixture(clients=10, samples=40, test_samples=10, mixture="10:90", unseen=2)
+    how = {"clusters": 2, "lr": 0.3, "local_steps": 3}
+    for method in (ct.FedSoft(**how, join_steps=5), ct.IFCA(**how)):
+        result = ct.run(method, fed, model="softmax", rounds=3, eval_every=3)
+        groups = result.clusters[-1]
         assert -1 <= result.final["ari"] <= 1 and 0 <= result.final["nmi"] <= 1
-        same = (np.asarray(found) == fed.truth[:8].argmax(1).numpy()).mean()
+        same = (np.asarray(groups) == fed.truth[:8].argmax(1).numpy()).mean()
         assert result.final["matched"] == pytest.approx(max(same, 1 - same))
 
 
@@ -216,12 +220,12 @@ def test_labels_are_shifted_by_group(digits, known) -> None:
     assert fed.truth.tolist() == [0, 1, 2, 3] * 2 and fed.labels is None
     for part in ("train", "test"):
         for group in range(4):
-            seen = []
+            dealt = []
             for i in (group, group + 4):
                 x, y = getattr(fed, part).client(i)
                 assert [(known[part][row] + group) % 10 for row in rows(x)] == y.tolist()
-                seen += rows(x)
-            assert Counter(seen) <= Counter(known[part].keys()), "slices of a group are disjoint"
+                dealt += rows(x)
+            assert Counter(dealt) <= Counter(known[part].keys()), "slices of a group are disjoint"
     assert rows(fed.train.client(0)[0]) != rows(fed.train.client(1)[0]), "each group shuffles anew"
 
 
@@ -307,7 +311,7 @@ def test_kinds_are_planted(kinds, classes, disjoint) -> None:
 
 
 def test_sizes_keep_the_ratios_that_were_drawn() -> None:
-    """Uniform on 400..5,000 has the mean 2,700 and the standard deviation 4,600 / √12, half of the mean."""
+    """Uniform on 400..5,000: mean 2,700, standard deviation 4,600 / √12, half of the mean."""
     fed = pathological(clients=40, samples=24, seed=3)
     sizes = fed.train.sizes.double()
     assert 22 < sizes.mean() <= 24 and 0.35 < sizes.std() / sizes.mean() < 0.65

@@ -29,7 +29,10 @@ NAMES = tuple(f"site-{i:02}" for i in range(5))
 
 @pytest.fixture
 def sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, np.ndarray]:
-    """A small unipen, its rows in random order: image i shows i in two pixels, and every writer has two test rows."""
+    """A small unipen, its rows in random order.
+
+    Image i shows i in two pixels, and every writer has two test rows.
+    """
     monkeypatch.setenv("COTERIE_DATA", str(tmp_path))
     random = np.random.default_rng(1)
     total = sum(WRITERS) + 10
@@ -65,7 +68,7 @@ def shown(x: torch.Tensor) -> list[int]:
     return (x[:, 0, 0] * 255).round().long().tolist()
 
 
-def rows_of(arrays: dict[str, np.ndarray], name: str, is_test: int) -> list[int]:
+def rows_of_writer(arrays: dict[str, np.ndarray], name: str, is_test: int) -> list[int]:
     mine = (arrays["writer"] == NAMES.index(name)) & (arrays["is_test"] == is_test)
     return np.flatnonzero(mine).tolist()
 
@@ -80,8 +83,8 @@ def test_every_row_is_with_its_writer(sets) -> None:
     for i, name in enumerate(NAMES):
         for part, is_test in ((fed.train, 0), (fed.test, 1)):
             x, y = part.client(i)
-            assert shown(x) == rows_of(sets, name, is_test)
-            assert y.tolist() == sets["labels"][rows_of(sets, name, is_test)].tolist()
+            assert shown(x) == rows_of_writer(sets, name, is_test)
+            assert y.tolist() == sets["labels"][rows_of_writer(sets, name, is_test)].tolist()
     assert (fed.kind, fed.classes, fed.labels, fed.truth) == (
         "classification",
         3,
@@ -96,7 +99,7 @@ def test_who_has_too_few_rows_is_left_out(sets) -> None:
 
 
 def test_clients_and_samples_are_drawn_by_the_seed(sets) -> None:
-    found = set()
+    draws = set()
     for seed in range(12):
         fed = by_key("unipen", clients=2, samples=10, least=1, seed=seed)
         same = by_key("unipen", clients=2, samples=10, least=1, seed=seed)
@@ -107,9 +110,9 @@ def test_clients_and_samples_are_drawn_by_the_seed(sets) -> None:
         assert fed.test.sizes.tolist() == [2, 2]
         for i, name in enumerate(fed.names):
             mine = shown(fed.train.client(i)[0])
-            assert {*mine} <= {*rows_of(sets, name, 0)} and len({*mine}) == len(mine)
-        found.add((fed.names, tuple(shown(fed.train.x))))
-    assert len({names for names, _ in found}) > 3 and len(found) == 12
+            assert {*mine} <= {*rows_of_writer(sets, name, 0)} and len({*mine}) == len(mine)
+        draws.add((fed.names, tuple(shown(fed.train.x))))
+    assert len({names for names, _ in draws}) > 3 and len(draws) == 12
 
 
 def test_the_rows_of_a_client_do_not_depend_on_who_else_is_drawn(sets) -> None:
@@ -125,7 +128,7 @@ def test_unseen_and_source(sets) -> None:
     fed = by_key("unipen", least=1, unseen=2, seed=3)
     assert len(fed) == 3 and {*fed.names} == {*NAMES} and fed.names != NAMES
     for i, name in enumerate(fed.names):
-        assert shown(fed.train.client(i)[0]) == rows_of(sets, name, 0)
+        assert shown(fed.train.client(i)[0]) == rows_of_writer(sets, name, 0)
     assert load(fed.source, seed=9).fingerprint() == fed.fingerprint()
     assert load("by_key:unipen", 3, least="1", unseen=2).fingerprint() == fed.fingerprint()
 
@@ -175,8 +178,12 @@ def test_it_trains(tmp_path, monkeypatch, capsys) -> None:
         "run ifca --data by_key:unipen --data.least 1 --samples 10 --clusters 2 --dry-run --json"
     )
     assert main(command.split()) == 0
-    (told,) = json.loads(capsys.readouterr().out)
-    assert (told["clients"], told["train_rows"], told["test_rows"]) == (5, 5 + 10 + 10 + 10 + 8, 10)
+    (summary,) = json.loads(capsys.readouterr().out)
+    assert (summary["clients"], summary["train_rows"], summary["test_rows"]) == (
+        5,
+        5 + 10 + 10 + 10 + 8,
+        10,
+    )
     assert main(["list"]) == 0
     out = capsys.readouterr().out
     assert "307 writers" in out and "30 subjects" in out and "by_key" in out

@@ -20,15 +20,15 @@ def digits():
 def test_slices_of_a_group_are_disjoint_and_turned_exactly(digits) -> None:
     fed = rotated("digits", clients=10, samples=143)
     labels = dict(zip(rows(digits.x_train), digits.y_train.tolist()))
-    whole = Counter(rows(digits.x_train))
+    all_rows = Counter(rows(digits.x_train))
     for group in range(4):
-        seen = []
+        dealt = []
         for i in range(group, 10, 4):
             x, y = fed.train.client(i)
             upright = rows(torch.rot90(x, -group, (-2, -1)))
             assert [labels[row] for row in upright] == y.tolist()
-            seen += upright
-        assert Counter(seen) <= whole
+            dealt += upright
+        assert Counter(dealt) <= all_rows
     assert fed.truth is not None and fed.truth.tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]
     assert (fed.classes, fed.labels, fed.kind) == (10, tuple("0123456789"), "classification")
 
@@ -122,7 +122,8 @@ def test_least_squares_finds_the_planted_parameters(variant, options) -> None:
 
 
 def test_settings_of_the_papers() -> None:
-    ifca, soft, threshold = linear("ifca"), linear("fedsoft"), linear("threshold")
+    ifca = linear("ifca", test_samples=1)
+    soft, threshold = linear("fedsoft"), linear("threshold")
     assert ifca.train.x.shape == (10000, 1000) and set(ifca.planted.unique().tolist()) == {0, 1}
     assert soft.total == 100 and soft.train.x.shape[1] == 10
     assert 100 <= soft.train.sizes.min() < 110 and 190 < soft.train.sizes.max() <= 200
@@ -197,8 +198,8 @@ def test_random_mixture_of_many() -> None:
     fed = linear("fedsoft", clusters=8)
     assert fed.truth.shape == (100, 8) and torch.allclose(fed.truth.sum(1), torch.ones(100))
     assert fed.truth.min() >= 0 and 0.1 < fed.truth.mean() < 0.15
-    seen = linear("fedsoft", unseen=10, mixture="random")
-    assert len(seen) == 90 and own_share(
+    fed = linear("fedsoft", unseen=10, mixture="random")
+    assert len(fed) == 90 and own_share(
         linear("fedsoft", noise=0, unseen=10, mixture="random"), 95
     ) == pytest.approx(
         linear("fedsoft", noise=0, unseen=10, mixture="random").truth[95, 0].item(), abs=0.01

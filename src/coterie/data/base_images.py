@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -21,13 +23,7 @@ from coterie.data.base_set import Base
 
 def digits() -> Base:
     """Handwritten digits, 8×8 grey, 1,437 train and 360 test images; embedded, needs no files."""
-    from sklearn.datasets import load_digits
-    from sklearn.model_selection import train_test_split
-
-    x, y = load_digits(return_X_y=True)
-    images = (x / 16).astype(np.float32).reshape(-1, 8, 8)
-    parts = train_test_split(images, y.astype(np.int64), test_size=0.2, random_state=0, stratify=y)
-    x_train, x_test, y_train, y_test = map(torch.from_numpy, parts)
+    x_train, x_test, y_train, y_test = map(torch.tensor, read_digits())
     return Base(
         name="digits",
         x_train=x_train,
@@ -37,6 +33,17 @@ def digits() -> Base:
         classes=10,
         labels=tuple("0123456789"),
     )
+
+
+@functools.cache
+def read_digits() -> list[np.ndarray]:
+    """x_train, x_test, y_train and y_test of digits, read once in a process."""
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    x, y = load_digits(return_X_y=True)
+    images = (x / 16).astype(np.float32).reshape(-1, 8, 8)
+    return train_test_split(images, y.astype(np.int64), test_size=0.2, random_state=0, stratify=y)
 
 
 def mnist() -> Base:

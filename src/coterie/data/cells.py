@@ -45,7 +45,8 @@ class Table:
 
     def without(self, names: Collection[str]) -> Table:
         """The same table, and what was parsed of it, without some columns."""
-        left = {name: cells for name, cells in self.columns.items() if name not in names}
+        dropped = set(names)
+        left = {name: cells for name, cells in self.columns.items() if name not in dropped}
         return replace(self, columns=left)
 
 

@@ -49,14 +49,14 @@ def describe_table(
     """`describe` for a table whose columns are already parsed, or will be used again."""
     if label not in table.columns:
         raise unknown(f"label column of {table.where}:", label, table.columns)
-    for name in sorted(categories):
-        if name not in table.columns:
-            raise unknown(f"column of {table.where} in categories:", name, table.columns)
+    as_text = set(categories)
+    for name in sorted(as_text - table.columns.keys()):
+        raise unknown(f"column of {table.where} in categories:", name, table.columns)
     rows = np.arange(table.rows)
     if train is not None:
         rows = np.asarray(train, dtype=int)
     jobs = {
-        name: partial(describe_column, cells, rows, as_text=name in categories)
+        name: partial(describe_column, cells, rows, as_text=name in as_text)
         for name, cells in table.columns.items()
         if name != label
     }
