@@ -1,3 +1,7 @@
+"""Models by name: shapes, options, refusals."""
+
+from __future__ import annotations
+
 import pickle
 
 import pytest
@@ -10,7 +14,9 @@ from coterie.data import Federation, from_memory
 from coterie.errors import CoterieError
 
 
-def fed_of(*shape: int, kind="classification", dtype=torch.float32) -> Federation:
+def fed_of(
+    *shape: int, kind: str = "classification", dtype: torch.dtype = torch.float32
+) -> Federation:
     x = torch.rand(8, *shape, generator=torch.Generator().manual_seed(0)).mul(9).to(dtype)
     y = torch.arange(8) % 4
     return from_memory([(x, y.float() if kind == "regression" else y)], test_share=0)
@@ -87,9 +93,8 @@ def test_many_clients_at_once(name: str, fed: Federation) -> None:
 
 def test_default_and_list() -> None:
     assert models.default(TARGETS.roster) == "linear" and models.default(GREY.roster) == "mlp"
-    assert set(models.models()) == {"linear", "softmax", "mlp", "cnn"} and all(
-        models.models().values()
-    )
+    assert set(models.models()) == {"linear", "softmax", "mlp", "cnn"}
+    assert all(models.models().values())
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ Y = {"a": tensor([10.0, 20.0]), "b": tensor([[-1.0]])}
 STACKED = {"w": tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]), "shared": tensor([[7.0]])}
 
 
-def same(got: p.Params, **want: list) -> None:
-    assert {k: v.tolist() for k, v in got.items()} == want
+def same(params: p.Params, **want: list) -> None:
+    assert {k: v.tolist() for k, v in params.items()} == want
 
 
 def test_arithmetic() -> None:
@@ -30,9 +30,9 @@ def test_dot_and_norm_go_over_all_leaves() -> None:
 
 def test_where_goes_through_nests() -> None:
     for condition, kept in ((True, X), (False, Y)):
-        got = p.where(tensor(condition), (X, None), (Y, None))
-        assert got[1] is None
-        same(got[0], **{k: v.tolist() for k, v in kept.items()})
+        model, nothing = p.where(tensor(condition), (X, None), (Y, None))
+        assert nothing is None
+        same(model, **{k: v.tolist() for k, v in kept.items()})
 
 
 def test_stacked_models() -> None:
@@ -58,9 +58,8 @@ def test_flatten_and_back() -> None:
 
 
 def test_as_column_multiplies_models() -> None:
-    assert (
-        p.as_column(tensor([2.0, 3.0]), torch.ones(2, 1, 2)) * torch.ones(2, 1, 2)
-    ).tolist() == [[[2, 2]], [[3, 3]]]
+    models = torch.ones(2, 1, 2)
+    assert (p.as_column(tensor([2.0, 3.0]), models) * models).tolist() == [[[2, 2]], [[3, 3]]]
 
 
 @pytest.mark.parametrize(
@@ -79,22 +78,17 @@ def test_argmin_finite(losses: list[float], index: int) -> None:
 
 
 def test_argmin_finite_takes_the_last_axis() -> None:
-    assert p.argmin_finite(tensor([[2.0, 1.0], [torch.nan, torch.nan], [0.0, 1.0]])).tolist() == [
-        1,
-        -1,
-        0,
-    ]
+    losses = tensor([[2.0, 1.0], [torch.nan, torch.nan], [0.0, 1.0]])
+    assert p.argmin_finite(losses).tolist() == [1, -1, 0]
 
 
 def test_one_hot_of_no_choice_is_nan() -> None:
-    got = p.one_hot(tensor([2, 0, -1]), 3, torch.float64)
-    assert got.dtype == torch.float64
-    assert got[:2].tolist() == [[0, 0, 1], [1, 0, 0]]
-    assert got[2].isnan().all()
+    hot = p.one_hot(tensor([2, 0, -1]), 3, torch.float64)
+    assert hot.dtype == torch.float64
+    assert hot[:2].tolist() == [[0, 0, 1], [1, 0, 0]]
+    assert hot[2].isnan().all()
 
 
 def test_nbytes() -> None:
-    assert (
-        p.nbytes({"a": torch.zeros(2, 3), "b": [torch.zeros(5, dtype=torch.int64), "word"]})
-        == 24 + 40
-    )
+    nest = {"a": torch.zeros(2, 3), "b": [torch.zeros(5, dtype=torch.int64), "word"]}
+    assert p.nbytes(nest) == 24 + 40

@@ -1,4 +1,4 @@
-"""The model as a function: starts, refusals, outputs, losses, and the layer that the dual form may take."""
+"""The model as a function: starts, refusals, outputs, losses."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn, tensor
 
 import coterie as ct
-from coterie.local import sgd
 from coterie.task import Batch, Task
 from oracles import federation, ready
 
@@ -19,12 +17,11 @@ ROWS = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
 
 
 def task_of(model: Any, x: Tensor = ROWS, classes: int | None = 3) -> Task:
-    return Task(
-        model, "regression" if classes is None else "classification", x, classes, torch.float64
-    )
+    kind = "regression" if classes is None else "classification"
+    return Task(model, kind, x, classes, torch.float64)
 
 
-# ---------------------------------------------------------------------------------------------- starts
+# ------------------------------------------------------------------------------ starts
 class Raw(nn.Module):
     """A bare parameter: no layer whose reset_parameters could be called again."""
 
@@ -54,9 +51,8 @@ def mlp() -> nn.Module:
 def test_every_start_is_drawn_anew_and_the_seed_decides(factory: Callable[[], nn.Module]) -> None:
     task = task_of(factory)
     three = task.inits(0, 3)
-    random = [
-        k for k in three if "attention" not in k or "weight" in k
-    ]  # attention's biases start at 0
+    # attention's biases start at 0
+    random = [k for k in three if "attention" not in k or "weight" in k]
     for k in random:
         assert three[k].shape[0] == 3 and three[k].dtype == torch.float64
         assert all(not torch.equal(three[k][a], three[k][b]) for a, b in ((0, 1), (0, 2), (1, 2)))
@@ -118,7 +114,7 @@ def test_a_factory_must_give_a_module() -> None:
         task_of(lambda: nn.Flatten())
 
 
-# ---------------------------------------------------------------------------------------------- refusals
+# ------------------------------------------------------------------------------ refusals
 @pytest.mark.parametrize(
     "layer, word",
     [
@@ -180,32 +176,27 @@ def test_more_outputs_than_classes_are_allowed() -> None:
     assert task.outputs(task.init(0), ROWS.double()).shape == (4, 5)
 
 
-# ---------------------------------------------------------------------------------------------- outputs and losses
+# ------------------------------------------------------------------------------ outputs and losses
 @pytest.mark.parametrize("flat", [True, False])
 def test_regression_outputs_of_either_shape(flat: bool) -> None:
-    """y = (1, 2), outputs (3, −2): squared errors 4 and 16, not the four differences of a broadcast."""
-    model = lambda: nn.Sequential(nn.Linear(1, 1, bias=False), *([nn.Flatten(0)] if flat else []))
+    """y = (1, 2), outputs (3, −2): squared errors 4 and 16, not the four of a broadcast."""
+    last = [nn.Flatten(0)] if flat else []
+    model = lambda: nn.Sequential(nn.Linear(1, 1, bias=False), *last)
     x = tensor([[3.0], [-2.0]]).double()
     task = task_of(model, x, None)
-    params, batch = (
-        {"0.weight": torch.ones(1, 1).double()},
-        Batch.of(x, tensor([1.0, 2.0]).double(), torch.float64),
-    )
+    params = {"0.weight": torch.ones(1, 1).double()}
+    batch = Batch.of(x, tensor([1.0, 2.0]).double(), torch.float64)
     assert task.outputs(params, x).tolist() == [3.0, -2.0]
     assert task.losses(params, batch).tolist() == [4.0, 16.0]
     assert task.loss(params, batch) == 10.0
 
 
 def test_the_loss_is_weighted_and_masked_by_hand() -> None:
-    """Errors 1, 2, 3, 100 with weights 2, ½, 0, 7 and the last row padding: (2·1 + ½·4 + 0·9) / 3 = 4/3."""
+    """Errors 1, 2, 3, 100 with weights 2, ½, 0, 7, the last padding: (2·1 + ½·4 + 0·9)/3 = 4/3."""
     x = tensor([[1.0], [2.0], [3.0], [100.0]]).double()
     task = task_of(lambda: nn.Linear(1, 1, bias=False), x, None)
-    batch = Batch(
-        x,
-        torch.zeros(4).double(),
-        tensor([1.0, 1, 1, 0]).double(),
-        tensor([2.0, 0.5, 0, 7]).double(),
-    )
+    mask, weight = tensor([1.0, 1, 1, 0]).double(), tensor([2.0, 0.5, 0, 7]).double()
+    batch = Batch(x, torch.zeros(4).double(), mask, weight)
     loss = task.loss({"weight": torch.ones(1, 1).double()}, batch)
     assert loss.item() == pytest.approx(4 / 3, rel=1e-15)
     nothing = batch._replace(mask=torch.zeros(4).double())
@@ -217,183 +208,16 @@ def test_classification_is_cross_entropy() -> None:
     x = tensor([[1.0], [1.0]]).double()
     task = task_of(lambda: nn.Linear(1, 2, bias=False), x, 2)
     params = {"weight": tensor([[3.0], [1.0]]).double().log()}
-    got = task.losses(params, Batch.of(x, tensor([0, 1]), torch.float64))
-    torch.testing.assert_close(got.exp(), tensor([4 / 3, 4.0], dtype=torch.float64))
+    losses = task.losses(params, Batch.of(x, tensor([0, 1]), torch.float64))
+    torch.testing.assert_close(losses.exp(), tensor([4 / 3, 4.0], dtype=torch.float64))
 
 
 def test_a_copy_has_a_module_of_its_own() -> None:
     task = task_of(mlp)
     other = task.copy()
     assert other.module is not task.module
-    assert torch.equal(
-        other.outputs(task.init(0), ROWS.double()), task.outputs(task.init(0), ROWS.double())
-    )
-
-
-# ---------------------------------------------------------------------------------------------- the first layer
-class Flattens(nn.Module):
-    def __init__(self, bias: bool = True) -> None:
-        super().__init__()
-        self.last, self.front = nn.Linear(5, 3), nn.Linear(6, 5, bias=bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.last(self.front(x.flatten(1)))
-
-
-@pytest.mark.parametrize(
-    "model, x, first",
-    [
-        (lambda: nn.Linear(6, 3), ROWS, ("", "weight", "bias")),
-        (mlp, ROWS, ("0", "0.weight", "0.bias")),
-        (
-            lambda: nn.Sequential(nn.Flatten(), mlp()),
-            ROWS.view(4, 2, 3),
-            ("1.0", "1.0.weight", "1.0.bias"),
-        ),
-        (Flattens, ROWS.view(4, 2, 3), ("front", "front.weight", "front.bias")),
-        (lambda: Flattens(bias=False), ROWS, ("front", "front.weight", None)),
-    ],
-)
-def test_the_first_layer_is_found(
-    model: Callable[[], nn.Module], x: Tensor, first: tuple[str | None, ...]
-) -> None:
-    assert task_of(model, x).first == first
-
-
-class Twice(nn.Module):
-    """The first layer is applied once more further on."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.square, self.last = nn.Linear(6, 6), nn.Linear(6, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.last(self.square(torch.relu(self.square(x))))
-
-
-class Tied(nn.Module):
-    """Two layers, one parameter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b, self.last = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 3)
-        self.b.weight = self.a.weight
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.last(self.b(torch.relu(self.a(x))))
-
-
-class Borrowed(nn.Module):
-    """The first layer's weight is used once more, without the layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.last = nn.Linear(6, 5), nn.Linear(6, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.last(F.linear(torch.relu(self.a(x)), self.a.weight.T))
-
-
-class TiedBehind(nn.Module):
-    """Two later layers are one; the first stands alone."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.front, self.a, self.b, self.last = (
-            nn.Linear(6, 6),
-            nn.Linear(6, 6),
-            nn.Linear(6, 6),
-            nn.Linear(6, 3),
-        )
-        self.b.weight = self.a.weight
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.last(self.b(torch.relu(self.a(torch.relu(self.front(x))))))
-
-
-class Doubled(nn.Module):
-    """The first layer is applied twice, both times to the rows themselves."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a = nn.Linear(6, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.a(x) * torch.sigmoid(self.a(x))
-
-
-class Shifted(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a = nn.Linear(6, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.a(x - 0.5)
-
-
-class Tokens(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.last = nn.Embedding(9, 4), nn.Linear(4, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.last(self.words(x).mean(1))
-
-
-def relu_first() -> nn.Module:
-    return nn.Sequential(nn.ReLU(), nn.Linear(6, 3))
-
-
-def normed() -> nn.Module:
-    return torch.nn.utils.weight_norm(nn.Linear(6, 3))  # its weight is made of two other parameters
-
-
-NOT_USABLE = {
-    "applied twice": (Twice, ROWS),
-    "tied": (Tied, ROWS),
-    "borrowed": (Borrowed, ROWS),
-    "shifted": (Shifted, ROWS),
-    "raw parameter": (Raw, ROWS),
-    "relu before it": (relu_first, ROWS),
-    "clamp before it": (lambda: nn.Sequential(nn.Hardtanh(-3, 3), nn.Linear(6, 3)), ROWS),
-    "norm before it": (lambda: nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 3)), ROWS),
-    "weight norm": (normed, ROWS),
-    "conv first": (
-        lambda: nn.Sequential(nn.Conv2d(1, 1, 1), nn.Flatten(), nn.Linear(6, 3)),
-        ROWS.view(4, 1, 2, 3),
-    ),
-    "per token": (
-        lambda: nn.Sequential(nn.Linear(3, 3), nn.Flatten(), nn.Linear(6, 3)),
-        ROWS.view(4, 2, 3),
-    ),
-    "int tokens": (Tokens, torch.arange(24).view(4, 6) % 9),
-}
-
-
-@pytest.mark.parametrize("which", NOT_USABLE)
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_models_without_a_usable_first_layer(which: str) -> None:
-    assert task_of(*NOT_USABLE[which]).first is None
-
-
-@pytest.mark.parametrize("model", [Twice, Tied, Borrowed, TiedBehind, Doubled, relu_first, normed])
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_steps_on_such_models_are_those_of_torch(model: Callable[[], nn.Module]) -> None:
-    x, y = ROWS.double(), tensor([0, 1, 2, 0])
-    task = task_of(model)
-    start = task.init(0)
-    got = sgd(task, start, ct.Repeat(Batch.of(x, y, torch.float64), 20), ct.Local(lr=0.1))
-    module = model().double()
-    with torch.no_grad():
-        for k, v in module.named_parameters():
-            v.copy_(start[k])
-    optimiser = torch.optim.SGD(module.parameters(), lr=0.1)
-    for _ in range(20):
-        optimiser.zero_grad()
-        F.cross_entropy(module(x), y).backward()
-        optimiser.step()
-    for k, v in module.named_parameters():
-        torch.testing.assert_close(got[k], v.detach())
+    w, x = task.init(0), ROWS.double()
+    assert torch.equal(other.outputs(w, x), task.outputs(w, x))
 
 
 def test_loss_after_first_is_the_loss() -> None:
@@ -404,7 +228,7 @@ def test_loss_after_first_is_the_loss() -> None:
     torch.testing.assert_close(task.loss_after_first(z, rest, batch), task.loss(w, batch))
 
 
-def test_frozen_parameters_stay_as_they_are():
+def test_frozen_parameters_stay_as_they_are() -> None:
     """Only what requires a gradient is trained, sent and averaged."""
 
     def net() -> nn.Module:

@@ -1,4 +1,4 @@
-"""CFL: a split by hand, several rounds in NumPy with bi-partitions by brute force, latecomers, recovery."""
+"""CFL: a split by hand, rounds in NumPy with bi-partitions by brute force, latecomers, recovery."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ VARIANTS = {
     ]
 }
 
-# ---------------------------------------------------------------------------------------------- by hand
+# ------------------------------------------------------------------------------ by hand
 # Start 0, lr ¼, one step: Δ = −½(w − y).  a (y −4): −2.  b, two rows (y −1): −½.  c, d (y 3): 1.5.
-# Mean by rows (−2 − 2·½ + 1.5 + 1.5)/5 = 0, by clients ⅛; the longest is 2, so ε1 = 0.05 allows 0.1.
+# Mean by rows (−2 − 2·½ + 1.5 + 1.5)/5 = 0, by clients ⅛; the longest is 2: ε1 = 0.05 allows 0.1.
 # Halves {a, b} and {c, d}, cosine across −1. Centres: (−2 − 2·½)/3 = −1, and 1.5.
-# Round 2: a −1 − ½·3 = −2.5, b −1, by rows −1.5;  c, d 1.5 + ½·1.5 = 2.25. Mean updates −½ and ¾: no split.
+# Round 2: a −1 − ½·3 = −2.5, b −1, by rows −1.5;  c, d 1.5 + ½·1.5 = 2.25.
+#          Mean updates −½ and ¾: no split.
 FOUR = {"d": [(1, 3)], "b": [(1, -1), (1, -1)], "c": [(1, 3)], "a": [(1, -4)]}
 
 
@@ -49,12 +50,13 @@ def test_a_split_by_hand() -> None:
 @pytest.mark.parametrize("how", [{"wait": 2}, {"eps2": 1.0}, {"gamma": 0.999999}])
 def test_what_prevents_a_split(how: dict) -> None:
     """The longest is not longer than itself; γ must be below 1, which is √((1 + 1)/2)."""
-    run = four(1, **how)
-    assert ends(run) == (([0.0], [0] * 4) if "gamma" not in how else ([-1.0, 1.5], [1, 0, 1, 0]))
+    together = ([0.0], [0] * 4)
+    split = ([-1.0, 1.5], [1, 0, 1, 0])
+    assert ends(four(1, **how)) == (split if "gamma" in how else together)
 
 
 def test_epsilons_are_of_the_first_round() -> None:
-    """Round 2 without a split in round 1 (ε1 too small for a mean of −0.05): updates as long, so only ε1 decides."""
+    """Round 2 without a split in round 1, whose mean of −0.05 is too long: only ε1 decides."""
     moved = {**FOUR, "a": [(1, -4.5)]}  # Δ_a = −2.25, mean −0.05, longest 2.25
     assert ends(four(1, moved, eps1=0.02))[1] == [0] * 4  # 0.045 < 0.05
     assert ends(four(1, moved, eps1=0.025))[1] == [1, 0, 1, 0]  # 0.05625
@@ -73,7 +75,7 @@ def test_epsilons_can_be_lengths() -> None:
     assert ends(four(1, moved, relative=False, eps1=0.049))[1] == together
 
 
-# ---------------------------------------------------------------------------------------------- bi-partitions
+# ------------------------------------------------------------------------------ bi-partitions
 def brute(points: list[np.ndarray]) -> tuple[list[bool], float]:
     """Of all bi-partitions the one of least largest cosine across."""
     unit = [p / np.linalg.norm(p) for p in points]
@@ -84,7 +86,8 @@ def brute(points: list[np.ndarray]) -> tuple[list[bool], float]:
             cross = max(
                 u @ v for u, s in zip(unit, side) for v, t in zip(unit, side) if s and not t
             )
-            best, least = (side, cross) if cross < least else (best, least)
+            if cross < least:
+                best, least = side, cross
     return best, float(least)
 
 
@@ -100,17 +103,20 @@ def test_single_linkage_is_the_best_bipartition(n: int) -> None:
 
 
 def test_complete_linkage_may_differ() -> None:
-    """Directions at 0°, 40°, 80°, 130°: single cuts the widest gap, complete the chain in the middle."""
+    """Directions at 0°, 40°, 80°, 130°: single splits at the widest gap, complete in the middle."""
     at = torch.deg2rad(torch.tensor([0.0, 40.0, 80.0, 130.0], dtype=torch.float64))
     points = torch.stack([at.cos(), at.sin()], 1)
     assert bipartition(points, "single")[0].tolist() == [False, False, False, True]
     assert bipartition(points, "complete")[0].tolist() == [False, False, True, True]
 
 
-# ---------------------------------------------------------------------------------------------- in NumPy
+# ------------------------------------------------------------------------------ in NumPy
 def cfl(p: Problem, run: Run, rounds: int) -> list[tuple[list[Model], list[int]]]:
     m: ct.CFL = run.method
-    centres, group, longest, found = [one(run.state.at.centres)], [0] * len(p.clients), None, []
+    centres = [one(run.state.at.centres)]
+    group = [0] * len(p.clients)
+    longest = None
+    states = []
     for r in range(1, rounds + 1):
         who = run.participants(r).tolist()
         for i in who:
@@ -141,12 +147,13 @@ def cfl(p: Problem, run: Run, rounds: int) -> list[tuple[list[Model], list[int]]
         new = []
         for c in range(k):
             here = [i for i in who if group[i] == c]
-            new.append(
-                mean([models[i] for i in here], [n[i] for i in here]) if here else centres[c]
-            )
+            if here:
+                new.append(mean([models[i] for i in here], [n[i] for i in here]))
+            else:
+                new.append(centres[c])
         centres = new
-        found.append((centres, list(group)))
-    return found
+        states.append((centres, list(group)))
+    return states
 
 
 @pytest.mark.parametrize("share", [1.0, 0.6])
@@ -162,17 +169,15 @@ def test_rounds_in_numpy(share: float) -> None:
         assert run.state.at.group.tolist() == group
         started_from(unstacked(run.state.at.centres), centres)
     assert len(want[-1][0]) >= 3
-    assert share == 1 or any(
-        -1 in group for _, group in want
-    )  # absent members of a split group wait to be asked
+    if share < 1:  # absent members of a split group wait to be asked
+        assert any(-1 in group for _, group in want)
 
 
-# ---------------------------------------------------------------------------------------------- identities, recovery
+# ------------------------------------------------------------------------------ identity, recovery
 def test_without_splits_it_is_fedavg() -> None:
     p, how = lines(), {"lr": 0.05, "local_steps": 3, "batch": 2}
-    mine, fedavg = (
-        p.run(m, rounds=3, participation=0.6) for m in (ct.CFL(wait=99, **how), ct.FedAvg(**how))
-    )
+    mine = p.run(ct.CFL(wait=99, **how), rounds=2, participation=0.6)
+    fedavg = p.run(ct.FedAvg(**how), rounds=2, participation=0.6)
     started_from(one(mine.state.at.centres), one(fedavg.state))
 
 
@@ -182,12 +187,18 @@ def planted(groups: int, seed: int, **options: object) -> Run:
     return p.run(ct.CFL(lr=0.1, local_steps=3), seed=seed, engine="vectorised", **options)
 
 
+def finds_three_groups(seed: int) -> bool:
+    group = planted(3, seed, rounds=12).state.at.group.tolist()
+    return same_groups(group, [i % 3 for i in range(9)])
+
+
 def test_three_groups_are_found_in_12_rounds() -> None:
-    found = 0
-    for seed in range(10):
-        run = planted(3, seed, rounds=12)
-        found += same_groups(run.state.at.group.tolist(), [i % 3 for i in range(9)])
-    assert found >= 9
+    assert finds_three_groups(seed=0)
+
+
+@pytest.mark.slow
+def test_three_groups_are_found_for_nine_of_ten_seeds() -> None:
+    assert sum(map(finds_three_groups, range(10))) >= 9
 
 
 def test_clients_of_one_kind_are_never_split() -> None:

@@ -1,4 +1,4 @@
-"""FedBCD: two rounds by hand, several in NumPy, its random steps, stale models in the mean, what is measured."""
+"""FedBCD: two rounds by hand, several in NumPy, random steps, stale models, what is measured."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def steps_of(run: Run, r: int) -> dict[int, int]:
     """How many steps each client would take in round r: drawn in the order of names."""
     names, rng = run.roster.names, randomness.generator(run.options.seed, r, "steps", 1)
     drawn = torch.randint(1, run.method.local_steps + 1, (len(names),), generator=rng).tolist()
-    return {
-        i: drawn[place] for place, i in enumerate(sorted(range(len(names)), key=names.__getitem__))
-    }
+    by_name = sorted(range(len(names)), key=names.__getitem__)
+    return dict(zip(by_name, drawn))
 
 
-# ---------------------------------------------------------------------------------------------- by hand
-# z = x = 2, lr = ¼, ρ = ½, a = ½, one step.  a: one row, f = (x − 1)².  b: two rows, f = (x − 4)².  2ρ = 1.
+# ------------------------------------------------------------------------------ by hand
+# z = x = 2, lr = ¼, ρ = ½ (2ρ = 1), a = ½, one step.
+# a: one row, f = (x − 1)².  b: two rows, f = (x − 4)².
 # Round 1: x_a = 1.5, x_b = 3, mean 2.25, z = 2 + ½·¼ = 2.125.
 # Round 2: x_a = 1.5 − ¼·(1 + (1.5 − 2.125)) = 1.40625,  x_b = 3 − ¼·(−2 + (3 − 2.125)) = 3.28125,
 #          mean 2.34375, z = 2.125 + ½·0.21875 = 2.234375.
@@ -56,17 +56,18 @@ TWO = {"b": [(1, 4), (1, 4)], "a": [(1, 1)]}
 def test_two_rounds_by_hand() -> None:
     method = ct.FedBCD(lr=0.25, local_steps=1, rho=0.5, mixing=0.5, **PLAIN)
     run = points(TWO, 2.0).ready(method, rounds=2)
-    seen = [(run.state.z["weight"].item(), flat(private_states(run))) for _ in run.rounds()]
-    assert seen == [(2.0, [2.0, 2.0]), (2.125, [3.0, 1.5]), (2.234375, [3.28125, 1.40625])]
+    models = [(run.state.z["weight"].item(), flat(private_states(run))) for _ in run.rounds()]
+    assert models == [(2.0, [2.0, 2.0]), (2.125, [3.0, 1.5]), (2.234375, [3.28125, 1.40625])]
     assert run.state.mean["weight"].item() == 2.34375
 
 
-# ---------------------------------------------------------------------------------------------- in NumPy
+# ------------------------------------------------------------------------------ in NumPy
 def heavy_ball(
     p: Problem,
     x: Model,
     z: Model,
     batches: list[Rows],
+    *,
     lr: float,
     rho: float,
     beta: float,
@@ -94,9 +95,9 @@ def test_rounds_in_numpy_stale_models_stay_in_the_mean(problem: str, beta: float
     for r, who in enumerate(participants(run), 1):
         many = steps_of(run, r)
         for i in who:
-            x[i] = heavy_ball(
-                p, x[i], z, [p.clients[i]] * many[i], 0.05 * 0.8 ** (r - 1), 0.7, beta, 0.1
-            )
+            batches = [p.clients[i]] * many[i]
+            lr = 0.05 * 0.8 ** (r - 1)
+            x[i] = heavy_ball(p, x[i], z, batches, lr=lr, rho=0.7, beta=beta, l2=0.1)
         middle = mean(x)
         z = {k: z[k] - 0.6 * (z[k] - middle[k]) for k in z}
     finished(run)
@@ -106,17 +107,16 @@ def test_rounds_in_numpy_stale_models_stay_in_the_mean(problem: str, beta: float
 
 
 def test_mini_batches_in_numpy() -> None:
-    """The first so many batches of those that every method would draw."""
+    """The first of the batches that every method would draw, as many as the client takes steps."""
     p = lines()
     run = p.ready(ct.FedBCD(lr=0.05, local_steps=4, batch=2, momentum=0.8, l2=0.0), rounds=3)
     z = one(run.state.z)
     x = [z] * 7
     for r in (1, 2, 3):
         many = steps_of(run, r)
-        x = [
-            heavy_ball(p, x[i], z, mini_batches(run, r, i)[: many[i]], 0.05, 1.0, 0.8, 0.0)
-            for i in range(7)
-        ]
+        how = {"lr": 0.05, "rho": 1.0, "beta": 0.8, "l2": 0.0}
+        batches = [mini_batches(run, r, i)[: many[i]] for i in range(7)]
+        x = [heavy_ball(p, x[i], z, batches[i], **how) for i in range(7)]
         z = mean(x)
     finished(run)
     started_from(one(run.state.z), z)
@@ -130,7 +130,7 @@ def test_the_numbers_of_steps_cover_1_to_local_steps() -> None:
     assert len(set(drawn)) > 25 and all(len(set(row)) > 1 for row in drawn)
 
 
-# ---------------------------------------------------------------------------------------------- identities
+# ------------------------------------------------------------------------------ identities
 @pytest.mark.parametrize("how", [PLAIN, {**PLAIN, "batch": 2}, {**PLAIN, "l2": 0.3, "clip": 0.5}])
 def test_rho_0_and_one_step_is_local_training(how: dict) -> None:
     p = lines()
@@ -156,7 +156,7 @@ def test_permuting_clients_permutes_their_models() -> None:
     started_from(personal(moved), [personal(plain)[i] for i in order])
 
 
-# ---------------------------------------------------------------------------------------------- faults
+# ------------------------------------------------------------------------------ faults
 def test_the_mean_counts_every_client_also_those_who_drop_out() -> None:
     run = lines().run(ct.FedBCD(lr=0.05, mixing=0.4), rounds=5, participation=0.7, dropout=0.3)
     started_from(one(run.state.mean), mean(personal(run)))
@@ -172,7 +172,7 @@ def test_a_round_without_answers_changes_nothing() -> None:
     assert not apart(one(run.state.z), z, 0.0) and not apart(one(run.state.mean), middle, 0.0)
 
 
-# ---------------------------------------------------------------------------------------------- evaluation
+# ------------------------------------------------------------------------------ evaluation
 METHOD = ct.FedBCD(lr=0.05, local_steps=3, rho=0.5, mixing=0.5, **PLAIN)
 
 

@@ -1,4 +1,4 @@
-"""FedEM: a round by hand, several in NumPy, what it predicts, its identities, recovery of planted mixtures."""
+"""FedEM: a round by hand, several in NumPy, predictions, identities, planted mixtures."""
 
 from __future__ import annotations
 
@@ -50,9 +50,10 @@ VARIANTS = {
 }
 
 
-# ---------------------------------------------------------------------------------------------- by hand
-# Outputs are x·w, centres 0 and 2, π uniform, lr ¼, one step. With x = 1 the losses differ by y² − (y − 2)² = 4y − 4:
-# at Y = 1 + (ln 3)/4 by ln 3, so that q = (¼, ¾); at 1 not at all, so that q = (½, ½).
+# ------------------------------------------------------------------------------ by hand
+# Outputs are x·w, centres 0 and 2, π uniform, lr ¼, one step. With x = 1 the losses differ by
+# y² − (y − 2)² = 4y − 4: at Y = 1 + (ln 3)/4 by ln 3, so that q = (¼, ¾); at 1 not at all, so that
+# q = (½, ½).
 #   a: one row Y.          π = (¼, ¾).
 #      ∇ of ¼(w − Y)² at 0 is −Y/2, of ¾(w − Y)² at 2 is 1.5·(2 − Y).
 #   b: two rows, Y and 1.  π = ((¼ + ½)/2, (¾ + ½)/2) = (⅜, ⅝).
@@ -68,12 +69,8 @@ def two(rounds: int, lr: float) -> Run:
     p = points(TWO)
     y = torch.tensor([y for rows in TWO.values() for _, y in rows], dtype=torch.float64)
     p = p._replace(fed=replace(p.fed, train=p.fed.train._replace(y=y)))
-    return finished(
-        put(
-            p.ready(ct.FedEM(clusters=2, lr=lr, local_steps=1), rounds=rounds),
-            centres=numbers(0.0, 2.0),
-        )
-    )
+    run = p.ready(ct.FedEM(clusters=2, lr=lr, local_steps=1), rounds=rounds)
+    return finished(put(run, centres=numbers(0.0, 2.0)))
 
 
 def test_one_round_by_hand() -> None:
@@ -102,7 +99,7 @@ def test_a_share_that_vanished_can_return_unless_the_floor_is_0() -> None:
         assert float(run.state.shares[0, 1]) == pytest.approx(later, abs=1e-5)
 
 
-# ---------------------------------------------------------------------------------------------- in NumPy
+# ------------------------------------------------------------------------------ in NumPy
 def row_losses(p: Problem, models: list[Model], xy: Rows) -> np.ndarray:
     x, y = xy
     return np.array(
@@ -121,8 +118,15 @@ def explained(
 
 
 def weighted_steps(
-    p: Problem, w: Model, xy: Rows, q: np.ndarray, batches: list[list[int]], lr: float, l2: float
-):
+    p: Problem,
+    w: Model,
+    xy: Rows,
+    q: np.ndarray,
+    batches: list[list[int]],
+    *,
+    lr: float,
+    l2: float,
+) -> Model:
     """Steps on Σ_j q_j ℓ_j / (rows in the batch)."""
     x, y = xy
     for batch in batches:
@@ -143,31 +147,28 @@ def follow(p: Problem, run: Run, small: bool = False) -> None:
     """The run beside Algorithm 1 in NumPy, round by round."""
     m, n = run.method, p.sizes
     theta, pi = centres_of(run), np.full((len(n), m.clusters), 1 / m.clusters)
-    seen: set[int] = set()
+    asked: set[int] = set()
     next(run.rounds())
     for r, who in enumerate(participants(run), 1):
         new = {}
         for i in who:
             xy = p.clients[i]
             q, pi[i] = explained(p, theta, pi[i], xy, m.floor)
-            batches = (
-                positions(xy, mini_batches(run, r, i))
-                if small
-                else [list(range(n[i]))] * m.local_steps
-            )
-            lr = m.lr * m.decay ** (r - 1)
+            batches = [list(range(n[i]))] * m.local_steps
+            if small:
+                batches = positions(xy, mini_batches(run, r, i))
+            how = {"lr": m.lr * m.decay ** (r - 1), "l2": m.l2}
             new[i] = [
-                weighted_steps(p, w, xy, q[:, k], batches, lr, m.l2) for k, w in enumerate(theta)
+                weighted_steps(p, w, xy, q[:, k], batches, **how) for k, w in enumerate(theta)
             ]
         theta = [mean([new[i][j] for i in who], [n[i] for i in who]) for j in range(m.clusters)]
-        seen |= set(who)
+        asked |= set(who)
         assert not next(run.rounds())["refused"]
         started_from(centres_of(run), theta)
         for i in range(len(n)):
             np.testing.assert_allclose(private_states(run)[i].numpy(), pi[i], rtol=1e-9)
-            np.testing.assert_allclose(
-                run.state.shares[i].numpy(), pi[i] if i in seen else 0 * pi[i], rtol=1e-9
-            )
+            reported = pi[i] if i in asked else 0 * pi[i]
+            np.testing.assert_allclose(run.state.shares[i].numpy(), reported, rtol=1e-9)
 
 
 CASES = {
@@ -183,19 +184,19 @@ CASES = {
 def test_rounds_in_numpy(problem: str, case: str) -> None:
     """Seven ragged clients, four of them a round, three models."""
     p = PROBLEMS[problem]()
-    method = ct.FedEM(clusters=3, lr=0.1, local_steps=3, **CASES[case])
-    follow(p, p.ready(method, rounds=4, participation=0.6, seed=2))
+    method = ct.FedEM(clusters=3, lr=0.1, local_steps=2, **CASES[case])
+    follow(p, p.ready(method, rounds=3, participation=0.6, seed=2))
 
 
 @pytest.mark.parametrize("how", [{"batch": 3, "local_steps": 4}, {"batch": 2, "local_epochs": 2}])
 def test_mini_batches_in_numpy(how: dict) -> None:
     """Each row takes its own q into whichever batch it falls; π comes from all rows."""
     p = lines()
-    follow(p, p.ready(ct.FedEM(clusters=2, lr=0.05, **how), rounds=3), small=True)
+    follow(p, p.ready(ct.FedEM(clusters=2, lr=0.05, **how), rounds=2), small=True)
 
 
 def test_padding_does_not_count() -> None:
-    p, method = lines(), ct.FedEM(clusters=2, lr=0.05, batch=3, floor=0.2)
+    p, method = lines(), ct.FedEM(clusters=2, lr=0.05, local_steps=2, batch=3, floor=0.2)
     loop, padded = (p.run(method, rounds=2, engine=e) for e in ("loop", "vectorised"))
     torch.testing.assert_close(padded.state.shares, loop.state.shares)
     started_from(one(padded.state.centres, 1), one(loop.state.centres, 1))
@@ -203,13 +204,11 @@ def test_padding_does_not_count() -> None:
 
 def test_a_client_without_finite_losses_is_refused() -> None:
     p = lines()
-    run = p._replace(fed=spoilt(p.fed, 0)).ready(ct.FedEM(clusters=2), rounds=1)
+    run = p._replace(fed=spoilt(p.fed, 0)).ready(ct.FedEM(clusters=2, local_steps=2), rounds=1)
     next(run.rounds())
     assert next(run.rounds())["refused"] == [p.fed.names[0]]
-    assert run.state.shares[0].tolist() == [0, 0] and private_states(run)[0].tolist() == [
-        0.5,
-        0.5,
-    ]
+    assert run.state.shares[0].tolist() == [0, 0]
+    assert private_states(run)[0].tolist() == [0.5, 0.5]
     assert all(v.isfinite().all() for v in run.state.centres.values())
 
 
@@ -226,25 +225,23 @@ def test_settings_that_make_no_sense_are_refused(how: dict, match: str) -> None:
         lines().ready(ct.FedEM(**{"clusters": 2, **how}))
 
 
-# ---------------------------------------------------------------------------------------------- identities
-
-
+# ------------------------------------------------------------------------------ identities
 @pytest.mark.parametrize("share", [1.0, 0.6])
 @pytest.mark.parametrize("problem", PROBLEMS)
 @pytest.mark.parametrize(
     "how",
     [
-        {"l2": 0.1},
-        {"batch": 2, "local_epochs": 2},
-        {"batch": 3},
-        {"solver": "heavy_ball"},
-        {"solver": "adam"},
+        {"local_steps": 2, "l2": 0.1},
+        {"batch": 3, "local_epochs": 2},
+        {"local_steps": 2, "batch": 3},
+        {"local_steps": 2, "solver": "heavy_ball"},
+        {"local_steps": 2, "solver": "adam"},
     ],
 )
 def test_one_model_is_fedavg(problem: str, how: dict, share: float) -> None:
     p = PROBLEMS[problem]()
-    mixture = p.run(ct.FedEM(clusters=1, lr=0.05, **how), rounds=3, participation=share)
-    fedavg = p.run(ct.FedAvg(lr=0.05, **how), rounds=3, participation=share)
+    mixture = p.run(ct.FedEM(clusters=1, lr=0.05, **how), rounds=2, participation=share)
+    fedavg = p.run(ct.FedAvg(lr=0.05, **how), rounds=2, participation=share)
     started_from(one(mixture.state.centres), one(fedavg.state))
     assert private_states(mixture).tolist() == [[1.0]] * 7
 
@@ -252,7 +249,7 @@ def test_one_model_is_fedavg(problem: str, how: dict, share: float) -> None:
 @pytest.mark.parametrize("how", [{}, {"batch": 2}])
 def test_permuting_clients_permutes_the_result(how: dict) -> None:
     plain, moved, order = lines().permuted(
-        ct.FedEM(clusters=2, lr=0.05, **how), rounds=3, participation=0.6
+        ct.FedEM(clusters=2, lr=0.05, local_steps=2, **how), rounds=2, participation=0.6
     )
     torch.testing.assert_close(moved.state.shares, plain.state.shares[order])
     started_from(centres_of(moved), centres_of(plain))
@@ -260,7 +257,8 @@ def test_permuting_clients_permutes_the_result(how: dict) -> None:
 
 def test_permuting_centres_permutes_the_mixture() -> None:
     p, order = lines(), [2, 0, 1]
-    plain, moved = (p.ready(ct.FedEM(clusters=3, lr=0.05), rounds=3) for _ in range(2))
+    method = ct.FedEM(clusters=3, lr=0.05, local_steps=2)
+    plain, moved = (p.ready(method, rounds=2) for _ in range(2))
     put(moved, centres=[centres_of(plain)[j] for j in order])
     finished(plain), finished(moved)
     torch.testing.assert_close(moved.state.shares, plain.state.shares[:, order])
@@ -268,7 +266,7 @@ def test_permuting_centres_permutes_the_mixture() -> None:
 
 
 def test_duplicating_every_client_changes_nothing() -> None:
-    plain, twice = lines().doubled(ct.FedEM(clusters=2, lr=0.05), rounds=3)
+    plain, twice = lines().doubled(ct.FedEM(clusters=2, lr=0.05, local_steps=2), rounds=2)
     torch.testing.assert_close(twice.state.shares, plain.state.shares.repeat(2, 1))
     started_from(centres_of(twice), centres_of(plain))
 
@@ -280,7 +278,7 @@ def test_centres_start_apart() -> None:
     assert all_apart(centres)
 
 
-# ---------------------------------------------------------------------------------------------- evaluation
+# ------------------------------------------------------------------------------ evaluation
 def mixed_error(theta: list[Model], pi: np.ndarray, xy: Rows) -> float:
     outputs = np.stack([xy[0] @ w["weight"][0] + w["bias"][0] for w in theta], 1)
     return float(((outputs @ pi - xy[1]) ** 2).mean())
@@ -308,7 +306,7 @@ def test_classification_mixes_the_probabilities() -> None:
     rng = np.random.default_rng(0)
     draw = lambda n: [(rng.normal(size=(n, 3)), rng.integers(3, size=n)) for _ in range(5)]
     p = classes()._replace(fed=federation(draw(6), test=draw(8), labels=("a", "b", "c"), unseen=1))
-    run = p.run(ct.FedEM(clusters=2, lr=0.5), rounds=3)
+    run = p.run(ct.FedEM(clusters=2, lr=0.5, local_steps=4), rounds=3)
     theta, pi = centres_of(run), run.state.shares.numpy()
     want = np.array([mixed_entropy(theta, pi[i], p.tests[i]) for i in range(4)])
     np.testing.assert_allclose(run.client_scores["loss"], want[:, 0])
@@ -328,7 +326,7 @@ def joined(p: Problem, theta: list[Model], i: int, steps: int) -> np.ndarray:
 @pytest.mark.parametrize("steps", [1, 7])
 def test_a_newcomer_finds_its_shares_on_its_training_rows(steps: int) -> None:
     p = measured(unseen=1)
-    run = p.run(ct.FedEM(clusters=2, lr=0.05, join_steps=steps), rounds=2)
+    run = p.run(ct.FedEM(clusters=2, lr=0.05, local_steps=3, join_steps=steps), rounds=2)
     theta = centres_of(run)
     want = mixed_error(theta, joined(p, theta, 3, steps), p.tests[3])
     assert run.history[-1]["unseen_mse"] == pytest.approx(want, rel=1e-9)
@@ -336,24 +334,34 @@ def test_a_newcomer_finds_its_shares_on_its_training_rows(steps: int) -> None:
 
 
 def test_evaluation_leaves_no_trace() -> None:
-    method = ct.FedEM(clusters=2, lr=0.05, batch=2)
+    method = ct.FedEM(clusters=2, lr=0.05, local_steps=2, batch=2)
     often, once = (measured().run(method, rounds=4, eval_every=e) for e in (1, 4))
     assert torch.equal(private_states(often), private_states(once))
     started_from(one(often.state.centres), one(once.state.centres), 0)
 
 
-# ---------------------------------------------------------------------------------------------- recovery
-def test_planted_mixtures_are_found() -> None:
-    """12 clients of 150 rows, shares 10:90: every π within 0.05, both θ found, for nine of ten seeds, in 16 rounds."""
-    worst, off = [], []
-    for seed in range(10):
-        fed = ct.data.linear("fedsoft", clients=12, samples=150, seed=seed, test_samples=0)
-        method = ct.FedEM(clusters=2, lr=0.2, local_steps=5)
-        run = finished(prepare(method, fed, "linear", rounds=16, seed=seed))
-        gap = lambda o: float((run.state.shares[:, list(o)] - fed.truth).abs().max())
-        order = min(permutations(range(2)), key=gap)
-        worst.append(gap(order))
-        found = next(iter(run.state.centres.values()))[list(order), 0]  # the weights
-        off.append(float((found - fed.planted).norm(dim=1).max()))
-    assert sum(w <= 0.05 for w in worst) >= 9, worst
-    assert sum(d <= 0.5 for d in off) >= 9, off
+# ------------------------------------------------------------------------------ recovery
+def errors(seed: int) -> tuple[float, float]:
+    """(the largest error of a share, the largest distance of θ) after 16 rounds.
+
+    12 clients of 150 rows, in which two planted models have shares of 10:90.
+    """
+    fed = ct.data.linear("fedsoft", clients=12, samples=150, seed=seed, test_samples=0)
+    method = ct.FedEM(clusters=2, lr=0.2, local_steps=5)
+    run = finished(prepare(method, fed, "linear", rounds=16, seed=seed))
+    gap = lambda o: float((run.state.shares[:, list(o)] - fed.truth).abs().max())
+    order = min(permutations(range(2)), key=gap)
+    weights = next(iter(run.state.centres.values()))[list(order), 0]
+    return gap(order), float((weights - fed.planted).norm(dim=1).max())
+
+
+def test_a_planted_mixture_is_found() -> None:
+    share, distance = errors(seed=0)
+    assert share <= 0.05 and distance <= 0.5
+
+
+@pytest.mark.slow
+def test_planted_mixtures_are_found_for_nine_of_ten_seeds() -> None:
+    shares, distances = zip(*map(errors, range(10)))
+    assert sum(share <= 0.05 for share in shares) >= 9, shares
+    assert sum(distance <= 0.5 for distance in distances) >= 9, distances

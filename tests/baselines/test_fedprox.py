@@ -44,17 +44,22 @@ def test_rounds_in_numpy(problem: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "how", [{"local_steps": 3}, {"batch": 2, "local_epochs": 2}, {"solver": "adam"}]
+    "how",
+    [
+        {"local_steps": 3},
+        {"batch": 3, "local_epochs": 2},
+        {"local_steps": 2, "solver": "adam"},
+    ],
 )
 def test_mu_0_is_fedavg(how: dict) -> None:
     p = lines()
-    end = lambda m: one(p.run(m, rounds=3, participation=0.6).state)
+    end = lambda m: one(p.run(m, rounds=2, participation=0.6).state)
     fedavg = end(ct.FedAvg(lr=0.05, **how))
     started_from(end(ct.FedProx(lr=0.05, mu=0.0, **how)), fedavg)
     assert apart(end(ct.FedProx(lr=0.05, mu=1.0, **how)), fedavg)
 
 
-# ------------------------------------------------------------------------------------ stragglers
+# ------------------------------------------------------------------------------ stragglers
 # As above with μ = 1, for one or two steps.
 # a: 1.5, then 1.5 − ¼·(1 + (1.5 − 2)) = 1.375.  b: 3, then 3 − ¼·(−2 + (3 − 2)) = 3.25.
 # By clients: (1.5 + 3)/2, (1.5 + 3.25)/2, (1.375 + 3)/2 or (1.375 + 3.25)/2.

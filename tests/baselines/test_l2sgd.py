@@ -1,4 +1,4 @@
-"""L2SGD: a round by hand, several in NumPy coin by coin, p = 0, that it really mixes, what is measured."""
+"""L2SGD: a round by hand, several in NumPy coin by coin, p = 0, that it mixes, what is measured."""
 
 from __future__ import annotations
 
@@ -48,8 +48,9 @@ def seed_of(wanted: str, p: float) -> int:
     )
 
 
-# ---------------------------------------------------------------------------------------------- by hand
-# x = 2, N = 2, η = ¼, p = ½, λ = 2: a local step has size ¼/(2·½) = ¼, mixing goes ¼·2/(2·½) = ½ of the way to x̄.
+# ------------------------------------------------------------------------------ by hand
+# x = 2, N = 2, η = ¼, p = ½, λ = 2: a local step has size ¼/(2·½) = ¼, mixing goes
+# ¼·2/(2·½) = ½ of the way to x̄.
 # a: one row, f = (x − 1)².  b: two rows, f = (x − 4)².
 #   L: a 1.5, b 3, x̄ 2.25.   M: a 1.875, b 2.625.   M: a 2.0625, b 2.4375, x̄ 2.25 as before.
 #   L: a 2.0625 − ½·1.0625 = 1.53125, b 2.4375 + ½·1.5625 = 3.21875, x̄ 2.375.
@@ -90,30 +91,34 @@ def test_runs_of_coins(word: str, want: list[tuple[int, int]]) -> None:
 
 
 def test_a_run_is_one_exchange() -> None:
-    """Per exchange and client 8 bytes of x̄ and 8 of the steps done go down; what moved and its weight come up."""
+    """Down go 8 bytes of x̄ and 8 of the steps done; up come what moved and its weight."""
     for word, exchanges in (("LLL", 1), ("LMML", 2), ("LMLM", 3)):
         run = two(word)
         assert run.history[1]["bytes_down"] == run.history[1]["bytes_up"] == 2 * 16 * exchanges
 
 
-# ---------------------------------------------------------------------------------------------- in NumPy
+# ------------------------------------------------------------------------------ in NumPy
 def l2sgd(p: Problem, run: Run, batch_of: Callable[[int, int, int], Rows]) -> list[Model]:
-    """All x_i after the last round, one coin after the other. `batch_of(r, i, k)`: the rows of local step k."""
+    """All x_i after the last round, one coin after the other.
+
+    batch_of: (round, client, number of the local step) → its rows.
+    """
     m: ct.L2SGD = run.method
     x = personal(run)
     for r, present in enumerate(participants(run), 1):
-        eta, steps, mixed, centre = m.lr * m.decay ** (r - 1), 0, False, x[0]
+        eta = m.lr * m.decay ** (r - 1)
+        steps, mixed, centre = 0, False, x[0]
         for mixes in coins(run.options.seed, r, m.local_steps, m.p):
             if mixes:
-                centre = centre if mixed else mean(x)  # a run of mixings moves towards one x̄
+                if not mixed:  # successive mixings move towards one x̄
+                    centre = mean(x)
                 share = eta * m.lam / (len(x) * m.p)
                 for i in present:
                     x[i] = {k: x[i][k] - share * (x[i][k] - centre[k]) for k in x[i]}
             else:
                 for i in present:
-                    x[i] = descend(
-                        p.f, x[i], [batch_of(r, i, steps)], eta / (len(x) * (1 - m.p)), m.l2
-                    )
+                    size = eta / (len(x) * (1 - m.p))
+                    x[i] = descend(p.f, x[i], [batch_of(r, i, steps)], size, m.l2)
                 steps += 1
             mixed = mixes
     return x
@@ -144,7 +149,7 @@ def test_mini_batches_in_numpy(share: float) -> None:
     started_from(personal(finished(run)), want)
 
 
-# ---------------------------------------------------------------------------------------------- identities
+# ------------------------------------------------------------------------------ identities
 @pytest.mark.parametrize(
     "how",
     [
@@ -157,7 +162,8 @@ def test_mini_batches_in_numpy(share: float) -> None:
 def test_p_0_is_local_training_with_steps_of_lr_over_n(how: dict, lam: float) -> None:
     p = lines()
     end = lambda m: p.run(m, rounds=2, participation=0.6)
-    mine, alone = end(ct.L2SGD(lr=0.35, p=0.0, lam=lam, **how)), end(ct.LocalOnly(lr=0.05, **how))
+    mine = end(ct.L2SGD(lr=0.35, p=0.0, lam=lam, **how))
+    alone = end(ct.LocalOnly(lr=0.05, **how))
     started_from(personal(mine), personal(alone))
 
 
@@ -168,14 +174,14 @@ def test_permuting_clients_permutes_their_models() -> None:
     started_from(personal(moved), [personal(plain)[i] for i in order])
 
 
-# ---------------------------------------------------------------------------------------------- it mixes
+# ------------------------------------------------------------------------------ it mixes
 def spread(run: Run) -> float:
     x = private_states(run)["weight"]
     return float((x - x.mean(0)).norm())
 
 
 def test_it_mixes_and_more_with_a_larger_lambda() -> None:
-    """Mixing goes ηλ/(Np) of the way: none of it, a twentieth, the whole."""
+    """Mixing goes ηλ/(Np) of the way: none of it, a twentieth, all of it."""
     p, far = lines(), []
     for lam in (0.0, 0.35, 7.0):
         run = p.run(ct.L2SGD(lr=0.4, p=0.4, lam=lam, local_steps=8), rounds=3, seed=1)
@@ -184,7 +190,7 @@ def test_it_mixes_and_more_with_a_larger_lambda() -> None:
     assert far[2] < 0.7 * far[1] < 0.7 * far[0]
 
 
-def test_the_whole_way_to_the_mean_makes_all_models_equal() -> None:
+def test_all_the_way_to_the_mean_makes_models_equal() -> None:
     """η λ/(N p) = ¼·4/(2·½) = 1."""
     assert flat(private_states(two("LM", lam=4.0))) == [2.25, 2.25]
 
@@ -207,7 +213,7 @@ def test_the_mean_counts_every_client_also_those_who_drop_out() -> None:
     assert not apart(one(run.state.mean), before, 0.0)
 
 
-# ---------------------------------------------------------------------------------------------- evaluation
+# ------------------------------------------------------------------------------ evaluation
 METHOD = ct.L2SGD(lr=0.2, p=0.4, lam=2.0, local_steps=3)
 
 

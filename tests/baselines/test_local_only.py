@@ -15,8 +15,8 @@ def test_two_rounds_by_hand() -> None:
     """w = 2, lr ¼, one step a round.  f_a = (w − 1)²: 1.5, 1.25.  f_b = (w − 4)²: 3, 3.5."""
     two = points({"b": [(1, 4), (1, 4)], "a": [(1, 1)]}, 2.0)
     run = two.ready(ct.LocalOnly(lr=0.25, local_steps=1), rounds=2)
-    seen = [flat(private_states(run)) for _ in run.rounds()]
-    assert seen == [[2.0, 2.0], [3.0, 1.5], [3.5, 1.25]]
+    models = [flat(private_states(run)) for _ in run.rounds()]
+    assert models == [[2.0, 2.0], [3.0, 1.5], [3.5, 1.25]]
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
@@ -61,16 +61,13 @@ def test_permuting_clients_permutes_their_models() -> None:
 
 
 def test_nothing_is_sent_but_the_start() -> None:
-    run = lines().run(ct.LocalOnly(), rounds=2)
-    assert [row["bytes_down"] for row in run.history] == [
-        7 * 4 * 8,
-        0,
-        0,
-    ]  # three weights and a bias, in float64
+    run = lines().run(ct.LocalOnly(local_steps=1), rounds=2)
+    size = 4 * 8  # three weights and a bias, in float64
+    assert [row["bytes_down"] for row in run.history] == [7 * size, 0, 0]
     assert [row["bytes_up"] for row in run.history] == [0, 7 * 8, 7 * 8]  # how far each model moved
 
 
-# ---------------------------------------------------------------------------------------------- evaluation
+# ------------------------------------------------------------------------------ evaluation
 TRAINER = ct.LocalOnly(lr=0.05, local_steps=3)
 
 

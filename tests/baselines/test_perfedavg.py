@@ -1,4 +1,4 @@
-"""Per-FedAvg: rounds by hand and in NumPy in both forms, a = 0, adaptation on training rows only."""
+"""Per-FedAvg: rounds by hand and in NumPy, both forms, a = 0, adaptation on training rows only."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ VARIANTS = {
     ]
 }
 
-# ---------------------------------------------------------------------------------------------- by hand
-# w = 2, β = ¼, a = ¼, one step.  a: one row, f = (w − 1)².  b: two rows, f = (w − 4)².  ∇²f = 2 for both.
+# ------------------------------------------------------------------------------ by hand
+# w = 2, β = ¼, a = ¼, one step.  a: one row, f = (w − 1)².  b: two rows, f = (w − 4)².  ∇²f = 2.
 # a: adapted 2 − ¼·2 = 1.5, g = 1.   b: adapted 2 + ¼·4 = 3, g = −2.
 # fo: a 2 − ¼·1 = 1.75, b 2 + ¼·2 = 2.5, mean 2.125 (by rows 2.25).
 # hf: (1 − ¼·2)·g: a 2 − ¼·½ = 1.875, b 2 + ¼·1 = 2.25, mean 2.0625 (by rows 2.125).
@@ -48,7 +48,7 @@ def test_one_round_by_hand(order: str, weighted: bool, want: float) -> None:
     assert run.state["weight"].item() == pytest.approx(want, rel=1e-11)
 
 
-# ---------------------------------------------------------------------------------------------- in NumPy
+# ------------------------------------------------------------------------------ in NumPy
 def plus(w: Model, a: float, g: Model) -> Model:
     return {k: w[k] + a * g[k] for k in w}
 
@@ -57,10 +57,11 @@ def trained(
     p: Problem,
     w: Model,
     triples: list[tuple[Rows, Rows, Rows]],
-    lr: float,
-    a: float,
+    *,
     order: str,
-    delta: float,
+    lr: float = 0.05,
+    a: float = 0.1,
+    delta: float = 1e-3,
     l2: float = 0.0,
 ) -> Model:
     """Steps on triples D, D′, D″."""
@@ -68,7 +69,8 @@ def trained(
     for d, d1, d2 in triples:
         g = grad(plus(w, -a, grad(w, d)), d1)
         if order == "hf":
-            up, down = grad(plus(w, delta, g), d2), grad(plus(w, -delta, g), d2)
+            up = grad(plus(w, delta, g), d2)
+            down = grad(plus(w, -delta, g), d2)
             g = {k: g[k] - a * (up[k] - down[k]) / (2 * delta) for k in g}
         w = plus(w, -lr, g)
     return w
@@ -85,8 +87,8 @@ def test_rounds_in_numpy(problem: str, order: str) -> None:
     run = p.ready(method, rounds=4, participation=0.6)
     w = one(run.state)
     for t, who in enumerate(participants(run)):
-        lr = 0.05 * 0.8**t
-        w = mean([trained(p, w, [(p.clients[i],) * 3] * 3, lr, 0.1, order, 0.5, 0.1) for i in who])
+        how = {"order": order, "lr": 0.05 * 0.8**t, "delta": 0.5, "l2": 0.1}
+        w = mean([trained(p, w, [(p.clients[i],) * 3] * 3, **how) for i in who])
     started_from(one(finished(run).state), w)
 
 
@@ -106,14 +108,9 @@ def test_three_batches_in_numpy(how: dict, order: str) -> None:
     for r in (1, 2):
         models = []
         for i in range(7):
-            triples = list(
-                zip(
-                    other_batches(run, r, i, 1),
-                    mini_batches(run, r, i),
-                    other_batches(run, r, i, 2),
-                )
-            )
-            models.append(trained(p, w, triples, 0.05, 0.1, order, 1e-3))
+            first, third = other_batches(run, r, i, 1), other_batches(run, r, i, 2)
+            triples = list(zip(first, mini_batches(run, r, i), third))
+            models.append(trained(p, w, triples, order=order))
         w = mean(models)
     started_from(one(finished(run).state), w, 1e-8)
 
@@ -126,15 +123,15 @@ def test_the_three_batches_of_a_step_differ() -> None:
 
 
 def test_padding_does_not_change_the_batches() -> None:
-    """Clients of 2 to 8 rows in passes of batches of 3: the vectorised engine pads them all to 8."""
+    """Clients of 2 to 8 rows in passes of batches of 3: the vectorised engine pads all to 8."""
     p, method = lines(), ct.PerFedAvg(lr=0.05, inner=0.1, batch=3, local_epochs=2)
     loop, fast = (one(p.run(method, rounds=2, engine=e).state) for e in ("loop", "vectorised"))
     started_from(fast, loop)
 
 
-# ---------------------------------------------------------------------------------------------- the Hessian
+# ------------------------------------------------------------------------------ the Hessian
 def test_hessian_free_is_the_gradient_of_the_adapted_loss() -> None:
-    """Full batch: for a quadratic f the direction is ∇ of F(w) = f(w − a∇f(w)), here by differences of F itself."""
+    """Full batch, quadratic f: the direction is ∇ of F(w) = f(w − a∇f(w)), by differences of F."""
     x, y = lines().clients[5]
     p = lines()._replace(fed=federation({"a": (x, y)}))
     run = p.ready(ct.PerFedAvg(lr=0.1, inner=0.07, local_steps=1), rounds=1)
@@ -153,7 +150,7 @@ def test_hessian_free_is_the_gradient_of_the_adapted_loss() -> None:
     np.testing.assert_allclose(moved, 0.1 * np.array(slope), rtol=1e-6)
 
 
-# ---------------------------------------------------------------------------------------------- identities
+# ------------------------------------------------------------------------------ identities
 @pytest.mark.parametrize("order", ["fo", "hf"])
 @pytest.mark.parametrize(
     "how",
@@ -165,7 +162,7 @@ def test_hessian_free_is_the_gradient_of_the_adapted_loss() -> None:
 )
 def test_a_0_is_fedavg(how: dict, order: str) -> None:
     p = lines()
-    end = lambda m: one(p.run(m, rounds=3, participation=0.6).state)
+    end = lambda m: one(p.run(m, rounds=2, participation=0.6).state)
     want = end(ct.FedAvg(lr=0.05, weighted=False, **how))
     started_from(end(ct.PerFedAvg(lr=0.05, inner=0.0, order=order, **how)), want)
     assert apart(end(ct.PerFedAvg(lr=0.05, inner=0.1, order=order, **how)), want)
@@ -178,7 +175,7 @@ def test_permuting_clients_changes_nothing() -> None:
     started_from(one(moved.state), one(plain.state))
 
 
-# ---------------------------------------------------------------------------------------------- evaluation
+# ------------------------------------------------------------------------------ evaluation
 METHOD = ct.PerFedAvg(lr=0.05, local_steps=2, inner=0.1)
 
 
@@ -195,7 +192,7 @@ def test_a_client_is_measured_after_one_step_on_its_training_rows() -> None:
 
 
 def test_test_rows_play_no_part_in_the_adaptation() -> None:
-    """Other test targets change what is measured by exactly what they change, not the adapted models."""
+    """Other test targets change what is measured, and not the adapted models."""
     p = measured()
     other = p._replace(fed=replace(p.fed, test=p.fed.test._replace(y=p.fed.test.y + 5)))
     run = other.run(METHOD, rounds=2)

@@ -35,8 +35,9 @@ VARIANTS = {
 }
 
 
-# ---------------------------------------------------------------------------------------------- by hand
-# w = 2, η = ¼, λ = 2, two local rounds of two inner steps of ¼.  a: one row, f = (θ − 1)².  b: two rows, f = (θ − 4)².
+# ------------------------------------------------------------------------------ by hand
+# w = 2, η = ¼, λ = 2, two local rounds of two inner steps of ¼.
+# a: one row, f = (θ − 1)².  b: two rows, f = (θ − 4)².
 # a: θ 2 − ¼·2 = 1.5; 1.5 − ¼·(1 + 2·(1.5 − 2)) = 1.5.  w 2 − ½·½ = 1.75.
 #    θ 1.5 − ¼·(1 + 2·(1.5 − 1.75)) = 1.375; 1.375 − ¼·(¾ − ¾) = 1.375.  w 1.75 − ½·0.375 = 1.5625.
 # b: θ 2 + ¼·4 = 3; 3 − ¼·(−2 + 2) = 3.  w 2.5.
@@ -58,30 +59,36 @@ def test_one_round_by_hand(beta: float, want: float) -> None:
 
 
 def test_the_second_round_begins_at_w_or_goes_on() -> None:
-    """One local round of one step, from w = 2: θ 1.5 and 3, w_i 1.75 and 2.5, w = 2.125. Then, begun at w,
-    a 2.125 − ¼·2.25 = 1.5625, b 2.125 + ¼·3.75 = 3.0625; or going on,
-    a 1.5 − ¼·(1 − 1.25) = 1.5625, b 3 − ¼·(−2 + 1.75) = 3.0625: alike after one step of ¼ with f'' + λ = 4, whatever
-    the start. With inner_lr ⅛, in which half of the start stays, they differ: round 1 θ 1.75, 2.5, w_i 1.875, 2.25,
-    w = 2.0625; a 2.0625 − ⅛·2.125 or 1.75 − ⅛·(1.5 − 0.625), b 2.0625 + ⅛·3.875 or 2.5 − ⅛·(−3 + 0.875)."""
+    """One local round of one step, from w = 2, with inner_lr ⅛: half of the start stays.
+
+    Round 1: θ 1.75 and 2.5, w_i 1.875 and 2.25, w = 2.0625.
+    Round 2, begun at w:  a 2.0625 − ⅛·2.125,  b 2.0625 + ⅛·3.875;
+             or going on: a 1.75 − ⅛·(1.5 − 0.625),  b 2.5 − ⅛·(−3 + 0.875).
+    With inner_lr ¼ both would end alike, since f'' + λ = 4.
+    """
     for restart, want in ((True, [2.546875, 1.796875]), (False, [2.765625, 1.640625])):
         run = two(rounds=2, outer=1, inner=1, inner_lr=0.125, restart=restart)
         assert flat(private_states(run).model) == want
 
 
 def test_decay_halves_the_local_models_step_and_not_the_inner_one() -> None:
-    """One local round of one step: after round 1 w = 2.125; then θ 1.5625 and 3.0625 as above, and w_i a quarter of
-    the way: 2.125 − 0.140625, 2.125 + 0.234375."""
+    """One local round of one step: round 1 gives θ 1.5 and 3, w_i 1.75 and 2.5, w = 2.125.
+
+    Round 2: θ 2.125 − ¼·2.25 = 1.5625 and 2.125 + ¼·3.75 = 3.0625, and w_i a quarter of the way
+    there: 2.125 − 0.140625 and 2.125 + 0.234375.
+    """
     run = two(rounds=2, outer=1, inner=1, decay=0.5)
     assert flat(private_states(run).model) == [3.0625, 1.5625]
     assert run.state["weight"].item() == 2.125 + (0.234375 - 0.140625) / 2
 
 
-# ---------------------------------------------------------------------------------------------- in NumPy
+# ------------------------------------------------------------------------------ in NumPy
 def pfedme(
     p: Problem,
     start: Model,
     clients: int,
     rounds: list[dict[int, list[Rows]]],
+    *,
     lr: float,
     lam: float,
     inner: int,
@@ -91,22 +98,27 @@ def pfedme(
     l2: float = 0.0,
     decay: float = 1.0,
 ) -> list[tuple[Model, list[Model], list[Model]]]:
-    """(w, θ_i, w_i) after every round; `rounds`: for those who take part the batch of each local round."""
-    w, theta, local = start, [start] * clients, [start] * clients
-    met, found = set(), []
+    """(w, θ_i, w_i) after every round.
+
+    rounds: for each client that takes part, the batch of each of its local rounds.
+    """
+    w = start
+    theta, local = [start] * clients, [start] * clients
+    met = set()
+    states = []
     for t, who in enumerate(rounds):
         for i, batches in who.items():
             mine = w if restart or i not in met else theta[i]
             at = w
             for batch in batches:
-                mine = descend(p.f, mine, [batch] * inner, inner_lr, l2, lam, at)
+                mine = descend(p.f, mine, [batch] * inner, inner_lr, l2, pull=lam, towards=at)
                 at = {k: at[k] - lr * decay**t * lam * (at[k] - mine[k]) for k in at}
             theta[i], local[i] = mine, at
             met.add(i)
         average = mean([local[i] for i in who])
         w = {k: (1 - beta) * w[k] + beta * average[k] for k in w}
-        found.append((w, list(theta), list(local)))
-    return found
+        states.append((w, list(theta), list(local)))
+    return states
 
 
 CASES = {
@@ -149,14 +161,14 @@ def test_rounds_in_numpy(problem: str, case: str) -> None:
 
 
 def test_permuting_clients_permutes_their_models() -> None:
-    plain, moved, order = lines().permuted(ct.PFedMe(batch=2, outer=3), rounds=3, participation=0.5)
+    plain, moved, order = lines().permuted(ct.PFedMe(batch=2, outer=2), rounds=2, participation=0.5)
     started_from(one(plain.state), one(moved.state))
     started_from(personal(moved), [personal(plain)[i] for i in order])
 
 
-# ---------------------------------------------------------------------------------------------- models kept apart
+# ------------------------------------------------------------------------------ models kept apart
 def test_personal_local_and_global_models_are_three() -> None:
-    """Public code stores w_i under the name of θ_i, and overwrites both with w before it measures."""
+    """Public code stores w_i under the name of θ_i, and overwrites both with w before measuring."""
     run = lines().run(ct.PFedMe(evaluate="local", outer=3), rounds=2)
     for theta, w_i in zip(personal(run), unstacked(private_states(run).local)):
         assert all_apart([theta, w_i, one(run.state)])
@@ -164,7 +176,7 @@ def test_personal_local_and_global_models_are_three() -> None:
 
 
 def test_the_tie_has_a_gradient() -> None:
-    """The stronger λ, the nearer θ_i to w_i; a tie to itself, or one that is detached, would leave θ_i where it is."""
+    """The stronger λ, the nearer θ_i to w_i; a tie to itself, or a detached one, does nothing."""
     p = lines()
     gaps = []
     for lam in (0.01, 2.0, 10.0):
@@ -195,9 +207,9 @@ def test_who_never_took_part_answers_with_w() -> None:
     """And at its first turn θ_i begins there, also where it goes on from its last."""
     p = measured()
     run = p.run(ct.PFedMe(**TRAINER, restart=False), rounds=1, participation=0.5)
-    seen = participants(run)[0]
-    want = p.test_losses([w if i in seen else one(run.state) for i, w in enumerate(personal(run))])
-    assert len(seen) == 2 and apart(arrays(run.task.init(0)), one(run.state))
+    asked = participants(run)[0]
+    want = p.test_losses([w if i in asked else one(run.state) for i, w in enumerate(personal(run))])
+    assert len(asked) == 2 and apart(arrays(run.task.init(0)), one(run.state))
     np.testing.assert_allclose(run.client_scores["mse"], want, rtol=1e-12)
 
 
@@ -219,7 +231,7 @@ def test_evaluation_leaves_no_trace() -> None:
     started_from(personal(often), personal(once), 0)
 
 
-# ---------------------------------------------------------------------------------------------- settings
+# ------------------------------------------------------------------------------ settings
 @pytest.mark.parametrize(
     "how, words",
     [

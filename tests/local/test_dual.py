@@ -1,0 +1,171 @@
+"""The dual form against plain steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from local_cases import X, Y, digits, equal, mlp, model_near, padded, softmax, task_of
+from torch import Tensor, nn
+
+from coterie.contract import Local, Repeat
+from coterie.local import heavy_ball, sgd, solvers
+from coterie.task import Batch, Task
+
+
+# ------------------------------------------------------------------------------ dual = plain
+class Flattens(nn.Module):
+    """Flattens in forward; the first layer is not the first attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last, self.front = nn.Linear(12, 10), nn.Linear(64, 12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.front(x.reshape(len(x), -1))))
+
+
+class Gated(nn.Module):
+    """Two layers see the rows themselves, and the rows are used once more beside them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(64, 10)
+        self.b = nn.Linear(64, 10, bias=False)
+        self.c = nn.Parameter(torch.randn(64, 10) / 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        return self.a(x) * torch.sigmoid(self.b(x)) + x @ self.c
+
+
+DUAL = {
+    "softmax": softmax,
+    "mlp": mlp,
+    "softmax without bias": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10, bias=False)),
+    "mlp without bias": lambda: nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 9, bias=False), nn.ReLU(), nn.Linear(9, 10, bias=False)
+    ),
+    "flattens in forward": Flattens,
+    "gated": Gated,
+}
+TERMS = {
+    "plain": {},
+    "l2": {"l2": 0.2},
+    "pull": {"pull": 0.7},
+    "pull and l2": {"pull": 0.7, "l2": 0.2},
+}
+
+
+@pytest.mark.parametrize("terms", TERMS)
+@pytest.mark.parametrize("model", DUAL)
+@pytest.mark.usefixtures("always")
+def test_dual_is_plain(model: str, terms: str, dual_calls: list[int]) -> None:
+    task = task_of(DUAL[model])
+    assert task.first is not None
+    batch = padded(digits(13), 4)
+    batch = batch._replace(weight=torch.linspace(0.2, 2.0, 17, dtype=torch.float64))
+    w, u, centre = task.init(0), task.init(1), task.init(2)
+    how = Local(lr=0.15, l2=TERMS[terms].get("l2", 0.0))
+    pull = {"pull": 0.7, "towards": centre} if "pull" in TERMS[terms] else {}
+    for times in (1, 2, 7):
+        repeat = Repeat(batch, times)
+        plain = sgd(task, w, repeat, how, **pull, dual=False)
+        model_near(sgd(task, w, repeat, how, **pull), plain)
+        new, momentum = heavy_ball(task, w, u, repeat, how, 0.9, **pull)
+        plain, plain_momentum = heavy_ball(task, w, u, repeat, how, 0.9, **pull, dual=False)
+        model_near(new, plain)
+        model_near(momentum, plain_momentum)
+    assert len(dual_calls) == 6
+
+
+def test_dual_is_plain_on_flat_rows(dual_calls: list[int]) -> None:
+    x = X[:15].flatten(1)
+    task = Task(lambda: nn.Linear(64, 10), "classification", x[:2], 10, torch.float64)
+    w, centre = task.init(0), task.init(1)
+    repeat = Repeat(Batch.of(x, Y[:15], torch.float64), 9)
+    how = Local(l2=0.1)
+    pull = {"pull": 0.3, "towards": centre}
+    plain = sgd(task, w, repeat, how, **pull, dual=False)
+    model_near(sgd(task, w, repeat, how, **pull), plain)
+    assert dual_calls == [1]
+
+
+def test_dual_leaves_what_it_was_given_alone() -> None:
+    task, repeat = task_of(mlp), Repeat(digits(10), 5)
+    w, u, centre = task.init(0), task.init(1), task.init(2)
+    before = [{k: v.clone() for k, v in p.items()} for p in (w, u, centre)]
+    heavy_ball(task, w, u, repeat, Local(l2=0.1), 0.9, pull=0.3, towards=centre)
+    assert all(equal(a, b) for a, b in zip((w, u, centre), before))
+    assert "forward" not in vars(task.module[1])  # the layer computes again
+
+
+def test_the_dual_form_is_taken_only_where_it_is_exact_and_pays(dual_calls: list[int]) -> None:
+    task, batch = task_of(mlp), digits(10)
+    w = task.init(0)
+    sgd(task, w, Repeat(batch, 5), Local(clip=1.0))
+    sgd(task, w, Repeat(batch, 5), Local(), dual=False)
+    sgd(task, w, [batch] * 5, Local())
+    # 500 rows of 64 numbers: the Gram matrix would cost more
+    sgd(task, w, Repeat(digits(500), 2), Local())
+    assert not dual_calls
+    sgd(task, w, Repeat(batch, 5), Local())
+    assert len(dual_calls) == 1
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    n=st.integers(1, 6),
+    shape=st.sampled_from([(1,), (5,), (2, 3)]),
+    hidden=st.integers(0, 3),
+    bias=st.booleans(),
+    times=st.integers(1, 6),
+    beta=st.sampled_from([None, 0.0, 0.5, 0.9]),
+    pull=st.sampled_from([None, 0.0, 0.8]),
+    l2=st.sampled_from([0.0, 0.3]),
+    kind=st.sampled_from(["classification", "regression"]),
+    seed=st.integers(0, 99),
+)
+def test_dual_is_plain_whatever_the_shapes(
+    n: int,
+    shape: tuple[int, ...],
+    hidden: int,
+    bias: bool,
+    times: int,
+    beta: float | None,
+    pull: float | None,
+    l2: float,
+    kind: Any,
+    seed: int,
+) -> None:
+    d = int(np.prod(shape))
+    classes = 3 if kind == "classification" else None
+    outputs = classes or 1
+    last = [nn.Tanh(), nn.Linear(hidden, outputs)] if hidden else []
+    make = lambda: nn.Sequential(nn.Flatten(), nn.Linear(d, hidden or outputs, bias=bias), *last)
+    g = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, *shape, generator=g, dtype=torch.float64)
+    y = torch.randint(3, (n,), generator=g) if classes else x.flatten(1).sum(1)
+    mask = (torch.rand(n, generator=g) < 0.8).double()
+    batch = Batch(x, y, mask, torch.rand(n, generator=g, dtype=torch.float64))
+    task = Task(make, kind, x, classes, torch.float64)
+    assert task.first is not None
+    w, u, centre = task.init(seed, 0), task.init(seed, 1), task.init(seed, 2)
+    how = Local(lr=0.1, l2=l2)
+    pulled = {} if pull is None else {"pull": pull, "towards": centre}
+    repeat = Repeat(batch, times)
+    ends = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(solvers, "dual_pays", lambda *_: True)
+        for dual in (True, False):
+            if beta is None:
+                ends.append((sgd(task, w, repeat, how, **pulled, dual=dual), w))
+            else:
+                ends.append(heavy_ball(task, w, u, repeat, how, beta, **pulled, dual=dual))
+    (model, momentum), (plain_model, plain_momentum) = ends
+    model_near(model, plain_model)
+    model_near(momentum, plain_momentum)
