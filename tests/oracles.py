@@ -148,6 +148,13 @@ def private_states(run: Run) -> Any:
     return tree_map(lambda *rows: torch.stack(rows), *states)
 
 
+def give_private_states(run: Run, states: Any) -> None:
+    """Let every client of a simulated run have this private state, a table per leaf."""
+    everyone = torch.arange(len(run.roster))
+    run.engine.private.reserve(everyone)
+    run.engine.private.write(everyone, states)
+
+
 def _state_of_site(run: Run, i: int) -> Any:
     site, accepted = run.engine.sites[i], run.engine.accepted[i]
     if accepted in site.versions:

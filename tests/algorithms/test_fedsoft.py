@@ -35,6 +35,7 @@ from oracles import (
     arrays,
     centres_of,
     flat,
+    give_private_states,
     mean,
     numbers,
     one,
@@ -76,7 +77,7 @@ def two(rounds: int, **how: Any) -> Run:
         }
     )
     run = points(TWO).ready(method, rounds=rounds)
-    run.engine.restore(Personal({"weight": torch.zeros(2, 1, 1, dtype=torch.float64)}, ()))
+    give_private_states(run, Personal({"weight": torch.zeros(2, 1, 1, dtype=torch.float64)}, ()))
     return finished(put(run, centres=numbers(2.0, -1.0)))
 
 

@@ -14,6 +14,7 @@ from oracles import (
     apart,
     federation,
     flat,
+    give_private_states,
     mean,
     one,
     personal,
@@ -77,7 +78,7 @@ def test_alpha_is_kept_between_0_and_1() -> None:
     p = points({"a": [(1, 0)], "b": [(1, 10)]}, 0.0)
     run = p.ready(ct.APFL(lr=0.25, local_steps=1), rounds=1)
     me = private_states(run)
-    run.engine.restore(me._replace(v={"weight": me.v["weight"] + 10}))
+    give_private_states(run, me._replace(v={"weight": me.v["weight"] + 10}))
     assert private_states(finished(run)).alpha.tolist() == [0.0, 1.0]
 
 

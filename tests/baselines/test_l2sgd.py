@@ -91,10 +91,14 @@ def test_runs_of_coins(word: str, want: list[tuple[int, int]]) -> None:
 
 
 def test_a_run_is_one_exchange() -> None:
-    """Down go 8 bytes of x̄ and 8 of the steps done; up come what moved and its weight."""
+    """Down go 8 bytes of x̄ and 8 of the steps done; up come what moved and its weight.
+
+    With their first message, the two clients are also sent the start of 8 bytes.
+    """
     for word, exchanges in (("LLL", 1), ("LMML", 2), ("LMLM", 3)):
-        run = two(word)
-        assert run.history[1]["bytes_down"] == run.history[1]["bytes_up"] == 2 * 16 * exchanges
+        row = two(word).history[1]
+        assert row["bytes_up"] == 2 * 16 * exchanges
+        assert row["bytes_down"] == 2 * 16 * exchanges + 2 * 8
 
 
 # ------------------------------------------------------------------------------ in NumPy
