@@ -250,8 +250,8 @@ def test_personal_models_move_apart_and_are_not_the_centres() -> None:
 def absent(monkeypatch: pytest.MonkeyPatch, i: int, round: int, run: Run) -> None:
     """Client i does not answer the first exchange of a round."""
 
-    def present(self: Exchanges, client_key: torch.Tensor) -> torch.Tensor:
-        here = client_key != run.client_keys[i]
+    def present(self: Exchanges, call: Any) -> torch.Tensor:
+        here = call.client_keys != run.client_keys[i]
         return (here | torch.tensor((self.round, self.exchange) != (round, 1))).nonzero()[:, 0]
 
     monkeypatch.setattr(Exchanges, "_present", present)
