@@ -15,7 +15,7 @@ from coterie.cli.search import WINNER
 from coterie.cli.train import opened, runs_in
 from coterie.errors import CoterieError
 from coterie.metrics import Row
-from coterie.result import Result
+from coterie.result import Result as Result
 from coterie.runs.folder import RunFolder
 from coterie.runs.search import MARK
 from coterie.version import __version__
