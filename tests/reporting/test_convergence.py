@@ -39,6 +39,7 @@ def test_the_cost_of_a_target():
     cost = cost_to_target(methods, compared(methods), 0.76)
     assert cost_table(cost).rows == [["m", "1 (1 of 2 seeds)", "20 B"]]
     assert cost.never == ["n"] and cost.share_of_best is None
+    assert describe_cost(cost).endswith("round 0 is the start, means are over seeds.")
 
 
 def test_the_target_follows_from_the_best_final_score_unless_it_is_given():
@@ -49,4 +50,4 @@ def test_the_target_follows_from_the_best_final_score_unless_it_is_given():
     cost = cost_to_target(methods, compared(methods), None)
     assert "at MSE 2.1 or better, 105 % of" in describe_cost(cost)
     cost = cost_to_target(methods, compared(methods), 2.5)
-    assert "at MSE 2.5 or better; round 0 is the start" in describe_cost(cost)
+    assert "at MSE 2.5 or better; round 0 is the start." in describe_cost(cost)

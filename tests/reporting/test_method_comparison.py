@@ -31,6 +31,10 @@ def test_the_verdict_names_who_is_too_near_to_the_best():
     assert verdict(methods, None) == "m scores best, with a test accuracy of 0.900."
     level = {label: [scored([1.0], metric="mse")] for label in "ab"}
     assert verdict(level, 400) == "a and b are level, with a test MSE of about 1."
+    also_near = {
+        label: [scored([s], label=label)] for label, s in (("a", 0.9), ("b", 0.9), ("c", 0.88))
+    }
+    assert "; c is too near to tell apart from them. On 400" in verdict(also_near, 400)
     assert verdict({"m": methods["m"]}, 400) == "m reaches a test accuracy of 0.900."
 
 

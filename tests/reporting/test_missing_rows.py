@@ -69,3 +69,6 @@ def test_test_rows_may_be_unknown_too():
     collected = collect_page(methods, {"ifca": nothing}, [], None)
     assert collected.clients is None and collected.fairness is None
     assert GROUPS_APART in render_page(collected)
+    one_group = nothing._replace(groups=0 * GROUPS)
+    collected = collect_page(methods, {"ifca": one_group}, [], None)
+    assert GROUPS_APART not in render_page(collected)  # there is nothing to compare anyway

@@ -100,7 +100,7 @@ def test_sums_of_a_few_columns_at_a_time_are_those_of_all(monkeypatch, classes):
         np.testing.assert_allclose(part.cross, at_once.cross[:, block], rtol=1e-9, atol=1e-12)
 
 
-def test_batches_have_at_most_so_many_rows_unless_one_client_has_more():
+def test_batches_have_a_limited_number_of_rows_unless_one_client_has_more():
     clients = [(torch.zeros(n, 1), torch.zeros(n)) for n in (2, 3, 9, 1, 1)]
     sizes = [[len(y) for _, y in batch] for batch in batches(clients, 5)]
     assert sizes == [[2, 3], [9], [1, 1]]

@@ -192,7 +192,8 @@ def test_a_run_that_was_stopped_is_said_to_be(fedavg, tmp_path, capsys):
 def test_the_demo_writes_a_page_and_says_where(tmp_path, monkeypatch, capsys):
     from coterie.cli import demo
 
-    for name, value in {"CLIENTS": 8, "SAMPLES": 15, "ROUNDS": 6, "SEEDS": 2}.items():
+    small = {"CLIENTS": 8, "SAMPLES": 15, "ROUNDS": 6, "SEEDS": 2, "MODEL": "softmax"}
+    for name, value in {**small, "LOCAL": {"lr": 0.3, "local_steps": 2}}.items():
         monkeypatch.setattr(demo, name, value)
     monkeypatch.chdir(tmp_path)
     assert main(["demo", "--quiet"]) == 0

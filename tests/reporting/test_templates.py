@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+
 import jinja2
 import pytest
 
-from coterie.reporting.render import Figures, environment, render
+from coterie.reporting.render import STATISTICS, Figures, environment, render
 from coterie.reporting.tables import Table
 
 MACROS = "macros.html.jinja"
@@ -30,9 +32,18 @@ def test_a_figure_has_a_place_with_its_name_and_a_text():
     figure = {"data": [{"name": "</script>"}], "layout": {"height": 380}}
     page = environment().from_string(template).render(place=figures.place, figure=figure)
     place = '<div class="plot" id="figure-0" style="min-height:380px"'
-    assert page == f'{place} role="img" aria-label="&lt;"></div>'
+    assert " ".join(page.split()) == f'{place} role="img" aria-label="&lt;"></div>'
     assert figures.by_name == {"figure-0": figure}
     assert "<" not in figures.to_json() and "\\u003c/script>" in figures.to_json()
+
+
+def test_no_two_functions_that_templates_call_have_the_same_name():
+    names = []
+    for module in STATISTICS:
+        functions = [v for v in vars(module).values() if inspect.isfunction(v)]
+        names += [f.__name__ for f in functions if f.__module__ == module.__name__]
+    called = [n for n in names if n.startswith("describe_") or n.endswith("_table")]
+    assert len(called) == len(set(called)) > 30
 
 
 def test_a_name_that_is_not_there_is_an_error():

@@ -54,7 +54,8 @@ def report(
 ) -> Path:
     """Write a page about runs: results, or folders of one or several runs.
 
-    path: the page; a file that is there already is replaced only if it is such a page.
+    path: the page; a file that is there already is replaced only if it is such a
+    page, or empty.
     target: the accuracy or MSE whose cost in rounds and bytes is shown; None: 95 % of the best
     final one.
     tell: called with a sentence for each thing that the page lacks, which the page says, too.

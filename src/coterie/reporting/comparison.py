@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from coterie.metrics import HIGHER_IS_BETTER, Row
 from coterie.reporting.source import Source
-from coterie.reporting.text import format_score, is_or_are, join_names, metric_name
+from coterie.reporting.text import format_score, join_names, metric_name
 
 Methods = Mapping[str, list[Source]]  # by label: the runs of a method, the lowest seed first
 
@@ -150,6 +150,17 @@ def judge(comparison: Comparison) -> Verdict | None:
     )
 
 
+def describe_near(verdict: Verdict) -> str:
+    """Name the methods that are too near to the best to tell them apart."""
+    verb = "are"
+    if len(verdict.near) == 1:
+        verb = "is"
+    best = "them"
+    if len(verdict.best) == 1:
+        best = "it"
+    return f"{join_names(verdict.near)} {verb} too near to tell apart from {best}"
+
+
 def describe_verdict(verdict: Verdict) -> str:
     """Say which method is best, and which others may be as good."""
     score = f"a test {metric_name(verdict.metric)} of"
@@ -162,8 +173,7 @@ def describe_verdict(verdict: Verdict) -> str:
     if verdict.margin is None:
         return f"{sentence}."
     if verdict.near:
-        near = f"{join_names(verdict.near)} {is_or_are(verdict.near)}"
-        sentence = f"{sentence}; {near} too near to tell apart from it"
+        sentence = f"{sentence}; {describe_near(verdict)}"
     return (
         f"{sentence}. On {verdict.test_rows:,} test rows and one seed, differences below about "
         f"{verdict.margin:.3f} may be chance (two standard errors)."

@@ -93,7 +93,10 @@ def describe_cost(cost: CostToTarget) -> str:
     why = ""
     if cost.share_of_best is not None:
         why = f", {100 * cost.share_of_best:.0f} % of the best final {name}"
+    means = ""
+    if any(method.seeds > 1 for method in cost.reached):
+        means = ", means are over seeds"
     return (
         f"When each method was first measured at {name} {format_score(cost.target, cost.metric)} "
-        f"or better{why}; round 0 is the start, means are over seeds."
+        f"or better{why}; round 0 is the start{means}."
     )

@@ -6,9 +6,10 @@ Two sides differ by
     r − r'                                       in the correlation of a column with the label
                                                  inside the clients
 
-A difference is worth a sentence if it is at least NOTABLE and so many standard errors from 0 that,
-for groups drawn at random, one report in a hundred would have any sentence at all. How many it
-takes depends on the number of clients (Student's t) and of columns (Bonferroni).
+A difference is worth a sentence if it is at least NOTABLE and certain. Certain means that it is far
+enough from 0, in standard errors, for only one report in a hundred to have any sentence at all if
+its groups were drawn at random. How far that is depends on the number of clients (Student's t) and
+of columns (Bonferroni).
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def mean_differences(
     width = np.sqrt((here.variance() + there.variance()) / 2 + (m - n) ** 2 / 4)
     # what never changes differs only by rounding
     width = np.maximum(width, 1e-6 * (np.abs(m) + np.abs(n)) + 1e-100)
-    # the least error that so many rows allow, also of what never changes
+    # the least error that the number of rows allows, also of what never changes
     of_rows = 1 / here.rows.sum() + 1 / there.rows.sum()
     squared_error = np.maximum((here.mean_error() + there.mean_error()) / width**2, of_rows)
     certain = certain_part((m - n) / width, squared_error, errors)

@@ -126,7 +126,7 @@ def shorten(name: str) -> str:
 
 
 def map_height(rows: int) -> int:
-    """Return the height of a map with so many rows, in pixels."""
+    """Return the height in pixels of a map with this number of rows."""
     return int(min(640, 170 + 15 * rows))
 
 

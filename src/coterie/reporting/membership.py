@@ -107,8 +107,14 @@ def membership(run: Source, groups: np.ndarray, portrait: Portrait | None) -> Me
     for number in np.unique(groups).tolist():
         members = [run.names[i] for i in np.flatnonzero(groups == number)]
         listed.append(Group(number, members, means.get(number), labels.get(number, "")))
-    lacks_rows = portrait is not None and lacks_training_rows(portrait)
-    return Membership(run.metric, listed, label_column, comparisons, lacks_rows)
+    has_several = len([group for group in listed if group.number >= 0]) > 1
+    return Membership(
+        metric=run.metric,
+        groups=listed,
+        label_column=label_column,
+        comparisons=comparisons,
+        lacks_rows=has_several and portrait is not None and lacks_training_rows(portrait),
+    )
 
 
 # ------------------------------------------------------------------------------ and of others

@@ -21,13 +21,6 @@ def join_names(names: Sequence[str], most: int = 8) -> str:
     return f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
-def is_or_are(names: Sequence[str]) -> str:
-    """Return the verb that goes with so many names."""
-    if len(names) == 1:
-        return "is"
-    return "are"
-
-
 def capitalise(sentence: str) -> str:
     """Write the first letter large and leave all others as they are."""
     return sentence[:1].upper() + sentence[1:]
