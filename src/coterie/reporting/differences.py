@@ -99,7 +99,7 @@ def mean_differences(
     is_share = here.shares() & there.shares()
     return [
         Difference(columns[i], None, float(m[i]), float(n[i]), bool(is_share[i]), float(certain[i]))
-        for i in np.flatnonzero(certain)
+        for i in np.flatnonzero(certain > 0)
     ]
 
 
@@ -120,7 +120,7 @@ def correlation_differences(
             is_share=bool(is_share[i]),
             certain=float(certain[i, t]),
         )
-        for i, t in np.argwhere(certain)
+        for i, t in np.argwhere(certain > 0)
     ]
 
 
