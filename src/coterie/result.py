@@ -289,11 +289,14 @@ def report(
     path: str | Path = "report.html",
     *,
     target: float | None = None,
+    tell: Callable[[str], object] = lambda sentence: None,
 ) -> Path:
     """Write one HTML page about runs on the same data, which opens offline.
 
-    runs: results, or folders of runs and of comparisons.  target: the score to tell the cost of.
+    runs: results, or folders of runs and of comparisons.
+    target: the accuracy or MSE whose cost in rounds and bytes is shown; None: by the best run.
+    tell: called with a sentence for each thing that the page lacks, which the page says, too.
     """
     several = [runs] if isinstance(runs, Result | str | Path) else list(runs)
     sources = [run.source if isinstance(run, Result) else run for run in several]
-    return reporting.report(sources, path, target=target)
+    return reporting.report(sources, path, target=target, tell=tell)

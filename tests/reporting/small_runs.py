@@ -10,25 +10,34 @@ from typing import Any
 import numpy as np
 
 import coterie as ct
+from coterie.reporting.portrait import Portrait, portrait
 
 NAMES = ("Hôpital <b>Élie", 'Klinik "Süd" & Co', "</script>", "north", "south", "west")
 SITES = ("Élie", "north 1", "Süd & Co", "west", "Åre", "Łódź <b>")
+HOW: dict[str, Any] = {"lr": 0.5, "local_steps": 3}
 
 
 def two_kinds(seed: int = 0) -> ct.data.Federation:
-    """Six clients: in the first three, class 1 goes with a high first column, in the others with a low one."""
-    rng, clients = np.random.default_rng(seed), {}
+    """Make six clients of two kinds.
+
+    In the first three, class 1 goes with a high first column, in the others with a low one.
+    """
+    rng = np.random.default_rng(seed)
+    clients = {}
     for i, name in enumerate(NAMES):
+        is_first_kind = i < 3
         x = rng.normal(size=(40, 3)).astype("float32")
-        x[:, 2] += 2 * (i < 3)
-        clients[name] = (x, (x[:, 0] * (1 if i < 3 else -1) > 0).astype("int64"))
+        x[:, 2] += 2 * is_first_kind
+        y = (x[:, 0] > 0) if is_first_kind else (x[:, 0] < 0)
+        clients[name] = (x, y.astype("int64"))
     return ct.data.from_memory(clients, test_share=0.25, seed=0)
 
 
 def tables(folder: Path) -> Path:
-    """Six sites in a folder: the first column goes with the label one way in three, the other way in three.
+    """Write six sites to a folder.
 
-    The last has 12 rows, and the first a category that no other has.
+    The first column goes with the label one way in three sites, the other way in the others. The
+    last site has 12 rows, and the first a category that no other has.
     """
     import pandas as pd
 
@@ -38,25 +47,31 @@ def tables(folder: Path) -> Path:
         n = 12 if i == 5 else 150
         x = rng.normal(5, 1, n)
         scanner = rng.choice(["A", "only here"], n) if i == 0 else rng.choice(["A", "B"], n)
-        outcome = np.where((x > 5) == (i % 2 == 0), "ill", "well")
         frame = {
             "mar<ker": x,
             "scanner": scanner,
             "weight": rng.normal(70, 9, n),
-            "outcome": outcome,
+            "outcome": np.where((x > 5) == (i % 2 == 0), "ill", "well"),
         }
         pd.DataFrame(frame).to_csv(folder / f"{name}.csv", index=False)
     return folder
 
 
 def trained(method: ct.Algorithm, out: Any = None, **options: Any) -> ct.Result:
+    """Train a method on two kinds of clients, for three rounds by default."""
     return ct.run(method, two_kinds(), "softmax", **{"rounds": 3, **options}, out=out)
 
 
 def figures(page: str) -> dict[str, Any]:
-    """The figures of a page, by name."""
-    found = re.search(
+    """Return the figures of a page, by name."""
+    script = re.search(
         r'<script type="application/json" id="figures">(.*?)</script>', page, re.DOTALL
     )
-    assert found
-    return json.loads(found[1])
+    assert script
+    return json.loads(script[1])
+
+
+def portrait_of(result: ct.Result) -> Portrait:
+    """The portrait of a run whose rows are at hand."""
+    run = result._run
+    return portrait(result.trained, run, run.engine.fed.fingerprint())

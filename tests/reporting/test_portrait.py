@@ -3,53 +3,51 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
-from small_runs import trained, two_kinds
+from small_runs import HOW, portrait_of, trained, two_kinds
+from torch.utils._pytree import tree_leaves
 
 import coterie as ct
 from coterie.params import unstack
-from coterie.reporting.portrait import ask, portrait, principal, sample
+from coterie.reporting.portrait import ask, principal, sample
 from coterie.task import Batch
-from oracles import private_states
+from oracles import give_private_states, private_states
 
-HOW = {"lr": 0.5, "local_steps": 3}
 LOSSES = "losses under the groups' models"
 
 
-def test_losses_are_those_of_each_centre_on_each_clients_training_rows():
-    for engine in ("vectorised", "loop", "wire"):
-        result = trained(ct.IFCA(clusters=2, **HOW), engine=engine, dtype="float64")
-        fed, task, seen = result._run.fed, result._run.task, portrait(result)
-        for i, losses in zip(seen.shown, seen.losses):
-            x, y = fed.train.client(int(i))
-            ones = torch.ones(len(y), dtype=torch.float64)
-            rows = Batch(x.double(), y, ones, ones)
-            direct = [float(task.loss(centre, rows)) for centre in unstack(result.centres)]
-            np.testing.assert_allclose(losses, direct, rtol=1e-9)
-        assert seen.groups.tolist() == result.clusters[-1].tolist()
+@pytest.mark.parametrize("engine", ["vectorised", "loop", "wire"])
+def test_losses_are_those_of_each_centre_on_each_clients_training_rows(engine):
+    result = trained(ct.IFCA(clusters=2, **HOW), engine=engine, dtype="float64")
+    fed = result._run.engine.fed
+    task = result._run.task
+    asked = portrait_of(result)
+    for i, losses in zip(asked.shown, asked.losses):
+        x, y = fed.train.client(int(i))
+        ones = torch.ones(len(y), dtype=torch.float64)
+        rows = Batch(x.double(), y, ones, ones)
+        direct = [float(task.loss(centre, rows)) for centre in unstack(result.centres)]
+        np.testing.assert_allclose(losses, direct, rtol=1e-9)
+    assert asked.groups.tolist() == result.clusters[-1].tolist()
 
 
-def test_a_portrait_leaves_the_run_as_it_was():
-    result, other = (trained(ct.Ditto(**HOW)) for _ in range(2))
-    portrait(result)
-    for a, b in zip(
-        *(torch.utils._pytree.tree_leaves(private_states(r._run)) for r in (result, other))
-    ):
+def test_a_portrait_leaves_the_run_as_it_was(ditto):
+    result = trained(ct.Ditto(**HOW))
+    portrait_of(result)
+    leaves = [tree_leaves(private_states(run._run)) for run in (result, ditto)]
+    for a, b in zip(*leaves, strict=True):
         assert torch.equal(a, b)
 
 
-def test_personal_models_are_projected_where_there_are_any_else_losses_else_nothing():
-    found = {
-        m.name: portrait(trained(m)).projection
-        for m in (ct.Ditto(**HOW), ct.IFCA(clusters=2, **HOW), ct.FedAvg())
-    }
-    assert found["ditto"].of == "personal models" and found["ifca"].of == LOSSES
-    assert found["fedavg"] is None
-    x, _ = found["ditto"].points.T
-    assert (
-        x[:3].max() < x[3:].min() or x[3:].max() < x[:3].min()
-    )  # the two kinds of clients lie apart
-    mixture = portrait(trained(ct.FedEM(clusters=2, **HOW)))  # has no single model
+def test_personal_models_are_projected_where_there_are_any_else_losses_else_nothing(ditto, results):
+    ifca, fedavg, _ = results
+    models = portrait_of(ditto).projection
+    assert models.of == "personal models" and portrait_of(ifca).projection.of == LOSSES
+    assert portrait_of(fedavg).projection is None
+    x, _ = models.points.T  # the two kinds of clients lie apart
+    assert x[:3].max() < x[3:].min() or x[3:].max() < x[:3].min()
+    mixture = portrait_of(trained(ct.FedEM(clusters=2, **HOW)))  # has no single model
     assert mixture.projection.of == LOSSES and mixture.weights.shape == (6, 2)
 
 
@@ -57,10 +55,12 @@ def test_principal_directions_keep_distances_of_flat_points():
     rng = np.random.default_rng(0)
     flat = rng.normal(size=(7, 2))
     turn = np.linalg.qr(rng.normal(size=(5, 5)))[0][:2]
-    got = principal(flat @ turn + 3, "rows")
-    apart = lambda p: np.linalg.norm(p[:, None] - p[None], axis=-1)
-    np.testing.assert_allclose(apart(got.points), apart(flat), atol=1e-12)
-    assert got.share > 1 - 1e-12
+    result = principal(flat @ turn + 3, "rows")
+    distances = [
+        np.linalg.norm(points[:, None] - points[None], axis=-1) for points in (result.points, flat)
+    ]
+    np.testing.assert_allclose(*distances, atol=1e-12)
+    assert result.share > 1 - 1e-12
     assert principal(np.ones((5, 3)), "rows") is None
     line = principal(np.array([[0.0], [1.0], [5.0]]), "rows")
     assert line.points[:, 1].tolist() == [0, 0, 0]
@@ -74,11 +74,17 @@ def test_a_sample_keeps_the_shares_of_the_groups():
     assert sample(None, 3).tolist() == [0, 1, 2] and len(two_kinds()) == 6
 
 
-def test_a_broken_personal_model_spoils_no_other():
-    good, bad = (trained(ct.Ditto(**HOW)) for _ in range(2))
-    for leaf in torch.utils._pytree.tree_leaves(private_states(bad._run)):
+def test_a_broken_personal_model_spoils_no_other(ditto):
+    broken = trained(ct.Ditto(**HOW))
+    states = private_states(broken._run)
+    for leaf in tree_leaves(states):
         leaf[4] = torch.nan
+    give_private_states(broken._run, states)
     ids = np.array([4, 2, 0])
-    expected, got = (ask(r._run, "personal", ids, *r.method.use(r.state)) for r in (good, bad))
-    assert got[0].isnan().all() and torch.equal(got[1:], expected[1:])
-    assert np.isnan(portrait(bad).projection.points).any(1).tolist() == [False] * 4 + [True, False]
+    expected, answers = (
+        ask(result._run, "model_sketch", ids, *result.method.use(result.state))
+        for result in (ditto, broken)
+    )
+    assert np.isnan(answers[0]).all() and np.array_equal(answers[1:], expected[1:])
+    is_missing = np.isnan(portrait_of(broken).projection.points).any(1).tolist()
+    assert is_missing == [False] * 4 + [True, False]

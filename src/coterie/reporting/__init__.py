@@ -2,46 +2,47 @@
 
     ct.report([result, "runs/compare-digits"], "report.html")
 
-source.py     the runs: folders, or Results
-portrait.py   what is asked of a run's clients for the page
-sums.py       what clients tell of their training rows; apart.py: what sets groups apart, in words
-compared.py   methods side by side; fairness.py: by those who are served worst
-groups.py     who is with whom; clients.py: every client by name
-method.py     what more there is to see of one method; notes.py: what it wrote down, and was asked for
-figures.py    plotly figures as plain dicts; drawing.py: what they share
-html.py       markup, with style.css and script.js
+source.py           the runs: folders, or runs in memory
+portrait.py         what is asked of the clients of a run
+
+Statistics as plain data, each with the functions that put it into sentences and tables:
+
+comparison.py       final scores and the best method; comparison_table.py: the table of methods
+benefit.py          whether groups pay
+membership.py       who is with whom
+apart.py            what sets groups apart; differences.py, sums.py, columns.py: how it is computed
+clients.py          each client by name
+fairness.py         who is served worst
+convergence.py      scores over rounds and bytes
+cost.py             rounds and bytes to a target
+method.py           one method: moves.py, fit.py and notes.py have its parts
+overview.py         the top of the page; provenance.py: its end
+text.py, tables.py  numbers, names and tables as text; rows.py: what is known of clients' rows
+
+page.py             all of these together
+figures.py          plotly figures as plain dicts; group_figures.py, drawing.py
+render.py           HTML, by templates/, style.css and script.js
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from coterie.errors import CoterieError
-from coterie.metrics import HIGHER_IS_BETTER
-from coterie.reporting.clients import each_client
-from coterie.reporting.compared import (
-    Methods,
-    comparison,
-    facts_of,
-    groups_pay,
-    metric_of,
-    progress,
-    to_target,
-    verdict,
+from coterie.reporting.comparison import Methods
+from coterie.reporting.overview import (
+    describe_last_save,
+    describe_unavailable,
+    describe_unfinished,
 )
-from coterie.reporting.fairness import Grouping, fairness
-from coterie.reporting.groups import last_groups, same_groups, who_is_with_whom
-from coterie.reporting.html import Html, Page, join, listed, section, tag
-from coterie.reporting.method import method
-from coterie.reporting.notes import made_by, settings
-from coterie.reporting.old_table import average
+from coterie.reporting.page import collect_page
 from coterie.reporting.portrait import Portrait, portrait
+from coterie.reporting.render import MARKER, render_page
 from coterie.reporting.source import Source, by_label, sources
-from coterie.runs.folder import write_file
+from coterie.reporting.text import replace_path
+from coterie.runs.folder import write_error, write_file
 from coterie.runs.run import Run
 
 
@@ -52,188 +53,84 @@ def report(
     target: float | None = None,
     tell: Callable[[str], object] = lambda sentence: None,
 ) -> Path:
-    """Write a page about these runs, results or run folders (of a folder with several runs, all of them).
+    """Write a page about runs in memory, or folders of one or several runs.
 
-    target: the accuracy or MSE whose cost in rounds and bytes is told; None: 95 % of the best final one.
-    tell: called with a sentence for each thing that the page lacks; it stands there, too.
+    path: the page; a file that is there already is replaced only if it is such a
+    page, or empty.
+    target: the accuracy or MSE whose cost in rounds and bytes is shown; None: 95 % of the best
+    final one.
+    tell: called with a sentence for each thing that the page lacks, which the page says, too.
     """
-    given = [runs] if isinstance(runs, Run | str | Path) else list(runs)
-    found, missing = sources(given)
-    methods = by_label(found)
-    portraits: dict[str, Portrait] = {}
-    gone: dict[str, list[str]] = {}  # by the reason why
-    for label, same in methods.items():
-        try:
-            trained = same[0].trained()
-            run = rows_at_hand(same[0], label, gone)
-            portraits[label] = portrait(trained, run, same[0].config["fingerprint"]["data"])
-            if (saved := trained.round) < same[0].history[-1]["round"]:
-                missing.append(
-                    f"{label} was last saved after round {saved}: its clients and models are shown as then."
-                )
-        except (CoterieError, OSError) as e:
-            note_gone(gone, e, same[0], label)
-    for why, labels in gone.items():
-        shown = (
-            "is shown without what needs its"
-            if len(labels) == 1
-            else "are shown without what needs their"
-        )
-        missing.append(f"{listed(labels)} {shown} data and models: {why}")
-    for label, same in methods.items():
-        missing += unfinished(label, same)
-    page, path = Page(), Path(path)
-    content = body(page, methods, portraits, missing, target)
-    write_file(path, page.write(title(methods), content))
+    path = Path(path)
+    refuse_other_file(path)
+    if isinstance(runs, Run | str | Path):
+        runs = [runs]
+    shown, missing = sources(runs)
+    methods = by_label(shown)
+    portraits, unavailable = ask_clients(methods)
+    missing += unavailable
+    unfinished = [describe_unfinished(label, same) for label, same in methods.items()]
+    missing += [sentence for sentence in unfinished if sentence]
+    write_file(path, render_page(collect_page(methods, portraits, missing, target)))
     for sentence in missing:
         tell(sentence)
     return path
 
 
-def rows_at_hand(source: Source, label: str, gone: dict[str, list[str]]) -> Run | None:
-    """The run with its clients' rows, where these can be had."""
+def refuse_other_file(path: Path) -> None:
+    """Refuse to replace a file that is not a report; an empty one may be replaced."""
+    if not path.is_file():
+        return
     try:
-        return source.with_rows()
-    except (CoterieError, OSError) as e:
-        note_gone(gone, e, source, label)
-        return None
+        with open(path, "rb") as file:
+            start = file.read(len(MARKER))
+    except OSError as error:
+        raise write_error(error, path) from error
+    if start and start != MARKER.encode():
+        raise CoterieError(
+            f"{path} is there already and is no report of Coterie: choose another name for the "
+            "page, or move that file away."
+        )
 
 
-def note_gone(gone: dict[str, list[str]], e: Exception, source: Source, label: str) -> None:
-    reason = str(e).replace(str(source.folder), "the run")
-    gone.setdefault(reason, []).append(label)
+def ask_clients(methods: Methods) -> tuple[dict[str, Portrait], list[str]]:
+    """Ask the clients of each method's lowest seed.
+
+    Returns (portraits by method, a sentence for each thing that could not be had).
+    """
+    portraits: dict[str, Portrait] = {}
+    missing: list[str] = []
+    without_rows: dict[str, list[str]] = {}  # methods by the reason why
+    without_models: dict[str, list[str]] = {}
+    for label, (run, *_) in methods.items():
+        source = under_full_path(run)
+        try:
+            trained = source.trained()
+        except (CoterieError, OSError) as error:
+            without_models.setdefault(explain(error, run), []).append(label)
+            continue
+        with_rows = None
+        try:
+            with_rows = source.with_rows()
+        except (CoterieError, OSError) as error:
+            without_rows.setdefault(explain(error, run), []).append(label)
+        portraits[label] = portrait(trained, with_rows, run.config["fingerprint"]["data"])
+        if trained.round < run.history[-1]["round"]:
+            missing.append(describe_last_save(label, trained.round))
+    for lacking, by_reason in (("rows", without_rows), ("data and models", without_models)):
+        missing += [describe_unavailable(labels, lacking, why) for why, labels in by_reason.items()]
+    return portraits, missing
 
 
-def unfinished(label: str, runs: list[Source]) -> list[str]:
-    """A sentence where runs were stopped before their last round."""
-    ends = [(run.history[-1]["round"], run.config["options"]["rounds"]) for run in runs]
-    short = [(done, asked) for done, asked in ends if done < asked]
-    if not short or runs[0].config["options"].get("stop_after") is not None:
-        return []
-    which = "" if len(short) == len(runs) else f" with {len(short)} of {len(runs)} seeds"
-    done, asked = short[0]
-    return [
-        f"{label} is shown as it was after round {done} of {asked}{which}: it was stopped, or diverged."
-    ]
+def under_full_path(run: Source) -> Source:
+    """Name a run by its full path, which cannot be mistaken for other words in an error."""
+    if isinstance(run.at, Path):
+        return dataclasses.replace(run, at=run.at.resolve())
+    return run
 
 
-def body(
-    page: Page,
-    methods: Methods,
-    portraits: dict[str, Portrait],
-    missing: list[str],
-    target: float | None,
-) -> Html:
-    by, order = grouping(methods, portraits), ranked(methods)
-    ends = {
-        label: g
-        for label in order
-        if (g := last_groups(methods[label][0], portraits.get(label))) is not None
-    }
-    main = main_of(ends, portraits)
-    test_rows = next((int(p.test_rows.sum()) for p in portraits.values()), None)
-    seeds = max(map(len, methods.values()))
-    return join(
-        [
-            tag("h1", title(methods)),
-            tag("p", verdict(methods, test_rows)),
-            tag("p", worth) if (worth := groups_pay(methods, test_rows)) else "",
-            tag("p", facts(next(iter(methods.values()))), kind="facts"),
-            *(tag("div", sentence, kind="warn") for sentence in missing),
-            comparison(methods),
-            who_is_with_whom(main, methods, ends, portraits.get(main)) if main is not None else "",
-            each_client(methods[main or order[0]][0], portraits, seeds),
-            fairness(methods, portraits, by),
-            progress(page, methods),
-            to_target(methods, target),
-            one_by_one(page, methods, order, portraits, by, ends, main),
-            settings(methods),
-            made_by(methods),
-        ]
-    )
-
-
-def main_of(ends: Mapping[str, np.ndarray], portraits: Mapping[str, Portrait]) -> str | None:
-    """The method whose groups are shown first, of `ends`, the best first: one with several groups and with its data."""
-    several = [label for label, groups in ends.items() if len(np.unique(groups[groups >= 0])) > 1]
-    return next(
-        (label for label in several if label in portraits), next(iter([*several, *ends]), None)
-    )
-
-
-def one_by_one(
-    page: Page, methods: Methods, order: list[str], portraits: dict[str, Portrait], by: Grouping | None,
-    ends: Mapping[str, np.ndarray], main: str | None,
-) -> Html:  # fmt: skip
-    like = {
-        label: main for label, g in ends.items() if main is not None and same_groups(g, ends[main])
-    }
-    each = [
-        method(page, methods[label][0], portraits.get(label), portraits, by, like.get(label))
-        for label in order
-    ]
-    how = (
-        "Best first; a click on a name shows how its groups came about, and how well they fit."
-        if any(each)
-        else ""
-    )
-    how += (
-        " Of several seeds, the lowest is shown."
-        if any(each) and max(map(len, methods.values())) > 1
-        else ""
-    )
-    none = [label for label in order if label not in ends]
-    find = (
-        "finds no groups; its scores stand"
-        if len(none) == 1
-        else "find no groups; their scores stand"
-    )
-    without = tag("p", f"{listed(none, most=30)} {find} in the tables above.") if none else ""
-    return section("Method by method", how, without, *each)
-
-
-def title(methods: Methods) -> str:
-    names, first = list(methods), next(iter(methods.values()))[0]
-    return f"{listed(names) if len(names) <= 5 else f'{len(names)} methods'} on {data_of(first)}"
-
-
-def data_of(run: Source) -> str:
-    """The data in a few words, without the path to them."""
-    maker, colon, first = run.config["data"].partition("?")[0].partition(":")
-    if maker in ("folder", "table"):
-        return f"the {maker} {Path(first).name or first}"
-    return {"frames": "tables in memory", "memory": "data in memory"}.get(
-        maker, f"{maker}{colon}{first}"
-    )
-
-
-def facts(runs: list[Source]) -> str:
-    run, unseen = runs[0], runs[0].config["unseen"]
-    label = re.search(r"[?&]label=([^&]*)", run.config["data"])
-    who = f"{len(run.names):,} {'sites' if run.is_of_sites else 'clients'}"
-    more = f" and {unseen} that never train" if unseen else ""
-    data = f"{who}{more} from {data_of(run)}{f', label {label[1]}' if label else ''}"
-    seeds = f", {len(runs)} seeds" if len(runs) > 1 else ""
-    each = " Each site is one client." if run.is_of_sites else ""
-    return f"{data}.{each} Up to {run.config['options']['rounds']} rounds{seeds}."
-
-
-def ranked(methods: Methods) -> list[str]:
-    """The methods, best first."""
-    metric, rows = metric_of(methods), facts_of(methods)
-    sign = -1 if HIGHER_IS_BETTER[metric] else 1
-    scores = {label: average(rows[label], metric) for label in rows}
-    return sorted(rows, key=lambda label: (scores[label] is None, sign * (scores[label] or 0)))
-
-
-def grouping(methods: Methods, portraits: dict[str, Portrait]) -> Grouping | None:
-    """The true groups where they are known, else those of the best method that found any."""
-    for label in ranked(methods):
-        p = portraits.get(label)
-        if p is not None and p.truth is not None:
-            return Grouping(p.truth, "the true ones", "true group", p.fingerprint)
-    for label in ranked(methods):
-        p = portraits.get(label)
-        if p is not None and p.groups is not None and p.groups.max() > 0:
-            return Grouping(p.groups, f"those that {label} found", "group", p.fingerprint)
-    return None
+def explain(error: Exception, run: Source) -> str:
+    """Return what went wrong, without the path of the run: several may have the same reason."""
+    if run.folder is None:
+        return str(error)
+    return replace_path(str(error), run.folder.resolve(), "the run")

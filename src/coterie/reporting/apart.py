@@ -1,13 +1,4 @@
-"""What sets groups of clients apart, in words: how the label depends on the columns, and the columns themselves.
-
-Two sides, one group and another or all others, differ by
-
-    (m − m') / √((v + v') / 2 + (m − m')² / 4)   in the mean of a column, which lies between −2 and 2
-    r − r'                                       in the correlation of a column with the label inside the clients
-
-and a difference is told if it is NOTABLE and so many standard errors from 0 that, with so few clients and so many
-columns, chance would bring any sentence at all in one report of a hundred (Student's t, Bonferroni).
-"""
+"""What sets the groups of a run apart, from the training rows of their clients."""
 
 from __future__ import annotations
 
@@ -16,176 +7,114 @@ from typing import NamedTuple
 import numpy as np
 
 from coterie.data import Federation
-from coterie.reporting.sums import CLASSES, Sums, has_columns, sums
+from coterie.reporting.columns import describe_labels, feature_columns, label_columns, label_name
+from coterie.reporting.differences import (
+    OTHERS,
+    Difference,
+    count_looks,
+    describe_difference,
+    find_differences,
+    select_surest,
+)
+from coterie.reporting.sums import sums_in_blocks
+from coterie.reporting.text import capitalise, join_names
 
-NOTABLE = 0.3  # difference worth a sentence
-CHANCE = 0.01  # that a comparison of groups which do not differ has a sentence
-SLIGHT = 0.1  # correlation below which a column hardly matters
-SENTENCES = 6  # per comparison
-OTHERS = "the other groups"
+MOST_COMPARISONS = 12  # groups whose differences from the others are described
 
 
-class Column(NamedTuple):
-    name: str
-    of: str  # the column of the tables: "sex" for "sex = female"
-    shift: float = 0.0  # value = shift + scale · what the client has
-    scale: float = 1.0
-    more: str = ""  # of a label: what high values mean, "a higher risk" or "outcome = well"
-    less: str = ""
+class GroupComparison(NamedTuple):
+    """What sets one group apart from another, or from all others."""
+
+    group: int
+    other: int | None  # None: all other groups
+    differences: list[Difference]  # the surest first; empty where nothing stands out
 
 
 class Apart(NamedTuple):
-    """What is told of a run's groups."""
+    """What sets the groups of a run apart."""
 
-    label: str  # its name
-    labels: dict[int, str]  # by group, what its labels are
-    found: dict[
-        str, list[str]
-    ]  # "Group 0 against group 1": sentences; none where nothing stands out
+    label_column: str  # its name
+    labels: dict[int, str]  # by group, what its labels are; empty where there are too many classes
+    comparisons: list[GroupComparison]  # empty where there is nothing to compare
 
 
 def apart(fed: Federation, groups: np.ndarray) -> Apart:
-    """What sets the clients of each group apart; of two groups it is told once."""
-    features, labels = columns(fed)
-    each = sums([fed.train.client(i) for i in range(len(fed))], fed.classes)
+    """Compare the training rows of the clients in each group.
+
+    groups: int64 [N], the group of each client; −1: in none.
+    """
+    sizes = fed.train.sizes.tolist()
+    clients = list(zip(fed.train.x.split(sizes), fed.train.y.split(sizes)))[: len(fed)]
+    features = feature_columns(fed)
+    labels = label_columns(fed)
+    looks = count_looks(len(features), len(labels))
     known = np.unique(groups[groups >= 0]).tolist()
-    found = {}
-    for k in known[:1] if len(known) == 2 else known if len(known) > 2 else []:
-        other = f"group {known[1]}" if len(known) == 2 else OTHERS
-        here, there = each.of(groups == k), each.of((groups >= 0) & (groups != k))
-        found[f"Group {k} against {other}"] = compared(
-            features, labels, here, there, (f"group {k}", other)
-        )
-    if not features and not any(found.values()):
-        found = {}
-    means = {k: each.of(groups == k).mean()[len(features) :] for k in known}
-    name = "label" if fed.schema is None else fed.schema.label
-    return Apart(name, {k: labels_told(fed, m) for k, m in means.items() if labels}, found)
-
-
-def columns(fed: Federation) -> tuple[list[Column], list[Column]]:
-    """The features and the labels of `sums`, in the tables' own units where the federation knows them."""
-    schema, x = fed.schema, fed.train.x
-    features = []
-    if schema is None and has_columns(x):
-        features = [Column(f"column {i}", f"column {i}") for i in range(x.shape[1])]
-    elif schema is not None and has_columns(x):
-        for c in schema.features:
-            units = (c.mean, c.deviation) if c.kind == "number" else ()
-            features += [Column(name, c.name, *units) for name in c.encoded]
-    label = "label" if schema is None else schema.label
-    if fed.classes is None:
-        return features, [Column(label, label, more=f"a higher {label}", less=f"a lower {label}")]
-    names = class_names(fed)
-    words = [f"{label} = {name}" for name in names]
-    if fed.classes == 2:
-        return features, [Column(words[1], label, more=words[1], less=words[0])]
-    few = zip(words, names) if fed.classes <= CLASSES else []
-    return features, [
-        Column(word, word, more=word, less=f"{label} other than {name}") for word, name in few
+    pairs = pairs_to_compare(known)
+    candidates: dict[int, list[Difference]] = {group: [] for group, _ in pairs}
+    label_means: dict[int, np.ndarray] = {}
+    for block, each in sums_in_blocks(clients, fed.classes):
+        columns = features[block]
+        for group, _ in pairs:
+            here = each.of(groups == group)
+            there = each.of((groups >= 0) & (groups != group))
+            candidates[group] += find_differences(columns, labels, here, there, looks)
+        if labels and not label_means:  # every block has them
+            for group in known:
+                label_means[group] = each.of(groups == group).mean()[len(columns) :]
+    comparisons = [
+        GroupComparison(group, other, select_surest(candidates[group])) for group, other in pairs
     ]
+    if not features and not any(c.differences for c in comparisons):
+        comparisons = []  # of images only the labels were compared
+    summaries = {group: describe_labels(fed, means) for group, means in label_means.items()}
+    return Apart(label_name(fed), summaries, comparisons)
 
 
-def class_names(fed: Federation) -> list[str]:
-    return list(fed.labels or map(str, range(fed.classes or 0)))
+def pairs_to_compare(groups: list[int]) -> list[tuple[int, int | None]]:
+    """List (group, other) pairs; other is None for all other groups."""
+    if len(groups) < 2:
+        return []
+    if len(groups) == 2:  # what sets one apart sets the other apart
+        return [(groups[0], groups[1])]
+    return [(group, None) for group in groups]
 
 
-def labels_told(fed: Federation, means: np.ndarray) -> str:
-    """The labels of a group, from the mean of each label column."""
-    if fed.classes is None:
-        return f"mean {number(means[0])}"
-    names = class_names(fed)
-    if fed.classes == 2:
-        return f"{100 * (1 - means[0]):.0f} % {names[0]}, {100 * means[0]:.0f} % {names[1]}"
-    return f"most often {names[int(means.argmax())]} ({100 * means.max():.0f} %)"
+# ------------------------------------------------------------------------------ as text
+def name_sides(comparison: GroupComparison) -> tuple[str, str]:
+    """Name the two sides of a comparison, "group 0" and "the other groups"."""
+    other = OTHERS
+    if comparison.other is not None:
+        other = f"group {comparison.other}"
+    return f"group {comparison.group}", other
 
 
-def compared(
-    features: list[Column], labels: list[Column], here: Sums, there: Sums, sides: tuple[str, str]
-) -> list[str]:
-    """A sentence for each difference, first the one of which most is certain; one of each sort per column."""
-    if min(len(here.rows), len(there.rows)) < 2:
-        return []  # nothing tells the ways of a single client from those of a group
-    told: list[
-        tuple[float, str, str]
-    ] = []  # (how much of the difference is certain, what it is about, the sentence)
-    is_share = here.shares() & there.shares()
-    m, n = here.mean(), there.mean()
-    wide = np.sqrt((here.variance() + there.variance()) / 2 + (m - n) ** 2 / 4)
-    wide = np.maximum(
-        wide, 1e-6 * (np.abs(m) + np.abs(n)) + 1e-100
-    )  # what never changes is only rounded
-    rows = (
-        1 / here.rows.sum() + 1 / there.rows.sum()
-    )  # the least error there is, also of what never changes
-    error = np.maximum((here.mean_error() + there.mean_error()) / wide**2, rows)
-    errors = enough(len(here.rows) + len(there.rows) - 2, m.size + len(features) * len(labels))
-    certain = sure((m - n) / wide, error, errors)
-    for i, column in enumerate([*features, *labels]):
-        told.append(
-            (certain[i], f"mean of {column.of}", mean_told(column, m[i], n[i], is_share[i], sides))
-        )
-    (r, r_error), (s, s_error) = here.correlation(), there.correlation()
-    certain = sure(r - s, r_error + s_error, errors)
-    for i, column in enumerate(features):
-        what = column.name if is_share[i] else f"a higher {column.name}"
-        for t, label in enumerate(labels):
-            sentence = relation_told(what, label, r[i, t], s[i, t], sides)
-            told.append((certain[i, t], f"relation of {column.of}", sentence))
-    first: dict[str, str] = {}
-    for size, about, sentence in sorted(told, key=lambda t: -t[0]):
-        if size > 0:
-            first.setdefault(about, sentence)
-    return list(first.values())[:SENTENCES]
+class Described(NamedTuple):
+    """What sets groups apart, in words."""
+
+    parts: list[tuple[str, list[str]]]  # (title, sentences); the title is "" if there is one pair
+    rest: list[str]  # sentences about all other groups
 
 
-def enough(freedom: int, looks: int) -> float:
-    """Standard errors that a difference must exceed, with the clients' degrees of freedom and so many looks."""
-    from scipy.stats import t
-
-    return float(t.isf(CHANCE / looks / 2, freedom))
-
-
-def sure(difference: np.ndarray, squared_error: np.ndarray, errors: float) -> np.ndarray:
-    """How much of each difference is certain; 0 where it is not worth a sentence."""
-    size = np.abs(difference)
-    return np.where(size >= NOTABLE, np.maximum(size - errors * np.sqrt(squared_error), 0), 0)
-
-
-def mean_told(
-    column: Column, here: float, there: float, is_share: bool, sides: tuple[str, str]
-) -> str:
-    a, b = sides
-    if b != OTHERS and here < there:
-        a, b, here, there = b, a, there, here
-    if is_share:
-        word = "more" if here > there else "less"
-        return f"{column.name} is {word} common in {a}: {100 * here:.0f} % of rows, against {100 * there:.0f} % in {b}."
-    word = "higher" if here > there else "lower"
-    mine, theirs = (number(column.shift + column.scale * v) for v in (here, there))
-    return f"{column.name} is {word} in {a}: mean {mine}, against {theirs} in {b}."
-
-
-def relation_told(
-    what: str, label: Column, here: float, there: float, sides: tuple[str, str]
-) -> str:
-    a, b = sides
-    opposite = here * there < 0 and min(abs(here), abs(there)) >= SLIGHT
-    if not opposite and abs(here) < abs(there):
-        a, b, here, there = b, a, there, here
-    goes = [label.more if r > 0 else label.less for r in (here, there)]
-    start = f"In {a}, {what} goes with {goes[0]} (correlation {number(abs(here))}); in {b}"
-    if opposite:
-        return f"{start}, with {goes[1]} ({number(abs(there))})."
-    return f"{start} {'less so' if abs(there) >= SLIGHT else 'it hardly matters'} ({number(abs(there))})."
-
-
-def number(value: float) -> str:
-    text = (
-        f"{value:,.0f}"
-        if abs(value) >= 1000
-        else f"{value:.2f}"
-        if abs(value) < 1
-        else f"{value:.3g}"
-    )
-    return text.replace("-0.00", "0.00").replace("-", "−")
+def describe_comparisons(comparisons: list[GroupComparison]) -> Described:
+    """Describe what sets groups apart, group by group."""
+    notable = [comparison for comparison in comparisons if comparison.differences]
+    if not notable:
+        silence = "No column stands out, neither by itself nor in how it goes with the label."
+        return Described([], [silence])
+    parts = []
+    for comparison in notable[:MOST_COMPARISONS]:
+        first, second = name_sides(comparison)
+        title = ""
+        if len(comparisons) > 1:
+            title = f"{capitalise(first)} against {second}:"
+        sides = (first, second)
+        sentences = [describe_difference(d, sides) for d in comparison.differences]
+        parts.append((title, sentences))
+    rest = []
+    if len(notable) > MOST_COMPARISONS:
+        more = len(notable) - MOST_COMPARISONS
+        rest.append(f"{more} more groups differ from the others, too.")
+    silent = [f"group {c.group}" for c in comparisons if not c.differences]
+    if silent:
+        rest.append(f"Nothing stands out in {join_names(silent)}.")
+    return Described(parts, rest)

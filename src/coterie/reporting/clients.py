@@ -3,133 +3,251 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from coterie.metrics import HIGHER_IS_BETTER
-from coterie.reporting.compared import told
-from coterie.reporting.fairness import FEW
-from coterie.reporting.html import Html, listed, section, table, tag
+from coterie.reporting.membership import format_group
 from coterie.reporting.portrait import MOST, Portrait
+from coterie.reporting.rows import FEW, count_test_rows
 from coterie.reporting.source import Source
+from coterie.reporting.tables import Table
+from coterie.reporting.text import format_gain, format_score, join_names, metric_name
 
-LONG = 40  # lines above which a table scrolls by itself
 WORST = 100  # clients that are listed where there are more than MOST
-AGAINST = (
-    "fedavg",
-    "local",
-)  # one model for all, one model each: what a client would have without groups
-NAMED = 8  # clients of few test rows that are named
+BASELINES = ("fedavg", "local")  # one model for all, one model each: without groups
+NAMED = 8  # clients with few test rows that are named
 MARK = "†"
 
 
-def is_against(label: str) -> bool:
-    return label.split()[0] in AGAINST
+class ClientScores(NamedTuple):
+    """One client."""
+
+    name: str
+    group: int | None  # −1: not seen; None: the method has no groups
+    train_rows: int | None  # None: unknown
+    test_rows: int | None  # None: unknown
+    scores: list[float]  # under each of `EachClient.methods`; NaN: none
+    gains: list[float]  # over each of `EachClient.baselines`, above 0 where it is better; NaN: none
 
 
-def each_client(run: Source, portraits: Mapping[str, Portrait], seeds: int) -> Html:
-    """A line per client, by the groups of `run`, with its gain over the methods in AGAINST."""
-    mine, metric = portraits.get(run.label), run.metric
-    if mine is None or metric not in mine.per_client:
-        return Html("")
+class Wins(NamedTuple):
+    """For how many clients a method is better, worse and equal in comparison with a baseline."""
+
+    baseline: str
+    better: int
+    worse: int
+    equal: int
+
+
+class FewRows(NamedTuple):
+    """Clients whose scores a few test rows decide."""
+
+    clients: list[tuple[str, int]]  # (name, test rows)
+    of: int  # clients in all
+
+
+@dataclass(frozen=True)
+class EachClient:
+    """The scores of a run's clients, beside those of the same clients under other methods."""
+
+    method: str
+    seed: int
+    seeds: int  # the most that any method has
+    metric: str
+    methods: list[str]  # the method itself, the baselines, then all others
+    baselines: list[str]
+    clients: list[ClientScores]  # by group; of very many clients, those that do worst, these first
+    count: int  # of clients in all
+    few_rows: FewRows
+    wins: list[Wins]
+    other_rows: list[str]  # methods that are not shown, as their clients had other rows
+
+
+def is_baseline(label: str) -> bool:
+    """Tell whether a method shows what a client would have without groups."""
+    return label.split()[0] in BASELINES
+
+
+def each_client(run: Source, portraits: Mapping[str, Portrait], seeds: int) -> EachClient | None:
+    """Collect the scores of the clients of `run`; None where it has none by client."""
+    portrait = portraits.get(run.label)
+    metric = run.metric
+    if portrait is None or metric not in portrait.per_client:
+        return None
     scores = {
-        label: p.per_client[metric]
-        for label, p in portraits.items()
-        if p.fingerprint == mine.fingerprint and metric in p.per_client
+        label: other.per_client[metric]
+        for label, other in portraits.items()
+        if other.fingerprint == portrait.fingerprint and metric in other.per_client
     }
-    sign = 1 if HIGHER_IS_BETTER[metric] else -1
-    own = scores.pop(run.label)
-    gains = {label: sign * (own - values) for label, values in scores.items() if is_against(label)}
-    others = {label: values for label, values in scores.items() if not is_against(label)}
-    shown = {run.label: own, **{label: scores[label] for label in gains}, **others}
-
-    def line(i: int) -> list[Any]:
-        group = (
-            [] if mine.groups is None else [mine.groups[i] if mine.groups[i] >= 0 else "not seen"]
+    others = [label for label in scores if label != run.label]
+    baselines = [label for label in others if is_baseline(label)]
+    methods = [run.label, *baselines, *(label for label in others if label not in baselines)]
+    goodness = scores[run.label]
+    sign = 1
+    if not HIGHER_IS_BETTER[metric]:
+        sign = -1
+    gains = {label: sign * (goodness - scores[label]) for label in baselines}
+    counts = count_test_rows(portrait)
+    clients = [
+        ClientScores(
+            name=run.names[i],
+            group=value_of(portrait.groups, i),
+            train_rows=value_of(portrait.train_rows, i),
+            test_rows=value_of(counts, i),
+            scores=[float(scores[label][i]) for label in methods],
+            gains=[float(gains[label][i]) for label in baselines],
         )
-        tests = f"{mine.test_rows[i]} {MARK}" if 0 < mine.test_rows[i] < FEW else mine.test_rows[i]
-        under = [score(values[i], metric) for values in shown.values()]
-        under[1 + len(gains) : 1 + len(gains)] = [
-            signed(values[i], metric) for values in gains.values()
-        ]
-        return [run.names[i], *group, mine.train_rows[i], tests, *under]
-
-    titles = [*list(shown)[: 1 + len(gains)], *(f"gain over {label}" for label in gains), *others]
-    head = [
-        "client",
-        *([] if mine.groups is None else ["group"]),
-        "training rows",
-        "test rows",
-        *titles,
+        for i in order_clients(portrait.groups, sign * goodness)
     ]
-    lines = [line(i) for i in order(mine, own * sign)]
-    listing = table(head, lines, "numbers sortable")
-    how = f"Test {metric.replace('mse', 'MSE')} of every client on its own test rows"
-    how += f"; the gain is that of {run.label}, above 0 where it is better" if gains else ""
-    how += ". A click on a heading sorts by it."
-    if len(own) > MOST:
-        how += (
-            f" Of the {len(own):,} clients, the {WORST} that do worst under {run.label} are shown."
-        )
-    how += (
-        f" From the lowest seed of each method; that of {run.label} is {run.seed}."
-        if seeds > 1
-        else ""
-    )
-    words = [
-        few_rows(run.names, mine.test_rows, metric),
-        *(won(label, g, run.label) for label, g in gains.items()),
-    ]
-    absent = [label for label in portraits if label not in (run.label, *scores)]
-    words += [f"Not shown, as its clients had other rows: {listed(absent)}."] if absent else []
-    kind = "tall" if len(lines) > LONG else ""
-    return section(
-        "Each client", how, *(tag("p", w) for w in words if w), tag("div", listing, kind=kind)
+    return EachClient(
+        method=run.label,
+        seed=run.seed,
+        seeds=seeds,
+        metric=metric,
+        methods=methods,
+        baselines=baselines,
+        clients=clients,
+        count=len(goodness),
+        few_rows=find_few_rows(run.names, counts),
+        wins=[count_wins(label, gain) for label, gain in gains.items()],
+        other_rows=[label for label in portraits if label not in methods],
     )
 
 
-def order(p: Portrait, goodness: np.ndarray) -> list[int]:
-    """By group, then as they are named; of too many clients, those that do worst, these first."""
+def value_of(values: np.ndarray | None, client: int) -> int | None:
+    """Return the number of one client; None where numbers are unknown."""
+    if values is None:
+        return None
+    return int(values[client])
+
+
+def order_clients(groups: np.ndarray | None, goodness: np.ndarray) -> list[int]:
+    """Sort clients by group, then as they are named; of too many, the worst ones, worst first."""
     if len(goodness) > MOST:
-        worst: list[int] = np.argsort(
-            np.where(np.isnan(goodness), np.inf, goodness), kind="stable"
-        )[:WORST].tolist()
+        worst_first = np.argsort(np.where(np.isnan(goodness), np.inf, goodness), kind="stable")
+        worst: list[int] = worst_first[:WORST].tolist()
         return worst
-    by_group: list[int] = np.argsort(
-        np.zeros(len(goodness)) if p.groups is None else p.groups, kind="stable"
-    ).tolist()
+    if groups is None:
+        return list(range(len(goodness)))
+    by_group: list[int] = np.argsort(groups, kind="stable").tolist()
     return by_group
 
 
-def score(value: float, metric: str) -> str:
-    return told(value, metric) if np.isfinite(value) else "–"
-
-
-def signed(value: float, metric: str) -> str:
-    text = told(abs(value), metric) if np.isfinite(value) else "–"
-    sign = "" if not np.isfinite(value) or not float(text) else "+" if value > 0 else "−"
-    return sign + text
-
-
-def few_rows(names: Sequence[str], test_rows: np.ndarray, metric: str) -> str:
-    """What to think of scores that a few rows decide."""
+def find_few_rows(names: Sequence[str], test_rows: np.ndarray | None) -> FewRows:
+    """List the clients with few test rows, but some."""
+    if test_rows is None:
+        return FewRows([], len(names))
     few = np.flatnonzero((test_rows > 0) & (test_rows < FEW)).tolist()
-    if not few:
+    return FewRows([(names[i], int(test_rows[i])) for i in few], len(names))
+
+
+def count_wins(baseline: str, gain: np.ndarray) -> Wins:
+    """Count the clients for whom a method is better than a baseline, worse, and equal."""
+    return Wins(baseline, int((gain > 0).sum()), int((gain < 0).sum()), int((gain == 0).sum()))
+
+
+# ------------------------------------------------------------------------------ as text
+def clients_table(result: EachClient) -> Table:
+    """Lay out one row per client; columns of which nothing is known are left out."""
+    shown_first = 1 + len(result.baselines)  # the method and its baselines, then the gains
+    head = [
+        "client",
+        "group",
+        "training rows",
+        "test rows",
+        *result.methods[:shown_first],
+        *(f"gain over {label}" for label in result.baselines),
+        *result.methods[shown_first:],
+    ]
+    first = result.clients[0]
+    unknown = [
+        i
+        for i, value in enumerate((first.group, first.train_rows, first.test_rows), start=1)
+        if value is None
+    ]
+    rows = []
+    for client in result.clients:
+        scores = [format_score(score, result.metric) for score in client.scores]
+        gains = [format_gain(gain, result.metric) for gain in client.gains]
+        cells = [client.name, *row_cells(client)]
+        rows.append([*cells, *scores[:shown_first], *gains, *scores[shown_first:]])
+    return Table(without(head, unknown), [without(row, unknown) for row in rows])
+
+
+def row_cells(client: ClientScores) -> list[str]:
+    """Write a client's group, training rows and test rows; few test rows have a mark."""
+    group = ""
+    if client.group is not None:
+        group = format_group(client.group)
+    test_rows = str(client.test_rows)
+    if client.test_rows is not None and 0 < client.test_rows < FEW:
+        test_rows += f" {MARK}"
+    return [group, str(client.train_rows), test_rows]
+
+
+def without(cells: list[str], positions: Sequence[int]) -> list[str]:
+    """Leave out the cells at these positions."""
+    return [cell for i, cell in enumerate(cells) if i not in positions]
+
+
+def describe_clients(result: EachClient) -> str:
+    """Say how to read the table."""
+    score = f"Test {metric_name(result.metric)} of every client on its own test rows"
+    if result.baselines:
+        score += f"; the gain is that of {result.method}, above 0 where it is better"
+    sentences = [f"{score}. A click on a heading sorts by it."]
+    if result.count > MOST:
+        sentences.append(
+            f"Of the {result.count:,} clients, the {WORST} that do worst under {result.method} "
+            "are shown."
+        )
+    if result.seeds > 1:
+        sentences.append(
+            f"From the lowest seed of each method; that of {result.method} is {result.seed}."
+        )
+    return " ".join(sentences)
+
+
+def describe_few_rows(few: FewRows, metric: str) -> str:
+    """Say what to think of scores that a few rows decide; "" where there are none."""
+    if not few.clients:
         return ""
-    who = f"{len(few):,} of the {len(names):,} clients"
-    if len(few) <= NAMED:
-        who = listed([f"{names[i]} ({test_rows[i]})" for i in few])
-    least = int(test_rows[few].min())
-    why = f"with {least}, one row more or less moves it by {100 / least:.0f} percentage points"
-    why = why if metric == "accuracy" else "one unusual row decides it"
-    return f"{MARK} Fewer than {FEW} test rows: {who}. Such a score is a hint, not a measurement: {why}."
-
-
-def won(label: str, gain: np.ndarray, mine: str) -> str:
-    """For how many clients a method is better than another."""
-    better, worse, equal = (int(part.sum()) for part in (gain > 0, gain < 0, gain == 0))
-    start = (
-        f"Compared with {label}, {mine} is better for {better} of {better + worse + equal} clients"
+    who = f"{len(few.clients):,} of the {few.of:,} clients"
+    if len(few.clients) <= NAMED:
+        who = join_names([f"{name} ({rows})" for name, rows in few.clients])
+    why = "one unusual row decides it"
+    if metric == "accuracy":
+        least = min(rows for _, rows in few.clients)
+        points = f"{100 / least:.0f} percentage points"
+        why = f"with {least}, one row more or less moves it by {points}"
+    return (
+        f"{MARK} Fewer than {FEW} test rows: {who}. Such a score is a hint, not a measurement: "
+        f"{why}."
     )
-    return f"{start}, worse for {worse} and equal for {equal}."
+
+
+def describe_wins(wins: Wins, method: str) -> str:
+    """Say for how many clients a method is better than a baseline."""
+    of = wins.better + wins.worse + wins.equal
+    return (
+        f"Compared with {wins.baseline}, {method} is better for {wins.better} of {of} clients, "
+        f"worse for {wins.worse} and equal for {wins.equal}."
+    )
+
+
+def describe_client_notes(result: EachClient) -> list[str]:
+    """List what there is to say about the clients' scores, a sentence each."""
+    sentences = [describe_few_rows(result.few_rows, result.metric)]
+    sentences += [describe_wins(wins, result.method) for wins in result.wins]
+    if result.clients[0].train_rows is None:
+        sentences.append("Training rows are not counted, as they are not at hand.")
+    if result.other_rows:
+        whose = "its"
+        if len(result.other_rows) > 1:
+            whose = "their"
+        others = join_names(result.other_rows)
+        sentences.append(f"Not shown, as {whose} clients had other rows: {others}.")
+    return [sentence for sentence in sentences if sentence]

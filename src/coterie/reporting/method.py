@@ -1,179 +1,183 @@
-"""The part of a page that shows one method's groups and clients."""
+"""One method: how its groups came about, and how well they fit its clients."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
-from coterie.engine.evaluate import SKETCH_BINS as BINS
-from coterie.reporting import figures
-from coterie.reporting.clients import is_against
 from coterie.reporting.fairness import Grouping
-from coterie.reporting.groups import found_groups, last_groups, members
-from coterie.reporting.html import Html, Page, section, tag
-from coterie.reporting.notes import notes
+from coterie.reporting.fit import (
+    ClientMap,
+    ClientPositions,
+    GroupScores,
+    client_map,
+    client_positions,
+    describe_left_out,
+    group_scores,
+)
+from coterie.reporting.membership import Membership, last_groups, membership, same_groups
+from coterie.reporting.moves import Moves, moves
+from coterie.reporting.notes import Notes, collect_notes
 from coterie.reporting.portrait import MOST, Portrait
 from coterie.reporting.source import Source
+from coterie.reporting.text import join_names
 
-TOLD = 3  # rounds in which clients moved, up to which a sentence tells what a figure would
+
+@dataclass(frozen=True)
+class MethodDetails:
+    """What there is to see of one method; None where there is nothing."""
+
+    label: str
+    seed: int
+    client_count: int
+    same_as: str | None  # the method under whose name its groups were shown before
+    membership: Membership | None  # its groups, unless shown before
+    moves: Moves | None
+    notes: Notes
+    # of its clients, where they could be asked
+    has_portrait: bool = False
+    warnings: Sequence[str] = ()  # on what is odd about its groups, unless shown before
+    scores: GroupScores | None = None
+    losses: ClientMap | None = None
+    shares: ClientMap | None = None
+    positions: ClientPositions | None = None
+    left_out: str = ""  # a sentence on figures that are missing
+
+    @property
+    def is_main(self) -> bool:
+        """Whether its groups are those that the page shows first."""
+        return self.same_as == self.label
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to see."""
+        groups = (self.same_as, self.membership, self.moves)
+        clients = (self.scores, self.losses, self.shares, self.positions)
+        has_part = any(part is not None for part in (*groups, *clients))
+        return not has_part and not self.warnings and self.notes.is_empty
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether figures show only some of the clients."""
+        return self.has_portrait and self.client_count > MOST
 
 
-def method(
-    page: Page,
+class MethodByMethod(NamedTuple):
+    """All methods that there is something to see of."""
+
+    details: list[MethodDetails]  # the best method first
+    without_groups: list[str]
+    seeds: int  # the most that any method has; the lowest is shown
+
+
+def method_details(
     run: Source,
-    p: Portrait | None,
-    others: Mapping[str, Portrait],
+    portraits: Mapping[str, Portrait],
     by: Grouping | None,
-    like: str | None,
-) -> Html:
-    """What there is to see of one run, folded away; empty where there is nothing.
+    same_as: str | None,
+) -> MethodDetails:
+    """Collect what there is to see of one run.
 
-    like: the method under whose name these groups were shown already; the run's own label opens the fold.
+    by: groups for the colours of a method that has none.  same_as: the method under whose name
+    its groups were shown already; its own label where they were shown under that.
     """
-    parts = moves(page, run, p)
-    if p is not None:
-        parts += [*clients(page, run, p, others), *projected(page, run, p, by)]
-    parts += notes(page, run)
-    last = last_groups(run, p)
-    if last is not None and like is None:
-        parts.insert(
-            0, section("Groups", "Everyone's group at the end.", *members(run, last, p, 5), level=4)
-        )
-    elif last is not None:
-        same = "" if like == run.label else f": the same clients are together as with {like}"
-        parts.insert(0, tag("p", f"Its groups stand above, under Groups{same}."))
-    if p is not None and like != run.label:
-        parts = [*(tag("div", w[:1].upper() + w[1:], kind="warn") for w in p.warnings), *parts]
-    if not parts:
-        return Html("")
-    if p is not None and len(run.names) > MOST:
-        told = (
-            f"Figures show {MOST} of the {len(run.names)} clients, an even sample over the groups."
-        )
-        parts.insert(0, tag("p", told, kind="how"))
-    name = tag("summary", tag("h3", run.label), tag("span", f" seed {run.seed}"))
-    return tag("details", name, *parts, **({"open": ""} if like == run.label else {}))
-
-
-def moves(page: Page, run: Source, p: Portrait | None) -> list[Html]:
-    """Who was in which group over the rounds; a sentence where nothing ever changed."""
-    found = found_groups(run)
-    if found is None:
-        return []
-    if found.max() == found.min():
-        return [tag("p", "All clients were in one group all the time.")]
-    both = (found[1:] >= 0) & (found[:-1] >= 0)
-    moved = ((found[1:] != found[:-1]) & both).sum(1)
-    if not moved.any():
-        return [tag("p", f"Nobody ever moved from one group to another; {since(run, found)}.")]
-    k = max([int(found.max()) + 1, *(len(row.get("sizes", [])) for row in run.history)])
-    shown = p.shown if p is not None else np.argsort(found[-1], kind="stable")[:MOST]
-    who = "Each row is a client, each column a round, each colour a group; grey: not seen yet. Clients are sorted by "
-    who += "their last group: a row that keeps its colour has found its place."
-    at = [(run.history[i + 1]["round"], int(n)) for i, n in enumerate(moved) if n]
-    words = ", ".join(f"{n} in round {r}" for r, n in at)
-    alt = f"Map of {len(shown)} clients and their groups over {len(found) - 1} rounds; the last move was in round "
-    parts = [page.plot(figures.history_map(found, shown, run.names, k), f"{alt}{at[-1][0]}.")]
-    if len(at) <= TOLD:
-        parts.append(tag("p", f"Clients that moved to another group: {words}."))
-        return [section("Who was in which group", who, *parts, level=4)]
-    stack = (
-        "How many clients each group has; an area that shrinks to nothing is a group that died out."
+    portrait = portraits.get(run.label)
+    groups = last_groups(run, portrait)
+    members = None
+    if groups is not None and same_as is None:
+        members = membership(run, groups, portrait)
+    details = MethodDetails(
+        label=run.label,
+        seed=run.seed,
+        client_count=len(run.names),
+        same_as=same_as,
+        membership=members,
+        moves=moves(run, portrait),
+        notes=collect_notes(run),
     )
-    share = (
-        "The share of clients that changed their group in a round; it should fall towards nothing."
+    if portrait is None:
+        return details
+    warnings: list[str] = []
+    if not details.is_main:
+        warnings = portrait.warnings
+    return replace(
+        details,
+        has_portrait=True,
+        warnings=warnings,
+        scores=group_scores(run, portrait, portraits),
+        losses=client_map(run, portrait, "loss"),
+        shares=client_map(run, portrait, "share"),
+        positions=client_positions(run, portrait, by),
+        left_out=describe_left_out(portrait),
     )
-    last = ", ".join(
-        f"group {g} {n}"
-        for g, n in enumerate(np.bincount(found[-1][found[-1] >= 0], minlength=k)[:20])
+
+
+def method_by_method(
+    runs: Sequence[Source],
+    portraits: Mapping[str, Portrait],
+    by: Grouping | None,
+    ends: Mapping[str, np.ndarray],
+    main: str | None,
+    seeds: int,
+) -> MethodByMethod:
+    """Collect what there is to see of each method.
+
+    runs: one of each method, the best method first.  ends: the last groups of the methods that
+    have any.  main: the method whose groups the page shows first.
+    """
+    details = []
+    for run in runs:
+        same_as = None
+        if main is not None and run.label in ends and same_groups(ends[run.label], ends[main]):
+            same_as = main
+        details.append(method_details(run, portraits, by, same_as))
+    return MethodByMethod(
+        details=[one for one in details if not one.is_empty],
+        without_groups=[run.label for run in runs if run.label not in ends],
+        seeds=seeds,
     )
-    sizes = page.plot(
-        figures.sizes(run.history, k), f"Sizes of the groups over rounds; at the end: {last}."
+
+
+# ------------------------------------------------------------------------------ as text
+def describe_methods(result: MethodByMethod) -> str:
+    """Say how the methods are listed; "" where there is nothing to see of any."""
+    if not result.details:
+        return ""
+    sentence = (
+        "Best first; a click on a name shows how its groups came about, and how well they fit."
     )
-    churn = page.plot(
-        figures.churn(run.history),
-        f"Clients that moved, by round; the last move in round {at[-1][0]}.",
+    if result.seeds > 1:
+        sentence += " Of several seeds, the lowest is shown."
+    return sentence
+
+
+def describe_without_groups(result: MethodByMethod) -> str:
+    """Name the methods without groups; "" where there are none."""
+    names = result.without_groups
+    if not names:
+        return ""
+    verb = "find no groups; their scores stand"
+    if len(names) == 1:
+        verb = "finds no groups; its scores stand"
+    return f"{join_names(names, most=30)} {verb} in the tables above."
+
+
+def describe_sample(details: MethodDetails) -> str:
+    """Say that figures show only some of the clients."""
+    return (
+        f"Figures show {MOST} of the {details.client_count} clients, an even sample over the "
+        "groups."
     )
-    return [
-        section("Who was in which group", who, *parts, level=4),
-        section("Group sizes", stack, sizes, level=4),
-        section("Moves", share, churn, level=4),
-    ]
 
 
-def since(run: Source, found: np.ndarray) -> str:
-    """When the last client got its group."""
-    if unseen := int((found[-1] < 0).sum()):
-        return f"not seen at all: {unseen} of {len(run.names)} clients"
-    round = run.history[int((found != found[-1]).any(1).sum())]["round"]
-    return f"everyone had one {f'by round {round}' if round else 'from the start'}"
-
-
-def clients(page: Page, run: Source, p: Portrait, others: Mapping[str, Portrait]) -> list[Html]:
-    parts = []
-    if p.groups is not None and run.metric in p.per_client:
-        beside = {
-            label: o.per_client[run.metric]
-            for label, o in others.items()
-            if is_against(label) and o.fingerprint == p.fingerprint and run.metric in o.per_client
-        }
-        scores = {run.label: p.per_client[run.metric], **beside}
-        against = (
-            f", beside what the same client gets from {' and '.join(beside)}" if beside else ""
-        )
-        how = f"Each point is a client on its own test rows{against}; a box holds the middle half of a group."
-        figure = figures.by_group(scores, p.groups, p.shown, run.names, run.metric)
-        alt = f"Boxes of the clients' scores by group, under {', '.join(scores)}; the numbers stand under Each client."
-        parts.append(section("Scores by group", how, page.plot(figure, alt), level=4))
-    if p.losses is not None:
-        how = "The loss of every client's training rows under every group's model, dark is low: clear groups are dark "
-        how += "in one column each; a row without a dark cell fits no group."
-        parts.append(
-            section(
-                "How well each group's model fits each client",
-                how,
-                heat(page, run, p, "loss"),
-                level=4,
-            )
-        )
-    if p.weights is not None:
-        how = "The share that each group's model has in each client; rows of one bright cell belong to one group."
-        parts.append(section("Shares of the groups", how, heat(page, run, p, "share"), level=4))
-    return parts
-
-
-def heat(page: Page, run: Source, p: Portrait, what: str) -> Html:
-    """A map of clients × groups; a sentence where its columns are all alike."""
-    z = p.losses if what == "loss" else p.weights
-    assert z is not None
-    ok = z[np.isfinite(z).all(1)]
-    if not len(ok) or (ok.max(1) - ok.min(1) <= 1e-3 * np.abs(ok).max(1)).all():
-        return tag(
-            "p",
-            f"Every client has the same {what} under each group's model: there is nothing to draw.",
-        )
-    alt = f"Map of the {what} of {len(z)} clients under the models of {z.shape[1]} groups."
-    return page.plot(figures.client_map(z, p.shown, run.names, what), alt)
-
-
-def projected(page: Page, run: Source, p: Portrait, by: Grouping | None) -> list[Html]:
-    if p.projection is None:
-        return []
-    own = p.groups is not None
-    if not own and (by is None or by.fingerprint != p.fingerprint):
-        return []
-    colour = p.groups if p.groups is not None else by.groups  # type: ignore[union-attr]
-    word = "group" if own or by is None else by.word
-    what = {
-        "personal models": f"all numbers of its own model (folded to {BINS:,} where it has more)",
-        "losses under the groups' models": "its training loss under each group's model, as it has none of its own",
-    }[p.projection.of]
-    how = f"Each point is a client, placed by {what}: near points are alike. Shown are the two directions in which "
-    how += f"clients differ most, with {100 * p.projection.share:.0f} % of the variance; the axes have no unit. The "
-    how += (
-        f"colour is the client's {word}{'' if own or by is None else f'; groups are {by.whose}'}."
+def describe_same_groups(details: MethodDetails) -> str:
+    """Say where its groups were shown before."""
+    if details.is_main:
+        return "Its groups stand above, under Groups."
+    return (
+        "Its groups stand above, under Groups: the same clients are together as with "
+        f"{details.same_as}."
     )
-    figure = figures.scatter(p.projection, p, colour, run.names, word)
-    alt = f"Points for {len(p.shown)} clients, placed by their {p.projection.of} and coloured by {word}."
-    return [section(f"Map of the {p.projection.of}", how, page.plot(figure, alt), level=4)]

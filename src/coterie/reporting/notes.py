@@ -1,114 +1,98 @@
-"""What methods noted about themselves, what they were asked for, and how the page came about."""
+"""What methods noted about themselves while they trained."""
 
 from __future__ import annotations
 
-import platform
-import shlex
-from collections.abc import Mapping
-from importlib.metadata import version
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from coterie.reporting import figures
-from coterie.reporting.html import Html, Page, join, section, table, tag
 from coterie.reporting.source import Source
-from coterie.version import __version__
+from coterie.reporting.tables import Table
 
 DRAWN = ("curve", "transitions", "sizes")  # notes that have a figure, or repeat one
+MOST_VALUES = 20  # of a list in a table cell
 
 
-def notes(page: Page, run: Source) -> list[Html]:
-    """What the method noted: figures where there are any, and the last value of everything else."""
-    last: dict[str, tuple[int, Any]] = {}
+class GroupCount(NamedTuple):
+    """How a method chose the number of groups."""
+
+    criterion: list[float]  # for 1, 2, 3 … groups
+    chosen: int | None
+
+
+class Transitions(NamedTuple):
+    """How members moved between groups in one round."""
+
+    round: int
+    shares: list[list[float]]  # [from][to]: of a group's members now, how many came from which
+
+    @property
+    def is_still(self) -> bool:
+        """Whether nobody moved."""
+        return np.array_equal(self.shares, np.diag(np.diag(self.shares)))
+
+
+class Note(NamedTuple):
+    """The last value of anything else that a method noted."""
+
+    name: str
+    round: int
+    value: Any
+
+
+class Notes(NamedTuple):
+    """All that a method noted."""
+
+    group_count: GroupCount | None
+    transitions: Transitions | None
+    values: list[Note]
+
+    @property
+    def is_empty(self) -> bool:
+        return self.group_count is None and self.transitions is None and not self.values
+
+
+def collect_notes(run: Source) -> Notes:
+    """Collect the last value of each note of a run."""
+    last: dict[str, Note] = {}
     for row in run.history:
-        last |= {name: (row["round"], value) for name, value in (row.get("notes") or {}).items()}
-    parts = []
+        for name, value in (row.get("notes") or {}).items():
+            last[name] = Note(name, row["round"], value)
+    group_count = None
     if "curve" in last:
-        chosen = last.get("clusters", (0, None))[1]
-        how = "What the method compared numbers of groups by, and the one it chose."
-        alt = f"The criterion for 1 to {len(last['curve'][1])} groups; chosen: {chosen}."
-        drawn = page.plot(figures.curve_over_k(last["curve"][1], chosen), alt)
-        parts.append(section("How many groups", how, drawn, level=4))
+        chosen = None
+        if "clusters" in last:
+            chosen = last["clusters"].value
+        group_count = GroupCount(last["curve"].value, chosen)
+    transitions = None
     if "transitions" in last:
-        at, q = last["transitions"]
-        how = f"Q, in round {at}: of a group's members now (column), the share that came from each group (row)."
-        if np.array_equal(q, np.diag(np.diag(q))):
-            drawn = tag("p", "Nobody moved.")
-        else:
-            drawn = page.plot(
-                figures.transitions(q), "The same numbers as a map; a bright diagonal: few moved."
-            )
-        parts.append(section("Moves between groups", how, drawn, level=4))
-    plain = [
-        [name.replace("_", " "), at, brief(value)]
-        for name, (at, value) in last.items()
-        if name not in DRAWN
-    ]
-    if plain:
-        how = "What the method wrote down about itself, as it was last."
-        parts.append(section("Notes", how, table(["note", "round", "value"], plain), level=4))
-    return parts
+        transitions = Transitions(last["transitions"].round, last["transitions"].value)
+    values = [note for name, note in last.items() if name not in DRAWN]
+    return Notes(group_count, transitions, values)
 
 
-def brief(value: Any) -> str:
-    """A note in a table cell."""
+def describe_group_count(result: GroupCount) -> str:
+    """Say in words what the figure of numbers of groups shows."""
+    return f"The criterion for 1 to {len(result.criterion)} groups; chosen: {result.chosen}."
+
+
+def notes_table(notes: Notes) -> Table:
+    """Lay out one row for each note that has no figure."""
+    rows = []
+    for note in notes.values:
+        rows.append([note.name.replace("_", " "), str(note.round), format_value(note.value)])
+    return Table(["note", "round", "value"], rows)
+
+
+def format_value(value: Any) -> str:
+    """Write a note or a setting in a table cell."""
     if isinstance(value, dict):
-        return ", ".join(f"{k} {brief(v)}" for k, v in value.items())
+        return ", ".join(f"{name} {format_value(part)}" for name, part in value.items())
     if isinstance(value, list):
-        return ", ".join(map(brief, value[:20])) + (" …" if len(value) > 20 else "")
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def settings(runs: Mapping[str, list[Source]]) -> Html:
-    """What was asked for."""
-    parts = []
-    for label, found in runs.items():
-        c = found[0].config
-        asked = {
-            **c["method"]["settings"],
-            **{k: v for k, v in c["options"].items() if k != "seed"},
-        }
-        lines = [
-            ["data", c["data"]],
-            ["model", c["model"]],
-            ["seeds", ", ".join(str(s.seed) for s in found)],
-        ]
-        lines += [[k.replace("_", " "), "–" if v is None else brief(v)] for k, v in asked.items()]
-        parts.append(
-            tag("details", tag("summary", tag("h3", label)), table(["setting", "value"], lines))
-        )
-    return section("Settings", "Everything that each method was asked for.", join(parts))
-
-
-def command(words: list[str]) -> str:
-    """As it was typed; the program's folder is left out."""
-    program = Path(words[0]).name
-    first = ["coterie"] if program in ("coterie", "__main__.py") else ["python", program]
-    return shlex.join([*first, *words[1:]])
-
-
-def made_by(methods: Mapping[str, list[Source]]) -> Html:
-    configs = [run.config for runs in methods.values() for run in runs]
-    commands = {command(words) for c in configs if (words := c.get("command"))}
-    versions = {c.get("coterie", "unknown") for c in configs}
-    lines = [
-        ["coterie, of the runs", ", ".join(sorted(versions))],
-        ["coterie, of this page", __version__],
-    ]
-    lines += [
-        ["Python", platform.python_version()],
-        *([name, version(name)] for name in ("torch", "numpy", "plotly")),
-    ]
-    shown = (
-        [tag("pre", "\n".join(sorted(commands)))]
-        if commands
-        else [tag("p", "The runs were made from Python.")]
-    )
-    return section(
-        "How it was made",
-        "The commands behind the runs, and the versions.",
-        *shown,
-        table(["part", "version"], lines),
-    )
+        text = ", ".join(map(format_value, value[:MOST_VALUES]))
+        if len(value) > MOST_VALUES:
+            text += " …"
+        return text
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)

@@ -1,0 +1,151 @@
+"""The table of methods, as `coterie compare` prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import mean
+from typing import NamedTuple
+
+from coterie.metrics import Row
+from coterie.reporting.comparison import Comparison, average, spread
+from coterie.reporting.tables import Table
+from coterie.reporting.text import NOTHING, capitalise, format_bytes, metric_name
+
+UNEVEN = 0.02  # difference between accuracy and balanced accuracy above which both are shown
+MOST_SIZES = 10  # sizes of groups in a cell
+
+
+class TableColumn(NamedTuple):
+    title: str
+    cell: Callable[[Sequence[Row]], str]  # from a method's runs; "" where they have no such value
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """Lay out one row per method; columns in which no method has a value are left out."""
+    runs = comparison.runs
+    columns = [c for c in all_columns(comparison) if any(map(c.cell, runs.values()))]
+    best: list[str] = []
+    if len(runs) > 1:
+        best = comparison.best
+    rows = []
+    for label, same in runs.items():
+        cells = [column.cell(same) or NOTHING for column in columns]
+        if label in best:
+            cells[0] += " *"
+        rows.append([label, *cells])
+    marked = tuple(i for i, label in enumerate(runs) if label in best)
+    return Table(["method", *(column.title for column in columns)], rows, marked)
+
+
+def all_columns(comparison: Comparison) -> list[TableColumn]:
+    """List the columns from the main score to the cost."""
+    metric = comparison.metric
+    form = ".4g"
+    if metric == "accuracy":
+        form = ".3f"
+
+    def number(title: str, name: str, form: str = form) -> TableColumn:
+        return TableColumn(title, lambda runs: format_average(runs, name, form))
+
+    over = "clients"
+    if comparison.seeds > 1:
+        over = "seeds"
+    title = f"{metric_name(metric)} ± {over}"
+    columns = [
+        TableColumn(title, lambda runs: format_with_spread(runs, comparison, form)),
+        number("client mean", f"{metric}_mean"),
+        number("worst 10 %", f"{metric}_worst"),
+    ]
+    if is_uneven(comparison):
+        columns.append(number("balanced", "balanced_accuracy"))
+    return [
+        *columns,
+        number("F1", "f1"),
+        number("R²", "r2", ".3f"),
+        number("unseen", f"unseen_{metric}"),
+        number("ARI", "ari", ".2f"),
+        TableColumn("group sizes", format_group_sizes),
+        TableColumn("traffic", format_traffic),
+        number("seconds", "seconds", ".1f"),
+    ]
+
+
+def is_uneven(comparison: Comparison) -> bool:
+    """Tell whether rare classes fare worse than common ones, in any run."""
+    return any(
+        abs(run.get("balanced_accuracy", 0) - run.get("accuracy", 0)) > UNEVEN
+        for runs in comparison.runs.values()
+        for run in runs
+    )
+
+
+# ------------------------------------------------------------------------------ cells
+def format_average(runs: Sequence[Row], name: str, form: str) -> str:
+    """Write the mean over seeds."""
+    value = average(runs, name)
+    if value is None:
+        return ""
+    return f"{value:{form}}"
+
+
+def format_with_spread(runs: Sequence[Row], comparison: Comparison, form: str) -> str:
+    """Write the score with the spread that the heading names; without it where it is another."""
+    score = format_average(runs, comparison.metric, form)
+    has_several = len(runs) > 1
+    if has_several != (comparison.seeds > 1):
+        return score
+    width = spread(runs, comparison.metric)
+    if width is None:
+        return score
+    return f"{score} ± {width:{form}}"
+
+
+def format_group_sizes(runs: Sequence[Row]) -> str:
+    """Write the sizes of the groups; with several seeds, only where all have the same."""
+    sizes = [run["sizes"] for run in runs if "sizes" in run]
+    if not sizes:
+        return ""
+    if len(runs) == 1:
+        return list_sizes(sizes[0])
+    descending = [sorted(counts, reverse=True) for counts in sizes]
+    if any(counts != descending[0] for counts in descending):
+        return "vary"
+    return list_sizes(descending[0])
+
+
+def list_sizes(counts: Sequence[int]) -> str:
+    """Write the first few sizes, "12 8 …"."""
+    text = " ".join(map(str, counts[:MOST_SIZES]))
+    if len(counts) > MOST_SIZES:
+        text += " …"
+    return text
+
+
+def format_traffic(runs: Sequence[Row]) -> str:
+    """Write the bytes sent both ways, the mean over seeds."""
+    return format_bytes(mean(run["bytes_down"] + run["bytes_up"] for run in runs))
+
+
+def describe_comparison_table(comparison: Comparison) -> str:
+    """Explain the columns of the table."""
+    first = next(iter(comparison.runs.values()))[0]
+    over = f"the {first['clients']} clients"
+    if comparison.seeds > 1:
+        over = f"{comparison.seeds} seeds, means in the other columns"
+    name = metric_name(comparison.metric)
+    parts = [
+        f"{name} over all test rows, ± standard deviation over {over}",
+        "worst 10 %: mean of the clients that do worst",
+    ]
+    if comparison.metric == "accuracy" and "commonest" in first:
+        parts.append(f"always the commonest class: {first['commonest']:.3f}")
+    if len(comparison.runs) > 1:
+        parts.append(describe_star(comparison.seeds))
+    return capitalise("; ".join(parts)) + "."
+
+
+def describe_star(seeds: int) -> str:
+    """Explain the star beside the best methods."""
+    if seeds > 1:
+        return "* best or within one standard deviation of it"
+    return "* best"

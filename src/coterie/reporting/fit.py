@@ -1,0 +1,180 @@
+"""How well groups fit their clients: scores by group, losses under each model, a map of clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from coterie.engine.evaluate import SKETCH_BINS as BINS
+from coterie.reporting.clients import is_baseline
+from coterie.reporting.fairness import Grouping
+from coterie.reporting.portrait import Portrait
+from coterie.reporting.rows import lacks_training_rows
+from coterie.reporting.source import Source
+from coterie.reporting.text import join_names
+
+FLAT = 1e-3  # relative difference between columns of a map, up to which they are alike
+
+
+class GroupScores(NamedTuple):
+    """The scores of the clients in a figure, by group."""
+
+    metric: str
+    names: list[str]  # [shown] of the clients
+    groups: np.ndarray  # int64 [shown]; −1: not seen
+    scores: dict[str, np.ndarray]  # [shown] under the method itself and under its baselines
+
+
+class ClientMap(NamedTuple):
+    """A number for each client in a figure and each group."""
+
+    what: str  # "loss" or "share"
+    names: list[str]  # [shown] of the clients
+    values: np.ndarray  # [shown, K]; NaN: unknown
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether all groups are alike to every client, so that there is nothing to draw."""
+        known = self.values[np.isfinite(self.values).all(1)]
+        if not len(known):
+            return True
+        width = known.max(1) - known.min(1)
+        return bool((width <= FLAT * np.abs(known).max(1)).all())
+
+
+class ClientPositions(NamedTuple):
+    """The clients in a figure as points in a plane; near points are alike."""
+
+    of: str  # what they are placed by: "personal models" or "losses under the groups' models"
+    share: float  # of the variance that the plane holds
+    names: list[str]  # [shown] of the clients
+    points: np.ndarray  # [shown, 2]
+    groups: np.ndarray  # int64 [shown], by which points are coloured; −1: not seen
+    group_count: int  # over all clients
+    word: str  # what such a group is called: "group" or "true group"
+    whose: str  # whose groups these are; "": the method's own
+
+
+def shown_names(run: Source, portrait: Portrait) -> list[str]:
+    """Name the clients in figures."""
+    return [run.names[i] for i in portrait.shown]
+
+
+def group_scores(
+    run: Source, portrait: Portrait, others: Mapping[str, Portrait]
+) -> GroupScores | None:
+    """Collect scores by group; None without groups, or where no scores by client are known."""
+    metric = run.metric
+    if portrait.groups is None or metric not in portrait.per_client:
+        return None
+    scores = {run.label: portrait.per_client[metric]}
+    for label, other in others.items():
+        is_same_data = other.fingerprint == portrait.fingerprint
+        if is_baseline(label) and is_same_data and metric in other.per_client:
+            scores.setdefault(label, other.per_client[metric])
+    return GroupScores(
+        metric=metric,
+        names=shown_names(run, portrait),
+        groups=portrait.groups[portrait.shown],
+        scores={label: values[portrait.shown] for label, values in scores.items()},
+    )
+
+
+def client_map(run: Source, portrait: Portrait, what: str) -> ClientMap | None:
+    """Collect the losses ("loss") or weights ("share") of clients under each group's model."""
+    values = portrait.weights
+    if what == "loss":
+        values = portrait.losses
+    if values is None:
+        return None
+    return ClientMap(what, shown_names(run, portrait), values)
+
+
+def client_positions(
+    run: Source, portrait: Portrait, by: Grouping | None
+) -> ClientPositions | None:
+    """Place clients in a plane, coloured by their groups, or by those that all are judged by."""
+    projection = portrait.projection
+    groups = portrait.groups
+    word = "group"
+    whose = ""
+    if groups is None and by is not None and by.fingerprint == portrait.fingerprint:
+        groups, whose, word, _ = by
+    if projection is None or groups is None:
+        return None
+    return ClientPositions(
+        of=projection.of,
+        share=projection.share,
+        names=shown_names(run, portrait),
+        points=projection.points,
+        groups=groups[portrait.shown],
+        group_count=int(groups.max()) + 1,
+        word=word,
+        whose=whose,
+    )
+
+
+# ------------------------------------------------------------------------------ as text
+def describe_group_scores(result: GroupScores) -> str:
+    """Say how to read the scores by group."""
+    _, *baselines = result.scores
+    beside = ""
+    if baselines:
+        beside = f", beside what the same client gets from {' and '.join(baselines)}"
+    return (
+        f"Each point is a client on its own test rows{beside}; a box holds the middle half of a "
+        "group."
+    )
+
+
+def describe_score_boxes(result: GroupScores) -> str:
+    """Say in words what the figure of scores by group shows."""
+    return (
+        f"Boxes of the clients' scores by group, under {', '.join(result.scores)}; the numbers "
+        "stand under Each client."
+    )
+
+
+def describe_client_map(result: ClientMap) -> str:
+    """Say in words what a map of clients and groups shows."""
+    clients, groups = result.values.shape
+    return f"Map of the {result.what} of {clients} clients under the models of {groups} groups."
+
+
+def describe_positions(result: ClientPositions) -> str:
+    """Say how to read the map of clients."""
+    placed_by = "its training loss under each group's model, as it has none of its own"
+    if result.of == "personal models":
+        placed_by = f"all numbers of its own model (folded to {BINS:,} where it has more)"
+    colour = f"The colour is the client's {result.word}"
+    if result.whose:
+        colour += f"; groups are {result.whose}"
+    return (
+        f"Each point is a client, placed by {placed_by}: near points are alike. Shown are the two "
+        f"directions in which clients differ most, with {100 * result.share:.0f} % of the "
+        f"variance; the axes have no unit. {colour}."
+    )
+
+
+def describe_points(result: ClientPositions) -> str:
+    """Say in words what the map of clients shows."""
+    return (
+        f"Points for {len(result.names)} clients, placed by their {result.of} and coloured by "
+        f"{result.word}."
+    )
+
+
+def describe_left_out(portrait: Portrait) -> str:
+    """Say which figures are missing for want of training rows; "" where none is."""
+    if not lacks_training_rows(portrait) or portrait.groups is None:
+        return ""
+    missing = []
+    if portrait.losses is None:
+        missing.append("how well each group's model fits each client")
+    if portrait.projection is None:
+        missing.append("the map of the clients")
+    if not missing:
+        return ""
+    return f"Left out, as the training rows are not at hand: {join_names(missing)}."

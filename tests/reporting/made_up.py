@@ -1,0 +1,91 @@
+"""Made-up runs and portraits, so that statistics can be checked by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from coterie.reporting.comparison import Comparison, Methods, compare
+from coterie.reporting.portrait import Portrait
+from coterie.reporting.source import Source
+
+NAMES = ["a", "b", "c", "d"]
+GROUPS = np.array([1, 0, 1, 0])
+
+
+def scored(
+    scores: list[float | None], seed: int = 0, label: str = "m", metric: str = "accuracy"
+) -> Source:
+    """A run with these scores that sends 10 bytes in every round; None: not evaluated."""
+    rows = []
+    for round, score in enumerate(scores):
+        row = {"round": round, "bytes_down": 6, "bytes_up": 4, "seconds": 0.0}
+        if score is not None:
+            row[metric] = score
+        rows.append(row)
+    config = {
+        "options": {"seed": seed},
+        "clients": ["a", "b"],
+        "unseen": 0,
+        "data": "d",
+        "method": {"name": label},
+    }
+    return Source(config, rows, None, label)
+
+
+def grouped(
+    label: str = "ifca",
+    seed: int = 0,
+    history: list[list[int] | None] | None = None,
+    data: str = "memory",
+    metric: str = "accuracy",
+) -> Source:
+    """A run of the clients NAMES with these groups after each round."""
+    rows = []
+    for round, groups in enumerate(history or [None]):
+        row: dict[str, Any] = {"round": round, metric: 0.5, "seconds": 0.0}
+        row |= {"bytes_down": 0, "bytes_up": 0}
+        if groups is not None:
+            row["groups"] = groups
+        rows.append(row)
+    config = {
+        "options": {"seed": seed, "rounds": len(rows) - 1},
+        "clients": NAMES,
+        "unseen": 0,
+        "data": data,
+        "model": "softmax",
+        "method": {"name": label, "settings": {}},
+    }
+    return Source(config, rows, None, label)
+
+
+def portrait(
+    scores: Any,
+    groups: np.ndarray | None = None,
+    test_rows: Any = (40, 40, 40, 3),
+    metric: str = "accuracy",
+    **more: Any,
+) -> Portrait:
+    """What is known of clients with these scores; more: other fields of a Portrait."""
+    rows = np.array(test_rows)
+    fields = {
+        "per_client": {metric: np.array(scores, dtype=float), "rows": rows},
+        "train_rows": 3 * rows,
+        "test_rows": rows,
+        "groups": groups,
+        "truth": None,
+        "shown": np.arange(len(rows)),
+        "losses": None,
+        "weights": None,
+        "projection": None,
+        "apart": None,
+        "warnings": [],
+        "fingerprint": "x",
+    }
+    return Portrait(**{**fields, **more})
+
+
+def compared(methods: Methods, test_rows: int | None = None) -> Comparison:
+    """The final scores of made-up runs."""
+    return compare(methods, test_rows)

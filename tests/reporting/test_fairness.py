@@ -1,0 +1,98 @@
+"""Who is served worst, on made-up scores."""
+
+from __future__ import annotations
+
+import numpy as np
+from made_up import GROUPS, compared, grouped, portrait
+
+from coterie.reporting.fairness import (
+    Grouping,
+    choose_grouping,
+    describe_fairness,
+    describe_tiny_clients,
+    describe_worst_groups,
+    fairness,
+    fairness_table,
+)
+from coterie.reporting.membership import group_means
+
+BY = Grouping(GROUPS, "those that ifca found", "group", "x")
+
+
+def measured(portraits, by, metric: str = "accuracy", seeds: int = 1):
+    methods = {
+        label: [grouped(label, seed, metric=metric) for seed in range(seeds)] for label in portraits
+    }
+    return fairness(compared(methods), portraits, by)
+
+
+def test_group_means_leave_out_who_has_no_score_or_no_group():
+    assert group_means(np.array([1.0, 3.0, np.nan, 9.0]), np.array([0, 0, 1, -1])) == {0: 2.0}
+
+
+def test_a_small_gap_at_a_low_level_is_not_praised():
+    portraits = {
+        "fedavg": portrait([0.51, 0.5, 0.51, 0.5]),
+        "ifca": portrait([0.9, 0.8, 0.9, 0.8], GROUPS),
+    }
+    result = measured(portraits, BY)
+    table = fairness_table(result)
+    assert table.head[:3] == ["method", "worst group", "worst 10 % of clients"]
+    assert table.rows == [
+        ["fedavg", "0.500 (group 0)", "0.500", "0.510 (group 1)", "0.010", "0.005"],
+        ["ifca", "0.800 (group 0)", "0.800", "0.900 (group 1)", "0.100", "0.050"],
+    ]
+    assert table.marked == (1,) and result.leaders == ["ifca"]
+    assert describe_worst_groups(result) == [
+        "The worst-served group gets 0.800 with ifca, and 0.500 with fedavg.",
+        "fedavg has the smallest gap (0.010), but its worst group gets 0.500: it is even, not "
+        "better.",
+    ]
+
+
+def test_the_worst_of_regression_is_the_largest_error_and_tiny_clients_are_pointed_out():
+    portraits = {
+        "ifca": portrait([1, 2, 1, 5], GROUPS, metric="mse"),
+        "local": portrait([4, 4, 4, 4], metric="mse"),
+    }
+    result = measured(portraits, BY, "mse")
+    assert fairness_table(result).rows[0][:4] == ["ifca", "3.5 (group 0)", "5", "1 (group 1)"]
+    words = "Among the worst 10 % under ifca are clients with fewer than 10 test rows."
+    assert describe_tiny_clients(result) == words
+
+
+def test_without_groups_only_clients_are_compared():
+    result = measured({"local": portrait([0.1, 0.2, 0.3, 0.4])}, None)
+    table = fairness_table(result)
+    assert table.head == ["method", "worst 10 % of clients", "std over clients"]
+    assert len(table.rows[0]) == 3
+    assert "gap" not in describe_fairness(result) and describe_worst_groups(result) == []
+    assert measured({"local": portrait([1.0] * 4, metric="mse")}, None) is None
+
+
+def test_groups_of_other_clients_are_not_compared():
+    portraits = {
+        "ifca": portrait([0.9, 0.8, 0.9, 0.8], GROUPS),
+        "cfl": portrait([1] * 4, fingerprint="y"),
+    }
+    rows = fairness_table(measured(portraits, BY)).rows
+    assert rows[1][1:] == ["–", "1.000", "–", "–", "0.000"]
+
+
+def test_methods_are_judged_by_the_true_groups_or_by_those_of_the_best_method():
+    truth = np.array([0, 0, 1, 1])
+    portraits = {
+        "one": portrait([1] * 4, np.zeros(4, dtype=int)),
+        "two": portrait([1] * 4, GROUPS),
+    }
+    assert choose_grouping(["one", "two"], portraits).whose == "those that two found"
+    assert choose_grouping(["one"], portraits) is None
+    portraits["two"] = portrait([1] * 4, GROUPS, truth=truth)
+    by = choose_grouping(["one", "two"], portraits)
+    assert (by.word, by.groups.tolist()) == ("true group", truth.tolist())
+
+
+def test_several_seeds_are_mentioned():
+    one = {"ifca": portrait([0.9, 0.8, 0.9, 0.8], GROUPS)}
+    assert "lowest seed" in describe_fairness(measured(one, BY, seeds=2))
+    assert "lowest seed" not in describe_fairness(measured(one, BY))

@@ -1,0 +1,207 @@
+"""Pages about run folders, which are only read, and what a page says when something is missing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_runs import HOW, figures, portrait_of, tables, trained
+
+import coterie as ct
+from coterie.cli import main
+from coterie.data import load
+from coterie.reporting.portrait import portrait
+from coterie.reporting.source import of_folder
+from coterie.runs.config import Origin
+from coterie.runs.start import _last_loaded, prepare
+
+
+def written(runs, path, **how) -> str:
+    return ct.report(runs, path, **how).read_text(encoding="utf-8")
+
+
+def fingerprints(folder: Path) -> dict[str, str]:
+    """What every file holds, and when it was written."""
+    prints = {}
+    for file in folder.rglob("*"):
+        if file.is_file():
+            digest = hashlib.sha256(file.read_bytes()).hexdigest()
+            prints[str(file)] = f"{digest} {file.stat().st_mtime_ns}"
+    return prints
+
+
+@pytest.fixture(scope="module")
+def ifca(tmp_path_factory) -> ct.Result:
+    """A run on data in memory, in a folder."""
+    return trained(ct.IFCA(clusters=2, **HOW), tmp_path_factory.mktemp("ifca") / "run")
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory) -> ct.Result:
+    """A run in a folder that knows where its data come from."""
+    folder = tmp_path_factory.mktemp("digits") / "run"
+    data = {"spec": "rotated:digits", "seed": 0, "clients": 8, "samples": 10}
+    options = {"rounds": 4, "eval_every": 1}
+    origin = Origin(data=data, method="ifca", model="softmax")
+    method = ct.IFCA(clusters=4, **HOW)
+    run = prepare(method, load(**data), "softmax", out=folder, origin=origin, **options)
+    return ct.Result.of(run.go())
+
+
+@pytest.fixture
+def fedavg(fedavg_run, tmp_path) -> Path:
+    """A copy of a run's folder, which may be changed."""
+    return shutil.copytree(fedavg_run, tmp_path / "run")
+
+
+def change_config(folder: Path, **changes) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+
+
+# ------------------------------------------------------------------------------ folders
+def test_a_result_writes_its_own_page_and_folders_give_the_same(ifca, tmp_path):
+    assert ifca.report(tmp_path / "one.html") == tmp_path / "one.html"
+    before = fingerprints(ifca.folder)
+    page = written(ifca.folder, tmp_path / "two.html")
+    assert fingerprints(ifca.folder) == before  # a page only reads
+    assert "needs its data and models: the data of the run were in memory: give them again" in page
+    drawn = figures(page)
+    assert drawn["figure-0"] == figures((tmp_path / "one.html").read_text())["figure-0"]
+    assert "The groups that ifca ended with" in page
+    assert "How well each" not in page and "Each client" in page
+
+
+def test_a_result_and_its_folder_are_one_run(ifca, tmp_path):
+    page = written([ifca, ifca.folder], tmp_path / "page.html")
+    assert "<td>ifca</td>" in page and "without what needs its data" not in page
+
+
+def test_a_folder_whose_data_can_be_had_again_shows_everything(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = (
+        "compare ifca fedavg --clusters 2 --data rotated:digits?angles=0,180 --clients 6 "
+        "--samples 12 --rounds 2 --model softmax --seeds 2"
+    )
+    monkeypatch.setattr("sys.argv", ["/usr/bin/coterie", *words.split()])
+    assert main([*sys.argv[1:], "--out", "runs", "--quiet"]) == 0
+    before = fingerprints(tmp_path / "runs")
+    assert main(["report", "runs", "--out", "page.html", "--target", "0.1"]) == 0
+    assert fingerprints(tmp_path / "runs") == before
+    page = (tmp_path / "page.html").read_text()
+    for word in (
+        "How well each",
+        "2 seeds",
+        "coterie compare ifca fedavg",
+        "accuracy 0.100 or better",
+        "Fairness",
+    ):
+        assert word in page, word
+    assert "without what needs its data" not in page
+
+
+def test_the_same_run_opened_from_its_folder_has_the_same_portrait(digits):
+    one = portrait_of(digits)
+    (source,) = of_folder(digits.folder)
+    two = portrait(source.trained(), source.with_rows(), source.config["fingerprint"]["data"])
+    assert one.groups.tolist() == two.groups.tolist() and one.fingerprint == two.fingerprint
+    np.testing.assert_array_equal(one.losses, two.losses)
+    np.testing.assert_array_equal(one.per_client["accuracy"], two.per_client["accuracy"])
+
+
+def test_a_run_that_goes_on_meanwhile_is_left_alone(digits, tmp_path):
+    folder = shutil.copytree(digits.folder, tmp_path / "run")
+    old, last = sorted((folder / "checkpoints").glob("*"))
+    last.unlink()  # round 4 is measured, but not saved yet
+    before = fingerprints(folder)
+    page = written(folder, tmp_path / "page.html")
+    assert fingerprints(folder) == before
+    assert f"ifca was last saved after round {int(old.stem)}" in page and "How well each" in page
+    traces = [trace for figure in figures(page).values() for trace in figure["data"]]
+    assert any(trace.get("x") == [0, 1, 2, 3, 4] for trace in traces)
+
+
+def test_runs_of_the_same_settings_and_seed_are_told_apart_by_folder_or_number(tmp_path):
+    folders = [tmp_path / "runs" / name for name in ("monday", "friday")]
+    for folder in folders:
+        for seed in (0, 1):
+            trained(ct.FedAvg(**HOW), folder / f"seed-{seed}", seed=seed, rounds=1)
+    page = written(folders[0], tmp_path / "page.html")
+    assert "<td>fedavg</td>" in page and "2 seeds" in page
+    page = written(folders, tmp_path / "page.html")
+    assert "<td>fedavg (monday)</td>" in page and "<td>fedavg (friday)</td>" in page
+    assert "2 seeds" in page
+    page = written([trained(ct.FedAvg(**HOW), rounds=1) for _ in range(2)], tmp_path / "page.html")
+    assert "<td>fedavg (run 1)</td>" in page and "<td>fedavg (run 2)</td>" in page
+
+
+# ------------------------------------------------------------------------------ missing
+def test_runs_whose_data_are_gone_say_so_once_and_show_their_groups(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tables(tmp_path / "sites")
+    words = (
+        "compare ifca fedavg --clusters 2 --data folder:sites --label outcome --rounds 2 "
+        "--model softmax --out runs --quiet"
+    )
+    assert main(words.split()) == 0
+    (tmp_path / "sites").rename(tmp_path / "moved")
+    _last_loaded.cache_clear()  # as in a new process
+    page = written("runs", tmp_path / "page.html")
+    assert page.count("cannot be read again") == 1
+    assert "ifca and fedavg are shown without what needs their" in page
+    loaded = ct.load("runs/ifca")  # answers without its data
+    page = written(loaded, tmp_path / "page.html")
+    assert "ifca is shown without what needs its rows: the training data" in page
+    assert "The groups that ifca ended with" in page and "Each client" in page
+
+
+@pytest.mark.parametrize("name", ["e", "run", "the data of"])
+def test_the_name_of_a_folder_is_not_replaced_inside_words(fedavg, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    fedavg.rename(name)
+    sentences = []
+    ct.report(name, "page.html", tell=sentences.append)
+    assert sentences == [
+        "fedavg is shown without what needs its data and models: the data of the run were in "
+        "memory: give them again, ct.resume(path, fed)."
+    ]
+
+
+def test_a_setting_that_the_method_no_longer_has(fedavg, tmp_path):
+    config = json.loads((fedavg / "config.json").read_text())
+    config["method"]["settings"]["gone"] = 1
+    origin = {"data": {"spec": "rotated:digits", "seed": 0}, "method": "fedavg"}
+    change_config(fedavg, method=config["method"], origin=origin)
+    assert "another version of" in written(fedavg, tmp_path / "page.html")
+
+
+def test_a_run_that_was_stopped_is_said_to_be(fedavg, tmp_path, capsys):
+    config = json.loads((fedavg / "config.json").read_text())
+    change_config(fedavg, options={**config["options"], "rounds": 9})
+    words = "fedavg is shown as it was after round 2 of 9: it was stopped, or diverged."
+    assert words in written([fedavg], tmp_path / "page.html")
+    other = tmp_path / "other.html"
+    assert main(["report", str(fedavg), "--out", str(other)]) == 0
+    out, err = capsys.readouterr()
+    assert f"warning: {words}" in err and "UserWarning" not in err
+    assert out == f"report in {other}\n"
+
+
+def test_the_demo_writes_a_page_and_says_where(tmp_path, monkeypatch, capsys):
+    from coterie.cli import demo
+
+    small = {"CLIENTS": 8, "SAMPLES": 15, "ROUNDS": 6, "SEEDS": 2, "MODEL": "softmax"}
+    for name, value in {**small, "LOCAL": {"lr": 0.3, "local_steps": 2}}.items():
+        monkeypatch.setattr(demo, name, value)
+    monkeypatch.chdir(tmp_path)
+    assert main(["demo", "--quiet"]) == 0
+    assert "everything on one page: demo/report.html" in capsys.readouterr().out
+    page = (tmp_path / "demo" / "report.html").read_text()
+    assert "fedavg, local, one-shot and ifca on rotated:digits" in page and "(seed 0)" in page
+    monkeypatch.setattr(demo, "SEEDS", 1)
+    assert main(["demo", "--quiet"]) == 0  # over the first one

@@ -1,0 +1,51 @@
+"""What templates do with text: everything is escaped, and nothing may be undefined."""
+
+from __future__ import annotations
+
+import inspect
+
+import jinja2
+import pytest
+
+from coterie.reporting.render import STATISTICS, Figures, environment, render
+from coterie.reporting.tables import Table
+
+MACROS = "macros.html.jinja"
+
+
+def test_text_is_escaped_and_markup_is_not():
+    macros = environment().get_template(MACROS).module
+    text = '<a href="x">&'
+    escaped = "&lt;a href=&#34;x&#34;&gt;&amp;"
+    page = macros.table(Table([text], [[text], ["2"]], marked=(1,)), "numbers")
+    assert f'<th scope="col">{escaped}</th>' in page and f"<td>{escaped}</td>" in page
+    assert '<tr class="best"><td>2</td></tr>' in page and text not in page
+    page = macros.members_table(Table(["group", text], [["0", text]]))
+    assert f'<td data-head="{escaped}"><div class="names">{escaped}</div></td>' in page
+    assert text not in page
+    assert macros.warnings([text]).strip() == f'<div class="warn">{escaped}</div>'
+
+
+def test_a_figure_has_a_place_with_its_name_and_a_text():
+    figures = Figures()
+    template = f'{{% from "{MACROS}" import plot with context %}}{{{{ plot(figure, "<") }}}}'
+    figure = {"data": [{"name": "</script>"}], "layout": {"height": 380}}
+    page = environment().from_string(template).render(place=figures.place, figure=figure)
+    place = '<div class="plot" id="figure-0" style="min-height:380px"'
+    assert " ".join(page.split()) == f'{place} role="img" aria-label="&lt;"></div>'
+    assert figures.by_name == {"figure-0": figure}
+    assert "<" not in figures.to_json() and "\\u003c/script>" in figures.to_json()
+
+
+def test_no_two_functions_that_templates_call_have_the_same_name():
+    names = []
+    for module in STATISTICS:
+        functions = [v for v in vars(module).values() if inspect.isfunction(v)]
+        names += [f.__name__ for f in functions if f.__module__ == module.__name__]
+    called = [n for n in names if n.startswith("describe_") or n.endswith("_table")]
+    assert len(called) == len(set(called)) > 30
+
+
+def test_a_name_that_is_not_there_is_an_error():
+    with pytest.raises(jinja2.UndefinedError):
+        render("fairness.html.jinja", Figures())
