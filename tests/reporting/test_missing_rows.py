@@ -7,14 +7,16 @@ import re
 import pytest
 from made_up import GROUPS, grouped
 from made_up import portrait as made_up_portrait
-from small_runs import figures, portrait_of
+from small_runs import figures
 
 import coterie as ct
 from coterie import reporting
 from coterie.reporting.page import collect_page
-from coterie.reporting.portrait import Portrait
+from coterie.reporting.portrait import Portrait, portrait
 from coterie.reporting.render import render_page
 from coterie.reporting.rows import count_test_rows
+from coterie.runs.run import Run
+from coterie.runs.trained import Trained
 
 GROUPS_APART = "What sets the groups apart is left out: it needs the training rows"
 FIGURES = (
@@ -24,10 +26,10 @@ FIGURES = (
 COUNTS = "Training rows are not counted, as they are not at hand."
 
 
-def without_rows(result: ct.Result) -> Portrait:
-    """What is known of a run whose rows, and the federation with them, are gone."""
-    return portrait_of(result)._replace(
-        train_rows=None, test_rows=None, losses=None, projection=None, apart=None, truth=None
+def without_rows(trained: Trained, run: Run | None, fingerprint: str) -> Portrait:
+    """What is known of a run of which not even the row counts are known."""
+    return portrait(trained, None, fingerprint)._replace(
+        train_rows=None, test_rows=None, truth=None
     )
 
 

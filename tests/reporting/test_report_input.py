@@ -22,7 +22,7 @@ def test_bad_input_is_one_sentence_and_exit_2(tmp_path, monkeypatch, capsys, fed
         ([], "needs the folders"),
         (["nowhere"], "there is no folder nowhere"),
         (["empty"], "no run was found in empty"),
-        (["other"], "lacks clients"),
+        (["other"], "is damaged (Object missing required field"),
         (["run", "--target", "high"], "must be a number"),
         (["run", "--out", "absent/page.html"], "cannot be written"),
         (["run", "--out", "empty"], "cannot be written"),

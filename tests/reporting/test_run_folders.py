@@ -70,7 +70,7 @@ def test_a_result_writes_its_own_page_and_folders_give_the_same(ifca, tmp_path):
     before = fingerprints(ifca.folder)
     page = written(ifca.folder, tmp_path / "two.html")
     assert fingerprints(ifca.folder) == before  # a page only reads
-    assert "needs its data and models: the data of the run were in memory: give them again" in page
+    assert "needs its rows: the data of the run were in memory: give them again" in page
     drawn = figures(page)
     assert drawn["figure-0"] == figures((tmp_path / "one.html").read_text())["figure-0"]
     assert "The groups that ifca ended with" in page
@@ -167,7 +167,7 @@ def test_the_name_of_a_folder_is_not_replaced_inside_words(fedavg, tmp_path, mon
     sentences = []
     ct.report(name, "page.html", tell=sentences.append)
     assert sentences == [
-        "fedavg is shown without what needs its data and models: the data of the run were in "
+        "fedavg is shown without what needs its rows: the data of the run were in "
         "memory: give them again, ct.resume(path, fed)."
     ]
 
