@@ -19,7 +19,7 @@ from coterie.data import (
     pathological,
     rotated,
 )
-from coterie.data.shares import counted, in_random_order, mix
+from coterie.data.shares import in_random_order, mix, rows_per_source
 from coterie.errors import CoterieError
 
 MAKERS = [mixture, label_permuted, pathological, dirichlet]
@@ -135,7 +135,7 @@ def test_the_list_names_options_and_purpose(capsys) -> None:
 # ------------------------------------------------------------------------------ shares
 def test_counts_meet_the_shares_to_within_a_row() -> None:
     shares, sizes = mix("random", 300, 5, "angles", np.random.default_rng(0)), np.arange(300)
-    counts = counted(shares, sizes)
+    counts = rows_per_source(shares, sizes)
     assert counts.min() >= 0 and (counts.sum(axis=1) == sizes).all()
     assert np.abs(counts - shares * sizes[:, None]).max() <= 1
     source = in_random_order(counts, np.random.default_rng(1))
