@@ -1,7 +1,8 @@
+"""A folder of CSV files, one per client."""
+
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -213,60 +214,6 @@ def test_what_else_lies_in_the_folder(tmp_path: Path) -> None:
     (tmp_path / "d.npz").write_bytes(b"")
     with pytest.raises(CoterieError, match="several kinds, .*d.npz: keep one kind"):
         folder(str(tmp_path), "y")
-
-
-def save(path: Path, rows: int, **more: object) -> None:
-    x = np.arange(rows * 2.0).reshape(rows, 2)
-    np.savez(path, **{"x": x, "y": np.arange(rows) % 2} | more)
-
-
-def test_arrays(tmp_path: Path) -> None:
-    save(tmp_path / "a b.npz", 8)
-    save(tmp_path / "c.npz", 4)
-    fed = folder(str(tmp_path))
-    assert fed.names == ("a b", "c") and fed.classes == 2 and fed.schema is None
-    assert fed.train.sizes.tolist() == [6, 3] and fed.test.sizes.tolist() == [2, 1]
-    assert sorted(fed.train.x[:, 0].tolist() + fed.test.x[:, 0].tolist()) == [
-        0,
-        0,
-        2,
-        2,
-        4,
-        4,
-        6,
-        6,
-        8,
-        10,
-        12,
-        14,
-    ]
-    test = {"x_test": np.ones((2, 2)), "y_test": np.array([1, 1])}
-    save(tmp_path / "c.npz", 4, **test)
-    with pytest.raises(CoterieError, match=r"c.npz has test rows and .*a b.npz has none"):
-        folder(str(tmp_path))
-    save(tmp_path / "a b.npz", 8, **test)
-    own = folder(str(tmp_path), kind="regression")
-    assert own.train.sizes.tolist() == [8, 4] and own.test.y.tolist() == [1.0] * 4
-
-
-def test_wrong_arrays(tmp_path: Path) -> None:
-    def refused(match: str, **options: object) -> None:
-        with pytest.raises(CoterieError, match=match):
-            folder(str(tmp_path), **options)
-
-    save(tmp_path / "a.npz", 4)
-    refused("fill is for tables, but .* npz", fill="median")
-    refused("label is for tables", label="y")
-    save(tmp_path / "a.npz", 4, x_test=np.ones((1, 2)))
-    refused("a.npz has no array y_test, but x, y, x_test")
-    np.savez(tmp_path / "a.npz", x=np.ones((2, 2)))
-    refused("a.npz has no array y")
-    np.savez(tmp_path / "a.npz", x=np.array([{}]), y=np.ones(1))
-    refused("a.npz cannot be read as npz")
-    (tmp_path / "a.npz").write_bytes(b"PK broken")
-    refused("a.npz cannot be read as npz")
-    (tmp_path / "a.npz").write_bytes(b"")
-    refused("a.npz cannot be read as npz")
 
 
 def test_codes_that_are_named_categories_stay_as_written(tmp_path: Path) -> None:

@@ -1,15 +1,15 @@
-"""Mixtures, permuted labels, few classes, Dirichlet shares and fuzzy groups of base images."""
+"""Federations of base images: what all makers share, mixtures and fuzzy groups."""
 
 from collections import Counter
 
 import numpy as np
 import pytest
 import torch
+from image_rows import rows, sources, upright
 
 import coterie as ct
 from coterie.cli import main
 from coterie.data import (
-    base,
     dirichlet,
     holdouts,
     label_permuted,
@@ -19,44 +19,10 @@ from coterie.data import (
     pathological,
     rotated,
 )
-from coterie.data.shares import counted, in_random_order, mix
+from coterie.data.shares import in_random_order, mix, rows_per_source
 from coterie.errors import CoterieError
 
 MAKERS = [mixture, label_permuted, pathological, dirichlet]
-
-
-def rows(x: torch.Tensor) -> list[tuple[float, ...]]:
-    return [tuple(row) for row in x.flatten(1).tolist()]
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return base("digits")
-
-
-@pytest.fixture(scope="module")
-def known(digits) -> dict:
-    """part → upright image → its label; no image of digits has two labels."""
-    parts = {"train": (digits.x_train, digits.y_train), "test": (digits.x_test, digits.y_test)}
-    return {name: dict(zip(rows(x), y.tolist())) for name, (x, y) in parts.items()}
-
-
-def sources(fed, known, part: str, i: int, turns: int = 4) -> np.ndarray:
-    """How many quarter turns bring each of client i's rows back to a known image."""
-    x, y = getattr(fed, part).client(i)
-    back = [rows(torch.rot90(x, -k, (-2, -1))) for k in range(turns)]
-    matches = [
-        [known[part].get(back[k][n]) == label for k in range(turns)]
-        for n, label in enumerate(y.tolist())
-    ]
-    assert np.sum(matches, axis=1).tolist() == [1] * len(y), (
-        "no digit looks like another one that is turned"
-    )
-    return np.argmax(matches, axis=1)
-
-
-def upright(x: torch.Tensor, turns: np.ndarray) -> list[tuple[float, ...]]:
-    return rows(torch.stack([image.rot90(-int(k), (-2, -1)) for image, k in zip(x, turns)]))
 
 
 # ------------------------------------------------------------------------------ all of them
@@ -135,7 +101,7 @@ def test_the_list_names_options_and_purpose(capsys) -> None:
 # ------------------------------------------------------------------------------ shares
 def test_counts_meet_the_shares_to_within_a_row() -> None:
     shares, sizes = mix("random", 300, 5, "angles", np.random.default_rng(0)), np.arange(300)
-    counts = counted(shares, sizes)
+    counts = rows_per_source(shares, sizes)
     assert counts.min() >= 0 and (counts.sum(axis=1) == sizes).all()
     assert np.abs(counts - shares * sizes[:, None]).max() <= 1
     source = in_random_order(counts, np.random.default_rng(1))
@@ -214,21 +180,6 @@ def test_methods_run_on_soft_truth_and_are_scored_by_the_largest_share() -> None
         assert result.final["matched"] == pytest.approx(max(same, 1 - same))
 
 
-# ------------------------------------------------------------------------------ permuted labels
-def test_labels_are_shifted_by_group(digits, known) -> None:
-    fed = label_permuted(clients=8, clusters=4, samples=100, seed=1)
-    assert fed.truth.tolist() == [0, 1, 2, 3] * 2 and fed.labels is None
-    for part in ("train", "test"):
-        for group in range(4):
-            dealt = []
-            for i in (group, group + 4):
-                x, y = getattr(fed, part).client(i)
-                assert [(known[part][row] + group) % 10 for row in rows(x)] == y.tolist()
-                dealt += rows(x)
-            assert Counter(dealt) <= Counter(known[part].keys()), "slices of a group are disjoint"
-    assert rows(fed.train.client(0)[0]) != rows(fed.train.client(1)[0]), "each group shuffles anew"
-
-
 # ------------------------------------------------------------------------------ noise
 def test_without_noise_the_draws_are_those_of_before() -> None:
     assert rotated(clients=10, samples=20).fingerprint()[:16] == "753c2391d2ab7415"
@@ -262,139 +213,6 @@ def test_noise_in_labels(known) -> None:
         ]
         x, y = fed.test.client(i)
         assert [(known["test"][row] + i % 3) % 10 for row in rows(x)] == y.tolist()
-
-
-# ------------------------------------------------------------------------------ few classes
-def classes_of(fed, part: str) -> list[dict[int, int]]:
-    """Each client's number of rows by class."""
-    return [Counter(getattr(fed, part).client(i)[1].tolist()) for i in range(fed.total)]
-
-
-@pytest.mark.parametrize(
-    "options", [{}, {"kinds": 5}, {"kinds": 10}, {"classes": 3, "samples": 15, "clients": 20}]
-)
-def test_a_client_has_its_classes_in_training_and_test(options, known) -> None:
-    fed, classes = pathological(seed=2, **options), options.get("classes", 2)
-    train, test = classes_of(fed, "train"), classes_of(fed, "test")
-    for mine, held in zip(train, test):
-        assert len(mine) == classes and mine.keys() == held.keys()
-        assert len(set(mine.values())) == len(set(held.values())) == 1, (
-            "equally many rows of each class"
-        )
-    for part in ("train", "test"):
-        data = getattr(fed, part)
-        assert [known[part][row] for row in rows(data.x)] == data.y.tolist()
-
-
-def test_random_classes_are_used_evenly_and_differ() -> None:
-    fed = pathological(clients=40, seed=1)
-    sets = [frozenset(mine) for mine in classes_of(fed, "train")]
-    assert fed.truth is None and len(set(sets)) > 15
-    assert Counter(c for mine in sets for c in mine) == dict.fromkeys(range(10), 8)
-
-
-@pytest.mark.parametrize(
-    "kinds, classes, disjoint", [(5, 2, True), (3, 3, True), (2, 5, True), (10, 2, False)]
-)
-def test_kinds_are_planted(kinds, classes, disjoint) -> None:
-    fed = pathological(clients=20, kinds=kinds, classes=classes)
-    assert fed.truth.tolist() == [i % kinds for i in range(20)]
-    sets = [frozenset(mine) for mine in classes_of(fed, "train")]
-    assert all(mine == sets[i % kinds] for i, mine in enumerate(sets)) and len(set(sets)) == kinds
-    assert (len(frozenset.union(*sets)) == kinds * classes) is disjoint
-    seeds = [
-        pathological(clients=20, kinds=kinds, classes=classes, seed=seed) for seed in range(1, 4)
-    ]
-    assert any(frozenset(classes_of(fed, "train")[0]) != sets[0] for fed in seeds), (
-        "the seed says which classes"
-    )
-
-
-def test_sizes_keep_the_ratios_that_were_drawn() -> None:
-    """Uniform on 400..5,000: mean 2,700, standard deviation 4,600 / √12, half of the mean."""
-    fed = pathological(clients=40, samples=24, seed=3)
-    sizes = fed.train.sizes.double()
-    assert 22 < sizes.mean() <= 24 and 0.35 < sizes.std() / sizes.mean() < 0.65
-    assert sizes.min() < 12 and sizes.max() > 36 and sizes.max() / sizes.min() <= 12.5
-
-
-def test_as_many_rows_as_the_scarcest_class_has(digits) -> None:
-    for options in ({}, {"sizes": "even"}):
-        fed = pathological(clients=10, **options)
-        left = torch.bincount(digits.y_train, minlength=10) - torch.bincount(
-            fed.train.y, minlength=10
-        )
-        assert 0 <= left.min() <= 2, (
-            "each of the two clients of a class may lose a part of a row to rounding"
-        )
-    even = pathological(clients=10, sizes="even", samples=30)
-    for samples in (12, 14, 23):  # which scaling misses by a rounding error
-        assert set(
-            pathological(clients=10, sizes="even", classes=1, samples=samples).train.sizes.tolist()
-        ) == {samples}
-    assert even.train.sizes.tolist() == [30] * 10 and even.test.sizes.tolist() == [10] * 10, (
-        "75 : 25"
-    )
-
-
-def test_which_images_a_client_gets_is_random() -> None:
-    one, other = (
-        pathological(clients=2, classes=10, sizes="even", samples=50, seed=seed) for seed in (0, 1)
-    )
-    assert (
-        len(set(rows(one.train.x)) & set(rows(other.train.x))) < 50
-        and (one.train.y.diff() < 0).any()
-    )
-
-
-@pytest.mark.usefixtures("real_data")
-def test_cgpfl_sizes_on_mnist() -> None:
-    fed = pathological("mnist", clients=40, seed=0)
-    assert 40_000 < len(fed.train.y) <= 60_000 and fed.train.sizes.max() > 8 * fed.train.sizes.min()
-    few = pathological("mnist", clients=4, kinds=2)
-    assert 400 <= few.train.sizes.min() <= few.train.sizes.max() <= 5000, (
-        "nothing is scaled where all fits"
-    )
-
-
-# ------------------------------------------------------------------------------ Dirichlet
-def test_dirichlet_shares_are_the_same_in_training_and_test(known) -> None:
-    fed = dirichlet(clients=10, samples=50, test_samples=10, alpha=0.5, seed=1)
-    assert fed.truth is None and fed.train.sizes.tolist() == [50] * 10
-    for i in range(10):
-        shares = [
-            np.bincount(part.client(i)[1].numpy(), minlength=10) for part in (fed.train, fed.test)
-        ]
-        assert np.abs(shares[0] / 50 - shares[1] / 10).max() <= 1 / 50 + 1 / 10
-    assert [known["train"][row] for row in rows(fed.train.x)] == fed.train.y.tolist()
-
-
-def test_alpha_sets_how_unlike_the_clients_are() -> None:
-    """A share of Dir(α) over 10 classes has the variance 0.09 / (10 α + 1)."""
-
-    def variance(alpha: float) -> float:
-        fed = dirichlet(clients=20, samples=30, alpha=alpha, seed=2)
-        return float(
-            np.var([np.bincount(fed.train.client(i)[1], minlength=10) / 30 for i in range(20)])
-        )
-
-    assert variance(0.1) == pytest.approx(0.045, rel=0.35)
-    assert variance(1) == pytest.approx(0.09 / 11, rel=0.35)
-    assert variance(1e6) < 0.001
-
-
-def test_dirichlet_gives_as_many_rows_as_fit() -> None:
-    for seed in range(5):
-        fed = dirichlet(clients=12, seed=seed)
-        for option, part in (("samples", fed.train), ("test_samples", fed.test)):
-            with pytest.raises(CoterieError, match=f"allow {part.sizes[0]}"):
-                dirichlet(clients=12, seed=seed, **{option: int(part.sizes[0]) + 1})
-
-
-@pytest.mark.parametrize("alpha", [1e-300, 0.01, 100])
-def test_every_client_has_rows_whatever_alpha_is(alpha) -> None:
-    fed = dirichlet(clients=30, alpha=alpha)
-    assert fed.train.sizes.min() >= 1 and fed.test.sizes.min() >= 1
 
 
 # ------------------------------------------------------------------------------ errors

@@ -2,40 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
+from wards import WARDS, of, sent
 
-from coterie.data import Schema, describe, merge
 from coterie.errors import CoterieError
-
-
-def ward(n: int, seed: int, sexes: str) -> pd.DataFrame:
-    random = np.random.default_rng(seed)
-    return pd.DataFrame(
-        {
-            "age": random.normal(40 + 10 * seed, 5, n),
-            "sex": random.choice(list(sexes), n),
-            "smoker": random.random(n) < 0.3,
-            "unit": 7.1,
-            "outcome": random.choice(["well", "ill"], n),
-        }
-    )
-
-
-WARDS = {"Nord-Ouest": ward(30, 1, "fm"), "été": ward(7, 2, "fx"), "one": ward(1, 3, "m")}
-
-
-def sent(frame: pd.DataFrame, *more, **options) -> dict:
-    """A description as it arrives: through JSON."""
-    return json.loads(json.dumps(describe(frame, *more, **options)))
-
-
-def of(frames: dict[str, pd.DataFrame], label: str = "outcome", **options) -> Schema:
-    return merge({name: sent(frame, label, **options) for name, frame in frames.items()})
 
 
 def test_the_three_steps_are_pooling() -> None:
@@ -235,82 +209,3 @@ def test_ids_and_free_text() -> None:
         of({"a": table(many[:6]), "b": table(many[6:12])}, "y")
     months = {"a": table(many[:12]), "b": table(many[:12])}
     assert len(of(months, "y").columns) == 13, "different in every row of a client, but not of all"
-
-
-@pytest.mark.parametrize(
-    "change, words",
-    [
-        (
-            lambda f: f.drop(columns="age"),
-            "client 'one' differ .* 'Nord-Ouest': it lacks age and adds nothing.*drop=age",
-        ),
-        (lambda f: f.rename(columns={"age": "Age"}), "it lacks age and adds Age"),
-        (lambda f: f.rename(columns={"outcome": "outcom"}), "'outcome': did you mean 'outcom'"),
-        (lambda f: f.rename(columns={"sex": "age"}), "more than one column age"),
-        (lambda f: f.assign(age=np.inf), "'inf' in data row 1"),
-        (lambda f: f.assign(age=pd.Timestamp("2026-01-31")), "age of the table holds datetime64"),
-        (lambda f: f.assign(age=1j), "age of the table holds complex"),
-        (lambda f: f.assign(outcome=None), "label column outcome .* 1 missing"),
-    ],
-)
-def test_one_site_that_is_wrong(change, words) -> None:
-    with pytest.raises(CoterieError, match=words) as error:
-        of({**WARDS, "one": change(WARDS["one"])})
-    assert "\n" not in str(error.value)
-
-
-def altered(description: dict, **age: object) -> dict:
-    columns = description["columns"]
-    return description | {"columns": columns | {"age": columns["age"] | age}}
-
-
-def test_wrong_descriptions() -> None:
-    good = sent(WARDS["été"], "outcome")
-    for wrong, words in (
-        ({}, "at least one client"),
-        ({"a": good, "b": {}}, "not one that `describe` makes"),
-        ({"a": good, "b": good | {"columns": None}}, "not one that `describe` makes"),
-        ({"a": altered(good, squares=-1e9)}, "not one that `describe` makes"),
-        ({"a": altered(good, quantiles=[])}, "not one that `describe` makes"),
-        ({"a": altered(good, mean=float("nan"))}, "not all finite"),
-        (
-            {"a": good, "b": sent(WARDS["one"], "sex")},
-            "label column is outcome for client 'a' and sex for client 'b'",
-        ),
-        (
-            {"a": sent(WARDS["one"][["outcome"]], "outcome")},
-            "client 'a' has no column but the label",
-        ),
-        ({"a": sent(WARDS["one"].iloc[:0], "outcome")}, "no value"),
-    ):
-        with pytest.raises(CoterieError, match=words):
-            merge(wrong)
-    with pytest.raises(CoterieError, match="in categories: 'sexe': did you mean 'sex'"):
-        describe(WARDS["one"], "outcome", categories=["sexe"])
-
-
-def test_json() -> None:
-    schema = of({name: frame.rename(columns={"age": "âge"}) for name, frame in WARDS.items()})
-    text = schema.to_json()
-    assert "âge" in text and Schema.from_json(text) == schema
-    regression = of({"a": pd.DataFrame({"v": [1, 2], "y": [0.5, 1]})}, "y")
-    assert Schema.from_json(regression.to_json()) == regression
-    raw = json.loads(text)
-    for wrong, words in (
-        ("{", "not a schema in JSON"),
-        ("[]", "not a schema in JSON"),
-        (json.dumps(raw | {"more": 1}), "not a schema in JSON .*more"),
-        (json.dumps({k: v for k, v in raw.items() if k != "classes"}), "not a schema in JSON"),
-        (json.dumps(raw | {"kind": "regression"}), "contradict"),
-        (json.dumps(raw | {"kind": "cooking"}), "kind is 'cooking'"),
-        (json.dumps(raw | {"features": []}), "none"),
-        (json.dumps(raw | {"features": raw["features"] * 2}), "twice"),
-        (text.replace('"mean": ', '"mean": NaN, "median": ', 1), "finite"),
-        (text.replace('["f", "m", "x"]', '["m", "f", "x"]'), "not in order"),
-        (text.replace('["f", "m", "x"]', "[1, 2, 3]"), "not text"),
-        (json.dumps(raw | {"classes": ["well", "well"]}), "not in order"),
-    ):
-        with pytest.raises(CoterieError, match=words):
-            Schema.from_json(wrong)
-    with pytest.raises(CoterieError, match="negative"):
-        replace(schema, features=(replace(schema.features[0], deviation=-1.0),))

@@ -94,12 +94,12 @@ class Cells:
         if self.plain is not None:
             return self.plain.astype(np.float64)
         if self.column.dtype.kind in "mMc":  # times and complex numbers
-            raise self._no_cells(str(self.column.dtype))
+            raise self._unusable(str(self.column.dtype))
         try:
             number = parse_numbers(dict.fromkeys(self.objects[~self.missing]))
             number_or_nan = [number.get(cell, np.nan) for cell in self.objects]
         except TypeError:  # lists and the like
-            raise self._no_cells("more than one value per cell") from None
+            raise self._unusable("more than one value per cell") from None
         except OverflowError:
             raise CoterieError(
                 f"the column {self.name} of {self.where} has a number beyond all measure",
@@ -133,18 +133,18 @@ class Cells:
         return all(isinstance(value, bool) for value in self.objects[~self.missing])
 
     @cached_property
-    def no_numbers(self) -> np.ndarray:
+    def bad_rows(self) -> np.ndarray:
         """The rows, ascending, whose cell is neither empty nor a number of a usable size."""
         text = np.isnan(self.parsed) & ~self.missing
         return np.flatnonzero(text | (np.abs(self.parsed) > HUGE))
 
     def numbers(self, remedy: str = "") -> np.ndarray:
         """float64 [rows], NaN where cells are empty; text and infinite numbers are refused."""
-        if len(self.no_numbers):
-            raise self._no_number(int(self.no_numbers[0]), remedy)
+        if len(self.bad_rows):
+            raise self._not_a_number(int(self.bad_rows[0]), remedy)
         return self.parsed
 
-    def _no_cells(self, content: str) -> CoterieError:
+    def _unusable(self, content: str) -> CoterieError:
         """An error for a column that holds neither numbers nor text."""
         return CoterieError(
             f"the column {self.name} of {self.where} holds {content}",
@@ -153,7 +153,7 @@ class Cells:
             where=self.name,
         )
 
-    def _no_number(self, row: int, remedy: str) -> CoterieError:
+    def _not_a_number(self, row: int, remedy: str) -> CoterieError:
         """An error for the cell in this row."""
         value = str(self.objects[row])
         options = []
@@ -188,9 +188,9 @@ class Cells:
 
 
 def parse_numbers(cells: Iterable[Any]) -> dict[Any, float]:
-    """The number of each of some different cells, NaN where there is none.
+    """The number of each of these different cells, NaN where there is none.
 
-    Columns of text have few different cells, and to try each once is what makes this fast.
+    Columns of text have few different cells. To parse each of them once is what makes it fast.
     """
     import pandas as pd
 
@@ -205,6 +205,7 @@ def as_texts(cells: Iterable[Any]) -> list[str]:
 
 
 def as_text(cell: Any) -> str:
+    """One cell as text."""
     if isinstance(cell, str):
         return to_nfc(cell)
     if isinstance(cell, float) and cell.is_integer():

@@ -168,6 +168,7 @@ def refuse_gaps(table: Table) -> None:
 
 
 def refuse_gap(cells: Cells) -> None:
+    """Refuse empty cells, and offer to fill them or to drop the column."""
     cells.refuse_missing(
         "fill them with {}, or drop the column with {}",
         [Option("fill", "median"), Option("drop", cells.name, of_data=True)],

@@ -14,7 +14,7 @@ from torch import Tensor
 from coterie.data.base_set import Base
 from coterie.data.federation import Federation, Ragged, rng
 from coterie.data.memory import default_names
-from coterie.data.shares import counted, in_random_order
+from coterie.data.shares import in_random_order, rows_per_source
 from coterie.errors import CoterieError
 
 Part = Literal["train", "test"]
@@ -103,7 +103,7 @@ def deal_views(
         mine[:] = shuffled[: mine.size].reshape(mine.shape)
     rows = torch.from_numpy(slices.ravel())
     sizes = np.full(clients, size)
-    counts = counted(shares, sizes)
+    counts = rows_per_source(shares, sizes)
     source = torch.from_numpy(in_random_order(counts, rng(seed, maker, part, "sources")))
     all_x = x.new_empty(len(rows), *x.shape[1:])
     all_y = y.new_empty(len(rows))

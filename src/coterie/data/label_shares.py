@@ -15,7 +15,7 @@ from coterie.data.images import (
     deal_classes,
     image_federation,
 )
-from coterie.data.shares import counted
+from coterie.data.shares import rows_per_source
 from coterie.data.spec import maker
 from coterie.errors import CoterieError
 
@@ -65,10 +65,10 @@ def count_in_shares(shares: np.ndarray, images: Base, part: Part, wanted: int | 
         size = min(wanted, size)
         if part == "test":
             least = 0
-    counts = counted(shares, np.full(len(shares), size))
+    counts = rows_per_source(shares, np.full(len(shares), size))
     while size > 0 and (counts.sum(axis=0) > supply).any():
         size -= 1
-        counts = counted(shares, np.full(len(shares), size))
+        counts = rows_per_source(shares, np.full(len(shares), size))
     if size < least or wanted not in (None, size):
         option = OPTIONS[part]
         asked = least if wanted is None else wanted

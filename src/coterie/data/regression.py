@@ -10,7 +10,7 @@ import torch
 
 from coterie.data.federation import Federation, Ragged, rng
 from coterie.data.memory import default_names
-from coterie.data.shares import counted, in_random_order, mix
+from coterie.data.shares import in_random_order, mix, rows_per_source
 from coterie.data.spec import maker
 from coterie.errors import CoterieError, unknown
 
@@ -188,7 +188,7 @@ def draw(
     y is summed in float64 and rounded once: sums in float32 would differ between processors, and
     with them the fingerprint of the data.
     """
-    source = in_random_order(counted(shares, sizes), random)
+    source = in_random_order(rows_per_source(shares, sizes), random)
     x = random.standard_normal((len(source), theta.shape[1]), dtype=np.float32)
     y = (random.standard_normal(len(source), dtype=np.float32) * np.float32(noise)).astype(float)
     for k, parameters in enumerate(theta):

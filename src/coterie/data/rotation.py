@@ -13,7 +13,7 @@ from coterie.data.base import base as load_base
 from coterie.data.base_set import Base
 from coterie.data.federation import Federation, rng
 from coterie.data.images import View, check_clients, deal_views, image_federation, in_groups
-from coterie.data.shares import counted, mix
+from coterie.data.shares import mix, rows_per_source
 from coterie.data.spec import maker
 from coterie.errors import CoterieError
 
@@ -88,7 +88,7 @@ def mixture(
     train = deal("train", samples)
     test = deal("test", test_samples)
     sizes = train.sizes.numpy()
-    truth = torch.from_numpy(counted(shares, sizes) / sizes[:, None]).float()
+    truth = torch.from_numpy(rows_per_source(shares, sizes) / sizes[:, None]).float()
     return image_federation(images, train, test, truth=truth).with_unseen(unseen, seed)
 
 

@@ -49,10 +49,10 @@ def split_by_column(tables: Mapping[str, Table], column: str) -> Federation:
     train, test, valid = (
         stack([np.flatnonzero(of_client == part) for of_client in words.values()]) for part in PARTS
     )
-    fed = Federation(tuple(tables), train, test, "regression", None)
-    if not len(valid.x):
-        return fed
-    return Federation(tuple(tables), train, test, "regression", None, valid=valid)
+    has_valid = len(valid.x) > 0
+    return Federation(
+        tuple(tables), train, test, "regression", None, valid=valid if has_valid else None
+    )
 
 
 def split_by_time(

@@ -41,7 +41,7 @@ def alternating(ratio: str, clients: int) -> np.ndarray:
     return np.where(np.arange(clients) % 2, b, a) / (a + b)
 
 
-def counted(shares: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+def rows_per_source(shares: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """How many of a client's rows each source gives: its shares to within one row.
 
     int64 [clients, sources]
