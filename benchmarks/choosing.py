@@ -1,11 +1,14 @@
-"""Every method in several situations, each with the same small search of its step size on held-out training rows.
+"""Every method in several situations, each with the same small search of its step size.
 
-    python benchmarks/choosing.py [--workers 2]     runs what is missing, then writes docs/results/choosing.json
+The search looks at held-out training rows.
 
-A fifth of each client's training rows is `valid`. A method runs with each of its four step sizes on seed 0; the one
-of the best accuracy on `valid` runs on two more seeds, and what is recorded is the accuracy on the test rows over the
-three. Nothing but the step size is searched. Finished runs are kept in benchmarks/choosing.jsonl, so that a stop loses
-nothing.
+    python benchmarks/choosing.py [--workers 2]     runs what is missing, then writes
+                                                    docs/results/choosing.json
+
+A fifth of each client's training rows is `valid`. A method runs with each of its four step sizes on
+seed 0; the one of the best accuracy on `valid` runs on two more seeds, and what is recorded is the
+accuracy on the test rows over the three. Nothing but the step size is searched. Finished runs are
+kept in benchmarks/choosing.jsonl, so that a stop loses nothing.
 """
 
 from __future__ import annotations
@@ -33,15 +36,22 @@ SITUATIONS = {  # by name: the data, and the number of groups that methods are t
 STEPS = (0.05, 0.15, 0.45, 1.35)
 SCALES = {  # methods whose step size is of another scale
     "fedsoft": 1 / 50,  # Adam
-    "pfedme": 2 / 15, "cgpfl": 2 / 12, "cgpfl-heur": 2 / 12,  # ηλ, the way of w to θ: 0.1, 0.3 and 0.9; 2.7 is refused
+    # ηλ, the way of w to θ: 0.1, 0.3 and 0.9; 2.7 is refused
+    "pfedme": 2 / 15,
+    "cgpfl": 2 / 12,
+    "cgpfl-heur": 2 / 12,
     "l2sgd": 30,  # η/(N(1 − p))
     "pdl-tc": 5,  # one step a round
     "fedem": 3,  # a row's loss is shared out among the centres
-}  # fmt: skip
+}
 SETTINGS: dict[str, dict[str, Any]] = {  # steps that converge, and full batches like the rest
-    "l2sgd": {"p": 0.5, "lam": 1.0}, "fedbcd": {"batch": None}, "pfl-tc": {"average": "models"},
-    "cgpfl": {"inner_lr": 0.05}, "cgpfl-heur": {"inner_lr": 0.05}, "pfedme": {"inner_lr": 0.05},
-}  # fmt: skip
+    "l2sgd": {"p": 0.5, "lam": 1.0},
+    "fedbcd": {"batch": None},
+    "pfl-tc": {"average": "models"},
+    "cgpfl": {"inner_lr": 0.05},
+    "cgpfl-heur": {"inner_lr": 0.05},
+    "pfedme": {"inner_lr": 0.05},
+}
 ROUNDS, SEEDS, MODEL = 20, 3, "mlp:64"
 
 
@@ -109,9 +119,13 @@ def done(job: Job) -> dict[str, Any]:
     last = result.final
     sent = sum(row["bytes_down"] + row["bytes_up"] for row in result.history)
     return {
-        **job._asdict(), "valid": last["valid_accuracy"], "accuracy": last["accuracy"],
-        "worst": last["accuracy_worst"], "ari": last.get("ari"), "bytes": sent,
-    }  # fmt: skip
+        **job._asdict(),
+        "valid": last["valid_accuracy"],
+        "accuracy": last["accuracy"],
+        "worst": last["accuracy_worst"],
+        "ari": last.get("ari"),
+        "bytes": sent,
+    }
 
 
 def command(job: Job) -> str:
@@ -135,12 +149,16 @@ def chosen(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         aris = [run["ari"] for run in runs if run["ari"] is not None]
         found.append(
             {
-                **job._asdict(), "seeds": len(runs),
-                "accuracy": mean(run["accuracy"] for run in runs), "std": stdev(run["accuracy"] for run in runs),
-                "worst": mean(run["worst"] for run in runs), "ari": mean(aris) if aris else None,
-                "bytes": round(mean(run["bytes"] for run in runs)), "command": command(job),
+                **job._asdict(),
+                "seeds": len(runs),
+                "accuracy": mean(run["accuracy"] for run in runs),
+                "std": stdev(run["accuracy"] for run in runs),
+                "worst": mean(run["worst"] for run in runs),
+                "ari": mean(aris) if aris else None,
+                "bytes": round(mean(run["bytes"] for run in runs)),
+                "command": command(job),
             }
-        )  # fmt: skip
+        )
     return [{k: v for k, v in row.items() if k != "seed"} for row in found]
 
 

@@ -1,9 +1,9 @@
-"""How often each rule of clustering/choose.py finds the right number of groups: clusters="auto" on planted groups.
+"""How often each rule of clustering/choose.py finds the right number of planted groups.
 
     python benchmarks/counting.py [--seeds 20 25] [RULE...]
 
-The points are what IFCA (its default start) and one-shot clustering choose by. Rules were set while looking at seeds 0
-to 3 and 10 to 14, so judge them by others.
+The points are what IFCA (its default start) and one-shot clustering choose by. Rules were set while
+looking at seeds 0 to 3 and 10 to 14, so judge them by others.
 """
 
 from __future__ import annotations
@@ -47,13 +47,21 @@ CASES: dict[str, tuple[int, Callable[[int], Federation], str, float]] = {
     "digits, 4 groups, 25 rows": (4, turned(4, 25), "mlp:64", 0.3),
     "digits, 6 groups, 25 rows": (6, turned(6, 25), "mlp:64", 0.3),
     "digits, 4 groups, 12 rows": (4, turned(4, 12), "mlp:64", 0.3),
-    "digits, 3 of 4 groups: 12, 9, 5 clients": (3, lambda s: some(turned(4, 25)(s), (12, 9, 5)), "mlp:64", 0.3),
+    "digits, 3 of 4 groups: 12, 9, 5 clients": (
+        3,
+        lambda s: some(turned(4, 25)(s), (12, 9, 5)),
+        "mlp:64",
+        0.3,
+    ),
     "digits, labels differ, 3 groups": (
-        3, lambda s: ct.data.label_permuted("digits", clients=48, samples=25, clusters=3, seed=s), "mlp:64", 0.3,
+        3,
+        lambda s: ct.data.label_permuted("digits", clients=48, samples=25, clusters=3, seed=s),
+        "mlp:64",
+        0.3,
     ),
     "lines, 1 group": (1, lines(1), "linear", 0.05),
     "lines, 8 groups": (8, lines(8), "linear", 0.05),
-}  # fmt: skip
+}
 if os.environ.get("COTERIE_DATA"):
     CASES["Fashion-MNIST, 4 groups, 50 rows"] = (4, turned(4, 50, "fashion_mnist"), "mlp:64", 0.1)
 

@@ -2,9 +2,10 @@
 
     python benchmarks/memory.py
 
-Each case runs in a process of its own. What counts is its peak resident memory less the data, so what the
-rounds need, and the libraries, remain. The last case is a million-client setting on a smaller scale: personal
-models of which only those are kept whose clients took part, and an evaluation that asks a sample.
+Each case runs in a process of its own. What counts is its peak resident memory less the data, so
+what the rounds need, and the libraries, remain. The last case is a million-client setting on a
+smaller scale: personal models of which only those are kept whose clients took part, and an
+evaluation that asks a sample.
 """
 
 from __future__ import annotations

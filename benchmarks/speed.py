@@ -1,11 +1,14 @@
-"""Wall time of Coterie against a plain PyTorch loop that does the same updates, interleaved, on all cores.
+"""Wall time of Coterie against a plain PyTorch loop that does the same updates.
+
+The two are interleaved, on all cores.
 
     python benchmarks/speed.py [NAME...] [--repeats 3]
 
-The loop is what one writes first: for each client, load the parameters, step an optimiser, average. It runs with one
-and with all torch threads, and the better of the two counts. Each line also says how far the two results differ, so
-that a ratio is never that of different work. Where batches are drawn, the loop gets them cut already, untimed.
-The last lines tell how much of a round the server's clustering takes.
+The loop is what one writes first: for each client, load the parameters, step an optimiser, average.
+It runs with one and with all torch threads, and the better of the two counts. Each line also says
+how far the two results differ, so that a ratio is never that of different work. Where batches are
+drawn, the loop gets them cut already, untimed. The last lines tell how much of a round the server's
+clustering takes.
 """
 
 from __future__ import annotations
@@ -21,13 +24,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import coterie as ct
-from oracles import private_states
 from coterie.clustering import kmeans, sketch
 from coterie.contract import Data
 from coterie.randomness import keys
-from coterie.runs.start import prepare
 from coterie.runs.run import Run
+from coterie.runs.start import prepare
 from coterie.task import Batch
+from oracles import private_states
 
 Model = dict[str, Tensor]
 Rows = tuple[Tensor, Tensor]
@@ -73,7 +76,7 @@ def linear_rows(clients: int, rows: int, dim: int) -> ct.data.Federation:
     return ct.data.from_memory(list(zip(x.split(rows), y.split(rows))), test_share=0.0)
 
 
-# ---------------------------------------------------------------------------------------------- the plain loops
+# ------------------------------------------------------------------------------ the plain loops
 def loss_of(case: Case, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     out = model(x)
     return (
@@ -203,7 +206,10 @@ def plain_fedsoft(case: Case, run: Run) -> Callable[[], list[Model]]:
 
 
 def plain_envelope(case: Case, run: Run) -> Callable[[], list[Model]]:
-    """pFedMe and CGPFL: R times S steps of θ towards its own loss and w, then w goes some of the way to θ."""
+    """pFedMe and CGPFL.
+
+    R times S steps of θ towards its own loss and w, then w goes some of the way to θ.
+    """
     how, centres, kept = run.method, centres_of(run), private_states(run)
     group = getattr(run.state, "group", torch.zeros(len(case.fed), dtype=torch.long))
     batches = [
@@ -253,32 +259,87 @@ def cases() -> dict[str, Callable[[], Case]]:
 
     def cnn() -> nn.Module:
         return nn.Sequential(
-            nn.Conv2d(3, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Flatten(), nn.Linear(64 * 64, 512), nn.ReLU(), nn.Linear(512, 10),
-        )  # fmt: skip
+            nn.Conv2d(3, 32, 5, padding=2),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, 5, padding=2),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(64 * 64, 512),
+            nn.ReLU(),
+            nn.Linear(512, 10),
+        )
 
     return {
-        "linear": lambda: Case("linear d=10, n=100, 1000 clients, 10 steps", 60, fedavg(0.05, 10),
-                               linear_rows(1000, 100, 10), linear, plain_fedavg),
-        "softmax": lambda: Case("softmax 784x10, n=50, 1200 clients, 10 steps", 8, fedavg(0.1, 10),
-                                random_images(1200, 50, (28, 28)), softmax, plain_fedavg),
-        "ifca200": lambda: Case("IFCA round, MLP 784-200-10, K=4, n=200, 240 clients", 2.2, ifca(),
-                                random_images(240, 200, (28, 28)), mlp, plain_ifca),
-        "ifca50": lambda: Case("IFCA round, MLP 784-200-10, K=4, n=50, 480 clients", 4, ifca(),
-                               random_images(480, 50, (28, 28)), mlp, plain_ifca),
-        "fedsoft": lambda: Case("FedSoft round, linear d=10, Adam, 10 epochs of 10, 100 clients", 20, fedsoft(),
-                                ct.data.linear("fedsoft", clients=100, test_samples=1), linear, plain_fedsoft),
-        "pfedme": lambda: Case("pFedMe round, DNN 784-128-10, R=10, S=5, 40 uneven clients", 4,
-                               ct.PFedMe(outer=10, inner=5, batch=20), uneven_images(40), dnn, plain_envelope),
-        "cgpfl": lambda: Case("CGPFL round, the same, K=4", 4, ct.CGPFL(clusters=4, outer=10, inner=5, batch=20),
-                              uneven_images(40), dnn, plain_envelope),
-        "cnn": lambda: Case("CNN 32-64-512 on 32x32, n=50, 16 clients, 5 steps", 1, fedavg(0.05, 5),
-                            random_images(16, 50, (3, 32, 32)), cnn, plain_fedavg),
-    }  # fmt: skip
+        "linear": lambda: Case(
+            "linear d=10, n=100, 1000 clients, 10 steps",
+            60,
+            fedavg(0.05, 10),
+            linear_rows(1000, 100, 10),
+            linear,
+            plain_fedavg,
+        ),
+        "softmax": lambda: Case(
+            "softmax 784x10, n=50, 1200 clients, 10 steps",
+            8,
+            fedavg(0.1, 10),
+            random_images(1200, 50, (28, 28)),
+            softmax,
+            plain_fedavg,
+        ),
+        "ifca200": lambda: Case(
+            "IFCA round, MLP 784-200-10, K=4, n=200, 240 clients",
+            2.2,
+            ifca(),
+            random_images(240, 200, (28, 28)),
+            mlp,
+            plain_ifca,
+        ),
+        "ifca50": lambda: Case(
+            "IFCA round, MLP 784-200-10, K=4, n=50, 480 clients",
+            4,
+            ifca(),
+            random_images(480, 50, (28, 28)),
+            mlp,
+            plain_ifca,
+        ),
+        "fedsoft": lambda: Case(
+            "FedSoft round, linear d=10, Adam, 10 epochs of 10, 100 clients",
+            20,
+            fedsoft(),
+            ct.data.linear("fedsoft", clients=100, test_samples=1),
+            linear,
+            plain_fedsoft,
+        ),
+        "pfedme": lambda: Case(
+            "pFedMe round, DNN 784-128-10, R=10, S=5, 40 uneven clients",
+            4,
+            ct.PFedMe(outer=10, inner=5, batch=20),
+            uneven_images(40),
+            dnn,
+            plain_envelope,
+        ),
+        "cgpfl": lambda: Case(
+            "CGPFL round, the same, K=4",
+            4,
+            ct.CGPFL(clusters=4, outer=10, inner=5, batch=20),
+            uneven_images(40),
+            dnn,
+            plain_envelope,
+        ),
+        "cnn": lambda: Case(
+            "CNN 32-64-512 on 32x32, n=50, 16 clients, 5 steps",
+            1,
+            fedavg(0.05, 5),
+            random_images(16, 50, (3, 32, 32)),
+            cnn,
+            plain_fedavg,
+        ),
+    }
 
 
-# ---------------------------------------------------------------------------------------------- side by side
+# ------------------------------------------------------------------------------ side by side
 def warm(case: Case, rounds: int = 2) -> Run:
     run = prepare(case.method, case.fed, case.model, rounds=10**6, eval_every=10**6)
     for _ in run.rounds():
@@ -313,11 +374,14 @@ def compare(case: Case, repeats: int) -> None:
     ours, theirs = min(took.pop("coterie")), {k: min(v) for k, v in took.items()}
     best = min(theirs, key=theirs.__getitem__)
     off = float((results["coterie"] - results[best]).norm() / results[best].norm())
-    print(f"{case.name:62s} {ours:8.3f} s   plain {theirs[best]:8.3f} s ({best[7:]})   {theirs[best] / ours:6.1f}x"
-          f"   target {case.target}x   differ {off:.0e}", flush=True)  # fmt: skip
+    print(
+        f"{case.name:62s} {ours:8.3f} s   plain {theirs[best]:8.3f} s ({best[7:]})   "
+        f"{theirs[best] / ours:6.1f}x   target {case.target}x   differ {off:.0e}",
+        flush=True,
+    )
 
 
-# ---------------------------------------------------------------------------------------------- clustering
+# ------------------------------------------------------------------------------ clustering
 def timed(work: Callable[[], object], repeats: int) -> float:
     took = []
     for _ in range(repeats):
@@ -328,7 +392,7 @@ def timed(work: Callable[[], object], repeats: int) -> float:
 
 
 def clustering(repeats: int) -> None:
-    """The server's part of a CGPFL round, and that of IFCA's start, beside the rounds themselves."""
+    """The server's part of a CGPFL round and of IFCA's start, beside the rounds themselves."""
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     run = warm(cases()["cgpfl"]())
     asked = run.asker(run.round + 1)
@@ -349,9 +413,13 @@ def clustering(repeats: int) -> None:
         torch.randn(4800, 256, generator=g) + 3 * torch.eye(256)[torch.arange(4800) % 4]
     )
     server = timed(lambda: kmeans(F.normalize(points), 4, g), repeats)
-    print(f"clustering 4,800 x 159,010 through sketches: {sketches:.2f} s for the sketches (48 timed, x 100) and "
-          f"{server:.2f} s for k-means, {100 * (sketches + server) / whole:.0f} % of an IFCA round ({whole:.1f} s: 480 "
-          f"clients timed, x 10)   target 10 %", flush=True)  # fmt: skip
+    print(
+        f"clustering 4,800 x 159,010 through sketches: {sketches:.2f} s for the sketches "
+        f"(48 timed, x 100) and {server:.2f} s for k-means, "
+        f"{100 * (sketches + server) / whole:.0f} % of an IFCA round ({whole:.1f} s: 480 clients "
+        f"timed, x 10)   target 10 %",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -10,7 +10,10 @@ BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def notebook(page: str) -> str:
-    """The page in Jupyter's format; blocks of Python, and of `coterie` commands alone, are cells that run."""
+    """The page in Jupyter's format.
+
+    Blocks of Python, and of `coterie` commands alone, are cells that run.
+    """
     cells: list[dict[str, Any]] = []
     prose, end = "", 0
     for block in BLOCK.finditer(page):

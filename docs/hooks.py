@@ -8,7 +8,10 @@ from typing import Any
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """A link to a file outside docs/ works beside the code only: the site shows the file's path instead."""
+    """A link to a file outside docs/ works beside the code only.
+
+    The site shows the file's path instead.
+    """
     here = posixpath.join("docs", posixpath.dirname(page.file.src_uri))
 
     def shown(link: re.Match[str]) -> str:

@@ -1,8 +1,8 @@
 """Fills the made parts of the documents from the code: python docs/pages.py [--check]
 
-A made part stands between `<!-- made: NAME -->` and `<!-- end -->`; all else is written by hand. With --check nothing
-is written. The exit status is 1 if a page lacks something or, with --check, is out of date. The notebook of the
-quickstart is made here, too.
+A made part stands between `<!-- made: NAME -->` and `<!-- end -->`; all else is written by hand.
+With --check nothing is written. The exit status is 1 if a page lacks something or, with --check, is
+out of date. The notebook of the quickstart is made here, too.
 """
 
 from __future__ import annotations
@@ -47,11 +47,14 @@ CLIENTS, CLUSTERS, SIZE = (
 )  # of the run whose bytes are counted; softmax regression on digits: 64·10 + 10
 
 
-# ---------------------------------------------------------------------------------------------- the parts
+# ------------------------------------------------------------------------------ the parts
 def about(cls: Method) -> str:
     folder, stem = cls.__module__.split(".")[1:]
     code, tests = f"../../src/coterie/{folder}/{stem}.py", f"../../tests/{folder}/test_{stem}.py"
-    where = f"`{cls.name}` on the command line, `ct.{cls.__name__}` in Python ([code]({code}), [tests]({tests}))."
+    where = (
+        f"`{cls.name}` on the command line, `ct.{cls.__name__}` in Python "
+        f"([code]({code}), [tests]({tests}))."
+    )
     return "\n\n".join([line_of(cls), wrapped(docstring(cls).split("\n\n")[0]), wrapped(where)])
 
 
@@ -112,7 +115,10 @@ def measured(cls: Method) -> str:
         for r in rounds
     ]
     k = f"`clusters` = {CLUSTERS}, " if needed else ""
-    intro = f"Counted, per client, in a run of {CLIENTS} clients ({k}a model of {SIZE} numbers, everyone takes part):"
+    intro = (
+        f"Counted, per client, in a run of {CLIENTS} clients "
+        f"({k}a model of {SIZE} numbers, everyone takes part):"
+    )
     return f"{intro}\n\n{table(['', 'down', 'up'], rows)}"
 
 
@@ -131,17 +137,26 @@ def results(cls: Method) -> str:
     recorded = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
     rows = [
         [
-            r["situation"], f"{r['lr']:g}", str(r["seeds"]), f"{r['accuracy']:.3f} ± {r['std'] or 0:.3f}",
-            "–" if r["ari"] is None else f"{r['ari']:.2f}", human(r["bytes"]), f"`{r['command']}`",
+            r["situation"],
+            f"{r['lr']:g}",
+            str(r["seeds"]),
+            f"{r['accuracy']:.3f} ± {r['std'] or 0:.3f}",
+            "–" if r["ari"] is None else f"{r['ari']:.2f}",
+            human(r["bytes"]),
+            f"`{r['command']}`",
         ]
-        for r in recorded if r["method"] == cls.name
-    ]  # fmt: skip
+        for r in recorded
+        if r["method"] == cls.name
+    ]
     head = ["situation", "lr", "seeds", "accuracy", "ARI", "traffic", "command"]
     return table(head, rows) if rows else "No run recorded yet."
 
 
 def evidence() -> str:
-    """Accuracy of every method in every situation; the best, and those within its deviation over seeds, in bold."""
+    """Accuracy of every method in every situation.
+
+    The best, and those within its deviation over seeds, in bold.
+    """
     recorded = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
     situations = list(dict.fromkeys(r["situation"] for r in recorded))
     cells = {(r["method"], r["situation"]): r for r in recorded}
@@ -180,7 +195,7 @@ PARTS: dict[
 }
 
 
-# ---------------------------------------------------------------------------------------------- text
+# ------------------------------------------------------------------------------ text
 def docstring(cls: Method) -> str:
     return sys.modules[cls.__module__].__doc__ or ""
 
@@ -195,14 +210,20 @@ def wrapped(text: str, indent: str = "") -> str:
 
 
 def sections(text: str) -> dict[str, str]:
-    """What stands under each second-level heading, in order; under "" what comes before the first."""
+    """What stands under each second-level heading, in order.
+
+    Under "" what comes before the first.
+    """
     first, *rest = re.split(r"^## ", text, flags=re.MULTILINE)
     return {"": first} | {part.partition("\n")[0]: part.partition("\n")[2] for part in rest}
 
 
-# ---------------------------------------------------------------------------------------------- pages
+# ------------------------------------------------------------------------------ pages
 def problems(docs: Path = DOCS, write: bool = False) -> list[str]:
-    """What is wrong with the pages, a sentence each; with `write`, made parts are filled in first."""
+    """What is wrong with the pages, a sentence each.
+
+    With `write`, made parts are filled in first.
+    """
     known = dict(sorted(methods().items()))
     made = {
         "methods/README.md": {"methods": index(known.values())},

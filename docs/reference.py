@@ -27,7 +27,7 @@ def lines(known: dict[str, str]) -> str:
     return table(["name", ""], [[f"`{name}`", line] for name, line in known.items()])
 
 
-# ---------------------------------------------------------------------------------------------- data sets, models
+# ------------------------------------------------------------------------------ data sets, models
 def data_sets() -> str:
     return "\n\n".join(data_set(name, make) for name, (make, _) in sorted(makers().items()))
 
@@ -67,7 +67,7 @@ def model_names() -> str:
     return lines(models())
 
 
-# ---------------------------------------------------------------------------------------------- commands
+# ------------------------------------------------------------------------------ commands
 def commands() -> str:
     """Every command; flags that `run` has are told once."""
     common = parser_of("run").flags
@@ -84,7 +84,10 @@ def command(name: str, parser: Parser, common: dict[str, Flag]) -> str:
     trains = name in ("run", "compare", "search")
     own = [flag for key, flag in parser.flags.items() if not (trains and key in common)]
     about = COMMANDS[name].help if trains else parser.description or ""
-    more = "The method's own settings are flags, too; the others stand [below](#flags-of-run-compare-and-search)."
+    more = (
+        "The method's own settings are flags, too; the others stand "
+        "[below](#flags-of-run-compare-and-search)."
+    )
     parts = [
         f"## {name}",
         f"`coterie {COMMANDS[name].usage}`",

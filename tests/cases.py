@@ -1,4 +1,7 @@
-"""What the suites share: small ragged federations, problems and runs to follow in NumPy, every method with variants."""
+"""What the suites share.
+
+Small ragged federations, problems and runs to follow in NumPy, every method with variants.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,7 @@ def spoilt(fed: ct.data.Federation, client: int) -> ct.data.Federation:
     return replace(fed, train=fed.train._replace(x=x))
 
 
-# ---------------------------------------------------------------------------------------------- problems
+# ------------------------------------------------------------------------------ problems
 class Problem(NamedTuple):
     """A federation, a model (a module, or what makes one), and the model's loss written by hand."""
 
@@ -125,7 +128,7 @@ class Problem(NamedTuple):
         return self.run(method, **options), other.run(method, **options), order
 
     def doubled(self, method: Algorithm, **options: Any) -> tuple[Run, Run]:
-        """(a run of these clients, a run in which each is there a second time, under another name)"""
+        """(a run of these clients, one in which each is there a second time under another name)"""
         parts, names = [self.fed.train.client(i) for i in range(self.fed.total)], self.fed.names
         twice = self._replace(
             fed=from_rows(parts * 2, names=[*names, *(f"{n} again" for n in names)])
@@ -185,7 +188,10 @@ Points = dict[str, list[tuple[float, float]]]  # each client's rows (x, y)
 def points(
     train: Points, w: float | None = None, test: Points | None = None, unseen: int = 0
 ) -> Problem:
-    """For rounds solved by hand. Outputs are x·w, with one number w: this one at first, or else random ones."""
+    """For rounds solved by hand.
+
+    Outputs are x·w, with one number w: this one at first, or else random ones.
+    """
     part = lambda clients: {
         name: tuple(np.array(rows, dtype=float).T) for name, rows in clients.items()
     }
@@ -211,7 +217,7 @@ def separated(
     ]
 
 
-# ---------------------------------------------------------------------------------------------- runs
+# ------------------------------------------------------------------------------ runs
 def finished(run: Run) -> Run:
     """The run after its last round; nobody was refused."""
     for _ in run.rounds():
@@ -241,7 +247,10 @@ def mini_batches(run: Run, r: int, i: int, stream: str = "train") -> list[Rows]:
 
 
 def local_rounds(run: Run, r: int, i: int) -> list[Rows]:
-    """The batch of each of client i's local rounds in round r, where there are `outer`; all rows without `batch`."""
+    """The batch of each of client i's local rounds in round r, where there are `outer`.
+
+    All rows without `batch`.
+    """
     m, data = run.method, data_of(run, r, i)
     return in_numpy(
         data.all if m.batch is None else data.sample(m.batch, turn) for turn in range(m.outer)
@@ -267,9 +276,12 @@ def same_rounds(run: Run, want: list[tuple[list[Model], list[int]]]) -> None:
     assert not any(row["refused"] for row in run.history)
 
 
-# ---------------------------------------------------------------------------------------------- every method
+# ------------------------------------------------------------------------------ every method
 def brief(method: Algorithm) -> Algorithm:
-    """The same method with few local steps: what is tested is that engines agree, not that models are good."""
+    """The same method with few local steps.
+
+    What is tested is that engines agree, not that models are good.
+    """
     few = {
         "local_steps": 3,
         "solve_steps": 4,

@@ -1,4 +1,7 @@
-"""Real files are looked for beside the checkout unless COTERIE_DATA says where; one torch thread per test process."""
+"""Real files are looked for beside the checkout unless COTERIE_DATA says where.
+
+One torch thread per test process.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """What the tests of the methods share: losses, steps and averages written by hand in NumPy.
 
-Nothing here calls a solver, an average or a choice of Coterie. Models are dicts of arrays, named as torch names them.
+Nothing here calls a solver, an average or a choice of Coterie. Models are dicts of arrays, named as
+torch names them.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Rows = tuple[np.ndarray, np.ndarray]
 Function = Callable[[Model, np.ndarray, np.ndarray], tuple[float, Model]]
 
 
-# ---------------------------------------------------------------------------------------------- losses by hand
+# ------------------------------------------------------------------------------ losses by hand
 def squared(w: Model, x: np.ndarray, y: np.ndarray) -> tuple[float, Model]:
     """(loss, gradient) of mean (xᵀw + b − y)²."""
     error = x @ w["weight"][0] + (w["bias"][0] if "bias" in w else 0.0) - y
@@ -87,7 +88,7 @@ def best_partition(points: Sequence[np.ndarray], k: int) -> list[int]:
     return list(min(product(range(k), repeat=len(x)), key=cost))
 
 
-# ---------------------------------------------------------------------------------------------- comparisons
+# ------------------------------------------------------------------------------ comparisons
 def same_groups(a: list[int], b: list[int]) -> bool:
     """The same partition, whatever its labels."""
     return len(set(zip(a, b))) == len(set(a)) == len(set(b))
@@ -116,7 +117,7 @@ def all_apart(models: Iterable[Model]) -> bool:
     return all(apart(a, b) for a, b in combinations(models, 2))
 
 
-# ---------------------------------------------------------------------------------------------- torch and NumPy
+# ------------------------------------------------------------------------------ torch and NumPy
 def arrays(params: dict[str, torch.Tensor]) -> Model:
     return {k: v.detach().numpy().copy() for k, v in params.items()}
 
@@ -185,9 +186,12 @@ def in_numpy(batches: Iterable[Batch]) -> list[Rows]:
     return [(b.x[b.mask > 0].numpy(), b.y[b.mask > 0].numpy()) for b in batches]
 
 
-# ---------------------------------------------------------------------------------------------- what a run needs
+# ------------------------------------------------------------------------------ what a run needs
 def federation(clients: Any, test: Any = None, **how: Any) -> Federation:
-    """`from_memory` without its warning about clients of one row; without `test` there are no test rows."""
+    """`from_memory` without its warning about clients of one row.
+
+    Without `test` there are no test rows.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         share = {"test_share": 0.0} if test is None else {"test": test}
@@ -195,7 +199,10 @@ def federation(clients: Any, test: Any = None, **how: Any) -> Federation:
 
 
 def ready(method: ct.Algorithm, fed: Federation, model: Any, **options: Any) -> Run:
-    """A run on the loop engine in float64 that has not begun. No screening of far moves: clients are few and ragged."""
+    """A run on the loop engine in float64 that has not begun.
+
+    No screening of far moves: clients are few and ragged.
+    """
     return prepare(
         method, fed, model, **{"engine": "loop", "dtype": "float64", "screen": 0.0, **options}
     )

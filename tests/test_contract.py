@@ -1,4 +1,4 @@
-"""One suite over every method: engines agree under faults, chunks and workers change nothing, resume is exact,
+"""One suite over every method: engines agree under faults, chunks change nothing, resume is exact,
 bad uploads harm no one, nobody accepted changes nothing."""
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def test_the_dual_form_is_the_plain_form(name, fed, monkeypatch):
     assert distance(whole(dual), whole(plain)) < 1e-9
 
 
-# ---------------------------------------------------------------------------------------------- faults
+# ------------------------------------------------------------------------------ faults
 @every_method
 def test_nobody_accepted_changes_nothing(name, fed):
     run = go(METHODS[name], fed, rounds=1, engine="loop")
@@ -252,7 +252,7 @@ def test_a_bad_upload_harms_no_one_else(name, attack, fed, caplog):
 
 @every_method
 def test_a_late_or_refused_answer_leaves_no_trace(name, fed):
-    """A site that answered, but whose answer was lost, starts its next one from the state before."""
+    """A site whose answer was lost starts its next one from the state before."""
     run = prepare(
         METHODS[name],
         fed,
@@ -275,7 +275,7 @@ def test_a_late_or_refused_answer_leaves_no_trace(name, fed):
     assert not tree_leaves(after) or not same_bits(after, before)
 
 
-# ---------------------------------------------------------------------------------------------- resume
+# ------------------------------------------------------------------------------ resume
 class Killed(BaseException):
     """Stands for a kill: nothing in the library catches it."""
 
@@ -331,7 +331,7 @@ def test_resume_is_exact_wherever_it_was_killed(name, when, fed, tmp_path, monke
     ends_alike(tmp_path / "run", straight, fed=fed, model="mlp:12", method=method)
 
 
-# ---------------------------------------------------------------------------------------------- what may be asked
+# ------------------------------------------------------------------------------ what may be asked
 def test_only_client_functions_run_on_a_site(fed):
     run = prepare(ct.FedAvg(), fed, "mlp:12", rounds=1, dtype="float64", engine="wire")
     site = run.engine.sites[0]

@@ -1,4 +1,7 @@
-"""Every method has a page, and what the pages say is true of the code: parts, examples, commands, links, tests."""
+"""Every method has a page, and what the pages say is true of the code.
+
+Parts, examples, commands, links, tests.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +25,14 @@ ROOT = Path(__file__).parent.parent
 METHODS = sorted(methods())
 
 sys.path.insert(0, str(ROOT / "docs"))
-import pages
+import pages  # noqa: E402
 
 
 def page(name: str) -> str:
     return (ROOT / "docs" / "methods" / f"{name}.md").read_text()
 
 
-# ---------------------------------------------------------------------------------------------- complete, up to date
+# ------------------------------------------------------------------------------ complete, up to date
 def test_every_page_is_complete_and_up_to_date() -> None:
     assert pages.problems() == []
 
@@ -138,7 +141,7 @@ def test_recorded_runs_stand_under_results(tmp_path: Path, monkeypatch: pytest.M
     assert pages.results(methods()["fedavg"]) == "No run recorded yet."
 
 
-# ---------------------------------------------------------------------------------------------- examples, commands
+# ------------------------------------------------------------------------------ examples, commands
 @pytest.mark.parametrize("name", METHODS)
 def test_the_example_runs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     code = re.findall(
@@ -214,7 +217,7 @@ def test_a_wrong_command_does_not_parse(command: str) -> None:
         parse(command)
 
 
-# ---------------------------------------------------------------------------------------------- where a method stands
+# ------------------------------------------------------------------------------ where a method stands
 def test_the_list_names_every_method(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     listed = re.findall(r"^  (\S+)", capsys.readouterr().out.partition("\n\n")[0], re.MULTILINE)
@@ -259,7 +262,7 @@ def test_lacking_tests_are_noticed() -> None:
     ) == ["by_hand"]
 
 
-# ---------------------------------------------------------------------------------------------- links
+# ------------------------------------------------------------------------------ links
 def slug(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 

@@ -1,7 +1,8 @@
 """Rotated digits: four groups of three clients with 60 rows each, softmax regression.
 
-IFCA, CGPFL, FedSoft and FedEM have tests of their own; every method's own file plants regression lines. Settings that
-are not defaults (CFL's ε, PFL-TC's option) were chosen on the first four seeds.
+IFCA, CGPFL, FedSoft and FedEM have tests of their own; every method's own file plants regression
+lines. Settings that are not defaults (CFL's ε, PFL-TC's option) were chosen on the first four
+seeds.
 """
 
 from __future__ import annotations

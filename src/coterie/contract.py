@@ -1,7 +1,8 @@
 """The contract between a method and the engines that run it: the file to read first.
 
-A method says what ONE client does, as pure functions marked `@client`, and what the server does in a round, as plain
-code that *asks* clients. Engines decide where the asking happens; a method never knows which engine runs it.
+A method says what ONE client does, as pure functions marked `@client`, and what the server does in
+a round, as plain code that *asks* clients. Engines decide where the asking happens; a method never
+knows which engine runs it.
 
     train(self, task, shared, per_client, private, data) -> (Upload, private)      on one client
     round(self, state, ask) -> state                                               on the server
@@ -180,7 +181,8 @@ class Algorithm:
         clusters = getattr(self, "clusters", None)
         if isinstance(clusters, int) and not 1 <= clusters <= len(sizes):
             raise CoterieError(
-                f"clusters is {clusters}: it must lie between 1 and the number of clients, {len(sizes)}."
+                f"clusters is {clusters}: it must lie between 1 and the number of clients, "
+                f"{len(sizes)}."
             )
 
     # -- on the server

@@ -1,4 +1,7 @@
-"""What a run is judged by: from each client's sums to scores, and from groups to agreement with the truth."""
+"""What a run is judged by.
+
+From each client's sums to scores, and from groups to agreement with the truth.
+"""
 
 from __future__ import annotations
 

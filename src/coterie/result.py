@@ -34,7 +34,8 @@ class Result:
     """A trained run: its scores, groups and models, and what they are for.
 
     It needs nothing of the clients' rows, but for what only a client can answer: predictions and
-    exports of a client's own model. Loaded from a folder, it reads the training data for these alone.
+    exports of a client's own model. Loaded from a folder, it reads the training data for these
+    alone.
     """
 
     def __init__(self, trained: Trained, run: Run | Callable[[], Run]) -> None:
@@ -243,13 +244,15 @@ def run(
 ) -> Result:
     """Train `method` on `fed`.
 
-    model: a name ("mlp", "softmax", "linear", "cnn"), a factory of modules, or one module whose weights are
+    model: a name ("mlp", "softmax", "linear", "cnn"), a factory of modules, or one module whose
+    weights are
         the start.
     out: a folder that the run can be resumed from.
     start: a state of the server to begin from, such as `result.state` of an earlier run of the same
         method; the method's own start is then left out.
     on_round: called with each round's row of metrics.
-    options: rounds, seed, participation, dropout, engine, eval_every, eval_clients, valid, stop_after,
+    options: rounds, seed, participation, dropout, engine, eval_every, eval_clients, valid,
+    stop_after,
         choose_on, screen, dtype, device; see `Options`.
     """
     return Result.of(

@@ -17,7 +17,7 @@ from coterie.registry import find
 
 
 def cases() -> list[Any]:
-    """Every test of the suite that is run with each method, with what else it is parametrised by."""
+    """Every test of the suite that runs with each method, with its other parameters."""
     found = []
     for name, test in vars(suite).items():
         if name.startswith("test_") and "method" in inspect.signature(test).parameters:

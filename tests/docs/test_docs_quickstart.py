@@ -1,4 +1,7 @@
-"""The quickstart: its notebook runs, it explains every column of the table, and refusals are as it says."""
+"""The quickstart.
+
+Its notebook runs, it explains every column of the table, and refusals are as it says.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ def first_cells(heading: str) -> list[str]:
     ][2:]
 
 
-# ---------------------------------------------------------------------------------------------- the notebook
+# ------------------------------------------------------------------------------ the notebook
 def test_the_notebook_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
@@ -68,7 +71,7 @@ def test_prose_and_blocks_become_cells_in_order() -> None:
     ]
 
 
-# ---------------------------------------------------------------------------------------------- the table
+# ------------------------------------------------------------------------------ the table
 @pytest.mark.parametrize("main_score, seeds", [("accuracy", 1), ("accuracy", 3), ("mse", 1)])
 def test_every_column_is_explained(main_score: str, seeds: int) -> None:
     uneven = {"balanced_accuracy": 0.5, "accuracy": 0.9}
@@ -80,7 +83,7 @@ def test_every_column_is_explained(main_score: str, seeds: int) -> None:
     assert titles <= {*first_cells("Read the table")}
 
 
-# ---------------------------------------------------------------------------------------------- refusals
+# ------------------------------------------------------------------------------ refusals
 def without_points(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(age=frame.age.astype(str).str.replace(".", ","))
 

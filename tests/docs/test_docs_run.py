@@ -1,4 +1,7 @@
-"""The guides are true: every block of Python and every command in them runs, in the order of the page."""
+"""The guides are true.
+
+Every block of Python and every command in them runs, in the order of the page.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ def masked(text: str) -> list[str]:
     ]
 
 
-# ---------------------------------------------------------------------------------------------- commands
+# ------------------------------------------------------------------------------ commands
 def shell(line: str) -> None:
     """Run a command; those that install or train for hours are only checked to be possible."""
     words = shlex.split(line)
@@ -83,7 +86,7 @@ def test_an_impossible_command_is_noticed(line: str) -> None:
         shell(line)
 
 
-# ---------------------------------------------------------------------------------------------- pages
+# ------------------------------------------------------------------------------ pages
 def hospitals() -> Block:
     """What makes the files of the quickstart, which other pages use."""
     return next(
@@ -103,7 +106,7 @@ def two_kinds(known: dict) -> None:
 
 
 def without_files(known: dict) -> None:
-    """A run answers when its training files are gone, and found the same groups in one table of all."""
+    """A run answers without its training files; one table of all gives the same groups."""
     two_kinds(known)
     one, each = (ct.load(run).clusters[-1].tolist() for run in ("runs/all", "runs/each"))
     assert one == each
@@ -116,7 +119,10 @@ def without_files(known: dict) -> None:
         assert main(line.split()) == 0
 
 
-SITES = "coterie compare ifca fedavg --clients 8 --samples 30 --clusters 4 --model softmax --rounds 2 --out runs/sites"
+SITES = (
+    "coterie compare ifca fedavg --clients 8 --samples 30 --clusters 4 --model softmax "
+    "--rounds 2 --out runs/sites"
+)
 BEFORE = {"tables": hospitals, "report": lambda: Block("sh", "", SITES)}
 AFTER = {"quickstart": two_kinds, "tables": without_files}
 
@@ -133,7 +139,10 @@ def test_the_page_runs(
 
 
 def run(page: list[Block], capsys: Capture) -> dict:
-    """The names that a page's Python leaves; text after something that ran must be what it printed."""
+    """The names that a page's Python leaves.
+
+    Text after something that ran must be what it printed.
+    """
     known: dict = {"__name__": "page"}
     printed: list[str] = []
     for block in page:

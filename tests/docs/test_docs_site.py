@@ -64,7 +64,10 @@ def test_no_markup_is_left_in_the_text(site: Path) -> None:
 
 def test_a_link_out_of_the_documents_becomes_a_path() -> None:
     page = SimpleNamespace(file=SimpleNamespace(src_uri="methods/ifca.md"))
-    text = "([code](../../src/coterie/cli/table.py#x), [starts](../decisions/starts.md), [read](../../README.md))"
+    text = (
+        "([code](../../src/coterie/cli/table.py#x), [starts](../decisions/starts.md), "
+        "[read](../../README.md))"
+    )
     shown = "(`src/coterie/cli/table.py`, [starts](../decisions/starts.md), `README.md`)"
     assert hooks.on_page_markdown(text, page) == shown
 

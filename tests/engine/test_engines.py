@@ -1,4 +1,7 @@
-"""What engines promise beyond equal numbers: who is absent, what sites keep, what memory is taken."""
+"""What engines promise beyond equal numbers.
+
+Who is absent, what sites keep, what memory is taken.
+"""
 
 from __future__ import annotations
 
@@ -163,7 +166,10 @@ def test_a_site_keeps_the_versions_of_both_checkpoints(fed):
 
 
 def test_a_server_that_dies_between_two_exchanges_finds_its_sites_ready(fed, tmp_path):
-    """FedSoft asks twice a round: sites have states that no checkpoint knows, and the older ones."""
+    """FedSoft asks twice a round.
+
+    Sites have states that no checkpoint knows, and the older ones.
+    """
     method = ct.FedSoft(clusters=2)
     options = {"rounds": 4, "engine": "wire", "eval_every": 50, "dtype": "float64"}
     straight = prepare(method, fed, "mlp:12", **options)

@@ -33,7 +33,7 @@ def result(fed: ct.data.Federation) -> ct.Result:
     return ct.run(ct.IFCA(clusters=2, lr=0.1), fed, "linear", rounds=10)
 
 
-# ---------------------------------------------------------------------------------------------- assign
+# ------------------------------------------------------------------------------ assign
 def test_a_newcomer_is_given_its_group_with_losses_and_margin(fed, result) -> None:
     """The loss under each centre in NumPy."""
     x, y = fed.train.client(10)
@@ -95,7 +95,7 @@ def test_methods_without_groups_say_so(fed) -> None:
         alone.predict(fed.test.client(0)[0], cluster=0)
 
 
-# ---------------------------------------------------------------------------------------------- predict
+# ------------------------------------------------------------------------------ predict
 @dataclass(frozen=True, kw_only=True)
 class Tabled(ct.OneShot):
     """Each client is sent the row of its group."""
@@ -123,16 +123,25 @@ class Drawn(ct.FedAvg):
 
 
 METHODS = [
-    ct.IFCA(clusters=2, lr=0.1), ct.FedAvg(lr=0.1), ct.LocalOnly(lr=0.1), ct.OneShot(clusters=2, lr=0.1),
-    ct.CGPFL(clusters=2, batch=None), ct.FedSoft(clusters=2), ct.FedEM(clusters=2, lr=0.1), ct.PerFedAvg(lr=0.1),
-    ct.FineTuned(lr=0.1, decay=0.5), ct.PFLTC(clusters=2, lr=0.1), ct.Ditto(lr=0.1),
-    Tabled(clusters=2, lr=0.1), Drawn(lr=0.1, batch=4),
-]  # fmt: skip
+    ct.IFCA(clusters=2, lr=0.1),
+    ct.FedAvg(lr=0.1),
+    ct.LocalOnly(lr=0.1),
+    ct.OneShot(clusters=2, lr=0.1),
+    ct.CGPFL(clusters=2, batch=None),
+    ct.FedSoft(clusters=2),
+    ct.FedEM(clusters=2, lr=0.1),
+    ct.PerFedAvg(lr=0.1),
+    ct.FineTuned(lr=0.1, decay=0.5),
+    ct.PFLTC(clusters=2, lr=0.1),
+    ct.Ditto(lr=0.1),
+    Tabled(clusters=2, lr=0.1),
+    Drawn(lr=0.1, batch=4),
+]
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
 def test_predictions_are_those_that_were_measured(method, fed) -> None:
-    """The error of `predict` on a client's test rows, and on a newcomer's, is the one that the run reports."""
+    """The error of `predict` on a client's and on a newcomer's test rows is the reported one."""
     result = ct.run(method, fed, "linear", rounds=2, participation=0.8)
     for i in (0, 3, 9):
         x, y = fed.test.client(i)
@@ -178,7 +187,7 @@ def test_whose_model_must_be_said_and_known(fed, result) -> None:
         result.predict(x, client=fed.names[11])
 
 
-# ---------------------------------------------------------------------------------------------- files
+# ------------------------------------------------------------------------------ files
 def test_exported_groups_predict_the_same(fed, result, tmp_path) -> None:
     folder = result.export(tmp_path / "models")
     assert sorted(p.name for p in folder.iterdir()) == [
@@ -318,7 +327,7 @@ def test_one_model_for_all_is_exported_once(method, fed, tmp_path) -> None:
         assert len(list(adapted.glob("*.safetensors"))) == len(fed)
 
 
-# ---------------------------------------------------------------------------------------------- ONNX
+# ------------------------------------------------------------------------------ ONNX
 @pytest.mark.parametrize("kind", ["classification", "regression"])
 def test_onnx_gives_the_same_answers(kind, fed, tmp_path) -> None:
     runtime = pytest.importorskip("onnxruntime")
@@ -408,7 +417,7 @@ def test_a_newcomer_may_be_a_dataframe() -> None:
         result.predict(np.zeros((2, 1)), support=(np.zeros((2, 1)), None))
 
 
-# ---------------------------------------------------------------------------------------------- what must not pass
+# ------------------------------------------------------------------------------ what must not pass
 def test_a_run_that_was_never_trained_does_not_answer(fed, tmp_path) -> None:
     prepare(ct.IFCA(clusters=2), fed, "linear", out=tmp_path / "run", rounds=2)
     with pytest.raises(ct.CoterieError, match="has not been trained yet"):
@@ -484,11 +493,18 @@ def test_a_disk_that_is_full_leaves_no_half_export(result, tmp_path, monkeypatch
 @pytest.mark.parametrize(
     "change",
     [
-        {"model": None}, {"files": {}}, {"files": []}, {"classes": -1, "kind": "classification"}, {"input": [-1]},
-        {"labels": ["a"], "classes": 2, "kind": "classification"}, {"scores": []}, {"method": "ifca"}, {"dtype": "int"},
+        {"model": None},
+        {"files": {}},
+        {"files": []},
+        {"classes": -1, "kind": "classification"},
+        {"input": [-1]},
+        {"labels": ["a"], "classes": 2, "kind": "classification"},
+        {"scores": []},
+        {"method": "ifca"},
+        {"dtype": "int"},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_damaged_card_is_one_sentence(result, tmp_path, change) -> None:
     card = result.export(tmp_path / "models") / "card.json"
     card.write_text(json.dumps({**json.loads(card.read_text()), **change}))

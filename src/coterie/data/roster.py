@@ -1,4 +1,7 @@
-"""What a server may know of its clients: names, row counts, what a row looks like; nothing of any row."""
+"""What a server may know of its clients.
+
+Names, row counts, what a row looks like; nothing of any row.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,8 @@ class Roster:
             )
         if self.truth is not None and len(self.truth) != self.total:
             raise CoterieError(
-                f"truth has {len(self.truth)} entries for {self.total} clients: give one per client."
+                f"truth has {len(self.truth)} entries for {self.total} clients: give one per "
+                "client."
             )
 
     def __len__(self) -> int:

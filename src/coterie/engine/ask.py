@@ -171,8 +171,9 @@ class Exchanges:
         if is_most_of_the_round and 2 * len(part.refused) > answers:
             lr = getattr(call.fn.__self__, "lr", "not set")  # type: ignore[attr-defined]
             raise Diverged(
-                f"round {self.round}: {len(part.refused)} of {answers} uploads of {call.name}() were "
-                f"refused ({part.refused[0][1]}): training diverged; use a smaller lr (now {lr})."
+                f"round {self.round}: {len(part.refused)} of {answers} uploads of {call.name}() "
+                f"were refused ({part.refused[0][1]}): training diverged; use a smaller lr "
+                f"(now {lr})."
             )
 
     def _log_refused(self, call: Call, part: Part, present: Tensor) -> None:

@@ -1,4 +1,7 @@
-"""Nests of tensors as bytes: safetensors with a JSON head. Nothing in them is executed or pickled."""
+"""Nests of tensors as bytes.
+
+Safetensors with a JSON head. Nothing in them is executed or pickled.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,8 @@ class BadBytes(ValueError):
 def types_of(method: Any) -> Types:
     """The NamedTuples that a method's states and messages may be made of.
 
-    They are those of the modules that define the method and its base classes. Of several with one name,
-    the second is sent as "Name#2", and so on, in the order of Python's method resolution.
+    They are those of the modules that define the method and its base classes. Of several with one
+    name, the second is sent as "Name#2", and so on, in the order of Python's method resolution.
     """
     types: Types = {"Upload": Upload}
     for cls in _classes(method):

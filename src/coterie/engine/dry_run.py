@@ -18,8 +18,8 @@ from coterie.task import Batch, Task
 class DryRun:
     """The shape of an upload: the function run on two rows of one made-up client.
 
-    It runs under `vmap`, so that what cannot be vectorised shows on every engine. Results are cached
-    by function, static arguments and shapes.
+    It runs under `vmap`, so that what cannot be vectorised shows on every engine. Results are
+    cached by function, static arguments and shapes.
     """
 
     def __init__(self, task: Task, roster: Roster, method: Algorithm, welcome: Any) -> None:

@@ -1,4 +1,7 @@
-"""Evaluation is an exchange like any other: written once, mapped by every engine, its bytes counted apart."""
+"""Evaluation is an exchange like any other.
+
+Written once, mapped by every engine, its bytes counted apart.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,9 @@ SKETCH_BINS = 4096  # numbers in a model's sketch; smaller models stay as they a
 class Evaluation:
     """What clients are asked besides the method's own functions.
 
-    The method chooses and adapts on a client's training part; only the measuring sees the test part.
-    choose_on="test" is the protocol of some papers: the method sees the rows it is measured on.
+    The method chooses and adapts on a client's training part; only the measuring sees the test
+    part. choose_on="test" is the protocol of some papers: the method sees the rows it is measured
+    on.
     """
 
     method: Algorithm

@@ -1,8 +1,8 @@
 """What clients' answers come to: screened, then summed or stacked.
 
-A `Part` is what some clients' answers come to; parts merge. So an engine folds where its answers are (a
-thread, a rank, the server), no upload outlives its chunk where sums are enough, and uploads are judged in
-one place.
+A `Part` is what some clients' answers come to; parts merge. So an engine folds where its answers
+are (a thread, a rank, the server), no upload outlives its chunk where sums are enough, and uploads
+are judged in one place.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ NOT_FINITE = "its upload is not finite"
 class Part(NamedTuple):
     """What some clients' answers come to. Clients are named by their position in the call.
 
-    It says all there is to say, so it can be sent from another process and absorbed (`Fold.absorb`).
-    Between the chunks of one process `rows` and `moved` are None: they stand in the fold's tables.
+    It says all there is to say, so it can be sent from another process and absorbed
+    (`Fold.absorb`). Between the chunks of one process `rows` and `moved` are None: they stand in
+    the fold's tables.
     """
 
     totals: dict[str, Params]  # Σ weight·value, where sums are asked for
@@ -42,8 +43,8 @@ class Part(NamedTuple):
 class Fold:
     """How the answers of one exchange are judged and folded.
 
-    What is not summed is written to its row of a table that is made once: small results that outlive
-    their chunk would pin the memory between the chunks' large ones.
+    What is not summed is written to its row of a table that is made once: small results that
+    outlive their chunk would pin the memory between the chunks' large ones.
     """
 
     def __init__(
@@ -219,7 +220,7 @@ def weighted_sum(w: Tensor, v: Tensor) -> Tensor:
 
 
 def fits(up: Any, like: Any) -> bool:
-    """Whether `up` has the structure of `like`, and leaves [clients, ...] of its shapes and types."""
+    """Whether `up` is built as `like`, with leaves [clients, ...] of its shapes and types."""
     leaves, structure = tree_flatten(up)
     like_leaves, like_structure = tree_flatten(like)
     if structure != like_structure:
@@ -229,9 +230,10 @@ def fits(up: Any, like: Any) -> bool:
 
 
 def is_sound(up: Upload, moved: dict[str, Tensor], clients: int) -> Tensor:
-    """[clients] whether values and weights are finite and no report is NaN (a loss may be infinite).
+    """[clients] whether values and weights are finite and no report is NaN.
 
-    One pass: how far a value moved is finite only if every number in it is.
+    A reported loss may be infinite. How far a value moved is finite only if every number in it
+    is, so one pass is enough.
     """
     ok = torch.ones(clients, dtype=torch.bool)
     for v in (*moved.values(), *tree_leaves(up.weight)):

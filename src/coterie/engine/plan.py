@@ -25,9 +25,9 @@ class Plan:
 def plan_for(task: Task, roster: Roster, cores: int | None = None) -> Plan:
     """A plan that depends on shapes and cores alone.
 
-    Tiny models: one worker, thousands of clients at once. Convolutions: the loop, since `vmap` makes
-    grouped convolutions, which are slower on CPUs. Between them, chunks whose models and rows stay in
-    the cache.
+    Tiny models: one worker, thousands of clients at once. Convolutions: the loop, since `vmap`
+    makes grouped convolutions, which are slower on CPUs. Between them, chunks whose models and rows
+    stay in the cache.
     """
     cores = cores or len(os.sched_getaffinity(0))
     if task.device.type != "cpu":

@@ -1,4 +1,7 @@
-"""The private states of simulated clients: kept of those that were asked, made anew for the others."""
+"""The private states of simulated clients.
+
+Kept of those that were asked, made anew for the others.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ Enroll = Callable[[Data], Any]
 
 
 class PrivateStates:
-    """One table per leaf with a row for each client that was asked, so memory grows with those alone.
+    """One table per leaf, with a row for each client that was asked: memory grows with those.
 
     `enroll` is pure: the state of a client that was never asked can be made whenever it is needed.
     """

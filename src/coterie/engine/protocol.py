@@ -12,10 +12,10 @@ from coterie.engine.fold import Fold, Part
 class Engine(Protocol):
     """Where clients run: in a loop, vectorised, behind bytes, on real sites.
 
-    An engine holds the clients' rows and private states, or reaches the sites that do. Nobody else does.
-    A private state is known by its version: (0, "start", 0) after `enroll`, then the version of the last
-    call whose answer was accepted. It counts only if that answer was accepted; refused, late and absent
-    answers leave no trace.
+    An engine holds the clients' rows and private states, or reaches the sites that do. Nobody else
+    does. A private state is known by its version: (0, "start", 0) after `enroll`, then the version
+    of the last call whose answer was accepted. It counts only if that answer was accepted; refused,
+    late and absent answers leave no trace.
     """
 
     def enroll(self, method: Algorithm, welcome: Any) -> None:
@@ -29,8 +29,8 @@ class Engine(Protocol):
     def map(self, call: Call, fold: Fold) -> Part:
         """Run the call on its clients and fold their answers.
 
-        Every client of the call ends as accepted, refused or absent. Where `call.keeps_private`, the
-        new private states of the accepted ones count from now on, and nobody else's change.
+        Every client of the call ends as accepted, refused or absent. Where `call.keeps_private`,
+        the new private states of the accepted ones count from now on, and nobody else's change.
         """
         ...
 

@@ -18,8 +18,8 @@ from coterie.task import Batch, Task
 def padded_rows(part: Ragged, starts: Tensor, ids: Tensor, dtype: torch.dtype) -> Batch:
     """The rows of some clients, padded to the largest: leaves [clients, n, ...].
 
-    Padding repeats the client's own last row, so that no model meets a row it never would. Neighbours
-    of equal size are a view of the store: nothing is copied.
+    Padding repeats the client's own last row, so that no model meets a row it never would.
+    Neighbours of equal size are a view of the store: nothing is copied.
     """
     sizes, first = part.sizes[ids], starts[ids]
     n = max(int(sizes.max()), 1)

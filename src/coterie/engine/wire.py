@@ -1,4 +1,7 @@
-"""Every exchange crosses bytes to a site that owns its data and private state: what a network carries."""
+"""Every exchange crosses bytes to a site that owns its data and private state.
+
+What a network carries.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,10 @@ class Message(NamedTuple):
 
 
 class Site:
-    """One client on its own machine. It runs only functions marked @client, on data that never leave it."""
+    """One client on its own machine.
+
+    It runs only functions marked @client, on data that never leave it.
+    """
 
     def __init__(self, root: Evaluation, task: Task, parts: dict[str, Batch], types: Types) -> None:
         self.root, self.task, self.parts, self.types = root, task, parts, types
@@ -145,7 +151,7 @@ class Wire:
         versions = [self.accepted[i], *(saved[i] for saved in self.saved)]
         return list(dict.fromkeys(versions))
 
-    def _reply(self, i: int, message: Message) -> bytes | None | BadBytes:
+    def _reply(self, i: int, message: Message) -> bytes | BadBytes | None:
         """The site's reply; None if none came."""
         try:
             return self.tamper(i, self.sites[i].answer(message))
@@ -164,7 +170,10 @@ class Wire:
 
     # -- checkpoints
     def snapshot(self) -> Any:
-        """The accepted versions, and the sites' states; a real network's sites keep these themselves."""
+        """The accepted versions, and the sites' states.
+
+        A real network's sites keep these themselves.
+        """
         self.saved.append(list(self.accepted))
         contacted = [i for i, known in enumerate(self.contacted) if known]
         states = tuple(self.sites[i].versions[self.accepted[i]] for i in contacted)

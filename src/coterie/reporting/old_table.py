@@ -80,7 +80,10 @@ def groups(rows: list[Row]) -> str:
 
 
 def best_of(methods: dict[str, list[Row]], main: str) -> list[str]:
-    """The best method, and those level with it: within its standard deviation over seeds, or equal to three digits."""
+    """The best method, and those level with it.
+
+    Within its standard deviation over seeds, or equal to three digits.
+    """
     scores = {
         method: score
         for method, rows in methods.items()

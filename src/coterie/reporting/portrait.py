@@ -1,4 +1,7 @@
-"""What a page shows of one run's clients, computed once from its models and, where they are here, its rows."""
+"""What a page shows of one run's clients, computed once.
+
+It is computed from the models and, where they are at hand, the clients' rows.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,10 @@ def portrait(trained: Trained, run: Run | None, fingerprint: str) -> Portrait:
 
 
 def sample(groups: np.ndarray | None, n: int) -> np.ndarray:
-    """Client numbers sorted by group; above MOST evenly spaced, so that groups keep their shares."""
+    """Client numbers sorted by group.
+
+    Above MOST evenly spaced, so that groups keep their shares.
+    """
     order = np.arange(n) if groups is None else np.argsort(groups, kind="stable")
     if n <= MOST:
         return order

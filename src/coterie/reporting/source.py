@@ -196,13 +196,17 @@ def refuse_other_data(one: Source, other: Source) -> None:
     )
     if data(one) != data(other) or not same_draw:
         raise CoterieError(
-            f"{one.config['method']['name']} and {other.config['method']['name']} ran on different data "
-            f"({one.config['data']} and {other.config['data']}): one report compares runs on the same data."
+            f"{one.config['method']['name']} and {other.config['method']['name']} ran on "
+            f"different data ({one.config['data']} and {other.config['data']}): one report "
+            "compares runs on the same data."
         )
 
 
 def labelled(found: list[Source]) -> list[Source]:
-    """Each with its method's name; where a method ran with several settings, with those that differ."""
+    """Each with its method's name.
+
+    Where a method ran with several settings, with those that differ.
+    """
 
     def asked(s: Source) -> dict[str, Any]:
         options = {k: v for k, v in s.config["options"].items() if k not in BARE}

@@ -1,7 +1,7 @@
 """What a trained run answers: the group of a newcomer, and predictions.
 
 assign(trained, x, y)             the group whose model fits a new client's rows best
-predict(trained, x, cluster=2)    by a group's model, or support=(x, y): as a newcomer with these rows
+predict(trained, x, cluster=2)    by a group's model; support=(x, y): as a newcomer with these rows
 predict_as_client(run, x, name)   by the model of a client that trained; it needs the client's rows
 """
 
