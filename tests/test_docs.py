@@ -32,7 +32,7 @@ def page(name: str) -> str:
     return (ROOT / "docs" / "methods" / f"{name}.md").read_text()
 
 
-# ------------------------------------------------------------------------------ complete, up to date
+# ---------------------------------------------------------------------- complete, up to date
 def test_every_page_is_complete_and_up_to_date() -> None:
     assert pages.problems() == []
 
@@ -141,7 +141,7 @@ def test_recorded_runs_stand_under_results(tmp_path: Path, monkeypatch: pytest.M
     assert pages.results(methods()["fedavg"]) == "No run recorded yet."
 
 
-# ------------------------------------------------------------------------------ examples, commands
+# ---------------------------------------------------------------------- examples, commands
 @pytest.mark.parametrize("name", METHODS)
 def test_the_example_runs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     code = re.findall(
@@ -217,7 +217,7 @@ def test_a_wrong_command_does_not_parse(command: str) -> None:
         parse(command)
 
 
-# ------------------------------------------------------------------------------ where a method stands
+# ---------------------------------------------------------------------- where a method stands
 def test_the_list_names_every_method(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     listed = re.findall(r"^  (\S+)", capsys.readouterr().out.partition("\n\n")[0], re.MULTILINE)
@@ -262,7 +262,7 @@ def test_lacking_tests_are_noticed() -> None:
     ) == ["by_hand"]
 
 
-# ------------------------------------------------------------------------------ links
+# ---------------------------------------------------------------------- links
 def slug(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 

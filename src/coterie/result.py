@@ -230,7 +230,7 @@ class Result:
         return f"Result({self.method.name}, rounds={self.trained.round}, {', '.join(shown)})"
 
 
-# ------------------------------------------------------------------------------ starting and loading
+# ---------------------------------------------------------------------- starting and loading
 def run(
     method: Algorithm,
     fed: Federation,

@@ -90,7 +90,7 @@ def test_dropouts_are_counted_as_absent(fed):
     assert all(row["refused"] == [] for row in history)
 
 
-# ------------------------------------------------------------------------------ welcome and versions
+# ---------------------------------------------------------------------- welcome and versions
 def unmeasured(fed):
     """The same clients without test rows, so that nobody is asked for scores."""
     x, y, sizes = fed.test
