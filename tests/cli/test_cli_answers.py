@@ -68,7 +68,7 @@ def test_a_newcomer_in_three_commands(run, new, tmp_path, capsys) -> None:
     loaded = ct.load(tmp_path / "models")
     x, _ = loaded.schema.encode(site(7))
     assert [
-        loaded.card["labels"][i] for i in loaded.predict(x, f"group-{group}").tolist()
+        loaded.card.labels[i] for i in loaded.predict(x, f"group-{group}").tolist()
     ] == guesses
     assert (
         loaded.predict(site(7), f"group-{group}").tolist()

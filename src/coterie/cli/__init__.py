@@ -1,4 +1,7 @@
-"""The command line: `coterie demo | list | run | compare | search | resume | assign | predict | export | report`."""
+"""The command line.
+
+`coterie demo | list | run | compare | search | resume | assign | predict | export | report`
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,14 @@ import sys
 import traceback
 from typing import NamedTuple
 
-from coterie.cli.spelling import spell_flag
+from coterie.cli.spelling import shorten, shorten_values, spell_flag
 from coterie.errors import CoterieError, unknown
 from coterie.version import __version__
 
 
 class Command(NamedTuple):
+    """A command: how it is written, what it does, and where it is."""
+
     usage: str
     help: str
     place: str  # module and function
@@ -56,7 +61,8 @@ COMMANDS = {
 }
 
 HELP = f"""\
-coterie {__version__}: clustered federated learning. Finds the groups among clients and trains a model for each.
+coterie {__version__}: clustered federated learning. Finds the groups among clients and trains a
+model for each.
 
 {{commands}}
 
@@ -73,8 +79,8 @@ for example
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command; its exit status: 0, 2 for bad input, 130 for Ctrl-C, 1 for a bug."""
-    argv = list(sys.argv[1:] if argv is None else argv)
-    debug = "--debug" in argv
+    if argv is None:
+        argv = sys.argv[1:]
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without ± is no reason to fail
@@ -85,19 +91,21 @@ def main(argv: list[str] | None = None) -> int:
     except SystemExit as e:  # argparse, after --help
         return int(e.code or 0)
     except KeyboardInterrupt as e:
-        if not e.args:  # before anything could be saved
-            print("coterie: stopped.", file=sys.stderr)
+        print_error(str(e) or "stopped.")
         return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nobody reads on, as in `coterie list | head`
+    except BrokenPipeError:  # nobody reads on, as in `coterie list | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 141
     except Exception as e:
-        if debug:
+        if "--debug" in argv:
             traceback.print_exc()
-        return explain(e)
+        sentence, status = describe_error(e)
+        print_error(sentence)
+        return status
 
 
 def dispatch(argv: list[str]) -> int:
+    """Call the function of a command with its names and its flags."""
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(overview())
         return 0
@@ -109,47 +117,64 @@ def dispatch(argv: list[str]) -> int:
     if argv[0] not in COMMANDS:
         raise unknown("command", argv[0], COMMANDS)
     if argv[0] in ("run", "compare", "search") and argv[1:2] in (["--help"], ["-h"]):
-        return general_help(argv[0])
+        return print_general_help(argv[0])
     module, _, function = COMMANDS[argv[0]].place.partition(".")
-    first_flag = next((i for i, word in enumerate(argv) if word.startswith("-")), len(argv))
     run = getattr(importlib.import_module(f"coterie.cli.{module}"), function)
-    status: int = run(argv[1:first_flag], argv[first_flag:])
+    words, flags = split_at_first_flag(argv[1:])
+    status: int = run(words, flags)
     return status
 
 
+def split_at_first_flag(argv: list[str]) -> tuple[list[str], list[str]]:
+    """(names, flags and their values)"""
+    for i, word in enumerate(argv):
+        if word.startswith("-"):
+            return argv[:i], argv[i:]
+    return argv, []
+
+
+# ------------------------------------------------------------------------------ help
 def overview() -> str:
+    """All commands, a line each."""
     lines = [f"  coterie {c.usage:<34} {c.help}" for c in COMMANDS.values()]
     return HELP.format(commands="\n".join(lines)).rstrip()
 
 
-def general_help(command: str) -> int:
-    """The flags that every method has; loads no method, and so no torch."""
-    from coterie.cli.flags import DATA_HELP, Parser, general_flags
+def print_general_help(command: str) -> int:
+    """Show the flags that every method has; no method is loaded, and so no torch."""
+    from coterie.cli.flags import DATA_HELP, Parser
+    from coterie.cli.general import general_flags
 
     usage = COMMANDS[command].usage.removesuffix(" [FLAGS]")
-    more = f"`coterie {command} ifca --help` shows the method's own settings; `coterie list` names the methods."
-    Parser(
-        f"coterie {usage}", general_flags(command), COMMANDS[command].help, f"{DATA_HELP}\n{more}"
-    ).print_help()
+    more = (
+        f"`coterie {command} ifca --help` shows the method's own settings; "
+        "`coterie list` names the methods."
+    )
+    parser = Parser(
+        f"coterie {usage}",
+        general_flags(command),
+        COMMANDS[command].help,
+        f"{DATA_HELP}\n{more}",
+    )
+    parser.print_help()
     return 0
 
 
-def explain(e: Exception) -> int:
-    """One sentence on stderr, and the exit status."""
-    if isinstance(e, CoterieError):
-        sentence, status = e.sentence(spell_flag), 2
-    elif isinstance(e, MemoryError) or "allocate memory" in str(e):  # torch raises a RuntimeError
-        sentence, status = (
-            "the memory is full: ask for fewer clients or a smaller model, or look with --dry-run.",
-            2,
-        )
-    elif isinstance(e, OSError):
-        sentence, status = f"{e.filename or 'a file'} cannot be used: {e.strerror or e}.", 2
-    else:
-        what = " ".join(f"{type(e).__name__}: {e}".split())
-        sentence, status = (
-            f"a bug, in coterie or in a .py file of yours ({what}): --debug shows where.",
-            1,
-        )
-    print(f"coterie: {sentence}", file=sys.stderr)
-    return status
+# ------------------------------------------------------------------------------ errors
+def print_error(sentence: str) -> None:
+    """Print one sentence on stderr."""
+    print(f"coterie: {shorten_values(sentence)}", file=sys.stderr)
+
+
+def describe_error(error: Exception) -> tuple[str, int]:
+    """(one sentence, the exit status)"""
+    if isinstance(error, CoterieError):
+        return error.sentence(spell_flag), 2
+    if isinstance(error, MemoryError) or "allocate memory" in str(error):  # torch: RuntimeError
+        remedy = "ask for fewer clients or a smaller model, or look with --dry-run"
+        return f"the memory is full: {remedy}.", 2
+    if isinstance(error, OSError):
+        name = shorten(str(error.filename or "a file"))
+        return f"{name} cannot be used: {error.strerror or error}.", 2
+    what = " ".join(f"{type(error).__name__}: {error}".split())
+    return f"a bug, in coterie or in a .py file of yours ({what}): --debug shows where.", 1

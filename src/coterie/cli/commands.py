@@ -7,28 +7,33 @@ import logging
 import shlex
 import warnings
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from coterie.cli import estimate
-from coterie.cli.flags import Flag, Parser, general_flags, typed
 from coterie.cli.progress import Watcher
 from coterie.cli.search import tune
 from coterie.cli.setup import Setup, setup
-from coterie.cli.table import facts, print_groups, print_json, print_table
+from coterie.cli.table import print_groups, print_json, print_table, summary_row
 from coterie.cli.train import TUNE, check, create, train
+from coterie.cli.values import read_flags
 from coterie.errors import CoterieError, Diverged
 from coterie.metrics import Row, to_json
 from coterie.reporting import report as write_report
 from coterie.result import Result
 from coterie.runs.folder import runs_in
 from coterie.runs.search import MARK, as_flag
+from coterie.settings import setting
 
 
+# ------------------------------------------------------------------------------ run and compare
 def run(words: list[str], argv: list[str]) -> int:
+    """`coterie run METHOD`"""
     return start(setup("run", words, argv))
 
 
 def compare(words: list[str], argv: list[str]) -> int:
+    """`coterie compare METHOD METHOD…`"""
     return start(setup("compare", words, argv))
 
 
@@ -39,15 +44,15 @@ def start(asked: Setup) -> int:
         return dry_run(asked, watcher)
     with watcher():
         base = asked.folder()
-        lost: list[Diverged] = []
+        diverged: list[Diverged] = []
         if asked.over:
-            asked, places, lost = tune(asked, base, watcher)
+            asked, places, diverged = tune(asked, base, watcher)
         else:
             places = create(asked, base)
         runs, failures = collect(train(base, places, watcher))
     if asked.over:
         runs = [{**run, "tuned": chosen_settings(asked)[run["method"]]} for run in runs]
-    return conclude(runs, lost + failures, base, asked.general.json)
+    return conclude(runs, diverged + failures, base, asked.general.json)
 
 
 def dry_run(asked: Setup, watcher: Watcher) -> int:
@@ -70,86 +75,108 @@ def chosen_settings(asked: Setup) -> dict[str, Row]:
     return chosen
 
 
+# ------------------------------------------------------------------------------ resume
+@dataclass(frozen=True, kw_only=True)
+class ResumeFlags:
+    """The flags of `coterie resume`."""
+
+    rounds: int | None = setting(None, "rounds of training", least=1)
+    json: bool = setting(False, "print one JSON document instead of the table", switch=True)
+    quiet: bool = setting(False, "no progress", switch=True)
+    debug: bool = setting(False, "show tracebacks", switch=True)
+
+
 def resume(words: list[str], argv: list[str]) -> int:
-    shown = {f.key: f._replace(group="flags", default=None) for f in general_flags()}
-    parser = Parser(
-        "coterie resume RUN",
-        [shown[key] for key in ("rounds", "json", "quiet", "debug")],
-        "Go on with a run from its folder, to the bit as if it had never stopped; of a folder with several runs, "
-        "with all of them.\n--rounds: train up to so many rounds instead of as many as were asked for.",
+    """`coterie resume RUN`"""
+    about = (
+        "Go on with a run from its folder, to the bit as if it had never stopped; of a folder "
+        "with several runs, with all of them.\n"
+        "--rounds: train up to this many rounds instead of as many as were asked for."
     )
-    given = parser.given(argv)
+    asked = read_flags("coterie resume RUN", ResumeFlags, about, argv)
     if len(words) != 1:
         raise CoterieError(
             "resume needs the folder of one run, as in `coterie resume runs/ifca-digits`."
         )
-    rounds = typed(shown["rounds"], given["rounds"]) if "rounds" in given else None
-    base, watcher = Path(words[0]), Watcher("quiet" in given)
+    base = Path(words[0])
+    refuse_search(base)
+    watcher = Watcher(asked.quiet)
+    with watcher():
+        runs, failures = collect(train(base, list(runs_in(base)), watcher, asked.rounds))
+    return conclude(runs, failures, base, asked.json)
+
+
+def refuse_search(base: Path) -> None:
+    """Refuse folders whose runs go on by the command that began them."""
     if (base / MARK).exists():
         raise CoterieError(
             f"{base} is a search: go on with its `coterie search` command and --out {base}."
         )
     if (base / TUNE).exists():
         raise CoterieError(
-            f"{base} is a tuned comparison: go on with its `coterie compare` command and --out {base}, or resume one "
-            "of the runs in it."
+            f"{base} is a tuned comparison: go on with its `coterie compare` command and --out "
+            f"{base}, or resume one of the runs in it."
         )
-    with watcher():
-        runs, failures = collect(train(base, list(runs_in(base)), watcher, rounds))
-    return conclude(runs, failures, base, "json" in given)
+
+
+# ------------------------------------------------------------------------------ report
+@dataclass(frozen=True, kw_only=True)
+class ReportFlags:
+    """The flags of `coterie report`."""
+
+    out: str = setting("report.html", "the page to write")
+    target: float | None = setting(None, "the score to show the cost of; none: by the best run")
+    debug: bool = setting(False, "show tracebacks", switch=True)
 
 
 def report(words: list[str], argv: list[str]) -> int:
-    (debug,) = (f._replace(group="flags") for f in general_flags() if f.key == "debug")
-    out = Flag("out", str, "the page to write", "report.html", {}, "flags")
-    target = Flag(
-        "target",
-        float | None,
-        "the score to tell the cost of; none: by the best run",
-        None,
-        {},
-        "flags",
+    """`coterie report RUN…`"""
+    about = (
+        "One HTML page about runs on the same data, which opens offline; of a folder with several "
+        "runs, about all."
     )
-    about = "One HTML page about runs on the same data, which opens offline; of a folder with several runs, about all."
-    given = Parser("coterie report RUN...", [out, target, debug], about).given(argv)
+    asked = read_flags("coterie report RUN...", ReportFlags, about, argv)
     if not words:
         raise CoterieError(
             "report needs the folders of runs, as in `coterie report runs/compare-digits`."
         )
-    goal = typed(target, given["target"]) if "target" in given else None
-    with (
-        Watcher(level=logging.WARNING)() as watcher,
-        warnings.catch_warnings(action="ignore"),
-    ):  # of data, said before
-        path = write_report(words, given.get("out", "report.html"), target=goal, tell=watcher.warn)
+    watcher = Watcher(level=logging.WARNING)
+    # warnings about the data were shown when the runs were trained
+    with watcher(), warnings.catch_warnings(action="ignore"):
+        path = write_report(words, asked.out, target=asked.target, tell=watcher.warn)
     print(f"report in {path}")
     return 0
 
 
+# ------------------------------------------------------------------------------ results
 def collect(outcomes: Iterable[Result | Diverged]) -> tuple[list[Row], list[Diverged]]:
-    """What each run came to; the runs themselves, with their data and models, are let go."""
+    """(a row per run, the runs that diverged); data and models are let go run by run."""
     runs: list[Row] = []
     failures: list[Diverged] = []
     for outcome in outcomes:
         if isinstance(outcome, Diverged):
             failures.append(outcome)
         else:
-            runs.append(facts(outcome))
+            runs.append(summary_row(outcome))
     return runs, failures
 
 
 def conclude(runs: list[Row], failures: list[Diverged], base: Path, as_json: bool) -> int:
-    """The table or the JSON document, and where all is kept; then the failures, as errors."""
+    """Print the table or the JSON document, and where all is kept; then raise the failures."""
     if as_json:
         print_json(runs, failures)
     elif runs:
         print_table([{**run, "method": title(run)} for run in runs])
         if "tuned" in runs[0]:
             print(
-                "Values after a method's name were chosen on training rows that were held out, with one seed."
+                "Values after a method's name were chosen on training rows that were held out, "
+                "with one seed."
             )
         print_groups(runs)
-        print(f"{'run' if len(runs) + len(failures) == 1 else 'runs'} kept in {base}; for figures:")
+        what = "runs"
+        if len(runs) + len(failures) == 1:
+            what = "run"
+        print(f"{what} kept in {base}; for figures:")
         print(f"  coterie report {shlex.quote(str(base))}")
     if failures:
         raise Diverged(" ".join(map(str, failures)))
@@ -158,6 +185,5 @@ def conclude(runs: list[Row], failures: list[Diverged], base: Path, as_json: boo
 
 def title(run: Row) -> str:
     """The method, with the settings that were chosen for it."""
-    return " ".join(
-        [run["method"], *(f"{k}={as_flag(v)}" for k, v in run.get("tuned", {}).items())]
-    )
+    chosen = [f"{name}={as_flag(value)}" for name, value in run.get("tuned", {}).items()]
+    return " ".join([run["method"], *chosen])

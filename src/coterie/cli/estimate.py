@@ -55,8 +55,10 @@ def traffic(job: Job) -> list[tuple[int, int]] | None:
             for r in (0, 1):
                 ask = replace(run.asker(r), screen=None, medians={})
                 method: Any = ask.root.method
-                step = method.begin if r == 0 else method.round
-                run.state = step(run.state, ask)
+                if r == 0:
+                    run.state = method.begin(run.state, ask)
+                else:
+                    run.state = method.round(run.state, ask)
                 counts.append((ask.bytes_down, ask.bytes_up))
     except Exception:  # whatever a method does with answers that are all zero
         return None
@@ -65,18 +67,8 @@ def traffic(job: Job) -> list[tuple[int, int]] | None:
 
 def estimate(job: Job) -> Row:
     """Sizes, bytes, memory and plan of a run that has not begun."""
-    fed, plan = job.fed, job.plan
-    size = sum(p.numel() for p in job.task.module.parameters())
-    number = torch.empty((), dtype=job.task.dtype).element_size()
-    at_once = plan.workers * plan.chunk if plan.vectorise else plan.workers
-    at_once = min(len(fed), at_once)
-    state, welcome = job.method.start(job.task, len(fed), job.options.seed)
-    memory = {
-        "data": sum(nbytes(tuple(part)) for part in (fed.train, fed.test, fed.valid or ())),
-        "states": nbytes(state) + private_bytes(job, welcome) * len(fed),
-        "working": at_once * (6 * size + rows_and_activations(job.task, fed.roster)) * number,
-    }
-    counted = traffic(job)
+    fed = job.fed
+    bytes_start, bytes_round = traffic(job) or (None, None)
     return {
         "method": job.method.name,
         "data": fed.source,
@@ -84,12 +76,34 @@ def estimate(job: Job) -> Row:
         "unseen": fed.unseen,
         "train_rows": len(fed.train.y),
         "test_rows": len(fed.test.y),
-        "parameters": size,
+        "parameters": parameters(job),
         "rounds": job.options.rounds,
-        "bytes_start": None if counted is None else counted[0],
-        "bytes_round": None if counted is None else counted[1],
-        "memory": memory,
-        "plan": {"engine": job.options.engine, **asdict(plan)},
+        "bytes_start": bytes_start,
+        "bytes_round": bytes_round,
+        "memory": memory(job),
+        "plan": {"engine": job.options.engine, **asdict(job.plan)},
+    }
+
+
+def parameters(job: Job) -> int:
+    """The number of parameters of the model."""
+    return sum(p.numel() for p in job.task.module.parameters())
+
+
+def memory(job: Job) -> dict[str, int]:
+    """Bytes of the data, of what server and clients keep, and of the work on a round."""
+    fed = job.fed
+    at_once = job.plan.workers
+    if job.plan.vectorise:
+        at_once *= job.plan.chunk
+    at_once = min(len(fed), at_once)
+    number = torch.empty((), dtype=job.task.dtype).element_size()
+    numbers = 6 * parameters(job) + rows_and_activations(job.task, fed.roster)
+    state, welcome = job.method.start(job.task, len(fed), job.options.seed)
+    return {
+        "data": sum(nbytes(tuple(part)) for part in (fed.train, fed.test, fed.valid or ())),
+        "states": nbytes(state) + private_bytes(job, welcome) * len(fed),
+        "working": at_once * numbers * number,
     }
 
 
@@ -100,28 +114,32 @@ def private_bytes(job: Job, welcome: Any) -> int:
 
 def as_text(estimated: Row) -> str:
     """The estimate as lines of text."""
-    plan, memory = estimated["plan"], estimated["memory"]
-    parts = ", ".join(f"{name} {human(size)}" for name, size in memory.items())
+    plan = estimated["plan"]
+    sizes = estimated["memory"]
+    first_round = describe_traffic(estimated["bytes_round"])
+    parts = ", ".join(f"{name} {human(size)}" for name, size in sizes.items())
     lines = {
         "clients": f"{estimated['clients']} train, {estimated['unseen']} unseen",
         "rows": f"{estimated['train_rows']:,} train, {estimated['test_rows']:,} test",
         "model": f"{estimated['parameters']:,} parameters",
-        "start": _traffic_text(estimated["bytes_start"]),
-        "first round": f"{_traffic_text(estimated['bytes_round'])}; {estimated['rounds']} rounds",
-        "memory": f"about {human(sum(memory.values()))} ({parts})",
-        "plan": f"{plan['engine']}: {_plan_text(plan)}",
+        "start": describe_traffic(estimated["bytes_start"]),
+        "first round": f"{first_round}; {estimated['rounds']} rounds",
+        "memory": f"about {human(sum(sizes.values()))} ({parts})",
+        "plan": f"{plan['engine']}: {describe_plan(plan)}",
     }
     title = f"{estimated['method']} on {estimated['data']}"
     return "\n".join([title, *(f"  {name:<12} {text}" for name, text in lines.items())])
 
 
-def _traffic_text(pair: tuple[int, int] | None) -> str:
+def describe_traffic(pair: tuple[int, int] | None) -> str:
+    """Bytes down and up, in words."""
     if pair is None:
         return "not known without training"
     return f"{human(pair[0])} down, {human(pair[1])} up"
 
 
-def _plan_text(plan: Row) -> str:
+def describe_plan(plan: Row) -> str:
+    """How many clients are worked on at once, in words."""
     if plan["engine"] != "vectorised":
         return "one client after another"
     if plan["vectorise"]:

@@ -1,293 +1,233 @@
-"""Flags from the fields of dataclasses: names, types, defaults, limits and help. Nothing here needs torch."""
+"""Flags made from the fields of dataclasses, and the parser that reads them. No torch is needed."""
 
 from __future__ import annotations
 
 import argparse
-import math
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from coterie.errors import CoterieError, unknown
-from coterie.runs.options import Options
-from coterie.settings import setting
+from coterie.settings import BOUNDS
 
-
-@dataclass(frozen=True, kw_only=True)
-class General:
-    """What the command is told beside the run's `Options` and the method's own settings."""
-
-    data: str = setting(
-        "rotated:digits", "the data set, options after a question mark: rotated:mnist?angles=0,180"
-    )
-    clients: int | None = setting(None, "number of clients; none: as the data set has it", least=1)
-    samples: int | None = setting(
-        None, "training rows per client; none: as the data set has it", least=1
-    )
-    label: str | None = setting(None, "the column to predict, in tables")
-    client_column: str | None = setting(
-        None, "the column that names the client, where one table has all"
-    )
-    fill: str | None = setting(
-        None, "what to put in tables' missing cells; none: refuse them", choices=("mean", "median")
-    )
-    unseen: int | None = setting(
-        None, "clients kept out of training, to see how newcomers fare; none: 0", least=0
-    )
-    model: str | None = setting(
-        None, "mlp, mlp:128,64, softmax, linear, cnn or file.py:Net; none: by the data"
-    )
-    out: str | None = setting(None, "folder of the run; none: runs/METHOD-DATA-TIME")
-    seeds: int = setting(1, "repeat with so many seeds, from --seed on", least=1)
-    config: str | None = setting(
-        None, "TOML file with the same keys as the flags, which count over it"
-    )
-    plan: str | None = setting(None, "CHUNK,WORKERS: clients at once, and threads", hidden=True)
-    dry_run: bool = setting(
-        False, "train nothing; tell sizes, bytes per round, memory and plan", switch=True
-    )
-    json: bool = setting(False, "print one JSON document instead of the table", switch=True)
-    quiet: bool = setting(False, "no progress", switch=True)
-    debug: bool = setting(False, "show tracebacks", switch=True)
-
-
-VALUES = "NAME=A,B,…"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Searching:
-    """What `search` is told besides."""
-
-    over: tuple[str, ...] = setting(
-        (), "a setting and values to try; several: all combinations", repeated=VALUES
-    )
-    random: int | None = setting(
-        None, "try so many combinations, drawn by --seed; none: all", least=1
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tuning:
-    """What `compare` is told besides."""
-
-    tune: tuple[str, ...] = setting(
-        (), "a setting and values that each method which has it chooses among, on the valid rows of one seed",
-        repeated=VALUES,
-    )  # fmt: skip
-
-
-TABLES = (
-    "drop",
-    "categories",
-    "kind",
-    "test_share",
-    "time_column",
-    "split_column",
-)  # options that need no name here
+# options of tables that have no flag of their own
+TABLES = ("drop", "categories", "kind", "test_share", "time_column", "split_column")
 DATA_HELP = (
     "options of the data set: --data.angles 0,180, or in its name; `coterie list` names them\n"
     f"of tables: {', '.join(f'--data.{name}' for name in TABLES)}"
 )
+METAVARS = {int: "N", float: "X", str: "WORD"}
 
 
+# ------------------------------------------------------------------------------ one flag
 class Flag(NamedTuple):
+    """A flag of a command."""
+
     key: str  # "local_steps", "ifca.lr": as in a config file
-    kind: Any  # its type; see `supported`
+    kind: Any  # its type; see `is_supported`
     help: str
-    default: Any  # MISSING: must be given
+    default: Any  # MISSING: it must be given
     limits: Mapping[str, Any]
     group: str  # the heading in --help
-    shown: bool = True
+    shown: bool  # in --help
 
     @property
     def name(self) -> str:
+        """The flag as it is typed: "--local-steps"."""
         return "--" + self.key.replace("_", "-")
 
     @property
     def base(self) -> Any:
-        """The type, without None."""
-        return next((k for k in _options(self.kind) if k is not NoneType), self.kind)
+        """The type, without None; of several types the first."""
+        for kind in union_members(self.kind):
+            if kind is not NoneType:
+                return kind
+        return self.kind
 
     @property
     def optional(self) -> bool:
-        return NoneType in _options(self.kind)
+        """Whether it may be none."""
+        return NoneType in union_members(self.kind)
 
-    def told(self) -> str:
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Words that may stand in place of a number."""
+        return tuple(self.limits.get("words", ()))
+
+    def describe(self) -> str:
         """Meaning, limits and default, for --help."""
-        signs = {"above": ">", "least": "≥", "below": "<", "most": "≤"}
         notes = [
-            f"{sign} {self.limits[word]}" for word, sign in signs.items() if word in self.limits
+            f"{sign} {self.limits[word]}"
+            for word, (sign, _) in BOUNDS.items()
+            if word in self.limits
         ]
-        if self.default is MISSING:
-            notes.append("required")
-        elif isinstance(self.default, bool):
-            notes += ["default"] if self.default else []
-        elif self.default or self.default == 0:
-            notes.append(
-                f"default {self.default:g}"
-                if isinstance(self.default, float)
-                else f"default {self.default}"
-            )
-        return self.help + (f" ({', '.join(notes)})" if notes else "")
+        notes += describe_default(self.default)
+        if not notes:
+            return self.help
+        return f"{self.help} ({', '.join(notes)})"
 
 
-def flags_of(cls: type, group: str, prefix: str = "", shown: bool = True) -> list[Flag]:
-    """A flag for every field whose type can be written on a command line."""
-    kinds, found = get_type_hints(cls), []
-    for f in fields(cls):
-        default = f.default if f.default_factory is MISSING else f.default_factory()
-        seen = shown and not f.metadata.get("hidden")
+def describe_default(default: Any) -> list[str]:
+    """A note on the default; none where there is nothing to say."""
+    if default is MISSING:
+        return ["required"]
+    if default is True:
+        return ["default"]
+    if default is False or default in (None, "", ()):
+        return []
+    if isinstance(default, float):
+        return [f"default {default:g}"]
+    return [f"default {default}"]
+
+
+def flags_of(cls: type, group: str = "flags", prefix: str = "", shown: bool = True) -> list[Flag]:
+    """A flag for every field of a dataclass whose type can be written on a command line."""
+    kinds = get_type_hints(cls)
+    flags = []
+    for field in fields(cls):
+        default = field.default
+        if field.default_factory is not MISSING:
+            default = field.default_factory()
         flag = Flag(
-            prefix + f.name,
-            kinds[f.name],
-            f.metadata.get("help", ""),
-            default,
-            f.metadata,
-            group,
-            seen,
+            key=prefix + field.name,
+            kind=kinds[field.name],
+            help=field.metadata.get("help", ""),
+            default=default,
+            limits=field.metadata,
+            group=group,
+            shown=shown and not field.metadata.get("hidden"),
         )
-        if f.init and supported(flag.base):
-            found.append(flag)
-    return found
+        if field.init and is_supported(flag.base):
+            flags.append(flag)
+    return flags
 
 
-def supported(kind: Any) -> bool:
-    return kind in (int, float, str, bool) or (
-        get_origin(kind) is tuple and get_args(kind)[0] in (int, float, str)
-    )
+def is_supported(kind: Any) -> bool:
+    """Whether values of a type can be written on a command line."""
+    if get_origin(kind) is tuple:
+        return get_args(kind)[0] in (int, float, str)
+    return kind in (int, float, str, bool)
 
 
-def _options(kind: Any) -> tuple[Any, ...]:
-    return get_args(kind) if get_origin(kind) in (Union, UnionType) else ()
+def union_members(kind: Any) -> tuple[Any, ...]:
+    """The types of a union; none for other types."""
+    if get_origin(kind) in (Union, UnionType):
+        return get_args(kind)
+    return ()
 
 
-def general_flags(command: str = "run") -> list[Flag]:
-    more = {
-        "search": flags_of(Searching, "what is tried"),
-        "compare": flags_of(Tuning, "what is tried"),
-    }
-    return (
-        more.get(command, [])
-        + flags_of(General, "data, model and output")
-        + flags_of(Options, "the run")
-    )
+# ------------------------------------------------------------------------------ the parser
+class HelpFormat(argparse.RawDescriptionHelpFormatter):
+    """Help as wide as the terminal, up to 120 characters."""
+
+    def __init__(self, prog: str) -> None:
+        width = min(shutil.get_terminal_size().columns, 120)
+        super().__init__(prog, max_help_position=34, width=width)
 
 
-# ---------------------------------------------------------------------------------------------- reading a command line
 class Parser(argparse.ArgumentParser):
-    """argparse whose errors are our one sentence; values stay text until the config file is read, too."""
+    """argparse whose errors are one sentence.
+
+    Values stay text: they are converted when a config file, if there is one, has been read, too.
+    """
 
     def __init__(
         self, prog: str, flags: Iterable[Flag], description: str = "", epilog: str = ""
     ) -> None:
-        width = min(shutil.get_terminal_size().columns, 120)
-        style = lambda prog: argparse.RawDescriptionHelpFormatter(
-            prog, max_help_position=34, width=width
-        )
         super().__init__(
-            prog, f"{prog} [FLAGS]", description, epilog, allow_abbrev=False, formatter_class=style
-        )  # fmt: skip
-        self.flags = {f.key: f for f in flags}
+            prog=prog,
+            usage=f"{prog} [FLAGS]",
+            description=description,
+            epilog=epilog,
+            allow_abbrev=False,
+            formatter_class=HelpFormat,
+        )
+        self.flags = {flag.key: flag for flag in flags}
         groups: dict[str, Any] = {}
         for flag in self.flags.values():
             if flag.group not in groups:
                 groups[flag.group] = self.add_argument_group(flag.group)
-            _add(groups[flag.group], flag)
+            groups[flag.group].add_argument(flag.name, **argument_options(flag))
 
     def error(self, message: str) -> NoReturn:
-        message = message.removeprefix("argument ")
-        flag, _, what = message.partition(": ")
-        raise CoterieError(
-            f"{flag} needs a value." if what == "expected one argument" else f"{message}."
-        )
+        """Raise argparse's error as our own."""
+        flag, _, what = message.removeprefix("argument ").partition(": ")
+        if what == "expected one argument":
+            raise CoterieError(f"{flag} needs a value.")
+        if what.startswith("ignored explicit argument"):
+            raise CoterieError(f"{flag} takes no value.")
+        raise CoterieError(f"{message}.")
 
-    def given(self, argv: list[str]) -> dict[str, Any]:
+    def parse(self, argv: list[str]) -> dict[str, Any]:
         """What was given, by key: text, or a bool where the flag takes no value."""
-        found, rest = self.parse_known_args([dashed(word) for word in argv])
+        known, rest = self.parse_known_args([with_hyphens(word) for word in argv])
         if rest:
-            raise self.stray(rest[0])
-        return vars(found)
+            raise self.explain_stray(rest[0])
+        return vars(known)
 
-    def stray(self, word: str) -> CoterieError:
-        name = word.partition("=")[0]
-        if not name.startswith("-"):
+    def explain_stray(self, word: str) -> CoterieError:
+        """An error for a word that no flag takes."""
+        flag = word.partition("=")[0]
+        name = flag.lstrip("-")
+        if not flag.startswith("-"):
             return CoterieError(
                 f"{word!r} belongs to no flag: names come first, then flags ({self.prog} --help)."
             )
-        if name.lstrip("-").replace("-", "_") in TABLES:
-            return CoterieError(f"{name} belongs to the data set: write --data.{name.lstrip('-')}.")
-        owners = [f.name for f in self.flags.values() if f.name.endswith(f".{name.lstrip('-')}")]
+        if name.replace("-", "_") in TABLES:
+            return CoterieError(f"{flag} belongs to the data set: write --data.{name}.")
+        owners = [known.name for known in self.flags.values() if known.name.endswith(f".{name}")]
         if owners:
-            return CoterieError(f"{name} belongs to one method: write {' or '.join(owners)}.")
-        return unknown("flag", name, [f.name for f in self.flags.values() if f.shown] + ["--help"])
+            return CoterieError(f"{flag} belongs to one method: write {' or '.join(owners)}.")
+        shown = [known.name for known in self.flags.values() if known.shown]
+        return unknown("flag", flag, [*shown, "--help"])
 
 
-def _add(group: Any, flag: Flag) -> None:
-    how: dict[str, Any] = {"dest": flag.key, "default": argparse.SUPPRESS}
-    how["help"] = flag.told().replace("%", "%%") if flag.shown else argparse.SUPPRESS
-    if flag.base is bool:
-        how["action"] = (
-            "store_true" if flag.limits.get("switch") else argparse.BooleanOptionalAction
-        )
+def argument_options(flag: Flag) -> dict[str, Any]:
+    """The keyword arguments of argparse's `add_argument` for a flag."""
+    options: dict[str, Any] = {
+        "dest": flag.key,
+        "default": argparse.SUPPRESS,
+        "help": argparse.SUPPRESS,
+    }
+    if flag.shown:
+        options["help"] = flag.describe().replace("%", "%%")
+    if flag.limits.get("switch"):
+        options["action"] = "store_true"
+    elif flag.base is bool:
+        options["action"] = argparse.BooleanOptionalAction
     elif "repeated" in flag.limits:
-        how |= {"action": "append", "metavar": flag.limits["repeated"]}
+        options["action"] = "append"
+        options["metavar"] = flag.limits["repeated"]
+    elif "choices" in flag.limits:
+        options["metavar"] = "|".join(flag.limits["choices"])
     else:
-        kind = {int: "N", float: "X", str: "WORD"}.get(flag.base, "A,B,…")
-        how["metavar"] = "|".join(flag.limits.get("choices", (kind, *flag.limits.get("words", ()))))
-    group.add_argument(flag.name, **how)
+        options["metavar"] = "|".join((METAVARS.get(flag.base, "A,B,…"), *flag.words))
+    return options
 
 
-def dashed(word: str) -> str:
+def with_hyphens(word: str) -> str:
     """--local_steps=5 → --local-steps=5"""
+    if not word.startswith("--"):
+        return word
     name, equals, value = word.partition("=")
-    return name.replace("_", "-") + equals + value if name.startswith("--") else word
+    return name.replace("_", "-") + equals + value
 
 
 def take_data(argv: list[str]) -> tuple[dict[str, str], list[str]]:
     """(options of the data set, given as --data.NAME VALUE; the other words)"""
-    found: dict[str, str] = {}
-    rest, words = [], iter(argv)
+    options: dict[str, str] = {}
+    rest = []
+    words = iter(argv)
     for word in words:
         if not word.startswith("--data."):
             rest.append(word)
             continue
-        name, equals, value = word.partition("=")
-        if not equals and (value := next(words, "--")).startswith("--"):
-            raise CoterieError(f"{name} needs a value.")
-        found[name.removeprefix("--data.").replace("-", "_")] = value
-    return found, rest
-
-
-# ---------------------------------------------------------------------------------------------- values
-def typed(flag: Flag, value: Any) -> Any:
-    """Text, or a value of a config file, as the flag's type."""
-    if isinstance(value, list):
-        value = ",".join(map(str, value))
-    text = str(value).lower() if isinstance(value, bool) else str(value)
-    if flag.optional and text.lower() == "none":
-        return None
-    words = tuple(flag.limits.get("words", ()))
-    if text in words:
-        return text
-    several = get_origin(flag.base) is tuple
-    each = get_args(flag.base)[0] if several else flag.base
-    try:
-        return (
-            tuple(_one(each, part) for part in text.split(",") if part)
-            if several
-            else _one(each, text)
-        )
-    except ValueError:
-        wanted = {int: "a whole number", float: "a number", bool: "true or false"}[each]
-        wanted = " or ".join((wanted, *words, *["none"] * flag.optional))
-        raise CoterieError(f"{flag.key} is {text!r}: it must be {wanted}.") from None
-
-
-def _one(kind: Any, text: str) -> Any:
-    if kind is bool:
-        return ("false", "true").index(text.lower()) == 1
-    if kind is float and not math.isfinite(float(text)):
-        raise ValueError
-    return kind(text)
+        flag, equals, value = word.partition("=")
+        if not equals:
+            value = next(words, "--")
+            if value.startswith("--"):
+                raise CoterieError(f"{flag} needs a value.")
+        options[flag.removeprefix("--data.").replace("-", "_")] = value
+    return options, rest

@@ -10,11 +10,12 @@ from coterie.data import bases, makers
 from coterie.errors import CoterieError
 from coterie.models import models
 
+ABOUT = "Every method, data set and model that comes with Coterie."
+
 
 def show(words: list[str], argv: list[str]) -> int:
-    Parser("coterie list", [], "Every method, data set and model that comes with Coterie.").given(
-        argv
-    )
+    """`coterie list`"""
+    Parser("coterie list", [], ABOUT).parse(argv)
     if words:
         raise CoterieError(
             f"list takes no names: `coterie run {words[0]} --help` shows a method's settings."

@@ -1,4 +1,4 @@
-"""What is seen while a run goes on: a bar on a terminal, plain lines elsewhere; all of it on stderr."""
+"""What is shown while a run goes on, on stderr: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -9,54 +9,51 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from coterie.cli.spelling import spell_record, spell_warning
 from coterie.metrics import Row
 from coterie.reporting.old_table import sizes
 from coterie.runs.run import Run
 
+MOST_LEFT_OUT = 5  # clients kept out of training that are named
+
 
 class Watcher:
-    """Shows runs, and log lines from `level` on; `quiet` shows nothing but what must be said."""
+    """Shows runs, and log lines from `level` on; `quiet` shows nothing but errors."""
 
     def __init__(self, quiet: bool = False, level: int = logging.INFO) -> None:
-        self.quiet, self.level, self.console = quiet, level, Console(stderr=True)
-        self.heard: set[str] = set()
+        self.quiet = quiet
+        self.level = level
+        self.console = Console(stderr=True)
+        self.shown: set[str] = set()
         self.bar: Progress | None = None
         if self.console.is_terminal and not quiet:
-            columns = [
-                TextColumn("{task.description}"),
-                BarColumn(20),
-                TextColumn("round {task.completed}/{task.total}"),
-                TextColumn("{task.fields[facts]}"),
-                TimeRemainingColumn(compact=True, elapsed_when_finished=True),
-            ]
-            self.bar = Progress(*columns, console=self.console)
-
-    def say(self, line: str) -> None:
-        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+            self.bar = new_bar(self.console)
 
     def note(self, line: str) -> None:
+        """Show a line, unless all is quiet."""
         if not self.quiet:
-            self.say(line)
+            self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    def hear(self, record: logging.LogRecord) -> None:
-        """Warnings as often as they come, other lines once: the data of every run say the same."""
+    def warn(self, line: str) -> None:
+        """Show a warning in one line."""
+        self.note(f"warning: {' '.join(line.split())}")
+
+    def log(self, record: logging.LogRecord) -> None:
+        """Show a log line; what is no warning only once, as all runs on the same data log it."""
         line = spell_record(record)
         if record.levelno >= logging.WARNING:
             self.warn(line)
-        elif line not in self.heard:
-            self.heard.add(line)
+        elif line not in self.shown:
+            self.shown.add(line)
             self.note(line)
 
-    def warn(self, line: str) -> None:
-        self.note(f"warning: {' '.join(line.split())}")
-
     @contextmanager
-    def __call__(self) -> Iterator[Watcher]:
+    def __call__(self) -> Iterator[None]:
         """While it is open, warnings and log lines are one line each and do not break the bar."""
-        handler, log = _Lines(self.level, self.hear), logging.getLogger("coterie")
+        handler = LogHandler(self.level, self.log)
+        log = logging.getLogger("coterie")
         log.addHandler(handler)
         log.setLevel(logging.INFO)
         with warnings.catch_warnings():
@@ -64,7 +61,7 @@ class Watcher:
             try:
                 if self.bar is not None:
                     self.bar.start()
-                yield self
+                yield
             finally:
                 if self.bar is not None:
                     self.bar.stop()
@@ -74,52 +71,87 @@ class Watcher:
         """What to call with each row of a run."""
         if self.quiet:
             return lambda row: None
-        return _Follower(self, title, run)
+        if self.bar is not None:
+            return follow_in_bar(self.bar, title, run)
+        return LineFollower(self, title, run)
 
 
-class _Lines(logging.Handler):
-    def __init__(self, level: int, hear: Callable[[logging.LogRecord], None]) -> None:
+class LogHandler(logging.Handler):
+    """Hands each log record to a function."""
+
+    def __init__(self, level: int, handle: Callable[[logging.LogRecord], None]) -> None:
         super().__init__(level)
-        self.hear = hear
+        self.function = handle
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.hear(record)
+        """Hand on one record."""
+        self.function(record)
 
 
-class _Follower:
-    """The bar or the lines of one run: a line per evaluation, but not more than one a second."""
+# ------------------------------------------------------------------------------ bars
+def new_bar(console: Console) -> Progress:
+    """A bar with the round, the last scores and the time that is left."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(20),
+        TextColumn("round {task.completed}/{task.total}"),
+        TextColumn("{task.fields[scores]}"),
+        TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+        console=console,
+    )
+
+
+def follow_in_bar(bar: Progress, title: str, run: Run) -> Callable[[Row], None]:
+    """Move a bar with each row; the last scores and groups stay beside it."""
+    task = bar.add_task(title, total=run.options.rounds, completed=max(run.round, 0), scores="")
+    latest: Row = {}
+
+    def show(row: Row) -> None:
+        latest.update(row)
+        bar.update(task, completed=row["round"], scores=brief(latest))
+
+    return show
+
+
+# ------------------------------------------------------------------------------ lines
+class LineFollower:
+    """Shows a line per evaluation, but not more than one a second."""
 
     def __init__(self, watcher: Watcher, title: str, run: Run) -> None:
-        self.watcher, self.title, self.rounds = watcher, title, run.options.rounds
-        self.seen: Row = {}  # the last evaluation and the last groups
-        self.told_at, self.told_round = time.monotonic(), run.round
-        self.task: TaskID | None = None
-        if watcher.bar is not None:
-            done = max(run.round, 0)
-            self.task = watcher.bar.add_task(title, total=self.rounds, completed=done, facts="")
-        else:
-            out = run.roster.names[len(run.roster) :]
-            without = f", without {', '.join(out)}" if 0 < len(out) <= 5 else ""
-            watcher.say(f"{title}  {self.rounds} rounds with {len(run.roster)} clients{without}")
+        self.watcher = watcher
+        self.title = title
+        self.rounds = run.options.rounds
+        self.last_time = time.monotonic()
+        self.last_round = run.round
+        line = f"{title}  {self.rounds} rounds with {len(run.roster)} clients"
+        left_out = run.roster.names[len(run.roster) :]
+        if 0 < len(left_out) <= MOST_LEFT_OUT:
+            line += f", without {', '.join(left_out)}"
+        watcher.note(line)
 
     def __call__(self, row: Row) -> None:
-        self.seen |= row
-        if self.watcher.bar is not None and self.task is not None:
-            self.watcher.bar.update(self.task, completed=row["round"], facts=brief(self.seen))
+        """Show a row, if it is time for a line."""
+        now = time.monotonic()
+        seconds = now - self.last_time
+        is_last = row["round"] == self.rounds
+        if not is_last and ("loss" not in row or seconds < 1):
             return
-        since, rounds = time.monotonic() - self.told_at, max(row["round"] - self.told_round, 1)
-        if row["round"] == self.rounds or ("loss" in row and since >= 1):
-            pace = f"{since / rounds:.2g} s/round"
-            self.watcher.say(
-                "  ".join([self.title, f"round {row['round']}/{self.rounds}", brief(row), pace])
-            )
-            self.told_at, self.told_round = time.monotonic(), row["round"]
+        pace = seconds / max(row["round"] - self.last_round, 1)
+        parts = [self.title, f"round {row['round']}/{self.rounds}", brief(row)]
+        self.watcher.note("  ".join([*parts, f"{pace:.2g} s/round"]))
+        self.last_time = now
+        self.last_round = row["round"]
 
 
 def brief(row: Row) -> str:
     """accuracy 0.912  groups 60 60 60 60  ari 1.00"""
-    parts = [f"{name} {row[name]:.3g}" for name in ("mse",) if name in row]
-    parts += [f"accuracy {row['accuracy']:.3f}"] if "accuracy" in row else []
-    parts += [f"groups {sizes(row['sizes'])}"] if "sizes" in row else []
-    parts += [f"ari {row['ari']:.2f}"] if "ari" in row else []
+    parts = []
+    if "mse" in row:
+        parts.append(f"mse {row['mse']:.3g}")
+    if "accuracy" in row:
+        parts.append(f"accuracy {row['accuracy']:.3f}")
+    if "sizes" in row:
+        parts.append(f"groups {sizes(row['sizes'])}")
+    if "ari" in row:
+        parts.append(f"ari {row['ari']:.2f}")
     return "  ".join(parts)

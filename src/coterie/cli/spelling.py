@@ -1,11 +1,15 @@
-"""Options as flags: how the command line spells what the library's errors and warnings speak of."""
+"""How the command line writes what the library's errors and warnings speak of: options as flags."""
 
 from __future__ import annotations
 
 import logging
+import re
 from shlex import quote
 
 from coterie.errors import CoterieWarning, Option
+
+LONGEST_VALUE = 80  # characters of a quoted value that an error shows
+QUOTED = re.compile(r"(?<!\w)'[^']*'(?!\w)|(?<!\w)\"[^\"]*\"(?!\w)|\d{81,}")
 
 
 def spell_flag(option: Option) -> str:
@@ -30,6 +34,24 @@ def spell_record(record: logging.LogRecord) -> str:
     """The line of a log record, with the options among its arguments as flags."""
     if not isinstance(record.args, tuple) or not record.args:
         return record.getMessage()
-    return str(record.msg) % tuple(
-        spell_flag(value) if isinstance(value, Option) else value for value in record.args
-    )
+    return str(record.msg) % tuple(map(spell_argument, record.args))
+
+
+def spell_argument(value: object) -> object:
+    """An argument of a log record; an option as a flag."""
+    if isinstance(value, Option):
+        return spell_flag(value)
+    return value
+
+
+def shorten_values(sentence: str) -> str:
+    """A sentence without the middle of quoted values and numbers that are very long."""
+    return QUOTED.sub(lambda match: shorten(match[0]), sentence)
+
+
+def shorten(text: str) -> str:
+    """Both ends of a long text, with … between."""
+    if len(text) <= LONGEST_VALUE:
+        return text
+    end = LONGEST_VALUE // 4
+    return f"{text[: LONGEST_VALUE - end - 1]}…{text[-end:]}"

@@ -16,102 +16,130 @@ from coterie.reporting.old_table import average, best_of, by_method, columns, le
 from coterie.result import Result
 from coterie.version import __version__
 
-MOST_NAMES, MOST_LINES = 40, 12  # clients that are named in the terminal, and groups
+MOST_NAMES = 40  # clients that are named in the terminal
+MOST_GROUPS = 12  # groups that are shown there
+WIDE = 400  # characters of a line that is not for a terminal: no line is wrapped
 
 
-def facts(result: Result) -> Row:
-    """One run in one flat row: the last evaluation, and what the whole run cost."""
-    cost = {
-        name: sum(row[name] for row in result.history)
-        for name in ("seconds", "bytes_down", "bytes_up")
-    }
-    last = {k: v for k, v in result.final.items() if k not in ("groups", "notes", "refused")}
-    who = {
+# ------------------------------------------------------------------------------ one run
+def summary_row(result: Result) -> Row:
+    """One run in one flat row: the last evaluation, and what the run cost in all."""
+    scores = {k: v for k, v in result.final.items() if k not in ("groups", "notes", "refused")}
+    folder = None
+    if result.folder is not None:
+        folder = str(result.folder)
+    return {
+        **scores,
         "method": result.method.name,
         "seed": result.options.seed,
         "kind": result.trained.roster.kind,
         "clients": len(result.names),
-        "folder": None if result.folder is None else str(result.folder),
+        "folder": folder,
         "rounds": result.history[-1]["round"],
         "refused": sum(len(row["refused"]) for row in result.history),
         "warnings": result.warnings,
-        "members": members(result),
+        "members": group_members(result),
+        "seconds": sum(row["seconds"] for row in result.history),
+        "bytes_down": sum(row["bytes_down"] for row in result.history),
+        "bytes_up": sum(row["bytes_up"] for row in result.history),
     }
-    return {**last, **who, **cost}
 
 
-def members(result: Result) -> dict[str, list[str]] | None:
-    """The clients of each group, by name, at the end."""
+def group_members(result: Result) -> dict[str, list[str]] | None:
+    """The names of each group's clients at the end; None without groups, or of many clients."""
     if result.clusters is None or len(result.names) > MOST_NAMES:
         return None
-    last = result.clusters[-1]
-    return {
-        str(k): [n for n, g in zip(result.names, last) if g == k]
-        for k in sorted({*last.tolist()} - {-1})
-    }
+    members: dict[str, list[str]] = {}
+    clients = sorted(zip(result.clusters[-1].tolist(), result.names), key=lambda pair: pair[0])
+    for group, name in clients:
+        if group >= 0:
+            members.setdefault(str(group), []).append(name)
+    return members
 
 
-# ---------------------------------------------------------------------------------------------- JSON
+# ------------------------------------------------------------------------------ JSON
 def print_json(runs: Sequence[Row], failures: Sequence[Diverged]) -> None:
-    methods = {}
-    for method, rows in by_method(runs).items():
-        names = [
-            k
-            for k, v in rows[0].items()
-            if isinstance(v, float | int) and k not in ("seed", "round", "rounds")
-        ]
-        over_seeds = [row for row in rows if len(rows) > 1]
-        methods[method] = {
-            n: {"mean": average(rows, n), "std": spread(over_seeds, n)} for n in names
-        }
+    """Print runs, means over seeds and failures as one JSON document."""
     document = {
         "coterie": __version__,
         "runs": runs,
-        "methods": methods,
-        "failures": [str(f) for f in failures],
+        "methods": {method: over_seeds(rows) for method, rows in by_method(runs).items()},
+        "failures": [str(failure) for failure in failures],
     }
     print(json.dumps(to_json(document), indent=1, ensure_ascii=False))
 
 
-# ---------------------------------------------------------------------------------------------- the table
+def over_seeds(rows: list[Row]) -> dict[str, Row]:
+    """Mean and standard deviation of every number over the seeds of a method."""
+    numbers = {}
+    for name, value in rows[0].items():
+        if isinstance(value, float | int) and name not in ("seed", "round", "rounds"):
+            deviation = None
+            if len(rows) > 1:
+                deviation = spread(rows, name)
+            numbers[name] = {"mean": average(rows, name), "std": deviation}
+    return numbers
 
 
-def print_table(runs: Sequence[Row]) -> None:
-    """One line per method; on a terminal with colour, elsewhere as plain text."""
-    methods, first = by_method(runs), runs[0]
-    main = "mse" if first["kind"] == "regression" else "accuracy"
-    seeds = max(len(rows) for rows in methods.values())
-    best = best_of(methods, main)
-    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 400, highlight=False)
-    table = Table(box=SIMPLE_HEAD if sys.stdout.isatty() else None, pad_edge=False)
-    table.add_column("method")
-    cells = [
-        (title, cell)
-        for title, cell in columns(main, seeds, runs)
-        if any(cell(r) for r in methods.values())
-    ]
-    for title, _ in cells:
-        table.add_column(title, justify="right", no_wrap=True)
-    for method, rows in methods.items():
-        marked = method in best and len(methods) > 1
-        texts = [cell(rows) or "–" for _, cell in cells]
-        if marked and texts[0] != "–":
-            texts[0] += " *"
-        table.add_row(method, *texts, style="bold" if marked else None)
+# ------------------------------------------------------------------------------ tables
+def new_table() -> Table:
+    """A table with rules on a terminal, elsewhere without."""
+    box = None
+    if sys.stdout.isatty():
+        box = SIMPLE_HEAD
+    return Table(box=box, pad_edge=False)
+
+
+def print_columns(table: Table) -> None:
+    """Print a table: with colour on a terminal, elsewhere as plain text."""
+    if sys.stdout.isatty():
+        console = Console(file=sys.stdout, highlight=False)
+    else:
+        console = Console(file=sys.stdout, highlight=False, width=WIDE)
     with console.capture() as plain:
         console.print(table)
     print("\n".join(line.rstrip() for line in plain.get().rstrip().splitlines()))
-    print(legend(main, seeds, first, len(methods) > 1))
+
+
+def print_table(runs: Sequence[Row]) -> None:
+    """Print one line per method, and what the columns mean."""
+    methods = by_method(runs)
+    main = "accuracy"
+    if runs[0]["kind"] == "regression":
+        main = "mse"
+    seeds = max(len(rows) for rows in methods.values())
+    best = best_of(methods, main)
+    shown = [
+        (title, cell)
+        for title, cell in columns(main, seeds, runs)
+        if any(cell(rows) for rows in methods.values())
+    ]
+    table = new_table()
+    table.add_column("method")
+    for title, _ in shown:
+        table.add_column(title, justify="right", no_wrap=True)
+    for method, rows in methods.items():
+        cells = [cell(rows) or "–" for _, cell in shown]
+        if method in best and len(methods) > 1:
+            cells[0] += " *"
+            table.add_row(method, *cells, style="bold")
+        else:
+            table.add_row(method, *cells)
+    print_columns(table)
+    print(legend(main, seeds, runs[0], len(methods) > 1))
 
 
 def print_groups(runs: Sequence[Row]) -> None:
-    """Who is with whom, where that takes few lines; of several seeds, with the first."""
+    """Print who is with whom, where that takes few lines; of several seeds, with the first."""
     first = min(run["seed"] for run in runs)
-    with_seed = f" (seed {first})" if any(run["seed"] != first for run in runs) else ""
-    mine = [run for run in runs if run["seed"] == first]
-    found = [
-        (run["method"], k, names) for run in mine for k, names in (run["members"] or {}).items()
-    ]
-    if len(found) <= MOST_LINES:
-        for method, k, names in found:
-            print(f"{method}{with_seed} group {k}: {', '.join(names)}")
+    with_seed = ""
+    if any(run["seed"] != first for run in runs):
+        with_seed = f" (seed {first})"
+    lines = []
+    for run in runs:
+        if run["seed"] != first or run["members"] is None:
+            continue
+        for group, names in run["members"].items():
+            lines.append(f"{run['method']}{with_seed} group {group}: {', '.join(names)}")
+    if lines and len(lines) <= MOST_GROUPS:
+        print("\n".join(lines))

@@ -19,11 +19,13 @@ from coterie.runs.config import Origin
 from coterie.runs.interrupt import Interrupted
 from coterie.runs.options import Options
 from coterie.runs.run import Run
+from coterie.runs.search import holds_something
 from coterie.runs.start import Job, check_job, load_shared, reopen, task_for
 
 TUNE = "tune"  # the folder, in a comparison's, of the searches for settings
 
 
+# ------------------------------------------------------------------------------ before training
 def create(setup: Setup, base: Path) -> list[Path | Run]:
     """A folder for every run; none at all if one of them cannot be made.
 
@@ -44,85 +46,110 @@ def create(setup: Setup, base: Path) -> list[Path | Run]:
         raise
 
 
-def check(setup: Setup, name: str, seed: int) -> Job:
-    """Check one run of a command; nothing is written or trained."""
-    origin = setup.origin(seed)
-    fed = load_shared(**origin)
-    options = {**setup.options, "seed": seed}
-    plan = None
-    if setup.general.plan is not None:
-        plan = parse_plan(setup.general.plan, fed, setup.general.model, Options(**options))
-    return check_job(
-        setup.methods[name],
-        fed,
-        own_model(setup.general.model),
-        plan=plan,
-        origin=Origin(data=origin, method=name, model=setup.general.model),
-        **options,
-    )
-
-
-def own_model(name: str | None) -> Any:
-    """A model by name, or the factory that a file of the user's has."""
-    return None if name is None else registry.model(name)
-
-
 def refuse_existing(base: Path) -> None:
     """Refuse a folder that holds something."""
-    if base.exists() and any(base.iterdir() if base.is_dir() else [1]):
+    if holds_something(base):
         raise CoterieError(
             f"{base} exists: choose another --out, or go on with it by `coterie resume {base}`."
         )
 
 
-def parse_plan(text: str, fed: Federation, model: str | None, options: Options) -> Plan:
-    """The plan that --plan CHUNK,WORKERS asks for."""
+def check(setup: Setup, name: str, seed: int) -> Job:
+    """Check one run of a command; nothing is written or trained."""
+    origin = setup.origin(seed)
+    fed = load_shared(**origin)
+    options = {**setup.options, "seed": seed}
+    return check_job(
+        setup.methods[name],
+        fed,
+        load_model(setup.general.model),
+        plan=read_plan(setup, fed),
+        origin=Origin(data=origin, method=name, model=setup.general.model),
+        **options,
+    )
+
+
+def load_model(name: str | None) -> Any:
+    """A model by name, or the factory in a file of the user's."""
+    if name is None:
+        return None
+    return registry.model(name)
+
+
+def read_plan(setup: Setup, fed: Federation) -> Plan | None:
+    """The plan that --plan CHUNK,WORKERS asks for, if it is given."""
+    text = setup.general.plan
+    if text is None:
+        return None
     chunk, _, workers = text.partition(",")
-    if not (chunk.isdecimal() and workers.isdecimal() and int(chunk) and int(workers)):
+    numbers = [int(part) for part in (chunk, workers) if part.isdecimal()]
+    if len(numbers) < 2 or min(numbers) < 1:
         raise CoterieError(
-            f"plan is {text!r}: it must be two numbers of at least 1, CHUNK,WORKERS."
+            f"--plan is {text!r}: it must be two numbers of at least 1, CHUNK,WORKERS."
         )
-    task, _ = task_for(fed.roster, own_model(model), options)
-    return Plan(plan_for(task, fed.roster).vectorise, int(chunk), int(workers))
+    task, _ = task_for(fed.roster, load_model(setup.general.model), Options(**setup.options))
+    vectorise = plan_for(task, fed.roster).vectorise
+    return Plan(vectorise, *numbers)
 
 
 # ------------------------------------------------------------------------------ training
 def train(
     base: Path, runs: list[Path | Run], watcher: Watcher, rounds: int | None = None
 ) -> Iterator[Result | Diverged]:
-    """Each run to its end, from wherever it is; one that diverges does not stop the others."""
+    """Train each run to its end, from wherever it is; one that diverges does not stop the others.
+
+    rounds: train up to this many rounds instead of as many as were asked for.
+    """
     for place in runs:
-        run = place if isinstance(place, Run) else reopen(place, rounds=rounds)
-        assert run.folder is not None
-        folder = run.folder.path
-        title = run.method.name if len(runs) == 1 else str(folder.relative_to(base))
-        if run.ended:
-            watcher.note(
-                f"{title} has ended after {run.round} rounds; --rounds N goes on, with more"
-            )
+        run = place
+        if isinstance(run, Path):
+            run = reopen(run, rounds=rounds)
         try:
-            yield Result.of(run.go(None if run.ended else watcher.follow(title, run)))
+            yield train_one(run, title_of(run, base, alone=len(runs) == 1), watcher)
             if run.interrupted and place is not runs[-1]:
                 raise Interrupted
-        except KeyboardInterrupt as e:
-            word = "stopped; the last checkpoint stands"
-            if isinstance(e, Interrupted):
-                word = "saved"
-            watcher.say(f"{word}; go on with: {how_to_go_on(base, rounds)}")
-            raise KeyboardInterrupt("said") from None
+        except Interrupted:
+            raise KeyboardInterrupt(f"saved; go on with: {how_to_go_on(base, rounds)}") from None
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(
+                f"stopped; the last checkpoint stands; go on with: {how_to_go_on(base, rounds)}"
+            ) from None
         except Diverged as e:
-            yield Diverged(f"{run.method.name}, {e} {last_good(run)}")
+            yield Diverged(f"{run.method.name}, {e} {last_checkpoint(run)}")
+
+
+def train_one(run: Run, title: str, watcher: Watcher) -> Result:
+    """Train one run to its end and show how it goes."""
+    if run.ended:
+        watcher.note(f"{title} has ended after {run.round} rounds; --rounds N goes on, with more")
+        return Result.of(run.go())
+    return Result.of(run.go(watcher.follow(title, run)))
+
+
+def title_of(run: Run, base: Path, alone: bool) -> str:
+    """What progress calls a run: its method or, of several, its folder."""
+    if alone:
+        return run.method.name
+    return str(path_of(run).relative_to(base))
+
+
+def path_of(run: Run) -> Path:
+    """The folder of a run; all runs of the command line have one."""
+    assert run.folder is not None
+    return run.folder.path
 
 
 def how_to_go_on(base: Path, rounds: int | None) -> str:
     """The command that goes on with stopped runs."""
+    folder = shlex.quote(str(base))
     if (base / TUNE).exists():
-        return f"the same command, with --out {shlex.quote(str(base))}"
-    command = f"coterie resume {shlex.quote(str(base))}"
-    return command if rounds is None else f"{command} --rounds {rounds}"
+        return f"the same command, with --out {folder}"
+    if rounds is None:
+        return f"coterie resume {folder}"
+    return f"coterie resume {folder} --rounds {rounds}"
 
 
-def last_good(run: Run) -> str:
+def last_checkpoint(run: Run) -> str:
     """Where the newest checkpoint is, in a sentence."""
     assert run.folder is not None
     checkpoints = run.folder.checkpoints()
