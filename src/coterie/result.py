@@ -17,8 +17,9 @@ from coterie.errors import CoterieError
 from coterie.metrics import HIGHER_IS_BETTER, Row, Scores, hard, scores
 from coterie.params import Params
 from coterie.runs.options import Options
+from coterie.runs.reopen import open_trained, reopen
 from coterie.runs.run import Run
-from coterie.runs.start import Model, open_trained, prepare, reopen
+from coterie.runs.start import Model, prepare
 from coterie.runs.trained import Trained
 from coterie.serve import answers
 from coterie.serve.answers import Assignment

@@ -12,7 +12,7 @@ import pytest
 
 import coterie as ct
 from coterie.cli import main
-from coterie.runs.start import _last_loaded
+from coterie.runs.reopen import _last_loaded
 
 SITES = ("Zürich Nord", "Köln", "São Paulo", "north", "south", "été")
 
@@ -67,9 +67,7 @@ def test_a_newcomer_in_three_commands(run, new, tmp_path, capsys) -> None:
     assert main(["export", run, "--out", str(tmp_path / "models")]) == 0
     loaded = ct.load(tmp_path / "models")
     x, _ = loaded.schema.encode(site(7))
-    assert [
-        loaded.card.labels[i] for i in loaded.predict(x, f"group-{group}").tolist()
-    ] == guesses
+    assert [loaded.card.labels[i] for i in loaded.predict(x, f"group-{group}").tolist()] == guesses
     assert (
         loaded.predict(site(7), f"group-{group}").tolist()
         == loaded.predict(x, f"group-{group}").tolist()

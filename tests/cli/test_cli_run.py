@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 import coterie as ct
-from coterie.reporting.old_table import best_of, columns, human
+from coterie.reporting.comparison import Comparison
+from coterie.reporting.comparison_table import all_columns
+from coterie.reporting.text import format_bytes
 from coterie.runs.run import Run
 
 
@@ -218,6 +220,10 @@ def test_list_names_everything(coterie):
         assert f"\n  {name} " in said.out
 
 
+def best_of(methods: dict, metric: str) -> list[str]:
+    return Comparison(metric, methods, None).best
+
+
 def test_best_and_level():
     run = lambda accuracy, std=0.1: {"accuracy": accuracy, "accuracy_std": std}
     assert best_of({"a": [run(0.9)], "b": [run(0.8)]}, "accuracy") == ["a"]
@@ -238,9 +244,9 @@ def test_one_run_beside_several_seeds_has_no_spread() -> None:
     """The column is of the spread over seeds; that over clients must not stand in it."""
     one = [{"accuracy": 0.9, "accuracy_std": 0.3}]
     two = [{"accuracy": 0.8, "accuracy_std": 0.3}, {"accuracy": 0.6, "accuracy_std": 0.3}]
-    _, cell = columns("accuracy", 2, one + two)[0]
+    _, cell = all_columns(Comparison("accuracy", {"a": one, "b": two}, None))[0]
     assert cell(one) == "0.900" and cell(two) == f"0.700 ± {0.1 * 2**0.5:.3f}"
-    _, cell = columns("accuracy", 1, one)[0]
+    _, cell = all_columns(Comparison("accuracy", {"a": one}, None))[0]
     assert cell(one) == "0.900 ± 0.300"
 
 
@@ -300,8 +306,8 @@ def test_a_run_that_has_ended_says_only_that(coterie, tiny):
     assert "fedavg has ended after 2 rounds" in said.err and "rounds with" not in said.err
 
 
-def test_human():
-    assert [human(n) for n in (0, 999, 1500, 2.5e6, 3e9, 4e12)] == [
+def test_bytes_are_written_with_their_unit():
+    assert [format_bytes(n) for n in (0, 999, 1500, 2.5e6, 3e9, 4e12)] == [
         "0 B",
         "999 B",
         "1.5 kB",

@@ -18,7 +18,8 @@ from cells import notebook
 from test_docs_run import Block, Capture, run, two_kinds
 
 from coterie.cli import main
-from coterie.reporting.old_table import columns
+from coterie.reporting.comparison import Comparison
+from coterie.reporting.comparison_table import all_columns
 from test_docs import ROOT
 
 PAGE = (ROOT / "docs" / "quickstart.md").read_text()
@@ -75,11 +76,8 @@ def test_prose_and_blocks_become_cells_in_order() -> None:
 @pytest.mark.parametrize("main_score, seeds", [("accuracy", 1), ("accuracy", 3), ("mse", 1)])
 def test_every_column_is_explained(main_score: str, seeds: int) -> None:
     uneven = {"balanced_accuracy": 0.5, "accuracy": 0.9}
-    titles = {
-        part
-        for title, _ in columns(main_score, seeds, [uneven])
-        for part in re.split(" (?=±)", title)
-    }
+    comparison = Comparison(main_score, {"ifca": [uneven] * seeds}, None)
+    titles = {part for title, _ in all_columns(comparison) for part in re.split(" (?=±)", title)}
     assert titles <= {*first_cells("Read the table")}
 
 

@@ -11,8 +11,9 @@ from markupsafe import escape
 from small_runs import HOW, NAMES, figures, trained
 
 import coterie as ct
-from coterie.cli.table import facts
-from coterie.reporting.old_table import best_of, by_method, columns
+from coterie.cli.table import summary_row
+from coterie.reporting.comparison import compare_rows
+from coterie.reporting.comparison_table import all_columns
 
 
 def written(runs, path, **how) -> str:
@@ -25,12 +26,11 @@ def before_figures(page: str) -> str:
 
 
 def test_a_page_holds_the_table_the_members_and_valid_figures(results, results_page):
-    rows = [facts(r) for r in results]
-    methods = by_method(rows)
-    for _, cell in columns("accuracy", 1, rows):
-        for same in methods.values():
+    comparison = compare_rows([summary_row(r) for r in results])
+    for _, cell in all_columns(comparison):
+        for same in comparison.runs.values():
             assert f">{html.escape(cell(same))}" in results_page
-    (best,) = best_of(methods, "accuracy")
+    (best,) = comparison.best
     assert f'<tr class="best"><td>{best}</td>' in results_page
     for name in NAMES:
         assert escape(name) in results_page

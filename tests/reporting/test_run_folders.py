@@ -18,7 +18,8 @@ from coterie.data import load
 from coterie.reporting.portrait import portrait
 from coterie.reporting.source import of_folder
 from coterie.runs.config import Origin
-from coterie.runs.start import _last_loaded, prepare
+from coterie.runs.reopen import _last_loaded
+from coterie.runs.start import prepare
 
 
 def written(runs, path, **how) -> str:

@@ -23,7 +23,8 @@ from cases import federation
 from coterie.runs import checkpoint
 from coterie.runs.folder import RunFolder
 from coterie.engine.codec import BadBytes, decode, encode
-from coterie.runs.start import prepare, reopen
+from coterie.runs.reopen import reopen
+from coterie.runs.start import prepare
 
 METHOD = ct.IFCA(clusters=2, local_steps=2)
 

@@ -11,7 +11,7 @@ import torch
 
 import coterie as ct
 from coterie.cli import main
-from coterie.runs.start import open_trained
+from coterie.runs.reopen import open_trained
 
 
 @pytest.fixture(scope="module")

@@ -16,11 +16,12 @@ from coterie.cli.train import refuse_existing, train
 from coterie.cli.values import read_flags
 from coterie.errors import Diverged
 from coterie.metrics import Row
-from coterie.reporting.old_table import best_of, by_method
+from coterie.reporting.comparison import compare_rows
 from coterie.result import Result, report
 from coterie.runs.config import Origin
+from coterie.runs.reopen import load_shared
 from coterie.runs.run import Run
-from coterie.runs.start import check_job, load_shared
+from coterie.runs.start import check_job
 from coterie.settings import setting
 
 GROUPS = 4
@@ -131,12 +132,14 @@ def raise_diverged(outcome: Result | Diverged) -> Result:
 # ------------------------------------------------------------------------------ what came of it
 def describe_result(runs: list[Row]) -> str:
     """What the table shows, in a sentence."""
-    methods = by_method(runs)
-    best = best_of(methods, "accuracy")
+    comparison = compare_rows(runs)
+    best = comparison.best
     sentence = f"{best[0]} is best"
     if len(best) > 1:
         sentence = f"{' and '.join(best)} are level, within the seeds' spread"
-    exact = [name for name, rows in methods.items() if all(run.get("ari") == 1 for run in rows)]
+    exact = [
+        name for name, rows in comparison.runs.items() if all(run.get("ari") == 1 for run in rows)
+    ]
     if exact:
         names = " and ".join(exact)
         sentence += f"; {names} found the {GROUPS} groups exactly, with every seed"

@@ -15,7 +15,7 @@ from coterie.engine.fold import Fold, Part
 from coterie.engine.plan import rows_and_activations
 from coterie.metrics import Row
 from coterie.params import nbytes
-from coterie.reporting.old_table import human
+from coterie.reporting.text import format_bytes
 from coterie.runs.run import Run
 from coterie.runs.start import Job
 
@@ -117,14 +117,14 @@ def as_text(estimated: Row) -> str:
     plan = estimated["plan"]
     sizes = estimated["memory"]
     first_round = describe_traffic(estimated["bytes_round"])
-    parts = ", ".join(f"{name} {human(size)}" for name, size in sizes.items())
+    parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in sizes.items())
     lines = {
         "clients": f"{estimated['clients']} train, {estimated['unseen']} unseen",
         "rows": f"{estimated['train_rows']:,} train, {estimated['test_rows']:,} test",
         "model": f"{estimated['parameters']:,} parameters",
         "start": describe_traffic(estimated["bytes_start"]),
         "first round": f"{first_round}; {estimated['rounds']} rounds",
-        "memory": f"about {human(sum(sizes.values()))} ({parts})",
+        "memory": f"about {format_bytes(sum(sizes.values()))} ({parts})",
         "plan": f"{plan['engine']}: {describe_plan(plan)}",
     }
     title = f"{estimated['method']} on {estimated['data']}"
@@ -135,7 +135,7 @@ def describe_traffic(pair: tuple[int, int] | None) -> str:
     """Bytes down and up, in words."""
     if pair is None:
         return "not known without training"
-    return f"{human(pair[0])} down, {human(pair[1])} up"
+    return f"{format_bytes(pair[0])} down, {format_bytes(pair[1])} up"
 
 
 def describe_plan(plan: Row) -> str:

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from coterie.cli.spelling import spell_record, spell_warning
 from coterie.metrics import Row
-from coterie.reporting.old_table import sizes
+from coterie.reporting.comparison_table import list_sizes
 from coterie.runs.run import Run
 
 MOST_LEFT_OUT = 5  # clients kept out of training that are named
@@ -151,7 +151,7 @@ def brief(row: Row) -> str:
     if "accuracy" in row:
         parts.append(f"accuracy {row['accuracy']:.3f}")
     if "sizes" in row:
-        parts.append(f"groups {sizes(row['sizes'])}")
+        parts.append(f"groups {list_sizes(row['sizes'])}")
     if "ari" in row:
         parts.append(f"ari {row['ari']:.2f}")
     return "  ".join(parts)

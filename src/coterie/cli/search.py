@@ -19,9 +19,9 @@ from coterie.cli.train import TUNE, check, load_model, read_plan, refuse_existin
 from coterie.errors import Diverged
 from coterie.metrics import Row, to_json
 from coterie.runs.folder import write_file
+from coterie.runs.reopen import load_shared
 from coterie.runs.run import Run
 from coterie.runs.search import WINNER, Cell, Follow, Search, as_flag, has_begun, refuse_other
-from coterie.runs.start import load_shared
 from coterie.version import __version__
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Sequence
 
 from rich.box import SIMPLE_HEAD
@@ -12,7 +13,8 @@ from rich.table import Table
 
 from coterie.errors import Diverged
 from coterie.metrics import Row, to_json
-from coterie.reporting.old_table import average, best_of, by_method, columns, legend, spread
+from coterie.reporting.comparison import average, compare_rows, spread
+from coterie.reporting.comparison_table import comparison_table, describe_comparison_table
 from coterie.result import Result
 from coterie.version import __version__
 
@@ -60,16 +62,20 @@ def group_members(result: Result) -> dict[str, list[str]] | None:
 # ------------------------------------------------------------------------------ JSON
 def print_json(runs: Sequence[Row], failures: Sequence[Diverged]) -> None:
     """Print runs, means over seeds and failures as one JSON document."""
+    methods = {}
+    if runs:
+        comparison = compare_rows(runs)
+        methods = {method: over_seeds(rows) for method, rows in comparison.runs.items()}
     document = {
         "coterie": __version__,
         "runs": runs,
-        "methods": {method: over_seeds(rows) for method, rows in by_method(runs).items()},
+        "methods": methods,
         "failures": [str(failure) for failure in failures],
     }
     print(json.dumps(to_json(document), indent=1, ensure_ascii=False))
 
 
-def over_seeds(rows: list[Row]) -> dict[str, Row]:
+def over_seeds(rows: Sequence[Row]) -> dict[str, Row]:
     """Mean and standard deviation of every number over the seeds of a method."""
     numbers = {}
     for name, value in rows[0].items():
@@ -103,30 +109,17 @@ def print_columns(table: Table) -> None:
 
 def print_table(runs: Sequence[Row]) -> None:
     """Print one line per method, and what the columns mean."""
-    methods = by_method(runs)
-    main = "accuracy"
-    if runs[0]["kind"] == "regression":
-        main = "mse"
-    seeds = max(len(rows) for rows in methods.values())
-    best = best_of(methods, main)
-    shown = [
-        (title, cell)
-        for title, cell in columns(main, seeds, runs)
-        if any(cell(rows) for rows in methods.values())
-    ]
+    comparison = compare_rows(runs)
+    content = comparison_table(comparison)
     table = new_table()
-    table.add_column("method")
-    for title, _ in shown:
+    table.add_column(content.head[0])
+    for title in content.head[1:]:
         table.add_column(title, justify="right", no_wrap=True)
-    for method, rows in methods.items():
-        cells = [cell(rows) or "–" for _, cell in shown]
-        if method in best and len(methods) > 1:
-            cells[0] += " *"
-            table.add_row(method, *cells, style="bold")
-        else:
-            table.add_row(method, *cells)
+    for number, cells in enumerate(content.rows):
+        style = "bold" if number in content.marked else None
+        table.add_row(*cells, style=style)
     print_columns(table)
-    print(legend(main, seeds, runs[0], len(methods) > 1))
+    print(textwrap.fill(describe_comparison_table(comparison), 110))
 
 
 def print_groups(runs: Sequence[Row]) -> None:

@@ -18,9 +18,10 @@ from coterie.result import Result
 from coterie.runs.config import Origin
 from coterie.runs.interrupt import Interrupted
 from coterie.runs.options import Options
+from coterie.runs.reopen import load_shared, reopen
 from coterie.runs.run import Run
 from coterie.runs.search import holds_something
-from coterie.runs.start import Job, check_job, load_shared, reopen, task_for
+from coterie.runs.start import Job, check_job, task_for
 
 TUNE = "tune"  # the folder, in a comparison's, of the searches for settings
 

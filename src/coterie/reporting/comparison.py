@@ -104,6 +104,17 @@ def compare(methods: Methods, test_rows: int | None) -> Comparison:
     return Comparison(first.metric, runs, test_rows)
 
 
+def compare_rows(runs: Sequence[Row]) -> Comparison:
+    """Set runs side by side that are given as flat rows, by the name of their method."""
+    methods: dict[str, list[Row]] = {}
+    for run in runs:
+        methods.setdefault(run["method"], []).append(run)
+    metric = "accuracy"
+    if runs[0]["kind"] == "regression":
+        metric = "mse"
+    return Comparison(metric, methods, test_rows=None)
+
+
 # ------------------------------------------------------------------------------ the best
 class Verdict(NamedTuple):
     """Which methods are best, and which are too close to tell apart from them."""

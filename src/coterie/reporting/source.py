@@ -15,9 +15,9 @@ from coterie.errors import CoterieError
 from coterie.metrics import Row
 from coterie.runs.config import RunConfig
 from coterie.runs.folder import RunFolder, runs_in
+from coterie.runs.reopen import open_trained, reopen
 from coterie.runs.run import Run
 from coterie.runs.search import MARK, WINNER
-from coterie.runs.start import open_trained, reopen
 from coterie.runs.trained import Trained
 from coterie.version import __version__
 

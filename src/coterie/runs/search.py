@@ -32,7 +32,8 @@ from coterie.metrics import Row
 from coterie.runs.config import encode, encode_readable
 from coterie.runs.folder import RunFolder, write_file
 from coterie.runs.run import Run
-from coterie.runs.start import Job, Model, check_job, reopen
+from coterie.runs.reopen import reopen
+from coterie.runs.start import Job, Model, check_job
 
 VALID = 0.2  # share of the training rows that is held out where none is given
 MARK = "search.json"  # the file that marks a folder as a search's
