@@ -88,6 +88,7 @@ def test_clients_of_different_precision_take_the_finer_one() -> None:
     y = torch.tensor([0, 1, 0, 1])
     fed = from_memory([(coarse, y), (fine, y)], test=[(coarse, y), (coarse, y)])
     assert fed.train.x.equal(torch.cat([coarse.double(), fine]))
+    assert fed.test.x.dtype == torch.float64
     assert fed.test.x.equal(torch.cat([coarse, coarse]).double())
     with pytest.raises(CoterieError, match="they must be alike"):
         from_memory([(coarse, y)], test=[(coarse.long(), y)])
