@@ -21,7 +21,7 @@ from reference import base_sets, commands, data_sets, model_names, table
 
 import coterie as ct
 from coterie.cli.flags import Flag, flags_of
-from coterie.cli.table import human
+from coterie.reporting.text import format_bytes
 from coterie.contract import Algorithm, Local
 from coterie.registry import methods
 
@@ -142,7 +142,7 @@ def results(cls: Method) -> str:
             str(r["seeds"]),
             f"{r['accuracy']:.3f} ± {r['std'] or 0:.3f}",
             "–" if r["ari"] is None else f"{r['ari']:.2f}",
-            human(r["bytes"]),
+            format_bytes(r["bytes"]),
             f"`{r['command']}`",
         ]
         for r in recorded

@@ -69,7 +69,7 @@ def model_names() -> str:
 
 # ------------------------------------------------------------------------------ commands
 def commands() -> str:
-    """Every command; flags that `run` has are told once."""
+    """Every command; flags that `run` has stand once."""
     common = parser_of("run").flags
     parts = [command(name, parser_of(name), common) for name in COMMANDS]
     groups = dict.fromkeys(flag.group for flag in common.values())
@@ -98,7 +98,7 @@ def command(name: str, parser: Parser, common: dict[str, Flag]) -> str:
 
 def flags(found: Iterable[Flag]) -> str:
     return table(
-        ["flag", "meaning"], [[f"`{usage(flag)}`", flag.told()] for flag in found if flag.shown]
+        ["flag", "meaning"], [[f"`{usage(flag)}`", flag.describe()] for flag in found if flag.shown]
     )
 
 

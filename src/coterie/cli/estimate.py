@@ -45,7 +45,7 @@ class Counting:
 def traffic(job: Job) -> list[tuple[int, int]] | None:
     """(bytes down, bytes up) of the start and of a first round; None where answers are needed.
 
-    The welcome is not in it: it is sent with the first evaluation.
+    Everyone is sent the welcome at the start, with the first evaluation.
     """
     counts = []
     roster = job.fed.roster
@@ -59,7 +59,8 @@ def traffic(job: Job) -> list[tuple[int, int]] | None:
                     run.state = method.begin(run.state, ask)
                 else:
                     run.state = method.round(run.state, ask)
-                counts.append((ask.bytes_down, ask.bytes_up))
+                welcomes = run.welcome_bytes * len(roster) if r == 0 else 0
+                counts.append((ask.bytes_down + welcomes, ask.bytes_up))
     except Exception:  # whatever a method does with answers that are all zero
         return None
     return counts

@@ -43,13 +43,14 @@ class Exchanges:
     phase: Literal["train", "evaluate"] = "train"
     dropout: float = 0.0
     screen: float | None = 10.0
-    welcome_bytes: int = 0
+    welcome_bytes: int = 0  # of the welcome that one client is sent
     medians: dict[str, float] = field(default_factory=dict)  # of accepted moves; lives with the run
     refused: list[int] = field(default_factory=list)
     absent: list[int] = field(default_factory=list)
     notes: dict[str, Any] = field(default_factory=dict)
     bytes_down: int = 0
     bytes_up: int = 0
+    bytes_of_welcomes: int = 0  # sent to clients that were asked for the first time
     exchange: int = 0
     tags: Counter[str] = field(default_factory=Counter)
 
@@ -156,7 +157,8 @@ class Exchanges:
 
     def _account(self, call: Call, part: Part, present: Tensor) -> None:
         """Count bytes, remember medians, log who was refused; stop if most were."""
-        self.bytes_down += call.bytes_down * len(call.ids) + self.welcome_bytes * part.welcomed
+        self.bytes_down += call.bytes_down * len(call.ids)
+        self.bytes_of_welcomes += self.welcome_bytes * part.welcomed
         self.bytes_up += part.bytes_up
         if len(part.accepted):
             for name, moved in (part.moved or {}).items():

@@ -107,7 +107,7 @@ class Run:
         row: Row = {
             "round": r,
             "seconds": 0.0,
-            "bytes_down": ask.bytes_down,
+            "bytes_down": ask.bytes_down + ask.bytes_of_welcomes,
             "bytes_up": ask.bytes_up,
             "refused": [self.roster.names[i] for i in sorted(set(ask.refused))],
             "absent": len(set(ask.absent)),
@@ -119,6 +119,7 @@ class Run:
         row |= planted_error(method.centres(self.state), self.roster.planted)
         if r % self.options.every == 0 or r == self.options.rounds:
             row |= self.evaluate(r)
+            row["bytes_down"] += row.pop("bytes_of_welcomes")  # a cost of training, not of scores
         self.round = r
         self.history.append(row)
         self._stop_early(row)
@@ -221,6 +222,7 @@ class Run:
             )
             row |= summary(self.roster.kind, sums.report, "unseen_")
         row["eval_bytes_down"], row["eval_bytes_up"] = ask.bytes_down, ask.bytes_up
+        row["bytes_of_welcomes"] = ask.bytes_of_welcomes
         row["eval_seconds"] = time.perf_counter() - began
         return row
 

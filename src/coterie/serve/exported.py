@@ -72,6 +72,11 @@ class Exported:
         """What the columns of the training tables mean, where there were any."""
         return self.roster.schema
 
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        """The names of the classes, where they have any."""
+        return self.roster.labels
+
     def predict(self, x: Any, name: str, probabilities: bool = False) -> Tensor:
         """Classes (or targets) for rows x by the model `name`, such as "group-2"."""
         if name not in self.models:
