@@ -34,6 +34,7 @@ def summary_row(result: Result) -> Row:
         "seed": result.options.seed,
         "kind": result.trained.roster.kind,
         "clients": len(result.names),
+        "evaluated": min(result.options.eval_clients or len(result.names), len(result.names)),
         "folder": folder,
         "rounds": result.history[-1]["round"],
         "refused": sum(len(row["refused"]) for row in result.history),
@@ -126,7 +127,10 @@ def print_table(runs: Sequence[Row]) -> None:
         else:
             table.add_row(method, *cells)
     print_columns(table)
-    print(legend(main, seeds, runs[0], len(methods) > 1))
+    first = runs[0]
+    print(legend(main, seeds, {**first, "clients": first["evaluated"]}, len(methods) > 1))
+    if first["evaluated"] < first["clients"]:
+        print(f"Scores are those of {first['evaluated']} of the {first['clients']} clients.")
 
 
 def print_groups(runs: Sequence[Row]) -> None:
