@@ -61,8 +61,8 @@ COMMANDS = {
 }
 
 HELP = f"""\
-coterie {__version__}: clustered federated learning. Finds the groups among clients and trains a
-model for each.
+coterie {__version__}: clustered federated learning.
+Finds the groups among clients and trains a model for each.
 
 {{commands}}
 

@@ -80,7 +80,9 @@ def chosen_settings(asked: Setup) -> dict[str, Row]:
 class ResumeFlags:
     """The flags of `coterie resume`."""
 
-    rounds: int | None = setting(None, "rounds of training", least=1)
+    rounds: int | None = setting(
+        None, "train up to this round; none: as far as was asked for", least=1
+    )
     json: bool = setting(False, "print one JSON document instead of the table", switch=True)
     quiet: bool = setting(False, "no progress", switch=True)
     debug: bool = setting(False, "show tracebacks", switch=True)
@@ -89,9 +91,8 @@ class ResumeFlags:
 def resume(words: list[str], argv: list[str]) -> int:
     """`coterie resume RUN`"""
     about = (
-        "Go on with a run from its folder, to the bit as if it had never stopped; of a folder "
-        "with several runs, with all of them.\n"
-        "--rounds: train up to this many rounds instead of as many as were asked for."
+        "Go on with a run from its folder, to the bit as if it had never stopped;\n"
+        "of a folder with several runs, with all of them."
     )
     asked = read_flags("coterie resume RUN", ResumeFlags, about, argv)
     if len(words) != 1:
@@ -132,8 +133,8 @@ class ReportFlags:
 def report(words: list[str], argv: list[str]) -> int:
     """`coterie report RUN…`"""
     about = (
-        "One HTML page about runs on the same data, which opens offline; of a folder with several "
-        "runs, about all."
+        "One HTML page about runs on the same data, which opens offline;\n"
+        "of a folder with several runs, about all."
     )
     asked = read_flags("coterie report RUN...", ReportFlags, about, argv)
     if not words:

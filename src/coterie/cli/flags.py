@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
@@ -16,8 +17,11 @@ from coterie.settings import BOUNDS
 TABLES = ("drop", "categories", "kind", "test_share", "time_column", "split_column")
 DATA_HELP = (
     "options of the data set: --data.angles 0,180, or in its name; `coterie list` names them\n"
-    f"of tables: {', '.join(f'--data.{name}' for name in TABLES)}"
+    f"of tables: {', '.join(f'--data.{name}' for name in TABLES[:4])},\n"
+    f"           {', '.join(f'--data.{name}' for name in TABLES[4:])}"
 )
+IN_LIMIT = re.compile(r"(?<=[<≤>≥]) |(?<=default) ")
+NO_BREAK = "\u00a0"
 METAVARS = {int: "N", float: "X", str: "WORD"}
 
 
@@ -125,6 +129,11 @@ class HelpFormat(argparse.RawDescriptionHelpFormatter):
     def __init__(self, prog: str) -> None:
         width = min(shutil.get_terminal_size().columns, 120)
         super().__init__(prog, max_help_position=34, width=width)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        """Wrap a flag's help; a limit such as ≥ 1 stays on one line."""
+        lines = super()._split_lines(IN_LIMIT.sub(NO_BREAK, text), width)
+        return [line.replace(NO_BREAK, " ") for line in lines]
 
 
 class Parser(argparse.ArgumentParser):

@@ -36,6 +36,7 @@ def summary_row(result: Result) -> Row:
         "seed": result.options.seed,
         "kind": result.trained.roster.kind,
         "clients": len(result.names),
+        "evaluated": min(result.options.eval_clients or len(result.names), len(result.names)),
         "folder": folder,
         "rounds": result.history[-1]["round"],
         "refused": sum(len(row["refused"]) for row in result.history),
@@ -116,10 +117,15 @@ def print_table(runs: Sequence[Row]) -> None:
     for title in content.head[1:]:
         table.add_column(title, justify="right", no_wrap=True)
     for number, cells in enumerate(content.rows):
-        style = "bold" if number in content.marked else None
-        table.add_row(*cells, style=style)
+        if number in content.marked:
+            table.add_row(*cells, style="bold")
+        else:
+            table.add_row(*cells)
     print_columns(table)
     print(textwrap.fill(describe_comparison_table(comparison), 110))
+    first = runs[0]
+    if first["evaluated"] < first["clients"]:
+        print(f"Scores are those of {first['evaluated']} of the {first['clients']} clients.")
 
 
 def print_groups(runs: Sequence[Row]) -> None:

@@ -129,7 +129,7 @@ def format_traffic(runs: Sequence[Row]) -> str:
 def describe_comparison_table(comparison: Comparison) -> str:
     """Explain the columns of the table."""
     first = next(iter(comparison.runs.values()))[0]
-    over = f"the {first['clients']} clients"
+    over = f"the {first.get('evaluated', first['clients'])} clients"
     if comparison.seeds > 1:
         over = f"{comparison.seeds} seeds, means in the other columns"
     name = metric_name(comparison.metric)
