@@ -154,6 +154,7 @@ def test_mini_batches_in_numpy(how: dict) -> None:
 
 
 # ------------------------------------------------------------------------------ identities
+FAST = {"rounds": 2, "engine": "vectorised"}  # which test_contract.py holds to the loop
 HOWS = [
     {"local_steps": 3},
     {"batch": 2, "local_epochs": 1},
@@ -165,7 +166,7 @@ HOWS = [
 @pytest.mark.parametrize("share", [1.0, 0.6])
 def test_alpha_1_fixed_is_local_training(how: dict, share: float) -> None:
     p = lines()
-    end = lambda m: p.run(m, rounds=2, participation=share)
+    end = lambda m: p.run(m, participation=share, **FAST)
     alone = end(ct.LocalOnly(lr=0.05, **how))
     mine = end(ct.APFL(lr=0.05, alpha=1.0, adaptive=False, **how))
     for i in range(7):
@@ -177,7 +178,7 @@ def test_alpha_1_fixed_is_local_training(how: dict, share: float) -> None:
 @pytest.mark.parametrize("how", HOWS)
 def test_the_global_model_is_fedavg_whatever_alpha(how: dict) -> None:
     p = lines()
-    end = lambda m: one(p.run(m, rounds=2, participation=0.6).state)
+    end = lambda m: one(p.run(m, participation=0.6, **FAST).state)
     want = end(ct.FedAvg(lr=0.05, weighted=False, **how))
     for settings in ({"alpha": 0.7}, {"alpha": 1.0, "adaptive": False}):
         started_from(end(ct.APFL(lr=0.05, **settings, **how)), want)

@@ -69,6 +69,7 @@ def test_mini_batches_in_numpy(how: dict) -> None:
 
 
 # ------------------------------------------------------------------------------ identities
+FAST = {"rounds": 2, "engine": "vectorised"}  # which test_contract.py holds to the loop
 HOWS = [
     {"local_steps": 3},
     {"batch": 3, "local_epochs": 2},
@@ -80,7 +81,7 @@ HOWS = [
 @pytest.mark.parametrize("share", [1.0, 0.6])
 def test_lambda_0_is_local_training(how: dict, share: float) -> None:
     p = lines()
-    end = lambda m: p.run(m, rounds=2, participation=share)
+    end = lambda m: p.run(m, participation=share, **FAST)
     alone = end(ct.LocalOnly(lr=0.05, **how))
     free = end(ct.Ditto(lr=0.05, lam=0.0, **how))
     pulled = end(ct.Ditto(lr=0.05, lam=1.0, **how))
@@ -91,7 +92,7 @@ def test_lambda_0_is_local_training(how: dict, share: float) -> None:
 @pytest.mark.parametrize("how", HOWS)
 def test_the_global_model_is_fedavg_whatever_lambda(how: dict) -> None:
     p = lines()
-    end = lambda m: one(p.run(m, rounds=2, participation=0.6).state)
+    end = lambda m: one(p.run(m, participation=0.6, **FAST).state)
     want = end(ct.FedAvg(lr=0.05, **how))
     for lam in (0.0, 2.0):
         started_from(end(ct.Ditto(lr=0.05, lam=lam, **how)), want)

@@ -226,6 +226,9 @@ def test_settings_that_make_no_sense_are_refused(how: dict, match: str) -> None:
 
 
 # ------------------------------------------------------------------------------ identities
+FAST = {"rounds": 2, "engine": "vectorised"}  # which test_contract.py holds to the loop
+
+
 @pytest.mark.parametrize("share", [1.0, 0.6])
 @pytest.mark.parametrize("problem", PROBLEMS)
 @pytest.mark.parametrize(
@@ -240,8 +243,8 @@ def test_settings_that_make_no_sense_are_refused(how: dict, match: str) -> None:
 )
 def test_one_model_is_fedavg(problem: str, how: dict, share: float) -> None:
     p = PROBLEMS[problem]()
-    mixture = p.run(ct.FedEM(clusters=1, lr=0.05, **how), rounds=2, participation=share)
-    fedavg = p.run(ct.FedAvg(lr=0.05, **how), rounds=2, participation=share)
+    mixture = p.run(ct.FedEM(clusters=1, lr=0.05, **how), participation=share, **FAST)
+    fedavg = p.run(ct.FedAvg(lr=0.05, **how), participation=share, **FAST)
     started_from(one(mixture.state.centres), one(fedavg.state))
     assert private_states(mixture).tolist() == [[1.0]] * 7
 

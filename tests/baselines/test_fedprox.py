@@ -53,7 +53,7 @@ def test_rounds_in_numpy(problem: str) -> None:
 )
 def test_mu_0_is_fedavg(how: dict) -> None:
     p = lines()
-    end = lambda m: one(p.run(m, rounds=2, participation=0.6).state)
+    end = lambda m: one(p.run(m, rounds=2, participation=0.6, engine="vectorised").state)
     fedavg = end(ct.FedAvg(lr=0.05, **how))
     started_from(end(ct.FedProx(lr=0.05, mu=0.0, **how)), fedavg)
     assert apart(end(ct.FedProx(lr=0.05, mu=1.0, **how)), fedavg)

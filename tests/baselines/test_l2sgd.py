@@ -165,7 +165,7 @@ def test_mini_batches_in_numpy(share: float) -> None:
 @pytest.mark.parametrize("lam", [0.0, 1e9])
 def test_p_0_is_local_training_with_steps_of_lr_over_n(how: dict, lam: float) -> None:
     p = lines()
-    end = lambda m: p.run(m, rounds=2, participation=0.6)
+    end = lambda m: p.run(m, rounds=2, participation=0.6, engine="vectorised")
     mine = end(ct.L2SGD(lr=0.35, p=0.0, lam=lam, **how))
     alone = end(ct.LocalOnly(lr=0.05, **how))
     started_from(personal(mine), personal(alone))
@@ -188,7 +188,8 @@ def test_it_mixes_and_more_with_a_larger_lambda() -> None:
     """Mixing goes ηλ/(Np) of the way: none of it, a twentieth, all of it."""
     p, far = lines(), []
     for lam in (0.0, 0.35, 7.0):
-        run = p.run(ct.L2SGD(lr=0.4, p=0.4, lam=lam, local_steps=8), rounds=3, seed=1)
+        method = ct.L2SGD(lr=0.4, p=0.4, lam=lam, local_steps=8)
+        run = p.run(method, rounds=3, seed=1, engine="vectorised")
         assert sum(row["notes"]["mixings"] for row in run.history[1:]) > 5
         far.append(spread(run))
     assert far[2] < 0.7 * far[1] < 0.7 * far[0]

@@ -84,7 +84,7 @@ def test_rounds_in_numpy(problem: str, order: str) -> None:
     method = ct.PerFedAvg(
         lr=0.05, local_steps=3, inner=0.1, order=order, delta=0.5, decay=0.8, l2=0.1
     )
-    run = p.ready(method, rounds=4, participation=0.6)
+    run = p.ready(method, rounds=3, participation=0.6)
     w = one(run.state)
     for t, who in enumerate(participants(run)):
         how = {"order": order, "lr": 0.05 * 0.8**t, "delta": 0.5, "l2": 0.1}
@@ -162,7 +162,7 @@ def test_hessian_free_is_the_gradient_of_the_adapted_loss() -> None:
 )
 def test_a_0_is_fedavg(how: dict, order: str) -> None:
     p = lines()
-    end = lambda m: one(p.run(m, rounds=2, participation=0.6).state)
+    end = lambda m: one(p.run(m, rounds=2, participation=0.6, engine="vectorised").state)
     want = end(ct.FedAvg(lr=0.05, weighted=False, **how))
     started_from(end(ct.PerFedAvg(lr=0.05, inner=0.0, order=order, **how)), want)
     assert apart(end(ct.PerFedAvg(lr=0.05, inner=0.1, order=order, **how)), want)

@@ -141,11 +141,11 @@ def test_rounds_in_numpy(problem: str, case: str) -> None:
         "beta": 1.0,
         "lr": 0.1,
         "lam": 3.0,
-        "inner": 3,
+        "inner": 2,
         "inner_lr": 0.05,
     }
     how = {**plain, **CASES[case]}
-    run = p.ready(ct.PFedMe(outer=4, evaluate="local", **how), rounds=4, participation=0.6, seed=4)
+    run = p.ready(ct.PFedMe(outer=3, evaluate="local", **how), rounds=3, participation=0.6, seed=4)
     who = participants(run)
     batches = [{i: local_rounds(run, r, i) for i in ids} for r, ids in enumerate(who, 1)]
     how.pop("batch")
