@@ -26,13 +26,13 @@ from oracles import (
     apart,
     arrays,
     best_partition,
-    centres_of,
     descend,
     flat,
     one,
     personal,
     same_groups,
     started_from,
+    unstacked,
     vector,
 )
 
@@ -75,8 +75,8 @@ def test_pfl_two_rounds_by_hand() -> None:
         assert models(run) == pytest.approx([low, low, high, high], rel=1e-12)
         first = int(run.state.group[3])
         assert run.state.group.tolist() == [1 - first, first, 1 - first, first]
-        kept = flat(run.state.centres)  # what a client that always had the label holds
-        assert kept[first] == pytest.approx(low) and kept[1 - first] == pytest.approx(high)
+        centres = flat(run.method.centres(run.state))
+        assert centres[first] == pytest.approx(low) and centres[1 - first] == pytest.approx(high)
     assert flat(run.engine.snapshot().momentum) == [-9.25, 5.75, -7.25, 7.75]
 
 
@@ -255,7 +255,7 @@ def test_pfl_with_one_ball_is_gradient_descent(problem: str, threshold: Any) -> 
     for _ in range(5):
         w = {k: w[k] - 0.1 * np.mean([p.f(w, *xy)[1][k] for xy in p.clients], axis=0) for k in w}
     started_from(personal(finished(run)), [w] * 7)
-    started_from(one(run.state.centres), w)
+    started_from(one(run.method.centres(run.state)), w)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
@@ -312,9 +312,8 @@ def test_labels_keep_their_meaning() -> None:
     seen = [run.state.group.tolist() for _ in run.rounds()]
     assert all(s == seen[1] for s in seen[2:])
     assert same_groups(seen[1], [i % 5 for i in range(15)])
-    started_from(
-        [one(run.state.centres, j) for j in seen[1]], personal(run)
-    )  # and so the server's models are the clients'
+    centres = run.method.centres(run.state)  # numbered like the labels
+    started_from([one(centres, j) for j in seen[1]], personal(run))
 
 
 def test_fewer_participants_than_clusters() -> None:
@@ -377,14 +376,35 @@ def test_newcomers() -> None:
     """PFL-TC: the server's model of least loss on the newcomer's training rows. PDL-TC: local steps from the start."""
     p = measured(unseen=1)
     run = p.run(ct.PFLTC(clusters=2, lr=0.05), rounds=2)
-    kept = centres_of(run)
-    best = kept[p.best(kept, 3)]
+    centres = unstacked(run.method.centres(run.state))
+    best = centres[p.best(centres, 3)]
     for _ in range(2):  # whichever label that has
         assert run.evaluate(2)["unseen_mse"] == pytest.approx(p.test_loss(best, 3), rel=1e-12)
-        run.state = run.state._replace(centres={k: v.flip(0) for k, v in run.state.centres.items()})
+        run.state = run.state._replace(group=1 - run.state.group)
+    started_from(unstacked(run.method.centres(run.state)), centres)
     run = p.run(ct.PDLTC(clusters=2, lr=0.05, local_steps=4), rounds=2)
     alone = descend(p.f, arrays(run.task.init(0)), [p.clients[3]] * 4, 0.05)
     assert run.history[-1]["unseen_mse"] == pytest.approx(p.test_loss(alone, 3), rel=1e-12)
+
+
+@pytest.mark.parametrize("init", ["common", "per_client"])
+def test_the_server_knows_every_clients_model(init: str) -> None:
+    """Also where clients are absent, or answer one exchange of a round and not the other."""
+    method = ct.PFLTC(clusters=2, lr=0.05, init=init)
+    run = lines().run(method, rounds=6, participation=0.7, dropout=0.3)
+    started_from(unstacked(run.state.models), personal(run))
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5, 0.2])
+def test_a_newcomer_is_served_as_well_as_the_others_where_clients_are_absent(share: float) -> None:
+    """Lines without noise. A centre that took every round's step would run ahead of the clients."""
+    fed = ct.data.linear(
+        clients=24, samples=30, dim=4, clusters=3, noise=0.0, scale=2.0, unseen=6, seed=1
+    )
+    how = {"rounds": 60, "participation": share, "eval_every": 60}
+    final = ct.run(ct.PFLTC(clusters=3, lr=0.2), fed, "linear", **how).final
+    assert final["unseen_mse"] < 0.01
+    assert final["unseen_mse"] < 2 * final["mse"] + 1e-9
 
 
 # ---------------------------------------------------------------------------------------------- recovery

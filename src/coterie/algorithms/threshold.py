@@ -18,8 +18,12 @@ Ours, not the paper's:
   clustering/threshold.py.
 * All clients start from one model. `init="per_client"` is the literal reading: a start of its own for each; then
   members keep their offsets for ever.
-* Labels of consecutive rounds are matched so that most clients keep theirs. The server keeps, for each label, the model
-  of a client that always had it: for export, and for newcomers, who take the one of least loss.
+* Labels of consecutive rounds are matched so that most clients keep theirs.
+* Export and newcomers need one model per cluster; a newcomer takes the one of least loss. The server
+  knows every x_i, since each step is one that it sent, and keeps them: N models, and nothing more
+  is sent. The K models are the means of k-means among them, numbered like the labels. The models
+  hold what all rounds told; the labels of late rounds do not, and a mean over these would mix
+  clusters, above all where clients are absent.
 * PDL-TC is simulated: all momenta go to all clients, N² messages, and each forms its v as a mix of these; only the mix
   is worked out in one place, from the Gram matrix. No other centre bounds a ball, so τ is 0.99 × the 1/(2K)-quantile of
   the distances. Everyone takes part; a newcomer takes one round's local steps from the common start, alone.
@@ -34,7 +38,16 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.clustering import Threshold, matched, overlap, own_balls, threshold_clusters
+from coterie.clustering import (
+    Threshold,
+    coordinates,
+    group_mean,
+    kmeans,
+    matched,
+    overlap,
+    own_balls,
+    threshold_clusters,
+)
 from coterie.common.losses import least_loss
 from coterie.contract import Algorithm, Ask, Data, Local, Rows, Upload, client, setting
 from coterie.errors import CoterieError
@@ -62,8 +75,8 @@ class Member(NamedTuple):
 
 
 class Clustered(NamedTuple):
-    centres: Params  # every leaf [K, ...]: the model of a client that always had this label
-    group: Tensor  # int64 [N], −1: never seen
+    models: Params  # every leaf [N, ...]: x_i, as the client has it
+    group: Tensor  # int64 [N], −1: never asked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,16 +142,19 @@ class PFLTC(ThresholdMomenta):
 
     def start(self, task: Task, clients: int, seed: int) -> tuple[Clustered, Params]:
         model = task.init(seed)
-        return Clustered(repeated(model, self.clusters), torch.full((clients,), -1)), model
+        return Clustered(repeated(model, clients), torch.full((clients,), -1)), model
 
     def begin(self, state: Clustered, ask: Ask) -> Clustered:
-        if self.init == "per_client":
-            ask(
-                self.place,
-                ask.everyone,
-                per_client=ask.task.inits(ask.seed, len(ask.everyone), start=1),
-            )
-        return state
+        if self.init == "common":
+            return state
+        starts = ask.task.inits(ask.seed, len(ask.everyone), start=1)
+        placed = ask(self.place, ask.everyone, per_client=starts)
+        arrived = torch.isin(ask.everyone, placed.ids)
+        models = {
+            k: x.index_copy(0, placed.ids.to(x.device), starts[k][arrived].to(x))
+            for k, x in state.models.items()
+        }
+        return state._replace(models=models)
 
     @client
     def place(
@@ -160,16 +176,15 @@ class PFLTC(ThresholdMomenta):
         m = flatten(got.values["momentum"]).cpu().double()
         balls = threshold_clusters(m, self.clusters, ask.rng("clustering"), self.rule())
         v = unflatten(balls.share @ m, pick(got.values["momentum"], 0))
-        ask(self.move, got.ids, per_client=Rows(v, balls.labels))
+        moved = ask(self.move, got.ids, per_client=Rows(v, balls.labels))
         to = matched(-overlap(state.group[got.ids], balls.labels, self.clusters, len(balls.share)))
         ask.note("radius", balls.radius)
-        return Clustered(
-            {
-                k: z.index_add(0, to.to(z.device), v[k].to(z), alpha=-self.lr)
-                for k, z in state.centres.items()
-            },
-            state.group.index_copy(0, got.ids, to[balls.labels]),
-        )
+        labels_of_moved = balls.labels[torch.isin(got.ids, moved.ids)]
+        models = {
+            k: x.index_add(0, moved.ids.to(x.device), v[k][labels_of_moved].to(x), alpha=-self.lr)
+            for k, x in state.models.items()
+        }
+        return Clustered(models, state.group.index_copy(0, got.ids, to[balls.labels]))
 
     @client
     def move(
@@ -180,7 +195,7 @@ class PFLTC(ThresholdMomenta):
         )  # x_i ← x_i − η v_k
 
     def use(self, state: Clustered) -> tuple[Params, Any]:
-        return state.centres, ()
+        return self.centres(state), ()
 
     def join(self, task: Task, centres: Params, data: Data) -> tuple[Any, Member]:
         return (), self.enroll(
@@ -188,7 +203,16 @@ class PFLTC(ThresholdMomenta):
         )
 
     def centres(self, state: Clustered) -> Params:
-        return state.centres
+        """The mean model of each cluster of models; the same state gives the same bits."""
+        asked = (state.group >= 0).nonzero()[:, 0]
+        overall = repeated({k: x.mean(0) for k, x in state.models.items()}, self.clusters)
+        if not len(asked):
+            return overall
+        models = {k: x[asked.to(x.device)] for k, x in state.models.items()}
+        points = coordinates(flatten(models))
+        labels = kmeans(points, self.clusters, torch.Generator().manual_seed(0)).labels
+        to = matched(-overlap(state.group[asked], labels, self.clusters, self.clusters))
+        return group_mean(models, to[labels], torch.ones(len(labels)), empty=overall)
 
     def groups(self, state: Clustered) -> Tensor:
         return state.group
