@@ -410,6 +410,19 @@ def test_equal_uploads_are_one_cluster() -> None:
     assert run.history[1]["notes"]["curve"][0] == 0
 
 
+@pytest.mark.filterwarnings("ignore:Number of distinct clusters")
+def test_sixty_clients_may_be_of_twenty_six_kinds() -> None:
+    """Client i has the row e_k with y = 8, k = i mod 26, and so moves along coordinate k alone."""
+    rows = np.eye(26)
+    fed = federation([(rows[[i % 26]], np.array([8.0])) for i in range(60)])
+    net = nn.Linear(26, 1, bias=False)
+    nn.init.zeros_(net.weight)
+    run = finished(ready(ct.CGPFLHeur(**HAND), fed, net, rounds=1))
+    assert run.history[1]["notes"]["clusters"] == 26
+    assert len(run.history[1]["notes"]["curve"]) == 30
+    assert same_groups(run.state.group.tolist(), [i % 26 for i in range(60)])
+
+
 def test_one_answer_is_one_cluster() -> None:
     run = points(FOUR, 0.0).ready(ct.CGPFLHeur(**HAND), rounds=1)
     run.participants = lambda r: torch.tensor([2])

@@ -30,6 +30,8 @@ Ours, not the paper's:
   anybody answers, N and m those who did; then fixed. The paper's cost is over θ_i, but the server holds ω_i. μ="auto"
   minimises (√K−1)/(√N−1) + cost(K)/cost(1): both terms scaled to [0, 1] over K = 1..N, where the cost is 0 (K=1 if
   cost(1) = 0). One round's mini-batch noise may pass for structure, so the whole curve is noted beside K̂.
+  k-means for every K up to N/2 would take hours with 1,000 clients: with more than 40 clients cost(K) is the lower of a
+  cut of one tree of merges (Ward's) and, up to K = 20, of k-means (clustering/choose.py).
 * Q's columns sum to 1 (0 where a cluster has no former client); its rows need not, whatever equation 3 says. It counts
   clients that had a cluster before; who is absent stays.
 * local_steps plays no part; decay acts on lr, and so on the default pull, but not on inner_lr or a pull that is given.
