@@ -109,14 +109,24 @@ def test_pdl_one_move_by_hand(how: dict) -> None:
 
 
 def test_pdl_one_move_that_sees_one_momentum() -> None:
-    """Alone, x = 5 − m/4 = 2.5, 3 | 7.5, 8. The one that is drawn takes itself and its neighbour to its own."""
-    run = four(ct.PDLTC(clusters=2, lr=0.25, threshold=4.0, moves=1, sample=1), rounds=1)
-    assert models(run) in (
+    """Alone, x = 5 − m/4 = 2.5, 3 | 7.5, 8. Each client draws for itself: who draws its neighbour goes there.
+
+    With one draw for all, the two of a pair could never change places, nor both pairs move.
+    """
+    method = ct.PDLTC(clusters=2, lr=0.25, threshold=4.0, moves=1, sample=1)
+    results = []
+    for seed in range(12):
+        results.append(models(points(FOUR, 5.0).run(method, rounds=1, seed=seed)))
+        a, b, c, d = results[-1]
+        assert {a, b} <= {2.5, 3.0} and {c, d} <= {7.5, 8.0}
+    one_draw = (
         [2.5, 2.5, 7.5, 8.0],
         [3.0, 3.0, 7.5, 8.0],
         [2.5, 3.0, 7.5, 7.5],
         [2.5, 3.0, 8.0, 8.0],
     )
+    assert any(result in one_draw for result in results)
+    assert any(result not in one_draw for result in results)
 
 
 def test_pdl_settles_at_the_means_of_the_balls() -> None:

@@ -186,6 +186,15 @@ def test_a_sample_is_fresh_each_round_and_divides_by_its_size() -> None:
     np.testing.assert_allclose(whole.share, 1 / 8)
 
 
+def test_a_ball_of_ones_own_has_a_sample_of_its_own() -> None:
+    """τ = ∞ and 2 of 8 points: after one move each centre is the mean of its own two."""
+    x = torch.randn(8, 3, generator=rng()).double()
+    balls = own_balls(x, 1, rng(), Threshold(torch.inf, rounds=1, sample=2))
+    for row in balls.share.tolist():
+        assert sorted(row) == [0.0] * 6 + [0.5] * 2
+    assert len(balls.share.unique(dim=0)) > 4
+
+
 def test_no_points_few_points_equal_points() -> None:
     assert threshold_clusters(torch.zeros(0, 3), 2, rng()).labels.shape == (0,)
     assert sorted(threshold_clusters(tensor([[0.0], [5.0]]), 4, rng()).labels.tolist()) == [0, 1]

@@ -93,7 +93,9 @@ class ThresholdMomenta(Local, Algorithm):
     )
     quantile: float | None = setting(None, "q of threshold=quantile; none: 1/(2K)", least=0, most=1)
     moves: int = setting(50, "most moves M of a centre in one clustering", least=1)
-    sample: int | None = setting(None, "momenta drawn anew for each move; none: all", least=1)
+    sample: int | None = setting(
+        None, "momenta drawn anew for each move (pdl-tc: by each client); none: all", least=1
+    )
 
     def enroll(self, task: Task, welcome: Params, data: Data) -> Member:
         return Member(welcome, zeros(welcome), torch.zeros_like(data.client_key))

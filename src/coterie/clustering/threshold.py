@@ -10,7 +10,8 @@ Centres are kept as mixes of the points and distances are taken in `coordinates`
 one Gram matrix; v = share @ x in the end.
 
 Ours, not the paper's:
-* The sum over N points is divided by N, not by n; with `sample`, the sum is over a fresh sample S each round, by |S|.
+* The sum over N points is divided by N, not by n; with `sample`, the sum is over a fresh sample S each round, by |S|:
+  one for all centres, or one for each where every point has a ball of its own.
 * The paper only says "set τ". A number; "half": half the distance to the nearest other centre (without one: infinite);
   "quantile": 0.99 × the q-quantile of the distances, q = 1/(2K) unless given; "k-means": between the two groups into
   which 2-means cuts the distances; "gap": halfway across the largest gap in the sorted distances below the nearest
@@ -92,20 +93,27 @@ def _settled(
     while rounds < how.rounds:
         rounds += 1
         radius = _radius(how, share @ x, far, k, alone) if fixed is None else fixed
-        seen = torch.ones(n, dtype=torch.bool)
-        if how.sample is not None and how.sample < n:
-            seen[torch.randperm(n, generator=rng)[how.sample :]] = False
-        near = ((far <= radius[:, None]) & seen).to(x.dtype)
-        move = (
-            near - near.sum(1, keepdim=True) * share
-        ) / seen.sum()  # v ← (1/N) Σ ( x_i if ‖x_i − v‖ ≤ τ, else v )
+        drawn = _sample(how.sample, n, len(share) if alone else 1, rng)
+        near = ((far <= radius[:, None]) & drawn).to(x.dtype)
+        # v ← (1/|S|) Σ_{i∈S} ( x_i if ‖x_i − v‖ ≤ τ, else v )
+        move = (near - near.sum(1, keepdim=True) * share) / drawn.sum(1, keepdim=True)
         share = share + move
         far = torch.cdist(share @ x, x)
-        if bool(seen.all()) and bool(((move @ x).norm(dim=1) <= 1e-6 * radius).all()):
+        if bool(drawn.all()) and bool(((move @ x).norm(dim=1) <= 1e-6 * radius).all()):
             break
     inside = far <= radius[:, None]
     labels = torch.where(inside.sum(0) == 1, inside.int().argmax(0), far.argmin(0))
     return Balls(share, radius, inside, labels, rounds)
+
+
+def _sample(size: int | None, n: int, draws: int, rng: torch.Generator) -> Tensor:
+    """bool [draws, N]: samples of so many points, each drawn anew; without a size all points."""
+    if size is None or size >= n:
+        return torch.ones(1, n, dtype=torch.bool)
+    drawn = torch.zeros(draws, n, dtype=torch.bool)
+    for row in drawn:
+        row[torch.randperm(n, generator=rng)[:size]] = True
+    return drawn
 
 
 # ---------------------------------------------------------------------------------------------- τ
