@@ -97,6 +97,21 @@ def test_the_step_is_the_balls_estimate_not_the_members_mean() -> None:
     assert flat(run.engine.snapshot().model) == pytest.approx([2.5] * 3, rel=1e-5)
 
 
+def test_the_proofs_conditions_are_noted() -> None:
+    """Round 1: 9 ± 1 and −11 ± 1, so ρ = 1 and Δ = 20; τ = 10 is too large for the proofs."""
+    run = four(ct.PFLTC(clusters=2, lr=0.25, conditions=True), rounds=1)
+    notes = run.history[1]["notes"]
+    assert notes["rho"] == pytest.approx(1) and notes["delta"] == pytest.approx(20)
+    assert notes["radius"] == pytest.approx([10, 10])
+    assert notes["radii"][-1] == notes["radius"]
+    assert list(notes["conditions"].values()) == [False] * 3
+    assert notes["rounds_by_theorem_1"] == pytest.approx(np.log(1 / 20 + 1 / 2) / np.log(7 / 8))
+    plain = four(ct.PFLTC(clusters=2, lr=0.25), rounds=1)
+    assert set(plain.history[1]["notes"]) == {"radius"}
+    one_ball = four(ct.PFLTC(clusters=1, lr=0.25, conditions=True, threshold=9.0), rounds=1)
+    assert set(one_ball.history[1]["notes"]) == {"radius", "radii"}
+
+
 @pytest.mark.parametrize("how", [{"threshold": 4.0}, {"threshold": "quantile", "quantile": 0.5}])
 def test_pdl_one_move_by_hand(how: dict) -> None:
     """τ = 4, one move: v_a = (10 + 8 + 10 + 10)/4 = 9.5, v_b = 8.5, v_c = −10.5, v_d = −11.5; x = 5 − v/4.

@@ -1,5 +1,5 @@
-"""CFL-MGD: clustered federated learning with momentum gradient descent (Zhao, Xie, Xing, Zhang, Ma,
-Electronics 2023), Algorithm 1.
+"""CFL-MGD: clustered federated learning with momentum gradient descent (Zhao, Xie, Xing, Zhang,
+Ma, Electronics 2023), Algorithm 1.
 
     paper       here               shape
     θ_j         centres            every leaf [K, ...]
@@ -10,13 +10,13 @@ Electronics 2023), Algorithm 1.
     H           local_steps
 
 Ours, not the paper's:
-* Equation (4)'s order: the momentum first, with the current gradient. `order="model_first"` is the
-  listing's: a local step moves the model by the momentum that was there before, and option I adds
-  the gradient of the client's last turn (0 before its first), which it keeps.
+* Equation (4)'s order: the momentum first, with the current gradient. `order="model_first"` is
+  the listing's: a local step moves the model by the momentum that was there before, and option I
+  adds the gradient of the client's last turn (0 before its first), which it keeps.
 * A client starts from the server's current ū of the cluster it picks, never from an older one.
-  `momentum_of="client"` is the listing's: the server sends ū_j to the members of the round, who keep
-  it as their own u_i. It is stale where a client was absent or picks another cluster; all else is
-  the same, and K momenta fewer are sent to each, one more is.
+  `momentum_of="client"` is the listing's: the server sends ū_j to the members of the round, who
+  keep it as their own u_i. It is stale where a client was absent or picks another cluster; all
+  else is the same, and K momenta fewer are sent to each, one more is.
 * Option I divides by the participants of the round (`divide="clients"`: by all clients, as
   printed). Its gradient is of all the client's rows, or of one batch where `batch` is set;
   local_steps play no part in it.
@@ -25,13 +25,15 @@ Ours, not the paper's:
   `recheck` are IFCA's; a settled client is sent its own centre and momentum. Layers cannot be
   shared: the paper shares none.
 
-β = 0 is IFCA exactly. Option I is Polyak's θ_j ← θ_j − (η/m) Σ g_i + β(θ_j − θ_j^{t−1}), equation
-(32), as long as each cluster's share of the participants stays the same from round to round.
+β = 0 is IFCA exactly. Option I is Polyak's θ_j ← θ_j − (η/m) Σ g_i + β(θ_j − θ_j^{t−1}),
+equation (32), as long as each cluster's share of the participants stays the same from round to
+round.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -107,7 +109,9 @@ class CFLMGD(IFCA):
         return Upload(values, self.weight(s, data), {}), me
 
     def weight(self, s: Tensor, data: Data) -> Tensor:
-        return s * data.size if self.weighted else s
+        if self.weighted:
+            return s * data.size
+        return s
 
     def rolled(
         self, task: Task, w: Params, u: Params, me: Kept, data: Data, pair: int
@@ -123,15 +127,16 @@ class CFLMGD(IFCA):
             return {"momentum": axpy(self.beta, u, me.gradient)}, me._replace(gradient=g)
         if self.order == "momentum_first":  # u ← β u + ∇f_i(w);  w ← w − η u,  H times
             w, u = heavy_ball(task, w, u, batches, self, self.beta)
-        else:  # w ← w − η u;  u ← β u + ∇f_i(w before),  H times
-
-            def step(now: tuple[Params, Params], batch: Batch) -> tuple[Params, Params]:
-                w, u = now
-                g = gradient(task, w, batch, self)
-                return axpy(-self.lr, u, w), axpy(self.beta, u, g)
-
-            w, u = walk((w, u), batches, step)
+        else:
+            w, u = walk((w, u), batches, partial(self.model_first, task))
         return {"momentum": u, "model": w}, me
+
+    def model_first(
+        self, task: Task, now: tuple[Params, Params], rows: Batch
+    ) -> tuple[Params, Params]:
+        """w ← w − η u;  u ← β u + ∇f_i(w before)"""
+        w, u = now
+        return axpy(-self.lr, u, w), axpy(self.beta, u, gradient(task, w, rows, self))
 
     @client
     def keep(
@@ -146,9 +151,9 @@ class CFLMGD(IFCA):
 
     def begin(self, state: Moving, ask: Ask) -> Moving:  # type: ignore[override]
         centres, group = self.begun(state.centres, state.group, ask)
-        # K is known only now where clusters="auto"
-        momentum = zeros(centres) if self.clusters == "auto" else state.momentum
-        return state._replace(centres=centres, momentum=momentum, group=group)
+        if self.clusters == "auto":  # K is known only now
+            state = state._replace(momentum=zeros(centres))
+        return state._replace(centres=centres, group=group)
 
     def round(self, state: Moving, ask: Ask) -> Moving:  # type: ignore[override]
         settled, others = self.settled(state, ask)

@@ -1,8 +1,8 @@
-"""Centres that are given, for warm starts: the group models of another run, as `coterie export` writes
-them.
+"""Centres that are given, for warm starts: the group models of another run, as `coterie export`
+writes them.
 
-They are read when round 0 begins and then live in the run's own state, so that a run can be resumed or
-asked without the folder.
+They are read when round 0 begins and then live in the run's own state, so that a run can be
+resumed or asked without the folder.
 """
 
 from __future__ import annotations

@@ -50,15 +50,15 @@ class Clusters(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class IFCA(Starts):
-    """Each client trains the centre of least loss; a centre is the mean over those who picked it."""
+    """Each client trains the centre of least loss; a centre is the mean over its clients."""
 
     name: ClassVar[str] = "ifca"
     paper: ClassVar[str] = "Ghosh et al. 2022"
 
     clusters: int | str = setting(
-        ..., "number of clusters K; auto: found in round 0", least=1, words=("auto",)
+        ..., "number of clusters K; auto: chosen in round 0", least=1, words=("auto",)
     )
-    auto_by: str = setting("careful", "how clusters=auto is found", choices=RULES)
+    auto_by: str = setting("careful", "how clusters=auto is chosen", choices=RULES)
     average: str = setting("models", "option II, or I: gradients", choices=("models", "gradients"))
     init: str = setting("updates", "how the centres start", choices=KINDS)
     start_from: str | None = setting(

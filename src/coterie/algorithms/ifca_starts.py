@@ -10,8 +10,8 @@ restarts    the paper's remedy: several random starts are tried for `trial` roun
             of least training loss is kept.
 start_from  K given models: the folder that `coterie export` wrote of another run's groups.
 
-`clusters="auto"` chooses K from the same sketches (clustering/choose.py), after five times the usual
-local training unless start_steps says otherwise; then K is fixed.
+`clusters="auto"` chooses K from the same sketches (clustering/choose.py), after five times the
+usual local training unless start_steps says otherwise; then K is fixed.
 """
 
 from __future__ import annotations
