@@ -31,6 +31,14 @@ VARIANTS = {
         ct.CFLMGD(clusters=2, batch=4, l2=0.01, restarts=2, trial=1),
         ct.CFLMGD(clusters=2, resample=2, divide="clients", average="gradients", patience=1),
         ct.CFLMGD(clusters="auto", auto_by="bound"),
+        ct.CFLMGD(clusters=2, order="model_first", momentum_of="client", patience=1, lr=0.02),
+        ct.CFLMGD(
+            clusters=2,
+            order="model_first",
+            momentum_of="client",
+            average="gradients",
+            init="random",
+        ),
     ]
 }
 
@@ -118,6 +126,56 @@ def test_a_client_that_changes_its_cluster_takes_over_that_momentum() -> None:
     assert (flat(run.state.centres), flat(run.state.momentum)) == ([0.25, 9.0], [5.0, -4.0])
 
 
+# The listing's order, from the same start.
+#
+# Option II: w ← w − u/4, then u ← u/2 + ∇ at w before the step.
+#   a: (2, 2), (1.5, 3).   b: (2, −4), (3, −6).   θ_1 = 2.25, ū_1 = −1.5.
+#   c: (−1, 2), (−1.5, 3).                        θ_2 = −1.5, ū_2 = 3.
+#   round 2, a: (2.625, 1.75), (2.1875, 4.125).   b: (2.625, −4.25), (3.6875, −4.875).
+#            c: (−2.25, 2.5), (−2.875, 0.75).     θ = 2.9375, −2.875; ū = −0.375, 0.75.
+#
+# Option I: the gradient of the round before, at first 0, so that round 1 moves nothing.
+#   round 2: u_a = 2, u_b = −4, u_c = 2, as in round 1 above.
+#   round 3: ∇ of round 2, when the centres were still 2 and −1: u_a = −½ + 2, u_b = −½ − 4, u_c = 1 + 2.
+LISTING = {
+    "gradients": [
+        ([2.0, -1.0], [0.0, 0.0]),
+        ([13 / 6, -7 / 6], [-1.0, 2.0]),
+        ([29 / 12, -17 / 12], [-1.5, 3.0]),
+    ],
+    "models": [([2.25, -1.5], [-1.5, 3.0]), ([2.9375, -2.875], [-0.375, 0.75])],
+}
+
+
+@pytest.mark.parametrize("average", LISTING)
+def test_the_listings_order_by_hand(average: str) -> None:
+    run = three(average=average, order="model_first", rounds=len(LISTING[average]))
+    next(run.rounds())
+    for centres, momentum in LISTING[average]:
+        next(run.rounds())
+        assert flat(run.state.centres) == pytest.approx(centres, rel=1e-14)
+        assert flat(run.state.momentum) == pytest.approx(momentum, rel=1e-14)
+
+
+def test_a_momentum_of_the_clients_own_stays_when_it_changes_its_cluster() -> None:
+    """Two equal clients, y = 1; centres 3 and 0, η = ¼, β = ½, option I. Both pick the second, u = 0 − 2.
+
+    θ_2 = ½ and both are sent ū_2 = −2. Then the centres are put at 1.5 and 9: both pick the first.
+    Their own: u = −1 + 1 = 0, the centre stays. The cluster's, 0: u = 1, the centre goes to 1.25.
+    """
+    for whose, momentum, centre in (("client", 0.0, 1.5), ("cluster", 1.0, 1.25)):
+        method = ct.CFLMGD(
+            clusters=2, lr=0.25, beta=0.5, average="gradients", init="random", momentum_of=whose
+        )
+        run = points({"a": [(1, 1)], "b": [(1, 1)]}).ready(method, rounds=2)
+        put(run, centres=numbers(3.0, 0.0))
+        next(run.rounds()), next(run.rounds())
+        assert (flat(run.state.centres), flat(run.state.momentum)) == ([3.0, 0.5], [0.0, -2.0])
+        finished(put(run, centres=numbers(1.5, 9.0)))
+        assert flat(run.state.centres)[0] == centre
+        assert flat(run.state.momentum) == [momentum, -2.0]
+
+
 # ---------------------------------------------------------------------------------------------- in NumPy
 def cfl_mgd(
     p: Problem,
@@ -133,9 +191,14 @@ def cfl_mgd(
     l2: float = 0.0,
     batches: Any = None,
     pairs: Any = None,
+    order: str = "momentum_first",
+    momentum_of: str = "cluster",
 ) -> list[tuple[list[Model], list[Model], list[int]]]:
     """(centres, momenta, identities) after every round, one number after another."""
     theta = start
+    zero = {k: 0.0 * v for k, v in start[0].items()}
+    own = [zero] * len(p.clients)  # each client's momentum, as it was last sent
+    last = [zero] * len(p.clients)  # the gradient of each client's last turn
     ubar = [{k: 0.0 * v for k, v in c.items()} for c in start]
     group, found = [-1] * len(p.clients), []
     for t, who in enumerate(rounds):
@@ -144,12 +207,19 @@ def cfl_mgd(
             chosen_on, trained_on = pairs(i, t) if pairs else (p.clients[i], p.clients[i])
             group[i] = int(np.argmin([p.f(c, *chosen_on)[0] for c in theta]))
             w[i], u[i] = theta[group[i]], ubar[group[i]]
+            if momentum_of == "client":
+                u[i] = own[i]
             mine = batches(i, t + 1) if batches else [trained_on] * steps
             for xy in mine[:1] if average == "gradients" else mine:
                 g = p.f(w[i], *xy)[1]
-                u[i] = {k: beta * u[i][k] + g[k] + l2 * w[i][k] for k in g}
+                g = {k: g[k] + l2 * w[i][k] for k in g}
+                before = u[i]
+                if order == "model_first" and average == "gradients":
+                    g, last[i] = last[i], g
+                u[i] = {k: beta * u[i][k] + g[k] for k in g}
                 if average == "models":
-                    w[i] = {k: w[i][k] - eta * u[i][k] for k in g}
+                    moving = before if order == "model_first" else u[i]
+                    w[i] = {k: w[i][k] - eta * moving[k] for k in g}
         n = {i: p.sizes[i] if weighted else 1.0 for i in who}
         new, fresh = [], []
         for j, c in enumerate(theta):
@@ -164,6 +234,8 @@ def cfl_mgd(
                 m = sum(n.values()) if divide == "participants" else len(p.clients)
                 new.append({k: c[k] - eta / m * sum(n[i] * u[i][k] for i in members) for k in c})
         theta, ubar = new, fresh
+        for i in who:
+            own[i] = ubar[group[i]]
         found.append((theta, ubar, list(group)))
     return found
 
@@ -188,6 +260,13 @@ CASES = {
     "option I": {"average": "gradients"},
     "option I, weighted, decay": {"average": "gradients", "weighted": True, "decay": 0.7},
     "option I, by all clients, l2": {"average": "gradients", "divide": "clients", "l2": 0.3},
+    "option II, the listing's order": {"order": "model_first", "l2": 0.3},
+    "option II, own momentum": {"momentum_of": "client", "weighted": True},
+    "option I, the listing's order, own momentum": {
+        "average": "gradients",
+        "order": "model_first",
+        "momentum_of": "client",
+    },
 }
 
 
@@ -335,6 +414,29 @@ def test_saved_communication_changes_no_number(average: str) -> None:
         per_client,
         per_client,
     ]
+
+
+@pytest.mark.parametrize("how", [{}, {"patience": 1}])
+@pytest.mark.parametrize("average", HAND)
+def test_while_identities_last_a_momentum_of_ones_own_changes_no_number(
+    average: str, how: dict
+) -> None:
+    """Everyone takes part. Each is sent three centres (or, once settled, one), and one momentum."""
+    p, start = separated()
+
+    def go(whose: str) -> Run:
+        method = ct.CFLMGD(
+            clusters=3, lr=0.02, local_steps=2, beta=0.5, init="random", average=average,
+            momentum_of=whose, **how,
+        )  # fmt: skip
+        return finished(put(p.ready(method, rounds=4), centres=start))
+
+    cluster, client = go("cluster"), go("client")
+    started_from(centres_of(client), centres_of(cluster))
+    started_from(momenta_of(client), momenta_of(cluster))
+    assert client.history[1]["bytes_down"] == 6 * (3 + 1) * 40
+    assert cluster.history[1]["bytes_down"] == 6 * (3 + 3) * 40
+    assert client.history[4]["bytes_down"] == (6 * (2 * 40 + 3 * 8) if how else 6 * 4 * 40)
 
 
 def test_permuting_clients_or_centres_permutes_the_result() -> None:

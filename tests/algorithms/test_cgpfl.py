@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from itertools import permutations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 import coterie as ct
@@ -53,8 +55,12 @@ VARIANTS = {
     "cgpfl": [
         ct.CGPFL(clusters=3, restart=True, alpha=0.7, batch=None, pull=0.4, l2=0.01),
         ct.CGPFL(clusters=7, batch=5, pull=1.0),
+        ct.CGPFL(clusters=3, fresh=True, batch=None, pull=0.5),
     ],
-    "cgpfl-heur": [ct.CGPFLHeur(pull=0.5, batch=None, solver="heavy_ball", lam=3.0)],
+    "cgpfl-heur": [
+        ct.CGPFLHeur(pull=0.5, batch=None, solver="heavy_ball", lam=3.0),
+        ct.CGPFLHeur(pull=0.5, batch=None, heur_rounds=3),
+    ],
 }
 
 
@@ -138,6 +144,7 @@ class Oracle:
         alpha: float,
         restart: bool,
         l2: float = 0.0,
+        fresh: bool = False,
     ) -> None:
         """`batches`: of those who take part. `named`: groups as the library names them, for names that are free."""
         omega, k, known = {}, len(self.centres), [g for g in self.group if g >= 0]
@@ -157,7 +164,7 @@ class Oracle:
             best = best_partition(list(x), min(k, len(x)))
             labels = [named[i] for i in omega]
             assert same_groups(labels, best)
-        elif len(set(known)) < k <= len(x):
+        elif fresh or len(set(known)) < k <= len(x):
             best = best_partition(list(x), k)
             new = np.stack([x[[i for i, g in enumerate(best) if g == j]].mean(0) for j in range(k)])
             labels = relabelled(best, new, old)
@@ -181,6 +188,8 @@ CASES = {
     "three, α, l2": {"clusters": 3, "alpha": 0.6, "l2": 0.2},
     "three, mini-batches": {"clusters": 3, "batch": 2, "alpha": 1.3},
     "five: fewer uploads": {"clusters": 5},
+    "two, fresh": {"fresh": True},
+    "three, fresh, mini-batches": {"clusters": 3, "fresh": True, "batch": 2},
 }
 
 
@@ -268,13 +277,17 @@ class Asked:
     def note(self, name: str, value: Any) -> None: ...
 
 
-def partition(centres: Any, uploads: Any, group: list[int], seed: int = 0) -> list[int]:
+def partition(centres: Any, uploads: Any, group: list[int], seed: int = 0, **how: Any) -> list[int]:
     stacked = [{"weight": torch.as_tensor(v, dtype=torch.float64)} for v in (centres, uploads)]
-    return (
-        ct.CGPFL(clusters=len(centres))
-        .partition(*stacked, torch.tensor(group), Asked(seed))
-        .tolist()
-    )
+    method = ct.CGPFL(clusters=len(centres), **how)
+    return method.partition(*stacked, torch.tensor(group), Asked(seed)).tolist()
+
+
+def test_fresh_clusters_do_not_begin_at_the_centres_before() -> None:
+    """All three uploads are nearest to the first centre; among themselves they are two clusters."""
+    case = ([[0.0], [100.0]], [[0.0], [10.0], [11.0]], [0, 0, 1])
+    assert partition(*case) == [0, 0, 0]
+    assert partition(*case, fresh=True) == [0, 1, 1]
 
 
 def test_clusters_drawn_anew_take_the_labels_of_the_nearest_centres() -> None:
@@ -303,6 +316,20 @@ def test_equal_centres_stay_equal_in_many_dimensions() -> None:
         turn = np.linalg.qr(rng.normal(size=(40, 4)))[0].T
         want = partition(centres, uploads, [0, 0])
         assert partition(centres @ turn, uploads @ turn, [0, 0]) == want
+
+
+def test_given_centres_and_the_clusters_that_fit_them(tmp_path: Path) -> None:
+    """Ω⁰ = −2, 2: least losses at −4, 8, −12, 4 are of −2, 2, −2, 2. Then as in the test before."""
+    for j, model in enumerate(numbers(-2.0, 2.0)):
+        tensors = {k: torch.tensor(v) for k, v in model.items()}
+        save_file(tensors, tmp_path / f"group-{j}.safetensors")
+    given = {"start_from": str(tmp_path), **HAND}
+    run = points(FOUR, 0.0).begun(ct.CGPFL(clusters=2, **given), rounds=1)
+    assert flat(run.state.centres) == [-2.0, 2.0]
+    assert run.state.group.tolist() == [0, 1, 0, 1]
+    assert flat(finished(run).state.centres) == [-3.5, 3.0]
+    with pytest.raises(ct.CoterieError, match="start_from gives the centres"):
+        points(FOUR, 0.0).ready(ct.CGPFLHeur(**given))
 
 
 def test_an_absent_group_keeps_its_centre_and_does_not_split_another() -> None:
@@ -404,11 +431,55 @@ def test_a_given_number_is_what_heur_would_have_taken() -> None:
     started_from(personal(auto), personal(given))
 
 
+@pytest.mark.parametrize("first_rounds", [1, 2])
+def test_heur_may_look_again_in_the_second_round(first_rounds: int) -> None:
+    """Only e and f answer round 1, which is one cluster at 20. Then all do, and start from there:
+    ω = 15 + c/4 = 16.75, 17.25, 12.75, 13.25, and 34.75, 35.25 of e and f: two clusters by the curve.
+    """
+    run = pairs().ready(ct.CGPFLHeur(**HAND, heur_rounds=first_rounds), rounds=3)
+    run.participants = lambda r: torch.arange(4, 6) if r < 2 else torch.arange(6)
+    for _ in range(3):
+        next(run.rounds())
+    assert run.history[1]["notes"]["clusters"] == 1
+    if first_rounds == 1:
+        assert "clusters" not in run.history[2]["notes"]
+        assert run.state.group.tolist() == [0] * 6
+        return
+    omega, share = [16.75, 17.25, 12.75, 13.25, 34.75, 35.25], np.array([1, 2, 3, 1, 1, 2]) / 10
+    costs = [partition_cost(omega, share, k) for k in (1, 2, 3)]
+    want = [(math.sqrt(k) - 1) / (math.sqrt(6) - 1) + c / costs[0] for k, c in enumerate(costs, 1)]
+    np.testing.assert_allclose(run.history[2]["notes"]["curve"], want, rtol=1e-9)
+    assert run.history[2]["notes"]["clusters"] == 1 + np.argmin(want) == 2
+    assert same_groups(run.state.group.tolist(), [0, 0, 0, 0, 1, 1])
+    assert sorted(flat(run.state.centres)) == [15.0, 35.0]
+    assert "clusters" not in next(run.rounds())["notes"]
+
+
+def test_while_k_stays_the_same_looking_again_changes_nothing() -> None:
+    once, thrice = (pairs().run(ct.CGPFLHeur(**HAND, heur_rounds=r), rounds=4) for r in (1, 3))
+    assert [row["notes"].get("clusters") for row in thrice.history[1:]] == [2, 2, 2, None]
+    assert thrice.state.group.tolist() == once.state.group.tolist()
+    started_from(centres_of(thrice), centres_of(once), 0)
+
+
 @pytest.mark.filterwarnings("ignore:Number of distinct clusters")
 def test_equal_uploads_are_one_cluster() -> None:
     run = points({name: [(1, 3)] for name in "abcdef"}, 0.0).run(ct.CGPFLHeur(**HAND), rounds=1)
     assert run.history[1]["notes"]["clusters"] == 1
     assert run.history[1]["notes"]["curve"][0] == 0
+
+
+@pytest.mark.filterwarnings("ignore:Number of distinct clusters")
+def test_sixty_clients_may_be_of_twenty_six_kinds() -> None:
+    """Client i has the row e_k with y = 8, k = i mod 26, and so moves along coordinate k alone."""
+    rows = np.eye(26)
+    fed = federation([(rows[[i % 26]], np.array([8.0])) for i in range(60)])
+    net = nn.Linear(26, 1, bias=False)
+    nn.init.zeros_(net.weight)
+    run = finished(ready(ct.CGPFLHeur(**HAND), fed, net, rounds=1))
+    assert run.history[1]["notes"]["clusters"] == 26
+    assert len(run.history[1]["notes"]["curve"]) == 30
+    assert same_groups(run.state.group.tolist(), [i % 26 for i in range(60)])
 
 
 def test_one_answer_is_one_cluster() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from itertools import permutations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import coterie as ct
 from cases import (
@@ -49,6 +51,7 @@ VARIANTS = {
         ct.FedSoft(clusters=3, select=40, floor=0.0, solver="heavy_ball", local_epochs=1, batch=6),
         ct.FedSoft(clusters=2, select=8, replace=False, keep_solver=False, every=3, pull=1.0),
         ct.FedSoft(clusters=2, solver="sgd", lr=0.1, l2=0.01, clip=1.0),
+        ct.FedSoft(clusters=2, inexact=0.5, objective=True, batch=4, lr=0.05),
     ]
 }
 
@@ -104,6 +107,54 @@ def test_a_strong_pull_ends_at_the_weighted_mean_of_the_centres() -> None:
     """λ = 1000 with lr 1/2000 for 100 steps. b: (1·2 − ¼·1)/1.25 = 1.4; a: ½·(2 − 1)."""
     run = two(1, pull=1000.0, lr=0.0005, local_steps=100)
     assert flat(private_states(run).model) == pytest.approx([1.4, 0.5], abs=0.01)
+
+
+def test_steps_end_when_the_problem_is_solved_well_enough() -> None:
+    """γ0 = 1, at most three steps.
+
+    a: ∇f = 2w + 1 is 5 and −1 at the centres, ∇h = 2.5 w + ¾ is ¾ at 0: no step.
+    b: ∇f = 2(w − 4) is −4 and −10, ∇h = 2.625 w − 8.875 is −8.875 at 0 and, after a step, −3.05: one.
+    """
+    run = two(1, local_steps=3, inexact=1.0)
+    assert flat(private_states(run).model) == [2.21875, 0.0]
+    assert run.history[1]["notes"]["steps"] == 0.5
+    assert flat(run.state.centres) == pytest.approx([2.21875 / 2, 0.2 * 2.21875], rel=1e-15)
+    exact, all_steps = (two(1, local_steps=3, **how) for how in ({"inexact": 1e-9}, {}))
+    assert exact.history[1]["notes"]["steps"] == 3
+    started_from(personal(exact), personal(all_steps))
+
+
+def test_the_joint_objective_is_noted() -> None:
+    """After one step a is at −0.1875, b at 2.21875, the centres they were sent at 2 and −1."""
+    notes = two(1, objective=True).history[1]["notes"]
+    a, b = -0.1875, 2.21875
+    h_a = ((a - 1) ** 2 + (a + 2) ** 2) / 2 + 0.25 * ((a - 2) ** 2 / 2 + (a + 1) ** 2 / 2)
+    h_b = (b - 4) ** 2 + 0.25 * ((b - 2) ** 2 + (b + 1) ** 2 / 4)
+    assert notes["objective"] == pytest.approx(h_a + h_b, rel=1e-14)
+    assert "notes" not in two(1).history[1]
+
+
+def test_the_joint_objective_comes_down() -> None:
+    """Fixed weights, exact solutions, everyone takes part: block descent (theorem 5)."""
+    method = ct.FedSoft(
+        clusters=2, solver="sgd", lr=0.05, local_steps=60, pull=1.0, every=99, objective=True
+    )
+    run = lines().run(method, rounds=6)
+    values = [row["notes"]["objective"] for row in run.history[1:]]
+    assert all(b < a for a, b in zip(values, values[1:]))
+
+
+def test_given_centres(tmp_path: Path) -> None:
+    for j, model in enumerate(numbers(2.0, -1.0)):
+        tensors = {k: torch.tensor(v) for k, v in model.items()}
+        save_file(tensors, tmp_path / f"group-{j}.safetensors")
+    how = {"clusters": 2, "lr": 0.1, "start_from": str(tmp_path)}
+    given = points(TWO).begun(ct.FedSoft(**how), rounds=1)
+    assert flat(given.state.centres) == [2.0, -1.0]
+    usual = points(TWO).ready(ct.FedSoft(clusters=2, lr=0.1), rounds=1)
+    finished(put(usual, centres=numbers(2.0, -1.0)))
+    started_from(centres_of(finished(given)), centres_of(usual))
+    started_from(personal(given), personal(usual))
 
 
 # ---------------------------------------------------------------------------------------------- in NumPy

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 import coterie as ct
@@ -541,6 +544,59 @@ def test_each_round_of_a_trial_draws_its_own_batches_and_each_restart_the_same()
             )
         losses.append(np.mean([p.f(w, *xy)[0] for xy in p.clients]))
     np.testing.assert_allclose(run.history[0]["notes"]["restart_losses"], losses, rtol=1e-9)
+
+
+# ---------------------------------------------------------------------------------------------- given centres
+def exported(folder: Path, *models: Model) -> str:
+    """A folder of group models, as `export` writes it."""
+    folder.mkdir(exist_ok=True)
+    for j, model in enumerate(models):
+        tensors = {k: torch.tensor(v) for k, v in model.items()}
+        save_file(tensors, folder / f"group-{j}.safetensors")
+    return str(folder)
+
+
+def test_given_centres_are_where_it_starts(tmp_path: Path) -> None:
+    folder = exported(tmp_path / "given", *numbers(2.0, -1.0))
+    method = ct.IFCA(clusters=2, lr=0.25, local_steps=1, start_from=folder)
+    run = points(FOUR).begun(method, rounds=1)
+    assert flat(run.state.centres) == [2.0, -1.0]
+    assert run.state.group.tolist() == [-1] * 4
+    assert flat(finished(run).state.centres) == flat(four().state.centres) == [2.25, -1.25]
+
+
+def test_the_groups_of_one_run_are_the_start_of_another(tmp_path: Path) -> None:
+    """By way of `export`; the folder is needed no more once the run has begun."""
+    fed = ct.data.linear(clients=6, samples=20, dim=3, clusters=2, test_samples=5)
+    first = ct.run(ct.IFCA(clusters=2, lr=0.05), fed, "linear", rounds=2)
+    first.export(tmp_path / "first")
+    warm = ct.IFCA(clusters=2, lr=0.05, start_from=str(tmp_path / "first"))
+    second = ct.run(warm, fed, "linear", rounds=1, out=tmp_path / "second")
+    unbroken = ct.run(ct.IFCA(clusters=2, lr=0.05), fed, "linear", rounds=3)
+    for k, v in unbroken.centres.items():
+        torch.testing.assert_close(second.centres[k], v)
+    shutil.rmtree(tmp_path / "first")
+    assert ct.resume(tmp_path / "second", fed, rounds=2).history[-1]["round"] == 2
+
+
+@pytest.mark.parametrize(
+    "models, says",
+    [
+        (numbers(1.0), "needs .*group-1.safetensors, which cannot be read"),
+        (numbers(1.0, 2.0, 3.0), "holds more models than clusters=2"),
+        ([{"weight": np.ones((1, 2))}] * 2, r"other layers, \{'weight': \(1, 2\)\}"),
+    ],
+)
+def test_other_centres_are_refused(tmp_path: Path, models: list[Model], says: str) -> None:
+    method = ct.IFCA(clusters=2, start_from=exported(tmp_path / "given", *models))
+    with pytest.raises(ct.CoterieError, match=says):
+        points(FOUR).begun(method)
+
+
+@pytest.mark.parametrize("how", [{"init": "random"}, {"restarts": 2}, {"clusters": "auto"}])
+def test_given_centres_and_another_start_are_refused(how: dict) -> None:
+    with pytest.raises(ct.CoterieError, match="start_from"):
+        lines().ready(ct.IFCA(**{"clusters": 2, "start_from": "somewhere", **how}))
 
 
 def test_nobody_answers_the_start() -> None:

@@ -27,6 +27,8 @@ VARIANTS = {
     "one-shot": [
         ct.OneShot(clusters=3, solve_steps=5, local_epochs=1, batch=4),
         ct.OneShot(clusters="auto", auto_by="silhouette"),
+        ct.OneShot(clusters=3, cluster_by="threshold", solve_steps=5),
+        ct.OneShot(clusters=2, cluster_by="agglomerative", solve_steps=5),
     ]
 }
 
@@ -56,6 +58,38 @@ def test_decay_halves_the_second_round_but_not_the_first() -> None:
     d, b = by_client(run)[:2]
     assert b == pytest.approx(2.125 + (2 * 3.75 - 2.25) / 8 / 3, rel=1e-14)
     assert d == pytest.approx(-1.125 + (1 - 1.75) / 8 / 2, rel=1e-14)
+
+
+@pytest.mark.parametrize(
+    "how, first",
+    [("k-means", [-11, -9, -3]), ("agglomerative", [-11, -9, -3, 0, 3]), ("threshold", [-11, -9])],
+)
+def test_the_clustering_is_a_choice(how: str, first: list[int]) -> None:
+    """One step of ¼ from 0 goes half the way to y: models at −11, −9, −3, 0, 3 and 13.
+
+    k-means: −11, −9, −3 and 0, 3, 13 cost 34.7 + 92.7, all other cuts more.
+    Ward joins −11 and −9 (2), −3 and 0 (4.5), 3 to these (13.5), then −10 and 0 (120), before 13 to
+    −4 (241).
+    Balls from k-means' means −7.7 and 5.3: τ = 6.5 leaves 13 out of the second, which goes to 0 and
+    takes −3 along; the first goes to −10.
+    """
+    models = [-11, -9, -3, 0, 3, 13]
+    p = points({f"client {i}": [(1, 2 * w)] for i, w in enumerate(models)}, 0.0)
+    method = ct.OneShot(clusters=2, lr=0.25, solve_steps=1, cluster_by=how)
+    run = p.begun(method)
+    assert same_groups(run.state.group.tolist(), [int(w in first) for w in models])
+    assert by_client(run)[0] == pytest.approx(np.mean(first))
+
+
+@pytest.mark.parametrize("how", ["k-means", "agglomerative", "threshold"])
+def test_fewer_answers_than_clusters(how: str) -> None:
+    run = lines(clients=4).ready(ct.OneShot(clusters=3, solve_steps=2, cluster_by=how), rounds=1)
+    for many in (0, 1, 2):
+        run.everyone = torch.arange(many)
+        run.round, run.history = -1, []
+        run.state = run.method.start(run.task, 4, 0)[0]
+        run.step()
+        assert sorted(run.state.group.tolist()) == [-1] * (4 - many) + list(range(many))
 
 
 # ---------------------------------------------------------------------------------------------- in NumPy

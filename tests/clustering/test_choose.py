@@ -106,6 +106,43 @@ def test_the_cost_of_the_bound_is_by_rows_and_its_centres_are_not() -> None:
     assert curve[0] == pytest.approx(math.sqrt(math.log(8 * math.e) / 8) + 6.0)
 
 
+def test_the_bound_looks_at_every_number_up_to_half_the_points() -> None:
+    """26 groups among 60 points, 30 among 63: beyond the 20 that k-means is run for."""
+    for n, k in ((60, 26), (63, 30)):
+        centres = 30 * torch.randn(k, 40, generator=rng(1))
+        points = centres[torch.arange(n) % k] + torch.randn(n, 40, generator=rng(2))
+        choice = choose_clusters(points, rng(), "bound")
+        assert choice.clusters == k
+        assert len(choice.curve) == n // 2
+
+
+def test_the_cost_is_that_of_wards_clusters_and_up_to_20_no_more_than_that() -> None:
+    """Shapeless points, clients with 1 to 50 rows; scikit-learn merges anew for each K."""
+    from sklearn.cluster import AgglomerativeClustering
+
+    points = torch.randn(50, 6, generator=rng()).double()
+    x = points.numpy()
+    complexity = 6 / 1275 * math.log(math.e * 1275 / 6)
+
+    def of_merges(k: int, share: np.ndarray) -> float:
+        labels = AgglomerativeClustering(k).fit_predict(x)
+        centres = np.stack([x[labels == j].mean(0) for j in range(k)])
+        return (share * ((x - centres[labels]) ** 2).sum(1)).sum()
+
+    rows = torch.arange(1.0, 51.0)
+    curve = choose_clusters(points, rng(), "bound", Bound(rows, 6, mu=3.0)).curve
+    for k in range(21, 26):
+        cost = of_merges(k, (rows / rows.sum()).numpy())
+        assert curve[k - 1] == pytest.approx(math.sqrt(k * complexity) + 3 * cost)
+
+    even = Bound(torch.full((50,), 25.5), 6, mu=3.0)
+    curve = choose_clusters(points, rng(), "bound", even).curve
+    costs = [(curve[k - 1] - math.sqrt(k * complexity)) / 3 for k in range(1, 21)]
+    by_merges = [of_merges(k, np.full(50, 1 / 50)) for k in range(1, 21)]
+    assert all(a <= b * (1 + 1e-9) for a, b in zip(costs, by_merges))
+    assert any(a < 0.99 * b for a, b in zip(costs, by_merges))
+
+
 def test_rows_must_outnumber_parameters() -> None:
     assert few_rows(10, 27, 1.0) == pytest.approx(math.log(10 * math.e / 27))
     with pytest.raises(CoterieError, match="10 rows and 28 parameters"):

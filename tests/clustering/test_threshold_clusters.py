@@ -67,10 +67,11 @@ def test_a_point_in_one_ball_belongs_to_it_and_else_to_the_nearest() -> None:
     near_first = tensor([[0.5, 0.5, 0, 0, 0], [0, 0, 0.5, 0.5, 0]]).double()
 
     def labels(*radius: float, share: Tensor = near_first) -> list[int]:
-        found = module._settled
+        how = Threshold("half", rounds=1)
+        start = module.Start(tensor([2.0, 2.0]), 1.0, 10.0)
         old, module._radius = module._radius, lambda *_: tensor(radius).double()
         try:
-            return found(x, share, Threshold("half", rounds=1), 2, rng(), False).labels.tolist()
+            return module._settled(x, share, how, 2, rng(), start).labels.tolist()
         finally:
             module._radius = old
 
@@ -186,12 +187,48 @@ def test_a_sample_is_fresh_each_round_and_divides_by_its_size() -> None:
     np.testing.assert_allclose(whole.share, 1 / 8)
 
 
+def test_a_ball_of_ones_own_has_a_sample_of_its_own() -> None:
+    """τ = ∞ and 2 of 8 points: after one move each centre is the mean of its own two."""
+    x = torch.randn(8, 3, generator=rng()).double()
+    balls = own_balls(x, 1, rng(), Threshold(torch.inf, rounds=1, sample=2))
+    for row in balls.share.tolist():
+        assert sorted(row) == [0.0] * 6 + [0.5] * 2
+    assert len(balls.share.unique(dim=0)) > 4
+
+
 def test_no_points_few_points_equal_points() -> None:
     assert threshold_clusters(torch.zeros(0, 3), 2, rng()).labels.shape == (0,)
     assert sorted(threshold_clusters(tensor([[0.0], [5.0]]), 4, rng()).labels.tolist()) == [0, 1]
     got = threshold_clusters(torch.ones(5, 2), 3, rng())
     np.testing.assert_allclose(got.share.sum(1), 1)
     assert got.share.isfinite().all()
+
+
+def test_the_proofs_conditions_by_hand() -> None:
+    """Pairs about 0 and 100, ρ = 1, Δ = 100, n = 2 of 4, δ = ¼: τ² = 2·½·100, and Δ > 2·58·1/¼ = 464 fails.
+
+    100 + 2 ≤ 10⁴/12 and 100 ≤ 10⁴/18 hold; for half the distance, τ² = 2,500, neither does.
+    Rounds: log(1/100 + ½) / log(1 − 1/8).
+    """
+    x = tensor([[-1.0], [1.0], [99.0], [101.0]])
+    by_theory = threshold_clusters(x, 2, rng(), Threshold("theory"))
+    start = by_theory.start
+    assert start.sizes.tolist() == [2, 2]
+    assert (start.spread, start.separation) == pytest.approx((1, 100))
+    assert by_theory.radii.flatten().tolist() == pytest.approx([10] * 2 * by_theory.rounds)
+    assert list(start.conditions(by_theory.radius).values()) == [True, True, False]
+    half = threshold_clusters(x, 2, rng())
+    assert list(half.start.conditions(half.radius).values()) == [False, False, False]
+    assert start.rounds() == pytest.approx(np.log(0.51) / np.log(7 / 8))
+
+
+def test_the_radius_of_every_round_is_kept() -> None:
+    """Points 0, 1, 10 from 0: "gap" is found anew as the centre moves, from 0 to 1/3, to 4/9."""
+    x = tensor([[0.0], [1.0], [10.0]])
+    balls = own_balls(x, 2, rng(), Threshold("gap", rounds=3))
+    # from 0: between 1 and 10; from 1/3: between 2/3 and 29/3; from 4/9: between 5/9 and 86/9
+    assert balls.radii[:, 0].tolist() == pytest.approx([5.5, 31 / 6, 91 / 18])
+    assert torch.equal(balls.radius, balls.radii[2])
 
 
 def test_a_ball_alone_refuses_rules_that_need_other_centres() -> None:

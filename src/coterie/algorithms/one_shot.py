@@ -1,17 +1,21 @@
-"""One-shot clustering (Ghosh, Chung, Yin, Ramchandran, IEEE Trans. Inf. Theory 2022), Algorithm 1.
+"""One-shot clustering (Ghosh, Chung, Yin, Ramchandran, IEEE Trans. Inf. Theory 2022), Algorithm
+1.
 
     paper       here             shape
     θ̃_i         the solved models, stacked: every leaf [N, ...]
     S_j         state.group      int64 [N]
     k           clusters
 
-Round 0 is lines 1 and 2: each client solves its own problem, the server runs k-means on the solutions. The counted
-rounds are line 3: federated averaging inside each cluster, identities fixed.
+Round 0 is lines 1 and 2: each client solves its own problem, the server runs k-means on the
+solutions. The counted rounds are line 3: federated averaging inside each cluster, identities
+fixed.
 
-Ours, not the paper's: all clients start from one common model, since networks trained apart differ by permuted hidden
-units (the paper's own warning); "to its own minimum" is a budget of steps; a client that missed round 0 joins the
-cluster of least loss at its first turn. `clusters="auto"` chooses k from the directions in which the models moved
-(clustering/choose.py).
+Ours, not the paper's: all clients start from one common model, since networks trained apart
+differ by permuted hidden units (the paper's own warning); "to its own minimum" is a budget of
+steps; a client that missed round 0 joins the cluster of least loss at its first turn. Line 2
+leaves the clustering open: `cluster_by` takes k-means, which the paper names and uses, Ward's
+agglomerative clustering, or threshold clustering (clustering/threshold.py). `clusters="auto"`
+chooses k from the directions in which the models moved (clustering/choose.py).
 """
 
 from __future__ import annotations
@@ -20,13 +24,24 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
-from coterie.clustering import RULES, coordinates, group_mean, kmeans
+from coterie.clustering import RULES, coordinates, group_mean, kmeans, threshold_clusters
 from coterie.common.grouped import Grouped, WithinGroups, how_many
 from coterie.contract import Ask, Data, Repeat, Upload, client, setting
 from coterie.local import descend
 from coterie.params import Params, flatten, pick, repeated
 from coterie.task import Task
+
+
+def agglomerative(points: Tensor, k: int) -> Tensor:
+    """int64 [N]: the k clusters that Ward's merges leave; fewer, where there are fewer points."""
+    from sklearn.cluster import AgglomerativeClustering
+
+    if len(points) < 2:
+        return torch.zeros(len(points), dtype=torch.long)
+    tree = AgglomerativeClustering(min(k, len(points)), linkage="ward")
+    return torch.from_numpy(tree.fit_predict(points.numpy())).long()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +52,12 @@ class OneShot(WithinGroups):
     paper: ClassVar[str] = "Ghosh et al. 2022"
 
     clusters: int | str = setting(
-        ..., "number of clusters k; auto: found in round 0", least=1, words=("auto",)
+        ..., "number of clusters k; auto: chosen in round 0", least=1, words=("auto",)
     )
-    auto_by: str = setting("careful", "how clusters=auto is found", choices=RULES)
+    auto_by: str = setting("careful", "how clusters=auto is chosen", choices=RULES)
+    cluster_by: str = setting(
+        "k-means", "how the models are clustered", choices=("k-means", "agglomerative", "threshold")
+    )
     solve_steps: int = setting(
         100, "full-batch steps each client takes before the clustering", least=1
     )
@@ -56,20 +74,29 @@ class OneShot(WithinGroups):
         return Upload({"model": w}, torch.ones_like(data.size)[None], {}), private
 
     def begin(self, state: Grouped, ask: Ask) -> Grouped:
-        got = ask(self.solve, ask.everyone, shared=pick(state.centres, 0), reduce="stack")
-        models = flatten(got.values["model"])
+        answers = ask(self.solve, ask.everyone, shared=pick(state.centres, 0), reduce="stack")
+        models = flatten(answers.values["model"])
         moves = models - flatten(state.centres)[:1]
         directions = moves / moves.norm(dim=1, keepdim=True).clamp(min=1e-12)
         k = how_many(self.clusters, coordinates(directions), ask, self.auto_by)
-        found = kmeans(coordinates(models), k, ask.rng("k-means"))
-        ask.note("k_means_iterations", found.iterations)
+        labels = self.clustered(coordinates(models), k, ask)
         centres = group_mean(
-            got.values["model"],
-            found.labels,
-            got.weight[:, 0],
+            answers.values["model"],
+            labels,
+            answers.weight[:, 0],
             empty=repeated(pick(state.centres, 0), k),
         )
-        return Grouped(centres, state.group.index_copy(0, got.ids, found.labels))
+        return Grouped(centres, state.group.index_copy(0, answers.ids, labels))
+
+    def clustered(self, points: Tensor, k: int, ask: Ask) -> Tensor:
+        """int64 [N]: the cluster of each model."""
+        if self.cluster_by == "threshold":
+            return threshold_clusters(points, k, ask.rng("threshold")).labels
+        if self.cluster_by == "agglomerative":
+            return agglomerative(points, k)
+        result = kmeans(points, k, ask.rng("k-means"))
+        ask.note("k_means_iterations", result.iterations)
+        return result.labels
 
     def round(self, state: Grouped, ask: Ask) -> Grouped:
         return self.within(state, ask)

@@ -1,13 +1,15 @@
-"""Clustering on the server: k-means++, exact coordinates for few long vectors, sketches of models, balls, matching."""
+"""Clustering on the server: k-means++, exact coordinates for few long vectors, sketches of models,
+balls, the number of clusters, matching of labels."""
 
 from coterie.clustering.choose import RULES, Bound, choose_clusters, few_rows
 from coterie.clustering.kmeans import coordinates, group_mean, kmeans
-from coterie.clustering.matching import matched, overlap
+from coterie.clustering.matching import matched, mean_models, overlap
 from coterie.clustering.sketch import sketch
-from coterie.clustering.threshold import Threshold, own_balls, threshold_clusters
+from coterie.clustering.threshold import Balls, Threshold, own_balls, threshold_clusters
 
 __all__ = [
     "RULES",
+    "Balls",
     "Bound",
     "Threshold",
     "choose_clusters",
@@ -16,6 +18,7 @@ __all__ = [
     "group_mean",
     "kmeans",
     "matched",
+    "mean_models",
     "overlap",
     "own_balls",
     "sketch",

@@ -1,17 +1,28 @@
 """How many clusters? Five rules behind one function, each with its curve over K.
 
     bound       CGPFL-Heur's (Tang, Guo, Guo, 2021): √(dK/m · log(e·m/d)) + μ·cost(K); the least
-    silhouette  Rousseeuw, 1987: how much nearer points are to their own cluster than to the next; the largest
-    gap         Tibshirani, Walther, Hastie, 2001: log cost of shapeless points − log cost(K); the least K within
-                two standard errors of the largest
-    careful     the bound's K, but 1 where the gap says 1: the bound takes noise for groups where there are none
-    stability   do k-means of two overlapping halves of the points agree (ARI)? The largest K within 0.02 of the best
+    silhouette  Rousseeuw, 1987: how much nearer points are to their own cluster than to the next;
+                the largest
+    gap         Tibshirani, Walther, Hastie, 2001: log cost of shapeless points − log cost(K); the
+                least K within two standard errors of the largest
+    careful     the bound's K, but 1 where the gap says 1: the bound takes noise for groups where
+                there are none
+    stability   do k-means of two overlapping halves of the points agree (ARI)? The largest K within
+                0.02 of the best
 
-Ours: the gap's authors take the first K that the next does not beat, which is often 1 where there are many groups. K
-goes from 1 to N/2, at most 12 (the bound: 20). All but the bound look at the points' 12 leading principal
-components, which hold what tells so many groups apart. A silhouette below `NO_STRUCTURE` everywhere means one cluster,
-since it cannot speak of K = 1; so does no agreement above `AGREE`. μ="auto" scales both terms of the bound to [0, 1]
-over K = 1..N: (√K−1)/(√N−1) + cost(K)/cost(1), and K = 1 where cost(1) is 0.
+Ours:
+* The gap's authors take the first K that the next does not beat, which is often 1 where there are
+  many groups.
+* The bound, and so `careful`, looks at every K from 1 to N/2. With at most 40 points cost(K) is
+  that of k-means, best of 10 starts. With more it is the lower of two: of a cut of one tree of
+  merges (Ward's), which takes one pass for all K, and, up to K = 20, of k-means (over 200 points:
+  best of 3).
+* The other rules look at K up to N/2, at most 12, and at the points' 12 leading principal
+  components, which are enough to tell 12 groups apart.
+* A silhouette below `NO_STRUCTURE` everywhere means one cluster, since it is not defined for K = 1;
+  so does no agreement above `AGREE`.
+* μ="auto" scales both terms of the bound to [0, 1] over K = 1..N: (√K−1)/(√N−1) + cost(K)/cost(1),
+  and K = 1 where cost(1) is 0.
 """
 
 from __future__ import annotations
@@ -27,8 +38,10 @@ from coterie.clustering.kmeans import kmeans
 from coterie.errors import CoterieError
 
 RULES = ("careful", "bound", "silhouette", "gap", "stability")
-NO_STRUCTURE, AGREE = 0.1, 0.9
-MOST = 12
+NO_STRUCTURE = 0.1
+AGREE = 0.9
+MOST = 12  # clusters, and components, that all rules but the bound look at
+MOST_BY_KMEANS = 20  # clusters for which the bound also runs k-means
 
 
 class Choice(NamedTuple):
@@ -48,15 +61,17 @@ def choose_clusters(
     points: Tensor, rng: torch.Generator, rule: str = "careful", bound: Bound | None = None
 ) -> Choice:
     """The number of clusters among points [N, d], by one of RULES."""
-    if rule == "careful" and choose_clusters(points, rng, "gap").clusters == 1:
-        return Choice(1, choose_clusters(points, rng, "bound", bound).curve)
-    rule = "bound" if rule == "careful" else rule
+    if rule == "careful":
+        by_gap = choose_clusters(points, rng, "gap").clusters
+        by_bound = choose_clusters(points, rng, "bound", bound)
+        return by_bound if by_gap > 1 else Choice(1, by_bound.curve)
     x = points.detach().cpu().double()
-    top = min(len(x) // 2, 20 if rule == "bound" else MOST)
+    top = len(x) // 2
     if top < 2 or not bool((x != x[:1]).any()):
         return Choice(1, [0.0])
     if rule == "bound":
         return _bound(x, top, rng, bound or Bound(torch.ones(len(x)), x.shape[1]))
+    top = min(top, MOST)
     rules: dict[str, Callable[[Tensor, int, torch.Generator], Choice]] = {
         "silhouette": _silhouette, "gap": _gap, "stability": _stability,
     }  # fmt: skip
@@ -69,29 +84,66 @@ def leading(x: Tensor) -> Tensor:
     return u[:, :MOST] * s[:MOST]
 
 
-# ---------------------------------------------------------------------------------------------- the rules
+# ------------------------------------------------------------------------------ the rules
 def _bound(x: Tensor, top: int, rng: torch.Generator, how: Bound) -> Choice:
-    n, m, share = len(x), float(how.rows.sum()), (how.rows / how.rows.sum()).double()
-
-    def cost(k: int) -> float:
-        found = kmeans(x, k, rng, most=n)
-        return float((share * ((x - found.centres[found.labels]) ** 2).sum(1)).sum())
-
-    costs = {k: cost(k) for k in range(1, top + 1)}
+    n = len(x)
+    costs = _costs(x, top, rng, how.rows.double() / how.rows.double().sum())
     if isinstance(how.mu, str):
-        curve = [(math.sqrt(k) - 1) / (math.sqrt(n) - 1) + c / costs[1] for k, c in costs.items()]
+        curve = [
+            (math.sqrt(k) - 1) / (math.sqrt(n) - 1) + cost / costs[0]
+            for k, cost in enumerate(costs, 1)
+        ]
     else:
+        m = float(how.rows.sum())
         complexity = how.size / m * few_rows(m, how.size, how.mu)
-        curve = [math.sqrt(k * complexity) + how.mu * c for k, c in costs.items()]
+        curve = [math.sqrt(k * complexity) + how.mu * cost for k, cost in enumerate(costs, 1)]
     return Choice(1 + min(range(top), key=curve.__getitem__), curve)
+
+
+def _costs(x: Tensor, top: int, rng: torch.Generator, share: Tensor) -> list[float]:
+    """Σ_i share_i ‖x_i − its centre‖² for K = 1, …, top clusters; centres are unweighted means."""
+    starts = 10 if len(x) <= 200 else 3
+    plain = weighted = torch.full((top,), math.inf)
+    if top > MOST_BY_KMEANS:
+        plain, weighted = _costs_of_merges(x, share)
+    costs = weighted[:top].tolist()
+    for k in range(1, min(top, MOST_BY_KMEANS) + 1):
+        fit = kmeans(x, k, rng, most=len(x), starts=starts)
+        if fit.cost < plain[k - 1]:
+            squares = (x - fit.centres[fit.labels]).square().sum(1)
+            costs[k - 1] = float((share * squares).sum())
+    return costs
+
+
+def _costs_of_merges(x: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
+    """The costs of K = 1, …, N clusters that Ward's merges leave: [N] plain, [N] by share.
+
+    A merge changes the cost of the two clusters alone, so that one pass gives the costs of all K.
+    """
+    from scipy.cluster.hierarchy import linkage
+
+    n = len(x)
+    members = {i: torch.tensor([i]) for i in range(n)}
+    cost = {i: x.new_zeros(2) for i in range(n)}
+    totals = x.new_zeros(n, 2)
+    total = x.new_zeros(2)
+    merges = linkage(x.numpy(), "ward")[:, :2].astype(int).tolist()
+    for step, (a, b) in enumerate(merges):
+        rows = torch.cat([members.pop(a), members.pop(b)])
+        squares = (x[rows] - x[rows].mean(0)).square().sum(1)
+        new = torch.stack([squares.sum(), (share[rows] * squares).sum()])
+        total = total + new - cost.pop(a) - cost.pop(b)
+        members[n + step], cost[n + step] = rows, new
+        totals[n - 2 - step] = total
+    return totals[:, 0], totals[:, 1]
 
 
 def few_rows(m: float, d: int, mu: float | str) -> float:
     """log(e·m/d), which must be above 0."""
     if math.e * m <= d:
         raise CoterieError(
-            f"mu={mu} needs more rows than parameters / e, and there are {m:g} rows and {d} parameters: "
-            "use mu='auto' or a smaller model."
+            f"mu={mu} needs more rows than parameters / e, and there are {m:g} rows and "
+            f"{d} parameters: use mu='auto' or a smaller model."
         )
     return math.log(math.e * m / d)
 
@@ -101,11 +153,9 @@ def _silhouette(x: Tensor, top: int, rng: torch.Generator) -> Choice:
 
     def score(k: int) -> float:
         labels = kmeans(x, k, rng).labels
-        return (
-            float(silhouette_score(x.numpy(), labels.numpy()))
-            if 1 < len(labels.unique()) < len(x)
-            else -1.0
-        )
+        if not 1 < len(labels.unique()) < len(x):
+            return -1.0
+        return float(silhouette_score(x.numpy(), labels.numpy()))
 
     curve = [NO_STRUCTURE, *(score(k) for k in range(2, top + 1))]
     return Choice(1 + max(range(top), key=curve.__getitem__), curve)
@@ -115,39 +165,37 @@ def _gap(x: Tensor, top: int, rng: torch.Generator, draws: int = 6) -> Choice:
     low, high = x.amin(0), x.amax(0)
 
     def log_costs(points: Tensor) -> Tensor:
-        return (
-            torch.tensor([kmeans(points, k, rng, starts=3).cost for k in range(1, top + 1)])
-            .clamp(min=1e-300)
-            .log()
-        )
+        costs = [kmeans(points, k, rng, starts=3).cost for k in range(1, top + 1)]
+        return torch.tensor(costs).clamp(min=1e-300).log()
 
-    shapeless = torch.stack(
-        [
-            log_costs(low + (high - low) * torch.rand(x.shape, generator=rng, dtype=x.dtype))
-            for _ in range(draws)
-        ]
-    )
-    gap = shapeless.mean(0) - log_costs(x)
-    error = shapeless.std(0, correction=0) * math.sqrt(1 + 1 / draws)
+    def shapeless() -> Tensor:
+        """Points drawn uniformly from the box that holds x."""
+        return low + (high - low) * torch.rand(x.shape, generator=rng, dtype=x.dtype)
+
+    reference = torch.stack([log_costs(shapeless()) for _ in range(draws)])
+    gap = reference.mean(0) - log_costs(x)
+    error = reference.std(0, correction=0) * math.sqrt(1 + 1 / draws)
     best = int(gap.argmax())
-    return Choice(1 + int((gap >= gap[best] - 2 * error[best]).nonzero()[0]), gap.tolist())
+    enough = gap >= gap[best] - 2 * error[best]
+    return Choice(1 + int(enough.nonzero()[0]), gap.tolist())
 
 
 def _stability(x: Tensor, top: int, rng: torch.Generator, pairs: int = 6) -> Choice:
-    """Each half is clustered alone; then all points join the nearest centre of the one and of the other."""
+    """Cluster two halves, each alone; then all points join the nearest centre of either."""
     from sklearn.metrics import adjusted_rand_score
+
+    def labels_by(half: Tensor, k: int) -> Tensor:
+        return torch.cdist(x, kmeans(x[half], k, rng, starts=3).centres).argmin(1)
 
     def agreement(k: int) -> float:
         total = 0.0
         for _ in range(pairs):
             order = torch.randperm(len(x), generator=rng)
-            halves = order[: (len(x) + 1) // 2], order[len(x) // 2 :]
-            a, b = (
-                torch.cdist(x, kmeans(x[half], k, rng, starts=3).centres).argmin(1).numpy()
-                for half in halves
-            )
-            total += adjusted_rand_score(a, b) / pairs
+            first = labels_by(order[: (len(x) + 1) // 2], k)
+            second = labels_by(order[len(x) // 2 :], k)
+            total += adjusted_rand_score(first.numpy(), second.numpy()) / pairs
         return total
 
     curve = [AGREE, *(agreement(k) for k in range(2, top + 1))]
-    return Choice(max(k for k, score in enumerate(curve, 1) if score >= max(curve) - 0.02), curve)
+    good = [k for k, score in enumerate(curve, 1) if score >= max(curve) - 0.02]
+    return Choice(max(good), curve)

@@ -31,9 +31,9 @@ def kmeans(
 ) -> Clusters:
     """k-means++ seeds and Lloyd's steps, best of some starts; or Lloyd's from `init` [K, d].
 
-    With more than `most` points a sample of them is clustered and the rest join the nearest centre. No points, no
-    clusters. From `init` all K centres are kept, also where there are fewer points: one that no point is nearest to
-    stays where it is.
+    With more than `most` points a sample of them is clustered and the rest join the nearest centre.
+    Without points there are no clusters. From `init` all K centres are kept, also where there are
+    fewer points: one that no point is nearest to stays where it is.
     """
     from sklearn.cluster import KMeans
 
@@ -43,20 +43,27 @@ def kmeans(
     k = min(k, len(x))
     if not k:
         return Clusters(torch.zeros(0, dtype=torch.long), x, 0.0, 0)
-    some = x if len(x) <= most else x[torch.randperm(len(x), generator=rng)[:most].sort().values]
+    sample = x
+    if len(x) > most:
+        sample = x[torch.randperm(len(x), generator=rng)[:most].sort().values]
     seed = int(torch.randint(2**31 - 1, (), generator=rng))
     with _threads().limit(limits=1):
-        fit = KMeans(k, n_init=starts, random_state=seed).fit(some.numpy())
+        fit = KMeans(k, n_init=starts, random_state=seed).fit(sample.numpy())
     centres = torch.from_numpy(fit.cluster_centers_)
-    labels = (
-        torch.from_numpy(fit.labels_).long() if some is x else torch.cdist(x, centres).argmin(1)
-    )
+    if len(x) > most:
+        labels = torch.cdist(x, centres).argmin(1)
+    else:
+        labels = torch.from_numpy(fit.labels_).long()
     return Clusters(labels, centres, float(fit.inertia_), int(fit.n_iter_))
 
 
 @functools.cache
 def _threads() -> ThreadpoolController:
-    """Looking for the libraries that have threads takes as long as a small k-means, so it is done once."""
+    """The controller of scikit-learn's threads.
+
+    To look for the libraries that have threads takes as long as a small k-means: it is done once.
+    """
+    import sklearn.cluster  # noqa: F401  # loads the libraries that are looked for
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()
@@ -64,18 +71,24 @@ def _threads() -> ThreadpoolController:
 
 def lloyd(x: Tensor, centres: Tensor, most: int = 300) -> Clusters:
     """Points join the nearest centre, centres move to their points' mean, until nothing changes."""
-    labels, iterations = torch.full((len(x),), -1), 0
+    labels = torch.full((len(x),), -1)
+    weight = torch.ones(len(x), dtype=x.dtype)
+    iterations = 0
     while iterations < most:
-        near = torch.cdist(x, centres, compute_mode="donot_use_mm_for_euclid_dist").argmin(1)
-        if torch.equal(near, labels):
+        nearest = torch.cdist(x, centres, compute_mode="donot_use_mm_for_euclid_dist").argmin(1)
+        if torch.equal(nearest, labels):
             break
-        labels, iterations = near, iterations + 1
-        centres = group_mean({"": x}, labels, torch.ones(len(x), dtype=x.dtype), {"": centres})[""]
+        labels = nearest
+        iterations += 1
+        centres = group_mean({"": x}, labels, weight, {"": centres})[""]
     return Clusters(labels, centres, float(((x - centres[labels]) ** 2).sum()), iterations)
 
 
 def coordinates(points: Tensor) -> Tensor:
-    """[N, ≤ N] points with the same distances: N vectors longer than N, exactly, through their Gram matrix."""
+    """[N, ≤ N] points with the same distances.
+
+    N vectors longer than N are turned exactly, through their Gram matrix; others stay.
+    """
     x = points.detach().cpu().double()
     if x.shape[1] <= len(x):
         return x
@@ -89,12 +102,9 @@ def group_mean(stacked: Params, labels: Tensor, weight: Tensor, empty: Params) -
     share = one_hot(labels, count(empty), weight.dtype) * weight[:, None]
     mass = share.sum(0)
 
-    def one(v: Tensor, old: Tensor) -> Tensor:
+    def mean(v: Tensor, old: Tensor) -> Tensor:
         m = as_column(mass, v).to(v.dtype)
-        return torch.where(
-            m > 0,
-            torch.einsum("ik,i...->k...", share.to(v.dtype), v) / torch.where(m > 0, m, 1),
-            old,
-        )
+        total = torch.einsum("ik,i...->k...", share.to(v.dtype), v)
+        return torch.where(m > 0, total / torch.where(m > 0, m, 1), old)
 
-    return {n: one(v, empty[n]) for n, v in stacked.items()}
+    return {n: mean(v, empty[n]) for n, v in stacked.items()}

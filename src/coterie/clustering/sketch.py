@@ -12,12 +12,13 @@ from coterie.randomness import scramble
 def sketch(update: Params, bins: int, seed: int) -> Tensor:
     """[bins] random signs, then sums by position mod `bins`: O(d), no matrix.
 
-    Inner products of sketches are those of the models in the mean. The seed is the server's, so that all clients
-    use the same signs.
+    Inner products of sketches are those of the models in the mean. The seed is the server's, so
+    that all clients use the same signs.
     """
     v = torch.cat([x.flatten() for x in update.values()])
-    at = torch.arange(len(v), device=v.device)
-    sign = ((scramble(at + seed) & 1) * 2 - 1).to(v.dtype)
-    whole, signed = len(v) // bins * bins, v * sign
-    rest = torch.nn.functional.pad(signed[whole:], (0, bins - len(v) + whole))
-    return signed[:whole].view(-1, bins).sum(0) + rest
+    positions = torch.arange(len(v), device=v.device)
+    sign = ((scramble(positions + seed) & 1) * 2 - 1).to(v.dtype)
+    signed = v * sign
+    full = len(v) // bins * bins  # what fills rows of `bins` numbers; the rest is padded
+    rest = torch.nn.functional.pad(signed[full:], (0, bins - len(v) + full))
+    return signed[:full].view(-1, bins).sum(0) + rest
