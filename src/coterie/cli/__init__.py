@@ -8,9 +8,12 @@ from __future__ import annotations
 import importlib
 import io
 import os
+import signal
 import sys
+import threading
 import traceback
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, cast
 
 from coterie.cli.spelling import shorten, shorten_values, spell_flag
 from coterie.errors import CoterieError, unknown
@@ -78,7 +81,11 @@ for example
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command; its exit status: 0, 2 for bad input, 130 for Ctrl-C, 1 for a bug."""
+    """Run a command; its exit status: 0, 2 for bad input, 130 for Ctrl-C, 1 for a bug.
+
+    argv: the words after `coterie`; None: those of this process, which ends afterwards.
+    """
+    is_process = argv is None
     if argv is None:
         argv = sys.argv[1:]
     for stream in (sys.stdout, sys.stderr):
@@ -91,6 +98,8 @@ def main(argv: list[str] | None = None) -> int:
     except SystemExit as e:  # argparse, after --help
         return int(e.code or 0)
     except KeyboardInterrupt as e:
+        if is_process:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # another Ctrl-C would break the exit
         print_error(str(e) or "stopped.")
         return 130
     except BrokenPipeError:  # nobody reads on, as in `coterie list | head`
@@ -106,7 +115,9 @@ def main(argv: list[str] | None = None) -> int:
 
 def dispatch(argv: list[str]) -> int:
     """Call the function of a command with its names and its flags."""
-    if not argv or argv[0] in ("-h", "--help", "help"):
+    if argv[:1] == ["help"]:
+        argv = [*argv[1:], "--help"]
+    if not argv or argv[0] in ("-h", "--help"):
         print(overview())
         return 0
     if argv[0] == "--version":
@@ -118,11 +129,33 @@ def dispatch(argv: list[str]) -> int:
         raise unknown("command", argv[0], COMMANDS)
     if argv[0] in ("run", "compare", "search") and argv[1:2] in (["--help"], ["-h"]):
         return print_general_help(argv[0])
-    module, _, function = COMMANDS[argv[0]].place.partition(".")
-    run = getattr(importlib.import_module(f"coterie.cli.{module}"), function)
+    run = import_command(COMMANDS[argv[0]].place)
     words, flags = split_at_first_flag(argv[1:])
-    status: int = run(words, flags)
-    return status
+    return run(words, flags)
+
+
+def import_command(place: str) -> Callable[[list[str], list[str]], int]:
+    """Import the function of a command.
+
+    Meanwhile Ctrl-C ends the process: after half an import of numpy or torch nothing works.
+    """
+    module, _, name = place.partition(".")
+    before = signal.getsignal(signal.SIGINT)
+    can_handle = threading.current_thread() is threading.main_thread()
+    if can_handle and before is signal.default_int_handler:
+        signal.signal(signal.SIGINT, exit_at_once)
+    try:
+        function = getattr(importlib.import_module(f"coterie.cli.{module}"), name)
+    finally:
+        if can_handle:
+            signal.signal(signal.SIGINT, before)
+    return cast(Callable[[list[str], list[str]], int], function)
+
+
+def exit_at_once(*_: object) -> None:
+    """End the process; nothing has been written yet."""
+    os.write(2, b"coterie: stopped.\n")
+    os._exit(130)
 
 
 def split_at_first_flag(argv: list[str]) -> tuple[list[str], list[str]]:

@@ -20,7 +20,7 @@ from coterie.cli.rows import (
     write_csv,
 )
 from coterie.cli.values import read_flags
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, unknown
 from coterie.result import load
 from coterie.runs.config import encode
 from coterie.serve.answers import Assignment, need_one_of
@@ -129,23 +129,47 @@ def predict_rows(models: Models, x: Any, asked: PredictFlags, support: Any) -> T
 
 
 def exported_name(models: Exported, asked: PredictFlags, support: Any) -> str:
-    """The name of the exported model that is meant; for a newcomer the one that fits best."""
+    """The name of the exported model that is meant."""
     names = list(models.models)
     nobody_named = asked.client is None and asked.cluster is None and support is None
     if len(names) == 1 and nobody_named:
         return names[0]
     need_one_of(client=asked.client, cluster=asked.cluster, support=support)
-    if support is not None:
-        if models.card.newcomers == "train":
-            raise CoterieError(
-                f"a newcomer of {models.card.method.name} trains a model of its own: give the "
-                "run's folder for --support."
-            )
-        return names[models.assign(*support).group]
-    if asked.client is None:
-        return f"group-{asked.cluster}"
-    names_by_owner = {entry.of: name for name, entry in models.card.files.items()}
-    return names_by_owner.get(asked.client, asked.client)
+    if asked.client is not None:
+        return name_of_client(models, asked.client)
+    if asked.cluster is not None:
+        return name_of_group(models, asked.cluster)
+    if models.card.newcomers == "train":
+        raise CoterieError(
+            f"a newcomer of {models.card.method.name} trains a model of its own: give the run's "
+            "folder for --support."
+        )
+    return names[models.assign(*support).group]
+
+
+def name_of_client(models: Exported, client: str) -> str:
+    """The name of a client's exported model."""
+    if models.card.per == "cluster":
+        raise CoterieError(
+            f"{models.path} holds models of groups, not of clients: give --cluster K, or export "
+            "the run with --per client."
+        )
+    names = {entry.of: name for name, entry in models.card.files.items()}
+    if client not in names:
+        raise unknown("client", client, names)
+    return names[client]
+
+
+def name_of_group(models: Exported, group: int) -> str:
+    """The name of a group's exported model."""
+    if models.card.per == "client":
+        raise CoterieError(
+            f"{models.path} holds models of clients, not of groups: give --client NAME, or export "
+            "the run with --per cluster."
+        )
+    if not 0 <= group < len(models.models):
+        raise CoterieError(f"--cluster is {group}: the groups are 0 to {len(models.models) - 1}.")
+    return list(models.models)[group]
 
 
 # ------------------------------------------------------------------------------ coterie export

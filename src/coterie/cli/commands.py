@@ -95,7 +95,7 @@ def resume(words: list[str], argv: list[str]) -> int:
         "of a folder with several runs, with all of them."
     )
     asked = read_flags("coterie resume RUN", ResumeFlags, about, argv)
-    if len(words) != 1:
+    if len(words) != 1 or not words[0]:
         raise CoterieError(
             "resume needs the folder of one run, as in `coterie resume runs/ifca-digits`."
         )

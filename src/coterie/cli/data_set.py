@@ -40,11 +40,11 @@ def with_full_paths(spec: str, options: dict[str, Any]) -> tuple[str, dict[str, 
     A seed among the options moves into the spec, where it counts over that of the run.
     """
     head, _, query = spec.partition("?")
-    name, colon, first = head.partition(":")
+    name, _, first = head.partition(":")
     known = makers()
     if name not in known:
         raise no_such_set(spec)
-    if colon and next(iter(signature(known[name][0]).parameters)) == "path":
+    if first and next(iter(signature(known[name][0]).parameters)) == "path":
         head = f"{name}:{full_path(first)}"
     options = dict(options)
     if "path" in options:

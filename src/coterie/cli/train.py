@@ -16,11 +16,12 @@ from coterie.engine.plan import Plan, plan_for
 from coterie.errors import CoterieError, Diverged
 from coterie.result import Result
 from coterie.runs.config import Origin
+from coterie.runs.folder import runs_in
 from coterie.runs.interrupt import Interrupted
 from coterie.runs.options import Options
 from coterie.runs.reopen import load_shared, reopen
 from coterie.runs.run import Run
-from coterie.runs.search import holds_something
+from coterie.runs.search import has_begun, holds_something
 from coterie.runs.start import Job, check_job, task_for
 
 TUNE = "tune"  # the folder, in a comparison's, of the searches for settings
@@ -49,10 +50,12 @@ def create(setup: Setup, base: Path) -> list[Path | Run]:
 
 def refuse_existing(base: Path) -> None:
     """Refuse a folder that holds something."""
-    if holds_something(base):
-        raise CoterieError(
-            f"{base} exists: choose another --out, or go on with it by `coterie resume {base}`."
-        )
+    if not holds_something(base):
+        return
+    remedy = "choose another --out"
+    if any(has_begun(folder) for folder in runs_in(base)):
+        remedy += f", or go on with it by `coterie resume {shlex.quote(str(base))}`"
+    raise CoterieError(f"{base} exists", remedy)
 
 
 def check(setup: Setup, name: str, seed: int) -> Job:
@@ -120,11 +123,14 @@ def train(
 
 
 def train_one(run: Run, title: str, watcher: Watcher) -> Result:
-    """Train one run to its end and show how it goes."""
-    if run.ended:
-        watcher.note(f"{title} has ended after {run.round} rounds; --rounds N goes on, with more")
-        return Result.of(run.go())
-    return Result.of(run.go(watcher.follow(title, run)))
+    """Train a run to its end and show how it goes."""
+    if not run.ended:
+        return Result.of(run.go(watcher.follow(title, run)))
+    watcher.note(f"{title} has ended after {run.round} rounds; --rounds N goes on, with more")
+    result = Result.of(run)  # its folder is only read
+    for concern in result.warnings:
+        watcher.warn(f"{run.method.name}: {concern}")
+    return result
 
 
 def title_of(run: Run, base: Path, alone: bool) -> str:
