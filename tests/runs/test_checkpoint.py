@@ -20,9 +20,9 @@ from torch.utils._pytree import tree_leaves
 
 import coterie as ct
 from cases import federation
+from coterie.engine.codec import BadBytes, decode, encode
 from coterie.runs import checkpoint
 from coterie.runs.folder import RunFolder
-from coterie.engine.codec import BadBytes, decode, encode
 from coterie.runs.reopen import reopen
 from coterie.runs.start import prepare
 
@@ -61,7 +61,9 @@ def test_kill_9_at_random_points_changes_nothing(tmp_path):
         child = subprocess.Popen([sys.executable, "-c", code])
         until = time.monotonic() + 60
         goal = draw.randrange(2, 30)
-        while time.monotonic() < until and not list((out / "checkpoints").glob(f"*{goal:02d}.safetensors")):
+        while time.monotonic() < until and not list(
+            (out / "checkpoints").glob(f"*{goal:02d}.safetensors")
+        ):
             time.sleep(0.002)
         time.sleep(draw.random() * 0.02)
         child.send_signal(signal.SIGKILL)
@@ -72,7 +74,9 @@ def test_kill_9_at_random_points_changes_nothing(tmp_path):
 
 
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr("coterie.runs.run.Run.save", lambda self, always=False: save(self, always=True))
+    monkeypatch.setattr(
+        "coterie.runs.run.Run.save", lambda self, always=False: save(self, always=True)
+    )
     straight = trained(tmp_path / "straight", rounds=5)
     for damage in ("truncate", "flip", "noise"):
         out = tmp_path / damage
@@ -140,9 +144,14 @@ def test_metrics_on_a_full_disk_are_an_error_in_one_sentence(tmp_path):
 
 
 def test_only_the_last_two_checkpoints_are_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr("coterie.runs.run.Run.save", lambda self, always=False: save(self, always=True))
+    monkeypatch.setattr(
+        "coterie.runs.run.Run.save", lambda self, always=False: save(self, always=True)
+    )
     trained(tmp_path / "run", rounds=5)
-    assert [p.name for p in RunFolder(tmp_path / "run").checkpoints()] == ["000005.safetensors", "000004.safetensors"]
+    assert [p.name for p in RunFolder(tmp_path / "run").checkpoints()] == [
+        "000005.safetensors",
+        "000004.safetensors",
+    ]
 
 
 def test_saving_is_held_to_a_twentieth_of_the_time(tmp_path, monkeypatch):
@@ -221,7 +230,9 @@ def test_early_stop_survives_a_resume(tmp_path):
 
 def test_a_diverged_run_says_lr_and_keeps_a_good_checkpoint(tmp_path):
     with pytest.raises(ct.Diverged, match=r"diverged.*lr.*1e\+?30|diverged.*smaller lr"):
-        ct.run(ct.FedAvg(lr=1e30, local_steps=5), federation(), "mlp:8", rounds=5, out=tmp_path / "run")
+        ct.run(
+            ct.FedAvg(lr=1e30, local_steps=5), federation(), "mlp:8", rounds=5, out=tmp_path / "run"
+        )
     saved = RunFolder(tmp_path / "run").latest({})
     state = tree_leaves(saved.trees["state"])
     assert state and all(v.isfinite().all() for v in state)
@@ -276,7 +287,9 @@ def test_reading_a_run_changes_nothing_in_its_folder(tmp_path):
     assert run.round < 3 and len((out / "metrics.jsonl").read_text().splitlines()) == 4
     assert {p: p.read_bytes() for p in out.rglob("*") if p.is_file()} == before
     run.go()
-    assert [json.loads(line)["round"] for line in (out / "metrics.jsonl").read_text().splitlines()] == [0, 1, 2, 3]
+    assert [
+        json.loads(line)["round"] for line in (out / "metrics.jsonl").read_text().splitlines()
+    ] == [0, 1, 2, 3]
 
 
 def test_a_folder_that_was_being_made_when_the_run_was_killed_is_taken(tmp_path):
@@ -306,7 +319,9 @@ def test_a_damaged_line_in_the_middle_of_the_metrics_is_not_taken_for_a_kill(tmp
     lines = whole.splitlines()
     for wrong in ("{", "[]", "null", '{"round": 2}'):
         file.write_text("\n".join([*lines[:2], wrong, *lines[3:]]) + "\n")
-        with pytest.raises(ct.CoterieError, match="line 3 of .*metrics.jsonl is damaged, and not by a kill"):
+        with pytest.raises(
+            ct.CoterieError, match="line 3 of .*metrics.jsonl is damaged, and not by a kill"
+        ):
             ct.resume(tmp_path / "run", federation(), rounds=5)
         assert wrong in file.read_text(), "nothing is written over"
     file.write_text(whole)

@@ -34,7 +34,14 @@ def count(trained: Counter[str]):
 
 
 def test_a_cell_is_a_run_on_the_same_rows_judged_on_those_held_out(digits):
-    found = search(ct.FedAvg(local_steps=3), digits, over={"lr": STEPS, "batch": [None, 8]}, seeds=2, seed=5, **SMALL)
+    found = search(
+        ct.FedAvg(local_steps=3),
+        digits,
+        over={"lr": STEPS, "batch": [None, 8]},
+        seeds=2,
+        seed=5,
+        **SMALL,
+    )
     assert [set(cell.values) for cell in found.table] == [{"lr", "batch"}] * 4
     for cell in found.table:
         method = ct.FedAvg(local_steps=3, **cell.values)
@@ -44,20 +51,29 @@ def test_a_cell_is_a_run_on_the_same_rows_judged_on_those_held_out(digits):
         assert cell.std == pytest.approx(abs(cell.scores[0] - cell.scores[1]) / 2**0.5)
     means = [cell.mean for cell in found.table]
     assert means == sorted(means, reverse=True) and means[0] > means[-1]
-    assert found.winner == ct.FedAvg(local_steps=3, **found.best) and found.best == found.table[0].values
+    assert (
+        found.winner == ct.FedAvg(local_steps=3, **found.best)
+        and found.best == found.table[0].values
+    )
 
 
 def test_test_rows_play_no_part(digits, tmp_path):
     """Poisoned test rows change no bit, and no run measures anything on them, not even for newcomers."""
     x, y, _ = digits.test
-    poisoned = replace(digits, test=digits.test._replace(x=torch.full_like(x, torch.nan), y=(y + 1) % 10))
+    poisoned = replace(
+        digits, test=digits.test._replace(x=torch.full_like(x, torch.nan), y=(y + 1) % 10)
+    )
     tables = []
     for name, fed in (("clean", digits), ("poisoned", poisoned)):
         fed = fed.with_unseen(1, seed=0)
-        found = search(ct.IFCA(clusters=2), fed, over={"lr": STEPS}, seeds=2, out=tmp_path / name, **SMALL)
+        found = search(
+            ct.IFCA(clusters=2), fed, over={"lr": STEPS}, seeds=2, out=tmp_path / name, **SMALL
+        )
         tables.append(found.table)
     assert tables[0] == tables[1]
-    rows = [json.loads(line) for path in tmp_path.glob("*/*/*/metrics.jsonl") for line in path.open()]
+    rows = [
+        json.loads(line) for path in tmp_path.glob("*/*/*/metrics.jsonl") for line in path.open()
+    ]
     assert len(rows) == 2 * 2 * 2 * 3
     assert all("valid_accuracy" in row for row in rows)
     assert not any(key.startswith(("accuracy", "loss", "unseen_")) for row in rows for key in row)
@@ -73,13 +89,20 @@ def test_equal_scores_are_parted_by_the_loss(digits):
 def test_regression_wants_the_least_mse():
     fed = ct.data.linear(clients=4, dim=3)
     found = search(ct.FedAvg(), fed, over={"lr": [1e-6, 0.1]}, rounds=2)
-    assert found.metric == "mse" and found.best == {"lr": 0.1} and found.table[0].mean < found.table[1].mean
+    assert (
+        found.metric == "mse"
+        and found.best == {"lr": 0.1}
+        and found.table[0].mean < found.table[1].mean
+    )
 
 
 def test_a_cell_that_diverges_is_told_and_cannot_win(digits):
     found = search(ct.FedAvg(), digits, over={"lr": [1e38, 0.1]}, seeds=2, **SMALL)
     assert found.best == {"lr": 0.1} and found.table[1].mean is None
-    assert len(found.table[1].diverged) == 2 and "lr=1e+38 seed 1: round 1" in found.table[1].diverged[1]
+    assert (
+        len(found.table[1].diverged) == 2
+        and "lr=1e+38 seed 1: round 1" in found.table[1].diverged[1]
+    )
     found = search(ct.FedAvg(), digits, over={"lr": [1e38]}, **SMALL)
     with pytest.raises(ct.Diverged, match="every cell of fedavg diverged"):
         _ = found.best
@@ -107,14 +130,23 @@ def test_it_goes_on_where_it_stopped(digits, tmp_path):
     assert [cell["mean"] for cell in kept["cells"]] == [cell.mean for cell in found.table]
 
     trained.clear()
-    found = search(ct.FedAvg(), digits, out=tmp_path / "a", follow=count(trained), over={"lr": [*STEPS, 1.0]}, **SMALL)
+    found = search(
+        ct.FedAvg(),
+        digits,
+        out=tmp_path / "a",
+        follow=count(trained),
+        over={"lr": [*STEPS, 1.0]},
+        **SMALL,
+    )
     assert trained == {"lr=1.0": 3} and len(found.table) == 3
 
 
 def test_a_run_killed_while_its_folder_was_made_is_made_anew(digits, tmp_path):
     search(ct.FedAvg(), digits, over={"lr": [0.1]}, out=tmp_path, **SMALL)
     (tmp_path / "lr=0.2" / "seed-0" / "checkpoints").mkdir(parents=True)
-    assert len(search(ct.FedAvg(), digits, over={"lr": [0.1, 0.2]}, out=tmp_path, **SMALL).table) == 2
+    assert (
+        len(search(ct.FedAvg(), digits, over={"lr": [0.1, 0.2]}, out=tmp_path, **SMALL).table) == 2
+    )
 
 
 def test_a_score_that_is_not_finite_stays_so_in_the_folder(digits, tmp_path):
@@ -139,7 +171,13 @@ def test_a_score_that_is_not_finite_stays_so_in_the_folder(digits, tmp_path):
     ],
 )
 def test_a_folder_goes_on_only_as_it_began(digits, tmp_path, change, words):
-    asked = {"method": ct.FedAvg(), "fed": digits, "over": {"lr": [0.1]}, "out": tmp_path / "a", **SMALL}
+    asked = {
+        "method": ct.FedAvg(),
+        "fed": digits,
+        "over": {"lr": [0.1]},
+        "out": tmp_path / "a",
+        **SMALL,
+    }
     search(**asked)
     with pytest.raises(ct.CoterieError, match=words):
         search(**asked | change)
@@ -172,7 +210,13 @@ def test_a_best_value_at_the_edge_is_told(digits):
     assert edges(lr=[0.01, 0.1], local_steps=[5, 2]) == [
         "lr 0.01 is the smallest tried", "local_steps 5 is the largest tried",
     ]  # fmt: skip
-    assert edges(lr=[0.1]) == edges(clusters=[1, 2]) == edges(batch=[None, 4, 8]) == edges(weighted=[True, False]) == []
+    assert (
+        edges(lr=[0.1])
+        == edges(clusters=[1, 2])
+        == edges(batch=[None, 4, 8])
+        == edges(weighted=[True, False])
+        == []
+    )
 
 
 @pytest.mark.parametrize(

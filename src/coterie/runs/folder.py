@@ -107,9 +107,7 @@ class RunFolder:
         if not self.path.exists():
             return CoterieError(f"there is no folder {self.path}", "give the folder of a run")
         inside = sorted(
-            file.parent
-            for depth in ("*", "*/*")
-            for file in self.path.glob(f"{depth}/config.json")
+            file.parent for depth in ("*", "*/*") for file in self.path.glob(f"{depth}/config.json")
         )
         if inside:
             some = ", ".join(map(str, inside[:5])) + (", …" if len(inside) > 5 else "")
@@ -173,7 +171,9 @@ class RunFolder:
         """Write a checkpoint; the two newest are kept."""
         path = self.path / "checkpoints" / f"{round:06d}.safetensors"
         try:
-            checkpoint.write(path, trees, {**head, "round": round}, types, self.path / "metrics.jsonl")
+            checkpoint.write(
+                path, trees, {**head, "round": round}, types, self.path / "metrics.jsonl"
+            )
         except OSError as e:
             raise write_error(e, path) from e
         for old in self.checkpoints()[2:]:

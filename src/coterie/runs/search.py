@@ -31,8 +31,8 @@ from coterie.errors import CoterieError, Diverged, unknown
 from coterie.metrics import Row
 from coterie.runs.config import encode, encode_readable
 from coterie.runs.folder import RunFolder, write_file
-from coterie.runs.run import Run
 from coterie.runs.reopen import reopen
+from coterie.runs.run import Run
 from coterie.runs.start import Job, Model, check_job
 
 VALID = 0.2  # share of the training rows that is held out where none is given
@@ -206,7 +206,9 @@ class Search:
     @property
     def edges(self) -> list[str]:
         """Each best value at the end of its grid, where the setting's limits leave room beyond."""
-        limits = {f.name: (f.metadata.get("least"), f.metadata.get("most")) for f in fields(self.method)}  # type: ignore[arg-type]
+        limits = {
+            f.name: (f.metadata.get("least"), f.metadata.get("most")) for f in fields(self.method)
+        }  # type: ignore[arg-type]
         sentences = []
         for name, value in self.best.items():
             numbers = [v for v in self.over[name] if type(v) in (int, float)]

@@ -1,0 +1,90 @@
+"""Checkpoints: several nests of tensors in one safetensors file, each of which can be read alone.
+
+The head is JSON: plain values, and for each nest its skeleton and checksum. The head has a checksum too, so
+that no flipped bit passes.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from coterie.engine.codec import BadBytes, Types, checksum, flatten, unflatten
+from coterie.runs.config import encode
+
+
+class Checkpoint(NamedTuple):
+    """What was read of a checkpoint."""
+
+    trees: dict[str, Any]
+    head: dict[str, Any]
+
+
+def write(
+    path: Path, trees: dict[str, Any], head: dict[str, Any], types: Types, metrics: Path
+) -> None:
+    """Write a checkpoint beside its place, make it and the metrics durable, then rename it."""
+    leaves: dict[str, Tensor] = {}
+    described = {}
+    for name, tree in trees.items():
+        numbered, skeleton = flatten(tree, types)
+        described[name] = {"tree": skeleton, "checksum": checksum(name, numbered)}
+        leaves |= {f"{name}/{number}": leaf for number, leaf in numbered.items()}
+    text = encode({**head, "trees": described}).decode()
+    metadata = {"head": text, "checksum": str(zlib.crc32(text.encode()))}
+    beside = path.with_suffix(".new")
+    try:
+        save_file(leaves, beside, metadata=metadata)
+        for file in (beside, metrics):
+            _sync(file)
+        os.replace(beside, path)
+        _sync(path.parent)
+    except (OSError, SafetensorError) as e:
+        beside.unlink(missing_ok=True)
+        raise _as_os_error(e) from e
+
+
+def read(path: Path, types: Types, names: Sequence[str] = ()) -> Checkpoint:
+    """The head and the trees of these names (default: all); BadBytes if anything is damaged."""
+    with safe_open(path, framework="pt") as f:
+        metadata = f.metadata() or {}
+        text = metadata["head"]
+        if str(zlib.crc32(text.encode())) != metadata["checksum"]:
+            raise BadBytes("the checksum of its head does not fit")
+        head = json.loads(text)
+        described = head.pop("trees")
+        all_leaves = f.keys()
+        trees = {}
+        for name in names or described:
+            numbers = sorted(
+                (key.partition("/")[2] for key in all_leaves if key.startswith(f"{name}/")), key=int
+            )
+            leaves = {number: f.get_tensor(f"{name}/{number}") for number in numbers}
+            if checksum(name, leaves) != described[name]["checksum"]:
+                raise BadBytes(f"the checksum of its {name} does not fit")
+            trees[name] = unflatten(leaves, described[name]["tree"], types)
+    return Checkpoint(trees, head)
+
+
+def _as_os_error(e: OSError | SafetensorError) -> OSError:
+    if isinstance(e, OSError):
+        return e
+    full = "No space left" in str(e)
+    return OSError(errno.ENOSPC if full else errno.EIO, str(e))
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

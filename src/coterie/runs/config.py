@@ -1,0 +1,199 @@
+"""config.json and the rows of metrics.jsonl: typed structures, one decoder, one error.
+
+msgspec decodes and checks in one step and names the place of a fault ("Expected `int`, got `str` - at
+`$.options.rounds`"); it also reads our own dataclasses, so options and settings need no second description.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.contract import Algorithm
+from coterie.data.roster import Kind, Roster, RowCounts
+from coterie.data.schema import Schema
+from coterie.engine.plan import Plan
+from coterie.errors import CoterieError
+from coterie.runs.options import Options
+from coterie.version import __version__
+
+FORMAT = 2  # of a run's folder; version 0.1 wrote none
+T = TypeVar("T")
+M = TypeVar("M", bound=Algorithm)
+
+
+class MethodConfig(msgspec.Struct):
+    """A method and its settings."""
+
+    name: str
+    settings: dict[str, Any]
+
+
+class RosterConfig(msgspec.Struct, kw_only=True):
+    """What the server knows of its clients; nothing of any row."""
+
+    names: list[str]
+    unseen: int
+    rows: dict[str, list[int]]  # by part: how many each client has
+    row_shape: list[int]
+    tokens: bool
+    kind: Kind
+    classes: int | None
+    labels: list[str] | None
+    schema: dict[str, Any] | None
+    source: str
+    truth: list[int | list[float]] | None
+    planted: list[list[float]] | None
+
+
+class Fingerprints(msgspec.Struct):
+    """What data and model must be again when a run goes on."""
+
+    data: str
+    model: str
+
+
+class Origin(msgspec.Struct, omit_defaults=True):
+    """How data, method and model were named, so that they can be found again."""
+
+    data: dict[str, Any] | None = None  # the arguments of coterie.data.load
+    method: str | None = None
+    model: str | None = None
+
+
+class RunConfig(msgspec.Struct, kw_only=True):
+    """All that decides a run: the content of config.json."""
+
+    format: int = FORMAT
+    coterie: str = __version__
+    method: MethodConfig
+    model: str
+    options: Options
+    every: int  # rounds between evaluations; stays when a run goes on for more rounds
+    plan: Plan
+    roster: RosterConfig
+    fingerprint: Fingerprints
+    origin: Origin
+    command: list[str]
+
+
+class RoundRow(msgspec.Struct, forbid_unknown_fields=False):
+    """What every row of metrics.jsonl has; the scores beside it depend on the data."""
+
+    round: int
+    seconds: float
+    bytes_down: int
+    bytes_up: int
+    refused: list[str]
+    absent: int = 0
+    sizes: list[int] | None = None
+    groups: list[int] | None = None
+    notes: dict[str, Any] | None = None
+
+
+# ------------------------------------------------------------------------------ encoding and decoding
+def encode(value: Any) -> bytes:
+    """Anything of ours as JSON, infinities and NaN as null."""
+    return msgspec.json.encode(value, enc_hook=_plain)
+
+
+def encode_readable(value: Any) -> str:
+    """The same, a line per value."""
+    return msgspec.json.format(encode(value), indent=1).decode() + "\n"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Tensor | np.ndarray | np.generic):
+        return value.tolist()
+    raise TypeError(f"a {type(value).__name__} cannot be written as JSON")
+
+
+def decode(raw: bytes, kind: type[T], what: str, remedy: str) -> T:
+    """JSON as a typed structure; one sentence if it is anything else."""
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
+        raise CoterieError(f"{what} is damaged ({e})", remedy) from e
+
+
+def convert(value: Any, kind: type[T], what: str, remedy: str) -> T:
+    """A plain value as a typed structure; one sentence if it does not fit."""
+    try:
+        return msgspec.convert(value, type=kind)
+    except (msgspec.ValidationError, RecursionError) as e:
+        raise CoterieError(f"{what} does not fit ({e})", remedy) from e
+
+
+# ------------------------------------------------------------------------------ methods and rosters
+def method_config(method: Algorithm) -> MethodConfig:
+    """A method as it stands in a config."""
+    return MethodConfig(method.name, asdict(method))  # type: ignore[call-overload]
+
+
+def method_from(cls: type[M], settings: dict[str, Any], where: str) -> M:
+    """The method with these settings."""
+    unknown = settings.keys() - cls.__dataclass_fields__.keys()  # type: ignore[attr-defined]
+    what = f"{where} was made by another version of {cls.name}, with other settings"
+    remedy = "train it anew, or use that version"
+    if unknown:
+        raise CoterieError(f"{what} ({', '.join(sorted(unknown))})", remedy)
+    try:
+        return msgspec.convert(settings, type=cls)
+    except (msgspec.ValidationError, TypeError) as e:
+        raise CoterieError(f"{what} ({e})", remedy) from e
+
+
+def roster_config(roster: Roster) -> RosterConfig:
+    """A roster as it stands in a config."""
+    rows = {name: sizes.tolist() for name, sizes in roster.rows._asdict().items()}
+    schema = None if roster.schema is None else json.loads(roster.schema.to_json())
+    return RosterConfig(
+        names=list(roster.names),
+        unseen=roster.unseen,
+        rows=rows,
+        row_shape=list(roster.row_shape),
+        tokens=roster.tokens,
+        kind=roster.kind,
+        classes=roster.classes,
+        labels=None if roster.labels is None else list(roster.labels),
+        schema=schema,
+        source=roster.source,
+        truth=None if roster.truth is None else roster.truth.tolist(),
+        planted=None if roster.planted is None else roster.planted.tolist(),
+    )
+
+
+def roster_from(config: RosterConfig, what: str) -> Roster:
+    """The roster that `roster_config` described; one sentence if its parts do not agree."""
+    if config.kind == "classification" and (config.classes is None or config.classes < 1):
+        raise CoterieError(f"{what} is damaged (classes is {config.classes})", "train it anew")
+    if any(length < 0 for length in config.row_shape):
+        raise CoterieError(f"{what} is damaged (a row has a negative size)", "train it anew")
+    if config.labels is not None and len(config.labels) != config.classes:
+        raise CoterieError(
+            f"{what} is damaged (it names other classes than it counts)", "train it anew"
+        )
+    parts = [torch.tensor(config.rows.get(part, [])) for part in RowCounts._fields]
+    if any(len(sizes) != len(config.names) for sizes in parts):
+        raise CoterieError(f"{what} is damaged (its row counts are incomplete)", "train it anew")
+    schema = None if config.schema is None else Schema.from_json(json.dumps(config.schema))
+    return Roster(
+        names=tuple(config.names),
+        unseen=config.unseen,
+        rows=RowCounts(*(sizes.long() for sizes in parts)),
+        row_shape=tuple(config.row_shape),
+        tokens=config.tokens,
+        kind=config.kind,
+        classes=config.classes,
+        labels=None if config.labels is None else tuple(config.labels),
+        schema=schema,
+        source=config.source,
+        truth=None if config.truth is None else torch.tensor(config.truth),
+        planted=None if config.planted is None else torch.tensor(config.planted),
+    )

@@ -1,0 +1,142 @@
+"""How a run is found again from its folder, with its data or without them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from coterie import registry
+from coterie.contract import Algorithm
+from coterie.data import Federation
+from coterie.data import load as load_data
+from coterie.data.roster import Roster
+from coterie.engine.codec import types_of
+from coterie.errors import CoterieError, DataGone
+from coterie.runs.config import RunConfig, method_from, roster_from
+from coterie.runs.folder import RunFolder
+from coterie.runs.options import Options
+from coterie.runs.run import Run, on_device
+from coterie.runs.start import Model, engine_for, model_fingerprint, task_for, with_valid
+from coterie.runs.trained import Trained
+from coterie.task import Task
+
+LoadData = Callable[..., Federation]
+
+
+def load_shared(**origin: Any) -> Federation:
+    """The data of a run; runs on the same data, one after another, share them."""
+    return _last_loaded(json.dumps(origin))
+
+
+@lru_cache(maxsize=1)
+def _last_loaded(origin: str) -> Federation:
+    return load_data(**json.loads(origin))
+
+
+def reopen(
+    path: str | Path,
+    fed: Federation | None = None,
+    model: Model = None,
+    method: Algorithm | None = None,
+    rounds: int | None = None,
+    *,
+    load: LoadData = load_shared,
+) -> Run:
+    """A run with its data, where its folder left it.
+
+    fed, model, method: needed only where the folder cannot name them.
+    """
+    folder, config = RunFolder.open(path)
+    options = options_of(config, rounds)
+    method = method or method_of(path, config)
+    fed = data_of(path, config, fed, options, load)
+    task = task_of(path, config, fed.roster, model)
+    run = Run(
+        method,
+        task,
+        fed.roster,
+        engine_for(method, task, fed, options, config.plan),
+        options,
+        folder=folder,
+        model_name=config.model,
+    )
+    run.restore()
+    return run
+
+
+def open_trained(path: str | Path, model: Model = None, method: Algorithm | None = None) -> Trained:
+    """What a run came to, read from its folder alone: no data, no engine."""
+    folder, config = RunFolder.open(path)
+    method = method or method_of(path, config)
+    roster = roster_from(config.roster, f"{path}/config.json")
+    task = task_of(path, config, roster, model)
+    with folder:
+        saved = folder.latest(types_of(method), "state", "scores")
+    if saved is None:
+        raise CoterieError(f"{path} has not been trained yet", "resume it first")
+    return Trained(
+        method=method,
+        task=task,
+        roster=roster,
+        options=options_of(config),
+        state=on_device(saved.trees["state"], task),
+        round=saved.head["round"],
+        history=folder.rows(until=saved.head["round"]),
+        client_scores={name: v.numpy() for name, v in saved.trees["scores"].items()},
+        model_name=config.model,
+        folder=folder.path,
+    )
+
+
+def options_of(config: RunConfig, rounds: int | None = None) -> Options:
+    """A run's options; evaluations stay as far apart as they were when rounds are added."""
+    options = replace(config.options, eval_every=config.every)
+    return options if rounds is None else options.with_rounds(rounds)
+
+
+def method_of(path: str | Path, config: RunConfig) -> Algorithm:
+    """The method of a run, with its settings."""
+    cls = registry.find(config.origin.method or config.method.name)
+    return method_from(cls, config.method.settings, str(path))
+
+
+def task_of(path: str | Path, config: RunConfig, roster: Roster, model: Model) -> Task:
+    """The task of a run; refused if the model is not the one it was trained with."""
+    named = registry.model(config.origin.model or config.model)
+    task, _ = task_for(roster, model or named, config.options)
+    if model_fingerprint(task) != config.fingerprint.model:
+        raise CoterieError(
+            f"the model is not the one of {path} ({config.model})", "resume with the same model"
+        )
+    return task
+
+
+def data_of(
+    path: str | Path,
+    config: RunConfig,
+    fed: Federation | None,
+    options: Options,
+    load: LoadData = load_shared,
+) -> Federation:
+    """The data that a run was trained on: given, or found again; refused if they changed."""
+    if fed is None:
+        if not config.origin.data:
+            raise DataGone(
+                f"the data of {path} were in memory: give them again, ct.resume(path, fed)."
+            )
+        try:
+            fed = load(**config.origin.data)
+        except CoterieError as e:
+            what = f"the training data of {path} cannot be read again: {e.what}"
+            raise DataGone(what, e.remedy, options=e.options) from e
+    fed = with_valid(fed, options)
+    if fed.fingerprint() != config.fingerprint.data:
+        raise DataGone(
+            f"the data have changed since {path} was trained on them ({config.roster.source}): "
+            "put them back."
+        )
+    return fed

@@ -1,0 +1,191 @@
+"""How a run is made: checked first, then given its engine."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from coterie import models
+from coterie.contract import Algorithm
+from coterie.data import Federation
+from coterie.data.roster import Roster
+from coterie.engine.evaluate import Evaluation
+from coterie.engine.loop import Loop
+from coterie.engine.plan import Plan, plan_for
+from coterie.engine.protocol import Engine
+from coterie.engine.vectorised import Vectorised
+from coterie.engine.wire import Wire
+from coterie.errors import CoterieError
+from coterie.runs.config import (
+    Fingerprints,
+    Origin,
+    RunConfig,
+    method_config,
+    roster_config,
+)
+from coterie.runs.folder import RunFolder
+from coterie.runs.options import Options
+from coterie.runs.run import Run, check_run
+from coterie.task import Task
+
+Model = str | Callable[[], nn.Module] | nn.Module | None
+
+
+# ------------------------------------------------------------------------------ models and engines
+def task_for(roster: Roster, model: Model, options: Options) -> tuple[Task, str]:
+    """(the task, the model's name for the config)."""
+    if options.device != "cpu" and not torch.cuda.is_available():
+        raise CoterieError(
+            f"device is {options.device!r}, and no CUDA device is present: use device='cpu'."
+        )
+    name = model_name(model, roster)
+    factory: Any = model
+    if model is None or isinstance(model, str):
+        factory = models.build(name, roster)
+    x, _ = roster.example()
+    dtype = getattr(torch, options.dtype)
+    return Task(factory, roster.kind, x, roster.classes, dtype, options.device), name
+
+
+def model_name(model: Model, roster: Roster) -> str:
+    """A model's name: as it was given, or that of its class or function."""
+    if model is None:
+        return models.default(roster)
+    if isinstance(model, str):
+        return model
+    if isinstance(model, nn.Module):
+        return f"{type(model).__name__}()"
+    return str(getattr(model, "__qualname__", repr(model)))
+
+
+def model_fingerprint(task: Task) -> str:
+    """A hash of the module's structure and the shapes of its parameters."""
+    shapes = {k: list(v.shape) for k, v in task.module.named_parameters()}
+    return hashlib.sha256(f"{task.module} {shapes}".encode()).hexdigest()
+
+
+def engine_for(
+    method: Algorithm, task: Task, fed: Federation, options: Options, plan: Plan
+) -> Engine:
+    """The engine that the options name, with the clients' rows."""
+    if options.engine == "wire":
+        return Wire(task, fed, Evaluation(method, options.choose_on))
+    if options.engine == "loop":
+        return Loop(task, fed)
+    return Vectorised(task, fed, plan)
+
+
+# ------------------------------------------------------------------------------ new runs
+@dataclass(frozen=True)
+class Job:
+    """A run that was checked, and has no engine yet."""
+
+    method: Algorithm
+    fed: Federation
+    task: Task
+    model_name: str
+    options: Options
+    plan: Plan
+    origin: Origin = field(default_factory=Origin)
+
+    @cached_property
+    def fingerprints(self) -> Fingerprints:
+        """What data and model must be again when the run goes on."""
+        return Fingerprints(self.fed.fingerprint(), model_fingerprint(self.task))
+
+    def config(self) -> RunConfig:
+        """What the run's folder says of it."""
+        return RunConfig(
+            method=method_config(self.method),
+            model=self.model_name,
+            options=self.options,
+            every=self.options.every,
+            plan=self.plan,
+            roster=roster_config(self.fed.roster),
+            fingerprint=self.fingerprints,
+            origin=self.origin,
+            command=sys.argv,
+        )
+
+    def create_folder(self, out: str | Path) -> RunFolder:
+        """The folder of the run, in which nothing is trained yet."""
+        return RunFolder.create(out, self.config())
+
+    def start(self, folder: RunFolder | None = None, start: Any = None) -> Run:
+        """The run, with its engine; `start`: a state to begin from, as in `coterie.run`."""
+        run = Run(
+            self.method,
+            self.task,
+            self.fed.roster,
+            engine_for(self.method, self.task, self.fed, self.options, self.plan),
+            self.options,
+            folder=folder,
+            model_name=self.model_name,
+            start=start,
+        )
+        if folder is not None and start is not None:
+            run.save(always=True)  # the folder's config cannot name it
+        return run
+
+
+def check_job(
+    method: Algorithm,
+    fed: Federation,
+    model: Model = None,
+    *,
+    plan: Plan | None = None,
+    origin: Origin | None = None,
+    **options: Any,
+) -> Job:
+    """Check all that a run is asked for; nothing is trained, no engine is made."""
+    known = [f.name for f in dataclasses.fields(Options)]
+    for name in options:
+        if name not in known:
+            names = ", ".join(sorted(known))
+            raise CoterieError(
+                f"run() has no option {name!r}; it has {names}, out, plan, on_round."
+            )
+    chosen = Options(**options)
+    fed = with_valid(fed, chosen)
+    task, name = task_for(fed.roster, model, chosen)
+    check_run(method, task, fed.roster, chosen)
+    plan = plan or plan_for(task, fed.roster)
+    return Job(
+        method=method,
+        fed=fed,
+        task=task,
+        model_name=name,
+        options=chosen,
+        plan=plan,
+        origin=origin or Origin(),
+    )
+
+
+def prepare(
+    method: Algorithm,
+    fed: Federation,
+    model: Model = None,
+    *,
+    out: str | Path | None = None,
+    start: Any = None,
+    **asked: Any,
+) -> Run:
+    """A run that has not begun. asked: as in `check_job`."""
+    job = check_job(method, fed, model, **asked)
+    return job.start(None if out is None else job.create_folder(out), start)
+
+
+def with_valid(fed: Federation, options: Options) -> Federation:
+    """The federation with the held-out rows that the options ask for."""
+    if options.valid and fed.valid is None:
+        return fed.with_valid(options.valid, options.seed)
+    return fed

@@ -1,0 +1,178 @@
+"""Runs in progress: Ctrl-C, given starts, folders of other versions, checkpoints with flipped bits."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+import coterie as ct
+from cases import federation, lines
+from coterie.algorithms import ifca
+from coterie.engine.codec import BadBytes
+from coterie.runs import checkpoint
+from coterie.runs.start import prepare
+
+
+def test_ctrl_c_without_a_folder_stops_after_the_round():
+    rounds = []
+
+    def on_round(row):
+        rounds.append(row["round"])
+        if row["round"] == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        ct.run(ct.FedAvg(), federation(), "mlp:8", rounds=50, on_round=on_round)
+    assert rounds[-1] <= 2, "the round in which it was pressed, or the one that had begun"
+
+
+# ------------------------------------------------------------------------------ types
+class Clusters(NamedTuple):
+    """Named as IFCA's own state is."""
+
+    inner: ifca.Clusters
+    rounds: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counting(ct.IFCA):
+    """IFCA that counts its rounds, in a state of the same name as its base's."""
+
+    name: ClassVar[str] = "counting"
+
+    def start(self, task: Any, clients: int, seed: int) -> Any:
+        state, welcome = super().start(task, clients, seed)
+        return Clusters(state, torch.zeros(())), welcome
+
+    def begin(self, state: Clusters, ask: Any) -> Clusters:
+        return state._replace(inner=super().begin(state.inner, ask))
+
+    def round(self, state: Clusters, ask: Any) -> Clusters:
+        return Clusters(super().round(state.inner, ask), state.rounds + 1)
+
+    def use(self, state: Clusters) -> Any:
+        return super().use(state.inner)
+
+    def centres(self, state: Clusters) -> Any:
+        return super().centres(state.inner)
+
+    def groups(self, state: Clusters) -> Any:
+        return super().groups(state.inner)
+
+
+def test_a_subclass_may_name_its_state_as_its_base_does(tmp_path):
+    method = Counting(clusters=2)
+    ct.run(method, federation(), "mlp:8", rounds=2, out=tmp_path / "run")
+    again = ct.resume(tmp_path / "run", federation(), "mlp:8", method, rounds=3)
+    assert type(again.state) is Clusters and type(again.state.inner) is ifca.Clusters
+    assert again.state.rounds == 3
+    wire = ct.run(method, federation(), "mlp:8", rounds=1, engine="wire")
+    assert type(wire.state.inner) is ifca.Clusters
+
+
+# ------------------------------------------------------------------------------ starts
+def test_a_run_begins_from_a_given_state():
+    fed = federation()
+    first = ct.run(ct.IFCA(clusters=2), fed, "mlp:8", rounds=3)
+    second = ct.run(ct.IFCA(clusters=2), fed, "mlp:8", rounds=1, eval_every=1, start=first.state)
+    begun = second.history[0]
+    assert begun["loss"] == pytest.approx(first.final["loss"])
+    assert begun["bytes_up"] == 0, "the method's own start is left out"
+    assert second.final["loss"] < begun["loss"]
+
+
+def test_a_given_start_survives_a_kill_before_the_first_round(tmp_path):
+    fed = federation()
+    first = ct.run(ct.IFCA(clusters=2), fed, "mlp:8", rounds=2)
+    straight = ct.run(ct.IFCA(clusters=2), fed, "mlp:8", rounds=2, start=first.state)
+    prepare(
+        ct.IFCA(clusters=2), fed, "mlp:8", rounds=2, start=first.state, out=tmp_path / "run"
+    )  # and no more: it was killed
+    again = ct.resume(tmp_path / "run", fed)
+    assert torch.equal(again.centres["1.weight"], straight.centres["1.weight"])
+    assert [row["bytes_up"] for row in again.history] == [r["bytes_up"] for r in straight.history]
+
+
+def test_a_start_of_another_shape_is_refused():
+    fed = federation()
+    other = ct.run(ct.IFCA(clusters=3), fed, "mlp:8", rounds=1)
+    with pytest.raises(ct.CoterieError, match="give a state of the same method, model, groups"):
+        ct.run(ct.IFCA(clusters=2), fed, "mlp:8", rounds=1, start=other.state)
+
+
+def test_the_error_against_planted_parameters_is_the_distance_under_the_best_matching():
+    from coterie.metrics import planted_error
+
+    planted = torch.tensor([[0.0, 0.0], [3.0, 4.0]])
+    centres = {"weight": torch.tensor([[[3.0, 4.0]], [[0.0, 1.0]]]), "bias": torch.ones(2, 1)}
+    assert planted_error(centres, planted) == {"planted_error": 0.5}
+    assert planted_error({"weight": torch.ones(2, 1, 3)}, planted) == {}, "another model"
+    fed = ct.data.linear(clients=20, samples=40, dim=3, clusters=2, noise=0.01, seed=1)
+    result = ct.run(ct.IFCA(clusters=2, lr=0.1), fed, "linear", rounds=20)
+    errors = [row["planted_error"] for row in result.history]
+    assert errors[-1] < 0.05 < errors[0]
+    assert "planted_error" not in ct.run(ct.LocalOnly(), fed, "linear", rounds=1).history[-1]
+    assert "planted_error" not in lines().run(ct.FedAvg(), rounds=1).history[-1]
+
+
+# ------------------------------------------------------------------------------ folders
+def test_a_folder_of_version_0_1_is_refused_in_one_sentence(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"coterie": "0.1.0", "method": {}}))
+    for use in (ct.resume, ct.load):
+        with pytest.raises(ct.CoterieError, match="a run of coterie 0.1, .* or train it anew"):
+            use(tmp_path)
+
+
+def test_wrong_types_in_a_config_are_one_sentence_with_the_place(tmp_path):
+    ct.run(ct.FedAvg(), federation(), "mlp:8", rounds=1, out=tmp_path / "run")
+    file = tmp_path / "run" / "config.json"
+    good = json.loads(file.read_text())
+    for path, wrong in (
+        (("options", "rounds"), "ten"),
+        (("roster", "names"), 3),
+        (("plan", "chunk"), None),
+        (("method", "settings"), []),
+        (("format",), "two"),
+    ):
+        bad = json.loads(json.dumps(good))
+        place = bad
+        for word in path[:-1]:
+            place = place[word]
+        place[path[-1]] = wrong
+        file.write_text(json.dumps(bad))
+        with pytest.raises(ct.CoterieError, match=r"config.json is damaged \(.*\): "):
+            ct.load(tmp_path / "run")
+
+
+def test_no_flipped_bit_in_a_checkpoint_is_taken_for_something_else(tmp_path):
+    ct.run(ct.FedAvg(), federation(), "mlp:2", rounds=1, out=tmp_path / "run")
+    file = max((tmp_path / "run" / "checkpoints").iterdir())
+    good = file.read_bytes()
+    expected = checkpoint.read(file, {})
+    draw = random.Random(0)
+    size = int.from_bytes(good[:8], "little")
+    positions = [draw.randrange(8 + size) for _ in range(150)]  # in the head
+    positions += [draw.randrange(len(good)) for _ in range(50)]
+    for position in positions:
+        bad = bytearray(good)
+        bad[position] ^= 1 << draw.randrange(8)
+        file.write_bytes(bad)
+        try:
+            read = checkpoint.read(file, {})
+        except Exception as e:
+            assert (
+                isinstance(e, (BadBytes, ValueError, KeyError, OSError))
+                or "Safetensor" in type(e).__name__
+            )
+            continue
+        assert read.head == expected.head
+        for name, tree in expected.trees.items():
+            assert str(read.trees[name]) == str(tree), position
