@@ -21,9 +21,9 @@ from reference import base_sets, commands, data_sets, model_names, table
 
 import coterie as ct
 from coterie.cli.flags import Flag, flags_of
-from coterie.reporting.text import format_bytes
 from coterie.contract import Algorithm, Local
 from coterie.registry import methods
+from coterie.reporting.text import format_bytes
 
 Method = type[Algorithm]
 DOCS = Path(__file__).parent

@@ -145,7 +145,7 @@ def private_states(run: Run) -> Any:
         states = []
         for i in range(len(run.roster)):
             key = run.client_keys[i]
-            states.append(engine.private.one(i, Data(engine.rows("train", i), key, key)))
+            states.append(engine.private.one(i, Data(engine.rows("train", i), key, key), run.task))
     return tree_map(lambda *rows: torch.stack(rows), *states)
 
 

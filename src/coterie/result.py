@@ -278,14 +278,18 @@ def resume(
     return Result.of(reopen(path, fed, model, method, rounds=rounds).go(on_round))
 
 
-def load(path: str | Path, model: Model = None) -> Result | Exported:
+def load(
+    path: str | Path, model: Model = None, method: Algorithm | None = None
+) -> Result | Exported:
     """A trained run from its folder, or models from a folder that `export` wrote.
 
     The training data are read only when a client's own model is asked for.
+    model, method: needed only where the folder cannot name them (one of your own).
     """
     if (Path(path) / CARD).exists():
         return Exported(path, model)
-    return Result(open_trained(path, model), lambda: reopen(path, model=model))
+    trained = open_trained(path, model, method)
+    return Result(trained, lambda: reopen(path, model=model, method=method))
 
 
 def report(

@@ -82,7 +82,9 @@ def check_settings(settings: Any) -> None:
     for f in fields(settings):
         value = getattr(settings, f.name)
         if value is not None:
-            _check_value(f"{f.name}{owner}", value, f.metadata, is_number=str(f.type) in NUMBERS)
+            # a class where the annotation is evaluated, else its text
+            kind = getattr(f.type, "__name__", str(f.type))
+            _check_value(f"{f.name}{owner}", value, f.metadata, is_number=kind in NUMBERS)
 
 
 def _check_value(what: str, value: Any, limits: Mapping[str, Any], is_number: bool) -> None:

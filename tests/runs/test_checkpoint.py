@@ -45,7 +45,8 @@ from coterie.runs.run import Run
 save = Run.save
 Run.save = lambda self, always=False: save(self, always=True)
 fed = ct.data.rotated("digits", clients=8, samples=40, angles=(0, 180), seed=0)
-ct.run(ct.IFCA(clusters=2, local_steps=2), fed, "mlp:8", rounds=ROUNDS, out=OUT, participation=0.6, eval_every=3)
+ct.run(ct.IFCA(clusters=2, local_steps=2), fed, "mlp:8", rounds=ROUNDS, out=OUT, participation=0.6,
+eval_every=3)
 """
 
 

@@ -1,4 +1,7 @@
-"""Runs in progress: Ctrl-C, given starts, folders of other versions, checkpoints with flipped bits."""
+"""Runs in progress.
+
+Ctrl-C, given starts, folders of other versions, checkpoints with flipped bits.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 import coterie as ct
 from cases import federation, lines
 from coterie.algorithms import ifca
-from coterie.engine.codec import BadBytes
 from coterie.runs import checkpoint
 from coterie.runs.start import prepare
 
@@ -167,12 +170,8 @@ def test_no_flipped_bit_in_a_checkpoint_is_taken_for_something_else(tmp_path):
         file.write_bytes(bad)
         try:
             read = checkpoint.read(file, {})
-        except Exception as e:
-            assert (
-                isinstance(e, (BadBytes, ValueError, KeyError, OSError))
-                or "Safetensor" in type(e).__name__
-            )
-            continue
+        except (ValueError, KeyError, OSError, SafetensorError):
+            continue  # noticed
         assert read.head == expected.head
         for name, tree in expected.trees.items():
             assert str(read.trees[name]) == str(tree), position

@@ -1,4 +1,4 @@
-"""A search ranks settings by held-out training rows, never by test rows, and goes on where it stopped."""
+"""A search ranks settings by held-out rows, never by test rows, and goes on where it stopped."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_cell_is_a_run_on_the_same_rows_judged_on_those_held_out(digits):
 
 
 def test_test_rows_play_no_part(digits, tmp_path):
-    """Poisoned test rows change no bit, and no run measures anything on them, not even for newcomers."""
+    """Poisoned test rows change no bit, and nothing is measured on them, not even for newcomers."""
     x, y, _ = digits.test
     poisoned = replace(
         digits, test=digits.test._replace(x=torch.full_like(x, torch.nan), y=(y + 1) % 10)

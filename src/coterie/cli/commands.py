@@ -15,7 +15,7 @@ from coterie.cli.progress import Watcher
 from coterie.cli.search import tune
 from coterie.cli.setup import Setup, setup
 from coterie.cli.table import print_groups, print_json, print_table, summary_row
-from coterie.cli.train import TUNE, check, create, train
+from coterie.cli.train import TUNE, create, make_job, train
 from coterie.cli.values import read_flags
 from coterie.errors import CoterieError, Diverged
 from coterie.metrics import Row, to_json
@@ -58,7 +58,7 @@ def start(asked: Setup) -> int:
 def dry_run(asked: Setup, watcher: Watcher) -> int:
     """Show what each method would take."""
     with watcher():
-        jobs = [check(asked, name, asked.seeds[0]) for name in asked.methods]
+        jobs = [make_job(asked, name, asked.seeds[0]) for name in asked.methods]
         estimates = [estimate.estimate(job) for job in jobs]
     if asked.general.json:
         print(json.dumps(to_json(estimates), indent=1))

@@ -15,7 +15,7 @@ from coterie.cli.flags import flags_of
 from coterie.cli.progress import Watcher
 from coterie.cli.setup import Setup, setup
 from coterie.cli.table import new_table, print_columns
-from coterie.cli.train import TUNE, check, load_model, read_plan, refuse_existing
+from coterie.cli.train import TUNE, load_model, make_job, read_plan, refuse_existing
 from coterie.errors import Diverged
 from coterie.metrics import Row, to_json
 from coterie.runs.folder import write_file
@@ -81,7 +81,7 @@ def dry_run(asked: Setup, name: str, watcher: Watcher) -> int:
     """Show what one run would take, and how many there would be."""
     with watcher():
         search = prepare(asked, name, None, asked.general.seeds)
-        first = estimate.estimate(check(asked, name, asked.seeds[0]))
+        first = estimate.estimate(make_job(asked, name, asked.seeds[0]))
     runs = len(search.cells) * len(search.seeds)
     if asked.general.json:
         print(json.dumps(to_json({**first, "runs": runs}), indent=1))
@@ -211,8 +211,8 @@ def tune(
     tune_folder = base / TUNE
     if not tune_folder.exists():
         refuse_existing(base)
-    for _, name, seed in asked.jobs(base):
-        check(asked, name, seed)  # mistakes show before anything is trained
+    for _, name, seed in asked.planned_runs(base):
+        make_job(asked, name, seed)  # mistakes show before anything is trained
     searches = {
         name: prepare(asked, name, tune_folder / asked.methods[name].name, seeds=1)
         for name in asked.over
@@ -229,12 +229,12 @@ def tune(
         if search.edges:
             watcher.note(f"{search.method.name}: {'; '.join(search.edges)}")
     asked = asked._replace(methods=methods)
-    return asked, [tuned_folder(asked, *job) for job in asked.jobs(base)], diverged
+    return asked, [tuned_folder(asked, *job) for job in asked.planned_runs(base)], diverged
 
 
 def tuned_folder(asked: Setup, folder: Path, name: str, seed: int) -> Path:
     """A run's folder, new or as it was left."""
-    job = check(asked, name, seed)
+    job = make_job(asked, name, seed)
     if has_begun(folder):
         refuse_other(folder, job)
     else:

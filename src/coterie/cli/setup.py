@@ -56,7 +56,7 @@ class Setup(NamedTuple):
         """The arguments of `data.load` that make the data of a seed."""
         return {"spec": self.spec, "seed": seed, **self.data}
 
-    def jobs(self, base: Path) -> Iterator[tuple[Path, str, int]]:
+    def planned_runs(self, base: Path) -> Iterator[tuple[Path, str, int]]:
         """(folder, method, seed) of every run, those on the same data together."""
         for seed in self.seeds:
             for name, method in self.methods.items():

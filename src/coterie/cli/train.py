@@ -35,10 +35,10 @@ def create(setup: Setup, base: Path) -> list[Path | Run]:
     data and engines are in memory at once.
     """
     refuse_existing(base)
-    jobs = list(setup.jobs(base))
+    jobs = list(setup.planned_runs(base))
     try:
         for folder, name, seed in jobs:
-            job = check(setup, name, seed)
+            job = make_job(setup, name, seed)
             run_folder = job.create_folder(folder)
             if len(jobs) == 1:
                 return [job.start(run_folder)]
@@ -58,7 +58,7 @@ def refuse_existing(base: Path) -> None:
     raise CoterieError(f"{base} exists", remedy)
 
 
-def check(setup: Setup, name: str, seed: int) -> Job:
+def make_job(setup: Setup, name: str, seed: int) -> Job:
     """Check one run of a command; nothing is written or trained."""
     origin = setup.origin(seed)
     fed = load_shared(**origin)

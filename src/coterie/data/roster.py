@@ -77,11 +77,11 @@ class Roster:
         """The names of the clients that train."""
         return self.names[: len(self)]
 
-    def example(self, rows: int = 2) -> tuple[Tensor, Tensor]:
-        """Made-up rows (x, y), all zeros, of the shapes and types that clients have."""
+    def example(self) -> tuple[Tensor, Tensor]:
+        """Two made-up rows (x, y), all zeros, of the shapes and types that clients have."""
         x_type = torch.int64 if self.tokens else torch.float32
         y_type = torch.int64 if self.kind == "classification" else torch.float32
-        return torch.zeros(rows, *self.row_shape, dtype=x_type), torch.zeros(rows, dtype=y_type)
+        return torch.zeros(2, *self.row_shape, dtype=x_type), torch.zeros(2, dtype=y_type)
 
 
 def check_unique(names: tuple[str, ...]) -> None:

@@ -44,7 +44,7 @@ class DryRun:
         data: Any = train
         if call.exam is not None:
             data = Exam(train, train.all)
-        per_client = tree_map(torch.zeros_like, per_client)
+        per_client = tree_map(lambda v: v.new_zeros(1, *v.shape[1:]), per_client)
         private: Any = ()
         if call.enrolled:
             private = tree_map(lambda v: v.new_zeros(1, *v.shape), self.private)

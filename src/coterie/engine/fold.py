@@ -71,7 +71,7 @@ class Fold:
     def digest(self, at: Tensor, up: Upload) -> Part:
         """Judge and fold the answers `up` (leaves [len(at), ...]) of the clients at `at`."""
         if not fits(up, self.like):  # a wrong shape would be broadcast into the sum
-            return self.refuse([(int(i), NOT_FITTING) for i in at])
+            return self.refuse([(int(i), NOT_FITTING) for i in at], nbytes(up))
         bytes_up = self.answer_bytes * len(at)
         moved = {n: self._distance(n, up).cpu() for n in up.values}
         finite = is_sound(up, moved, len(at))

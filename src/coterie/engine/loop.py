@@ -20,7 +20,7 @@ def one_by_one(
     """The clients at these positions of the call, each on its own."""
 
     def answer(at: Tensor) -> Part:
-        private, data = clients.client(call, int(at))
+        private, data = clients.client(call, int(at), task)
         arguments = call.arguments(at, task.device)
         up, after = call.fn(task, *arguments, private, data, **call.static)
         part = fold.digest(at[None], as_one_row(up))

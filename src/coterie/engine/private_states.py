@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from coterie.contract import Data
+from coterie.task import Task
 
-Enroll = Callable[[Data], Any]
+Enroll = Callable[[Task, Data], Any]
 
 
 class PrivateStates:
@@ -29,13 +30,13 @@ class PrivateStates:
         self.written = torch.zeros(clients, dtype=torch.bool)  # whether that row holds its state
         self.used = 0
         self.tables: Any = ()
-        self.enroll: Enroll = lambda data: ()
+        self.enroll: Enroll = lambda task, data: ()
         self.like: Any = ()  # one client's state, for its structure and shapes
 
-    def begin(self, enroll: Enroll, example: Data) -> None:
+    def remember_enroll(self, enroll: Enroll, task: Task, example: Data) -> None:
         """Remember how a client's first state is made."""
         self.enroll = enroll
-        self.like = enroll(example)
+        self.like = enroll(task, example)
         self.tables = tree_map(lambda v: v.new_zeros(0, *v.shape), self.like)
 
     @property
@@ -44,14 +45,14 @@ class PrivateStates:
         return not tree_leaves(self.like)
 
     # -- reading
-    def one(self, client: int, data: Data) -> Any:
-        """One client's state; `data` is its own, for the case that it was never asked."""
+    def one(self, client: int, data: Data, task: Task) -> Any:
+        """One client's state; task and `data` serve the case that it was never asked."""
         slot = int(self.slots[client])
         if not self.written[client]:
-            return self.enroll(data._replace(key=data.client_key))
+            return self.enroll(task, data._replace(key=data.client_key))
         return tree_map(lambda table: table[slot].clone(), self.tables)
 
-    def some(self, clients: Tensor, data: Data) -> Any:
+    def some(self, clients: Tensor, data: Data, task: Task) -> Any:
         """The states of some clients, leaves [n, ...]; `data` is theirs, padded."""
         if self.empty:
             return ()
@@ -59,7 +60,11 @@ class PrivateStates:
         asked = self.written[clients].to(self.device)
         if bool(asked.all()):
             return tree_map(lambda table: table[slots], self.tables)
-        first = torch.func.vmap(self.enroll)(data._replace(key=data.client_key))
+
+        def enroll(own: Data) -> Any:
+            return self.enroll(task, own)
+
+        first = torch.func.vmap(enroll)(data._replace(key=data.client_key))
         if not bool(asked.any()):
             return tree_map(lambda v: v.contiguous(), first)
 

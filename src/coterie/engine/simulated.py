@@ -11,7 +11,7 @@ from coterie.contract import Algorithm, Data
 from coterie.data.federation import Federation, Ragged
 from coterie.engine.call import Call, Exam
 from coterie.engine.dry_run import example_batch
-from coterie.engine.private_states import PrivateStates
+from coterie.engine.private_states import Enroll, PrivateStates
 from coterie.task import Batch, Task
 
 
@@ -65,7 +65,8 @@ class SimulatedClients:
         """Remember how clients begin."""
         key = torch.zeros((), dtype=torch.long, device=self.task.device)
         example = Data(example_batch(self.task, self.roster), key, key)
-        self.private.begin(lambda data: method.enroll(self.task, welcome, data), example)
+        enroll: Enroll = lambda task, data: method.enroll(task, welcome, data)
+        self.private.remember_enroll(enroll, self.task, example)
 
     def begin_call(self, call: Call) -> int:
         """Make room for new private states; how many clients are contacted for the first time."""
@@ -78,12 +79,12 @@ class SimulatedClients:
         return new
 
     # -- one client, unpadded
-    def client(self, call: Call, at: int) -> tuple[Any, Any]:
-        """(private, data) of the client at a position of the call."""
+    def client(self, call: Call, at: int, task: Task) -> tuple[Any, Any]:
+        """(private, data) of the client at a position of the call; task: the worker's own."""
         i, device = int(call.ids[at]), self.task.device
         keys = call.keys[at].to(device), call.client_keys[at].to(device)
         data = Data(self.rows("train", i), *keys)
-        private = self.private.one(i, data) if call.enrolled else ()
+        private = self.private.one(i, data, task) if call.enrolled else ()
         if call.exam is None:
             return private, data
         return private, Exam(data, self.rows(call.exam, i))
@@ -96,12 +97,12 @@ class SimulatedClients:
         return Batch.of(x[start:end], y[start:end], self.task.dtype)
 
     # -- some clients, padded
-    def clients(self, call: Call, at: Tensor) -> tuple[Any, Any]:
+    def clients(self, call: Call, at: Tensor, task: Task) -> tuple[Any, Any]:
         """(private, data) of the clients at these positions, leaves [n, ...]."""
         ids, device = call.ids[at], self.task.device
         keys = call.keys[at].to(device), call.client_keys[at].to(device)
         data = Data(self.padded("train", ids), *keys)
-        private = self.private.some(ids, data) if call.enrolled else ()
+        private = self.private.some(ids, data, task) if call.enrolled else ()
         if call.exam is None:
             return private, data
         return private, Exam(data, self.padded(call.exam, ids))

@@ -51,7 +51,7 @@ class Vectorised(SimulatedClients):
         def one(shared: Any, *rows: Any) -> Any:
             return call.fn(task, shared, *rows, **call.static)
 
-        private, data = self.clients(call, at)
+        private, data = self.clients(call, at, task)
         arguments = call.arguments(at, task.device)
         up, after = vmap(one, in_dims=(None, 0, 0, 0))(*arguments, private, data)
         part = fold.digest(at, up)

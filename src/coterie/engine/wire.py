@@ -21,7 +21,6 @@ from coterie.engine.evaluate import Evaluation
 from coterie.engine.fold import Fold, Part
 from coterie.engine.loop import as_one_row
 from coterie.engine.simulated import SimulatedClients
-from coterie.params import nbytes
 from coterie.task import Batch, Task
 
 HEADER = 64 * 1024  # bytes for names, shapes and plain values
@@ -116,8 +115,9 @@ class Wire:
         i = int(call.ids[at])
         message = self._message(at, call, shared)
         welcomed = int(message.welcome is not None)
-        self.contacted[i] = self.contacted[i] or call.enrolled
         reply = self._reply(i, message)
+        if reply is not None and call.enrolled:  # else the welcome may not have come through
+            self.contacted[i] = True
         if isinstance(reply, BadBytes):
             part = fold.refuse([(int(at), f"its upload was not read: {reply}")])
         elif reply is None:
@@ -160,13 +160,17 @@ class Wire:
 
     def _digest(self, at: Tensor, reply: bytes, fold: Fold) -> Part:
         try:
-            up, _ = decode(reply, self.types, limit=nbytes(fold.like) + HEADER)
+            up, _ = decode(reply, self.types, limit=self._most_bytes(fold))
         except BadBytes as e:
             return fold.refuse([(int(at), f"its upload was not read: {e}")], len(reply))
         if not all(isinstance(v, Tensor) for v in tree_leaves(up)):
             reason = "its upload holds something else than tensors"
             return fold.refuse([(int(at), reason)], len(reply))
         return fold.digest(at[None], as_one_row(up))
+
+    def _most_bytes(self, fold: Fold) -> int:
+        """The longest reply that is read: what is expected, and some room for its head."""
+        return len(encode(fold.like, self.types)) + HEADER
 
     # -- checkpoints
     def snapshot(self) -> Any:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from coterie.engine.call import pick_clients
+from coterie.errors import Diverged
 from coterie.metrics import hard
 from coterie.params import count
 from coterie.reporting.apart import Apart, apart
@@ -122,7 +123,7 @@ def projection(run: Run, shown: np.ndarray, losses: np.ndarray | None) -> Projec
     shared, per_client = run.method.use(run.state)
     try:
         models = ask(run, "model_sketch", shown, shared, per_client)
-    except NotImplementedError:  # it predicts with a mixture, not with a model
+    except (NotImplementedError, Diverged):  # it predicts with a mixture, or its models are NaN
         models = np.zeros((len(shown), 1))
     groups = 0 if losses is None else losses.shape[1]
     if len(np.unique(models.round(9), axis=0)) > max(groups, 1) + 1:

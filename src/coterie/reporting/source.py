@@ -46,6 +46,11 @@ class Source:
         return None if self.at.folder is None else self.at.folder.path
 
     @property
+    def place(self) -> str:
+        """The run's folder, or its method where it has none."""
+        return str(self.folder or f"the run of {self.config['method']['name']}")
+
+    @property
     def names(self) -> list[str]:
         """The clients that train."""
         known: list[str] = self.config["clients"]
@@ -105,11 +110,11 @@ def sources(runs: Sequence[Run | str | Path]) -> tuple[list[Source], list[str]]:
         raise CoterieError("a report needs at least one run: give run folders or results.")
     shown = [s for s in different if any("accuracy" in row or "mse" in row for row in s.history)]
     silent = [
-        f"{s.at} has no test scores yet and is left out." for s in different if s not in shown
+        f"{s.place} has no test scores yet and is left out." for s in different if s not in shown
     ]
     if not shown:
         raise CoterieError(
-            f"{different[0].at} has no test scores yet: train it, or give its clients test rows."
+            f"{different[0].place} has no test scores yet: train it, or give its clients test rows."
         )
     for other in shown[1:]:
         refuse_other_data(shown[0], other)
@@ -125,7 +130,7 @@ def of_run(run: Run) -> Source:
         "method": {"name": run.method.name, "settings": dataclasses.asdict(run.method)},  # type: ignore[call-overload]
         "data": roster.source or "memory",
         "model": run.model_name,
-        "options": dataclasses.asdict(run.options),
+        "options": dataclasses.asdict(run.options if saved is None else saved.options),
         "clients": list(roster.names),
         "unseen": roster.unseen,
         "fingerprint": {"data": data_fingerprint(run)},

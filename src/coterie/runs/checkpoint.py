@@ -1,7 +1,7 @@
 """Checkpoints: several nests of tensors in one safetensors file, each of which can be read alone.
 
-The head is JSON: plain values, and for each nest its skeleton and checksum. The head has a checksum too, so
-that no flipped bit passes.
+The head is JSON: plain values, and for each nest its skeleton and checksum. The head has a checksum
+too, so that no flipped bit passes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """config.json and the rows of metrics.jsonl: typed structures, one decoder, one error.
 
-msgspec decodes and checks in one step and names the place of a fault ("Expected `int`, got `str` - at
-`$.options.rounds`"); it also reads our own dataclasses, so options and settings need no second description.
+msgspec decodes and checks in one step and names the place of a fault ("Expected `int`, got `str` -
+at `$.options.rounds`"); it also reads our own dataclasses, so options and settings need no second
+description.
 """
 
 from __future__ import annotations
@@ -97,7 +98,8 @@ class RoundRow(msgspec.Struct, forbid_unknown_fields=False):
     notes: dict[str, Any] | None = None
 
 
-# ------------------------------------------------------------------------------ encoding and decoding
+# ------------------------------------------------------------------------------ encoding and
+# decoding
 def encode(value: Any) -> bytes:
     """Anything of ours as JSON, infinities and NaN as null."""
     return msgspec.json.encode(value, enc_hook=_plain)
@@ -120,14 +122,6 @@ def decode(raw: bytes, kind: type[T], what: str, remedy: str) -> T:
         return msgspec.json.decode(raw, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
         raise CoterieError(f"{what} is damaged ({e})", remedy) from e
-
-
-def convert(value: Any, kind: type[T], what: str, remedy: str) -> T:
-    """A plain value as a typed structure; one sentence if it does not fit."""
-    try:
-        return msgspec.convert(value, type=kind)
-    except (msgspec.ValidationError, RecursionError) as e:
-        raise CoterieError(f"{what} does not fit ({e})", remedy) from e
 
 
 # ------------------------------------------------------------------------------ methods and rosters

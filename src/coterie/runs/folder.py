@@ -162,6 +162,8 @@ class RunFolder:
         text = b"".join(encode(row) + b"\n" for row in rows).decode()
         write_file(self.path / "metrics.jsonl", text)
         config = self.config()
+        done = rows[-1]["round"] if rows else 0
+        rounds = max(rounds, done)
         if config.options.rounds != rounds:
             config.options = config.options.with_rounds(rounds)
             write_file(self.path / "config.json", encode_readable(config))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -24,8 +23,6 @@ from coterie.runs.start import Model, engine_for, model_fingerprint, task_for, w
 from coterie.runs.trained import Trained
 from coterie.task import Task
 
-LoadData = Callable[..., Federation]
-
 
 def load_shared(**origin: Any) -> Federation:
     """The data of a run; runs on the same data, one after another, share them."""
@@ -43,8 +40,6 @@ def reopen(
     model: Model = None,
     method: Algorithm | None = None,
     rounds: int | None = None,
-    *,
-    load: LoadData = load_shared,
 ) -> Run:
     """A run with its data, where its folder left it.
 
@@ -53,7 +48,7 @@ def reopen(
     folder, config = RunFolder.open(path)
     options = options_of(config, rounds)
     method = method or method_of(path, config)
-    fed = data_of(path, config, fed, options, load)
+    fed = data_of(path, config, fed, options)
     task = task_of(path, config, fed.roster, model)
     run = Run(
         method,
@@ -74,9 +69,8 @@ def open_trained(path: str | Path, model: Model = None, method: Algorithm | None
     method = method or method_of(path, config)
     roster = roster_from(config.roster, f"{path}/config.json")
     task = task_of(path, config, roster, model)
-    with folder:
-        saved = folder.latest(types_of(method), "state", "scores")
-    if saved is None:
+    saved = folder.latest(types_of(method), "state", "scores")
+    if saved is None or saved.head["round"] < 0:
         raise CoterieError(f"{path} has not been trained yet", "resume it first")
     return Trained(
         method=method,
@@ -106,8 +100,9 @@ def method_of(path: str | Path, config: RunConfig) -> Algorithm:
 
 def task_of(path: str | Path, config: RunConfig, roster: Roster, model: Model) -> Task:
     """The task of a run; refused if the model is not the one it was trained with."""
-    named = registry.model(config.origin.model or config.model)
-    task, _ = task_for(roster, model or named, config.options)
+    if model is None:
+        model = registry.model(config.origin.model or config.model)
+    task, _ = task_for(roster, model, config.options)
     if model_fingerprint(task) != config.fingerprint.model:
         raise CoterieError(
             f"the model is not the one of {path} ({config.model})", "resume with the same model"
@@ -120,7 +115,6 @@ def data_of(
     config: RunConfig,
     fed: Federation | None,
     options: Options,
-    load: LoadData = load_shared,
 ) -> Federation:
     """The data that a run was trained on: given, or found again; refused if they changed."""
     if fed is None:
@@ -129,7 +123,7 @@ def data_of(
                 f"the data of {path} were in memory: give them again, ct.resume(path, fed)."
             )
         try:
-            fed = load(**config.origin.data)
+            fed = load_shared(**config.origin.data)
         except CoterieError as e:
             what = f"the training data of {path} cannot be read again: {e.what}"
             raise DataGone(what, e.remedy, options=e.options) from e

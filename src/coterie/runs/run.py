@@ -360,5 +360,6 @@ def check_run(method: Algorithm, task: Task, roster: Roster, options: Options) -
         )
     if options.stop_after is not None and not int(roster.rows.valid.sum()):
         raise CoterieError(
-            "stop_after looks at the valid part, and there is none: set valid to a share such as 0.2."
+            "stop_after looks at the valid part, and there is none: set valid to a share such as "
+            "0.2."
         )

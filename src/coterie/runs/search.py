@@ -5,8 +5,8 @@
     search.best       {"lr": 0.1}
     search.winner     the method with these settings
 
-A cell's score is the accuracy on the held-out rows after its last round, for regression the MSE, as a mean
-over the seeds; where scores are equal, the loss decides. The runs are given no test rows at all.
+A cell's score is the accuracy on the held-out rows after its last round, for regression the MSE, as
+a mean over the seeds; where scores are equal, the loss decides. The runs are given no test rows.
 """
 
 from __future__ import annotations
@@ -206,9 +206,9 @@ class Search:
     @property
     def edges(self) -> list[str]:
         """Each best value at the end of its grid, where the setting's limits leave room beyond."""
-        limits = {
-            f.name: (f.metadata.get("least"), f.metadata.get("most")) for f in fields(self.method)
-        }  # type: ignore[arg-type]
+        limits = {}
+        for f in fields(self.method):  # type: ignore[arg-type]
+            limits[f.name] = (f.metadata.get("least"), f.metadata.get("most"))
         sentences = []
         for name, value in self.best.items():
             numbers = [v for v in self.over[name] if type(v) in (int, float)]
@@ -238,7 +238,7 @@ def search(
 
     They are ranked on held-out training rows.
     fed: the data, or a function that gives those of a seed.  seeds: number of runs per cell.
-    out: a folder; the same search with the same folder goes on where it stopped, with more values too.
+    out: a folder; the same search with the same folder goes on where it stopped.
     follow: called with a title and a run, gives what to call with each of its rows.
     options: as in `run`; `valid`, the share of the training rows held out, is 0.2 unless given.
     """

@@ -120,8 +120,8 @@ class Job:
         """The folder of the run, in which nothing is trained yet."""
         return RunFolder.create(out, self.config())
 
-    def start(self, folder: RunFolder | None = None, start: Any = None) -> Run:
-        """The run, with its engine; `start`: a state to begin from, as in `coterie.run`."""
+    def start(self, folder: RunFolder | None = None, given_state: Any = None) -> Run:
+        """The run, with its engine; given_state: `start` of `coterie.run`."""
         run = Run(
             self.method,
             self.task,
@@ -130,9 +130,9 @@ class Job:
             self.options,
             folder=folder,
             model_name=self.model_name,
-            start=start,
+            start=given_state,
         )
-        if folder is not None and start is not None:
+        if folder is not None and given_state is not None:
             run.save(always=True)  # the folder's config cannot name it
         return run
 

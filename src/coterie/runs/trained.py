@@ -1,4 +1,7 @@
-"""A trained run as data: all that answers, exports and reports need, and nothing of any client's rows."""
+"""A trained run as data.
+
+All that answers, exports and reports need, and nothing of any client's rows.
+"""
 
 from __future__ import annotations
 

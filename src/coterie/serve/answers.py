@@ -21,7 +21,7 @@ from coterie.errors import CoterieError, Option, unknown
 from coterie.params import Params, count, pick, unstack
 from coterie.runs.run import Run
 from coterie.runs.trained import Trained
-from coterie.serve.rows import check_rows, is_table, need_labels
+from coterie.serve.rows import check_labelled_rows, check_rows, is_table
 from coterie.task import Batch, Task
 
 FEW = 10  # rows below which a choice of group is doubtful
@@ -49,7 +49,7 @@ class Assignment(NamedTuple):
         doubts = []
         if self.rows < FEW:
             doubts.append(f"it is chosen by {self.rows} rows only, and more may change it.")
-        least = min(self.losses)
+        least = self.losses[self.group]
         if self.usual is not None and not least <= FITS * self.usual:
             doubts.append(
                 f"it fits none of the groups: its least loss is {least:.3g}, and clients that "
@@ -61,13 +61,12 @@ class Assignment(NamedTuple):
 # ------------------------------------------------------------------------------ groups
 def assign(trained: Trained, x: Any, y: Any = None) -> Assignment:
     """The group whose model has the least loss on a new client's labelled rows."""
-    need_labels(x, y)
     if trained.groups is None:
         raise CoterieError(
             f"{trained.method.name} has no groups: take a run of a method that finds groups, "
             "such as ifca."
         )
-    batch = check_rows(trained.task, trained.roster, x, y)
+    batch = check_labelled_rows(trained.task, trained.roster, x, y)
     usual = trained.last_evaluation.get("loss")
     return choose_group(trained.task, unstack(need_centres(trained)), batch, usual)
 
@@ -81,7 +80,7 @@ def choose_group(
     order = sorted(range(len(losses)), key=finite.__getitem__)
     margin = math.inf
     if len(order) > 1:
-        margin = losses[order[1]] - losses[order[0]]
+        margin = finite[order[1]] - finite[order[0]]
     return Assignment(order[0], losses, margin, usual, len(batch.x))
 
 
@@ -134,10 +133,9 @@ def check_cluster(trained: Trained, cluster: int) -> int:
 def _outputs_of_newcomer(trained: Trained, support: Any, rows: Tensor) -> Tensor:
     """Outputs for a client that was never trained and joins with labelled rows."""
     x, y = (support, None) if is_table(support) else support
-    need_labels(x, y)
     method = trained.method_now
     shared, _ = method.use(trained.state)
-    batch = check_rows(trained.task, trained.roster, x, y)
+    batch = check_labelled_rows(trained.task, trained.roster, x, y)
     client_key = randomness.client_keys(["a newcomer"], trained.options.seed)[0]
     key = randomness.keys(client_key, trained.round, "evaluate")
     data = Data(batch, key, client_key)

@@ -23,6 +23,7 @@ from coterie.params import Params, unstack
 from coterie.runs.config import encode_readable, method_config, roster_config
 from coterie.runs.folder import write_error
 from coterie.runs.run import Run
+from coterie.runs.search import holds_something
 from coterie.runs.trained import Trained
 from coterie.serve.answers import at_last_round, need_centres
 from coterie.serve.card import CARD, Card, FileEntry, Per
@@ -48,7 +49,7 @@ def export_clients(run: Run, path: str | Path, onnx: bool = False) -> Path:
 
 def _export(trained: Trained, path: str | Path, per: Per, models: list[Named], onnx: bool) -> Path:
     folder = Path(path)
-    if folder.exists() and any(folder.iterdir() if folder.is_dir() else [1]):
+    if holds_something(folder):
         raise CoterieError(
             f"{folder} exists and is not empty", "choose another folder to export to"
         )
@@ -95,15 +96,9 @@ def _models_of_clients(run: Run) -> Iterator[Named]:
     taken: set[str] = set()
     for ids in run.everyone.sort().values.split(AT_ONCE):
         answers = run.ask_clients("personal_model", ids, shared, pick_clients(per_client, ids))
-        for i, model in zip(answers.ids.tolist(), unstack_rows(answers.values["model"])):
+        for i, model in zip(answers.ids.tolist(), unstack(answers.values["model"])):
             client = run.roster.names[i]
             yield _file_name(client, taken), client, model
-
-
-def unstack_rows(stacked: Params) -> list[Params]:
-    """Row i of every leaf as model i."""
-    rows = len(next(iter(stacked.values())))
-    return [{k: v[i] for k, v in stacked.items()} for i in range(rows)]
 
 
 def _file_name(client: str, taken: set[str]) -> str:
@@ -159,4 +154,5 @@ def _members(trained: Trained) -> dict[str, list[str]]:
 def joins_by_loss(method: Algorithm) -> bool:
     """Whether a newcomer answers with the model of the group whose loss is least, unchanged."""
     by_loss = (Algorithm.join, WithinGroups.join, PFLTC.join)
-    return type(method).join in by_loss and type(method).predict is Algorithm.predict
+    has_groups = type(method).centres is not Algorithm.centres
+    return has_groups and type(method).join in by_loss and type(method).predict is Algorithm.predict

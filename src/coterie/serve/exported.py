@@ -18,7 +18,7 @@ from coterie.errors import CoterieError, unknown
 from coterie.params import Params
 from coterie.serve.answers import Assignment, as_predictions, choose_group
 from coterie.serve.card import CARD, EXPORT_AGAIN, FileEntry, read_card, roster_of
-from coterie.serve.rows import check_rows, need_labels
+from coterie.serve.rows import check_labelled_rows, check_rows
 from coterie.task import Task
 
 FILE_NAME = r"[\w-]+"  # without its ending
@@ -87,12 +87,11 @@ class Exported:
 
     def assign(self, x: Any, y: Any = None) -> Assignment:
         """The group whose model has the least loss on these rows."""
-        need_labels(x, y)
         if self.card.per == "client":
             raise CoterieError(
                 f"{self.path} holds models of clients, not of groups: export the run per cluster."
             )
-        batch = check_rows(self.task, self.roster, x, y)
+        batch = check_labelled_rows(self.task, self.roster, x, y)
         return choose_group(
             self.task, list(self.models.values()), batch, self.card.scores.get("loss")
         )

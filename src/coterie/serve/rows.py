@@ -47,10 +47,13 @@ def encode_table(roster: Roster, table: Any, use_labels: bool) -> tuple[Any, Any
     return roster.schema.encode(table)
 
 
-def need_labels(x: Any, y: Any) -> None:
-    """Refuse rows without labels where they are needed."""
+def check_labelled_rows(task: Task, roster: Roster, x: Any, y: Any = None) -> Batch:
+    """Labelled rows from outside as a batch; refused without labels."""
     if y is None and not is_table(x):
         raise CoterieError("the rows need labels: give y, or a table with the label column.")
+    if y is None and roster.schema is not None and roster.schema.label not in x:
+        raise CoterieError(f"the table lacks the column {roster.schema.label}", "add the labels")
+    return check_rows(task, roster, x, y)
 
 
 def check_x(task: Task, roster: Roster, x: Tensor) -> Tensor:
