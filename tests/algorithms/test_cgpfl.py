@@ -1,4 +1,6 @@
-"""CGPFL and Heur: rounds by hand, several rounds in NumPy with k-means by brute force and by hand, K=1, recovery."""
+"""CGPFL and Heur: rounds by hand, several rounds in NumPy with k-means by brute force and by hand,
+K=1, recovery.
+"""
 
 from __future__ import annotations
 
@@ -64,14 +66,16 @@ VARIANTS = {
 }
 
 
-# ---------------------------------------------------------------------------------------------- by hand
-# Outputs x·w, one row (1, c) each: f = (θ − c)². λ = 2, one inner step of ¼, so θ = (c + ω)/2; pull ½. Start 0.
+# ------------------------------------------------------------------------------ by hand
+# Outputs x·w, one row (1, c) each: f = (θ − c)². λ = 2, one inner step of ¼, so θ = (c + ω)/2.
+# Pull ½, start 0.
 # c       8     4    −4    −12
 # θ       4     2    −2    −6
-# ω       2     1    −1    −3      k-means: {2, 1} and {−1, −3}, means 1.5 and −2; with α = ½ from 0: ¾ and −1.
+# ω       2     1    −1    −3      k-means: {2, 1} and {−1, −3}, means 1.5 and −2
+#                                  with α = ½ from 0: ¾ and −1
 # Round 2 from 1.5 and −2:
 # θ      4.75  2.75  −3    −7
-# ω     3.125 2.125 −2.5  −4.5     means 2.625 and −3.5.
+# ω     3.125 2.125 −2.5  −4.5     means 2.625 and −3.5
 FOUR = {"d": [(1, -4)], "b": [(1, 8)], "c": [(1, -12)], "a": [(1, 4)]}
 HAND = {"lam": 2.0, "outer": 1, "inner": 1, "inner_lr": 0.25, "pull": 0.5}
 
@@ -103,12 +107,14 @@ def test_pull_is_lr_times_lam_unless_it_is_given() -> None:
 
 
 def test_decay_is_of_the_default_pull_alone() -> None:
-    """Round 2 goes a quarter of the way: 1.5 + ¼·(3.25 + 1.25)/2, −2 − ¼·(1 + 5)/2; a pull that is given stays."""
+    """Round 2 goes a quarter of the way: 1.5 + ¼·(3.25 + 1.25)/2, −2 − ¼·(1 + 5)/2; a pull that is
+    given stays.
+    """
     assert by_client(four(2, pull=None, lr=0.25, decay=0.5)) == [-2.75, 2.0625, -2.75, 2.0625]
     assert by_client(four(2, decay=0.5)) == [-3.5, 2.625, -3.5, 2.625]
 
 
-# ---------------------------------------------------------------------------------------------- in NumPy
+# ------------------------------------------------------------------------------ in NumPy
 def lloyd(x: np.ndarray, centres: np.ndarray) -> tuple[list[int], np.ndarray]:
     """(labels, centres) of k-means from these centres; one without points stays."""
     centres = centres.copy()
@@ -146,13 +152,16 @@ class Oracle:
         l2: float = 0.0,
         fresh: bool = False,
     ) -> None:
-        """`batches`: of those who take part. `named`: groups as the library names them, for names that are free."""
+        """`batches`: of those who take part.
+
+        `named`: groups as the library names them, for names that are free.
+        """
         omega, k, known = {}, len(self.centres), [g for g in self.group if g >= 0]
         for i, turns in batches.items():
             w = mean(self.centres) if self.group[i] < 0 else self.centres[self.group[i]]
             theta = w if restart or i not in self.met else self.theta[i]
             for batch in turns:
-                theta = descend(self.f, theta, [batch] * inner, inner_lr, l2, lam, w)
+                theta = descend(self.f, theta, [batch] * inner, inner_lr, l2, pull=lam, towards=w)
                 w = {n: w[n] - pull * (w[n] - theta[n]) for n in w}
             omega[i], self.theta[i] = w, theta
             self.met.add(i)
@@ -169,8 +178,8 @@ class Oracle:
             new = np.stack([x[[i for i, g in enumerate(best) if g == j]].mean(0) for j in range(k)])
             labels = relabelled(best, new, old)
         else:
-            found, new = lloyd(x, old)
-            labels = relabelled(found, new, old)
+            nearest, new = lloyd(x, old)
+            labels = relabelled(nearest, new, old)
         for i, j in zip(omega, labels):
             self.group[i] = j
         members = [[w for w, g in zip(omega.values(), labels) if g == j] for j in range(k)]
@@ -215,7 +224,7 @@ def test_rounds_in_numpy(problem: str, case: str) -> None:
     assert not any(row["refused"] for row in run.history)
 
 
-# ---------------------------------------------------------------------------------------------- identities
+# ------------------------------------------------------------------------------ identities
 @pytest.mark.parametrize(
     "step, how",
     [
@@ -230,7 +239,7 @@ def test_one_cluster_is_pfedme(step: float, how: dict) -> None:
     p, common = lines(), {"lr": 0.02, "lam": 11.0, "outer": 3, "inner": 2, "restart": True, **how}
     for participation in (1.0, 0.5):
         clustered, plain = (
-            p.run(m, rounds=3, participation=participation)
+            p.run(m, rounds=3, participation=participation, engine="vectorised")
             for m in (ct.CGPFL(clusters=1, alpha=step, **common), ct.PFedMe(beta=step, **common))
         )
         started_from(one(clustered.state.centres), one(plain.state))
@@ -241,13 +250,13 @@ def test_one_cluster_is_pfedme(step: float, how: dict) -> None:
     "method", [ct.CGPFL(clusters=2, batch=2, pull=0.4, outer=3), ct.CGPFLHeur(pull=0.4, outer=2)]
 )
 def test_permuting_clients_permutes_the_result(method: ct.CGPFL) -> None:
-    plain, moved, order = lines().permuted(method, rounds=3, participation=0.6)
+    plain, moved, order = lines().permuted(method, rounds=3, participation=0.6, engine="vectorised")
     assert moved.state.group.tolist() == plain.state.group[order].tolist()
     started_from(centres_of(moved), centres_of(plain))
     started_from(personal(moved), [personal(plain)[i] for i in order])
 
 
-# ---------------------------------------------------------------------------------------------- clusters that last
+# ------------------------------------------------------------------------------ clusters that last
 def settled(group: list[int], centres: list[float], **how: Any) -> Run:
     """The four clients, one round after these groups and centres."""
     run = points(FOUR, 0.0).begun(ct.CGPFL(**{"clusters": len(centres), **HAND, **how}), rounds=1)
@@ -256,7 +265,10 @@ def settled(group: list[int], centres: list[float], **how: Any) -> Run:
 
 
 def test_labels_keep_their_meaning() -> None:
-    """Centre 1 is that of b and a, in whichever order k-means finds them. ω from 2: 3.5, 2.5; from −2: −2.5, −4.5."""
+    """Centre 1 is that of b and a, in whichever order k-means finds them.
+
+    ω from 2: 3.5, 2.5; from −2: −2.5, −4.5.
+    """
     run = finished(settled([0, 1, 0, 1], [-2.0, 2.0]))
     assert run.state.group.tolist() == [0, 1, 0, 1]
     assert flat(run.state.centres) == [-3.5, 3.0]
@@ -291,7 +303,9 @@ def test_fresh_clusters_do_not_begin_at_the_centres_before() -> None:
 
 
 def test_clusters_drawn_anew_take_the_labels_of_the_nearest_centres() -> None:
-    """Nobody has label 1 yet and two uploads are enough, so that k-means++ is drawn anew: its order is any."""
+    """Nobody has label 1 yet and two uploads are enough, so that k-means++ is drawn anew: its order
+    is any.
+    """
     for seed in range(6):
         assert partition([[0.0], [10.0]], [[9.0], [1.0]], [0, -1], seed) == [1, 0]
 
@@ -301,15 +315,19 @@ def test_of_equal_centres_the_lowest_goes_to_the_first_group(
 ) -> None:
     uploads = torch.tensor([[5.0], [-1.0], [1.0]], dtype=torch.float64)
     for order in permutations(range(3)):
-        found = Clusters(torch.tensor(order), uploads[torch.tensor(order).argsort()], 0.0, 1)
-        monkeypatch.setattr("coterie.algorithms.cgpfl.kmeans", lambda *_, found=found, **__: found)
+        result = Clusters(torch.tensor(order), uploads[torch.tensor(order).argsort()], 0.0, 1)
+        monkeypatch.setattr(
+            "coterie.algorithms.cgpfl.kmeans", lambda *_, result=result, **__: result
+        )
         label = partition([[5.0], [0.0], [0.0]], uploads, [0, -1, -1])
         assert label[0] == 0
         assert (label[1] < label[2]) == (order[1] < order[2])
 
 
 def test_equal_centres_stay_equal_in_many_dimensions() -> None:
-    """Which of three equal centres two uploads join must not hang on rounding: turned into 40 dimensions, the same."""
+    """Which of three equal centres two uploads join must not hang on rounding: turned into 40
+    dimensions, the same.
+    """
     rng = np.random.default_rng(0)
     for _ in range(20):
         centres, uploads = np.repeat(rng.normal(size=(1, 4)), 3, 0), rng.normal(size=(2, 4))
@@ -333,7 +351,7 @@ def test_given_centres_and_the_clusters_that_fit_them(tmp_path: Path) -> None:
 
 
 def test_an_absent_group_keeps_its_centre_and_does_not_split_another() -> None:
-    """Only b and a take part: both stay with centre 1, although two uploads could be two clusters."""
+    """Only b and a take part: both stay with centre 1, though two uploads could be two clusters."""
     run = settled([0, 1, 0, 1], [-2.0, 2.0])
     run.participants = lambda r: torch.tensor([3, 1])
     finished(run)
@@ -342,22 +360,28 @@ def test_an_absent_group_keeps_its_centre_and_does_not_split_another() -> None:
 
 
 def test_fewer_uploads_than_clusters_at_the_first_round() -> None:
-    """b and a alone, three clusters: ω 2 and 1 are centres, the third stays at 0. Next the others start from the mean,
-    1: θ (c + 1)/2 = −1.5, −5.5, ω −0.25, −2.25. Four uploads, all but one centre has members: k-means++ anew."""
+    """b and a alone, three clusters: ω 2 and 1 are centres, the third stays at 0.
+
+    Next the others start from the mean, 1: θ (c + 1)/2 = −1.5, −5.5, ω −0.25, −2.25. Four uploads,
+    all but one centre has members: k-means++ anew.
+    """
     run = points(FOUR, 0.0).ready(ct.CGPFL(clusters=3, **HAND), rounds=2)
     run.participants = lambda r: torch.tensor([3, 1]) if r < 2 else torch.tensor([3, 1, 2, 0])
     next(run.rounds()), next(run.rounds())
     assert sorted(flat(run.state.centres)) == [0, 1, 2]
     assert run.state.group.tolist()[0] == run.state.group.tolist()[2] == -1
     next(run.rounds())
-    # from 2: θ 5, ω 3.5; from 1: θ 2.5, ω 1.75.  {3.5}, {1.75}, … of 3.5, 1.75, −0.25, −2.25 the closest two join
+    # from 2: θ 5, ω 3.5; from 1: θ 2.5, ω 1.75.  {3.5}, {1.75}, … of 3.5, 1.75, −0.25, −2.25 the
+    # closest two join
     assert len(set(run.state.group.tolist())) == 3
     assert run.state.group[3] == run.state.group[1] != run.state.group[0] != run.state.group[2]
     assert sorted(flat(run.state.centres)) == [-2.25, -0.25, 2.625]
 
 
 def test_a_client_never_seen_starts_from_the_mean_of_the_centres() -> None:
-    """d (−4) from the mean of −1 and 2, ½: θ −1.75, ω −0.625, not −2.5 + … from centre 0: θ −2.5, ω −1.75."""
+    """d (−4) from the mean of −1 and 2, ½: θ −1.75, ω −0.625, not −2.5 + … from centre 0: θ −2.5, ω
+    −1.75.
+    """
     run = settled([-1, 1, 0, 1], [-1.0, 2.0])
     run.participants = lambda r: torch.tensor([0])
     finished(run)
@@ -367,7 +391,9 @@ def test_a_client_never_seen_starts_from_the_mean_of_the_centres() -> None:
 
 
 def test_transitions_and_iterations_are_noted() -> None:
-    """d, b, c, a were in 0, 1, 1, 1; c leaves for d: C_0 = {d, c}, C_1 = {b, a}: Q = [[½, 0], [½, 1]]."""
+    """d, b, c, a were in 0, 1, 1, 1; c leaves for d: C_0 = {d, c}, C_1 = {b, a}: Q = [[½, 0], [½,
+    1]].
+    """
     run = settled([0, 1, 1, 1], [-2.0, 2.0])
     notes = finished(run).history[-1]["notes"]
     assert run.state.group.tolist() == [0, 1, 0, 1]
@@ -390,7 +416,7 @@ def test_only_one_model_is_sent() -> None:
     assert [row["bytes_down"] for row in run.history] == [7 * size, 7 * (size + 3 * 8)]
 
 
-# ---------------------------------------------------------------------------------------------- Heur
+# ------------------------------------------------------------------------------ Heur
 def pairs() -> Problem:
     """ω after the first round is c/4: 2 ± ¼, −2 ± ¼ and 20 ± ¼, with rows 1, 2, 3, 1, 1, 2."""
     targets, sizes = [7, 9, -9, -7, 79, 81], [1, 2, 3, 1, 1, 2]
@@ -433,8 +459,10 @@ def test_a_given_number_is_what_heur_would_have_taken() -> None:
 
 @pytest.mark.parametrize("first_rounds", [1, 2])
 def test_heur_may_look_again_in_the_second_round(first_rounds: int) -> None:
-    """Only e and f answer round 1, which is one cluster at 20. Then all do, and start from there:
-    ω = 15 + c/4 = 16.75, 17.25, 12.75, 13.25, and 34.75, 35.25 of e and f: two clusters by the curve.
+    """Only e and f answer round 1, which is one cluster at 20.
+
+    Then all do, and start from there: ω = 15 + c/4 = 16.75, 17.25, 12.75, 13.25, and 34.75, 35.25
+    of e and f: two clusters by the curve.
     """
     run = pairs().ready(ct.CGPFLHeur(**HAND, heur_rounds=first_rounds), rounds=3)
     run.participants = lambda r: torch.arange(4, 6) if r < 2 else torch.arange(6)
@@ -515,7 +543,7 @@ def test_a_number_needs_rows() -> None:
         finished(run)
 
 
-# ---------------------------------------------------------------------------------------------- evaluation
+# ------------------------------------------------------------------------------ evaluation
 TRAINER = {
     "clusters": 2,
     "lam": 4.0,
@@ -540,16 +568,16 @@ def test_who_never_took_part_and_who_joins_take_the_centre_of_least_loss() -> No
     """The one answers with it, the other takes a round's local steps from it."""
     p = measured(clients=6, unseen=1)
     run = p.run(ct.CGPFL(**TRAINER), rounds=1, participation=0.6)
-    seen, theta = participants(run)[0], centres_of(run)
+    asked, theta = participants(run)[0], centres_of(run)
     best = [theta[p.best(theta, i)] for i in range(6)]
-    want = p.test_losses([personal(run)[i] if i in seen else best[i] for i in range(5)])
+    want = p.test_losses([personal(run)[i] if i in asked else best[i] for i in range(5)])
     np.testing.assert_allclose(run.client_scores["mse"], want, rtol=1e-12)
     w = mine = best[5]
     for _ in range(2):
-        mine = descend(p.f, mine, [p.clients[5]] * 3, 0.05, 0.0, 4.0, w)
+        mine = descend(p.f, mine, [p.clients[5]] * 3, 0.05, pull=4.0, towards=w)
         w = {k: w[k] - 0.3 * (w[k] - mine[k]) for k in w}
     assert run.history[-1]["unseen_mse"] == pytest.approx(p.test_loss(mine, 5), rel=1e-12)
-    assert len(seen) == 3 and apart(*theta)
+    assert len(asked) == 3 and apart(*theta)
 
 
 def test_evaluation_leaves_no_trace() -> None:
@@ -559,7 +587,7 @@ def test_evaluation_leaves_no_trace() -> None:
     started_from(centres_of(often), centres_of(once), 0)
 
 
-# ---------------------------------------------------------------------------------------------- settings
+# ------------------------------------------------------------------------------ settings
 @pytest.mark.parametrize(
     "how, words",
     [
@@ -593,8 +621,9 @@ def test_the_command_line_takes_auto() -> None:
         iter(setup("run", words.split(), list(argv)).methods.values())
     )
     assert one_of("cgpfl", "--clusters", "auto").clusters == "auto"
-    found = one_of("cgpfl", "--clusters", "3", "--mu", "0.5", "--pull", "none")
-    assert (found.clusters, found.mu, found.pull) == (3, 0.5, None)
+    flags = ["--clusters", "3", "--mu", "0.5", "--pull", "none"]
+    method = one_of("cgpfl", *flags)
+    assert (method.clusters, method.mu, method.pull) == (3, 0.5, None)
     assert one_of("cgpfl-heur", "--mu", "auto").mu == "auto"
     with pytest.raises(ct.CoterieError, match="'many': it must be a whole number or auto"):
         one_of("cgpfl", "--clusters", "many")
@@ -604,39 +633,50 @@ def test_the_command_line_takes_auto() -> None:
     assert [getattr(m, "clusters", None) for m in both.values()] == [4, "auto", None]
 
 
-# ---------------------------------------------------------------------------------------------- recovery
-SEEDS = range(10)
+# ------------------------------------------------------------------------------ recovery
+# "nine of ten seeds" is a slow test; two seeds, both right, are looked at every time
+SEEDS = pytest.mark.parametrize(
+    "seeds", [range(1, 3), pytest.param(range(10), marks=pytest.mark.slow)], ids=["2", "10"]
+)
 
 
 @pytest.mark.parametrize("participation, rounds", [(1.0, 1), (0.6, 4)])
-def test_planted_lines_are_found(participation: float, rounds: int) -> None:
-    """24 clients of 50 rows in three groups: exact groups in one round for nine of ten seeds; with 60 % of the clients
-    a round within four, those who were never seen aside."""
-    found, method = [], ct.CGPFL(clusters=3, outer=3, pull=0.5, inner_lr=0.05, lam=2.0)
-    for seed in SEEDS:
+@SEEDS
+def test_planted_lines_are_found(participation: float, rounds: int, seeds: range) -> None:
+    """24 clients of 50 rows in three groups: exact groups in one round for nine of ten seeds; with
+    60 % of the clients a round within four, those who were never asked aside.
+    """
+    aris, method = [], ct.CGPFL(clusters=3, outer=3, pull=0.5, inner_lr=0.05, lam=2.0)
+    for seed in seeds:
         fed = ct.data.linear(clients=24, samples=50, dim=30, clusters=3, seed=seed, test_samples=0)
         result = ct.run(
             method, fed, "linear", rounds=rounds, seed=seed, participation=participation
         )
-        found.append(result.history[-1]["ari"])
-    assert sum(ari == 1.0 for ari in found) >= 9, found
+        aris.append(result.history[-1]["ari"])
+    assert sum(ari < 1.0 for ari in aris) <= len(seeds) // 10, aris
 
 
-def test_rotated_digits_are_found() -> None:
-    """24 clients of 50 digits turned by four angles, all rows in every step: exact groups in one round for nine of ten
-    seeds. (With batches of 20 four local rounds are too few: 6 of 10 seeds; ten find 9.)"""
-    found, method = [], ct.CGPFL(clusters=4, outer=4, batch=None)
-    for seed in SEEDS:
+@SEEDS
+def test_rotated_digits_are_found(seeds: range) -> None:
+    """24 clients of 50 digits turned by four angles, all rows in every step: exact groups in one
+    round for nine of ten seeds. (With batches of 20 four local rounds are too few: 6 of 10 seeds;
+    ten find 9.)
+    """
+    aris, method = [], ct.CGPFL(clusters=4, outer=4, batch=None)
+    for seed in seeds:
         fed = ct.data.rotated("digits", clients=24, samples=50, test_samples=0, seed=seed)
-        found.append(ct.run(method, fed, "softmax", rounds=1, seed=seed).history[-1]["ari"])
-    assert sum(ari == 1.0 for ari in found) >= 9, found
+        aris.append(ct.run(method, fed, "softmax", rounds=1, seed=seed).history[-1]["ari"])
+    assert sum(ari < 1.0 for ari in aris) <= len(seeds) // 10, aris
 
 
-def test_heur_finds_the_number_of_planted_lines() -> None:
-    """24 clients in three groups, all rows in every step: K̂ = 3 and exact groups for nine of ten seeds."""
-    found, method = [], ct.CGPFLHeur(outer=3, pull=0.5, inner_lr=0.05, lam=2.0, batch=None)
-    for seed in SEEDS:
+@SEEDS
+def test_heur_finds_the_number_of_planted_lines(seeds: range) -> None:
+    """24 clients in three groups, all rows in every step: K̂ = 3 and exact groups for nine of ten
+    seeds.
+    """
+    results, method = [], ct.CGPFLHeur(outer=3, pull=0.5, inner_lr=0.05, lam=2.0, batch=None)
+    for seed in seeds:
         fed = ct.data.linear(clients=24, samples=50, dim=30, clusters=3, seed=seed, test_samples=0)
         row = ct.run(method, fed, "linear", rounds=1, seed=seed).history[1]
-        found.append((row["notes"]["clusters"], row["ari"]))
-    assert sum(f == (3, 1.0) for f in found) >= 9, found
+        results.append((row["notes"]["clusters"], row["ari"]))
+    assert sum(r != (3, 1.0) for r in results) <= len(seeds) // 10, results

@@ -1,8 +1,10 @@
-"""FedSoft: rounds by hand, several in NumPy with and without draws, its identities, recovery of planted mixtures."""
+"""FedSoft: rounds by hand, several in NumPy with and without draws, its identities, recovery of
+planted mixtures.
+"""
 
 from __future__ import annotations
 
-from itertools import permutations
+from itertools import pairwise, permutations
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +58,7 @@ VARIANTS = {
 }
 
 
-# ---------------------------------------------------------------------------------------------- by hand
+# ------------------------------------------------------------------------------ by hand
 # Outputs are x·w; centres 2 and −1; every w begins at 0; σ = ¼, λ = ½, lr = ¼, one step.
 #   a: rows (1, 1) and (1, −2): losses (1, 4) and (16, 1): one row each, u = (½, ½), n = 2.
 #   b: one row (1, 4): losses (4, 25): u = (1, max(0, ¼)), n = 1.
@@ -94,7 +96,10 @@ def test_one_round_by_hand() -> None:
 
 
 def test_the_second_round_goes_on_from_the_clients_own_model() -> None:
-    """The same u (τ = 2).  a: 2w + 1 = 0.625 and ½·(w − (c + c')/2);  b: 2·(w − 4) and ½·(w − c + ¼·(w − c'))."""
+    """The same u (τ = 2).
+
+    a: 2w + 1 = 0.625 and ½·(w − (c + c')/2); b: 2·(w − 4) and ½·(w − c + ¼·(w − c')).
+    """
     run, (c, d), a, b = two(2), (1.015625, 0.29375), -0.1875, 2.21875
     a -= 0.25 * (0.625 + 0.5 * (a - (c + d) / 2))
     b -= 0.25 * (2 * (b - 4) + 0.5 * (b - c + 0.25 * (b - d)))
@@ -113,7 +118,8 @@ def test_steps_end_when_the_problem_is_solved_well_enough() -> None:
     """γ0 = 1, at most three steps.
 
     a: ∇f = 2w + 1 is 5 and −1 at the centres, ∇h = 2.5 w + ¾ is ¾ at 0: no step.
-    b: ∇f = 2(w − 4) is −4 and −10, ∇h = 2.625 w − 8.875 is −8.875 at 0 and, after a step, −3.05: one.
+    b: ∇f = 2(w − 4) is −4 and −10, ∇h = 2.625 w − 8.875 is −8.875 at 0 and, after a step, −3.05:
+    one.
     """
     run = two(1, local_steps=3, inexact=1.0)
     assert flat(private_states(run).model) == [2.21875, 0.0]
@@ -139,9 +145,9 @@ def test_the_joint_objective_comes_down() -> None:
     method = ct.FedSoft(
         clusters=2, solver="sgd", lr=0.05, local_steps=60, pull=1.0, every=99, objective=True
     )
-    run = lines().run(method, rounds=6)
+    run = lines().run(method, rounds=4, engine="vectorised")
     values = [row["notes"]["objective"] for row in run.history[1:]]
-    assert all(b < a for a, b in zip(values, values[1:]))
+    assert all(after < before for before, after in pairwise(values))
 
 
 def test_given_centres(tmp_path: Path) -> None:
@@ -157,7 +163,7 @@ def test_given_centres(tmp_path: Path) -> None:
     started_from(personal(given), personal(usual))
 
 
-# ---------------------------------------------------------------------------------------------- in NumPy
+# ------------------------------------------------------------------------------ in NumPy
 class Solver:
     """One client's steps on f(w) + (λ/2) Σ_s u_s ‖w − c_s‖², each centre's pull written out."""
 
@@ -231,8 +237,9 @@ def follow(p: Problem, run: Run, batches: Any = None) -> None:
             if drawn.any():
                 solver = kept[i] if m.keep_solver else Solver(m.solver, models[i])
                 steps = batches(run, r, i) if batches else [p.clients[i]] * m.local_steps
+                lr = m.lr * m.decay ** (r - 1)
                 models[i] = solver.steps(
-                    p, models[i], steps, m.lr * m.decay ** (r - 1), m.pull, u[i], theta
+                    p, models[i], steps, lr, pull=m.pull, u=u[i], centres=theta
                 )
             moved.append(models[i])
         theta = [mean(moved, times[:, s]) if times[:, s].any() else c for s, c in enumerate(theta)]
@@ -297,7 +304,7 @@ def test_personal_models_move_apart_and_are_not_the_centres() -> None:
     started_from(arrays(run.state.start), arrays(run.task.init(0)))
 
 
-# ---------------------------------------------------------------------------------------------- who is weighed
+# ------------------------------------------------------------------------------ who is weighed
 def absent(monkeypatch: pytest.MonkeyPatch, i: int, round: int, run: Run) -> None:
     """Client i does not answer the first exchange of a round."""
 
@@ -362,7 +369,7 @@ def test_a_client_that_fits_no_centre_is_refused_and_never_drawn() -> None:
     assert run.state.importance[0].tolist() == [0, 0] and bool((run.state.importance[1:] > 0).all())
 
 
-# ---------------------------------------------------------------------------------------------- draws
+# ------------------------------------------------------------------------------ draws
 class Desk:
     """Stands for `ask` where only a generator and notes are needed."""
 
@@ -406,16 +413,20 @@ def test_the_formulas_hold_for_equal_shares() -> None:
     """100 clients, two centres, 20 for each: 36 without replacement, 33.1 with."""
     equal = torch.full((100, 2), 0.01, dtype=torch.float64)
     for again, name in ((False, "drawn_by_the_paper"), (True, "drawn_with_replacement")):
-        method, rng, found = ct.FedSoft(clusters=2, select=20, replace=again), torch.Generator(), []
+        method, rng, counts = (
+            ct.FedSoft(clusters=2, select=20, replace=again),
+            torch.Generator(),
+            [],
+        )
         for _ in range(200):
             desk = Desk()
             desk.rng = lambda tag, rng=rng: rng
             method.draw(equal, desk)
-            found.append(desk.notes["drawn"])
-        assert np.mean(found) == pytest.approx(desk.notes[name], abs=0.5)
+            counts.append(desk.notes["drawn"])
+        assert np.mean(counts) == pytest.approx(desk.notes[name], abs=0.5)
 
 
-# ---------------------------------------------------------------------------------------------- settings
+# ------------------------------------------------------------------------------ settings
 @pytest.mark.parametrize(
     "how, match",
     [
@@ -437,7 +448,7 @@ def test_more_draws_than_clients_are_fine_with_replacement() -> None:
     assert p.ready(ct.FedSoft(clusters=2, select=7, replace=False)) is not None
 
 
-# ---------------------------------------------------------------------------------------------- identities
+# ------------------------------------------------------------------------------ identities
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
@@ -453,8 +464,9 @@ def test_more_draws_than_clients_are_fine_with_replacement() -> None:
 def test_without_a_pull_personal_models_are_local(problem: str, how: dict) -> None:
     p = PROBLEMS[problem]()
     plain = {k: v for k, v in how.items() if k != "keep_solver"}
-    soft = p.run(ct.FedSoft(clusters=2, pull=0.0, lr=0.05, **how), rounds=4, participation=0.6)
-    local = p.run(ct.LocalOnly(lr=0.05, **plain), rounds=4, participation=0.6)
+    options = {"rounds": 4, "participation": 0.6, "engine": "vectorised"}
+    soft = p.run(ct.FedSoft(clusters=2, pull=0.0, lr=0.05, **how), **options)
+    local = p.run(ct.LocalOnly(lr=0.05, **plain), **options)
     started_from(personal(soft), personal(local))
 
 
@@ -470,7 +482,7 @@ def test_a_kept_solver_goes_on_where_it_was(solver: str) -> None:
 @pytest.mark.parametrize("how", [{}, {"batch": 2}, {"select": 3}, {"select": 3, "replace": False}])
 def test_permuting_clients_permutes_the_result(how: dict) -> None:
     plain, moved, order = lines().permuted(
-        ct.FedSoft(clusters=2, lr=0.05, **how), rounds=4, participation=0.6
+        ct.FedSoft(clusters=2, lr=0.05, **how), rounds=4, participation=0.6, engine="vectorised"
     )
     assert torch.equal(moved.state.importance, plain.state.importance[order])
     started_from(centres_of(moved), centres_of(plain))
@@ -479,7 +491,8 @@ def test_permuting_clients_permutes_the_result(how: dict) -> None:
 
 def test_permuting_centres_permutes_the_clusters() -> None:
     p, order = lines(), [2, 0, 1]
-    plain, moved = (p.ready(ct.FedSoft(clusters=3, lr=0.05), rounds=4) for _ in range(2))
+    method = ct.FedSoft(clusters=3, lr=0.05)
+    plain, moved = (p.ready(method, rounds=4, engine="vectorised") for _ in range(2))
     put(moved, centres=[centres_of(plain)[s] for s in order])
     finished(plain), finished(moved)
     assert torch.equal(moved.state.importance, plain.state.importance[:, order])
@@ -488,13 +501,13 @@ def test_permuting_centres_permutes_the_clusters() -> None:
 
 
 def test_duplicating_every_client_changes_nothing() -> None:
-    plain, twice = lines().doubled(ct.FedSoft(clusters=2, lr=0.05), rounds=4)
+    plain, twice = lines().doubled(ct.FedSoft(clusters=2, lr=0.05), rounds=4, engine="vectorised")
     assert torch.equal(twice.state.importance, plain.state.importance.repeat(2, 1))
     started_from(centres_of(twice), centres_of(plain))
     started_from(personal(twice), personal(plain) * 2)
 
 
-# ---------------------------------------------------------------------------------------------- evaluation
+# ------------------------------------------------------------------------------ evaluation
 def test_each_client_is_measured_with_its_own_model() -> None:
     p = measured()
     run = p.run(ct.FedSoft(clusters=2, lr=0.05), rounds=2)
@@ -509,7 +522,8 @@ def test_a_newcomer_solves_its_problem_from_the_shared_start(how: dict) -> None:
     run = p.run(method, rounds=2)
     centres, start = centres_of(run), arrays(run.task.init(0))
     u = weights(p, centres, 1e-4)[3]
-    w = Solver(method.solver, start).steps(p, start, [p.clients[3]] * 9, 0.05, 0.7, u, centres)
+    solver = Solver(method.solver, start)
+    w = solver.steps(p, start, [p.clients[3]] * 9, 0.05, pull=0.7, u=u, centres=centres)
     assert run.history[-1]["unseen_mse"] == pytest.approx(p.test_loss(w, 3), rel=1e-10)
     assert len(run.state.importance) == 3
 
@@ -521,19 +535,28 @@ def test_evaluation_leaves_no_trace() -> None:
     assert torch.equal(often.state.importance, once.state.importance)
 
 
-# ---------------------------------------------------------------------------------------------- recovery
+# ------------------------------------------------------------------------------ recovery
+# "nine of ten seeds" is a slow test; two seeds, both right, are looked at every time
+SEEDS = pytest.mark.parametrize(
+    "seeds", [range(1, 3), pytest.param(range(10), marks=pytest.mark.slow)], ids=["2", "10"]
+)
+
+
+@SEEDS
 @pytest.mark.parametrize("how, rounds", [({}, 6), ({"select": 20}, 10)])
-def test_planted_mixtures_are_found(how: dict, rounds: int) -> None:
-    """12 clients of 200 rows, shares 10:90: every importance weight within 0.05 for nine of ten seeds."""
+def test_planted_mixtures_are_found(how: dict, rounds: int, seeds: range) -> None:
+    """12 clients of 200 rows, shares 10:90: every importance weight within 0.05 for nine of ten
+    seeds.
+    """
     worst = []
-    for seed in range(10):
+    for seed in seeds:
         fed = ct.data.linear(
             "fedsoft", clients=12, samples=200, noise=0.1, seed=seed, test_samples=0
         )
         method = ct.FedSoft(clusters=2, lr=0.5, pull=1.0, **how)
         run = finished(prepare(method, fed, "linear", rounds=rounds, seed=seed))
-        found = run.method.groups(run.state)
+        shares = run.method.groups(run.state)
         worst.append(
-            min(float((found[:, list(o)] - fed.truth).abs().max()) for o in permutations(range(2)))
+            min(float((shares[:, list(o)] - fed.truth).abs().max()) for o in permutations(range(2)))
         )
-    assert sum(w <= 0.05 for w in worst) >= 9, worst
+    assert sum(w > 0.05 for w in worst) <= len(seeds) // 10, worst

@@ -1,4 +1,6 @@
-"""IFCA: a round by hand, several rounds in NumPy, its starts, its savings, its identities, recovery."""
+"""IFCA: a round by hand, several rounds in NumPy, its starts, its savings, its identities,
+recovery.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,7 @@ VARIANTS = {
 }
 
 
-# ---------------------------------------------------------------------------------------------- by hand
+# ------------------------------------------------------------------------------ by hand
 # Outputs are x·w. Centres 2 and −1; losses at (2, −1); γ = ¼.
 #   a: one row (1, 1): (1, 4) → first.          ∇ = 2·(2 − 1) = 2.     One step 1.5, two 1.25.
 #   b: two rows (1, 4): (4, 25) → first.        ∇ = 2·(2 − 4) = −4.    One step 3, two 3.5.
@@ -93,7 +95,9 @@ def test_one_round_by_hand(how: dict, want: list[float]) -> None:
 
 
 def test_decay_halves_the_second_step() -> None:
-    """Option I from (2.125, −1.125) with γ = ⅛, m = 4; ∇ a 2.25, b −3.75, c 1.75, d 2·2·(−2.25 + 2) = −1."""
+    """Option I from (2.125, −1.125) with γ = ⅛, m = 4; ∇ a 2.25, b −3.75, c 1.75, d 2·2·(−2.25 + 2)
+    = −1.
+    """
     run = four(rounds=2, average="gradients", decay=0.5)
     assert flat(run.state.centres) == [2.125 - (2.25 - 3.75) / 32, -1.125 - (1.75 - 1) / 32]
     # option II from (2.25, −1.25): a 2.25 − ⅛·2.5, b 2.25 + ⅛·3.5, c −1.25 − ⅛·1.5, d −1.25 + ⅛·2
@@ -115,7 +119,7 @@ def test_ties_go_to_the_lowest_index() -> None:
     assert four(start=(1.0, 1.0, 1.0)).state.group.tolist() == [0, 0, 0, 0]
 
 
-# ---------------------------------------------------------------------------------------------- in NumPy
+# ------------------------------------------------------------------------------ in NumPy
 def ifca(
     p: Problem,
     start: list[Model],
@@ -131,8 +135,11 @@ def ifca(
     l2_in_choice: bool = False,
     pairs: Any = None,
 ) -> list[tuple[list[Model], list[int]]]:
-    """Algorithm 2: (centres, identities) after every round. `pairs(i, t)`: the rows for the identity and the update."""
-    theta, group, found = start, [-1] * len(p.clients), []
+    """Algorithm 2: (centres, identities) after every round.
+
+    `pairs(i, t)`: the rows for the identity and the update.
+    """
+    theta, group, history = start, [-1] * len(p.clients), []
     for t, who in enumerate(rounds):
         step, value, weight = lr * decay**t, {}, {}
         for i in who:
@@ -163,8 +170,8 @@ def ifca(
                     moved[k] = total / sum(weight[i] for i in members) if members else c[k]
             new.append(moved)
         theta = new
-        found.append((theta, list(group)))
-    return found
+        history.append((theta, list(group)))
+    return history
 
 
 CASES = {
@@ -197,7 +204,10 @@ def test_rounds_in_numpy(problem: str, case: str) -> None:
 
 
 def test_l2_in_the_choice_changes_it() -> None:
-    """f(2) = f(0) at y = 1; with l2 the shorter centre wins. y = 1.2: 0.64 + ½·4·l2 against 1.44 + 0."""
+    """f(2) = f(0) at y = 1; with l2 the shorter centre wins.
+
+    y = 1.2: 0.64 + ½·4·l2 against 1.44 + 0.
+    """
     p = points({"a": [(1, 1.2)], "b": [(1, 1.2)]})
 
     def chosen(**how: Any) -> list[int]:
@@ -227,7 +237,9 @@ def test_mini_batches_in_numpy(how: dict) -> None:
 
 @pytest.mark.parametrize("average", ["models", "gradients"])
 def test_resample_uses_a_fresh_pair_of_parts_each_round(average: str) -> None:
-    """T = 3: rounds 1, 2, 3 choose on parts 0, 2, 4 of 6 and train on parts 1, 3, 5; round 4 begins again."""
+    """T = 3: rounds 1, 2, 3 choose on parts 0, 2, 4 of 6 and train on parts 1, 3, 5; round 4 begins
+    again.
+    """
     p = lines(5, least=12)
     method = ct.IFCA(clusters=2, lr=0.1, local_steps=2, init="random", average=average, resample=3)
     run = p.ready(method, rounds=4)
@@ -246,7 +258,9 @@ def test_fewer_rows_than_parts_are_refused() -> None:
 
 
 def test_weighted_gradients_are_not_divided_by_clients() -> None:
-    """Σ n_i g_i over a number of clients would be a step as many times too long as clients have rows."""
+    """Σ n_i g_i over a number of clients would be a step as many times too long as clients have
+    rows.
+    """
     with pytest.raises(ct.CoterieError, match="weighted"):
         lines().ready(ct.IFCA(clusters=2, average="gradients", weighted=True, divide="clients"))
 
@@ -257,7 +271,7 @@ def test_resample_refuses_batches(how: dict) -> None:
         lines().ready(ct.IFCA(clusters=2, resample=2, **how))
 
 
-# ---------------------------------------------------------------------------------------------- weight sharing
+# ------------------------------------------------------------------------------ weight sharing
 def test_whole_layers_are_shared_by_the_beginning_of_their_name() -> None:
     p = lines()._replace(model=lambda: nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 1)))
     run = p.run(ct.IFCA(clusters=2, init="random", share=("0",)), rounds=2)
@@ -275,7 +289,7 @@ def test_whole_layers_are_shared_by_the_beginning_of_their_name() -> None:
         p.ready(ct.IFCA(clusters=2, share=("1",)))
 
 
-# ---------------------------------------------------------------------------------------------- saving communication
+# ------------------------------------------------------------------------------ sending less
 SIZE, K = 8 * 5, 3  # bytes of one centre: 5 weights in float64
 
 
@@ -291,7 +305,9 @@ def settled(
 
 @pytest.mark.parametrize("average", ["models", "gradients"])
 def test_patience_sends_one_centre_and_changes_no_number(average: str) -> None:
-    """Round 1 sees everyone first, round 2 is the first without a change, so 3 saves, 4 rechecks, 5, 6, 7 save."""
+    """Round 1 sees everyone first, round 2 is the first without a change, so 3 saves, 4 rechecks,
+    5, 6, 7 save.
+    """
     plain, saving = (
         finished(settled(average, 7)),
         finished(settled(average, 7, patience=1, recheck=4)),
@@ -299,16 +315,19 @@ def test_patience_sends_one_centre_and_changes_no_number(average: str) -> None:
     started_from(centres_of(saving), centres_of(plain))
     assert torch.equal(saving.state.group, plain.state.group)
     assert [row["bytes_down"] for row in plain.history] == [0] + [6 * K * SIZE] * 7
-    whole, per_client = 6 * K * SIZE, 6 * (SIZE + 8 * K)  # its centre, and which of the K it is
+    all_centres, own_centre = (
+        6 * K * SIZE,
+        6 * (SIZE + 8 * K),
+    )  # its centre, and which of the K it is
     assert [row["bytes_down"] for row in saving.history] == [
         0,
-        whole,
-        whole,
-        per_client,
-        whole,
-        per_client,
-        per_client,
-        per_client,
+        all_centres,
+        all_centres,
+        own_centre,
+        all_centres,
+        own_centre,
+        own_centre,
+        own_centre,
     ]
     up, less = (
         plain.history[1]["bytes_up"],
@@ -340,16 +359,16 @@ def test_a_round_without_answers_is_not_a_quiet_one() -> None:
 
 
 def test_patience_under_partial_participation() -> None:
-    """A client never seen is sent all K, and its first choice counts as a change."""
+    """A client never asked is sent all K, and its first choice counts as a change."""
     how = {"rounds": 10, "participation": 1 / 3, "seed": 3}
     run = finished(settled("models", patience=1, recheck=100, **how))
-    seen, still, mixed = set(), 0, 0
+    met, still, mixed = set(), 0, 0
     for who, row in zip(participants(run), run.history[1:]):
-        known = len(seen & set(who)) if still >= 1 else 0
+        known = len(met & set(who)) if still >= 1 else 0
         assert row["bytes_down"] == known * (SIZE + 8 * K) + (len(who) - known) * K * SIZE
         mixed += 0 < known < len(who)
-        still = still + 1 if set(who) <= seen else 0
-        seen |= set(who)
+        still = still + 1 if set(who) <= met else 0
+        met |= set(who)
     assert mixed  # both kinds in one round
     plain = finished(settled("models", **how))
     assert torch.equal(run.state.group, plain.state.group)
@@ -370,7 +389,7 @@ def test_a_drift_is_noticed_at_the_recheck() -> None:
     )
 
 
-# ---------------------------------------------------------------------------------------------- bad numbers
+# ------------------------------------------------------------------------------ bad numbers
 @pytest.mark.parametrize("average", ["models", "gradients"])
 def test_a_nan_centre_never_wins(average: str) -> None:
     run = four(start=(float("nan"), 2.0, -1.0), average=average)
@@ -404,7 +423,7 @@ def test_a_broken_client_does_not_spoil_the_start(how: dict) -> None:
     assert group[0] == group[2] != group[1] == group[3]
 
 
-# ---------------------------------------------------------------------------------------------- starts
+# ------------------------------------------------------------------------------ starts
 def test_random_centres_are_separate_draws() -> None:
     run = lines().begun(ct.IFCA(clusters=4, init="random"), seed=5)
     started_from(centres_of(run), [arrays(run.task.init(5, j)) for j in range(4)])
@@ -426,9 +445,10 @@ def test_centres_that_would_start_equal_are_refused() -> None:
         lines()._replace(model=lambda: same).ready(ct.IFCA(clusters=2, init="random"))
 
 
-# Common start (100, 0); x = e1 and e2, so each coordinate is fitted alone; y1 = 100 holds the first where it is.
-# The second goes by ½ of y2 (lr ½: ∇ = (w2 − y2), each of two rows counting half): updates ±½ and ±5. Groups are by
-# direction: {+1, +10} and {−1, −10}. By length they would be {+10} and the rest, or {−10} and the rest.
+# Common start (100, 0); x = e1 and e2, so each coordinate is fitted alone; y1 = 100 holds the first
+# where it is. The second goes by ½ of y2 (lr ½: ∇ = (w2 − y2), each of two rows counting half):
+# updates ±½ and ±5. Groups are by direction: {+1, +10} and {−1, −10}. By length they would be {+10}
+# and the rest, or {−10} and the rest.
 def by_direction(average: str) -> Run:
     fed = federation([(np.eye(2), [100.0, y]) for y in (1.0, 10.0, -1.0, -10.0)])
     module = nn.Linear(2, 1, bias=False)
@@ -457,24 +477,28 @@ def test_gradients_are_grouped_by_direction() -> None:
 
 @pytest.mark.parametrize("how", [{}, {"batch": 2}, {"weighted": True, "share": ("bias",)}])
 def test_centres_from_updates_are_the_groups_mean_models(how: dict) -> None:
-    """What is averaged is what was clustered: also with mini-batches, whose draws both exchanges share."""
+    """What is averaged is what was clustered: also with mini-batches, whose draws both exchanges
+    share.
+    """
     p = lines()
     run = p.begun(ct.IFCA(clusters=2, lr=0.05, local_steps=3, **how), participation=0.8)
     w, group = arrays(run.task.init(0)), run.state.group.tolist()
-    seen = run.participants(0).tolist()
-    assert [i for i, g in enumerate(group) if g >= 0] == sorted(seen) and len(seen) == 6
+    asked = run.participants(0).tolist()
+    assert [i for i, g in enumerate(group) if g >= 0] == sorted(asked) and len(asked) == 6
     steps = lambda i: mini_batches(run, 0, i, "start") if "batch" in how else [p.clients[i]] * 3
-    models = {i: descend(p.f, w, steps(i), 0.05) for i in seen}
-    weight = {i: p.sizes[i] if "weighted" in how else 1 for i in seen}
+    models = {i: descend(p.f, w, steps(i), 0.05) for i in asked}
+    weight = {i: p.sizes[i] if "weighted" in how else 1 for i in asked}
     for j in range(2):
         for k in w:
-            members = [i for i in seen if group[i] == j or k in how.get("share", ())]
+            members = [i for i in asked if group[i] == j or k in how.get("share", ())]
             want = mean([models[i] for i in members], [weight[i] for i in members])
             np.testing.assert_allclose(one(run.state.centres, j)[k], want[k], rtol=1e-9)
 
 
 def test_the_groups_of_the_start_are_those_of_the_updates() -> None:
-    """Three random rows each, no groups in the data: which clients are alike depends on the rows that were drawn."""
+    """Three random rows each, no groups in the data: which clients are alike depends on the rows
+    that were drawn.
+    """
     p = lines(groups=1)
     run = p.begun(ct.IFCA(clusters=2, lr=0.05, local_steps=3, batch=1))
     w = arrays(run.task.init(0))
@@ -488,7 +512,7 @@ def test_the_groups_of_the_start_are_those_of_the_updates() -> None:
 
 
 def test_balanced_redraws_until_every_cluster_attracts_its_share() -> None:
-    """The first of the seed's draws that sends 0.7/2 of the clients to either centre, found in NumPy."""
+    """NumPy looks for the first of the seed's draws that sends 0.7/2 of the clients to either."""
     p = lines(clients=10)
     run = p.begun(ct.IFCA(clusters=2, init="balanced"), seed=1)
     least = []
@@ -502,7 +526,9 @@ def test_balanced_redraws_until_every_cluster_attracts_its_share() -> None:
 
 
 def test_balanced_keeps_the_best_of_fifty_draws() -> None:
-    """Four of five clients always go together, so that no draw is balanced: one that parts them at all is kept."""
+    """Four of five clients always go together, so that no draw is balanced: one that parts them at
+    all is kept.
+    """
     p = points({name: [(1, y), (-1, -y)] for name, y in zip("abcde", (3, 3, 3, 3, 0.1))})
     run = p.begun(ct.IFCA(clusters=2, init="balanced"), seed=3)
     assert run.history[0]["notes"]["start_draws"] == 50
@@ -514,7 +540,9 @@ def test_balanced_keeps_the_best_of_fifty_draws() -> None:
 
 @pytest.mark.parametrize("average", ["models", "gradients"])
 def test_restarts_keep_the_least_training_loss(average: str) -> None:
-    """Three starts of two rounds each, in NumPy; the losses are those of the centres that would be kept."""
+    """Three starts of two rounds each, in NumPy; the losses are those of the centres that would be
+    kept.
+    """
     p = lines(clients=8, groups=2)
     method = ct.IFCA(clusters=2, lr=0.05, local_steps=2, average=average, restarts=3, trial=2)
     run = p.begun(method, seed=4)
@@ -546,7 +574,7 @@ def test_each_round_of_a_trial_draws_its_own_batches_and_each_restart_the_same()
     np.testing.assert_allclose(run.history[0]["notes"]["restart_losses"], losses, rtol=1e-9)
 
 
-# ---------------------------------------------------------------------------------------------- given centres
+# ------------------------------------------------------------------------------ given centres
 def exported(folder: Path, *models: Model) -> str:
     """A folder of group models, as `export` writes it."""
     folder.mkdir(exist_ok=True)
@@ -600,14 +628,14 @@ def test_given_centres_and_another_start_are_refused(how: dict) -> None:
 
 
 def test_nobody_answers_the_start() -> None:
-    """With two clients and 99 % dropout nobody does: the common start stays, and the run goes on."""
+    """Two clients and 99 % dropout: the common start stays, and the run goes on."""
     run = lines(clients=2).run(ct.IFCA(clusters=2), rounds=1, dropout=0.99)
     assert run.state.group.tolist() == [-1, -1]
     started_from(centres_of(run)[1], arrays(run.task.init(0)))
 
 
-# ---------------------------------------------------------------------------------------------- identities
-SOME = {"rounds": 3, "participation": 0.6}
+# ------------------------------------------------------------------------------ identities
+SOME = {"rounds": 3, "participation": 0.6, "engine": "vectorised"}
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
@@ -661,7 +689,7 @@ def test_permuting_clients_permutes_the_result(how: dict) -> None:
 def test_permuting_centres_permutes_the_clusters(average: str) -> None:
     p, order = lines(), [2, 0, 1]
     method = ct.IFCA(clusters=3, lr=0.05, init="random", average=average)
-    plain, moved = (p.ready(method, rounds=3, seed=2) for _ in range(2))
+    plain, moved = (p.ready(method, rounds=3, seed=2, engine="vectorised") for _ in range(2))
     put(moved, centres=[centres_of(plain)[j] for j in order])
     finished(plain), finished(moved)
     assert len(set(plain.state.group.tolist())) > 1
@@ -673,19 +701,21 @@ def test_permuting_centres_permutes_the_clusters(average: str) -> None:
     "how", [{}, {"weighted": True}, {"average": "gradients"}, {"share": ("bias",)}]
 )
 def test_duplicating_every_client_changes_nothing(how: dict) -> None:
-    plain, twice = lines().doubled(ct.IFCA(clusters=2, lr=0.05, init="random", **how), rounds=3)
+    method = ct.IFCA(clusters=2, lr=0.05, init="random", **how)
+    plain, twice = lines().doubled(method, rounds=3, engine="vectorised")
     assert twice.state.group.tolist() == plain.state.group.tolist() * 2
     started_from(centres_of(twice), centres_of(plain))
 
 
-# ---------------------------------------------------------------------------------------------- evaluation
+# ------------------------------------------------------------------------------ evaluation
 
 
 @pytest.mark.parametrize("on, mse", [("train", 10.0), ("test", 0.0)])
 def test_the_cluster_is_chosen_on_training_rows_unless_said(on: str, mse: float) -> None:
     """Training rows follow y = x, test rows y = −x.
 
-    Centres 1 and −1: chosen on train, the errors are 2 and 4, (4 + 16)/2 = 10; chosen on test, none.
+    Centres 1 and −1: chosen on train, the errors are 2 and 4, (4 + 16)/2 = 10; chosen on test,
+    none.
     """
     rising, falling = ({name: [(1, y), (2, 2 * y)] for name in "abc"} for y in (1, -1))
     p = points(rising, test=falling, unseen=1)
@@ -719,27 +749,34 @@ def test_evaluation_leaves_no_trace() -> None:
         assert torch.equal(a, b) and torch.equal(b, c)
 
 
-# ---------------------------------------------------------------------------------------------- recovery
-SEEDS = range(10)
+# ------------------------------------------------------------------------------ recovery
+# "nine of ten seeds" is a slow test; two seeds, both right, are looked at every time
+SEEDS = pytest.mark.parametrize(
+    "seeds", [range(1, 3), pytest.param(range(10), marks=pytest.mark.slow)], ids=["2", "10"]
+)
 
 
-def test_planted_lines_are_found() -> None:
-    """24 clients of 50 rows in three groups: exact groups within two rounds for nine of ten seeds."""
-    found = []
-    for seed in SEEDS:
+@SEEDS
+def test_planted_lines_are_found(seeds: range) -> None:
+    """24 clients of 50 rows in three groups: exact groups within two rounds, nine of ten seeds."""
+    aris = []
+    for seed in seeds:
         fed = ct.data.linear(clients=24, samples=50, dim=30, clusters=3, seed=seed, test_samples=0)
         result = ct.run(ct.IFCA(clusters=3, lr=0.05), fed, "linear", rounds=2, seed=seed)
-        found.append(result.history[-1]["ari"])
-    assert sum(ari == 1.0 for ari in found) >= 9, found
+        aris.append(result.history[-1]["ari"])
+    assert sum(ari < 1.0 for ari in aris) <= len(seeds) // 10, aris
 
 
-def test_rotated_digits_are_found() -> None:
-    """24 clients of 50 digits turned by four angles: exact groups within three rounds for nine of ten seeds."""
-    found = []
-    for seed in SEEDS:
+@SEEDS
+def test_rotated_digits_are_found(seeds: range) -> None:
+    """24 clients of 50 digits turned by four angles: exact groups within three rounds for nine of
+    ten seeds.
+    """
+    aris = []
+    for seed in seeds:
         fed = ct.data.rotated("digits", clients=24, samples=50, test_samples=0, seed=seed)
         result = ct.run(
             ct.IFCA(clusters=4, lr=0.1, local_steps=5), fed, "softmax", rounds=3, seed=seed
         )
-        found.append(result.history[-1]["ari"])
-    assert sum(ari == 1.0 for ari in found) >= 9, found
+        aris.append(result.history[-1]["ari"])
+    assert sum(ari < 1.0 for ari in aris) <= len(seeds) // 10, aris

@@ -24,20 +24,22 @@ def blobs(n: int = 60, k: int = 4, dim: int = 5, seed: int = 0) -> tuple[Tensor,
 
 def test_planted_blobs_are_found() -> None:
     points, truth = blobs()
-    found = kmeans(points, 4, rng())
-    assert adjusted_rand_score(truth, found.labels) == 1.0
-    assert found.labels.dtype == torch.int64 and found.centres.dtype == torch.float64
+    result = kmeans(points, 4, rng())
+    assert adjusted_rand_score(truth, result.labels) == 1.0
+    assert result.labels.dtype == torch.int64 and result.centres.dtype == torch.float64
     x = points.double()
     for j in range(4):
-        torch.testing.assert_close(found.centres[j], x[found.labels == j].mean(0))
-    assert found.cost == pytest.approx(
-        ((x - found.centres[found.labels]) ** 2).sum().item(), rel=1e-9
+        torch.testing.assert_close(result.centres[j], x[result.labels == j].mean(0))
+    assert result.cost == pytest.approx(
+        ((x - result.centres[result.labels]) ** 2).sum().item(), rel=1e-9
     )
-    assert found.iterations >= 1
+    assert result.iterations >= 1
 
 
 def test_it_is_the_best_of_several_starts() -> None:
-    """Without structure single starts end in different places; the best of ten is never worse than half of them."""
+    """Without structure single starts end in different places; the best of ten is never worse than
+    half of them.
+    """
     points = torch.randn(60, 3, generator=rng(2))
     single = [KMeans(8, n_init=1, random_state=s).fit(points.numpy()).inertia_ for s in range(20)]
     assert all(kmeans(points, 8, rng(s)).cost <= sorted(single)[9] for s in range(10))
@@ -54,24 +56,26 @@ def test_given_centres_keep_their_order() -> None:
     points, truth = blobs()
     order = [2, 0, 3, 1]
     start = torch.stack([points[truth == j].mean(0) for j in order]) + 0.3
-    found = kmeans(points, 4, rng(), init=start)
-    assert [order[j] for j in found.labels.tolist()] == truth.tolist()
+    result = kmeans(points, 4, rng(), init=start)
+    assert [order[j] for j in result.labels.tolist()] == truth.tolist()
 
 
 def test_given_centres_are_where_it_starts() -> None:
-    """Points 0, 1, 9, 10 and centres at 0 and 1: Lloyd's alone moves on to {0} … {1, 9, 10}, then {0, 1}, {9, 10}."""
-    found = kmeans(tensor([[0.0], [1.0], [9.0], [10.0]]), 2, rng(), init=tensor([[1.0], [0.0]]))
-    assert found.labels.tolist() == [1, 1, 0, 0]
-    assert sorted(found.centres.flatten().tolist()) == [0.5, 9.5]
+    """Points 0, 1, 9, 10 and centres at 0 and 1: Lloyd's alone moves on to {0} … {1, 9, 10}, then
+    {0, 1}, {9, 10}.
+    """
+    result = kmeans(tensor([[0.0], [1.0], [9.0], [10.0]]), 2, rng(), init=tensor([[1.0], [0.0]]))
+    assert result.labels.tolist() == [1, 1, 0, 0]
+    assert sorted(result.centres.flatten().tolist()) == [0.5, 9.5]
 
 
 def test_many_points_are_sampled_and_the_rest_join_the_nearest() -> None:
     points, truth = blobs(n=400)
-    found = kmeans(points, 4, rng(), most=40)
-    assert adjusted_rand_score(truth, found.labels) == 1.0
-    assert torch.equal(found.labels, torch.cdist(points.double(), found.centres).argmin(1))
-    whole = kmeans(points, 4, rng())
-    assert found.cost < 0.2 * whole.cost  # it is the cost of the 40 that were clustered
+    result = kmeans(points, 4, rng(), most=40)
+    assert adjusted_rand_score(truth, result.labels) == 1.0
+    assert torch.equal(result.labels, torch.cdist(points.double(), result.centres).argmin(1))
+    of_all = kmeans(points, 4, rng())
+    assert result.cost < 0.2 * of_all.cost  # it is the cost of the 40 that were clustered
 
 
 def test_so_many_different_points_are_sampled() -> None:
@@ -81,18 +85,18 @@ def test_so_many_different_points_are_sampled() -> None:
 
 
 def test_fewer_points_than_clusters() -> None:
-    found = kmeans(tensor([[0.0], [5.0]]), 4, rng())
-    assert sorted(found.labels.tolist()) == [0, 1]
-    assert len(found.centres) == 2 and found.cost == 0
+    result = kmeans(tensor([[0.0], [5.0]]), 4, rng())
+    assert sorted(result.labels.tolist()) == [0, 1]
+    assert len(result.centres) == 2 and result.cost == 0
 
 
 def test_no_points() -> None:
-    found = kmeans(torch.zeros(0, 3), 4, rng())
-    assert found.labels.shape == (0,) and found.labels.dtype == torch.int64
-    assert found.cost == 0
+    result = kmeans(torch.zeros(0, 3), 4, rng())
+    assert result.labels.shape == (0,) and result.labels.dtype == torch.int64
+    assert result.cost == 0
 
 
-# ---------------------------------------------------------------------------------------------- coordinates
+# ------------------------------------------------------------------------------ coordinates
 @pytest.mark.parametrize("n, d", [(6, 500), (6, 7), (6, 6), (6, 2)])
 def test_coordinates_keep_every_distance(n: int, d: int) -> None:
     x = torch.randn(n, d, generator=rng()).double() + 50
@@ -106,7 +110,7 @@ def test_coordinates_of_equal_points_are_equal() -> None:
     assert torch.cdist(coordinates(x), coordinates(x)).abs().max() < 1e-6
 
 
-# ---------------------------------------------------------------------------------------------- means per label
+# ------------------------------------------------------------------------------ means per label
 def test_group_mean_by_hand() -> None:
     """Label 0: (1·1 + 3·5)/4 = 4. Label 1: nobody. Label 2: the third alone."""
     stacked = {
@@ -114,34 +118,34 @@ def test_group_mean_by_hand() -> None:
         "m": tensor([[[1.0, 0.0]], [[5.0, 4.0]], [[7.0, -2.0]]]),
     }
     empty = {"w": tensor([[-1.0], [-2.0], [-3.0]]), "m": torch.full((3, 1, 2), -9.0)}
-    got = group_mean(stacked, tensor([0, 0, 2]), tensor([1.0, 3.0, 2.0]), empty)
-    assert got["w"].tolist() == [[4.0], [-2.0], [7.0]]
-    assert got["m"].tolist() == [[[4.0, 3.0]], [[-9.0, -9.0]], [[7.0, -2.0]]]
+    means = group_mean(stacked, tensor([0, 0, 2]), tensor([1.0, 3.0, 2.0]), empty)
+    assert means["w"].tolist() == [[4.0], [-2.0], [7.0]]
+    assert means["m"].tolist() == [[[4.0, 3.0]], [[-9.0, -9.0]], [[7.0, -2.0]]]
     assert empty["w"].tolist() == [[-1.0], [-2.0], [-3.0]]
 
 
-# ---------------------------------------------------------------------------------------------- from given centres
+# ------------------------------------------------------------------------------ from given centres
 def test_fewer_points_than_given_centres() -> None:
-    """Points 0, 1 and 9: two join the first centre, one the third; the others stay where they are."""
+    """Points 0, 1 and 9: two join the first centre, one the third; the other centres stay."""
     start = tensor([[0.0], [100.0], [8.0], [-50.0]])
-    found = kmeans(tensor([[0.0], [1.0], [9.0]]), 4, rng(), init=start)
-    assert found.labels.tolist() == [0, 0, 2]
-    assert found.centres.flatten().tolist() == [0.5, 100.0, 9.0, -50.0]
-    assert found.cost == 0.5 and found.iterations == 1
+    result = kmeans(tensor([[0.0], [1.0], [9.0]]), 4, rng(), init=start)
+    assert result.labels.tolist() == [0, 0, 2]
+    assert result.centres.flatten().tolist() == [0.5, 100.0, 9.0, -50.0]
+    assert result.cost == 0.5 and result.iterations == 1
 
 
 def test_a_given_centre_that_nobody_is_nearest_to_stays() -> None:
     """Six points about 0 and none about 20: nothing is split to fill the second."""
     points = torch.linspace(-1, 1, 6)[:, None]
-    found = kmeans(points, 2, rng(), init=tensor([[0.5], [20.0]]))
-    assert found.labels.tolist() == [0] * 6
-    assert found.centres[1].item() == 20.0
+    result = kmeans(points, 2, rng(), init=tensor([[0.5], [20.0]]))
+    assert result.labels.tolist() == [0] * 6
+    assert result.centres[1].item() == 20.0
 
 
 def test_no_points_and_given_centres() -> None:
-    found = kmeans(torch.zeros(0, 1), 2, rng(), init=tensor([[0.5], [20.0]]))
-    assert found.labels.shape == (0,) and found.cost == 0
-    assert found.centres.flatten().tolist() == [0.5, 20.0]
+    result = kmeans(torch.zeros(0, 1), 2, rng(), init=tensor([[0.5], [20.0]]))
+    assert result.labels.shape == (0,) and result.cost == 0
+    assert result.centres.flatten().tolist() == [0.5, 20.0]
 
 
 def test_iterations_are_counted_until_nothing_changes() -> None:

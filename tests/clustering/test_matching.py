@@ -26,15 +26,15 @@ def test_it_is_the_best_of_all_assignments() -> None:
     for k, g in ((4, 4), (5, 3), (4, 1)):
         cost = torch.randn(k, g, generator=rng)
         to = matched(cost).tolist()
-        total = lambda p: sum(float(cost[c, j]) for j, c in enumerate(p))
+        total = lambda p, cost=cost: sum(float(cost[c, j]) for j, c in enumerate(p))
         assert len(set(to)) == g
         assert total(to) == min(map(total, permutations(range(k), g)))
 
 
 def test_overlap_by_hand() -> None:
     """Before 2 2 0 −1 0, now 0 0 1 1 0."""
-    got = overlap(tensor([2, 2, 0, -1, 0]), tensor([0, 0, 1, 1, 0]), 3, 2)
-    assert got.tolist() == [[1, 1], [0, 0], [2, 0]]
+    counts = overlap(tensor([2, 2, 0, -1, 0]), tensor([0, 0, 1, 1, 0]), 3, 2)
+    assert counts.tolist() == [[1, 1], [0, 0], [2, 0]]
 
 
 def test_relabelled_groups_get_their_labels_back() -> None:

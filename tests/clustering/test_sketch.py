@@ -36,21 +36,23 @@ def test_every_number_goes_with_its_sign_to_its_place(bins: int) -> None:
     for p in (0, 5, 76, 83):
         unit = torch.zeros(84)
         unit[p] = 3.0
-        got = sketch({"w": unit[:77].view(7, 11), "b": unit[77:]}, bins, seed=1)
-        assert got.abs().nonzero().flatten().tolist() == [p % bins]
-        assert got.abs().max() == 3.0
+        short = sketch({"w": unit[:77].view(7, 11), "b": unit[77:]}, bins, seed=1)
+        assert short.abs().nonzero().flatten().tolist() == [p % bins]
+        assert short.abs().max() == 3.0
 
 
 def test_inner_products_are_right_in_the_mean() -> None:
-    """Over 1,000 seeds the mean of ⟨Sa, Sb⟩ is ⟨a, b⟩ within five standard errors, and its spread that of theory."""
+    """Over 1,000 seeds the mean of ⟨Sa, Sb⟩ is ⟨a, b⟩ within five standard errors, and its spread
+    that of theory.
+    """
     a, b = model(0), model(1)
-    got = torch.stack([sketch(a, 16, 1000 * s) @ sketch(b, 16, 1000 * s) for s in range(1000)])
+    products = torch.stack([sketch(a, 16, 1000 * s) @ sketch(b, 16, 1000 * s) for s in range(1000)])
     want = vector(a) @ vector(b)
-    assert (got.mean() - want).abs() < 5 * got.std() / 1000**0.5
+    assert (products.mean() - want).abs() < 5 * products.std() / 1000**0.5
     spread = (
         vector(a).norm() * vector(b).norm()
     ) / 16**0.5  # √((‖a‖²‖b‖² + ⟨a, b⟩²)/bins), but for the diagonal
-    assert 0.7 * spread < got.std() < 1.2 * spread
+    assert 0.7 * spread < products.std() < 1.2 * spread
 
 
 def test_signs_are_fair() -> None:
