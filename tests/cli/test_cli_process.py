@@ -1,13 +1,13 @@
-"""The command as a process of its own."""
+"""The command as a process of its own: what it imports, Ctrl-C, and readers that go away."""
 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -34,35 +34,58 @@ def test_listing_loads_only_what_it_needs():
     assert subprocess.check_output([sys.executable, "-c", code], text=True).endswith("\n[]\n")
 
 
-def test_interrupt_saves_and_resume_finishes(tmp_path):
-    flags = ["--clients", "8", "--samples", "12", "--rounds", "100000", "--model", "softmax"]
-    process = subprocess.Popen(
-        [*COTERIE, "run", "fedavg", *flags, "--out", "out"],
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    metrics = Path(tmp_path / "out" / "metrics.jsonl")
-    while not (metrics.exists() and metrics.read_text().count("\n") > 3):
-        assert process.poll() is None
-        time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    assert "saved; go on with: coterie resume out" in err and "Traceback" not in err
+def test_interrupt_saves_and_resume_finishes(coterie, coterie_with_signal, tiny, tmp_path):
+    outcome = coterie_with_signal(
+        "run fedavg", tiny, "--rounds 100 --out out",
+        number=signal.SIGINT, at=lambda run: run.round == 3,
+    )  # fmt: skip
+    assert outcome.status == 130, outcome.err
+    assert outcome.err.endswith("coterie: saved; go on with: coterie resume out\n")
+    assert "Traceback" not in outcome.err
+    metrics = tmp_path / "out" / "metrics.jsonl"
     done = metrics.read_text().count("\n")
-    more = [*COTERIE, "resume", "out", "--json", "--rounds", str(done + 2)]
-    said = subprocess.run(more, cwd=tmp_path, capture_output=True, text=True)
-    assert said.returncode == 0, said.stderr
-    assert json.loads(said.stdout)["runs"][0]["rounds"] == done + 2
-    assert [json.loads(row)["round"] for row in metrics.read_text().splitlines()] == list(
-        range(done + 3)
+    assert done == 4, "the round is finished, and no more"
+    outcome = coterie("resume out --json --rounds", done + 2)
+    assert outcome.status == 0, outcome.err
+    assert json.loads(outcome.out)["runs"][0]["rounds"] == done + 2
+    rounds = [json.loads(row)["round"] for row in metrics.read_text().splitlines()]
+    assert rounds == list(range(done + 3))
+
+
+def test_interrupt_during_imports_is_one_line(tmp_path):
+    """Half an import of numpy or torch would end in another error than that of Ctrl-C."""
+    code = (
+        "import os, signal, sys, coterie.cli\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'numpy':\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "sys.argv = ['coterie', 'run', 'fedavg']\n"
+        "sys.exit(coterie.cli.main())\n"
     )
+    ended = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True)
+    assert (ended.returncode, ended.stderr) == (130, b"coterie: stopped.\n")
+    assert os.listdir(tmp_path) == []
 
 
-def test_a_reader_that_goes_away_is_no_error():
+def test_ctrl_c_again_and_again_is_one_line():
+    """After the first, others must not break the exit."""
+    code = (
+        "import atexit, os, signal, sys, coterie.cli\n"
+        "atexit.register(os.kill, os.getpid(), signal.SIGINT)\n"
+        "def stop(argv): raise KeyboardInterrupt\n"
+        "coterie.cli.dispatch = stop\n"
+        "sys.exit(coterie.cli.main())\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True)
+    assert (ended.returncode, ended.stderr) == (130, b"coterie: stopped.\n")
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["run", "--help"]])
+def test_a_reader_that_goes_away_is_no_error(argv):
     process = subprocess.Popen(
-        [*COTERIE, "list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*COTERIE, *argv], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout is not None and process.stderr is not None
     process.stdout.close()
