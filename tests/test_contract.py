@@ -27,7 +27,11 @@ from oracles import private_states
 METHODS = variants()
 ROUNDS = 3
 FAULTY = {"participation": 0.7, "dropout": 0.15}
-every_method = pytest.mark.parametrize("name", METHODS)
+slow = pytest.mark.slow
+every_variant = pytest.mark.parametrize("name", METHODS)
+# every method with its defaults, and its variants in `make test-all`
+SOME_SLOW = [name if " " not in name else pytest.param(name, marks=slow) for name in METHODS]
+every_method = pytest.mark.parametrize("name", SOME_SLOW)
 
 
 def whole_rounds(method) -> dict:
@@ -92,7 +96,7 @@ def never_stopped(name: str) -> Run:
 
 
 # ------------------------------------------------------------------------------ engines
-@every_method
+@every_variant
 def test_vectorised_is_the_loop_under_faults(name):
     method, fed, loop = METHODS[name], with_a_bad_client(), loop_under_faults(name)
     assert all(v.isfinite().all() for v in tree_leaves(whole(loop)) if v.is_floating_point())
@@ -103,7 +107,7 @@ def test_vectorised_is_the_loop_under_faults(name):
         assert [r["bytes_up"] for r in fast.history] == [r["bytes_up"] for r in loop.history]
 
 
-@every_method
+@every_variant
 def test_wire_is_the_loop_to_the_bit(name):
     loop = loop_under_faults(name)
     wire = go(METHODS[name], with_a_bad_client(), engine="wire", **FAULTY)
@@ -121,7 +125,7 @@ def test_the_same_run_twice_gives_the_same_bits(name, fed):
     assert distance(whole(fast), whole(loop)) < 1e-4, "engines agree roughly in float32, too"
 
 
-@every_method
+@every_variant
 def test_the_dual_form_is_the_plain_form(name, fed, monkeypatch):
     method = METHODS[name]
     dual = go(method, fed)
@@ -132,7 +136,7 @@ def test_the_dual_form_is_the_plain_form(name, fed, monkeypatch):
 
 
 # ------------------------------------------------------------------------------ faults
-@every_method
+@every_variant
 def test_nobody_accepted_changes_nothing(name, fed):
     run = go(METHODS[name], fed, rounds=1, engine="loop")
     before = tree_map(torch.clone, whole(run))
@@ -145,7 +149,7 @@ def test_nobody_accepted_changes_nothing(name, fed):
     assert groups is None or torch.equal(groups, run.method.groups(before[0]))
 
 
-@every_method
+@every_variant
 def test_evaluation_changes_nothing_and_newcomers_get_a_model(name):
     run = go(METHODS[name], federation(unseen=2), rounds=1)
     before = tree_map(torch.clone, whole(run))
@@ -155,7 +159,7 @@ def test_evaluation_changes_nothing_and_newcomers_get_a_model(name):
     assert row["loss"] < 100 and row["unseen_loss"] < 100
 
 
-@every_method
+@every_variant
 def test_groups_are_a_partition_or_lie_on_the_simplex(name, fed):
     run = never_stopped(name)
     groups, centres = run.method.groups(run.state), run.method.centres(run.state)
@@ -202,9 +206,12 @@ def infinite_weight(up: Upload) -> Upload:
 
 
 ATTACKS = [huge, poisoned, misshapen, mistyped, renamed, swollen, infinite_weight, "noise", "cut"]
-PAIRS = [
-    (m, a) for m in METHODS for a in ATTACKS if m in ("fedavg", "ifca") or a in (poisoned, "cut")
-]
+PAIRS = []
+for name in METHODS:
+    for attack in ATTACKS:
+        if name in ("fedavg", "ifca") or attack in (poisoned, "cut"):
+            marks = [slow] if " " in name else []
+            PAIRS.append(pytest.param(name, attack, marks=marks))
 
 
 ATTACKER = 4

@@ -720,7 +720,7 @@ def test_the_cluster_is_chosen_on_training_rows_unless_said(on: str, mse: float)
     rising, falling = ({name: [(1, y), (2, 2 * y)] for name in "abc"} for y in (1, -1))
     p = points(rising, test=falling, unseen=1)
     run = p.ready(ct.IFCA(clusters=2, init="random", lr=1e-12), rounds=1, choose_on=on)
-    result = ct.Result(put(run, centres=numbers(1.0, -1.0)).go())
+    result = ct.Result.of(put(run, centres=numbers(1.0, -1.0)).go())
     assert result.options.choose_on == on
     np.testing.assert_allclose(result.per_client["mse"], mse, atol=1e-9)
     assert result.final["unseen_mse"] == pytest.approx(mse, abs=1e-9)

@@ -161,10 +161,10 @@ def test_pdl_settles_at_the_means_of_the_balls() -> None:
 
 def test_pdl_counts_n_squared_messages() -> None:
     """Each of 4 is sent 4 momenta of one number, and its 4 weights; each sends one number and a
-    weight of 1.
+    weight of 1. In the first round each is sent the start, too, of one number.
     """
     run = four(ct.PDLTC(clusters=2), rounds=1)
-    assert run.history[1]["bytes_down"] == 4 * (4 * 8 + 4 * 8)
+    assert run.history[1]["bytes_down"] == 4 * (4 * 8 + 4 * 8 + 8)
     assert run.history[1]["bytes_up"] == 4 * (8 + 8)
 
 

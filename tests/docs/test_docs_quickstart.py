@@ -37,6 +37,7 @@ def first_cells(heading: str) -> list[str]:
 
 
 # ------------------------------------------------------------------------------ the notebook
+@pytest.mark.slow
 def test_the_notebook_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
@@ -151,6 +152,7 @@ def test_every_refusal_of_the_page_is_tried() -> None:
     assert len(first_cells("refused")) == len(CASES)
 
 
+@pytest.mark.slow
 def test_files_with_semicolons_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:

@@ -127,6 +127,7 @@ BEFORE = {"tables": hospitals, "report": lambda: Block("sh", "", SITES)}
 AFTER = {"quickstart": two_kinds, "tables": without_files}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PAGES)
 def test_the_page_runs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture

@@ -43,6 +43,7 @@ def column(browser: Browser, i: int) -> list[str]:
     return browser.run(f"[...{ROWS}].map((row) => row.cells[{i}].textContent)")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [WIDE, PHONE])
 @pytest.mark.parametrize("name", ["memory", "tables"])
 def test_figures_are_drawn_nothing_overflows_and_the_console_is_clean(browser, pages, name, width):

@@ -193,6 +193,7 @@ def test_a_run_that_was_stopped_is_said_to_be(fedavg, tmp_path, capsys):
     assert out == f"report in {other}\n"
 
 
+@pytest.mark.slow
 def test_the_demo_writes_a_page_and_says_where(tmp_path, monkeypatch, capsys):
     from coterie.cli import demo
 

@@ -50,6 +50,7 @@ eval_every=3)
 """
 
 
+@pytest.mark.slow
 def test_kill_9_at_random_points_changes_nothing(tmp_path):
     rounds = 60
     fed = ct.data.rotated("digits", clients=8, samples=40, angles=(0, 180), seed=0)

@@ -328,6 +328,7 @@ def test_one_model_for_all_is_exported_once(method, fed, tmp_path) -> None:
 
 
 # ------------------------------------------------------------------------------ ONNX
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["classification", "regression"])
 def test_onnx_gives_the_same_answers(kind, fed, tmp_path) -> None:
     runtime = pytest.importorskip("onnxruntime")

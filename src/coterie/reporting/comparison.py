@@ -110,7 +110,7 @@ def compare_rows(runs: Sequence[Row]) -> Comparison:
     for run in runs:
         methods.setdefault(run["method"], []).append(run)
     metric = "accuracy"
-    if runs[0]["kind"] == "regression":
+    if runs[0].get("kind") == "regression":
         metric = "mse"
     return Comparison(metric, methods, test_rows=None)
 
