@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from torch import Tensor
 
-from coterie import reporting
 from coterie.contract import Algorithm
 from coterie.data import Federation
 from coterie.engine.plan import Plan
@@ -305,6 +304,8 @@ def report(
     target: the accuracy or MSE whose cost in rounds and bytes is shown; None: by the best run.
     tell: called with a sentence for each thing that the page lacks, which the page says, too.
     """
+    from coterie import reporting  # its templates and figures are needed here alone
+
     several = [runs] if isinstance(runs, Result | str | Path) else list(runs)
     sources = [run.source if isinstance(run, Result) else run for run in several]
     return reporting.report(sources, path, target=target, tell=tell)

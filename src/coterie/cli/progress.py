@@ -13,7 +13,6 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from coterie.cli.spelling import spell_record, spell_warning
 from coterie.metrics import Row
-from coterie.reporting.comparison_table import list_sizes
 from coterie.runs.run import Run
 
 MOST_LEFT_OUT = 5  # clients kept out of training that are named
@@ -145,6 +144,8 @@ class LineFollower:
 
 def brief(row: Row) -> str:
     """accuracy 0.912  groups 60 60 60 60  ari 1.00"""
+    from coterie.reporting.comparison_table import list_sizes  # not loaded to answer
+
     parts = []
     if "mse" in row:
         parts.append(f"mse {row['mse']:.3g}")
