@@ -91,9 +91,10 @@ def each_client(run: Source, portraits: Mapping[str, Portrait], seeds: int) -> E
         sign = -1
     gains = {label: sign * (goodness - scores[label]) for label in baselines}
     counts = count_test_rows(portrait)
+    names = run.names
     clients = [
         ClientScores(
-            name=run.names[i],
+            name=names[i],
             group=value_of(portrait.groups, i),
             train_rows=value_of(portrait.train_rows, i),
             test_rows=value_of(counts, i),
@@ -111,7 +112,7 @@ def each_client(run: Source, portraits: Mapping[str, Portrait], seeds: int) -> E
         baselines=baselines,
         clients=clients,
         count=len(goodness),
-        few_rows=find_few_rows(run.names, counts),
+        few_rows=find_few_rows(names, counts),
         wins=[count_wins(label, gain) for label, gain in gains.items()],
         other_rows=[label for label in portraits if label not in methods],
     )

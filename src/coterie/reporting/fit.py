@@ -59,7 +59,8 @@ class ClientPositions(NamedTuple):
 
 def shown_names(run: Source, portrait: Portrait) -> list[str]:
     """Name the clients in figures."""
-    return [run.names[i] for i in portrait.shown]
+    names = run.names
+    return [names[i] for i in portrait.shown]
 
 
 def group_scores(

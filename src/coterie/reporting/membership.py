@@ -103,9 +103,10 @@ def membership(run: Source, groups: np.ndarray, portrait: Portrait | None) -> Me
         labels = portrait.apart.labels
         if labels:
             label_column = portrait.apart.label_column
+    names = run.names
     listed = []
     for number in np.unique(groups).tolist():
-        members = [run.names[i] for i in np.flatnonzero(groups == number)]
+        members = [names[i] for i in np.flatnonzero(groups == number)]
         listed.append(Group(number, members, means.get(number), labels.get(number, "")))
     has_several = len([group for group in listed if group.number >= 0]) > 1
     return Membership(
