@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from coterie.params import Params
