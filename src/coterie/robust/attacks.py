@@ -35,6 +35,7 @@ from torch import Tensor
 
 from coterie.errors import unknown
 from coterie.params import Params, as_column, scale
+from coterie.robust.blocks import as_table
 
 ATTACKS = ("flip", "scale", "noise", "shift", "ipm", "labels")
 
@@ -119,7 +120,7 @@ def deviation(moves: Tensor) -> Tensor:
 
 def lengths(moves: Params) -> Tensor:
     """[a] the length of each attacker's move, over all leaves together."""
-    squares = [v.double().square().flatten(1).sum(1) for v in moves.values()]
+    squares = [as_table(v).double().square().sum(1) for v in moves.values()]
     return torch.stack(squares).sum(0).sqrt()
 
 
