@@ -260,6 +260,17 @@ def test_each_centre_is_as_if_it_were_alone(rule: str, kind: str) -> None:
     assert all((v[k - 1] == 0).all() for v in means.values())
 
 
+def test_a_geometric_median_does_not_wait_for_that_of_another_centre() -> None:
+    x, _ = random_case(4, 12, d=2)
+    weight = torch.ones(12, 2, dtype=torch.float64)
+    weight[0, 1] = 6  # which takes more passes than equal weights
+    values = {"x": torch.from_numpy(x)}
+    both = robust_means("geometric", values, weight, 0.2)["x"]
+    for k in range(2):
+        alone = robust_means("geometric", values, weight[:, k : k + 1], 0.2)["x"]
+        torch.testing.assert_close(both[k], alone[0], rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("rule", RULES)
 def test_shapes_and_types_are_those_of_the_values(rule: str, dtype: torch.dtype) -> None:
