@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from test_rules import BYZFL_ROWS
 
 from coterie.errors import CoterieError
 from coterie.params import Params
@@ -43,6 +42,18 @@ def test_an_attack_by_hand(kind: str, strength: float | None, expected: list) ->
     sent = attacked(kind, moves, strength, None, rng())
     torch.testing.assert_close(sent["w"], torch.tensor(expected))
     assert moves["w"].tolist() == [[1, 2], [3, -1]]
+
+
+BYZFL_ROWS = [
+    [20.13, -5.13, 8.64],
+    [0.1, -0.54, 0.36],
+    [1.3, 0.95, -0.7],
+    [-1.27, -0.62, 0.04],
+    [-2.33, -0.22, -1.25],
+    [9.0, 9.0, -9.0],
+    [0.41, 1.04, -0.13],
+    [1.37, -0.67, 0.35],
+]
 
 
 # ByzFL 0.0.11, in NumPy float64. It gives one vector, which all attackers send.
@@ -95,7 +106,7 @@ def test_noise_points_in_no_direction_that_attackers_share() -> None:
 
 
 def test_how_far_a_shift_may_go_is_computed_as_in_the_paper() -> None:
-    """Its example: of 50 workers 24 corrupted, s = 2 must be won over of the 26 others."""
+    """24 of 50 need s = 2 of the 26 others for a majority, 8 of 40 need 13 of 32."""
     assert largest_shift(50, 24) == pytest.approx(1.426, abs=1e-3)  # Φ⁻¹(24/26)
     assert largest_shift(40, 8) == pytest.approx(0.2372, abs=1e-3)  # Φ⁻¹(19/32)
     assert largest_shift(10, 9) == 1.5  # a majority needs no cover

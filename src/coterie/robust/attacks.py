@@ -90,12 +90,11 @@ def largest_shift(clients: int, attackers: int) -> float:
     """z_max: the deviations by which a shift still looks like an honest client's move.
 
     As many honest clients as the attackers lack for a majority should lie further out than they do:
-    s = ⌊n/2 + 1⌋ − f, and the normal distribution below z_max has the mass (n − f − s) / (n − f)
-    (Baruch et al., equation 3 and Algorithm 3).
+    s = ⌊n/2 + 1⌋ − f, and the normal distribution below z_max has the mass (n − f − s) / (n − f).
     """
     honest = clients - attackers
     supporters = clients // 2 + 1 - attackers
-    if honest < 1 or not 0 < supporters < honest:  # a majority, or nobody to be outvoted by
+    if not 0 < supporters < honest:  # a majority already, or one that cannot be had
         return STRENGTHS["shift"]
     return statistics.NormalDist().inv_cdf((honest - supporters) / honest)
 

@@ -115,7 +115,7 @@ def geometric_weights(members: Members, weight: Tensor) -> Tensor:
     for _ in range(MOST_PASSES):
         distances = distances_from(members, pulls, mean)
         new = pulls_of(distances, weight, nu)
-        step = ((new - pulls).abs() * distances).sum(0)  # at least the way from mean to mean
+        step = ((new - pulls).abs() * distances).sum(0)  # no shorter than the way between means
         pulls = torch.where(moving, new, pulls)  # so that no centre depends on another
         moving &= step > PRECISION * scale
         if not moving.any():
