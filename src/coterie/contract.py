@@ -110,6 +110,11 @@ class Ask(Protocol):
     seed: int
 
     @property
+    def is_robust(self) -> bool:
+        """Whether means are to withstand hostile clients."""
+        ...
+
+    @property
     def task(self) -> Task:
         """The model as a function, for starts that are drawn in round 0."""
         ...

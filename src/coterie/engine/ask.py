@@ -65,6 +65,11 @@ class Exchanges:
     tags: Counter[str] = field(default_factory=Counter)
 
     @property
+    def is_robust(self) -> bool:
+        """Whether means withstand hostile clients."""
+        return self.robust.rule != "mean"
+
+    @property
     def task(self) -> Task:
         """The model as a function."""
         return self.dry_run.task
@@ -76,7 +81,7 @@ class Exchanges:
 
     def group_mean(self, values: Params, labels: Tensor, weight: Tensor, empty: Params) -> Params:
         """Weighted mean of stacked uploads per label, by the run's rule; see `Ask`."""
-        if self.robust.rule == "mean":
+        if not self.is_robust:
             return group_mean(values, labels, weight, empty)
         shares = one_hot(labels, count(empty), weight.dtype) * weight[:, None]
         means = robust_means(self.robust.rule, values, shares, self.robust.share)
