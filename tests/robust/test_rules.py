@@ -342,6 +342,6 @@ def test_what_makes_no_sense_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
     for share in (-0.1, 0.5, float("nan")):
         with pytest.raises(CoterieError, match="from 0 to below 0.5"):
             robust_means("trimmed", values, weight, share)
-    monkeypatch.setattr(rules, "MOST_FOR_KRUM", 5)
+    monkeypatch.setattr(rules, "MOST_COMPARED", 5)
     with pytest.raises(CoterieError, match="take another rule"):
         robust_means("krum", values, weight, 0.2)

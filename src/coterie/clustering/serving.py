@@ -40,7 +40,7 @@ def exchanged(cost: Tensor, kept: Tensor) -> Tensor:
 
 
 def ranks(losses: Tensor) -> Tensor:
-    """[clients, centres] from 0, each client's best, to 1, its worst; equal ones have equal rank."""
+    """[clients, centres] from 0, each client's best, to 1, its worst; ties have equal ranks."""
     better = (losses[:, None, :] < losses[:, :, None]).sum(-1)
     return better.double() / max(losses.shape[1] - 1, 1)
 

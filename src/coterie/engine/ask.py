@@ -172,31 +172,28 @@ class Exchanges:
         Some are held at first: where it is not known yet how far such uploads move, until it is;
         and those of attackers, who know each other's.
         """
-        limits = self._limits(call, like)
+        first = self._first_to_ask(call, like)
+        held = first | self._is_attacker(call)
 
-        def fold_for(some: Call, kind: Literal["sum", "stack"], robust: Robust) -> Fold:
-            screening = Screening(started_from, limits)
+        def fold_for(some: Call, kind: Literal["sum", "stack"], robust: Robust = PLAIN) -> Fold:
+            screening = Screening(started_from, self._limits(call, like))
             checks = Checks(some, self.roster)
             return Fold(kind, like, len(some.ids), checks, screening, robust)
 
-        fold = fold_for(call, reduce, self.robust)
-        first = self._first_to_ask(call, like)
-        held = first | self._is_attacker(call)
         if not bool(held.any()):
-            return self._map(call, fold)
+            return self._map(call, fold_for(call, reduce, self.robust))
         positions = held.nonzero()[:, 0]
         some = call.only(positions)
-        answers = self._map(some, fold_for(some, "stack", PLAIN))
-        answers = self._attacked(some, answers, Screening(started_from, limits))
+        hold = fold_for(some, "stack")
+        answers = self._attacked(some, self._map(some, hold), hold.screening)
         if bool(first.any()):
             self._remember_usual(call, answers, first[positions[answers.accepted]])
-            limits |= self._limits(call, like)
+        fold = fold_for(call, reduce, self.robust)  # with the limits that are known now
         parts = [fold.digest_held(answers, positions)]
         if not bool(held.all()):
             positions = (~held).nonzero()[:, 0]
             others = call.only(positions)
-            kind = "stack" if fold.holds_values else reduce
-            part = self._map(others, fold_for(others, kind, PLAIN))
+            part = self._map(others, fold_for(others, "stack" if fold.holds_values else reduce))
             parts.append(fold.absorb(part.at(positions)))
         return fold.complete(fold.merge(parts))
 

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 from coterie.contract import Upload
 from coterie.engine.checks import Checks
 from coterie.engine.screening import Screening, weights
+from coterie.engine.tables import empty_table
 from coterie.params import Params, as_column, nbytes
 from coterie.robust.rules import robust_means
 
@@ -87,7 +88,7 @@ class Fold:
         self.checks = checks
         self.screening = screening or Screening()
         kept = like if self.holds_values else like._replace(values={})
-        tables: Upload = tree_map(lambda v: v.new_empty(asked, *v.shape), kept)
+        tables: Upload = tree_map(lambda v: empty_table(asked, v), kept)
         report = tree_map(lambda v: v.cpu(), tables.report)  # reports are read by the server
         self.tables = tables._replace(report=report)
         self.moved = {n: torch.zeros(asked) for n in like.values}

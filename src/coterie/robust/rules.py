@@ -6,6 +6,7 @@
     trimmed    the mean of each coordinate without its extremes          Yin et al. 2018
     geometric  the point with the least sum of distances to all values   Pillutla et al. 2022
     krum       the mean of the clients with the nearest neighbours       Blanchard et al. 2017
+    mixing     each is replaced by the mean of its nearest, then trimmed Allouah et al. 2023
 
 * Yin, Chen, Ramchandran, Bartlett: Byzantine-robust distributed learning: towards optimal
   statistical rates. ICML 2018.
@@ -13,6 +14,8 @@
   Signal Processing 70, 2022.
 * Blanchard, El Mhamdi, Guerraoui, Stainer: Machine learning with adversaries: Byzantine tolerant
   gradient descent. NIPS 2017.
+* Allouah, Farhadkhani, Guerraoui, Gupta, Pinot, Stephan: Fixing by mixing: a recipe for optimal
+  Byzantine ML under heterogeneity. AISTATS 2023.
 
 Ours, not the papers': weights, for which an integer weight counts as so many equal clients (except
 in `krum`, which counts clients); trimming cuts a client on the edge in part; `krum` looks at one
@@ -33,14 +36,14 @@ from coterie.params import Params
 from coterie.robust.blocks import Members, as_table, centres_by_members
 from coterie.robust.coordinates import mean, median, trimmed
 
-RULES = ("mean", "median", "trimmed", "geometric", "krum")
+RULES = ("mean", "median", "trimmed", "geometric", "krum", "mixing")
 
 # Of the geometric median: how short its last step is, and how far distances are smoothed, as a
 # share of the median distance of the members.
 PRECISION = 1e-6
 MOST_PASSES = 100  # over the members' values
-# That krum compares with each other: their distances take 8 bytes for each pair of them.
-MOST_FOR_KRUM = 5000
+# That krum and mixing compare with each other: distances take 8 bytes for each pair of them.
+MOST_COMPARED = 5000
 SAME_SCORE = 1e-9  # scores of krum that differ by less than this share of them count as equal
 
 OfBlock = Callable[[Tensor, Tensor], Tensor]  # (rows [m, c], weight [m, k]) -> [k, c]
@@ -69,6 +72,8 @@ def robust_means(rule: str, values: Params, weight: Tensor, share: float) -> Par
         if rule == "krum":
             weights = krum_weights(members, weights, share)
         of_block = rule_of_block(rule, share)
+        if rule == "mixing":
+            of_block = after_mixing(mixing_matrix(members, share), of_block)
         for block in members.blocks():
             made = of_block(block.rows, weights).to(block.rows.dtype)
             tables[block.leaf][centres, block.columns] = made
@@ -93,7 +98,7 @@ def rule_of_block(rule: str, share: float) -> OfBlock:
     """
     if rule == "median":
         return median
-    if rule == "trimmed":
+    if rule in ("trimmed", "mixing"):
         return functools.partial(trimmed, share=share)
     return mean
 
@@ -149,14 +154,9 @@ def krum_weights(members: Members, weight: Tensor, share: float) -> Tensor:
     win. Members with the same score share the last places, so that their order does not matter.
     """
     m = len(weight)
-    hostile = math.floor(share * m + 1e-9)  # 0.29 · 100 is a little less than 29
+    hostile = hostile_members(share, m)
     if m < 3 or hostile == 0:
         return weight
-    if m > MOST_FOR_KRUM:
-        raise CoterieError(
-            f"krum compares every two clients of a centre, and one centre has {m} of them",
-            f"take another rule, such as trimmed, for more than {MOST_FOR_KRUM}",
-        )
     chosen = m - hostile
     nearest = squared_distances(members).topk(chosen, dim=1, largest=False)  # with itself, at 0
     scores = nearest.values.sum(1)
@@ -173,6 +173,30 @@ def places(scores: Tensor, chosen: int) -> Tensor:
     return sure.double() + tied.double() * left / tied.sum()
 
 
+def hostile_members(share: float, members: int) -> int:
+    """f, how many of a centre's members may be hostile."""
+    return math.floor(share * members + 1e-9)  # 0.29 · 100 is a little less than 29
+
+
+# ------------------------------------------------------------------------------ mixing
+def mixing_matrix(members: Members, share: float) -> Tensor:
+    """[m, m] in each row equal shares of the member itself and its nearest, m − f in all.
+
+    Where groups of honest clients differ, no single one of them is near the honest mean, and a
+    hostile one that is nearer hides among them. The means of the nearest all are near it.
+    """
+    m = len(members.clients)
+    chosen = m - hostile_members(share, m)
+    nearest = squared_distances(members).topk(chosen, dim=1, largest=False).indices
+    matrix = torch.zeros(m, m, dtype=torch.float64, device=nearest.device)
+    return matrix.scatter_(1, nearest, 1 / chosen)
+
+
+def after_mixing(matrix: Tensor, of_block: OfBlock) -> OfBlock:
+    """The rule on mixed rows."""
+    return lambda rows, weight: of_block(matrix @ rows.double(), weight)
+
+
 def squared_distances(members: Members) -> Tensor:
     """[m, m] ‖x_i − x_j‖², from inner products.
 
@@ -180,6 +204,11 @@ def squared_distances(members: Members) -> Tensor:
     digits cancel, also if others are far away.
     """
     m = len(members.clients)
+    if m > MOST_COMPARED:
+        raise CoterieError(
+            f"krum and mixing compare every two clients of a centre, and one has {m} of them",
+            f"take another rule, such as trimmed, for more than {MOST_COMPARED}",
+        )
     products = torch.zeros(m, m, dtype=torch.float64, device=members.clients.device)
     equal = torch.ones(m, 1, dtype=torch.float64, device=members.clients.device)
     for block in members.blocks():

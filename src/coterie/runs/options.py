@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from coterie.settings import setting
 
 ENGINES = ("vectorised", "loop", "wire")
-RULES = ("mean", "median", "trimmed", "geometric", "krum")  # of robust/rules.py
+RULES = ("mean", "median", "trimmed", "geometric", "krum", "mixing")  # of robust/rules.py
 ATTACKS = ("flip", "scale", "noise", "shift", "ipm", "labels")  # of robust/attacks.py
 
 
