@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.data.cells import Cells, Table
-from coterie.data.description import describe_table
+from coterie.data.description import Description, describe_table
 from coterie.data.federation import Federation, Kind, Ragged
 from coterie.data.memory import client_rows, from_memory, pack
 from coterie.data.merging import merge
 from coterie.data.row_checks import check_values
 from coterie.data.row_split import split_rows
-from coterie.data.schema import Fill, Schema
+from coterie.data.schema import MINIMUM_COUNT, Fill, Schema
 from coterie.data.table_options import TableOptions, as_names
 from coterie.errors import CoterieError, Option, Refused, collecting, gather, unknown
 
@@ -40,6 +40,8 @@ def from_frames(
     categories: Sequence[str] | None = None,
     split_column: str | None = None,
     time_column: str | None = None,
+    minimum_count: int = MINIMUM_COUNT,
+    minimum_rows: int = 1,
 ) -> Federation:
     """A federation of pandas DataFrames by client name, or of one with a `client_column`.
 
@@ -53,6 +55,10 @@ def from_frames(
     The test part is a random `test_share` of each client's rows; or with `time_column` (numbers, or
     dates such as 2026-01-31) its last share by that column; or `split_column` says train, test or
     valid for each row.
+
+    A text that fewer than `minimum_count` training rows of all clients together have counts as
+    "other" and is named nowhere. A client with fewer than `minimum_rows` training rows, or cells in
+    a column, tells nothing of them: its rows are encoded by what the others tell.
     """
     options = TableOptions(
         label=label,
@@ -66,6 +72,8 @@ def from_frames(
         categories=as_names(categories),
         split_column=split_column,
         time_column=time_column,
+        minimum_count=minimum_count,
+        minimum_rows=minimum_rows,
     )
     if not isinstance(frames, Mapping):
         return encode_frames(frames_by_client(frames, client_column), options)
@@ -148,10 +156,12 @@ def fit_schema(tables: dict[str, Table], index: Federation, options: TableOption
                 options.kind,
                 options.categories,
                 train=train_rows.get(name, ()),
+                minimum_rows=options.minimum_rows,
             )
     if not problems:
+        refuse_all_small(descriptions, options.minimum_rows)
         with collecting(problems):
-            schema = merge(descriptions)
+            schema = merge(descriptions, options.minimum_count)
     if options.fill is None:
         checked = {options.label, *problems}
         for table in tables.values():
@@ -160,6 +170,17 @@ def fit_schema(tables: dict[str, Table], index: Federation, options: TableOption
     if problems:
         raise Refused(problems)
     return replace(schema, fill=options.fill, ignored=options.left_out)
+
+
+def refuse_all_small(descriptions: Mapping[str, Description], minimum_rows: int) -> None:
+    """Refuse clients none of which has rows enough to tell anything of them."""
+    if not any(description["rows"] for description in descriptions.values()):
+        raise CoterieError(
+            f"no client has {minimum_rows} training rows or more, so that none may describe its "
+            "columns",
+            "lower {}",
+            options=[Option("minimum_rows", of_data=True)],
+        )
 
 
 def refuse_gaps(table: Table) -> None:

@@ -29,6 +29,9 @@ class Options:
     eval_clients: int | None = setting(
         None, "evaluate this many clients, the same in every round; none: all", least=1
     )
+    minimum_rows: int = setting(
+        1, "evaluate no client on fewer rows; use 5 or more where clients are real sites", least=1
+    )
     valid: float = setting(
         0.0, "share of the training rows held out for early stopping and search", least=0, below=1
     )
