@@ -6,8 +6,9 @@ import re
 
 # an absolute path in a word of a command: "/a/b", "--out=/a/b", "folder:/a/b?label=y", "C:\a\b"
 IN_WORD = re.compile(r"(?<![^=:,])(?:[A-Za-z]:)?[\\/][^?&]*")
-# the folders of an absolute path in a sentence, up to the last slash
-IN_SENTENCE = re.compile(r"(?<![\w.~\\/-])(?:[A-Za-z]:)?[\\/](?:[^\s\\/:;,'\"()]+[\\/])+")
+# the folders of an absolute path in a sentence, up to the last slash; names may have spaces
+NAME = r"[^\s\\/:;,'\"()]+"
+IN_SENTENCE = re.compile(rf"(?<![\w.~\\/-])(?:[A-Za-z]:)?[\\/](?:{NAME}(?: {NAME})*[\\/])+")
 
 
 def last_name(path: str) -> str:
