@@ -67,7 +67,7 @@ class Run:
         measurable = self.everyone[self._have_rows(self.everyone, "test", "valid")]
         self.evaluated = self._draw(measurable, options.eval_clients, 0, "evaluated")
 
-        self.medians: dict[str, float] = {}
+        self.usual_moves: dict[str, float] = {}  # see engine/screening.py
         self.history: list[Row] = []
         self.client_scores: dict[str, np.ndarray] = {}  # of the last evaluation
         self.round = -1  # the last that is done; 0 is the start
@@ -112,6 +112,7 @@ class Run:
             "bytes_down": ask.bytes_down + ask.bytes_of_welcomes,
             "bytes_up": ask.bytes_up,
             "refused": [self.roster.names[i] for i in sorted(set(ask.refused))],
+            "screened": [self.roster.names[i] for i in sorted(set(ask.screened))],
             "absent": len(set(ask.absent)),
             **self._group_row(before),
         }
@@ -144,7 +145,7 @@ class Run:
             dropout=self.options.dropout if training else 0.0,
             screen=(self.options.screen or None) if training else None,
             welcome_bytes=self.welcome_bytes,
-            medians=self.medians if training else {},
+            usual=self.usual_moves if training else {},
         )
 
     def participants(self, r: int) -> Tensor:
@@ -310,7 +311,7 @@ class Run:
         scores = {name: torch.from_numpy(values) for name, values in self.client_scores.items()}
         trees = {"state": self.state, "scores": scores, "engine": self.engine.snapshot()}
         head = {
-            "medians": self.medians,
+            "usual_moves": self.usual_moves,
             "best_valid_loss": self.best_valid_loss,
             "evaluations_without_gain": self.evaluations_without_gain,
             "stopped": self.stopped,
@@ -331,7 +332,8 @@ class Run:
         self.engine.restore(saved.trees["engine"])
         self.client_scores = {name: v.numpy() for name, v in saved.trees["scores"].items()}
         head = saved.head
-        self.round, self.medians, self.stopped = head["round"], head["medians"], head["stopped"]
+        self.round, self.stopped = head["round"], head["stopped"]
+        self.usual_moves = head["usual_moves"]
         if head["best_valid_loss"] is not None:  # JSON has no infinity
             self.best_valid_loss = head["best_valid_loss"]
         self.evaluations_without_gain = head["evaluations_without_gain"]
