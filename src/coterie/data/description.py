@@ -135,17 +135,17 @@ def neighbours(count: int, number: int) -> tuple[np.ndarray, np.ndarray, np.ndar
 
 
 def describe_label(cells: Cells, kind: Kind | None) -> Description:
-    """The classes with their counts; none where the label can only be a regression target."""
+    """The names of the classes; none where the label can only be a regression target."""
     cells.refuse_missing("give the rows a label, or remove them", role="label column")
     form = label_form(cells, kind)
     if form != "number":
-        return {"kind": form, "classes": dict(Counter(cells.texts))}
-    classes: dict[str, int] = {}
+        return {"kind": form, "classes": sorted(set(cells.texts))}
+    classes: list[str] = []
     values = cells.numbers()
     if kind is None and not (values % 1).any():
-        classes = dict(Counter(cells.texts))
+        classes = sorted(set(cells.texts))
     if len(classes) > MOST_CLASSES:
-        classes = {}
+        classes = []
     return {"kind": "number", "classes": classes}
 
 
