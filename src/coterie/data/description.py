@@ -20,7 +20,8 @@ Description = dict[str, Any]
 MOST_CLASSES = 20  # more whole numbers than this are a regression target
 EXACT = 2**53  # float64 holds every whole number up to here
 MOST_QUANTILES = 21
-QUANTILES = (21, 7, 3, 1)  # how many there may be: odd, as the middle one is the median
+# how many there may be: odd, as the middle one is the median; each divides the first
+QUANTILES = (MOST_QUANTILES, 7, 3, 1)
 
 
 def describe(
@@ -36,8 +37,8 @@ def describe(
 
     Columns are described by the rows numbered in `train` (default: all), the label by all rows.
     `categories` are the columns to read as text whatever they hold. `kind` overrules what the
-    label looks like. Of a column with fewer than `minimum_rows` cells nothing but its form is
-    told, and its quantiles are at least `minimum_rows` rows apart.
+    label looks like. Of a column with fewer than `minimum_rows` cells only its form and the number
+    of empty cells are told, and each quantile stands for at least `minimum_rows` rows.
     """
     return describe_table(Table.of(frame, where), label, kind, categories, train, minimum_rows)
 

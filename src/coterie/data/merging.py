@@ -147,7 +147,7 @@ def common_texts(name: str, counts: Counter[str], minimum_count: int) -> tuple[s
         doubt = CoterieWarning(
             f"the column {name} has no text that {minimum_count} training rows have, so that all "
             "its texts count as other",
-            "drop it with {}, or lower {}",
+            "drop it with {}, or name every text with {}",
             options=[drop_option(name), Option("minimum_count", "1", of_data=True)],
         )
         warnings.warn(doubt, stacklevel=2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-# an absolute path in a word of a command: "/a/b", "--out=/a/b", "folder:/a/b?label=y", "C:\a\b"
+# an absolute path in a word of a command: "/a/b", "out=/a/b", "folder:/a/b?label=y", "C:\a\b"
 IN_WORD = re.compile(r"(?<![^=:,])(?:[A-Za-z]:)?[\\/][^?&]*")
 # the folders of an absolute path in a sentence, up to the last slash; names may have spaces
 NAME = r"[^\s\\/:;,'\"()]+"
