@@ -164,6 +164,13 @@ class Ask(Protocol):
         """
         ...
 
+    def group_mean(self, values: Params, labels: Tensor, weight: Tensor, empty: Params) -> Params:
+        """Weighted mean of stacked uploads per label; a label that nobody has keeps `empty`.
+
+        It is robust where the run asks for that, as the sums of an exchange are.
+        """
+        ...
+
     def rng(self, tag: str) -> torch.Generator:
         """A generator for the server's own draws; every call gives another."""
         ...

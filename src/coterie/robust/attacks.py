@@ -35,6 +35,7 @@ from torch import Tensor
 
 from coterie.errors import unknown
 from coterie.params import Params, as_column, scale
+from coterie.robust.blocks import as_table
 
 ATTACKS = ("flip", "scale", "noise", "shift", "ipm", "labels")
 
@@ -89,12 +90,11 @@ def largest_shift(clients: int, attackers: int) -> float:
     """z_max: the deviations by which a shift still looks like an honest client's move.
 
     As many honest clients as the attackers lack for a majority should lie further out than they do:
-    s = ⌊n/2 + 1⌋ − f, and the normal distribution below z_max has the mass (n − f − s) / (n − f)
-    (Baruch et al., equation 3 and Algorithm 3).
+    s = ⌊n/2 + 1⌋ − f, and the normal distribution below z_max has the mass (n − f − s) / (n − f).
     """
     honest = clients - attackers
     supporters = clients // 2 + 1 - attackers
-    if honest < 1 or not 0 < supporters < honest:  # a majority, or nobody to be outvoted by
+    if not 0 < supporters < honest:  # a majority already, or one that cannot be had
         return STRENGTHS["shift"]
     return statistics.NormalDist().inv_cdf((honest - supporters) / honest)
 
@@ -119,7 +119,7 @@ def deviation(moves: Tensor) -> Tensor:
 
 def lengths(moves: Params) -> Tensor:
     """[a] the length of each attacker's move, over all leaves together."""
-    squares = [v.double().square().flatten(1).sum(1) for v in moves.values()]
+    squares = [as_table(v).double().square().sum(1) for v in moves.values()]
     return torch.stack(squares).sum(0).sqrt()
 
 

@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from coterie.params import Params
@@ -33,16 +32,16 @@ class Members(NamedTuple):
     """The rows of some clients in the table of all clients' values."""
 
     values: Params  # leaves [clients, ...]
-    index: Tensor  # int64 [members]
+    clients: Tensor  # int64 [members], their rows
 
     def blocks(self) -> Iterator[Block]:
         """All coordinates of all leaves, block by block."""
-        read = max(1, READ_NUMBERS // len(self.index))
-        width = max(1, BLOCK_NUMBERS // len(self.index))
+        read = max(1, READ_NUMBERS // len(self.clients))
+        width = max(1, BLOCK_NUMBERS // len(self.clients))
         for name, leaf in self.values.items():
             table = as_table(leaf)
             for first in range(0, table.shape[1], read):
-                piece = table[:, first : first + read].index_select(0, self.index)
+                piece = table[:, first : first + read].index_select(0, self.clients)
                 for rows in piece.split(width, 1):
                     yield Block(name, slice(first, first + rows.shape[1]), rows)
                     first += rows.shape[1]

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# Sums of weights that differ by less than this share of the total count as equal. Otherwise a
-# rounding error would keep a trace of what is cut off, which can be a huge number.
-SAME = 1e-9
+# Sums of weights that differ by less than this share of the total count as equal: weights are often
+# float32. Otherwise a rounding error would keep a trace of what is cut off, maybe a huge number.
+SAME = 1e-6
 
 
 def mean(rows: Tensor, weight: Tensor) -> Tensor:
@@ -65,33 +65,41 @@ def trimmed(rows: Tensor, weight: Tensor, share: float) -> Tensor:
     classical trimmed mean.
     """
     columns = rows.T.contiguous()
+    weight = weight / weight.sum(0)
     if are_equal(weight):
-        kept = kept_mass(weight[:, 0], share)
-        kept = kept / kept.sum()
-        middle = ascending(columns) @ kept.to(rows.dtype)
+        middle = trimmed_mean(ascending(columns), weight[:, 0], share)
         return middle.expand(weight.shape[1], -1)
     order = ascending_order(columns)
     ordered = columns.gather(1, order)
-    return torch.stack([weighted_trimmed(ordered, w.take(order), share) for w in weight.T])
+    return torch.stack([trimmed_mean(ordered, w.take(order), share) for w in weight.T])
 
 
-def weighted_trimmed(ordered: Tensor, weight: Tensor, share: float) -> Tensor:
-    """[columns] the trimmed mean for one centre; ordered and weight are [columns, members]."""
+def trimmed_mean(ordered: Tensor, weight: Tensor, share: float) -> Tensor:
+    """[columns] the trimmed mean for one centre.
+
+    ordered: [columns, members] in ascending order.  weight: theirs, with sum 1; [members] where it
+    is the same in every column.
+    """
     kept = kept_mass(weight, share)
-    total = kept.sum(1)
-    return (ordered * kept.to(ordered.dtype)).sum(1) / total.to(ordered.dtype)
+    total = kept.sum(-1).to(ordered.dtype)
+    kept = kept.to(ordered.dtype)
+    if kept.dim() == 1:
+        return ordered @ kept / total
+    return (ordered * kept).sum(1) / total
 
 
 def kept_mass(weight: Tensor, share: float) -> Tensor:
-    """[..., members] how much of each weight, in ascending order of the values, is not cut off.
-
-    As a share of all weights.
-    """
+    """[..., members] how much of each weight is not cut off, in ascending order of the values."""
+    low, high = share, 1 - share
+    margin = SAME * (high - low)
     mass = weight.cumsum(-1)
-    inside = (mass / mass[..., -1:]).clamp(share, 1 - share)
-    cut = torch.full_like(inside[..., :1], share)
-    kept = inside.diff(dim=-1, prepend=cut)
-    return torch.where(kept > SAME * (1 - 2 * share), kept, 0.0)
+    mass.masked_fill_((mass - low).abs_() <= margin, low)
+    mass.masked_fill_((mass - high).abs_() <= margin, high)
+    inside = mass.clamp_(low, high)
+    kept = inside.clone()
+    kept[..., 0] -= low
+    kept[..., 1:] -= inside[..., :-1]
+    return kept
 
 
 # ------------------------------------------------------------------------------ sorting

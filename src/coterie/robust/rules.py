@@ -1,11 +1,11 @@
 """Robust means: what the clients of a centre agree on, though some of them may be hostile.
 
-    rule       what it is                                                        who proposed it
-    mean       the plain weighted mean: one client can move it anywhere
-    median     the median of each coordinate                                     Yin et al. 2018
-    trimmed    the mean of each coordinate without its extremes                  Yin et al. 2018
-    geometric  the point with the least sum of distances to the clients' values  Pillutla et al. 2022
-    krum       the mean of the clients that have the nearest neighbours          Blanchard et al. 2017
+    rule       what it is                                                proposed by
+    mean       the weighted mean: one client can move it anywhere
+    median     the median of each coordinate                             Yin et al. 2018
+    trimmed    the mean of each coordinate without its extremes          Yin et al. 2018
+    geometric  the point with the least sum of distances to all values   Pillutla et al. 2022
+    krum       the mean of the clients with the nearest neighbours       Blanchard et al. 2017
 
 * Yin, Chen, Ramchandran, Bartlett: Byzantine-robust distributed learning: towards optimal
   statistical rates. ICML 2018.
@@ -108,14 +108,14 @@ def geometric_weights(members: Members, weight: Tensor) -> Tensor:
     start, which also gives ν; both do not depend on what a hostile minority sends.
     """
     distances = distances_from(members, weight, median)
-    scale = median(distances, weight).diagonal()
+    scale = median(distances, weight).diagonal()  # centre k's weights with its own distances
     nu = (PRECISION * scale).clamp(min=1e-150)  # 0 if half of the members are the same
     pulls = pulls_of(distances, weight, nu)
     moving = torch.ones_like(scale, dtype=torch.bool)
     for _ in range(MOST_PASSES):
         distances = distances_from(members, pulls, mean)
         new = pulls_of(distances, weight, nu)
-        step = ((new - pulls).abs() * distances).sum(0)  # at least the way from mean to mean
+        step = ((new - pulls).abs() * distances).sum(0)  # no shorter than the way between means
         pulls = torch.where(moving, new, pulls)  # so that no centre depends on another
         moving &= step > PRECISION * scale
         if not moving.any():
@@ -179,9 +179,9 @@ def squared_distances(members: Members) -> Tensor:
     They are taken about the median: there the clients that agree are short vectors, so that no
     digits cancel, also if others are far away.
     """
-    m = len(members.index)
-    products = torch.zeros(m, m, dtype=torch.float64, device=members.index.device)
-    equal = torch.ones(m, 1, dtype=torch.float64, device=members.index.device)
+    m = len(members.clients)
+    products = torch.zeros(m, m, dtype=torch.float64, device=members.clients.device)
+    equal = torch.ones(m, 1, dtype=torch.float64, device=members.clients.device)
     for block in members.blocks():
         centred = block.rows.double() - median(block.rows, equal).double()
         products.addmm_(centred, centred.T)
