@@ -31,6 +31,12 @@ class Options:
     eval_clients: int | None = setting(
         None, "evaluate this many clients, the same in every round; none: all", least=1
     )
+    minimum_rows: int = setting(
+        1,
+        "a client with fewer rows is not measured and, in tables, not described; on real sites "
+        "5 or more",
+        least=1,
+    )
     valid: float = setting(
         0.0, "share of the training rows held out for early stopping and search", least=0, below=1
     )

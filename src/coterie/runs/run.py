@@ -25,7 +25,7 @@ from coterie.engine.dry_run import DryRun
 from coterie.engine.evaluate import Evaluation
 from coterie.engine.fold import PLAIN, Robust
 from coterie.engine.protocol import Engine
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, Option
 from coterie.metrics import Row, group_row, hard, per_client, planted_error, summary
 from coterie.params import nbytes
 from coterie.runs.folder import RunFolder
@@ -64,12 +64,14 @@ class Run:
         self.client_keys = randomness.client_keys(roster.names, options.seed)
         by_name = sorted(range(len(roster)), key=roster.names.__getitem__)
         self.everyone = torch.tensor(by_name)
-        self.newcomers = torch.arange(len(roster), roster.total)
+        newcomers = torch.arange(len(roster), roster.total)
+        self.newcomers = newcomers[self._have_rows(newcomers, "test")]
         self.attack = attack_of(options, roster)
         honest = self.everyone
         if self.attack is not None:
             honest = honest[~torch.isin(honest, self.attack.attackers)]
-        self.evaluated = self._draw(honest, options.eval_clients, 0, "evaluated")
+        measurable = honest[self._have_rows(honest, "test", "valid")]
+        self.evaluated = self._draw(measurable, options.eval_clients, 0, "evaluated")
 
         self.usual_moves: dict[str, float] = {}  # see engine/screening.py
         self.history: list[Row] = []
@@ -166,6 +168,11 @@ class Run:
         chance = randomness.uniform(randomness.keys(self.client_keys[ids], r, stream))
         return ids[chance.argsort()[:count].sort().values]
 
+    def _have_rows(self, ids: Tensor, *parts: Literal["test", "valid"]) -> Tensor:
+        """Which of these clients have enough rows to be measured in one of the parts, bool."""
+        most = torch.stack([getattr(self.roster.rows, part)[ids] for part in parts]).amax(0)
+        return most >= self.options.minimum_rows
+
     # -- groups
     def groups(self) -> np.ndarray | None:
         """The group of each client now, int64 [N]; None for methods without groups."""
@@ -204,23 +211,27 @@ class Run:
         ask = self.asker(r, "evaluate")
         root = ask.root
         shared, per_client = root.method.use(self.state)
-        per_client = pick_clients(per_client, self.evaluated)
         row: Row = {}
-        for exam, prefix in (("test", ""), ("valid", "valid_")):
-            if not int(getattr(self.roster.rows, exam).sum()):
+        exams: tuple[tuple[Literal["test", "valid"], str], ...] = (
+            ("test", ""),
+            ("valid", "valid_"),
+        )
+        for exam, prefix in exams:
+            ids = self.evaluated[self._have_rows(self.evaluated, exam)]
+            if not len(ids):
                 continue
             sums: Sums = ask(
                 root.measure,
-                self.evaluated,
+                ids,
                 shared=shared,
-                per_client=per_client,
+                per_client=pick_clients(per_client, ids),
                 stream="evaluate",
                 exam=exam,
             )
             row |= summary(self.roster.kind, sums.report, prefix)
             if exam == "test":
                 self.client_scores = self._by_client(sums)
-        if len(self.newcomers) and int(self.roster.rows.test.sum()):
+        if len(self.newcomers):
             sums = ask(
                 root.measure_newcomer,
                 self.newcomers,
@@ -386,3 +397,17 @@ def check_run(method: Algorithm, task: Task, roster: Roster, options: Options) -
             "stop_after looks at the valid part, and there is none: set valid to a share such as "
             "0.2."
         )
+    refuse_nobody_measured(roster, options.minimum_rows)
+
+
+def refuse_nobody_measured(roster: Roster, minimum_rows: int) -> None:
+    """Refuse to measure clients none of which has enough rows; no rows at all may be meant."""
+    for part in ("test", "valid"):
+        rows = getattr(roster.rows, part)[: len(roster)]
+        if 0 < int(rows.max()) < minimum_rows:
+            raise CoterieError(
+                f"no client has {minimum_rows} {part} rows or more, so that nobody can be measured "
+                f"(the most is {int(rows.max())})",
+                "lower {}, or hold out more rows",
+                options=[Option("minimum_rows")],
+            )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import secrets
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ from coterie.runs.config import (
     Fingerprints,
     Origin,
     RunConfig,
+    hash_with_salt,
     method_config,
     roster_config,
 )
@@ -102,7 +104,12 @@ class Job:
     @cached_property
     def fingerprints(self) -> Fingerprints:
         """What data and model must be again when the run goes on."""
-        return Fingerprints(self.fed.fingerprint(), model_fingerprint(self.task))
+        salt = secrets.token_hex(16)
+        return Fingerprints(
+            data=hash_with_salt(self.fed.fingerprint(), salt),
+            salt=salt,
+            model=model_fingerprint(self.task),
+        )
 
     def config(self) -> RunConfig:
         """What the run's folder says of it."""
