@@ -107,7 +107,7 @@ def unflatten(leaves: dict[str, Tensor], skeleton: Any, types: Types) -> Any:
         return build(skeleton)
     except (KeyError, TypeError, ValueError, RecursionError) as e:
         raise BadBytes(
-            f"its structure is not one that this method knows ({type(e).__name__}: {e})"
+            f"its structure is not one that this method knows ({type(e).__name__})"
         ) from e
 
 
