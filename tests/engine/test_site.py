@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from safetensors.torch import save
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 import coterie as ct
@@ -249,6 +250,14 @@ def test_empty_tensors_do_not_count_as_many_models():
 def test_too_many_tensors_are_refused():
     one = find(honest(ct.IFCA(clusters=2), limits=Limits(leaves=100)), "train")
     one.refuses(one.changed(shared=(torch.zeros(1),) * 101), "more than 100 tensors")
+
+
+@pytest.mark.parametrize("depth", [40, 300, 10_000])
+def test_a_nest_that_is_too_deep_is_refused(depth):
+    one = find(honest(ct.IFCA(clusters=2)), "train")
+    skeleton = '{"tuple": [' * depth + "0" + '], "type": null}' * depth
+    raw = save({"0": torch.zeros(1)}, metadata={"head": f'{{"tree": {skeleton}}}'})
+    one.refuses(one.message._replace(shared=raw), "too deep|not a message", BadBytes)
 
 
 def test_an_answer_that_takes_too_long_is_stopped():

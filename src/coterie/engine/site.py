@@ -105,7 +105,7 @@ class Site:
         self.agreement = agreement
         self.parts = parts
         self.versions: dict[Version, Any] = {}  # the private states that the server may still name
-        self.answered: Counter[Asked] = Counter()
+        self.answered: Counter[Asked] = Counter()  # how often, for the budget of each round
 
     @property
     def types(self) -> Types:
@@ -145,6 +145,11 @@ class Site:
         self.versions = versions
         self.answered[asked] += 1
         return reply
+
+    def forget(self) -> None:
+        """Be as before the first message."""
+        self.versions = {}
+        self.answered = Counter()
 
     def _data(self, own: Own) -> Any:
         """The rows that the function sees."""

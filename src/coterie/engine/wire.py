@@ -1,6 +1,6 @@
 """Every exchange crosses bytes to a site that owns its data and private state.
 
-What a network carries.
+What a network carries: the server's half. A site's half is site.py, and message.py what is sent.
 """
 
 from __future__ import annotations
@@ -151,6 +151,8 @@ class Wire:
         self.accepted = [Version(r, PHASES[phase], exchange) for r, phase, exchange in versions]
         self.saved.append(list(self.accepted))
         self.contacted = [False] * len(self.sites)
+        for site in self.sites:
+            site.forget()
         for i, state in zip(snapshot["contacted"].tolist(), snapshot["states"], strict=True):
             self.contacted[i] = True
             state = tree_map(lambda v: v.clone(), state)
@@ -158,7 +160,7 @@ class Wire:
 
 
 def simulation_limits(clients: int) -> Limits:
-    """Server and sites are one process: only what a hostile server could change is limited."""
+    """Limits of sites that share a process with their server: bytes and seconds are their own."""
     return Limits(centres=max(Limits().centres, clients), message_bytes=2**40, seconds=None)
 
 
