@@ -23,6 +23,7 @@ ORDER = (
     "params",
     "randomness",
     "first_layer",
+    "robust",
     "task",
     "client_data",
     "declarations",

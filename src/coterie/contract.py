@@ -110,6 +110,11 @@ class Ask(Protocol):
     seed: int
 
     @property
+    def is_robust(self) -> bool:
+        """Whether means are to withstand hostile clients."""
+        ...
+
+    @property
     def task(self) -> Task:
         """The model as a function, for starts that are drawn in round 0."""
         ...
@@ -161,6 +166,13 @@ class Ask(Protocol):
         stream: exchanges of a round that name the same stream see the same randomness.
         started_from: by value name, the stacked centres that the clients started from. Screening
             then measures how far a value moved from the mix of them that its weight names.
+        """
+        ...
+
+    def group_mean(self, values: Params, labels: Tensor, weight: Tensor, empty: Params) -> Params:
+        """Weighted mean of stacked uploads per label; a label that nobody has keeps `empty`.
+
+        It is robust where the run asks for that, as the sums of an exchange are.
         """
         ...
 

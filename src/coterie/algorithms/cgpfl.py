@@ -59,7 +59,7 @@ import torch
 from torch import Tensor
 
 from coterie.algorithms.given import given_centres
-from coterie.clustering import RULES, Bound, coordinates, few_rows, group_mean, kmeans, matched
+from coterie.clustering import RULES, Bound, coordinates, few_rows, kmeans, matched
 from coterie.common.envelope import Envelope, Personal
 from coterie.common.grouped import how_many
 from coterie.common.losses import least_finite, least_loss
@@ -168,7 +168,7 @@ class CGPFL(Envelope):
         labels = self.partition(centres, omega, before, ask)
         group = before.index_copy(0, answers.ids, labels)
         self.note_transitions(before, group, count(centres), ask)
-        mean = group_mean(omega, labels, torch.ones(len(labels)), empty=centres)
+        mean = ask.group_mean(omega, labels, torch.ones(len(labels)), empty=centres)
         return Clusters(mix(self.alpha, centres, mean), group)  # Ω ← (1−α)Ω + α mean_{i∈k} ω_i
 
     def ask_all(self, state: Clusters, ask: Ask) -> Stack:

@@ -10,6 +10,10 @@ restarts    the paper's remedy: several random starts are tried for `trial` roun
             of least training loss is kept.
 start_from  K given models: the folder that `coterie export` wrote of another run's groups.
 
+Where means are robust, `updates` trusts no group of sketches, for hostile clients may be one: it
+makes twice as many centres, every client reports its loss under each, and the K are kept that serve
+the clients best (clustering/serving.py).
+
 `clusters="auto"` chooses K from the same sketches (clustering/choose.py), after five times the
 usual local training unless start_steps says otherwise; then K is fixed.
 """
@@ -25,12 +29,12 @@ from torch import Tensor
 
 from coterie.algorithms.given import given_centres
 from coterie.algorithms.ifca_traffic import Traffic
-from coterie.clustering import kmeans, sketch
+from coterie.clustering import best_serving, kmeans, sketch
 from coterie.common.grouped import how_many
 from coterie.common.losses import least_finite
-from coterie.contract import Ask, Data, Direction, Finite, Index, Sums, Upload, client
+from coterie.contract import Ask, Data, Direction, Finite, Index, Losses, Sums, Upload, client
 from coterie.errors import CoterieError
-from coterie.params import Params, minus, pick, repeated
+from coterie.params import Params, argmin_finite, minus, pick, pick_rows, repeated
 from coterie.task import Batch, Task
 
 KINDS = ("updates", "random", "balanced")
@@ -101,12 +105,39 @@ class Starts(Traffic):
         sums = ask(self.first_update, shared=common, static=static, stream="start")
         sketches = sums.report["sketch"]
         k = how_many(self.clusters, sketches, ask, self.auto_by)
-        labels = kmeans(sketches, k, ask.rng("k-means")).labels
-        ask.note("start_sizes", labels.bincount(minlength=k))
+        made = min(2 * k, len(sketches)) if ask.is_robust else k
+        labels = kmeans(sketches, made, ask.rng("k-means")).labels
+        ask.note("start_sizes", labels.bincount(minlength=made))
         group = group.index_copy(0, sums.ids, labels)
-        centres = self.tied(repeated(common, k))
+        centres = self.tied(repeated(common, made))
         sums = self.train_within(centres, sums.ids, group, ask, start=True)
-        return self.averaged(centres, sums, len(group)), group
+        centres = self.averaged(centres, sums, len(group))
+        if ask.is_robust and made > k:
+            return self.best_serving(centres, k, group, ask)
+        return centres, group
+
+    def best_serving(
+        self, centres: Params, k: int, group: Tensor, ask: Ask
+    ) -> tuple[Params, Tensor]:
+        """(the k centres that serve the clients best, the cluster of each client among them)"""
+        answers = ask(self.rate, shared=centres)
+        losses = answers.report["losses"]
+        kept = best_serving(losses, k)
+        ask.note("start_kept", kept)
+        nearest = argmin_finite(losses[:, kept])
+        return self.tied(pick_rows(centres, kept)), group.index_copy(0, answers.ids, nearest)
+
+    @client(
+        report={"losses": Losses()},
+        when=lambda method: method.by_updates,
+        rounds="start",
+    )
+    def rate(
+        self, task: Task, centres: Params, per_client: Any, private: Any, data: Data
+    ) -> tuple[Upload, Any]:
+        """Report the loss under each centre."""
+        _, losses = self.estimate(task, centres, data.all)
+        return Upload({}, {}, {"losses": losses.nan_to_num(torch.inf, torch.inf)}), private
 
     @client(report={"sketch": Direction()}, when=lambda method: method.by_updates, rounds="start")
     def first_update(

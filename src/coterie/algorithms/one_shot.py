@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from coterie.clustering import RULES, coordinates, group_mean, kmeans, threshold_clusters
+from coterie.clustering import RULES, coordinates, kmeans, threshold_clusters
 from coterie.common.grouped import Grouped, WithinGroups, how_many
 from coterie.contract import Ask, Data, Repeat, Upload, Weight, client, setting
 from coterie.local import descend
@@ -80,7 +80,7 @@ class OneShot(WithinGroups):
         directions = moves / moves.norm(dim=1, keepdim=True).clamp(min=1e-12)
         k = how_many(self.clusters, coordinates(directions), ask, self.auto_by)
         labels = self.clustered(coordinates(models), k, ask)
-        centres = group_mean(
+        centres = ask.group_mean(
             answers.values["model"],
             labels,
             answers.weight[:, 0],

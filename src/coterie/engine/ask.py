@@ -10,19 +10,23 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from coterie import randomness
+from coterie.clustering import group_mean
 from coterie.contract import Stack, Sums, Upload
 from coterie.data.roster import Roster
+from coterie.engine.attack import Attack
 from coterie.engine.call import Call, Version, path_of
 from coterie.engine.checks import Checks
 from coterie.engine.dry_run import DryRun
 from coterie.engine.evaluate import Evaluation
-from coterie.engine.fold import Fold, Part
+from coterie.engine.fold import PLAIN, Fold, Part, Robust
 from coterie.engine.protocol import Engine
 from coterie.engine.screening import Limit, Screening
 from coterie.errors import CoterieError, Diverged
-from coterie.params import Params
+from coterie.params import Params, as_column, count, one_hot
+from coterie.robust.rules import robust_means
 from coterie.task import Task
 
 log = logging.getLogger("coterie")
@@ -47,6 +51,8 @@ class Exchanges:
     dropout: float = 0.0
     screen: float | None = 10.0
     welcome_bytes: int = 0  # of the welcome that one client is sent
+    robust: Robust = PLAIN
+    attack: Attack | None = None
     usual: dict[str, float] = field(default_factory=dict)  # lengths of moves; lives with the run
     refused: list[int] = field(default_factory=list)
     screened: list[int] = field(default_factory=list)
@@ -59,6 +65,11 @@ class Exchanges:
     tags: Counter[str] = field(default_factory=Counter)
 
     @property
+    def is_robust(self) -> bool:
+        """Whether means withstand hostile clients."""
+        return self.robust.rule != "mean"
+
+    @property
     def task(self) -> Task:
         """The model as a function."""
         return self.dry_run.task
@@ -67,6 +78,17 @@ class Exchanges:
         """A generator for the server's draws; every call gives another, the same in every run."""
         self.tags[tag] += 1
         return randomness.generator(self.seed, self.round, tag, self.tags[tag])
+
+    def group_mean(self, values: Params, labels: Tensor, weight: Tensor, empty: Params) -> Params:
+        """Weighted mean of stacked uploads per label, by the run's rule; see `Ask`."""
+        if not self.is_robust:
+            return group_mean(values, labels, weight, empty)
+        shares = one_hot(labels, count(empty), weight.dtype) * weight[:, None]
+        means = robust_means(self.robust.rule, values, shares, self.robust.share)
+        some = shares.sum(0) > 0
+        return {
+            k: torch.where(as_column(some.to(v.device), v), v, empty[k]) for k, v in means.items()
+        }
 
     def note(self, name: str, value: Any) -> None:
         """Record a value of this round for metrics and report."""
@@ -147,27 +169,35 @@ class Exchanges:
     ) -> Part:
         """The answers of all clients of the call.
 
-        Where it is not known yet how far such uploads move, some are held until it is.
+        Some are held at first: where it is not known yet how far such uploads move, until it is;
+        and those of attackers, who know each other's.
         """
         limits = self._limits(call, like)
 
-        def fold_for(some: Call, kind: Literal["sum", "stack"]) -> Fold:
+        def fold_for(some: Call, kind: Literal["sum", "stack"], robust: Robust) -> Fold:
             screening = Screening(started_from, limits)
-            return Fold(kind, like, len(some.ids), Checks(some, self.roster), screening)
+            checks = Checks(some, self.roster)
+            return Fold(kind, like, len(some.ids), checks, screening, robust)
 
-        fold = fold_for(call, reduce)
-        first, rest = self._first_to_ask(call, like)
-        if not len(first):
+        fold = fold_for(call, reduce, self.robust)
+        first = self._first_to_ask(call, like)
+        held = first | self._is_attacker(call)
+        if not bool(held.any()):
             return self._map(call, fold)
-        held = call.only(first)
-        answers = self._map(held, fold_for(held, "stack"))
-        self._remember_usual(call, answers)
-        limits |= self._limits(call, like)
-        parts = [fold.digest_held(answers, first)]
-        if len(rest):
-            others = call.only(rest)
-            part = self._map(others, fold_for(others, reduce))
-            parts.append(fold.absorb(part.at(rest)))
+        positions = held.nonzero()[:, 0]
+        some = call.only(positions)
+        answers = self._map(some, fold_for(some, "stack", PLAIN))
+        answers = self._attacked(some, answers, Screening(started_from, limits))
+        if bool(first.any()):
+            self._remember_usual(call, answers, first[positions[answers.accepted]])
+            limits |= self._limits(call, like)
+        parts = [fold.digest_held(answers, positions)]
+        if not bool(held.all()):
+            positions = (~held).nonzero()[:, 0]
+            others = call.only(positions)
+            kind = "stack" if fold.holds_values else reduce
+            part = self._map(others, fold_for(others, kind, PLAIN))
+            parts.append(fold.absorb(part.at(positions)))
         return fold.complete(fold.merge(parts))
 
     def _map(self, call: Call, fold: Fold) -> Part:
@@ -176,20 +206,45 @@ class Exchanges:
             return self.engine.map(call, fold)
         return fold.complete(fold.missing([]))
 
-    def _first_to_ask(self, call: Call, like: Upload) -> tuple[Tensor, Tensor]:
-        """(positions of the clients to ask first, of the others)
+    def _first_to_ask(self, call: Call, like: Upload) -> Tensor:
+        """bool [n]: whose answers show how far such uploads move; nobody's if that is known.
 
         They are drawn, so that no few can be the first by their names.
         """
-        everyone = torch.arange(len(call.ids))
+        n = len(call.ids)
         known = all(_label(call, name) in self.usual for name in like.values)
         if known or not self.screen:
-            return everyone[:0], everyone
-        if len(everyone) <= FIRST:
-            return everyone, everyone[:0]
+            return torch.zeros(n, dtype=torch.bool)
+        if n <= FIRST:
+            return torch.ones(n, dtype=torch.bool)
         keys = randomness.keys(call.client_keys, self.round, "first to ask")
-        order = randomness.uniform(keys).argsort()
-        return order[:FIRST].sort().values, order[FIRST:].sort().values
+        drawn = randomness.uniform(keys).argsort()[:FIRST]
+        return torch.zeros(n, dtype=torch.bool).index_fill(0, drawn, True)
+
+    # -- attackers
+    def _is_attacker(self, call: Call) -> Tensor:
+        if self.attack is None:
+            return torch.zeros(len(call.ids), dtype=torch.bool)
+        return torch.isin(call.ids, self.attack.attackers)
+
+    def _attacked(self, call: Call, answers: Part, screening: Screening) -> Part:
+        """The answers with those of attackers changed."""
+        if self.attack is None:
+            return answers
+        assert answers.rows is not None
+        attackers = self._is_attacker(call)[answers.accepted].nonzero()[:, 0]
+        honest: Upload = tree_map(lambda v: v[attackers.to(v.device)], answers.rows)
+        changed = self.attack.upload(
+            honest,
+            screening,
+            call.fn.declaration,  # type: ignore[attr-defined]
+            self.rng("attack"),
+            len(self.participants),
+        )
+        rows: Upload = tree_map(
+            lambda v, new: v.index_copy(0, attackers.to(v.device), new), answers.rows, changed
+        )
+        return answers._replace(rows=rows, moved=screening.distances(rows))
 
     def _present(self, call: Call) -> Tensor:
         """Positions of those who will answer: simulated dropouts are drawn per exchange."""
@@ -207,13 +262,16 @@ class Exchanges:
                 limits[name] = Limit(usual, self.screen)  # type: ignore[arg-type]
         return limits
 
-    def _remember_usual(self, call: Call, part: Part) -> None:
-        """Moves of the usual length are as long as the largest median so far."""
-        if not len(part.accepted):
-            return
+    def _remember_usual(self, call: Call, part: Part, whose: Tensor | None = None) -> None:
+        """Moves of the usual length are as long as the largest median so far.
+
+        whose: bool, one for each accepted client; None: all.
+        """
         for name, moved in (part.moved or {}).items():
-            label = _label(call, name)
-            self.usual[label] = max(self.usual.get(label, 0.0), float(moved.median()))
+            lengths = moved if whose is None else moved[whose]
+            if len(lengths):
+                label = _label(call, name)
+                self.usual[label] = max(self.usual.get(label, 0.0), float(lengths.median()))
 
     def _account(self, call: Call, part: Part, present: Tensor) -> None:
         """Count bytes, remember lengths, log who was refused; stop if most were."""

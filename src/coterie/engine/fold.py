@@ -17,7 +17,8 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 from coterie.contract import Upload
 from coterie.engine.checks import Checks
 from coterie.engine.screening import Screening, weights
-from coterie.params import Params, nbytes
+from coterie.params import Params, as_column, nbytes
+from coterie.robust.rules import robust_means
 
 NOT_FITTING = "its upload has other names, shapes or types than asked for"
 NOT_FINITE = "its upload is not finite"
@@ -52,6 +53,16 @@ class Part(NamedTuple):
         )
 
 
+class Robust(NamedTuple):
+    """How means are made: a rule of robust/rules.py."""
+
+    rule: str
+    share: float  # of a centre's clients that may be hostile
+
+
+PLAIN = Robust("mean", 0.0)
+
+
 class Fold:
     """How the answers of one exchange are judged and folded.
 
@@ -66,13 +77,16 @@ class Fold:
         asked: int,
         checks: Checks | None = None,
         screening: Screening | None = None,
+        robust: Robust = PLAIN,  # how the means are made, where sums are asked for
     ) -> None:
         self.reduce = reduce
+        self.robust = robust
+        self.holds_values = reduce == "stack" or robust.rule != "mean"
         self.like = like
         self.asked = asked
         self.checks = checks
         self.screening = screening or Screening()
-        kept = like if reduce == "stack" else like._replace(values={})
+        kept = like if self.holds_values else like._replace(values={})
         tables: Upload = tree_map(lambda v: v.new_empty(asked, *v.shape), kept)
         report = tree_map(lambda v: v.cpu(), tables.report)  # reports are read by the server
         self.tables = tables._replace(report=report)
@@ -135,9 +149,14 @@ class Fold:
     def complete(self, part: Part) -> Part:
         """The part with its rows, taken from the tables in the order of positions."""
         order = part.accepted.sort().values
+        tables = self.tables
+        if self.reduce == "sum" and self.holds_values:
+            totals, mass = self._robust_sums(order)
+            part = part._replace(totals=totals, mass=mass)
+            tables = tables._replace(values={})
         if len(order) == self.asked:
-            return part._replace(accepted=order, rows=self.tables, moved=self.moved)
-        rows = tree_map(lambda v: v[order.to(v.device)], self.tables)
+            return part._replace(accepted=order, rows=tables, moved=self.moved)
+        rows = tree_map(lambda v: v[order.to(v.device)], tables)
         moved = {n: v[order] for n, v in self.moved.items()}
         return part._replace(accepted=order, rows=rows, moved=moved)
 
@@ -170,18 +189,30 @@ class Fold:
         )
 
     def _sums(self, up: Upload) -> tuple[dict[str, Params], dict[str, Tensor]]:
-        if self.reduce == "stack":
+        if self.holds_values:
             return {}, {}
         w = weights(up)
         totals = {n: {k: weighted_sum(w[n], v) for k, v in p.items()} for n, p in up.values.items()}
         return totals, {n: w[n].sum(0) for n in totals}
+
+    def _robust_sums(self, accepted: Tensor) -> tuple[dict[str, Params], dict[str, Tensor]]:
+        """Σ weight·value as it would be if every client had sent the robust mean."""
+        totals, mass = {}, {}
+        for n, w in weights(self.tables).items():
+            counted = torch.zeros_like(w).index_copy(0, accepted, w[accepted])
+            mass[n] = counted.sum(0)
+            means = robust_means(
+                self.robust.rule, self.tables.values[n], counted, self.robust.share
+            )
+            totals[n] = {k: v * as_column(mass[n].to(v), v) for k, v in means.items()}
+        return totals, mass
 
     def _no_sums(self) -> tuple[dict[str, Params], dict[str, Tensor]]:
         nobody = tree_map(lambda v: v.new_zeros(0, *v.shape), self.like)
         return self._sums(nobody)
 
     def _write(self, at: Tensor, up: Upload, moved: dict[str, Tensor]) -> None:
-        kept = up if self.reduce == "stack" else up._replace(values={})
+        kept = up if self.holds_values else up._replace(values={})
         self._copy(at, kept, moved)
 
     def _copy(self, at: Tensor, rows: Upload, moved: dict[str, Tensor]) -> None:

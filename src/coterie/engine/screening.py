@@ -78,6 +78,14 @@ class Screening:
             rows |= set(too_far.tolist())
         return up, rows
 
+    def starts(self, name: str, value: Params, w: Tensor) -> Params:
+        """What each client started from, by leaf; 0 if that is not known."""
+        starts = {}
+        for k, v in value.items():
+            start = self._start(name, k, w)
+            starts[k] = torch.zeros_like(v) if start is None else start
+        return starts
+
     def _distance(self, name: str, up: Upload) -> Tensor:
         w = weights(up)[name]
         squares = torch.zeros(len(w))
@@ -93,14 +101,11 @@ class Screening:
         return squares.sqrt()
 
     def _shortened(self, name: str, up: Upload, rows: Tensor, factor: Tensor) -> Params:
-        w = weights(up)[name][rows]
+        some = {k: v[rows.to(v.device)] for k, v in up.values[name].items()}
+        starts = self.starts(name, some, weights(up)[name][rows])
         values = {}
         for k, v in up.values[name].items():
-            some = v[rows]
-            start = self._start(name, k, w)
-            if start is None:
-                start = torch.zeros_like(some)
-            short = start + (some - start) * as_column(factor.to(some), some)
+            short = starts[k] + (some[k] - starts[k]) * as_column(factor.to(v), v)
             values[k] = v.index_copy(0, rows.to(v.device), short)
         return values
 

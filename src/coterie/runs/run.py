@@ -18,10 +18,12 @@ from coterie import randomness
 from coterie.contract import Algorithm, Stack, Sums, at_round, check_settings
 from coterie.data.roster import Roster
 from coterie.engine.ask import Exchanges
+from coterie.engine.attack import Attack, plan_attack
 from coterie.engine.call import pick_clients
 from coterie.engine.codec import Types, types_of
 from coterie.engine.dry_run import DryRun
 from coterie.engine.evaluate import Evaluation
+from coterie.engine.fold import PLAIN, Robust
 from coterie.engine.protocol import Engine
 from coterie.errors import CoterieError
 from coterie.metrics import Row, group_row, hard, per_client, planted_error, summary
@@ -63,7 +65,11 @@ class Run:
         by_name = sorted(range(len(roster)), key=roster.names.__getitem__)
         self.everyone = torch.tensor(by_name)
         self.newcomers = torch.arange(len(roster), roster.total)
-        self.evaluated = self._draw(self.everyone, options.eval_clients, 0, "evaluated")
+        self.attack = attack_of(options, roster)
+        honest = self.everyone
+        if self.attack is not None:
+            honest = honest[~torch.isin(honest, self.attack.attackers)]
+        self.evaluated = self._draw(honest, options.eval_clients, 0, "evaluated")
 
         self.usual_moves: dict[str, float] = {}  # see engine/screening.py
         self.history: list[Row] = []
@@ -143,6 +149,8 @@ class Run:
             dropout=self.options.dropout if training else 0.0,
             screen=(self.options.screen or None) if training else None,
             welcome_bytes=self.welcome_bytes,
+            robust=Robust(self.options.robust, self.options.robust_share) if training else PLAIN,
+            attack=self.attack if training else None,
             usual=self.usual_moves if training else {},
         )
 
@@ -330,6 +338,13 @@ class Run:
         self.history = self.folder.rows(until=self.round)
 
 
+def attack_of(options: Options, roster: Roster) -> Attack | None:
+    """The attack that the options ask for."""
+    return plan_attack(
+        options.attack, options.attack_strength, options.attackers, roster, options.seed
+    )
+
+
 def on_device(state: Any, task: Task) -> Any:
     """A server's state where models live; labels and counts stay where they are."""
     return tree_map(lambda v: v.to(task.device) if v.is_floating_point() else v, state)
@@ -359,6 +374,12 @@ def check_run(method: Algorithm, task: Task, roster: Roster, options: Options) -
     if method.needs_everyone and options.participation < 1:
         raise CoterieError(
             f"in {method.name} everyone takes part in every round: leave participation at 1."
+        )
+    if options.attack is None and (options.attackers or options.attack_strength):
+        raise CoterieError("attackers do nothing without an attack: name one, such as attack flip.")
+    if options.attackers is not None and options.attackers >= len(roster):
+        raise CoterieError(
+            f"attackers is {options.attackers}: some of the {len(roster)} clients must be honest."
         )
     if options.stop_after is not None and not int(roster.rows.valid.sum()):
         raise CoterieError(

@@ -18,6 +18,7 @@ from coterie import models
 from coterie.contract import Algorithm
 from coterie.data import Federation
 from coterie.data.roster import Roster
+from coterie.engine.attack import with_flipped_labels
 from coterie.engine.evaluate import Evaluation
 from coterie.engine.loop import Loop
 from coterie.engine.plan import Plan, plan_for
@@ -34,7 +35,7 @@ from coterie.runs.config import (
 )
 from coterie.runs.folder import RunFolder
 from coterie.runs.options import Options
-from coterie.runs.run import Run, check_run
+from coterie.runs.run import Run, attack_of, check_run
 from coterie.task import Task
 
 Model = str | Callable[[], nn.Module] | nn.Module | None
@@ -77,6 +78,7 @@ def engine_for(
     method: Algorithm, task: Task, fed: Federation, options: Options, plan: Plan
 ) -> Engine:
     """The engine that the options name, with the clients' rows."""
+    fed = with_flipped_labels(fed, attack_of(options, fed.roster))
     if options.engine == "wire":
         return Wire(task, fed, Evaluation(method, options.choose_on))
     if options.engine == "loop":
