@@ -16,7 +16,7 @@ from safetensors.torch import save
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 import coterie as ct
-from cases import Problem, brief, measured
+from cases import brief, federation, measured, variants
 from coterie.engine.call import START, Version
 from coterie.engine.codec import BadBytes, decode, encode
 from coterie.engine.message import HEAD_ROOM, Limits, Message
@@ -85,8 +85,8 @@ def strict(run: Run, **agreed: Any) -> Run:
     return run
 
 
-def ready(method: ct.Algorithm, problem: Problem | None = None, rounds: int = 2) -> Run:
-    problem = problem or measured(clients=4)
+def ready(method: ct.Algorithm, rounds: int = 2) -> Run:
+    problem = measured(clients=4)
     return prepare(method, problem.fed, problem.model, rounds=rounds, engine="wire", eval_every=1)
 
 
@@ -423,6 +423,21 @@ def test_a_function_is_answered_a_few_times_in_a_round(name, most):
         site.answer(one.message)
     head = {"version": Version(2, one.head["version"][1], 1), "accepted": one.head["accepted"]}
     assert site.answer(one.changed(**head)), "the next round has its own budget"
+
+
+VARIANTS = variants()
+QUICK = ("ifca", "cfl-mgd", "cgpfl", "pfl-tc", "ditto")
+OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in VARIANTS if name not in QUICK]
+
+
+@pytest.mark.parametrize("name", [*QUICK, *OTHERS])
+def test_every_method_runs_on_sites_with_default_limits_and_nothing_to_spare(name):
+    """What functions declare is enough for a whole run, newcomers and scores included."""
+    options = {"rounds": 2, "engine": "wire", "eval_every": 1, "dtype": "float64"}
+    run = prepare(VARIANTS[name], federation(unseen=2), "mlp:12", **options)
+    rows = list(strict(run, limits=Limits(repeats=1)).rounds())
+    assert not any(row["refused"] for row in rows)
+    assert all("accuracy" in row and "unseen_accuracy" in row for row in rows)
 
 
 def test_a_refusal_is_no_answer_of_the_budget():

@@ -160,8 +160,13 @@ class Wire:
 
 
 def simulation_limits(clients: int) -> Limits:
-    """Limits of sites that share a process with their server: bytes and seconds are their own."""
-    return Limits(centres=max(Limits().centres, clients), message_bytes=2**40, seconds=None)
+    """Sites that share a process with their server need no limits on bytes, time and budget."""
+    return Limits(
+        centres=max(Limits().centres, clients),
+        message_bytes=2**40,
+        repeats=2**40,
+        seconds=None,
+    )
 
 
 def _versions_as_tensor(versions: Iterable[Version]) -> Tensor:
