@@ -16,6 +16,7 @@ from coterie.cli.spelling import LONGEST_VALUE, shorten_values
         ("[fedavg]\nlearning = 2", ["unknown key in c.toml 'fedavg.learning'"]),
         ("mu = 2", ["unknown key in c.toml 'mu'"]),
         ("[data]\nangels = [0, 90]", ["unknown option", "'angels'", "'angles'"]),
+        ("local_steps = 2\nlocal-steps = 3", ["local_steps stands twice in c.toml"]),
         ("rounds = \n", ["c.toml is not valid TOML", "line 1"]),
         ("rounds = 2.5", ["rounds in c.toml is 2.5: it must be a whole number."]),
         ("rounds = true", ["rounds in c.toml is true: it must be a whole number."]),
