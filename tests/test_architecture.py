@@ -25,6 +25,7 @@ ORDER = (
     "first_layer",
     "task",
     "client_data",
+    "declarations",
     "contract",
     "local",
     "clustering",

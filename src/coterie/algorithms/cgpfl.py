@@ -63,7 +63,19 @@ from coterie.clustering import RULES, Bound, coordinates, few_rows, group_mean, 
 from coterie.common.envelope import Envelope, Personal
 from coterie.common.grouped import how_many
 from coterie.common.losses import least_finite, least_loss
-from coterie.contract import Ask, Data, Rows, Stack, Upload, client, setting
+from coterie.contract import (
+    Ask,
+    Data,
+    Finite,
+    Index,
+    RowCount,
+    Rows,
+    Sent,
+    Stack,
+    Upload,
+    client,
+    setting,
+)
 from coterie.errors import CoterieError
 from coterie.params import Params, count, flatten, mix, one_hot, pick, repeated, unstack, where
 from coterie.task import Task
@@ -107,7 +119,7 @@ class CGPFL(Envelope):
     )
 
     # ------------------------------------------------------------------------------ one client
-    @client
+    @client(weight=Sent(place=1), report={"rows": RowCount()}, rounds="later")
     def train(
         self, task: Task, shared: Any, per_client: Any, private: Personal, data: Data
     ) -> tuple[Upload, Personal]:
@@ -116,7 +128,11 @@ class CGPFL(Envelope):
         me = Personal(theta, {}, torch.ones_like(data.size))
         return Upload({"model": omega}, share, {"rows": data.size}), me
 
-    @client
+    @client(
+        report={"cluster": Index(), "loss": Finite("its loss under that", least=0)},
+        when=lambda method: method.start_from is not None,
+        rounds="start",
+    )
     def choose(
         self, task: Task, centres: Params, per_client: Any, private: Personal, data: Data
     ) -> tuple[Upload, Personal]:

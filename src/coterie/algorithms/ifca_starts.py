@@ -28,12 +28,13 @@ from coterie.algorithms.ifca_traffic import Traffic
 from coterie.clustering import kmeans, sketch
 from coterie.common.grouped import how_many
 from coterie.common.losses import least_finite
-from coterie.contract import Ask, Data, Sums, Upload, client
+from coterie.contract import Ask, Data, Direction, Finite, Index, Sums, Upload, client
 from coterie.errors import CoterieError
 from coterie.params import Params, minus, pick, repeated
 from coterie.task import Batch, Task
 
 KINDS = ("updates", "random", "balanced")
+TRIES = 50  # draws of init="balanced"
 
 
 class Starts(Traffic):
@@ -58,6 +59,11 @@ class Starts(Traffic):
 
     def averaged(self, centres: Params, sums: Sums, clients: int) -> Params:
         raise NotImplementedError
+
+    @property
+    def by_updates(self) -> bool:
+        """Whether the centres start from the first updates."""
+        return self.init == "updates" and self.restarts == 1 and self.start_from is None
 
     # ------------------------------------------------------------------ before any exchange
     def first_centres(self, task: Task, seed: int) -> Params:
@@ -102,7 +108,7 @@ class Starts(Traffic):
         sums = self.train_within(centres, sums.ids, group, ask, start=True)
         return self.averaged(centres, sums, len(group)), group
 
-    @client
+    @client(report={"sketch": Direction()}, when=lambda method: method.by_updates, rounds="start")
     def first_update(
         self, task: Task, model: Params, per_client: Any, private: Any, data: Data,
         pair: int, seed: int,
@@ -143,7 +149,7 @@ class Starts(Traffic):
         ask.note("restart_losses", losses)
         return best
 
-    def balanced(self, centres: Params, ask: Ask, tries: int = 50) -> Params:
+    def balanced(self, centres: Params, ask: Ask, tries: int = TRIES) -> Params:
         """Random centres of which each attracts 0.7/K of the clients (for K=2 the authors' 35 %).
 
         If no draw does, the one whose least share is largest.
@@ -161,7 +167,12 @@ class Starts(Traffic):
         ask.note("start_draws", r + 1)
         return best
 
-    @client
+    @client(
+        report={"cluster": Index(), "loss": Finite("its loss under that", least=0)},
+        when=lambda method: method.restarts > 1 or method.init == "balanced",
+        rounds="start",
+        most=lambda method: max(method.restarts, TRIES),
+    )
     def choose(
         self, task: Task, centres: Params, per_client: Any, private: Any, data: Data
     ) -> tuple[Upload, Any]:
@@ -172,8 +183,7 @@ class Starts(Traffic):
     # ------------------------------------------------------------------ settings
     def check(self, task: Task, sizes: Tensor) -> None:
         super().check(task, sizes)
-        by_updates = self.init == "updates" and self.restarts == 1 and self.start_from is None
-        if self.clusters == "auto" and not by_updates:
+        if self.clusters == "auto" and not self.by_updates:
             raise CoterieError(
                 "clusters='auto' is found from the first updates: leave init at 'updates', "
                 "restarts at 1 and start_from."
@@ -187,7 +197,7 @@ class Starts(Traffic):
             raise CoterieError(
                 "start_from gives the centres, and init and restarts find some: leave these."
             )
-        if self.start_steps and (self.average == "gradients" or not by_updates):
+        if self.start_steps and (self.average == "gradients" or not self.by_updates):
             raise CoterieError(
                 "start_steps is for init='updates' with average='models' and restarts=1: leave it."
             )

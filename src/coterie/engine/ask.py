@@ -12,19 +12,22 @@ import torch
 from torch import Tensor
 
 from coterie import randomness
-from coterie.contract import Stack, Sums
+from coterie.contract import Stack, Sums, Upload
 from coterie.data.roster import Roster
 from coterie.engine.call import Call, Version, path_of
+from coterie.engine.checks import Checks
 from coterie.engine.dry_run import DryRun
 from coterie.engine.evaluate import Evaluation
 from coterie.engine.fold import Fold, Part
 from coterie.engine.protocol import Engine
+from coterie.engine.screening import Limit, Screening
 from coterie.errors import CoterieError, Diverged
 from coterie.params import Params
 from coterie.task import Task
 
 log = logging.getLogger("coterie")
 MOST_NAMED = 5  # refused clients that a round's log names
+FIRST = 32  # clients whose answers are held until it is known what is usual
 
 
 @dataclass
@@ -44,8 +47,9 @@ class Exchanges:
     dropout: float = 0.0
     screen: float | None = 10.0
     welcome_bytes: int = 0  # of the welcome that one client is sent
-    medians: dict[str, float] = field(default_factory=dict)  # of accepted moves; lives with the run
+    usual: dict[str, float] = field(default_factory=dict)  # lengths of moves; lives with the run
     refused: list[int] = field(default_factory=list)
+    screened: list[int] = field(default_factory=list)
     absent: list[int] = field(default_factory=list)
     notes: dict[str, Any] = field(default_factory=dict)
     bytes_down: int = 0
@@ -112,7 +116,7 @@ class Exchanges:
 
     def _path(self, fn: Callable[..., Any]) -> str:
         path = None
-        if getattr(fn, "runs_on_client", False):
+        if hasattr(fn, "declaration"):
             path = path_of(self.root, fn.__self__)  # type: ignore[attr-defined]
         if path is None:
             raise CoterieError(
@@ -129,15 +133,63 @@ class Exchanges:
         started_from: dict[str, Params] | None,
     ) -> Part:
         """What the answers come to, by their positions in the call, with all that they cost."""
-        like = self.dry_run(call)
         present = self._present(call)
-        fold = Fold(reduce, like, len(present), started_from, self._limits(call, like))
-        if len(present):
-            part = self.engine.map(call.only(present), fold)
-        else:
-            part = fold.complete(fold.missing([]))
+        part = self._gather(call.only(present), self.dry_run(call), reduce, started_from)
         self._account(call, part, present)
         return part._replace(accepted=present[part.accepted])
+
+    def _gather(
+        self,
+        call: Call,
+        like: Upload,
+        reduce: Literal["sum", "stack"],
+        started_from: dict[str, Params] | None,
+    ) -> Part:
+        """The answers of all clients of the call.
+
+        Where it is not known yet how far such uploads move, some are held until it is.
+        """
+        limits = self._limits(call, like)
+
+        def fold_for(some: Call, kind: Literal["sum", "stack"]) -> Fold:
+            screening = Screening(started_from, limits)
+            return Fold(kind, like, len(some.ids), Checks(some, self.roster), screening)
+
+        fold = fold_for(call, reduce)
+        first, rest = self._first_to_ask(call, like)
+        if not len(first):
+            return self._map(call, fold)
+        held = call.only(first)
+        answers = self._map(held, fold_for(held, "stack"))
+        self._remember_usual(call, answers)
+        limits |= self._limits(call, like)
+        parts = [fold.digest_held(answers, first)]
+        if len(rest):
+            others = call.only(rest)
+            part = self._map(others, fold_for(others, reduce))
+            parts.append(fold.absorb(part.at(rest)))
+        return fold.complete(fold.merge(parts))
+
+    def _map(self, call: Call, fold: Fold) -> Part:
+        """The engine's answer; nobody need be asked."""
+        if len(call.ids):
+            return self.engine.map(call, fold)
+        return fold.complete(fold.missing([]))
+
+    def _first_to_ask(self, call: Call, like: Upload) -> tuple[Tensor, Tensor]:
+        """(positions of the clients to ask first, of the others)
+
+        They are drawn, so that no few can be the first by their names.
+        """
+        everyone = torch.arange(len(call.ids))
+        known = all(_label(call, name) in self.usual for name in like.values)
+        if known or not self.screen:
+            return everyone[:0], everyone
+        if len(everyone) <= FIRST:
+            return everyone, everyone[:0]
+        keys = randomness.keys(call.client_keys, self.round, "first to ask")
+        order = randomness.uniform(keys).argsort()
+        return order[:FIRST].sort().values, order[FIRST:].sort().values
 
     def _present(self, call: Call) -> Tensor:
         """Positions of those who will answer: simulated dropouts are drawn per exchange."""
@@ -146,23 +198,30 @@ class Exchanges:
         keys = randomness.keys(call.client_keys, self.round, f"dropout {self.exchange}")
         return (randomness.uniform(keys) >= self.dropout).nonzero()[:, 0]
 
-    def _limits(self, call: Call, like: Any) -> dict[str, float]:
-        """By value name, the longest move that is accepted: `screen` times the last median."""
+    def _limits(self, call: Call, like: Upload) -> dict[str, Limit]:
+        """By value name, how far it may move."""
         limits = {}
         for name in like.values if self.screen else ():
-            median = self.medians.get(_label(call, name), 0.0)
-            if median > 0:
-                limits[name] = self.screen * median  # type: ignore[operator]
+            usual = self.usual.get(_label(call, name), 0.0)
+            if usual > 0:
+                limits[name] = Limit(usual, self.screen)  # type: ignore[arg-type]
         return limits
 
+    def _remember_usual(self, call: Call, part: Part) -> None:
+        """Moves of the usual length are as long as the largest median so far."""
+        if not len(part.accepted):
+            return
+        for name, moved in (part.moved or {}).items():
+            label = _label(call, name)
+            self.usual[label] = max(self.usual.get(label, 0.0), float(moved.median()))
+
     def _account(self, call: Call, part: Part, present: Tensor) -> None:
-        """Count bytes, remember medians, log who was refused; stop if most were."""
+        """Count bytes, remember lengths, log who was refused; stop if most were."""
         self.bytes_down += call.bytes_down * len(call.ids)
         self.bytes_of_welcomes += self.welcome_bytes * part.welcomed
         self.bytes_up += part.bytes_up
-        if len(part.accepted):
-            for name, moved in (part.moved or {}).items():
-                self.medians[_label(call, name)] = float(moved.median())
+        self._remember_usual(call, part)
+        self.screened += call.ids[present[part.screened]].tolist()
         dropped = torch.ones(len(call.ids), dtype=torch.bool)
         dropped[present] = False
         dropped[present[part.absent]] = True

@@ -149,6 +149,7 @@ def encode_part(part: Part, types: Types) -> bytes:
         types,
         refused=part.refused,
         absent=part.absent,
+        screened=part.screened,
         bytes_up=part.bytes_up,
         welcomed=part.welcomed,
     )
@@ -163,6 +164,7 @@ def decode_part(raw: bytes, types: Types) -> Part:
         accepted=accepted,
         refused=[(position, reason) for position, reason in head["refused"]],
         absent=head["absent"],
+        screened=head["screened"],
         rows=rows,
         moved=moved,
         bytes_up=head["bytes_up"],

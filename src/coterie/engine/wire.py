@@ -76,7 +76,7 @@ class Site:
 
     def _function(self, path: str, name: str, round: int) -> Any:
         fn = getattr(follow(at_round(self.root, round), path), name, None)
-        if not getattr(fn, "runs_on_client", False):
+        if not hasattr(fn, "declaration"):
             raise PermissionError(f"{name} is not a client function")
         return fn
 

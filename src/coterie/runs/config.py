@@ -92,6 +92,7 @@ class RoundRow(msgspec.Struct, forbid_unknown_fields=False):
     bytes_down: int
     bytes_up: int
     refused: list[str]
+    screened: list[str] = []
     absent: int = 0
     sizes: list[int] | None = None
     groups: list[int] | None = None

@@ -65,7 +65,7 @@ class Run:
         self.newcomers = torch.arange(len(roster), roster.total)
         self.evaluated = self._draw(self.everyone, options.eval_clients, 0, "evaluated")
 
-        self.medians: dict[str, float] = {}
+        self.usual_moves: dict[str, float] = {}  # see engine/screening.py
         self.history: list[Row] = []
         self.client_scores: dict[str, np.ndarray] = {}  # of the last evaluation
         self.round = -1  # the last that is done; 0 is the start
@@ -110,6 +110,7 @@ class Run:
             "bytes_down": ask.bytes_down + ask.bytes_of_welcomes,
             "bytes_up": ask.bytes_up,
             "refused": [self.roster.names[i] for i in sorted(set(ask.refused))],
+            "screened": [self.roster.names[i] for i in sorted(set(ask.screened))],
             "absent": len(set(ask.absent)),
             **self._group_row(before),
         }
@@ -142,7 +143,7 @@ class Run:
             dropout=self.options.dropout if training else 0.0,
             screen=(self.options.screen or None) if training else None,
             welcome_bytes=self.welcome_bytes,
-            medians=self.medians if training else {},
+            usual=self.usual_moves if training else {},
         )
 
     def participants(self, r: int) -> Tensor:
@@ -299,7 +300,7 @@ class Run:
         scores = {name: torch.from_numpy(values) for name, values in self.client_scores.items()}
         trees = {"state": self.state, "scores": scores, "engine": self.engine.snapshot()}
         head = {
-            "medians": self.medians,
+            "usual_moves": self.usual_moves,
             "best_valid_loss": self.best_valid_loss,
             "evaluations_without_gain": self.evaluations_without_gain,
             "stopped": self.stopped,
@@ -320,7 +321,8 @@ class Run:
         self.engine.restore(saved.trees["engine"])
         self.client_scores = {name: v.numpy() for name, v in saved.trees["scores"].items()}
         head = saved.head
-        self.round, self.medians, self.stopped = head["round"], head["medians"], head["stopped"]
+        self.round, self.stopped = head["round"], head["stopped"]
+        self.usual_moves = head["usual_moves"]
         if head["best_valid_loss"] is not None:  # JSON has no infinity
             self.best_valid_loss = head["best_valid_loss"]
         self.evaluations_without_gain = head["evaluations_without_gain"]
