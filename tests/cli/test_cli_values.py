@@ -23,6 +23,7 @@ from coterie.cli.spelling import LONGEST_VALUE, shorten_values
         ("rounds = [1, 2]", ["rounds in c.toml is [1, 2]: it must be a whole number."]),
         ("lr = nan", ["lr in c.toml is nan: it must be a number."]),
         ("[fedavg]\nlr = 'fast'", ["fedavg.lr in c.toml is 'fast': it must be a number."]),
+        ("dtype = 7", ["dtype is '7': it must be one of float32, float64."]),
         ("label = 1.5", ["label in c.toml is 1.5: it must be text in quotes."]),
         ("label = ['a', 'b']", ["label in c.toml is ['a', 'b']: it must be text in quotes."]),
         ("fill = true", ["fill in c.toml is true: it must be one of mean, median."]),

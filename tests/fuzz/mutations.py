@@ -12,7 +12,19 @@ Path = tuple[Any, ...]  # the keys and positions that lead to a part of a docume
 MARK = "\ue000{}\ue001"  # stands in a document for text that is written as it is
 
 # ------------------------------------------------------------------------------ bytes
-FRAGMENTS = (b"\x00", b"\xff\xfe", b"\xef\xbb\xbf", b"\r", b"\n", b'"', b"'", b"{", b"]", b",", b"-")
+FRAGMENTS = (
+    b"\x00",
+    b"\xff\xfe",
+    b"\xef\xbb\xbf",
+    b"\r",
+    b"\n",
+    b'"',
+    b"'",
+    b"{",
+    b"]",
+    b",",
+    b"-",
+)
 
 
 @st.composite
@@ -189,4 +201,3 @@ def change_part(draw: st.DrawFn, document: Any, path: Path, raw_texts: list[str]
             raw = f"{write_json(owner[key], raw_texts)}, {json.dumps(key)}: {raw}"
         owner[key] = MARK.format(len(raw_texts))
         raw_texts.append(raw)
-

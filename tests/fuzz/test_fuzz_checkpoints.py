@@ -1,4 +1,4 @@
-"""Damaged checkpoints: the same answers as before, an older checkpoint that is told, or an error."""
+"""Damaged checkpoints: the answers of before, those of an older one with a word, or an error."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from valid_files import Files
 from harness import case, command, fresh_copy, fuzz, said, time_is_over
 from hypothesis import given
 from hypothesis import strategies as st
 from mutations import damaged_bytes, damaged_json
 from torch.utils._pytree import tree_leaves
+from valid_files import Files
 
 from coterie.errors import CoterieError
 from coterie.runs.reopen import open_trained

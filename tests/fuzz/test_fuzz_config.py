@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from mutations import damaged_bytes, damaged_json
 from valid_files import Files
 
+from coterie.algorithms.ifca import IFCA
 from coterie.contract import check_settings
 from coterie.errors import CoterieError
-from coterie.runs.config import encode
+from coterie.runs.config import encode, method_from
 from coterie.runs.folder import RunFolder
-from coterie.runs.reopen import method_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.fuzz]
 KIND = "config"
@@ -92,7 +92,7 @@ def check_config(files: Files, which: str) -> None:
         return
     written = json.loads(raw)
     assert not differences(written, json.loads(encode(config)))
-    method = said(lambda: method_of("case", config))
+    method = said(lambda: method_from(IFCA, config.method.settings, "case"))
     if isinstance(method, CoterieError):
         assert which == "report"  # a page needs no method
         return

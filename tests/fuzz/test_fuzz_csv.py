@@ -24,6 +24,7 @@ from coterie.errors import CoterieError
 pytestmark = [pytest.mark.slow, pytest.mark.fuzz]
 KIND = "csv"
 ASSIGN = "assign run case.csv --json"
+PREDICT = "predict run case.csv --cluster 0 --keep sex --fill median"
 ODD_CELLS = (
     "",
     " ",
@@ -219,7 +220,7 @@ def test_damaged_bytes(files: Files, data: st.DataObject) -> None:
     with case(KIND):
         check_cells(file)
         command(*ASSIGN.split())
-        command(*"predict run case.csv --cluster 0 --keep sex --fill median".split())
+        command(*PREDICT.split())
 
 
 @fuzz(60)

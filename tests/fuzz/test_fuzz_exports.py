@@ -46,7 +46,11 @@ def test_damaged_card(files: Files, which: str, data: st.DataObject) -> None:
 
 
 @fuzz(160)
-@given(st.sampled_from(list(COMMANDS)), st.sampled_from(["card.json", "group-1.safetensors"]), st.data())
+@given(
+    st.sampled_from(list(COMMANDS)),
+    st.sampled_from(["card.json", "group-1.safetensors"]),
+    st.data(),
+)
 def test_damaged_bytes(files: Files, which: str, name: str, data: st.DataObject) -> None:
     if time_is_over(KIND):
         return

@@ -61,7 +61,7 @@ ODD_WORDS = (
     "true",
     "é",
     "\x00",
-    "\ud800",
+    "\udcff",
     "../..",
     "/",
     ".",
@@ -151,8 +151,12 @@ KEYS = (
     "data.kind",
 )
 flag_values = st.one_of(
-    st.sampled_from(("", "1", "0.5", "none", "None", "auto", "sgd", "wire", "float64", "mean", "a,b")),
-    st.sampled_from((" 3 ", "1e0", "1e2", "007", "1_0", "+2", ".5", "True", "é", "linear", "gradients")),
+    st.sampled_from(
+        ("", "1", "0.5", "none", "None", "auto", "sgd", "wire", "float64", "mean", "a,b")
+    ),
+    st.sampled_from(
+        (" 3 ", "1e0", "1e2", "007", "1_0", "+2", ".5", "True", "é", "linear", "gradients")
+    ),
     st.integers(-2, 9).map(str),
     st.text(max_size=6),
     st.floats().map(repr),
@@ -170,7 +174,9 @@ def damage(data: st.DataObject, argv: list[str]) -> list[str]:
     argv = list(argv)
     for _ in range(data.draw(st.integers(1, 3))):
         place = data.draw(st.integers(0, max(0, len(argv) - 1)))
-        change = data.draw(st.sampled_from(("add", "add", "replace", "replace", "drop", "double", "move")))
+        change = data.draw(
+            st.sampled_from(("add", "add", "replace", "replace", "drop", "double", "move"))
+        )
         if change == "add":
             argv.insert(place + 1, data.draw(odd_words))
         elif change == "replace":

@@ -59,7 +59,7 @@ def restored(sent: Sent) -> Site:
 
 def new_run(name: str) -> Run:
     """A run of a method on sites behind bytes."""
-    job = check_job(METHODS[name], federation(), None, rounds=3, engine="wire")
+    job = check_job(METHODS[name], federation(), "softmax", rounds=2, engine="wire")
     return job.start()
 
 
@@ -102,7 +102,9 @@ def same_content(sent: Sent, message: Message) -> bool:
             continue
         if part is None or true is None:
             return False
-        (tree, head), (true_tree, true_head) = (decode(raw, sent.site.types) for raw in (part, true))
+        (tree, head), (true_tree, true_head) = (
+            decode(raw, sent.site.types) for raw in (part, true)
+        )
         leaves, true_leaves = tree_leaves(tree), tree_leaves(true_tree)
         if head != true_head or str(tree) != str(true_tree) or len(leaves) != len(true_leaves):
             return False

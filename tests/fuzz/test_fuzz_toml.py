@@ -33,7 +33,12 @@ TABLES: dict[str, dict[str, str]] = {
     },
     "ifca": {"lr": "0.2", "average": '"models"', "batch": "8"},
     "fedavg": {"lr": "0.1"},
-    "data": {"spec": '"folder:data"', "label": '"outcome"', "test_share": "0.25", "drop": '["dose"]'},
+    "data": {
+        "spec": '"folder:data"',
+        "label": '"outcome"',
+        "test_share": "0.25",
+        "drop": '["dose"]',
+    },
 }
 ODD_VALUES = (
     "1.5",
@@ -77,7 +82,19 @@ ODD_VALUES = (
     "[2020-01-31]",
     "[" * 2000 + "]" * 2000,
 )
-ODD_KEYS = ("rouns", "config", "debug", "local-steps", "", "é", "a.b", "data", "spec", "ifca", "json")
+ODD_KEYS = (
+    "rouns",
+    "config",
+    "debug",
+    "local-steps",
+    "",
+    "é",
+    "a.b",
+    "data",
+    "spec",
+    "ifca",
+    "json",
+)
 odd_values = st.one_of(
     st.sampled_from(ODD_VALUES), st.integers().map(str), st.text(max_size=8).map(json.dumps)
 )
@@ -151,7 +168,11 @@ def check_values(document: dict[str, Any], asked: Setup) -> None:
 
 def as_number_or_text(value: Any) -> Any:
     """A value as a number where it is one, else as text: 3, 3.0 and "3" are the same."""
+    if isinstance(value, bool):
+        return float(value)
     text = as_read(value)
+    if text in ("true", "false"):
+        return float(text == "true")
     try:
         return float(text)
     except ValueError:
