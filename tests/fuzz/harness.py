@@ -19,7 +19,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hypothesis import HealthCheck, settings
+import pytest
+from hypothesis import HealthCheck, Phase, settings
 
 from coterie.cli import main
 from coterie.errors import CoterieError
@@ -33,6 +34,9 @@ LONGEST_ERROR = 1500  # characters: no sentence repeats a file
 MOST_MEMORY = 8 << 30  # bytes that a case may ask for beyond what is there
 MOST_ROUNDS = 6  # that a case trains
 MOST_WORK = 1000  # local steps and the like: a case that asks for more is not trained
+
+# for tests that meet faults in runs/, cli/ or engine/ which are known and not yet mended
+unmended = pytest.mark.xfail(reason="known faults, not yet mended", strict=False)
 
 started = time.monotonic()
 cases: Counter[str] = Counter()  # that ran, by kind of input
@@ -66,12 +70,15 @@ def fuzz(number: int) -> settings:
 
     Its seed is that of the command line. A sample is the same at every time.
     """
+    phases = (Phase.explicit, Phase.generate, Phase.shrink)
     if not is_long():
         number = max(1, number // SAMPLE)
+        phases = phases[:2]  # to make a failing case smaller takes minutes
     return settings(
         max_examples=number,
         derandomize=not is_long(),
         database=None,
+        phases=phases,
         deadline=None,
         suppress_health_check=list(HealthCheck),
     )
