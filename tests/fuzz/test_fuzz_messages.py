@@ -44,6 +44,9 @@ class Sent(NamedTuple):
     message: Message
     reply: bytes
 
+    def __repr__(self) -> str:
+        return "Sent(…)"  # the bytes of all messages are megabytes
+
 
 def snapshot(site: Site) -> dict[str, Any]:
     """What a site holds, copied as deep as it is changed."""
