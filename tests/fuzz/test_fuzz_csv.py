@@ -18,7 +18,7 @@ from pandas._libs.parsers import STR_NA_VALUES
 from valid_files import SETTINGS, Files
 
 from coterie.data import load
-from coterie.data.tables import csv_style, read_table
+from coterie.data.tables import csv_style, read_table, without_blank_start
 from coterie.errors import CoterieError
 
 pytestmark = [pytest.mark.slow, pytest.mark.fuzz]
@@ -116,7 +116,7 @@ def write(table: list[list[str]], style: Style) -> bytes:
 def rows_of(file: Path) -> list[list[str]]:
     """The cells of a file as Python's csv reads them, blank lines left out."""
     text = file.read_bytes().decode("utf-8-sig")
-    separator, _ = csv_style(io.StringIO(text, newline="").readlines())
+    separator, _ = csv_style(list(without_blank_start(io.StringIO(text, newline=""))))
     lines = io.StringIO(text, newline="")
     rows = csv.reader(lines, delimiter=separator, skipinitialspace=True, strict=True)
     return [row for row in rows if row]
@@ -140,7 +140,8 @@ def check_cells(file: Path) -> None:
     if isinstance(frame, CoterieError):
         return
     header, *rows = rows_of(file)
-    _, decimal = csv_style(file.read_text(encoding="utf-8-sig").splitlines())
+    lines = file.read_text(encoding="utf-8-sig").splitlines()
+    _, decimal = csv_style(list(without_blank_start(lines)))
     assert [name.strip() for name in header] == list(frame.columns)
     assert len(rows) == len(frame), f"{len(rows)} rows are read as {len(frame)}"
     for j, name in enumerate(frame.columns):
