@@ -28,6 +28,7 @@ class Scores(NamedTuple):
 
 
 ALIKE = 1e-3  # centres nearer than this, relative to their length, are one
+MOST_SCREENED = 5  # clients that a sentence names
 RESTLESS = (
     0.05  # share of clients that change their group in a round, above which groups are not stable
 )
@@ -173,6 +174,26 @@ def planted_error(centres: Params | None, planted: Tensor | None) -> Row:
 
 # ------------------------------------------------------------------------------ warnings
 def concerns(history: list[Row], centres: Params | None, groups: Tensor | None) -> list[str]:
+    """What is odd about a run's clients and the groups it ended with, a sentence each."""
+    return screened_clients(history) + group_concerns(history, centres, groups)
+
+
+def screened_clients(history: list[Row]) -> list[str]:
+    """A sentence on the clients whose moves were shortened, if there were any."""
+    rounds = [row for row in history if row.get("screened")]
+    if not rounds:
+        return []
+    names = sorted({name for row in rounds for name in row["screened"]})
+    some = ", ".join(names[:MOST_SCREENED])
+    if len(names) > MOST_SCREENED:
+        some += f" and {len(names) - MOST_SCREENED} more"
+    return [
+        f"in {len(rounds)} rounds updates were far longer than is usual, and were shortened, of "
+        f"{some}: look at the rows there, or leave screening out (screen 0)."
+    ]
+
+
+def group_concerns(history: list[Row], centres: Params | None, groups: Tensor | None) -> list[str]:
     """What is odd about the groups that a run ended with, a sentence each."""
     if groups is None:
         return []

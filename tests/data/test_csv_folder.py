@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from coterie.data import folder
-from coterie.data.tables import check_header, read_table, read_table
+from coterie.data.tables import check_header, read_table
 from coterie.errors import CoterieError
 
 

@@ -102,7 +102,7 @@ def test_a_far_client_counts_as_one_ordinary_client():
     run.engine.tamper = far
     row = run.step()
     assert row["screened"] == [run.roster.names[4]] and row["refused"] == []
-    (usual,) = run.usual_moves.values()
+    (usual,) = run.guard.usual.values()
     longest = sum(float(((a - b) ** 2).sum()) for a, b in zip(run.state.values(), before.values()))
     assert longest**0.5 < 2 * usual  # ten ordinary moves on average, not four
 

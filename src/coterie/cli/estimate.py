@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 from coterie.engine.call import Call
 from coterie.engine.dry_run import DryRun
 from coterie.engine.fold import Fold, Part
+from coterie.engine.guard import Guard
 from coterie.engine.plan import rows_and_activations
 from coterie.metrics import Row
 from coterie.params import nbytes
@@ -53,7 +54,7 @@ def traffic(job: Job) -> list[tuple[int, int]] | None:
         with warnings.catch_warnings(action="ignore"):
             run = Run(job.method, job.task, roster, Counting(), job.options)
             for r in (0, 1):
-                ask = replace(run.asker(r), screen=None, usual={})
+                ask = replace(run.asker(r), guard=Guard())
                 method: Any = ask.root.method
                 if r == 0:
                     run.state = method.begin(run.state, ask)

@@ -20,13 +20,14 @@ from coterie.version import __version__
 
 MOST_NAMES = 40  # clients that are named in the terminal
 MOST_GROUPS = 12  # groups that are shown there
+NOT_SCORES = ("groups", "notes", "refused", "screened")  # of a row of metrics
 WIDE = 400  # characters of a line that is not for a terminal: no line is wrapped
 
 
 # ------------------------------------------------------------------------------ one run
 def summary_row(result: Result) -> Row:
     """One run in one flat row: the last evaluation, and what the run cost in all."""
-    scores = {k: v for k, v in result.final.items() if k not in ("groups", "notes", "refused")}
+    scores = {k: v for k, v in result.final.items() if k not in NOT_SCORES}
     folder = None
     if result.folder is not None:
         folder = str(result.folder)
@@ -40,6 +41,7 @@ def summary_row(result: Result) -> Row:
         "folder": folder,
         "rounds": result.history[-1]["round"],
         "refused": sum(len(row["refused"]) for row in result.history),
+        "screened": sum(len(row["screened"]) for row in result.history),
         "warnings": result.warnings,
         "members": group_members(result),
         "seconds": sum(row["seconds"] for row in result.history),

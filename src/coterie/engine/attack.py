@@ -12,11 +12,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from coterie import randomness
 from coterie.contract import Declaration, Direction, Upload
 from coterie.data.federation import Federation
 from coterie.data.roster import Roster
+from coterie.engine.fold import Part
 from coterie.engine.screening import Screening, weights
 from coterie.params import Params, axpy
 from coterie.robust.attacks import attacked, flipped_labels
@@ -29,6 +31,24 @@ class Attack:
     kind: str
     strength: float | None
     attackers: Tensor  # int64, ids of clients
+
+    def change(
+        self,
+        answers: Part,
+        attackers: Tensor,
+        screening: Screening,
+        declaration: Declaration,
+        generator: torch.Generator,
+        clients: int,
+    ) -> Part:
+        """Stacked answers, with those in these rows changed. The rest: see `upload`."""
+        assert answers.rows is not None
+        honest: Upload = tree_map(lambda v: v[attackers.to(v.device)], answers.rows)
+        sent = self.upload(honest, screening, declaration, generator, clients)
+        rows: Upload = tree_map(
+            lambda v, new: v.index_copy(0, attackers.to(v.device), new), answers.rows, sent
+        )
+        return answers._replace(rows=rows, moved=screening.distances(rows))
 
     def upload(
         self,

@@ -23,7 +23,8 @@ from coterie.engine.call import pick_clients
 from coterie.engine.codec import Types, types_of
 from coterie.engine.dry_run import DryRun
 from coterie.engine.evaluate import Evaluation
-from coterie.engine.fold import PLAIN, Robust
+from coterie.engine.fold import Robust
+from coterie.engine.guard import Guard
 from coterie.engine.protocol import Engine
 from coterie.errors import CoterieError, Option
 from coterie.metrics import Row, group_row, hard, per_client, planted_error, summary
@@ -66,14 +67,17 @@ class Run:
         self.everyone = torch.tensor(by_name)
         newcomers = torch.arange(len(roster), roster.total)
         self.newcomers = newcomers[self._have_rows(newcomers, "test")]
-        self.attack = attack_of(options, roster)
+        self.guard = Guard(
+            screen=options.screen or None,
+            robust=Robust(options.robust, options.robust_share),
+            attack=attack_of(options, roster),
+        )
         honest = self.everyone
-        if self.attack is not None:
-            honest = honest[~torch.isin(honest, self.attack.attackers)]
+        if self.guard.attack is not None:
+            honest = honest[~torch.isin(honest, self.guard.attack.attackers)]
         measurable = honest[self._have_rows(honest, "test", "valid")]
         self.evaluated = self._draw(measurable, options.eval_clients, 0, "evaluated")
 
-        self.usual_moves: dict[str, float] = {}  # see engine/screening.py
         self.history: list[Row] = []
         self.client_scores: dict[str, np.ndarray] = {}  # of the last evaluation
         self.round = -1  # the last that is done; 0 is the start
@@ -149,11 +153,8 @@ class Run:
             participants=self.participants(r),
             phase=phase,
             dropout=self.options.dropout if training else 0.0,
-            screen=(self.options.screen or None) if training else None,
+            guard=self.guard if training else Guard(),
             welcome_bytes=self.welcome_bytes,
-            robust=Robust(self.options.robust, self.options.robust_share) if training else PLAIN,
-            attack=self.attack if training else None,
-            usual=self.usual_moves if training else {},
         )
 
     def participants(self, r: int) -> Tensor:
@@ -319,7 +320,7 @@ class Run:
         scores = {name: torch.from_numpy(values) for name, values in self.client_scores.items()}
         trees = {"state": self.state, "scores": scores, "engine": self.engine.snapshot()}
         head = {
-            "usual_moves": self.usual_moves,
+            "usual_moves": self.guard.usual,
             "best_valid_loss": self.best_valid_loss,
             "evaluations_without_gain": self.evaluations_without_gain,
             "stopped": self.stopped,
@@ -341,7 +342,7 @@ class Run:
         self.client_scores = {name: v.numpy() for name, v in saved.trees["scores"].items()}
         head = saved.head
         self.round, self.stopped = head["round"], head["stopped"]
-        self.usual_moves = head["usual_moves"]
+        self.guard.usual = head["usual_moves"]
         if head["best_valid_loss"] is not None:  # JSON has no infinity
             self.best_valid_loss = head["best_valid_loss"]
         self.evaluations_without_gain = head["evaluations_without_gain"]
