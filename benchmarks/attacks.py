@@ -1,8 +1,8 @@
 """Accuracy of honest clients under attacks, by method and rule: `python benchmarks/attacks.py`.
 
 40 clients with rotated digits in four groups of ten; eight of them attack, two in each group. Every
-cell is kept in benchmarks/results/attacks.jsonl as it is done: a stopped table goes on. The table is
-written to benchmarks/results/attacks.md.
+cell is kept in docs/results/attacks.jsonl as it is done, so that a stopped table goes on; `python
+docs/pages.py` makes the table of docs/security.md from it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import coterie as ct
 from coterie.robust.attacks import ATTACKS
 from coterie.robust.rules import RULES
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parent.parent / "docs" / "results" / "attacks.jsonl"
 ROUNDS = 30
 METHODS = {
     "ifca": ct.IFCA(clusters=4),
@@ -62,45 +60,25 @@ def cells(args: argparse.Namespace) -> list[tuple[str, str | None, str, int]]:
     return list(itertools.product(args.methods, attacks, args.rules, range(args.seeds)))
 
 
-def table(done: dict[tuple[Any, ...], dict[str, Any]], args: argparse.Namespace) -> str:
-    """Markdown: a row for each method and rule, a column for each attack."""
-    lines = [
-        "| method | rule | none | " + " | ".join(args.attacks) + " |",
-        "|---|---|" + "---|" * (1 + len(args.attacks)),
-    ]
-    for method, rule in itertools.product(args.methods, args.rules):
-        numbers = []
-        for attack in [None, *args.attacks]:
-            of_seeds = [done[method, attack, rule, s]["accuracy"] for s in range(args.seeds)]
-            numbers.append(f"{np.mean(of_seeds):.3f}")
-        lines.append(f"| {method} | {rule} | " + " | ".join(numbers) + " |")
-    return "\n".join(lines) + "\n"
-
-
 def main() -> None:
-    """Run what is not done yet, then write the table."""
+    """Run what is not done yet."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--methods", nargs="+", default=list(METHODS))
     parser.add_argument("--attacks", nargs="+", default=list(ATTACKS))
     parser.add_argument("--rules", nargs="+", default=list(RULES))
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=RESULTS / "attacks.jsonl")
+    parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
-    args.out.parent.mkdir(exist_ok=True)
-    done: dict[tuple[Any, ...], dict[str, Any]] = {}
+    done = set()
     if args.out.exists():
-        for line in args.out.read_text().splitlines():
-            row = json.loads(line)
-            done[tuple(row["cell"])] = row
+        done = {tuple(json.loads(line)["cell"]) for line in args.out.read_text().splitlines()}
     for cell in cells(args):
-        if cell not in done:
-            done[cell] = {"cell": cell, **accuracy(*cell)}
-            with args.out.open("a") as f:
-                f.write(json.dumps(done[cell]) + "\n")
-            print(*cell, f"{done[cell]['accuracy']:.3f}", flush=True)
-    text = table(done, args)
-    args.out.with_suffix(".md").write_text(text)
-    print(text)
+        if cell in done:
+            continue
+        row = {"cell": cell, **accuracy(*cell)}
+        with args.out.open("a") as f:
+            f.write(json.dumps(row) + "\n")
+        print(*cell, f"{row['accuracy']:.3f}", flush=True)
 
 
 if __name__ == "__main__":

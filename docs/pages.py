@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import MISSING, fields
 from pathlib import Path
 
+from attack_table import attack_table
 from cells import notebook
 from reference import base_sets, commands, data_sets, model_names, table
 from what_leaves import what_leaves
@@ -232,7 +233,7 @@ def problems(docs: Path = DOCS, write: bool = False) -> list[str]:
         "model.md": {"models": model_names()},
         "data.md": {"data sets": data_sets(), "base sets": base_sets()},
         "commands.md": {"commands": commands()},
-        "security.md": {"what leaves": what_leaves(known.values())},
+        "security.md": {"what leaves": what_leaves(known.values()), "attacks": attack_table()},
     }
     found = [
         problem for name, parts in made.items() for problem in refreshed(docs / name, parts, write)

@@ -1,0 +1,46 @@
+"""The table of methods, rules and attacks, from the results of benchmarks/attacks.py."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+RESULTS = Path(__file__).parent / "results" / "attacks.jsonl"
+SCORES = dict[tuple[str, str, str | None], list[float]]  # by method, rule, attack: of each seed
+
+
+def attack_table(results: Path = RESULTS) -> str:
+    """Markdown: a row for each method and rule, a column for each attack."""
+    scores = read(results)
+    attacks = list(dict.fromkeys(attack for _, _, attack in scores if attack is not None))
+    rows = list(dict.fromkeys((method, rule) for method, rule, _ in scores))
+    head = ["method", "rule", "no attack", *(f"`{attack}`" for attack in attacks)]
+    lines = [f"| {' | '.join(head)} |", "| --- | --- |" + " ---: |" * (1 + len(attacks))]
+    for method, rule in sorted(rows, key=by_first_mention(scores)):
+        cells = [f"{mean(scores.get((method, rule, a), [])):s}" for a in (None, *attacks)]
+        lines.append(f"| `{method}` | `{rule}` | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def read(results: Path) -> SCORES:
+    """The accuracies of all cells that were run."""
+    scores: SCORES = {}
+    for line in results.read_text().splitlines():
+        row = json.loads(line)
+        method, attack, rule, _ = row["cell"]
+        scores.setdefault((method, rule, attack), []).append(row["accuracy"])
+    return scores
+
+
+def by_first_mention(scores: SCORES):  # type: ignore[no-untyped-def]
+    """A key that keeps methods together, in the order in which they were run."""
+    order = list(dict.fromkeys(method for method, _, _ in scores))
+    rules = ["mean", "median", "trimmed", "geometric", "krum", "mixing"]
+    return lambda row: (order.index(row[0]), rules.index(row[1]))
+
+
+def mean(accuracies: list[float]) -> str:
+    """The mean over seeds; nothing where none was run."""
+    if not accuracies:
+        return ""
+    return f"{sum(accuracies) / len(accuracies):.3f}"
