@@ -20,6 +20,7 @@ from torch import Tensor
 
 from coterie.engine.codec import BadBytes, Types, checksum, flatten, unflatten
 from coterie.runs.config import encode
+from coterie.runs.files import beside
 
 
 class Checkpoint(NamedTuple):
@@ -41,15 +42,15 @@ def write(
         leaves |= {f"{name}/{number}": leaf for number, leaf in numbered.items()}
     text = encode({**head, "trees": described}).decode()
     metadata = {"head": text, "checksum": str(zlib.crc32(text.encode()))}
-    beside = path.with_suffix(".new")
+    unfinished = beside(path)
     try:
-        save_file(leaves, beside, metadata=metadata)
-        for file in (beside, metrics):
+        save_file(leaves, unfinished, metadata=metadata)
+        for file in (unfinished, metrics):
             _sync(file)
-        os.replace(beside, path)
+        os.replace(unfinished, path)
         _sync(path.parent)
     except (OSError, SafetensorError) as e:
-        beside.unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
         raise _as_os_error(e) from e
 
 

@@ -253,7 +253,8 @@ class Run:
     # -- to the end, and the folder
     def go(self, on_round: Callable[[Row], Any] | None = None) -> Run:
         """Train to the end, saving as it goes; Ctrl-C finishes the round, saves and stops."""
-        with self.folder or nullcontext(), finish_round_on_interrupt() as asked_to_stop:
+        in_folder = nullcontext() if self.folder is None else self.folder.training()
+        with in_folder, finish_round_on_interrupt() as asked_to_stop:
             if self.folder is not None:  # rows after the checkpoint are made again
                 self.folder.rewind(self.history, self.options.rounds)
             for row in self.rounds():
