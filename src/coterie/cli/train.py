@@ -16,7 +16,7 @@ from coterie.engine.plan import Plan, plan_for
 from coterie.errors import CoterieError, Diverged
 from coterie.result import Result
 from coterie.runs.config import Origin
-from coterie.runs.folder import hold, refuse_taken
+from coterie.runs.folder import hold, refuse_busy, refuse_taken
 from coterie.runs.interrupt import Interrupted
 from coterie.runs.options import Options
 from coterie.runs.planned import LIST, Planned, has_begun, make_list, make_missing, runs_in
@@ -139,6 +139,7 @@ def open_run(place: Path | Run, rounds: int | None, own: OwnFiles | None) -> Run
     """A run that is at hand, or the one in a folder."""
     if isinstance(place, Run):
         return place
+    refuse_busy(place)
     if own is None:
         return reopen(place, rounds=rounds)
     return reopen(place, model=own.load_model(), rounds=rounds, trust=own.trust)

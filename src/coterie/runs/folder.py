@@ -16,7 +16,7 @@ import logging
 import os
 import shlex
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -265,10 +265,16 @@ def refuse_taken(path: Path, remedy: str = "choose another folder, or resume it"
     """
     if not path.exists() or was_being_made(path):
         return
-    if (path / LOCK).exists():
-        with hold(path):
-            pass
+    refuse_busy(path)
     raise CoterieError(f"{path} exists", remedy)
+
+
+def refuse_busy(path: Path) -> None:
+    """Say in one sentence that another process is training in a folder, if that is so."""
+    if not (path / LOCK).exists():
+        return
+    with suppress(OSError), hold(path):  # where nothing can be written, nobody trains
+        pass
 
 
 def was_being_made(path: Path) -> bool:
