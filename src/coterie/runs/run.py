@@ -23,7 +23,7 @@ from coterie.engine.codec import Types, types_of
 from coterie.engine.dry_run import DryRun
 from coterie.engine.evaluate import Evaluation
 from coterie.engine.protocol import Engine
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, Option
 from coterie.metrics import Row, group_row, hard, per_client, planted_error, summary
 from coterie.params import nbytes
 from coterie.runs.folder import RunFolder
@@ -361,6 +361,7 @@ def check_run(method: Algorithm, task: Task, roster: Roster, options: Options) -
         )
     if options.stop_after is not None and not int(roster.rows.valid.sum()):
         raise CoterieError(
-            "stop_after looks at the valid part, and there is none: set valid to a share such as "
-            "0.2."
+            "stop_after looks at the valid part, and there is none",
+            "hold out a share of the training rows, such as {}",
+            options=[Option("valid", "0.2")],
         )

@@ -27,7 +27,7 @@ import torch
 from coterie.contract import Algorithm
 from coterie.data import Federation
 from coterie.engine.plan import Plan
-from coterie.errors import CoterieError, Diverged, unknown
+from coterie.errors import CoterieError, Diverged, Option, unknown
 from coterie.metrics import Row
 from coterie.runs.config import encode, encode_readable
 from coterie.runs.files import write_file
@@ -285,7 +285,9 @@ def without_test_rows(fed: Federation, valid: float, seed: int) -> Federation:
         fed = fed.with_valid(valid, seed)
     if fed.valid is None or not len(fed.valid.y):
         raise CoterieError(
-            "a search looks at the valid part, and there is none: set valid to a share such as 0.2."
+            "a search looks at the valid part, and there is none",
+            "hold out a share of the training rows, such as {}",
+            options=[Option("valid", "0.2")],
         )
     x, y, sizes = fed.test
     return replace(fed, test=fed.test._replace(x=x[:0], y=y[:0], sizes=torch.zeros_like(sizes)))

@@ -24,7 +24,7 @@ from coterie.engine.plan import Plan, plan_for
 from coterie.engine.protocol import Engine
 from coterie.engine.vectorised import Vectorised
 from coterie.engine.wire import Wire
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, Option
 from coterie.runs.config import (
     Fingerprints,
     Origin,
@@ -45,7 +45,9 @@ def task_for(roster: Roster, model: Model, options: Options) -> tuple[Task, str]
     """(the task, the model's name for the config)."""
     if options.device != "cpu" and not torch.cuda.is_available():
         raise CoterieError(
-            f"device is {options.device!r}, and no CUDA device is present: use device='cpu'."
+            f"device is {options.device!r}, and no CUDA device is present",
+            "use {}",
+            options=[Option("device", "cpu")],
         )
     name = model_name(model, roster)
     factory: Any = model
