@@ -104,7 +104,8 @@ def test_missing_runs_are_made_from_the_list(comparison: Path, capsys) -> None:
     (comparison / "fedavg/seed-1/metrics.jsonl").write_text("")
     for file in (comparison / "fedavg/seed-1/checkpoints").iterdir():
         file.unlink()
-    assert [run.folder for run in missing_runs(comparison)] == order[1:]
+    missing = [comparison / name for name in order[1:]]
+    assert missing_runs(comparison) == missing_runs(comparison.parent) == missing
     assert main(["report", "out"]) == 0
     assert "out/local/seed-1 has not been made yet" in capsys.readouterr().err
     assert main(["resume", "out", "--quiet"]) == 0

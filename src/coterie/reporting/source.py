@@ -113,8 +113,7 @@ def sources(
         else:
             every += of_folder(Path(run), model, trust)
             not_made += [
-                f"{Path(run) / missing.folder} has not been made yet: `coterie resume {run}` goes "
-                "on."
+                f"{missing} has not been made yet: `coterie resume {run}` goes on."
                 for missing in missing_runs(Path(run))
             ]
     once: dict[Any, Source] = {}

@@ -56,15 +56,25 @@ def read_list(base: Path) -> list[Planned]:
     return runs
 
 
-def missing_runs(base: Path) -> list[Planned]:
-    """The runs on the list of a folder that have not been made."""
-    return [run for run in read_list(base) if not has_begun(base / run.folder)]
+def planned_in(base: Path) -> dict[Path, RunConfig]:
+    """By folder, the runs on the lists at or one below a folder, in the order of the lists."""
+    planned = {}
+    for file in [base / LIST, *sorted(base.glob(f"*/{LIST}"))]:
+        for run in read_list(file.parent):
+            planned[file.parent / run.folder] = run.config
+    return planned
+
+
+def missing_runs(base: Path) -> list[Path]:
+    """The folders of runs that are on a list and have not been made."""
+    return [folder for folder in planned_in(base) if not has_begun(folder)]
 
 
 def make_missing(base: Path) -> list[Path]:
     """Make the folders that are still missing; gives those of all runs, in the list's order."""
-    for run in missing_runs(base):
-        RunFolder.create(base / run.folder, run.config)
+    planned = planned_in(base)
+    for folder in missing_runs(base):
+        RunFolder.create(folder, planned[folder])
     return runs_in(base)
 
 
@@ -74,7 +84,7 @@ def runs_in(base: Path) -> list[Path]:
         return [base]
     files = [file for depth in ("*", "*/*") for file in base.glob(f"{depth}/config.json")]
     files.sort(key=lambda file: (file.stat().st_mtime_ns, file))
-    listed = [base / run.folder for run in read_list(base)]
+    listed = list(planned_in(base))
     places = [folder for folder in listed if has_begun(folder)]
     places += [file.parent for file in files if file.parent not in listed]
     return places or [base]

@@ -176,7 +176,7 @@ def data_of(
         if not config.origin.data:
             raise DataGone(
                 f"the data of {path} were in memory",
-                "give them again in Python, ct.resume(path, fed)",
+                "give them again, ct.resume(path, fed)",
             )
         check_origin(path, config.origin.data)
         try:
