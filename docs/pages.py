@@ -18,6 +18,7 @@ from pathlib import Path
 
 from cells import notebook
 from reference import base_sets, commands, data_sets, model_names, table
+from what_leaves import what_leaves
 
 import coterie as ct
 from coterie.cli.flags import Flag, flags_of
@@ -231,6 +232,7 @@ def problems(docs: Path = DOCS, write: bool = False) -> list[str]:
         "model.md": {"models": model_names()},
         "data.md": {"data sets": data_sets(), "base sets": base_sets()},
         "commands.md": {"commands": commands()},
+        "security.md": {"what leaves": what_leaves(known.values())},
     }
     found = [
         problem for name, parts in made.items() for problem in refreshed(docs / name, parts, write)

@@ -13,7 +13,7 @@ Only named tensors cross between the two: dicts, tuples and NamedTuples of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar, overload
 
 import torch
@@ -22,6 +22,21 @@ from torch.utils._pytree import tree_map
 
 from coterie.client_data import Data as Data
 from coterie.client_data import Repeat as Repeat
+from coterie.declarations import AnyWeight as AnyWeight
+from coterie.declarations import Declaration as Declaration
+from coterie.declarations import Direction as Direction
+from coterie.declarations import Finite as Finite
+from coterie.declarations import Fraction as Fraction
+from coterie.declarations import Index as Index
+from coterie.declarations import Known as Known
+from coterie.declarations import Losses as Losses
+from coterie.declarations import OneHot as OneHot
+from coterie.declarations import Report as Report
+from coterie.declarations import Rounds as Rounds
+from coterie.declarations import RowCount as RowCount
+from coterie.declarations import Sent as Sent
+from coterie.declarations import Shares as Shares
+from coterie.declarations import Weight as Weight
 from coterie.errors import CoterieError
 from coterie.params import Params, as_column
 from coterie.settings import Local as Local
@@ -95,6 +110,11 @@ class Ask(Protocol):
     seed: int
 
     @property
+    def is_robust(self) -> bool:
+        """Whether means are to withstand hostile clients."""
+        ...
+
+    @property
     def task(self) -> Task:
         """The model as a function, for starts that are drawn in round 0."""
         ...
@@ -149,6 +169,13 @@ class Ask(Protocol):
         """
         ...
 
+    def group_mean(self, values: Params, labels: Tensor, weight: Tensor, empty: Params) -> Params:
+        """Weighted mean of stacked uploads per label; a label that nobody has keeps `empty`.
+
+        It is robust where the run asks for that, as the sums of an exchange are.
+        """
+        ...
+
     def rng(self, tag: str) -> torch.Generator:
         """A generator for the server's own draws; every call gives another."""
         ...
@@ -158,10 +185,33 @@ class Ask(Protocol):
         ...
 
 
-def client(fn: F) -> F:
-    """Mark a method as one that runs on a client; only such methods can be asked for."""
-    fn.runs_on_client = True  # type: ignore[attr-defined]
-    return fn
+@overload
+def client(fn: F) -> F: ...
+
+
+@overload
+def client(
+    *,
+    weight: Weight = ...,
+    report: Mapping[str, Report] = ...,
+    when: Callable[[Any], bool] = ...,
+    rounds: Rounds = ...,
+    most: Callable[[Any], int] = ...,
+) -> Callable[[F], F]: ...
+
+
+def client(fn: F | None = None, **declared: Any) -> Any:
+    """Mark a method as one that runs on a client; only such methods can be asked for.
+
+    declared: what it may send and when it may be asked for, as in `Declaration`. The server refuses
+    uploads that do not fit, and a site refuses to run what the settings do not use.
+    """
+
+    def mark(fn: F) -> F:
+        fn.declaration = Declaration(**declared)  # type: ignore[attr-defined]
+        return fn
+
+    return mark if fn is None else mark(fn)
 
 
 # ------------------------------------------------------------------------------ a method

@@ -85,7 +85,7 @@ def test_an_unknown_category_is_taken_for_another(coterie, run, tmp_path) -> Non
     outcome = coterie("assign", run, "new.csv")
     assert outcome.status == 0 and "group" in outcome.out
     assert "warning: the column sex of " in outcome.err
-    assert "new.csv has texts that no training row had (diverse; 60" in outcome.err
+    assert "new.csv has texts that few or no training rows had (diverse; 60" in outcome.err
 
 
 def test_doubts_are_shown(coterie, run, tmp_path) -> None:

@@ -116,7 +116,7 @@ def test_newcomers() -> None:
     assert y is None and x[0, 1:5].tolist() == [0, 0, 0, 1]
     assert schema.remarks(new, "new.csv") == [
         "new.csv has columns that training did not have, which are passed over: extra, more.",
-        "the column sex of new.csv has texts that no training row had "
+        "the column sex of new.csv has texts that few or no training rows had "
         "(unheard of; 1 of 1 rows): they count as other.",
     ]
     assert (

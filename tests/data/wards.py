@@ -32,4 +32,6 @@ def sent(frame: pd.DataFrame, *more, **options) -> dict:
 
 
 def of(frames: dict[str, pd.DataFrame], label: str = "outcome", **options) -> Schema:
-    return merge({name: sent(frame, label, **options) for name, frame in frames.items()})
+    """The schema of these tables, in which every text is named."""
+    descriptions = {name: sent(frame, label, **options) for name, frame in frames.items()}
+    return merge(descriptions, minimum_count=1)

@@ -186,13 +186,26 @@ def test_a_server_that_dies_between_two_exchanges_finds_its_sites_ready(fed, tmp
     again = prepare(method, fed, "mlp:12", **options)
     again.folder = run.folder
     again.restore()
-    kept = [dict(site.versions) for site in run.engine.sites]  # the sites live on
-    for site, versions in zip(again.engine.sites, kept):
-        site.versions = versions
+    again.engine.sites = run.engine.sites  # they live on, and were asked this round before
     for _ in again.rounds():
         pass
     for a, b in zip(tree_leaves(again.state), tree_leaves(straight.state)):
         assert torch.equal(a, b)
+
+
+def test_an_engine_that_goes_back_has_sites_that_know_nothing_later(fed):
+    """A site that is first asked after the checkpoint takes its welcome anew."""
+    options = {"rounds": 3, "engine": "wire", "participation": 0.3, "eval_every": 50}
+    run = prepare(ct.Ditto(), unmeasured(fed), "mlp:12", **options)
+    steps = run.rounds()
+    next(steps)
+    start, state = run.engine.snapshot(), run.state
+    rows = [next(steps), next(steps)]
+    run.engine.restore(start)
+    run.state, run.round = state, 0
+    again = [run.step(), run.step()]
+    assert [row["refused"] for row in again] == [[], []]
+    assert [row["bytes_down"] for row in again] == [row["bytes_down"] for row in rows]
 
 
 # ------------------------------------------------------------------------------ private states

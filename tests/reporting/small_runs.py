@@ -11,6 +11,7 @@ import numpy as np
 
 import coterie as ct
 from coterie.reporting.portrait import Portrait, portrait
+from coterie.reporting.source import of_run
 
 NAMES = ("Hôpital <b>Élie", 'Klinik "Süd" & Co', "</script>", "north", "south", "west")
 SITES = ("Élie", "north 1", "Süd & Co", "west", "Åre", "Łódź <b>")
@@ -74,4 +75,4 @@ def figures(page: str) -> dict[str, Any]:
 def portrait_of(result: ct.Result) -> Portrait:
     """The portrait of a run whose rows are at hand."""
     run = result._run
-    return portrait(result.trained, run, run.engine.fed.fingerprint())
+    return portrait(result.trained, run, of_run(run).config["fingerprint"]["data"])

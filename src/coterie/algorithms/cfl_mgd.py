@@ -41,7 +41,19 @@ from torch import Tensor
 
 from coterie.algorithms.ifca import IFCA
 from coterie.algorithms.ifca_traffic import identities
-from coterie.contract import Ask, Data, Rows, Sums, Upload, client, setting
+from coterie.contract import (
+    Ask,
+    Data,
+    Index,
+    Losses,
+    OneHot,
+    Rows,
+    Sent,
+    Sums,
+    Upload,
+    client,
+    setting,
+)
 from coterie.errors import CoterieError
 from coterie.local import each, gradient, heavy_ball, walk
 from coterie.params import Params, axpy, count, one_hot, pick, zeros
@@ -87,7 +99,11 @@ class CFLMGD(IFCA):
             gradient=zero if keeps_gradient else {},
         )
 
-    @client
+    @client(
+        weight=OneHot(rows="weighted"),
+        report={"cluster": Index(), "losses": Losses()},
+        rounds="later",
+    )
     def roll(
         self, task: Task, shared: Any, per_client: Any, me: Kept, data: Data, pair: int
     ) -> tuple[Upload, Kept]:
@@ -99,7 +115,11 @@ class CFLMGD(IFCA):
         values, me = self.rolled(task, pick(centres, j), pick(momentum, j), me, data, pair)
         return Upload(values, self.weight(s, data), report), me
 
-    @client
+    @client(
+        weight=Sent(place=2, rows="weighted"),
+        when=lambda method: method.patience is not None,
+        rounds="later",
+    )
     def roll_on(
         self, task: Task, shared: Any, per_client: Any, me: Kept, data: Data, pair: int
     ) -> tuple[Upload, Kept]:
@@ -107,6 +127,11 @@ class CFLMGD(IFCA):
         w, u, s = per_client
         values, me = self.rolled(task, w, u, me, data, pair)
         return Upload(values, self.weight(s, data), {}), me
+
+    @property
+    def trains_by_itself(self) -> bool:
+        """Whether `train`, which knows no momentum, is asked for: to try several starts."""
+        return self.restarts > 1
 
     def weight(self, s: Tensor, data: Data) -> Tensor:
         if self.weighted:
@@ -138,7 +163,7 @@ class CFLMGD(IFCA):
         w, u = now
         return axpy(-self.lr, u, w), axpy(self.beta, u, gradient(task, w, rows, self))
 
-    @client
+    @client(when=lambda method: method.momentum_of == "client", rounds="later")
     def keep(
         self, task: Task, shared: Any, momentum: Params, me: Kept, data: Data
     ) -> tuple[Upload, Kept]:

@@ -59,11 +59,23 @@ import torch
 from torch import Tensor
 
 from coterie.algorithms.given import given_centres
-from coterie.clustering import RULES, Bound, coordinates, few_rows, group_mean, kmeans, matched
+from coterie.clustering import RULES, Bound, coordinates, few_rows, kmeans, matched
 from coterie.common.envelope import Envelope, Personal
 from coterie.common.grouped import how_many
 from coterie.common.losses import least_finite, least_loss
-from coterie.contract import Ask, Data, Rows, Stack, Upload, client, setting
+from coterie.contract import (
+    Ask,
+    Data,
+    Finite,
+    Index,
+    RowCount,
+    Rows,
+    Sent,
+    Stack,
+    Upload,
+    client,
+    setting,
+)
 from coterie.errors import CoterieError
 from coterie.params import Params, count, flatten, mix, one_hot, pick, repeated, unstack, where
 from coterie.task import Task
@@ -107,7 +119,7 @@ class CGPFL(Envelope):
     )
 
     # ------------------------------------------------------------------------------ one client
-    @client
+    @client(weight=Sent(place=1), report={"rows": RowCount()}, rounds="later")
     def train(
         self, task: Task, shared: Any, per_client: Any, private: Personal, data: Data
     ) -> tuple[Upload, Personal]:
@@ -116,7 +128,11 @@ class CGPFL(Envelope):
         me = Personal(theta, {}, torch.ones_like(data.size))
         return Upload({"model": omega}, share, {"rows": data.size}), me
 
-    @client
+    @client(
+        report={"cluster": Index(), "loss": Finite("its loss under that", least=0)},
+        when=lambda method: method.start_from is not None,
+        rounds="start",
+    )
     def choose(
         self, task: Task, centres: Params, per_client: Any, private: Personal, data: Data
     ) -> tuple[Upload, Personal]:
@@ -152,7 +168,7 @@ class CGPFL(Envelope):
         labels = self.partition(centres, omega, before, ask)
         group = before.index_copy(0, answers.ids, labels)
         self.note_transitions(before, group, count(centres), ask)
-        mean = group_mean(omega, labels, torch.ones(len(labels)), empty=centres)
+        mean = ask.group_mean(omega, labels, torch.ones(len(labels)), empty=centres)
         return Clusters(mix(self.alpha, centres, mean), group)  # Ω ← (1−α)Ω + α mean_{i∈k} ω_i
 
     def ask_all(self, state: Clusters, ask: Ask) -> Stack:

@@ -61,7 +61,20 @@ from torch import Tensor
 
 from coterie.algorithms import fedsoft_problem as problem
 from coterie.algorithms.given import given_centres
-from coterie.contract import Algorithm, Ask, Data, Local, Repeat, Upload, client, setting
+from coterie.contract import (
+    Algorithm,
+    Ask,
+    Data,
+    Finite,
+    Local,
+    Repeat,
+    RowCount,
+    Sent,
+    Shares,
+    Upload,
+    client,
+    setting,
+)
 from coterie.errors import CoterieError
 from coterie.local import Moments
 from coterie.params import Params, argmin_finite, one_hot, repeated, unstack
@@ -121,7 +134,7 @@ class FedSoft(Local, Algorithm):
             return Personal(start, ())
         return Personal(start, problem.fresh_solver(self, start))
 
-    @client
+    @client(report={"u": Shares(floor="floor"), "size": RowCount()}, rounds="later")
     def weigh(
         self, task: Task, centres: Params, per_client: Any, me: Personal, data: Data
     ) -> tuple[Upload, Personal]:
@@ -135,7 +148,14 @@ class FedSoft(Local, Algorithm):
         n = torch.where(data.all.mask[:, None] > 0, best, 0).sum(0)
         return (n / data.size).clamp(min=self.floor)  # u_ks = max(n_ks/n_k, σ)
 
-    @client
+    @client(
+        weight=Sent(place=1),
+        report={
+            "steps": Finite("its number of steps", least=0),
+            "objective": Finite("its objective", least=0),
+        },
+        rounds="later",
+    )
     def train(
         self,
         task: Task,

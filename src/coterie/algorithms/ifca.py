@@ -35,7 +35,7 @@ from coterie.algorithms.ifca_starts import KINDS, Starts
 from coterie.algorithms.ifca_traffic import identities
 from coterie.clustering import RULES
 from coterie.common.losses import least_loss
-from coterie.contract import Ask, Data, Sums, Upload, client, setting
+from coterie.contract import Ask, Data, Index, Losses, OneHot, Sums, Upload, client, setting
 from coterie.errors import CoterieError
 from coterie.local import descend, each, gradient
 from coterie.params import Params, argmin_finite, axpy, count, dot, one_hot, pick, unstack
@@ -81,7 +81,12 @@ class IFCA(Starts):
     l2_in_choice: bool = setting(False, "l2 counts in the loss that picks the cluster")
 
     # ------------------------------------------------------------------ Algorithm 2, one client
-    @client
+    @client(
+        weight=OneHot(rows="weighted"),
+        report={"cluster": Index(), "losses": Losses()},
+        when=lambda method: method.trains_by_itself,
+        most=lambda method: method.restarts * method.trial,
+    )
     def train(
         self, task: Task, centres: Params, per_client: Any, private: Any, data: Data, pair: int
     ) -> tuple[Upload, Any]:
@@ -92,6 +97,11 @@ class IFCA(Starts):
         # a diverged centre's loss is reported as infinite: NaN would have the upload refused
         report = {"cluster": j, "losses": losses.nan_to_num(torch.inf, torch.inf)}
         return self.upload(value, s, data, report), private
+
+    @property
+    def trains_by_itself(self) -> bool:
+        """Whether `train` is asked for at all."""
+        return True
 
     def estimate(self, task: Task, centres: Params, rows: Batch) -> tuple[Tensor, Tensor]:
         """(ĵ = argmin_j F_i(θ_j), all losses [K])"""

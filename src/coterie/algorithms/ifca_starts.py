@@ -10,6 +10,10 @@ restarts    the paper's remedy: several random starts are tried for `trial` roun
             of least training loss is kept.
 start_from  K given models: the folder that `coterie export` wrote of another run's groups.
 
+Where means are robust, `updates` trusts no group of sketches, for hostile clients may be one: it
+makes twice as many centres, every client reports its loss under each, and the K are kept that serve
+the clients best (clustering/serving.py).
+
 `clusters="auto"` chooses K from the same sketches (clustering/choose.py), after five times the
 usual local training unless start_steps says otherwise; then K is fixed.
 """
@@ -25,15 +29,16 @@ from torch import Tensor
 
 from coterie.algorithms.given import given_centres
 from coterie.algorithms.ifca_traffic import Traffic
-from coterie.clustering import kmeans, sketch
+from coterie.clustering import best_serving, kmeans, sketch
 from coterie.common.grouped import how_many
 from coterie.common.losses import least_finite
-from coterie.contract import Ask, Data, Sums, Upload, client
+from coterie.contract import Ask, Data, Direction, Finite, Index, Losses, Sums, Upload, client
 from coterie.errors import CoterieError
-from coterie.params import Params, minus, pick, repeated
+from coterie.params import Params, argmin_finite, minus, pick, pick_rows, repeated
 from coterie.task import Batch, Task
 
 KINDS = ("updates", "random", "balanced")
+TRIES = 50  # draws of init="balanced"
 
 
 class Starts(Traffic):
@@ -58,6 +63,11 @@ class Starts(Traffic):
 
     def averaged(self, centres: Params, sums: Sums, clients: int) -> Params:
         raise NotImplementedError
+
+    @property
+    def by_updates(self) -> bool:
+        """Whether the centres start from the first updates."""
+        return self.init == "updates" and self.restarts == 1 and self.start_from is None
 
     # ------------------------------------------------------------------ before any exchange
     def first_centres(self, task: Task, seed: int) -> Params:
@@ -95,14 +105,41 @@ class Starts(Traffic):
         sums = ask(self.first_update, shared=common, static=static, stream="start")
         sketches = sums.report["sketch"]
         k = how_many(self.clusters, sketches, ask, self.auto_by)
-        labels = kmeans(sketches, k, ask.rng("k-means")).labels
-        ask.note("start_sizes", labels.bincount(minlength=k))
+        made = min(2 * k, len(sketches)) if ask.is_robust else k
+        labels = kmeans(sketches, made, ask.rng("k-means")).labels
+        ask.note("start_sizes", labels.bincount(minlength=made))
         group = group.index_copy(0, sums.ids, labels)
-        centres = self.tied(repeated(common, k))
+        centres = self.tied(repeated(common, made))
         sums = self.train_within(centres, sums.ids, group, ask, start=True)
-        return self.averaged(centres, sums, len(group)), group
+        centres = self.averaged(centres, sums, len(group))
+        if ask.is_robust and made > k:
+            return self.best_serving(centres, k, group, ask)
+        return centres, group
 
-    @client
+    def best_serving(
+        self, centres: Params, k: int, group: Tensor, ask: Ask
+    ) -> tuple[Params, Tensor]:
+        """(the k centres that serve the clients best, the cluster of each client among them)"""
+        answers = ask(self.rate, shared=centres)
+        losses = answers.report["losses"]
+        kept = best_serving(losses, k)
+        ask.note("start_kept", kept)
+        nearest = argmin_finite(losses[:, kept])
+        return self.tied(pick_rows(centres, kept)), group.index_copy(0, answers.ids, nearest)
+
+    @client(
+        report={"losses": Losses()},
+        when=lambda method: method.by_updates,
+        rounds="start",
+    )
+    def rate(
+        self, task: Task, centres: Params, per_client: Any, private: Any, data: Data
+    ) -> tuple[Upload, Any]:
+        """Report the loss under each centre."""
+        _, losses = self.estimate(task, centres, data.all)
+        return Upload({}, {}, {"losses": losses.nan_to_num(torch.inf, torch.inf)}), private
+
+    @client(report={"sketch": Direction()}, when=lambda method: method.by_updates, rounds="start")
     def first_update(
         self, task: Task, model: Params, per_client: Any, private: Any, data: Data,
         pair: int, seed: int,
@@ -143,7 +180,7 @@ class Starts(Traffic):
         ask.note("restart_losses", losses)
         return best
 
-    def balanced(self, centres: Params, ask: Ask, tries: int = 50) -> Params:
+    def balanced(self, centres: Params, ask: Ask, tries: int = TRIES) -> Params:
         """Random centres of which each attracts 0.7/K of the clients (for K=2 the authors' 35 %).
 
         If no draw does, the one whose least share is largest.
@@ -161,7 +198,12 @@ class Starts(Traffic):
         ask.note("start_draws", r + 1)
         return best
 
-    @client
+    @client(
+        report={"cluster": Index(), "loss": Finite("its loss under that", least=0)},
+        when=lambda method: method.restarts > 1 or method.init == "balanced",
+        rounds="start",
+        most=lambda method: max(method.restarts, TRIES),
+    )
     def choose(
         self, task: Task, centres: Params, per_client: Any, private: Any, data: Data
     ) -> tuple[Upload, Any]:
@@ -172,8 +214,7 @@ class Starts(Traffic):
     # ------------------------------------------------------------------ settings
     def check(self, task: Task, sizes: Tensor) -> None:
         super().check(task, sizes)
-        by_updates = self.init == "updates" and self.restarts == 1 and self.start_from is None
-        if self.clusters == "auto" and not by_updates:
+        if self.clusters == "auto" and not self.by_updates:
             raise CoterieError(
                 "clusters='auto' is found from the first updates: leave init at 'updates', "
                 "restarts at 1 and start_from."
@@ -187,7 +228,7 @@ class Starts(Traffic):
             raise CoterieError(
                 "start_from gives the centres, and init and restarts find some: leave these."
             )
-        if self.start_steps and (self.average == "gradients" or not by_updates):
+        if self.start_steps and (self.average == "gradients" or not self.by_updates):
             raise CoterieError(
                 "start_steps is for init='updates' with average='models' and restarts=1: leave it."
             )

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.contract import Algorithm, Ask, Data, Local, Repeat, Rows, Sums, Upload, client
+from coterie.contract import Algorithm, Ask, Data, Local, Repeat, Rows, Sent, Sums, Upload, client
 from coterie.errors import CoterieError
 from coterie.params import Params, count
 from coterie.task import Batch, Task
@@ -38,6 +38,10 @@ class Traffic(Local, Algorithm):
     recheck: int
     resample: int
     weighted: bool
+
+    @property
+    def by_updates(self) -> bool:
+        raise NotImplementedError
 
     def local_update(
         self, task: Task, w: Params, data: Data, pair: int, start: bool = False
@@ -81,7 +85,10 @@ class Traffic(Local, Algorithm):
         known = state.group[ask.participants] >= 0
         return ask.participants[known], ask.participants[~known]
 
-    @client
+    @client(
+        weight=Sent(place=1, rows="weighted"),
+        when=lambda method: method.by_updates or method.patience is not None,
+    )
     def train_sent(
         self, task: Task, shared: Any, per_client: Any, private: Any, data: Data,
         pair: int, start: bool,

@@ -26,9 +26,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from coterie.clustering import RULES, coordinates, group_mean, kmeans, threshold_clusters
+from coterie.clustering import RULES, coordinates, kmeans, threshold_clusters
 from coterie.common.grouped import Grouped, WithinGroups, how_many
-from coterie.contract import Ask, Data, Repeat, Upload, client, setting
+from coterie.contract import Ask, Data, Repeat, Upload, Weight, client, setting
 from coterie.local import descend
 from coterie.params import Params, flatten, pick, repeated
 from coterie.task import Task
@@ -66,7 +66,7 @@ class OneShot(WithinGroups):
         k = 1 if self.clusters == "auto" else int(self.clusters)
         return Grouped(repeated(task.init(seed), k), torch.full((clients,), -1)), ()
 
-    @client
+    @client(weight=Weight(), rounds="start")
     def solve(
         self, task: Task, model: Params, per_client: Any, private: Any, data: Data
     ) -> tuple[Upload, Any]:
@@ -80,7 +80,7 @@ class OneShot(WithinGroups):
         directions = moves / moves.norm(dim=1, keepdim=True).clamp(min=1e-12)
         k = how_many(self.clusters, coordinates(directions), ask, self.auto_by)
         labels = self.clustered(coordinates(models), k, ask)
-        centres = group_mean(
+        centres = ask.group_mean(
             answers.values["model"],
             labels,
             answers.weight[:, 0],

@@ -50,7 +50,7 @@ from coterie.clustering import (
     threshold_clusters,
 )
 from coterie.common.losses import least_loss
-from coterie.contract import Algorithm, Ask, Data, Local, Rows, Upload, client, setting
+from coterie.contract import Algorithm, Ask, Data, Local, Rows, Upload, Weight, client, setting
 from coterie.errors import CoterieError
 from coterie.local import descend, each, gradient
 from coterie.params import (
@@ -101,7 +101,7 @@ class ThresholdMomenta(Local, Algorithm):
     def enroll(self, task: Task, welcome: Params, data: Data) -> Member:
         return Member(welcome, zeros(welcome), torch.zeros_like(data.client_key))
 
-    @client
+    @client(weight=Weight(), rounds="later")
     def gather(
         self, task: Task, shared: Any, per_client: Any, me: Member, data: Data
     ) -> tuple[Upload, Member]:
@@ -160,7 +160,7 @@ class PFLTC(ThresholdMomenta):
         }
         return state._replace(models=models)
 
-    @client
+    @client(when=lambda method: method.init == "per_client", rounds="start")
     def place(
         self, task: Task, shared: Any, start: Params, me: Member, data: Data
     ) -> tuple[Upload, Member]:
@@ -202,7 +202,7 @@ class PFLTC(ThresholdMomenta):
             ask.note("rounds_by_theorem_1", balls.start.rounds())
             ask.note("conditions", balls.start.conditions(balls.radius))
 
-    @client
+    @client(rounds="later")
     def move(
         self, task: Task, shared: Any, v: Params, me: Member, data: Data
     ) -> tuple[Upload, Member]:
@@ -251,7 +251,7 @@ class PDLTC(ThresholdMomenta):
         ask.note("inside", balls.inside.sum(1))
         return start
 
-    @client
+    @client(rounds="later")
     def move(
         self, task: Task, momenta: Params, share: Tensor, me: Member, data: Data
     ) -> tuple[Upload, Member]:

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from coterie.baselines.fedavg import FedAvg
-from coterie.contract import Ask, Data, Upload, client, setting
+from coterie.contract import Ask, Data, Fraction, Upload, Weight, client, setting
 from coterie.errors import CoterieError
 from coterie.local import gradient, walk
 from coterie.params import Params, axpy, dot, minus, mix, pick
@@ -62,7 +62,7 @@ class APFL(FedAvg):
         alpha = torch.tensor(self.alpha, dtype=task.dtype, device=task.device)
         return Mixed(welcome, welcome, alpha)
 
-    @client
+    @client(weight=Weight(rows="weighted"), report={"alpha": Fraction("its α")})
     def train(
         self, task: Task, model: Params, per_client: Any, me: Mixed, data: Data
     ) -> tuple[Upload, Mixed]:

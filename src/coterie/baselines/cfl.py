@@ -32,7 +32,6 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.clustering import group_mean
 from coterie.common.grouped import Grouped, WithinGroups
 from coterie.contract import Ask, setting
 from coterie.params import Params, count, flatten, pick_rows
@@ -110,7 +109,7 @@ class CFL(WithinGroups):
                 )  # the absent are asked at their next turn
                 k += 1
         group = group.index_copy(0, answers.ids, label)
-        centres = group_mean(models, label, rows, empty=with_copies(at.centres, k))
+        centres = ask.group_mean(models, label, rows, empty=with_copies(at.centres, k))
         return Splits(Grouped(centres, group), longest)
 
     def side(self, update: Tensor, rows: Tensor, longest: Tensor) -> Tensor | None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from coterie.baselines.fedavg import FedAvg
-from coterie.contract import Data, Upload, client, setting
+from coterie.contract import Data, Upload, Weight, client, setting
 from coterie.local import descend
 from coterie.params import Params, pick
 from coterie.task import Task
@@ -40,7 +40,7 @@ class Ditto(FedAvg):
     def enroll(self, task: Task, welcome: Params, data: Data) -> Params:
         return welcome
 
-    @client
+    @client(weight=Weight(rows="weighted"))
     def train(
         self, task: Task, model: Params, per_client: Any, v: Params, data: Data
     ) -> tuple[Upload, Params]:

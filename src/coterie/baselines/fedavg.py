@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from coterie.contract import Algorithm, Ask, Data, Local, Repeat, Upload, client, setting
+from coterie.contract import Algorithm, Ask, Data, Local, Repeat, Upload, Weight, client, setting
 from coterie.local import descend
 from coterie.params import Params, pick
 from coterie.task import Task
@@ -38,7 +38,7 @@ class FedAvg(Local, Algorithm):
     def start(self, task: Task, clients: int, seed: int) -> tuple[Params, Any]:
         return task.inits(seed, 1), ()
 
-    @client
+    @client(weight=Weight(rows="weighted"))
     def train(
         self, task: Task, model: Params, per_client: Any, private: Any, data: Data
     ) -> tuple[Upload, Any]:

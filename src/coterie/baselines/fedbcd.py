@@ -27,7 +27,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.contract import Algorithm, Ask, Data, Local, Repeat, Upload, client, setting
+from coterie.contract import Algorithm, Ask, Data, Local, Repeat, Upload, Weight, client, setting
 from coterie.errors import CoterieError
 from coterie.local import descend
 from coterie.params import Params, axpy, minus, mix, pick
@@ -68,7 +68,7 @@ class FedBCD(Local, Algorithm):
     def enroll(self, task: Task, welcome: Params, data: Data) -> Params:
         return welcome
 
-    @client
+    @client(weight=Weight(), rounds="later")
     def train(
         self, task: Task, z: Params, steps: Tensor, x: Params, data: Data
     ) -> tuple[Upload, Params]:

@@ -31,7 +31,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.contract import Algorithm, Ask, Data, Local, Upload, client, setting
+from coterie.contract import Algorithm, Ask, Data, Local, Shares, Upload, Weight, client, setting
 from coterie.errors import CoterieError
 from coterie.local import descend
 from coterie.params import Params, pick, stack, unstack
@@ -72,7 +72,7 @@ class FedEM(Local, Algorithm):
         pi = pi.clamp(min=self.floor)
         return q, pi / pi.sum()
 
-    @client
+    @client(weight=Weight(rows=True), report={"share": Shares()}, rounds="later")
     def train(
         self, task: Task, centres: Params, per_client: Any, pi: Tensor, data: Data
     ) -> tuple[Upload, Tensor]:

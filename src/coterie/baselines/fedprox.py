@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import torch
 
 from coterie.baselines.fedavg import FedAvg
-from coterie.contract import Data, Repeat, Upload, client, setting
+from coterie.contract import Data, Repeat, Upload, Weight, client, setting
 from coterie.local import descend
 from coterie.params import Params, pick
 from coterie.task import Batch, Task
@@ -39,7 +39,7 @@ class FedProx(FedAvg):
         0.0, "chance that a client stops after 1 to all of its steps or passes", least=0, most=1
     )
 
-    @client
+    @client(weight=Weight(rows="weighted"))
     def train(
         self, task: Task, model: Params, per_client: Any, private: Any, data: Data
     ) -> tuple[Upload, Any]:

@@ -25,7 +25,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from coterie.clustering import group_mean
 from coterie.common.grouped import Grouped, WithinGroups
 from coterie.contract import Ask, setting
 from coterie.errors import CoterieError
@@ -75,7 +74,7 @@ class FLHC(WithinGroups):
         ask.note("sizes", labels.bincount(minlength=k))
         centres = repeated(pick(state.centres, 0), k)
         if self.group_start == "mean":
-            centres = group_mean(models, labels, answers.weight[:, 0], empty=centres)
+            centres = ask.group_mean(models, labels, answers.weight[:, 0], empty=centres)
         group = torch.full_like(state.group, -1).index_copy(0, answers.ids, labels)
         return Grouped(centres, group)
 

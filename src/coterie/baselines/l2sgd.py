@@ -28,7 +28,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.contract import Algorithm, Ask, Data, Local, Repeat, Upload, client, setting
+from coterie.contract import Algorithm, Ask, Data, Local, Repeat, Upload, Weight, client, setting
 from coterie.errors import CoterieError
 from coterie.local import gradient, sgd, walk
 from coterie.params import Params, axpy, minus, mix, pick
@@ -74,7 +74,7 @@ class L2SGD(Local, Algorithm):
     def enroll(self, task: Task, welcome: Params, data: Data) -> Params:
         return welcome
 
-    @client
+    @client(weight=Weight(), rounds="later", most=lambda method: method.local_steps + 1)
     def move(
         self,
         task: Task,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from coterie.contract import Algorithm, Ask, Data, Local, Upload, client
+from coterie.contract import Algorithm, Ask, Data, Finite, Local, Upload, client
 from coterie.local import descend
 from coterie.params import Params, minus, norm
 from coterie.task import Task
@@ -32,7 +32,7 @@ class LocalOnly(Local, Algorithm):
     def enroll(self, task: Task, welcome: Params, data: Data) -> Params:
         return welcome
 
-    @client
+    @client(report={"moved": Finite("how far its model moved", least=0)}, rounds="later")
     def train(
         self, task: Task, shared: Any, per_client: Any, model: Params, data: Data
     ) -> tuple[Upload, Params]:

@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from coterie.baselines.fedavg import FedAvg
-from coterie.contract import Data, Upload, client, setting
+from coterie.contract import Data, Upload, Weight, client, setting
 from coterie.errors import CoterieError
 from coterie.local import each, gradient, walk
 from coterie.params import Params, axpy, minus, pick
@@ -45,7 +45,7 @@ class PerFedAvg(FedAvg):
     order: str = setting("hf", "first order, or Hessian-free", choices=("fo", "hf"))
     delta: float = setting(1e-3, "δ of the differences that stand for the Hessian", above=0)
 
-    @client
+    @client(weight=Weight(rows="weighted"))
     def train(
         self, task: Task, model: Params, per_client: Any, private: Any, data: Data
     ) -> tuple[Upload, Any]:

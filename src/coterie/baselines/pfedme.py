@@ -32,7 +32,7 @@ from typing import Any, ClassVar
 import torch
 
 from coterie.common.envelope import Envelope, Personal
-from coterie.contract import Ask, Data, Upload, client, setting
+from coterie.contract import Ask, Data, Upload, Weight, client, setting
 from coterie.params import Params, mix, pick, where
 from coterie.task import Task
 
@@ -61,7 +61,7 @@ class PFedMe(Envelope):
             return w
         return {}
 
-    @client
+    @client(weight=Weight())
     def train(
         self, task: Task, model: Params, per_client: Any, private: Personal, data: Data
     ) -> tuple[Upload, Personal]:

@@ -11,7 +11,7 @@ from coterie.cli.values import Given
 from coterie.data import makers
 from coterie.data.spec import no_such_set
 
-DATA_FLAGS = ("clients", "samples", "label", "client_column", "fill", "unseen")
+DATA_FLAGS = ("clients", "samples", "label", "client_column", "fill", "minimum_count", "unseen")
 
 
 def all_data_options(
@@ -24,7 +24,17 @@ def all_data_options(
     for key, value in given.file.items():
         if key.startswith("data."):
             options[key.removeprefix("data.")] = as_option(value)
-    return {**options, **flags, **data_options}
+    options |= {**flags, **data_options}
+    if given.has("minimum_rows") and has_option(general.data, "minimum_rows"):
+        options.setdefault("minimum_rows", given.value("minimum_rows"))  # one flag for both
+    return options
+
+
+def has_option(spec: str, option: str) -> bool:
+    """Whether the data set of a spec takes an option."""
+    name = spec.partition("?")[0].partition(":")[0]
+    known = makers()
+    return name in known and option in signature(known[name][0]).parameters
 
 
 def as_option(value: Any) -> Any:

@@ -53,7 +53,7 @@ def traffic(job: Job) -> list[tuple[int, int]] | None:
         with warnings.catch_warnings(action="ignore"):
             run = Run(job.method, job.task, roster, Counting(), job.options)
             for r in (0, 1):
-                ask = replace(run.asker(r), screen=None, medians={})
+                ask = replace(run.asker(r), screen=None, usual={})
                 method: Any = ask.root.method
                 if r == 0:
                     run.state = method.begin(run.state, ask)

@@ -29,6 +29,12 @@ class General:
     fill: str | None = setting(
         None, "what to put in tables' missing cells; none: refuse them", choices=("mean", "median")
     )
+    minimum_count: int | None = setting(
+        None,
+        "training rows that must have a text of tables' columns, or it counts as other; none: as "
+        "the data set has it",
+        least=1,
+    )
     unseen: int | None = setting(
         None, "clients kept out of training, to see how newcomers fare; none: 0", least=0
     )

@@ -9,7 +9,19 @@ from torch import Tensor
 
 from coterie.clustering import Bound, choose_clusters
 from coterie.common.losses import least_finite, least_loss
-from coterie.contract import Algorithm, Ask, Data, Local, Rows, Stack, Upload, client
+from coterie.contract import (
+    Algorithm,
+    Ask,
+    Data,
+    Finite,
+    Index,
+    Local,
+    Rows,
+    Sent,
+    Stack,
+    Upload,
+    client,
+)
 from coterie.local import descend
 from coterie.params import Params, count, pick, unstack
 from coterie.task import Task
@@ -37,7 +49,7 @@ class Grouped(NamedTuple):
 class WithinGroups(Local, Algorithm):
     """Clients are sent only the centre of their group; one without a group is placed first."""
 
-    @client
+    @client(weight=Sent(place=1, rows=True), rounds="later")
     def train(
         self, task: Task, shared: Any, per_client: Any, private: Any, data: Data
     ) -> tuple[Upload, Any]:
@@ -45,7 +57,9 @@ class WithinGroups(Local, Algorithm):
         w = descend(task, centre, data.batches(self), self)
         return Upload({"model": w}, member * data.size, {}), private
 
-    @client
+    @client(
+        report={"group": Index(), "loss": Finite("its loss under that", least=0)}, rounds="later"
+    )
     def place(
         self, task: Task, centres: Params, per_client: Any, private: Any, data: Data
     ) -> tuple[Upload, Any]:

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 Description = dict[str, Any]
 MOST_CLASSES = 20  # more whole numbers than this are a regression target
 EXACT = 2**53  # float64 holds every whole number up to here
-LEVELS = (np.arange(21) + 0.5) / 21  # of the quantiles; the middle one is the median
+MOST_QUANTILES = 21
+# how many there may be: odd, as the middle one is the median; each divides the first
+QUANTILES = (MOST_QUANTILES, 7, 3, 1)
 
 
 def describe(
@@ -29,14 +31,16 @@ def describe(
     categories: Collection[str] = (),
     train: Any = None,
     where: str = "the table",
+    minimum_rows: int = 1,
 ) -> Description:
     """A table's columns in a few numbers each, fit for JSON; `where` names the table in errors.
 
     Columns are described by the rows numbered in `train` (default: all), the label by all rows.
     `categories` are the columns to read as text whatever they hold. `kind` overrules what the
-    label looks like.
+    label looks like. Of a column with fewer than `minimum_rows` cells only its form and the number
+    of empty cells are told, and each quantile stands for at least `minimum_rows` rows.
     """
-    return describe_table(Table.of(frame, where), label, kind, categories, train)
+    return describe_table(Table.of(frame, where), label, kind, categories, train, minimum_rows)
 
 
 def describe_table(
@@ -45,6 +49,7 @@ def describe_table(
     kind: Kind | None = None,
     categories: Collection[str] = (),
     train: Any = None,
+    minimum_rows: int = 1,
 ) -> Description:
     """`describe` for a table whose columns are already parsed, or will be used again."""
     if label not in table.columns:
@@ -55,8 +60,10 @@ def describe_table(
     rows = np.arange(table.rows)
     if train is not None:
         rows = np.asarray(train, dtype=int)
+    if len(rows) < minimum_rows:
+        rows = rows[:0]
     jobs = {
-        name: partial(describe_column, cells, rows, as_text=name in as_text)
+        name: partial(describe_column, cells, rows, name in as_text, minimum_rows)
         for name, cells in table.columns.items()
         if name != label
     }
@@ -64,14 +71,18 @@ def describe_table(
     return {"rows": len(rows), "label": {"name": label} | columns.pop(label), "columns": columns}
 
 
-def describe_column(cells: Cells, rows: np.ndarray, as_text: bool) -> Description:
+def describe_column(
+    cells: Cells, rows: np.ndarray, as_text: bool, minimum_rows: int
+) -> Description:
     """The form of a column, and its moments or its categories in these rows."""
     form: Form = "category" if as_text else cells.form
     missing = cells.missing[rows]
     description: Description = {"kind": form, "missing": int(np.count_nonzero(missing))}
     present = rows[~missing]
+    if len(present) < minimum_rows:
+        present = present[:0]
     if form == "number":
-        return description | moments(cells.numbers()[present])
+        return description | moments(cells.numbers()[present], minimum_rows)
     if form == "category":
         texts = cells.texts
         counts = Counter([texts[row] for row in present])
@@ -80,7 +91,7 @@ def describe_column(cells: Cells, rows: np.ndarray, as_text: bool) -> Descriptio
     return description
 
 
-def moments(values: np.ndarray) -> Description:
+def moments(values: np.ndarray, minimum_rows: int) -> Description:
     """Count, mean, squared deviations and quantiles of numbers, and whether they look like ids."""
     count = len(values)
     if not count:
@@ -95,39 +106,47 @@ def moments(values: np.ndarray) -> Description:
         "count": count,
         "mean": mean,
         "squares": float(((values - mean) ** 2).sum()),
-        "quantiles": quantiles(ordered).tolist(),
+        "quantiles": quantiles(ordered, quantile_count(count, minimum_rows)).tolist(),
         "ids": whole and bool(np.diff(ordered).all()),
         "rounded": whole and EXACT < largest <= 2**64,  # ids have at most 64 bits
     }
 
 
-def quantiles(ordered: np.ndarray) -> np.ndarray:
-    """The quantiles of ascending numbers at `LEVELS`, interpolated between neighbours."""
-    below, above, fraction = neighbours(len(ordered))
+def quantile_count(count: int, minimum_rows: int) -> int:
+    """How many quantiles `count` rows give, so that each stands for `minimum_rows` or more."""
+    if minimum_rows == 1:  # nothing is held back
+        return MOST_QUANTILES
+    return next(number for number in QUANTILES if number * minimum_rows <= count)
+
+
+def quantiles(ordered: np.ndarray, number: int) -> np.ndarray:
+    """Evenly spaced quantiles of ascending numbers, interpolated between neighbours."""
+    below, above, fraction = neighbours(len(ordered), number)
     low, high = ordered[below], ordered[above]
     return low + (high - low) * fraction
 
 
 @lru_cache(maxsize=64)
-def neighbours(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def neighbours(count: int, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The two neighbours of each quantile among `count` sorted numbers, and its place between."""
-    position = LEVELS * (count - 1)
+    levels = (np.arange(number) + 0.5) / number
+    position = levels * (count - 1)
     below = position.astype(int)
     return below, np.minimum(below + 1, count - 1), position - below
 
 
 def describe_label(cells: Cells, kind: Kind | None) -> Description:
-    """The classes with their counts; none where the label can only be a regression target."""
+    """The names of the classes; none where the label can only be a regression target."""
     cells.refuse_missing("give the rows a label, or remove them", role="label column")
     form = label_form(cells, kind)
     if form != "number":
-        return {"kind": form, "classes": dict(Counter(cells.texts))}
-    classes: dict[str, int] = {}
+        return {"kind": form, "classes": sorted(set(cells.texts))}
+    classes: list[str] = []
     values = cells.numbers()
     if kind is None and not (values % 1).any():
-        classes = dict(Counter(cells.texts))
+        classes = sorted(set(cells.texts))
     if len(classes) > MOST_CLASSES:
-        classes = {}
+        classes = []
     return {"kind": "number", "classes": classes}
 
 

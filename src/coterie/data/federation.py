@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from coterie import randomness
+from coterie.data.paths import shorten_spec
 from coterie.data.roster import Kind as Kind
 from coterie.data.roster import Roster, RowCounts
 from coterie.errors import CoterieError
@@ -98,7 +99,7 @@ class Federation:
     truth: Tensor | None = None  # int64 [total] true group, or float [total, K] mixture weights
     unseen: int = 0
     labels: tuple[str, ...] | None = None  # class names where known
-    source: str = ""  # how it was made: "rotated:digits?clients=40&…"
+    source: str = ""  # how it was made, and can be made again: "rotated:digits?clients=40&…"
     planted: Tensor | None = None  # [K, d] true parameters of synthetic data
     schema: Schema | None = None  # what the columns of x mean, where it came from tables
 
@@ -133,7 +134,7 @@ class Federation:
             classes=self.classes,
             labels=self.labels,
             schema=self.schema,
-            source=self.source,
+            source=shorten_spec(self.source),
             truth=self.truth,
             planted=self.planted,
         )
@@ -170,7 +171,11 @@ class Federation:
         return digest.hexdigest()
 
     def fingerprint(self) -> str:
-        """Sha256, in hex, of all that training sees: names, sizes, dtypes, shapes, every value."""
+        """Sha256, in hex, of all that training sees: names, sizes, dtypes, shapes, every value.
+
+        It is for comparing data in memory. Whoever has it can try guesses of the rows, so that
+        files keep `coterie.runs.config.hash_with_salt` of it.
+        """
         return self._fingerprint
 
     # -- other federations made from this one

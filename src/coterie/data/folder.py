@@ -7,7 +7,7 @@ from pathlib import Path
 from coterie.data.federation import Federation, Kind
 from coterie.data.frames import encode_frames, frames_by_client
 from coterie.data.memory import from_memory
-from coterie.data.schema import Fill
+from coterie.data.schema import MINIMUM_COUNT, Fill
 from coterie.data.spec import maker
 from coterie.data.table_options import TableOptions, as_names
 from coterie.data.tables import client_files, read_npz, read_table
@@ -27,6 +27,8 @@ def folder(
     categories: tuple[str, ...] | None = None,
     split_column: str | None = None,
     time_column: str | None = None,
+    minimum_count: int = MINIMUM_COUNT,
+    minimum_rows: int = 1,
 ) -> Federation:
     """One file per client: CSV or Parquet tables with a label column, or npz with x and y.
 
@@ -63,6 +65,8 @@ def folder(
         categories=as_names(categories),
         split_column=split_column,
         time_column=time_column,
+        minimum_count=minimum_count,
+        minimum_rows=minimum_rows,
     )
     frames = {name: read_table(file, options.categories) for name, file in files.items()}
     return encode_frames(frames, options)
@@ -82,6 +86,8 @@ def table(
     categories: tuple[str, ...] | None = None,
     split_column: str | None = None,
     time_column: str | None = None,
+    minimum_count: int = MINIMUM_COUNT,
+    minimum_rows: int = 1,
 ) -> Federation:
     """One CSV or Parquet file of all clients' rows, with a column that names the client.
 
@@ -110,6 +116,8 @@ def table(
         categories=as_names(categories),
         split_column=split_column,
         time_column=time_column,
+        minimum_count=minimum_count,
+        minimum_rows=minimum_rows,
     )
     return encode_frames(frames_by_client(frame, client_column), options)
 

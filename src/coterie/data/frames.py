@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,20 +10,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.data.cells import Cells, Table
-from coterie.data.description import describe_table
+from coterie.data.description import Description, describe_table
 from coterie.data.federation import Federation, Kind, Ragged
 from coterie.data.memory import client_rows, from_memory, pack
 from coterie.data.merging import merge
 from coterie.data.row_checks import check_values
 from coterie.data.row_split import split_rows
-from coterie.data.schema import Fill, Schema
+from coterie.data.schema import MINIMUM_COUNT, Fill, Schema
+from coterie.data.schema_log import log_schema
 from coterie.data.table_options import TableOptions, as_names
 from coterie.errors import CoterieError, Option, Refused, collecting, gather, unknown
 
 if TYPE_CHECKING:
     import pandas as pd
-
-log = logging.getLogger("coterie")
 
 
 def from_frames(
@@ -40,6 +38,8 @@ def from_frames(
     categories: Sequence[str] | None = None,
     split_column: str | None = None,
     time_column: str | None = None,
+    minimum_count: int = MINIMUM_COUNT,
+    minimum_rows: int = 1,
 ) -> Federation:
     """A federation of pandas DataFrames by client name, or of one with a `client_column`.
 
@@ -53,6 +53,10 @@ def from_frames(
     The test part is a random `test_share` of each client's rows; or with `time_column` (numbers, or
     dates such as 2026-01-31) its last share by that column; or `split_column` says train, test or
     valid for each row.
+
+    A text that fewer than `minimum_count` training rows of all clients together have counts as
+    "other" and is named nowhere. A client with fewer than `minimum_rows` training rows, or cells in
+    a column, tells nothing of them: its rows are encoded by what the others tell.
     """
     options = TableOptions(
         label=label,
@@ -66,6 +70,8 @@ def from_frames(
         categories=as_names(categories),
         split_column=split_column,
         time_column=time_column,
+        minimum_count=minimum_count,
+        minimum_rows=minimum_rows,
     )
     if not isinstance(frames, Mapping):
         return encode_frames(frames_by_client(frames, client_column), options)
@@ -148,10 +154,12 @@ def fit_schema(tables: dict[str, Table], index: Federation, options: TableOption
                 options.kind,
                 options.categories,
                 train=train_rows.get(name, ()),
+                minimum_rows=options.minimum_rows,
             )
     if not problems:
+        refuse_all_small(descriptions, options.minimum_rows)
         with collecting(problems):
-            schema = merge(descriptions)
+            schema = merge(descriptions, options.minimum_count)
     if options.fill is None:
         checked = {options.label, *problems}
         for table in tables.values():
@@ -160,6 +168,17 @@ def fit_schema(tables: dict[str, Table], index: Federation, options: TableOption
     if problems:
         raise Refused(problems)
     return replace(schema, fill=options.fill, ignored=options.left_out)
+
+
+def refuse_all_small(descriptions: Mapping[str, Description], minimum_rows: int) -> None:
+    """Refuse clients none of which has rows enough to tell anything of them."""
+    if not any(description["rows"] for description in descriptions.values()):
+        raise CoterieError(
+            f"no client has {minimum_rows} training rows or more, so that none may describe its "
+            "columns",
+            "lower {}",
+            options=[Option("minimum_rows", of_data=True)],
+        )
 
 
 def refuse_gaps(table: Table) -> None:
@@ -173,41 +192,6 @@ def refuse_gap(cells: Cells) -> None:
         "fill them with {}, or drop the column with {}",
         [Option("fill", "median"), Option("drop", cells.name, of_data=True)],
     )
-
-
-def log_schema(schema: Schema) -> None:
-    """Log what the columns and the label were taken for, a line each."""
-    numbers = [c.name for c in schema.features if c.kind == "number"]
-    if numbers:
-        log.info("columns of numbers: %s", ", ".join(numbers))
-    texts = [c for c in schema.features if c.kind == "category"]
-    if texts:
-        described = [f"{c.name} ({first_few(c.categories)})" for c in texts]
-        log.info("columns of text: %s", ", ".join(described))
-    log_gaps("number", f"are filled with the {schema.fill}", schema)
-    log_gaps("category", "count as other", schema)
-    if schema.ignored:
-        log.info("columns left out: %s", ", ".join(schema.ignored))
-    label = f"the label {schema.label} holds numbers: regression"
-    if schema.classes is not None:
-        classes = f"{len(schema.classes)} classes ({first_few(schema.classes)})"
-        label = f"the label {schema.label} has {classes}: classification"
-    log.info("%s (%s overrules)", label, Option("kind", of_data=True))
-
-
-def log_gaps(kind: str, becomes: str, schema: Schema) -> None:
-    """Log how many empty cells the columns of a kind had, and what becomes of them."""
-    gaps = [f"{c.name} {c.missing}" for c in schema.features if c.kind == kind and c.missing]
-    if gaps:
-        log.info("empty cells in training rows %s: %s", becomes, ", ".join(gaps))
-
-
-def first_few(texts: Sequence[str]) -> str:
-    """The first five texts, with an ellipsis if there are more."""
-    listed = ", ".join(texts[:5])
-    if len(texts) > 5:
-        listed += ", …"
-    return listed
 
 
 # ------------------------------------------------------------------------------ rows

@@ -14,7 +14,7 @@ from coterie.data.federation import Federation, Kind
 from coterie.data.hub_files import read_splits
 from coterie.data.natural import draw_clients
 from coterie.data.partitioners import deal, make_partitioner
-from coterie.data.schema import Fill
+from coterie.data.schema import MINIMUM_COUNT, Fill
 from coterie.data.spec import maker
 from coterie.data.table_options import TableOptions, as_names
 from coterie.errors import CoterieError, Option, unknown
@@ -47,6 +47,8 @@ def hub(
     fill: Fill | None = None,
     drop: tuple[str, ...] | None = None,
     categories: tuple[str, ...] | None = None,
+    minimum_count: int = MINIMUM_COUNT,
+    minimum_rows: int = 1,
 ) -> Federation:
     """A Hugging Face data set on disk, by a column of clients or a partitioner of flwr-datasets.
 
@@ -97,6 +99,8 @@ def hub(
         fill=fill,
         drop=(*as_names(drop), *as_names(client_column)),
         categories=as_names(categories),
+        minimum_count=minimum_count,
+        minimum_rows=minimum_rows,
     )
     return encode_rows((rows.select(chosen), key), test, options)
 
@@ -112,6 +116,8 @@ def from_partitioner(
     fill: Fill | None = None,
     drop: Sequence[str] | None = None,
     categories: Sequence[str] | None = None,
+    minimum_count: int = MINIMUM_COUNT,
+    minimum_rows: int = 1,
 ) -> Federation:
     """One client per partition of a flwr-datasets partitioner whose `dataset` is set.
 
@@ -121,9 +127,9 @@ def from_partitioner(
 
     One column of images, lists or arrays of one shape becomes x: images, and arrays of bytes with
     two axes or more, are scaled to [0, 1], channels first; other arrays stay as they are. Columns
-    of numbers and texts are encoded as in `from_frames`, with its `fill` and `categories`. `drop`
-    leaves columns out. A ClassLabel names the classes. `unseen` clients, drawn at random, never
-    train.
+    of numbers and texts are encoded as in `from_frames`, with its `fill`, `categories`,
+    `minimum_count` and `minimum_rows`. `drop` leaves columns out. A ClassLabel names the classes.
+    `unseen` clients, drawn at random, never train.
     """
     options = TableOptions(
         label=label,
@@ -134,6 +140,8 @@ def from_partitioner(
         fill=fill,
         drop=as_names(drop),
         categories=as_names(categories),
+        minimum_count=minimum_count,
+        minimum_rows=minimum_rows,
     )
     held = None if test is None else deal(test)
     return encode_rows(deal(partitioner), held, options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import warnings
 from collections import Counter
@@ -10,17 +11,27 @@ from functools import partial
 
 import numpy as np
 
-from coterie.data.description import MOST_CLASSES, Description, drop_option, refuse_many
+from coterie.data.description import (
+    MOST_CLASSES,
+    MOST_QUANTILES,
+    Description,
+    drop_option,
+    refuse_many,
+)
 from coterie.data.federation import Kind
-from coterie.data.schema import Column, Schema, in_order
+from coterie.data.schema import MINIMUM_COUNT, Column, Schema, in_order
 from coterie.errors import CoterieError, CoterieWarning, Option, gather
 
+log = logging.getLogger("coterie")
 Descriptions = Mapping[str, Description]  # by client
 FEWEST_IDS = 50  # rows: fewer different whole numbers are no sign of ids
 
 
-def merge(descriptions: Descriptions) -> Schema:
-    """The schema of all clients, by their names; their order does not matter, to the bit."""
+def merge(descriptions: Descriptions, minimum_count: int = MINIMUM_COUNT) -> Schema:
+    """The schema of all clients, by their names; their order does not matter, to the bit.
+
+    A text that fewer than `minimum_count` of the described rows have is not named in it.
+    """
     clients = dict(sorted(descriptions.items()))
     if not clients:
         raise CoterieError(
@@ -28,7 +39,7 @@ def merge(descriptions: Descriptions) -> Schema:
         )
     try:
         check_columns(clients)
-        return merge_checked(clients)
+        return merge_checked(clients, minimum_count)
     except CoterieError:
         raise
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as why:
@@ -37,13 +48,13 @@ def merge(descriptions: Descriptions) -> Schema:
         ) from None
 
 
-def merge_checked(clients: Descriptions) -> Schema:
+def merge_checked(clients: Descriptions, minimum_count: int) -> Schema:
     """The schema of clients that have the same columns."""
     first = next(iter(clients.values()))
     jobs = {}
     for name in sorted(first["columns"]):
         of_clients = {client: d["columns"][name] for client, d in clients.items()}
-        jobs[name] = partial(merge_column, name, of_clients)
+        jobs[name] = partial(merge_column, name, of_clients, minimum_count)
     columns = gather(jobs)
     classes = merge_classes({client: d["label"] for client, d in clients.items()})
     kind: Kind = "regression" if classes is None else "classification"
@@ -93,7 +104,7 @@ def columns_differ(client: str, own: set[str], first: str, columns: set[str]) ->
 
 
 # ------------------------------------------------------------------------------ one column
-def merge_column(name: str, clients: Descriptions) -> Column:
+def merge_column(name: str, clients: Descriptions, minimum_count: int) -> Column:
     """What a column is for all clients together."""
     missing = sum(d["missing"] for d in clients.values())
     form = common_form(
@@ -112,7 +123,8 @@ def merge_column(name: str, clients: Descriptions) -> Column:
         counts.update(description.get("categories", {}))
     if not counts:
         raise CoterieError(
-            f"the column {name} has no value in any training row",
+            f"the column {name} has no value in any training row "
+            "(or, at each client, in fewer than minimum_rows)",
             "drop it with {}",
             options=[drop_option(name)],
             where=name,
@@ -125,7 +137,28 @@ def merge_column(name: str, clients: Descriptions) -> Column:
             options=[drop_option(name)],
             where=name,
         )
-    return Column(name, "category", missing, categories=in_order(counts))
+    return Column(name, "category", missing, categories=common_texts(name, counts, minimum_count))
+
+
+def common_texts(name: str, counts: Counter[str], minimum_count: int) -> tuple[str, ...]:
+    """The texts that enough rows have, in order; of the others only numbers are told."""
+    common = [text for text, rows in counts.items() if rows >= minimum_count]
+    if not common:
+        doubt = CoterieWarning(
+            f"the column {name} has no text that {minimum_count} training rows have, so that all "
+            "its texts count as other",
+            "drop it with {}, or name every text with {}",
+            options=[drop_option(name), Option("minimum_count", "1", of_data=True)],
+        )
+        warnings.warn(doubt, stacklevel=2)
+    elif len(common) < len(counts):
+        rare_rows = counts.total() - sum(counts[text] for text in common)
+        log.info(
+            "%d texts of the column %s, each in fewer than %d training rows, count as other: "
+            "%d rows",
+            len(counts) - len(common), name, minimum_count, rare_rows,
+        )  # fmt: skip
+    return in_order(common)
 
 
 def common_form(what: str, clients: Descriptions, remedy: str, option: Option) -> str:
@@ -175,7 +208,10 @@ def pool(parts: list[Description]) -> tuple[float, float, float]:
 def pool_medians(parts: list[Description]) -> float:
     """The median of all rows, to within the grid of the clients' quantiles."""
     points = np.concatenate([d["quantiles"] for d in parts])
-    weights = np.repeat([d["count"] for d in parts], [len(d["quantiles"]) for d in parts])
+    lengths = [len(d["quantiles"]) for d in parts]
+    weights = np.repeat(
+        [d["count"] * (MOST_QUANTILES // len(d["quantiles"])) for d in parts], lengths
+    )
     order = points.argsort()
     points = points[order]
     twice_below = 2 * weights[order].cumsum()

@@ -45,7 +45,7 @@ class Roster:
     classes: int | None = None  # None for regression
     labels: tuple[str, ...] | None = None  # class names, where known
     schema: Schema | None = None  # what the columns of x mean, where it came from tables
-    source: str = ""  # how the data were made: "rotated:digits?clients=40&…"
+    source: str = ""  # how the data were made, without folders: "rotated:digits?clients=40&…"
     truth: Tensor | None = None  # int64 [total] planted groups, or float [total, K] mixture weights
     planted: Tensor | None = None  # [K, d] true parameters of synthetic data
 

@@ -7,10 +7,11 @@ Three pure functions, so that nothing but a description leaves a client:
     x, y = schema.encode(frame)                        on each client again
 
 Numbers (booleans are 0 and 1) are standardised by the mean and the deviation over all clients' rows
-together; a column that never changes gives 0. Text is one-hot over the sorted texts of all clients,
-with a last slot for any other. Nothing is guessed across clients: a column that is numbers here and
-text there is refused, unless it is named in `categories`, which reads it as text everywhere. A
-regression target stays as it is.
+together; a column that never changes gives 0. Text is one-hot over the sorted texts that at least
+`minimum_count` rows of all clients together have, with a last slot for any other, so that no text
+stands anywhere which only a few people have. Nothing is guessed across clients: a column that is
+numbers here and text there is refused, unless it is named in `categories`, which reads it as text
+everywhere. A regression target stays as it is.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Fill = Literal["mean", "median"]
+MINIMUM_COUNT = 5  # rows of all clients together: a text that fewer have counts as other
 FAR = 5  # deviations: a newcomer's mean beyond is pointed out
 
 
@@ -97,7 +99,7 @@ class Column:
             listed += ", …"
         rows = sum(counts[text] for text in new)
         return (
-            f"the column {self.name} of {cells.where} has texts that no training row had "
+            f"the column {self.name} of {cells.where} has texts that few or no training rows had "
             f"({listed}; {rows} of {len(cells)} rows): they count as other."
         )
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coterie.data.federation import Kind
-from coterie.data.schema import Fill
+from coterie.data.schema import MINIMUM_COUNT, Fill
+from coterie.errors import CoterieError, Option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +25,18 @@ class TableOptions:
     categories: tuple[str, ...] = ()
     split_column: str | None = None
     time_column: str | None = None
+    minimum_count: int = MINIMUM_COUNT
+    minimum_rows: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("minimum_count", "minimum_rows"):
+            value = getattr(self, name)
+            if value < 1:
+                raise CoterieError(
+                    f"{name} is {value}, below 1",
+                    "give {}",
+                    options=[Option(name, "5", of_data=True)],
+                )
 
     @property
     def left_out(self) -> tuple[str, ...]:

@@ -10,21 +10,28 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from coterie import randomness
-from coterie.contract import Stack, Sums
+from coterie.clustering import group_mean
+from coterie.contract import Stack, Sums, Upload
 from coterie.data.roster import Roster
+from coterie.engine.attack import Attack
 from coterie.engine.call import Call, Version, path_of
+from coterie.engine.checks import Checks
 from coterie.engine.dry_run import DryRun
 from coterie.engine.evaluate import Evaluation
-from coterie.engine.fold import Fold, Part
+from coterie.engine.fold import PLAIN, Fold, Part, Robust
 from coterie.engine.protocol import Engine
+from coterie.engine.screening import Limit, Screening
 from coterie.errors import CoterieError, Diverged
-from coterie.params import Params
+from coterie.params import Params, as_column, count, one_hot
+from coterie.robust.rules import robust_means
 from coterie.task import Task
 
 log = logging.getLogger("coterie")
 MOST_NAMED = 5  # refused clients that a round's log names
+FIRST = 32  # clients whose answers are held until it is known what is usual
 
 
 @dataclass
@@ -44,8 +51,11 @@ class Exchanges:
     dropout: float = 0.0
     screen: float | None = 10.0
     welcome_bytes: int = 0  # of the welcome that one client is sent
-    medians: dict[str, float] = field(default_factory=dict)  # of accepted moves; lives with the run
+    robust: Robust = PLAIN
+    attack: Attack | None = None
+    usual: dict[str, float] = field(default_factory=dict)  # lengths of moves; lives with the run
     refused: list[int] = field(default_factory=list)
+    screened: list[int] = field(default_factory=list)
     absent: list[int] = field(default_factory=list)
     notes: dict[str, Any] = field(default_factory=dict)
     bytes_down: int = 0
@@ -53,6 +63,11 @@ class Exchanges:
     bytes_of_welcomes: int = 0  # sent to clients that were asked for the first time
     exchange: int = 0
     tags: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def is_robust(self) -> bool:
+        """Whether means withstand hostile clients."""
+        return self.robust.rule != "mean"
 
     @property
     def task(self) -> Task:
@@ -63,6 +78,17 @@ class Exchanges:
         """A generator for the server's draws; every call gives another, the same in every run."""
         self.tags[tag] += 1
         return randomness.generator(self.seed, self.round, tag, self.tags[tag])
+
+    def group_mean(self, values: Params, labels: Tensor, weight: Tensor, empty: Params) -> Params:
+        """Weighted mean of stacked uploads per label, by the run's rule; see `Ask`."""
+        if not self.is_robust:
+            return group_mean(values, labels, weight, empty)
+        shares = one_hot(labels, count(empty), weight.dtype) * weight[:, None]
+        means = robust_means(self.robust.rule, values, shares, self.robust.share)
+        some = shares.sum(0) > 0
+        return {
+            k: torch.where(as_column(some.to(v.device), v), v, empty[k]) for k, v in means.items()
+        }
 
     def note(self, name: str, value: Any) -> None:
         """Record a value of this round for metrics and report."""
@@ -112,7 +138,7 @@ class Exchanges:
 
     def _path(self, fn: Callable[..., Any]) -> str:
         path = None
-        if getattr(fn, "runs_on_client", False):
+        if hasattr(fn, "declaration"):
             path = path_of(self.root, fn.__self__)  # type: ignore[attr-defined]
         if path is None:
             raise CoterieError(
@@ -129,15 +155,93 @@ class Exchanges:
         started_from: dict[str, Params] | None,
     ) -> Part:
         """What the answers come to, by their positions in the call, with all that they cost."""
-        like = self.dry_run(call)
         present = self._present(call)
-        fold = Fold(reduce, like, len(present), started_from, self._limits(call, like))
-        if len(present):
-            part = self.engine.map(call.only(present), fold)
-        else:
-            part = fold.complete(fold.missing([]))
+        part = self._gather(call.only(present), self.dry_run(call), reduce, started_from)
         self._account(call, part, present)
         return part._replace(accepted=present[part.accepted])
+
+    def _gather(
+        self,
+        call: Call,
+        like: Upload,
+        reduce: Literal["sum", "stack"],
+        started_from: dict[str, Params] | None,
+    ) -> Part:
+        """The answers of all clients of the call.
+
+        Some are held at first: where it is not known yet how far such uploads move, until it is;
+        and those of attackers, who know each other's.
+        """
+        first = self._first_to_ask(call, like)
+        held = first | self._is_attacker(call)
+
+        def fold_for(some: Call, kind: Literal["sum", "stack"], robust: Robust = PLAIN) -> Fold:
+            screening = Screening(started_from, self._limits(call, like))
+            checks = Checks(some, self.roster)
+            return Fold(kind, like, len(some.ids), checks, screening, robust)
+
+        if not bool(held.any()):
+            return self._map(call, fold_for(call, reduce, self.robust))
+        positions = held.nonzero()[:, 0]
+        some = call.only(positions)
+        hold = fold_for(some, "stack")
+        answers = self._attacked(some, self._map(some, hold), hold.screening)
+        if bool(first.any()):
+            self._remember_usual(call, answers, first[positions[answers.accepted]])
+        fold = fold_for(call, reduce, self.robust)  # with the limits that are known now
+        parts = [fold.digest_held(answers, positions)]
+        if not bool(held.all()):
+            positions = (~held).nonzero()[:, 0]
+            others = call.only(positions)
+            part = self._map(others, fold_for(others, "stack" if fold.holds_values else reduce))
+            parts.append(fold.absorb(part.at(positions)))
+        return fold.complete(fold.merge(parts))
+
+    def _map(self, call: Call, fold: Fold) -> Part:
+        """The engine's answer; nobody need be asked."""
+        if len(call.ids):
+            return self.engine.map(call, fold)
+        return fold.complete(fold.missing([]))
+
+    def _first_to_ask(self, call: Call, like: Upload) -> Tensor:
+        """bool [n]: whose answers show how far such uploads move; nobody's if that is known.
+
+        They are drawn, so that no few can be the first by their names.
+        """
+        n = len(call.ids)
+        known = all(_label(call, name) in self.usual for name in like.values)
+        if known or not self.screen:
+            return torch.zeros(n, dtype=torch.bool)
+        if n <= FIRST:
+            return torch.ones(n, dtype=torch.bool)
+        keys = randomness.keys(call.client_keys, self.round, "first to ask")
+        drawn = randomness.uniform(keys).argsort()[:FIRST]
+        return torch.zeros(n, dtype=torch.bool).index_fill(0, drawn, True)
+
+    # -- attackers
+    def _is_attacker(self, call: Call) -> Tensor:
+        if self.attack is None:
+            return torch.zeros(len(call.ids), dtype=torch.bool)
+        return torch.isin(call.ids, self.attack.attackers)
+
+    def _attacked(self, call: Call, answers: Part, screening: Screening) -> Part:
+        """The answers with those of attackers changed."""
+        if self.attack is None:
+            return answers
+        assert answers.rows is not None
+        attackers = self._is_attacker(call)[answers.accepted].nonzero()[:, 0]
+        honest: Upload = tree_map(lambda v: v[attackers.to(v.device)], answers.rows)
+        changed = self.attack.upload(
+            honest,
+            screening,
+            call.fn.declaration,  # type: ignore[attr-defined]
+            self.rng("attack"),
+            len(self.participants),
+        )
+        rows: Upload = tree_map(
+            lambda v, new: v.index_copy(0, attackers.to(v.device), new), answers.rows, changed
+        )
+        return answers._replace(rows=rows, moved=screening.distances(rows))
 
     def _present(self, call: Call) -> Tensor:
         """Positions of those who will answer: simulated dropouts are drawn per exchange."""
@@ -146,23 +250,33 @@ class Exchanges:
         keys = randomness.keys(call.client_keys, self.round, f"dropout {self.exchange}")
         return (randomness.uniform(keys) >= self.dropout).nonzero()[:, 0]
 
-    def _limits(self, call: Call, like: Any) -> dict[str, float]:
-        """By value name, the longest move that is accepted: `screen` times the last median."""
+    def _limits(self, call: Call, like: Upload) -> dict[str, Limit]:
+        """By value name, how far it may move."""
         limits = {}
         for name in like.values if self.screen else ():
-            median = self.medians.get(_label(call, name), 0.0)
-            if median > 0:
-                limits[name] = self.screen * median  # type: ignore[operator]
+            usual = self.usual.get(_label(call, name), 0.0)
+            if usual > 0:
+                limits[name] = Limit(usual, self.screen)  # type: ignore[arg-type]
         return limits
 
+    def _remember_usual(self, call: Call, part: Part, whose: Tensor | None = None) -> None:
+        """Moves of the usual length are as long as the largest median so far.
+
+        whose: bool, one for each accepted client; None: all.
+        """
+        for name, moved in (part.moved or {}).items():
+            lengths = moved if whose is None else moved[whose]
+            if len(lengths):
+                label = _label(call, name)
+                self.usual[label] = max(self.usual.get(label, 0.0), float(lengths.median()))
+
     def _account(self, call: Call, part: Part, present: Tensor) -> None:
-        """Count bytes, remember medians, log who was refused; stop if most were."""
+        """Count bytes, remember lengths, log who was refused; stop if most were."""
         self.bytes_down += call.bytes_down * len(call.ids)
         self.bytes_of_welcomes += self.welcome_bytes * part.welcomed
         self.bytes_up += part.bytes_up
-        if len(part.accepted):
-            for name, moved in (part.moved or {}).items():
-                self.medians[_label(call, name)] = float(moved.median())
+        self._remember_usual(call, part)
+        self.screened += call.ids[present[part.screened]].tolist()
         dropped = torch.ones(len(call.ids), dtype=torch.bool)
         dropped[present] = False
         dropped[present[part.absent]] = True

@@ -22,6 +22,8 @@ Types = dict[
     str, type
 ]  # the NamedTuples that a nest may be made of, by the name they are sent under
 
+MOST_DEPTH = 32  # of a nest in a nest
+
 
 class BadBytes(ValueError):
     """Bytes that are not what they should be."""
@@ -93,21 +95,25 @@ def flatten(tree: Any, types: Types) -> tuple[dict[str, Tensor], Any]:
 def unflatten(leaves: dict[str, Tensor], skeleton: Any, types: Types) -> Any:
     """The nest that `flatten` took apart; BadBytes if the skeleton is none."""
 
-    def build(s: Any) -> Any:
+    def build(s: Any, depth: int) -> Any:
+        if depth > MOST_DEPTH:
+            raise BadBytes("its structure is too deep")
         if isinstance(s, int):
             return leaves[str(s)]
         if "dict" in s:
-            return {k: build(x) for k, x in s["dict"]}
-        items = [build(x) for x in s["tuple"]]
+            return {k: build(x, depth + 1) for k, x in s["dict"]}
+        items = [build(x, depth + 1) for x in s["tuple"]]
         if s["type"] is None:
             return tuple(items)
         return types[s["type"]](*items)
 
     try:
-        return build(skeleton)
-    except (KeyError, TypeError, ValueError, RecursionError) as e:
+        return build(skeleton, depth=0)
+    except BadBytes:
+        raise
+    except (KeyError, TypeError, ValueError) as e:
         raise BadBytes(
-            f"its structure is not one that this method knows ({type(e).__name__}: {e})"
+            f"its structure is not one that this method knows ({type(e).__name__})"
         ) from e
 
 
@@ -149,6 +155,7 @@ def encode_part(part: Part, types: Types) -> bytes:
         types,
         refused=part.refused,
         absent=part.absent,
+        screened=part.screened,
         bytes_up=part.bytes_up,
         welcomed=part.welcomed,
     )
@@ -163,6 +170,7 @@ def decode_part(raw: bytes, types: Types) -> Part:
         accepted=accepted,
         refused=[(position, reason) for position, reason in head["refused"]],
         absent=head["absent"],
+        screened=head["screened"],
         rows=rows,
         moved=moved,
         bytes_up=head["bytes_up"],

@@ -13,11 +13,30 @@ from torch import Tensor
 
 from coterie.clustering.sketch import sketch
 from coterie.common.losses import least_loss
-from coterie.contract import Algorithm, Data, Upload, client
+from coterie.contract import (
+    Algorithm,
+    Data,
+    Finite,
+    Losses,
+    Report,
+    RowCount,
+    Upload,
+    Weight,
+    client,
+)
 from coterie.engine.call import Exam
 from coterie.params import Params, unstack
 from coterie.task import Batch, Task
 
+MEASURED = {
+    "n": RowCount("how many rows were measured"),
+    "loss": Losses("the sum of their losses"),
+    "y": Finite("the sum of their targets"),
+    "y2": Finite("the sum of their squared targets", least=0),
+    "hit": RowCount("by class: how many rows it got right"),
+    "true": RowCount("by class: how many rows it has"),
+    "guessed": RowCount("by class: how often it was guessed"),
+}
 SKETCH_BINS = 4096  # numbers in a model's sketch; smaller models stay as they are
 
 
@@ -38,7 +57,7 @@ class Evaluation:
             return exam.train
         return exam.train._replace(all=exam.test)
 
-    @client
+    @client(report=MEASURED, most=lambda evaluation: 2)
     def measure(
         self, task: Task, shared: Any, per_client: Any, private: Any, exam: Exam
     ) -> tuple[Upload, Any]:
@@ -47,7 +66,7 @@ class Evaluation:
         out = self.method.predict(task, shared, per_client, private, data, exam.test.x)
         return Upload({}, {}, measured_sums(task, out, exam.test)), private
 
-    @client
+    @client(report=MEASURED, most=lambda evaluation: 2)
     def measure_newcomer(
         self, task: Task, shared: Any, per_client: Any, private: Any, exam: Exam
     ) -> tuple[Upload, Any]:
@@ -57,7 +76,7 @@ class Evaluation:
         out = self.method.predict(task, shared, per_client, joined, data, exam.test.x)
         return Upload({}, {}, measured_sums(task, out, exam.test)), private
 
-    @client
+    @client(report={"outputs": Report("outputs for rows that it was sent")})
     def outputs(
         self, task: Task, shared: Any, per_client: Any, private: Any, data: Data
     ) -> tuple[Upload, Any]:
@@ -66,7 +85,7 @@ class Evaluation:
         out = self.method.predict(task, sent, per_client, private, data, x)
         return Upload({}, {}, {"outputs": out}), private
 
-    @client
+    @client(weight=Weight())
     def personal_model(
         self, task: Task, shared: Any, per_client: Any, private: Any, data: Data
     ) -> tuple[Upload, Any]:
@@ -74,7 +93,7 @@ class Evaluation:
         model = self.method.model(task, shared, per_client, private, data)
         return Upload({"model": model}, torch.ones_like(data.size)[None], {}), private
 
-    @client
+    @client(report={"losses": Losses()})
     def losses(
         self, task: Task, centres: Params, per_client: Any, private: Any, data: Data
     ) -> tuple[Upload, Any]:
@@ -82,7 +101,7 @@ class Evaluation:
         _, losses = least_loss(task, unstack(centres), data.all)
         return Upload({}, {}, {"losses": losses.nan_to_num(torch.inf, torch.inf)}), private
 
-    @client
+    @client(report={"model": Report("a sketch of its model")})
     def model_sketch(
         self, task: Task, shared: Any, per_client: Any, private: Any, data: Data
     ) -> tuple[Upload, Any]:

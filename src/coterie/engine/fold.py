@@ -1,4 +1,4 @@
-"""What clients' answers come to: screened, then summed or stacked.
+"""What clients' answers come to: checked, screened, then summed or stacked.
 
 A `Part` is what some clients' answers come to; parts merge. So an engine folds where its answers
 are (a thread, a rank, the server), no upload outlives its chunk where sums are enough, and uploads
@@ -15,7 +15,11 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from coterie.contract import Upload
-from coterie.params import Params, nbytes
+from coterie.engine.checks import Checks
+from coterie.engine.screening import Screening, weights
+from coterie.engine.tables import empty_table
+from coterie.params import Params, as_column, nbytes
+from coterie.robust.rules import robust_means
 
 NOT_FITTING = "its upload has other names, shapes or types than asked for"
 NOT_FINITE = "its upload is not finite"
@@ -34,10 +38,30 @@ class Part(NamedTuple):
     accepted: Tensor  # int64 [a]
     refused: list[tuple[int, str]]  # (position, reason)
     absent: list[int]  # positions of those who gave no answer in time
+    screened: list[int]  # positions of accepted ones that moved too far and were shortened
     rows: Upload | None  # leaves [a, ...] in the order of `accepted`; values only where stacked
     moved: dict[str, Tensor] | None  # [a] how far each value moved
     bytes_up: int  # that really came
     welcomed: int  # clients that were sent the welcome, on their first message
+
+    def at(self, positions: Tensor) -> Part:
+        """The same part, of clients that stand at these positions of a larger call."""
+        return self._replace(
+            accepted=positions[self.accepted],
+            refused=[(int(positions[i]), reason) for i, reason in self.refused],
+            absent=positions[self.absent].tolist(),
+            screened=positions[self.screened].tolist(),
+        )
+
+
+class Robust(NamedTuple):
+    """How means are made: a rule of robust/rules.py."""
+
+    rule: str
+    share: float  # of a centre's clients that may be hostile
+
+
+PLAIN = Robust("mean", 0.0)
 
 
 class Fold:
@@ -52,16 +76,19 @@ class Fold:
         reduce: Literal["sum", "stack"],
         like: Upload,  # what one answer must look like, from a dry run
         asked: int,
-        started_from: dict[str, Params] | None = None,  # stacked centres, by value name
-        limits: dict[str, float] | None = None,  # by value name: the longest move accepted
+        checks: Checks | None = None,
+        screening: Screening | None = None,
+        robust: Robust = PLAIN,  # how the means are made, where sums are asked for
     ) -> None:
         self.reduce = reduce
+        self.robust = robust
+        self.holds_values = reduce == "stack" or robust.rule != "mean"
         self.like = like
         self.asked = asked
-        self.limits = limits or {}
-        self.started_from = {n: _finite(p) for n, p in (started_from or {}).items()}
-        kept = like if reduce == "stack" else like._replace(values={})
-        tables: Upload = tree_map(lambda v: v.new_empty(asked, *v.shape), kept)
+        self.checks = checks
+        self.screening = screening or Screening()
+        kept = like if self.holds_values else like._replace(values={})
+        tables: Upload = tree_map(lambda v: empty_table(asked, v), kept)
         report = tree_map(lambda v: v.cpu(), tables.report)  # reports are read by the server
         self.tables = tables._replace(report=report)
         self.moved = {n: torch.zeros(asked) for n in like.values}
@@ -73,21 +100,34 @@ class Fold:
         if not fits(up, self.like):  # a wrong shape would be broadcast into the sum
             return self.refuse([(int(i), NOT_FITTING) for i in at], nbytes(up))
         bytes_up = self.answer_bytes * len(at)
-        moved = {n: self._distance(n, up).cpu() for n in up.values}
-        finite = is_sound(up, moved, len(at))
-        accepted = finite.clone()
-        for n, limit in self.limits.items():
-            accepted &= ~(moved[n] > limit)
-        refused = []
-        if not bool(accepted.all()):
-            for i in (~accepted).nonzero()[:, 0].tolist():
-                reason = self._too_far(moved, i) if finite[i] else NOT_FINITE
-                refused.append((int(at[i]), reason))
+        moved = self.screening.distances(up)
+        reasons = self._faults(at, up, moved)
+        if reasons:
+            accepted = torch.ones(len(at), dtype=torch.bool)
+            accepted[list(reasons)] = False
+            refused = [(int(at[i]), reason) for i, reason in sorted(reasons.items())]
             # a refused answer must not even be multiplied by 0
             at, up, moved = tree_map(lambda v: v[accepted.to(v.device)], (at, up, moved))
+        else:
+            refused = []
+        up, screened = self.screening.shorten(up, moved)
         self._write(at, up, moved)
         totals, mass = self._sums(up)
-        return self._part(totals, mass, at, refused=refused, bytes_up=bytes_up)
+        part = self._part(totals, mass, at, refused=refused, bytes_up=bytes_up)
+        return part._replace(screened=[int(at[i]) for i in sorted(screened)])
+
+    def digest_held(self, held: Part, positions: Tensor) -> Part:
+        """Judge and fold stacked answers that were held until the limits were known."""
+        assert held.rows is not None
+        rows = held.rows
+        held = held.at(positions)
+        part = self.digest(held.accepted, rows)
+        return part._replace(
+            refused=held.refused + part.refused,
+            absent=held.absent,
+            bytes_up=held.bytes_up,
+            welcomed=held.welcomed,
+        )
 
     def refuse(self, refused: list[tuple[int, str]], bytes_up: int = 0) -> Part:
         """What answers come to that are refused unread."""
@@ -110,9 +150,14 @@ class Fold:
     def complete(self, part: Part) -> Part:
         """The part with its rows, taken from the tables in the order of positions."""
         order = part.accepted.sort().values
+        tables = self.tables
+        if self.reduce == "sum" and self.holds_values:
+            totals, mass = self._robust_sums(order)
+            part = part._replace(totals=totals, mass=mass)
+            tables = tables._replace(values={})
         if len(order) == self.asked:
-            return part._replace(accepted=order, rows=self.tables, moved=self.moved)
-        rows = tree_map(lambda v: v[order.to(v.device)], self.tables)
+            return part._replace(accepted=order, rows=tables, moved=self.moved)
+        rows = tree_map(lambda v: v[order.to(v.device)], tables)
         moved = {n: v[order] for n, v in self.moved.items()}
         return part._replace(accepted=order, rows=rows, moved=moved)
 
@@ -137,6 +182,7 @@ class Fold:
             accepted=accepted,
             refused=refused,
             absent=[],
+            screened=[],
             rows=None,
             moved=None,
             bytes_up=bytes_up,
@@ -144,18 +190,30 @@ class Fold:
         )
 
     def _sums(self, up: Upload) -> tuple[dict[str, Params], dict[str, Tensor]]:
-        if self.reduce == "stack":
+        if self.holds_values:
             return {}, {}
         w = weights(up)
         totals = {n: {k: weighted_sum(w[n], v) for k, v in p.items()} for n, p in up.values.items()}
         return totals, {n: w[n].sum(0) for n in totals}
+
+    def _robust_sums(self, accepted: Tensor) -> tuple[dict[str, Params], dict[str, Tensor]]:
+        """Σ weight·value as it would be if every client had sent the robust mean."""
+        totals, mass = {}, {}
+        for n, w in weights(self.tables).items():
+            counted = torch.zeros_like(w).index_copy(0, accepted, w[accepted])
+            mass[n] = counted.sum(0)
+            means = robust_means(
+                self.robust.rule, self.tables.values[n], counted, self.robust.share
+            )
+            totals[n] = {k: v * as_column(mass[n].to(v), v) for k, v in means.items()}
+        return totals, mass
 
     def _no_sums(self) -> tuple[dict[str, Params], dict[str, Tensor]]:
         nobody = tree_map(lambda v: v.new_zeros(0, *v.shape), self.like)
         return self._sums(nobody)
 
     def _write(self, at: Tensor, up: Upload, moved: dict[str, Tensor]) -> None:
-        kept = up if self.reduce == "stack" else up._replace(values={})
+        kept = up if self.holds_values else up._replace(values={})
         self._copy(at, kept, moved)
 
     def _copy(self, at: Tensor, rows: Upload, moved: dict[str, Tensor]) -> None:
@@ -163,34 +221,20 @@ class Fold:
         for table, values in zip(tables, tree_leaves((rows, moved)), strict=True):
             table.index_copy_(0, at.to(table.device), values.to(table.device, table.dtype))
 
-    def _distance(self, name: str, up: Upload) -> Tensor:
-        """[clients] ‖value − what was sent‖, else ‖value‖.
-
-        Of several centres, what was sent is the mix of them that the upload's weight names.
-        """
-        centres = self.started_from.get(name)
-        w = weights(up)[name]
-        squares = [torch.zeros(len(w), device=w.device)]
-        for k, v in up.values[name].items():
-            if centres is not None and len(centres[k]) == 1:
-                v = v - centres[k]
-            elif centres is not None:
-                share = (w / w.sum(-1, keepdim=True)).to(v.dtype)
-                v = torch.einsum("ik,k...->i...", share, centres[k]).sub_(v)
-            squares.append(torch.linalg.vector_norm(v.flatten(1), dim=1) ** 2)
-        return sum(squares[1:], squares[0]).sqrt()
-
-    def _too_far(self, moved: dict[str, Tensor], i: int) -> str:
-        n = next(n for n, limit in self.limits.items() if moved[n][i] > limit)
-        distance = f"{float(moved[n][i]):.3g}"
-        if n in self.started_from:
-            return f"its {n} moved by {distance}, more than the {self.limits[n]:.3g} allowed"
-        return f"its {n} is {distance} long, more than the {self.limits[n]:.3g} allowed"
-
-
-def _finite(centres: Params) -> Params:
-    """The centres without NaN: 0·NaN must not reach those who did not choose such a centre."""
-    return {k: v.nan_to_num(0.0, 0.0, 0.0) for k, v in centres.items()}
+    def _faults(self, at: Tensor, up: Upload, moved: dict[str, Tensor]) -> dict[int, str]:
+        """By row of `up`: why it is refused."""
+        reasons: dict[int, str] = {}
+        finite = is_finite(up, moved, len(at))
+        if not bool(finite.all()):
+            reasons = dict.fromkeys((~finite).nonzero()[:, 0].tolist(), NOT_FINITE)
+        reasons = self.screening.too_far(moved) | reasons
+        if self.checks is None:
+            return reasons
+        for at_fault, reason in self.checks.faults(at, up):
+            if bool(at_fault.any()):
+                rows = at_fault.nonzero()[:, 0].tolist()
+                reasons = dict.fromkeys(rows, reason) | reasons
+        return reasons
 
 
 def _plus(a: Part, b: Part) -> Part:
@@ -200,18 +244,12 @@ def _plus(a: Part, b: Part) -> Part:
         accepted=torch.cat([a.accepted, b.accepted]),
         refused=a.refused + b.refused,
         absent=a.absent + b.absent,
+        screened=a.screened + b.screened,
         rows=None,
         moved=None,
         bytes_up=a.bytes_up + b.bytes_up,
         welcomed=a.welcomed + b.welcomed,
     )
-
-
-def weights(up: Upload) -> dict[str, Tensor]:
-    """The weight of each value, by name."""
-    if isinstance(up.weight, dict):
-        return up.weight
-    return dict.fromkeys(up.values, up.weight)
 
 
 def weighted_sum(w: Tensor, v: Tensor) -> Tensor:
@@ -229,8 +267,8 @@ def fits(up: Any, like: Any) -> bool:
     return all(v.shape[1:] == m.shape and v.dtype == m.dtype for v, m in pairs)
 
 
-def is_sound(up: Upload, moved: dict[str, Tensor], clients: int) -> Tensor:
-    """[clients] whether values and weights are finite and no report is NaN.
+def is_finite(up: Upload, moved: dict[str, Tensor], clients: int) -> Tensor:
+    """bool [clients]: whether values and weights are finite and no report is NaN.
 
     A reported loss may be infinite. How far a value moved is finite only if every number in it
     is, so one pass is enough.

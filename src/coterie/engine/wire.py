@@ -1,84 +1,34 @@
 """Every exchange crosses bytes to a site that owns its data and private state.
 
-What a network carries.
+What a network carries: the server's half. A site's half is site.py, and message.py what is sent.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from coterie.contract import Algorithm, Data, at_round
+from coterie.contract import Algorithm
 from coterie.data.federation import Federation
-from coterie.engine.call import START, Call, Exam, Phase, Version, follow
-from coterie.engine.codec import BadBytes, Types, decode, encode, types_of
+from coterie.engine.call import START, Call, Phase, Version
+from coterie.engine.codec import BadBytes, decode, encode, types_of
 from coterie.engine.evaluate import Evaluation
 from coterie.engine.fold import Fold, Part
 from coterie.engine.loop import as_one_row
+from coterie.engine.message import Limits, Message
 from coterie.engine.simulated import SimulatedClients
-from coterie.task import Batch, Task
+from coterie.engine.site import Agreement, Site
+from coterie.task import Task
 
 HEADER = 64 * 1024  # bytes for names, shapes and plain values
+# What a report asks the clients of a simulation, whose owner is the one who reads it.
+QUESTIONS = frozenset(name for name, fn in vars(Evaluation).items() if hasattr(fn, "declaration"))
 PHASES: tuple[Phase, ...] = ("start", "train", "evaluate")
-
-
-class Message(NamedTuple):
-    """What one site is sent; `shared` is encoded once for all sites."""
-
-    shared: bytes
-    own: bytes  # the site's row of per_client, its keys, and the head
-    welcome: bytes | None  # on a site's first message
-
-
-class Site:
-    """One client on its own machine.
-
-    It runs only functions marked @client, on data that never leave it.
-    """
-
-    def __init__(self, root: Evaluation, task: Task, parts: dict[str, Batch], types: Types) -> None:
-        self.root, self.task, self.parts, self.types = root, task, parts, types
-        self.versions: dict[Version, Any] = {}  # the private states that the server may still name
-
-    def answer(self, message: Message) -> bytes:
-        """Run the function that the message names; its upload as bytes."""
-        shared, _ = decode(message.shared, self.types)
-        (per_client, key, client_key), head = decode(message.own, self.types)
-        train = Data(self.parts["train"], key, client_key)
-        if message.welcome is not None:
-            self._enroll(message.welcome, train)
-        version, accepted = Version(*head["version"]), Version(*head["accepted"])
-        private: Any = ()
-        if head["enrolled"]:
-            if accepted not in self.versions:
-                raise BadBytes(f"no private state of {tuple(accepted)} is kept here")
-            private = self.versions[accepted]
-        data: Any = train
-        if head["exam"] is not None:
-            data = Exam(train, self.parts[head["exam"]])
-        fn = self._function(head["path"], head["name"], version.round)
-        up, after = fn(self.task, shared, per_client, private, data, **head["static"])
-        if head["keeps_private"]:
-            keep = {Version(*v) for v in head["keep"]}
-            self.versions = {v: state for v, state in self.versions.items() if v in keep}
-            self.versions[version] = after
-        return encode(up, self.types)
-
-    def _enroll(self, welcome: bytes, data: Data) -> None:
-        content, _ = decode(welcome, self.types)
-        data = data._replace(key=data.client_key)
-        self.versions = {START: self.root.method.enroll(self.task, content, data)}
-
-    def _function(self, path: str, name: str, round: int) -> Any:
-        fn = getattr(follow(at_round(self.root, round), path), name, None)
-        if not getattr(fn, "runs_on_client", False):
-            raise PermissionError(f"{name} is not a client function")
-        return fn
 
 
 class Wire:
@@ -89,10 +39,18 @@ class Wire:
         self.fed = fed
         self.types = types_of(root.method)
         clients = SimulatedClients(task, fed)
+        agreement = Agreement(
+            root=root,
+            task=task,
+            types=self.types,
+            clients=len(fed),
+            limits=simulation_limits(fed.total),
+            allowed=QUESTIONS,
+        )
         self.sites = []
         for i in range(fed.total):
             parts = {name: clients.rows(name, i) for name in clients.parts}
-            self.sites.append(Site(root, task, parts, self.types))
+            self.sites.append(Site(agreement, parts))
         self.welcome = b""
         self.contacted = [False] * len(self.sites)
         self.accepted: list[Version] = [START] * len(self.sites)
@@ -116,10 +74,10 @@ class Wire:
         message = self._message(at, call, shared)
         welcomed = int(message.welcome is not None)
         reply = self._reply(i, message)
-        if reply is not None and call.enrolled:  # else the welcome may not have come through
+        if isinstance(reply, bytes) and call.enrolled:  # else the welcome may not have been taken
             self.contacted[i] = True
-        if isinstance(reply, BadBytes):
-            part = fold.refuse([(int(at), f"its upload was not read: {reply}")])
+        if isinstance(reply, BadBytes | PermissionError):
+            part = fold.refuse([(int(at), f"it refused its message: {reply}")])
         elif reply is None:
             part = fold.missing([int(at)])
         else:
@@ -151,11 +109,11 @@ class Wire:
         versions = [self.accepted[i], *(saved[i] for saved in self.saved)]
         return list(dict.fromkeys(versions))
 
-    def _reply(self, i: int, message: Message) -> bytes | BadBytes | None:
+    def _reply(self, i: int, message: Message) -> bytes | BadBytes | PermissionError | None:
         """The site's reply; None if none came."""
         try:
             return self.tamper(i, self.sites[i].answer(message))
-        except BadBytes as e:
+        except (BadBytes, PermissionError) as e:
             return e
 
     def _digest(self, at: Tensor, reply: bytes, fold: Fold) -> Part:
@@ -193,10 +151,22 @@ class Wire:
         self.accepted = [Version(r, PHASES[phase], exchange) for r, phase, exchange in versions]
         self.saved.append(list(self.accepted))
         self.contacted = [False] * len(self.sites)
+        for site in self.sites:
+            site.forget()
         for i, state in zip(snapshot["contacted"].tolist(), snapshot["states"], strict=True):
             self.contacted[i] = True
             state = tree_map(lambda v: v.clone(), state)
             self.sites[i].versions = {self.accepted[i]: state}
+
+
+def simulation_limits(clients: int) -> Limits:
+    """Sites that share a process with their server need no limits on bytes, time and budget."""
+    return Limits(
+        centres=max(Limits().centres, clients),
+        message_bytes=2**40,
+        repeats=2**40,
+        seconds=None,
+    )
 
 
 def _versions_as_tensor(versions: Iterable[Version]) -> Tensor:

@@ -2,7 +2,7 @@
 
     ct.report([result, "runs/compare-digits"], "report.html")
 
-source.py           the runs: folders, or runs in memory
+source.py           the runs: folders, or runs in memory; same_data.py: whether rows are the same
 portrait.py         what is asked of the clients of a run
 
 Statistics as plain data, each with the functions that put it into sentences and tables:
@@ -30,6 +30,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from coterie.data.paths import shorten_sentence
 from coterie.errors import CoterieError
 from coterie.reporting.comparison import Methods
 from coterie.reporting.overview import (
@@ -138,7 +139,10 @@ def under_full_path(run: Source) -> Source:
 
 
 def explain(error: Exception, run: Source) -> str:
-    """Return what went wrong, without the path of the run: several may have the same reason."""
+    """Return what went wrong, without the path of the run: several may have the same reason.
+
+    Other paths are cut to their last names, as a page may be sent to others.
+    """
     if run.folder is None:
-        return str(error)
-    return replace_path(str(error), run.folder.resolve(), "the run")
+        return shorten_sentence(str(error))
+    return shorten_sentence(replace_path(str(error), run.folder.resolve(), "the run"))

@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
+from coterie.data.paths import shorten_word
 from coterie.reporting.comparison import Methods
 from coterie.reporting.notes import format_value
 from coterie.reporting.source import Source
@@ -66,12 +67,12 @@ def provenance(methods: Methods) -> Provenance:
 
 
 def format_command(words: Sequence[str]) -> str:
-    """Write a command as it was typed, without the folder of the program."""
+    """Write a command as it was typed, without the folders of the program and of its files."""
     program = Path(words[0]).name
     start = ["python", program]
     if program in ("coterie", "__main__.py"):
         start = ["coterie"]
-    return shlex.join([*start, *words[1:]])
+    return shlex.join([*start, *map(shorten_word, words[1:])])
 
 
 def settings_table(result: Settings) -> Table:

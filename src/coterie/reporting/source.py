@@ -13,7 +13,8 @@ from typing import Any
 
 from coterie.errors import CoterieError
 from coterie.metrics import Row
-from coterie.runs.config import RunConfig
+from coterie.reporting.same_data import fingerprint_of, same_rows, share_fingerprints
+from coterie.runs.config import RunConfig, roster_config
 from coterie.runs.folder import RunFolder
 from coterie.runs.planned import missing_runs, runs_in
 from coterie.runs.reopen import Trust, open_trained, reopen
@@ -30,7 +31,7 @@ BARE = ("seed", "device", "engine")  # options that do not make a run another on
 class Source:
     """One run: what it was asked and what it measured, as plain values."""
 
-    config: dict[str, Any]  # method, data, model, options, clients, unseen, fingerprint, command
+    config: dict[str, Any]  # method, data, model, options, clients, roster, fingerprint, …
     history: list[Row]
     at: Run | Path
     label: str = ""  # the method's name, with what sets it apart from others of the same method
@@ -134,7 +135,7 @@ def sources(
         )
     for other in shown[1:]:
         refuse_other_data(shown[0], other)
-    return labelled(shown), silent
+    return labelled(share_fingerprints(shown)), silent
 
 
 def of_run(run: Run) -> Source:
@@ -149,16 +150,11 @@ def of_run(run: Run) -> Source:
         "options": dataclasses.asdict(run.options if saved is None else saved.options),
         "clients": list(roster.names),
         "unseen": roster.unseen,
-        "fingerprint": {"data": data_fingerprint(run)},
+        "roster": roster_config(roster),
+        "fingerprint": fingerprint_of(run, None if saved is None else saved.fingerprint),
         "command": [] if saved is None else saved.command,
     }
     return Source(config, run.history, run)
-
-
-def data_fingerprint(run: Run) -> str:
-    """The fingerprint of a run's data; empty where the engine has none of them."""
-    fed = getattr(run.engine, "fed", None)
-    return "" if fed is None else str(fed.fingerprint())
 
 
 def of_folder(base: Path, model: Model = None, trust: Trust = ()) -> list[Source]:
@@ -196,7 +192,8 @@ def plain_config(config: RunConfig) -> dict[str, Any]:
         "options": dataclasses.asdict(config.options),
         "clients": config.roster.names,
         "unseen": config.roster.unseen,
-        "fingerprint": {"data": config.fingerprint.data},
+        "roster": config.roster,
+        "fingerprint": {"data": config.fingerprint.data, "salt": config.fingerprint.salt},
         "command": config.command,
     }
 
@@ -211,10 +208,7 @@ def refuse_other_data(one: Source, other: Source) -> None:
             s.metric,
         )
 
-    same_draw = (
-        one.seed != other.seed
-        or one.config["fingerprint"]["data"] == other.config["fingerprint"]["data"]
-    )
+    same_draw = one.seed != other.seed or same_rows(one, other)
     if data(one) != data(other) or not same_draw:
         raise CoterieError(
             f"{one.config['method']['name']} and {other.config['method']['name']} ran on "

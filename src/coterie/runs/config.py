@@ -7,6 +7,7 @@ description.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import asdict
 from typing import Any, TypeVar
@@ -53,11 +54,26 @@ class RosterConfig(msgspec.Struct, kw_only=True):
     planted: list[list[float]] | None
 
 
-class Fingerprints(msgspec.Struct):
+class Fingerprints(msgspec.Struct, kw_only=True):
     """What data and model must be again when a run goes on."""
 
-    data: str
+    data: str  # `hash_with_salt` of the data's fingerprint
+    salt: str  # random, another for each run, in hex
     model: str
+
+    def fits_data(self, fingerprint: str) -> bool:
+        """Whether data with this fingerprint are the run's."""
+        return hash_with_salt(fingerprint, self.salt) == self.data
+
+
+def hash_with_salt(fingerprint: str, salt: str) -> str:
+    """A hash of the data's fingerprint that takes about 50 ms and 8 MB.
+
+    It is made so slow because a reader of the file may try guesses of a small table one by one. The
+    salt keeps others from preparing such a list, and from seeing that two runs had the same data.
+    """
+    slow = hashlib.scrypt(fingerprint.encode(), salt=salt.encode(), n=2**13, r=8, p=1, dklen=32)
+    return slow.hex()
 
 
 class Origin(msgspec.Struct, omit_defaults=True):
@@ -82,7 +98,7 @@ class RunConfig(msgspec.Struct, kw_only=True):
     roster: RosterConfig
     fingerprint: Fingerprints
     origin: Origin
-    command: list[str]
+    command: list[str]  # as it was typed; its paths are for this machine only
 
 
 class RoundRow(msgspec.Struct, forbid_unknown_fields=False):
@@ -93,6 +109,7 @@ class RoundRow(msgspec.Struct, forbid_unknown_fields=False):
     bytes_down: int
     bytes_up: int
     refused: list[str]
+    screened: list[str] = []
     absent: int = 0
     sizes: list[int] | None = None
     groups: list[int] | None = None

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from coterie.settings import setting
 
 ENGINES = ("vectorised", "loop", "wire")
+RULES = ("mean", "median", "trimmed", "geometric", "krum", "mixing")  # of robust/rules.py
+ATTACKS = ("flip", "scale", "noise", "shift", "ipm", "labels")  # of robust/attacks.py
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +31,12 @@ class Options:
     eval_clients: int | None = setting(
         None, "evaluate this many clients, the same in every round; none: all", least=1
     )
+    minimum_rows: int = setting(
+        1,
+        "a client with fewer rows is not measured and, in tables, not described; on real sites "
+        "5 or more",
+        least=1,
+    )
     valid: float = setting(
         0.0, "share of the training rows held out for early stopping and search", least=0, below=1
     )
@@ -39,7 +47,19 @@ class Options:
         "train", "the rows a method may choose and adapt on", choices=("train", "test")
     )
     screen: float = setting(
-        10.0, "refuse uploads that moved over this many medians; 0: only those not finite", least=0
+        10.0,
+        "uploads that moved over this many times as far as is usual are shortened, over its square "
+        "refused; 0: only those not finite are refused",
+        least=0,
+    )
+    robust: str = setting("mean", "how means are made: the rule", choices=RULES)
+    robust_share: float = setting(
+        0.25, "share of a group's clients that may be hostile, for --robust", least=0, below=0.5
+    )
+    attack: str | None = setting(None, "try an attack: what attackers do", choices=ATTACKS)
+    attackers: int | None = setting(None, "how many clients attack; none: a fifth", least=1)
+    attack_strength: float | None = setting(
+        None, "how strong the attack is; none: see the page on security", above=0
     )
     dtype: str = setting("float32", "of models and data", choices=("float32", "float64"))
     device: str = setting("cpu", "cpu, or cuda where there is one")

@@ -185,7 +185,7 @@ def data_of(
             what = f"the training data of {path} cannot be read again: {e.what}"
             raise DataGone(what, e.remedy, options=e.options) from e
     fed = with_valid(fed, options)
-    if fed.fingerprint() != config.fingerprint.data:
+    if not config.fingerprint.fits_data(fed.fingerprint()):
         raise DataGone(
             f"the data have changed since {path} was trained on them ({config.roster.source}): "
             "put them back."

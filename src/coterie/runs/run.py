@@ -18,10 +18,12 @@ from coterie import randomness
 from coterie.contract import Algorithm, Stack, Sums, at_round, check_settings
 from coterie.data.roster import Roster
 from coterie.engine.ask import Exchanges
+from coterie.engine.attack import Attack, plan_attack
 from coterie.engine.call import pick_clients
 from coterie.engine.codec import Types, types_of
 from coterie.engine.dry_run import DryRun
 from coterie.engine.evaluate import Evaluation
+from coterie.engine.fold import PLAIN, Robust
 from coterie.engine.protocol import Engine
 from coterie.errors import CoterieError, Option
 from coterie.metrics import Row, group_row, hard, per_client, planted_error, summary
@@ -62,10 +64,16 @@ class Run:
         self.client_keys = randomness.client_keys(roster.names, options.seed)
         by_name = sorted(range(len(roster)), key=roster.names.__getitem__)
         self.everyone = torch.tensor(by_name)
-        self.newcomers = torch.arange(len(roster), roster.total)
-        self.evaluated = self._draw(self.everyone, options.eval_clients, 0, "evaluated")
+        newcomers = torch.arange(len(roster), roster.total)
+        self.newcomers = newcomers[self._have_rows(newcomers, "test")]
+        self.attack = attack_of(options, roster)
+        honest = self.everyone
+        if self.attack is not None:
+            honest = honest[~torch.isin(honest, self.attack.attackers)]
+        measurable = honest[self._have_rows(honest, "test", "valid")]
+        self.evaluated = self._draw(measurable, options.eval_clients, 0, "evaluated")
 
-        self.medians: dict[str, float] = {}
+        self.usual_moves: dict[str, float] = {}  # see engine/screening.py
         self.history: list[Row] = []
         self.client_scores: dict[str, np.ndarray] = {}  # of the last evaluation
         self.round = -1  # the last that is done; 0 is the start
@@ -110,6 +118,7 @@ class Run:
             "bytes_down": ask.bytes_down + ask.bytes_of_welcomes,
             "bytes_up": ask.bytes_up,
             "refused": [self.roster.names[i] for i in sorted(set(ask.refused))],
+            "screened": [self.roster.names[i] for i in sorted(set(ask.screened))],
             "absent": len(set(ask.absent)),
             **self._group_row(before),
         }
@@ -142,7 +151,9 @@ class Run:
             dropout=self.options.dropout if training else 0.0,
             screen=(self.options.screen or None) if training else None,
             welcome_bytes=self.welcome_bytes,
-            medians=self.medians if training else {},
+            robust=Robust(self.options.robust, self.options.robust_share) if training else PLAIN,
+            attack=self.attack if training else None,
+            usual=self.usual_moves if training else {},
         )
 
     def participants(self, r: int) -> Tensor:
@@ -156,6 +167,11 @@ class Run:
             return ids
         chance = randomness.uniform(randomness.keys(self.client_keys[ids], r, stream))
         return ids[chance.argsort()[:count].sort().values]
+
+    def _have_rows(self, ids: Tensor, *parts: Literal["test", "valid"]) -> Tensor:
+        """Which of these clients have enough rows to be measured in one of the parts, bool."""
+        most = torch.stack([getattr(self.roster.rows, part)[ids] for part in parts]).amax(0)
+        return most >= self.options.minimum_rows
 
     # -- groups
     def groups(self) -> np.ndarray | None:
@@ -195,23 +211,27 @@ class Run:
         ask = self.asker(r, "evaluate")
         root = ask.root
         shared, per_client = root.method.use(self.state)
-        per_client = pick_clients(per_client, self.evaluated)
         row: Row = {}
-        for exam, prefix in (("test", ""), ("valid", "valid_")):
-            if not int(getattr(self.roster.rows, exam).sum()):
+        exams: tuple[tuple[Literal["test", "valid"], str], ...] = (
+            ("test", ""),
+            ("valid", "valid_"),
+        )
+        for exam, prefix in exams:
+            ids = self.evaluated[self._have_rows(self.evaluated, exam)]
+            if not len(ids):
                 continue
             sums: Sums = ask(
                 root.measure,
-                self.evaluated,
+                ids,
                 shared=shared,
-                per_client=per_client,
+                per_client=pick_clients(per_client, ids),
                 stream="evaluate",
                 exam=exam,
             )
             row |= summary(self.roster.kind, sums.report, prefix)
             if exam == "test":
                 self.client_scores = self._by_client(sums)
-        if len(self.newcomers) and int(self.roster.rows.test.sum()):
+        if len(self.newcomers):
             sums = ask(
                 root.measure_newcomer,
                 self.newcomers,
@@ -300,7 +320,7 @@ class Run:
         scores = {name: torch.from_numpy(values) for name, values in self.client_scores.items()}
         trees = {"state": self.state, "scores": scores, "engine": self.engine.snapshot()}
         head = {
-            "medians": self.medians,
+            "usual_moves": self.usual_moves,
             "best_valid_loss": self.best_valid_loss,
             "evaluations_without_gain": self.evaluations_without_gain,
             "stopped": self.stopped,
@@ -321,12 +341,20 @@ class Run:
         self.engine.restore(saved.trees["engine"])
         self.client_scores = {name: v.numpy() for name, v in saved.trees["scores"].items()}
         head = saved.head
-        self.round, self.medians, self.stopped = head["round"], head["medians"], head["stopped"]
+        self.round, self.stopped = head["round"], head["stopped"]
+        self.usual_moves = head["usual_moves"]
         if head["best_valid_loss"] is not None:  # JSON has no infinity
             self.best_valid_loss = head["best_valid_loss"]
         self.evaluations_without_gain = head["evaluations_without_gain"]
         self.has_given_start = head["has_given_start"]
         self.history = self.folder.rows(until=self.round)
+
+
+def attack_of(options: Options, roster: Roster) -> Attack | None:
+    """The attack that the options ask for."""
+    return plan_attack(
+        options.attack, options.attack_strength, options.attackers, roster, options.seed
+    )
 
 
 def on_device(state: Any, task: Task) -> Any:
@@ -359,9 +387,29 @@ def check_run(method: Algorithm, task: Task, roster: Roster, options: Options) -
         raise CoterieError(
             f"in {method.name} everyone takes part in every round: leave participation at 1."
         )
+    if options.attack is None and (options.attackers or options.attack_strength):
+        raise CoterieError("attackers do nothing without an attack: name one, such as attack flip.")
+    if options.attackers is not None and options.attackers >= len(roster):
+        raise CoterieError(
+            f"attackers is {options.attackers}: some of the {len(roster)} clients must be honest."
+        )
     if options.stop_after is not None and not int(roster.rows.valid.sum()):
         raise CoterieError(
             "stop_after looks at the valid part, and there is none",
             "hold out a share of the training rows, such as {}",
             options=[Option("valid", "0.2")],
         )
+    refuse_nobody_measured(roster, options.minimum_rows)
+
+
+def refuse_nobody_measured(roster: Roster, minimum_rows: int) -> None:
+    """Refuse to measure clients none of which has enough rows; no rows at all may be meant."""
+    for part in ("test", "valid"):
+        rows = getattr(roster.rows, part)[: len(roster)]
+        if 0 < int(rows.max()) < minimum_rows:
+            raise CoterieError(
+                f"no client has {minimum_rows} {part} rows or more, so that nobody can be measured "
+                f"(the most is {int(rows.max())})",
+                "lower {}, or hold out more rows",
+                options=[Option("minimum_rows")],
+            )

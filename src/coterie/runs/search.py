@@ -304,8 +304,12 @@ def refuse_other(folder: Path, job: Job) -> None:
     """Refuse a folder that was begun with other data, settings or options."""
     _, config = RunFolder.open(folder)
     asked = job.config()
-    for what in ("data", "model"):
-        if getattr(config.fingerprint, what) != getattr(asked.fingerprint, what):
+    same = {
+        "data": config.fingerprint.fits_data(job.fed.fingerprint()),
+        "model": config.fingerprint.model == asked.fingerprint.model,
+    }
+    for what, is_same in same.items():
+        if not is_same:
             raise CoterieError(f"{folder} was begun with other {what}", "choose another folder")
     old = {**_plain(config.options), **_plain(config.method.settings)}
     new = {**_plain(asked.options), **_plain(asked.method.settings)}

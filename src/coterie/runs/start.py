@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import secrets
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from coterie import models
 from coterie.contract import Algorithm
 from coterie.data import Federation
 from coterie.data.roster import Roster
+from coterie.engine.attack import with_flipped_labels
 from coterie.engine.evaluate import Evaluation
 from coterie.engine.loop import Loop
 from coterie.engine.plan import Plan, plan_for
@@ -29,12 +31,13 @@ from coterie.runs.config import (
     Fingerprints,
     Origin,
     RunConfig,
+    hash_with_salt,
     method_config,
     roster_config,
 )
 from coterie.runs.folder import RunFolder, refuse_taken
 from coterie.runs.options import Options
-from coterie.runs.run import Run, check_run
+from coterie.runs.run import Run, attack_of, check_run
 from coterie.task import Task
 
 Model = str | Callable[[], nn.Module] | nn.Module | None
@@ -79,6 +82,7 @@ def engine_for(
     method: Algorithm, task: Task, fed: Federation, options: Options, plan: Plan
 ) -> Engine:
     """The engine that the options name, with the clients' rows."""
+    fed = with_flipped_labels(fed, attack_of(options, fed.roster))
     if options.engine == "wire":
         return Wire(task, fed, Evaluation(method, options.choose_on))
     if options.engine == "loop":
@@ -102,7 +106,12 @@ class Job:
     @cached_property
     def fingerprints(self) -> Fingerprints:
         """What data and model must be again when the run goes on."""
-        return Fingerprints(self.fed.fingerprint(), model_fingerprint(self.task))
+        salt = secrets.token_hex(16)
+        return Fingerprints(
+            data=hash_with_salt(self.fed.fingerprint(), salt),
+            salt=salt,
+            model=model_fingerprint(self.task),
+        )
 
     def config(self) -> RunConfig:
         """What the run's folder says of it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import warnings
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -53,7 +54,7 @@ def as_onnx(task: Task, params: Params, example: Tensor) -> bytes:
                 dynamic_shapes=({0: torch.export.Dim("rows")},),
             )  # fmt: skip
         assert found is not None
-        return bytes(found.model_proto.SerializeToString())
+        return bytes(without_traces(found.model_proto).SerializeToString())
     except Exception as e:
         why = str(e).strip().split("\n")[0]
         raise CoterieError(
@@ -61,3 +62,15 @@ def as_onnx(task: Task, params: Params, example: Tensor) -> bytes:
         ) from e
     finally:
         log.setLevel(level)
+
+
+def without_traces(model: Any) -> Any:
+    """The same model without torch's notes on where in which file each step was written."""
+    for node in model.graph.node:
+        del node.metadata_props[:]
+        node.doc_string = ""
+    for function in model.functions:
+        for node in function.node:
+            del node.metadata_props[:]
+            node.doc_string = ""
+    return model

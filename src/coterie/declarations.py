@@ -1,0 +1,252 @@
+"""What a client function may send, declared beside it and checked by the server.
+
+    @client(weight=OneHot(rows="weighted"), report={"cluster": Index(), "losses": Losses()})
+    def train(self, task, centres, per_client, private, data): ...
+
+The server believes no client. It knows how many rows each has, how many centres it sent, and what
+it sent to each client alone. A declaration says which weights and reports are possible, given
+these; any other upload is refused, whatever the engine. The same declarations tell a site when a
+function may be asked for at all, and make the documents' table of what leaves a client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+SLACK = 1e-3  # relative, for rounding in float32
+
+
+class Known(NamedTuple):
+    """What the server knows of the clients that answered."""
+
+    rows: Tensor  # float64 [n] how many rows each has, in the part that it was asked about
+    centres: int  # how many centres were sent to all; 0: none
+    sent: Callable[[int], Tensor]  # by place in `per_client`: what was sent to each alone [n, ...]
+    method: Any  # the object whose function was asked for
+
+
+# ------------------------------------------------------------------------------ weights
+@dataclass(frozen=True, kw_only=True)
+class Weight:
+    """How much a client counts, [K]: 1 in all, shared among the centres.
+
+    rows: whether that is multiplied by its number of rows; or the setting that says so.
+    """
+
+    rows: bool | str = False
+
+    @property
+    def words(self) -> str:
+        """What is sent, in a few words."""
+        return self._times_rows("1")
+
+    def holds(self, weight: Tensor, known: Known) -> Tensor:
+        """bool [n]: whose weight [n, K] is possible."""
+        total = weight.double().sum(1)
+        return (weight >= 0).all(1) & close(total, self._unit(known))
+
+    def _unit(self, known: Known) -> Tensor:
+        by_rows = self.rows
+        if isinstance(by_rows, str):
+            by_rows = bool(getattr(known.method, by_rows))
+        return known.rows if by_rows else torch.ones_like(known.rows)
+
+    def _times_rows(self, unit: str) -> str:
+        if isinstance(self.rows, str):
+            return f"{unit}, times its number of rows if `{self.rows}`"
+        if self.rows:
+            return f"{unit}, times its number of rows"
+        return unit
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneHot(Weight):
+    """All of it for one centre."""
+
+    @property
+    def words(self) -> str:
+        """What is sent, in a few words."""
+        return self._times_rows("the centre that it chose")
+
+    def holds(self, weight: Tensor, known: Known) -> Tensor:
+        """bool [n]: whose weight [n, K] is possible."""
+        return super().holds(weight, known) & ((weight != 0).sum(1) == 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sent(Weight):
+    """The weight that the server sent to the client, at this place of `per_client`."""
+
+    place: int
+
+    @property
+    def words(self) -> str:
+        """What is sent, in a few words."""
+        return self._times_rows("the weight that it was sent")
+
+    def holds(self, weight: Tensor, known: Known) -> Tensor:
+        """bool [n]: whose weight [n, K] is possible."""
+        expected = known.sent(self.place).double() * self._unit(known)[:, None]
+        if weight.shape[1] == 1:  # of what all centres share
+            expected = expected.sum(1, keepdim=True)
+        return close(weight.double(), expected).all(1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnyWeight(Weight):
+    """Where nothing is declared: in all at most the client's number of rows, or 1."""
+
+    @property
+    def words(self) -> str:
+        """What is sent, in a few words."""
+        return "at most its number of rows"
+
+    def holds(self, weight: Tensor, known: Known) -> Tensor:
+        """bool [n]: whose weight [n, K] is possible."""
+        most = known.rows.clamp(min=1) * (1 + SLACK)
+        return (weight >= 0).all(1) & (weight.double().sum(1) <= most)
+
+
+# ------------------------------------------------------------------------------ reports
+@dataclass(frozen=True)
+class Report:
+    """A small result for the server: any numbers but NaN. The kinds below say more."""
+
+    words: str = "numbers"
+
+    def holds(self, v: Tensor, known: Known) -> Tensor:
+        """bool [n]: whose report [n, ...] is possible."""
+        return ~flat(v).isnan().any(1)
+
+
+@dataclass(frozen=True)
+class Finite(Report):
+    """Finite numbers of at least `least`."""
+
+    least: float = -torch.inf
+
+    def holds(self, v: Tensor, known: Known) -> Tensor:
+        """bool [n]: whose report [n, ...] is possible."""
+        v = flat(v)
+        return (v.isfinite() & (v >= self.least)).all(1)
+
+
+@dataclass(frozen=True)
+class Losses(Report):
+    """Losses, 0 or more; infinite for a model that diverged."""
+
+    words: str = "its loss under each centre"
+
+    def holds(self, v: Tensor, known: Known) -> Tensor:
+        """bool [n]: whose report [n, ...] is possible."""
+        return (flat(v) >= 0).all(1)  # false for NaN
+
+
+@dataclass(frozen=True)
+class Index(Report):
+    """A centre among those that were sent to all, 0 to K − 1."""
+
+    words: str = "which centre fits it best"
+
+    def holds(self, v: Tensor, known: Known) -> Tensor:
+        """bool [n]: whose report [n, ...] is possible."""
+        v = flat(v)
+        return ((v >= 0) & (v < known.centres)).all(1)
+
+
+@dataclass(frozen=True)
+class Shares(Report):
+    """Shares of the centres, each from 0 to 1, in all 1.
+
+    floor: the name of the setting that raises each share to a least value; they are not divided by
+        their sum again, so that it may be this much larger for each centre.
+    """
+
+    words: str = "its share of each centre"
+    floor: str | None = None
+
+    def holds(self, v: Tensor, known: Known) -> Tensor:
+        """bool [n]: whose report [n, K] is possible."""
+        excess = 0.0
+        if self.floor is not None:
+            excess = float(getattr(known.method, self.floor)) * v.shape[1]
+        total = v.double().sum(1)
+        within = (v >= 0).all(1) & (v <= 1 + SLACK).all(1)
+        return within & (total >= 1 - SLACK) & (total <= 1 + excess + SLACK)
+
+
+@dataclass(frozen=True)
+class Fraction(Report):
+    """Numbers from 0 to 1."""
+
+    def holds(self, v: Tensor, known: Known) -> Tensor:
+        """bool [n]: whose report [n, ...] is possible."""
+        v = flat(v)
+        return ((v >= 0) & (v <= 1)).all(1)
+
+
+@dataclass(frozen=True)
+class Direction(Report):
+    """A vector whose length is at most 1."""
+
+    words: str = "a sketch of the direction of its update"
+
+    def holds(self, v: Tensor, known: Known) -> Tensor:
+        """bool [n]: whose report [n, d] is possible."""
+        return flat(v).double().norm(dim=1) <= 1 + SLACK
+
+
+@dataclass(frozen=True)
+class RowCount(Report):
+    """Counts of rows, in all at most as many as the client has."""
+
+    words: str = "its number of rows"
+
+    def holds(self, v: Tensor, known: Known) -> Tensor:
+        """bool [n]: whose report [n, ...] is possible."""
+        v = flat(v).double()
+        return (v >= 0).all(1) & (v.sum(1) <= known.rows * (1 + SLACK))
+
+
+def flat(v: Tensor) -> Tensor:
+    """[n, ...] as [n, d]."""
+    return v.reshape(len(v), -1)
+
+
+def close(a: Tensor, b: Tensor) -> Tensor:
+    """Whether numbers are equal but for rounding."""
+    return (a - b).abs() <= SLACK * b.abs()
+
+
+# ------------------------------------------------------------------------------ a function
+Rounds = Literal["start", "later", "any"]
+
+
+def always(method: Any) -> bool:
+    """A function that is asked for whatever the settings."""
+    return True
+
+
+def once(method: Any) -> int:
+    """A function that is asked for once in a round."""
+    return 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declaration:
+    """What is known beforehand of a client function."""
+
+    weight: Weight = field(default_factory=AnyWeight)
+    report: Mapping[str, Report] = field(default_factory=dict)
+    when: Callable[[Any], bool] = always  # of the method: whether its settings use the function
+    rounds: Rounds = "any"  # "start": round 0 alone; "later": never in it
+    most: Callable[[Any], int] = once  # of the method: how often it is asked for in one round
+
+    def report_of(self, name: str) -> Report:
+        """The kind of a report."""
+        return self.report.get(name, Report())

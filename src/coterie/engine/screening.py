@@ -1,0 +1,136 @@
+"""How far uploads moved, and what becomes of those that moved too far.
+
+A value that moved over `screen` times as far as is usual counts as a move of the usual length in
+the same direction: as much as any other client's. It is not refused, for it may be honest: in some
+data one client is far from the others. One that moved over `screen`² times as far is refused: no
+training that works gives it.
+
+What is usual is the largest median of any exchange of the same kind so far. Moves get shorter as
+training goes on, in one group of clients sooner than in another; measured by the last round alone,
+those who still learn would stand out.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.contract import Upload
+from coterie.params import Params, as_column
+
+
+class Limit(NamedTuple):
+    """How far a value may move."""
+
+    usual: float
+    screen: float  # how many times farther it may go
+
+    @property
+    def most(self) -> float:
+        """The longest move that counts as it is."""
+        return self.screen * self.usual
+
+    @property
+    def refused(self) -> float:
+        """The longest move that counts at all."""
+        return self.screen * self.most
+
+
+class Screening:
+    """The screening of one exchange."""
+
+    def __init__(
+        self,
+        started_from: dict[str, Params] | None = None,  # by value name: the stacked centres
+        limits: dict[str, Limit] | None = None,  # by value name
+    ) -> None:
+        self.started_from = {n: _finite(p) for n, p in (started_from or {}).items()}
+        self.limits = limits or {}
+
+    def distances(self, up: Upload) -> dict[str, Tensor]:
+        """By value name: [clients] ‖value − what was sent‖, else ‖value‖."""
+        return {name: self._distance(name, up) for name in up.values}
+
+    def too_far(self, moved: dict[str, Tensor]) -> dict[int, str]:
+        """By row: why it is refused."""
+        reasons = {}
+        for name, limit in self.limits.items():
+            for row in (moved[name] > limit.refused).nonzero()[:, 0].tolist():
+                times = float(moved[name][row]) / limit.usual
+                if name in self.started_from:
+                    reasons[row] = f"its {name} moved {times:.3g} times as far as is usual"
+                else:
+                    reasons[row] = f"its {name} is {times:.3g} times as long as is usual"
+        return reasons
+
+    def shorten(self, up: Upload, moved: dict[str, Tensor]) -> tuple[Upload, set[int]]:
+        """(the uploads, none of which moves too far; the rows that were shortened)"""
+        rows: set[int] = set()
+        for name, limit in self.limits.items():
+            too_far = (moved[name] > limit.most).nonzero()[:, 0]
+            if not len(too_far):
+                continue
+            factor = limit.usual / moved[name][too_far]
+            values = {**up.values, name: self._shortened(name, up, too_far, factor)}
+            up = up._replace(values=values)
+            rows |= set(too_far.tolist())
+        return up, rows
+
+    def starts(self, name: str, value: Params, w: Tensor) -> Params:
+        """What each client started from, by leaf; 0 if that is not known."""
+        starts = {}
+        for k, v in value.items():
+            start = self._start(name, k, w)
+            starts[k] = torch.zeros_like(v) if start is None else start
+        return starts
+
+    def _distance(self, name: str, up: Upload) -> Tensor:
+        w = weights(up)[name]
+        squares = torch.zeros(len(w))
+        for k, v in up.values[name].items():
+            start = self._start(name, k, w)
+            if start is None:
+                move = v
+            elif len(start) == 1:
+                move = v - start
+            else:
+                move = start.sub_(v)
+            squares = squares + torch.linalg.vector_norm(move.flatten(1), dim=1).cpu() ** 2
+        return squares.sqrt()
+
+    def _shortened(self, name: str, up: Upload, rows: Tensor, factor: Tensor) -> Params:
+        some = {k: v[rows.to(v.device)] for k, v in up.values[name].items()}
+        starts = self.starts(name, some, weights(up)[name][rows])
+        values = {}
+        for k, v in up.values[name].items():
+            short = starts[k] + (some[k] - starts[k]) * as_column(factor.to(v), v)
+            values[k] = v.index_copy(0, rows.to(v.device), short)
+        return values
+
+    def _start(self, name: str, leaf: str, w: Tensor) -> Tensor | None:
+        """What each client started from, [clients or 1, ...]; None if that is not known.
+
+        Of several centres it is the mix of them that the upload's weight names.
+        """
+        centres = self.started_from.get(name)
+        if centres is None:
+            return None
+        stacked = centres[leaf]
+        if len(stacked) == 1:
+            return stacked
+        share = (w / w.sum(-1, keepdim=True)).to(stacked.dtype)
+        return torch.einsum("ik,k...->i...", share, stacked)
+
+
+def weights(up: Upload) -> dict[str, Tensor]:
+    """The weight of each value, by name."""
+    if isinstance(up.weight, dict):
+        return up.weight
+    return dict.fromkeys(up.values, up.weight)
+
+
+def _finite(centres: Params) -> Params:
+    """The centres without NaN: 0·NaN must not reach those who did not choose such a centre."""
+    return {k: v.nan_to_num(0.0, 0.0, 0.0) for k, v in centres.items()}
