@@ -68,5 +68,6 @@ def values_in(upload: Upload, model: int) -> str:
     words = []
     for name in weights(upload):
         if sizes[name]:
-            words.append(f"`{name}`: {sizes[name] / model:g} × the model's numbers")
+            count = sizes[name] // model
+            words.append(f"`{name}`: {'a model' if count == 1 else f'{count} models'}")
     return "; ".join(words)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from coterie.data import folder
-from coterie.data.tables import check_header, read_table
+from coterie.data.tables import check_header, read_table, read_table
 from coterie.errors import CoterieError
 
 
@@ -178,6 +178,15 @@ def test_semicolons_tabs_and_decimal_commas(tmp_path: Path, text: str) -> None:
 def test_a_comma_in_the_header_means_commas(tmp_path: Path) -> None:
     write(tmp_path, a="a;b,y 1;2,0")
     assert read_table(tmp_path / "a.csv").to_dict("list") == {"a;b": ["1;2"], "y": [0]}
+
+
+def test_a_header_below_blank_lines_is_checked_and_read(tmp_path: Path) -> None:
+    """pandas passes over blank lines, and would call the second column age.1."""
+    (tmp_path / "a.csv").write_text("\n\nage,age\n1,2\n")
+    with pytest.raises(CoterieError, match="more than one column age"):
+        read_table(tmp_path / "a.csv")
+    (tmp_path / "b.csv").write_text("\r\nage;dose\r\n1,5;2\r\n")
+    assert read_table(tmp_path / "b.csv").to_dict("list") == {"age": [1.5], "dose": [2]}
 
 
 def test_a_wide_header_is_checked_quickly() -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save
@@ -455,3 +456,15 @@ def test_a_site_that_refuses_is_one_refused_client_and_no_crash_of_the_server():
     site.agreement = replace(site.agreement, rounds=0)
     rows = list(run.rounds())
     assert rows[1]["refused"] == [run.roster.names[0]]
+
+
+def test_a_site_with_few_rows_is_not_measured():
+    run = prepare(ct.FedAvg(), federation(), "softmax", rounds=1, engine="wire")
+    next(run.rounds())
+    site = run.engine.sites[0]
+    rows = int(site.parts["test"].mask.sum())
+    site.agreement = replace(site.agreement, minimum_rows=rows + 1)
+    row = run.step()
+    assert run.roster.names[0] not in row["refused"]  # it trains as before
+    assert np.isnan(run.client_scores["accuracy"][0])
+    assert not np.isnan(run.client_scores["accuracy"][1])

@@ -508,9 +508,34 @@ def test_a_disk_that_is_full_leaves_no_half_export(result, tmp_path, monkeypatch
 )
 def test_a_damaged_card_is_one_sentence(result, tmp_path, change) -> None:
     card = result.export(tmp_path / "models") / "card.json"
-    card.write_text(json.dumps({**json.loads(card.read_text()), **change}))
+    without_checksum = {**json.loads(card.read_text()), "format": 1, "sha256": None}
+    card.write_text(json.dumps({**without_checksum, **change}))
     with pytest.raises(
         ct.CoterieError, match="card.json is damaged|does not fit|negative"
     ) as error:
         ct.load(tmp_path / "models")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"labels": ["a", "b"]},
+        {"scores": {"loss": 0.0}},
+        {"rounds": 11},
+        {"format": 1},
+        {"sha256": None},
+        {"sha256": ""},
+        {"newcomers": "train"},
+    ],
+    ids=str,
+)
+def test_a_changed_card_is_refused(result, tmp_path, change) -> None:
+    """A mean or a label that is another one would give other predictions, and nobody would know."""
+    card = result.export(tmp_path / "models") / "card.json"
+    content = json.loads(card.read_text())
+    card.write_text(json.dumps(content))  # without its line breaks
+    ct.load(tmp_path / "models")
+    card.write_text(json.dumps({**content, **change}))
+    with pytest.raises(ct.CoterieError, match="is not the card that was exported"):
+        ct.load(tmp_path / "models")

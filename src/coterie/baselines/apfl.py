@@ -62,7 +62,7 @@ class APFL(FedAvg):
         alpha = torch.tensor(self.alpha, dtype=task.dtype, device=task.device)
         return Mixed(welcome, welcome, alpha)
 
-    @client(weight=Weight(rows="weighted"), report={"alpha": Fraction("its α")})
+    @client(weight=Weight(rows="weighted"), report={"alpha": Fraction("its α")}, rounds="later")
     def train(
         self, task: Task, model: Params, per_client: Any, me: Mixed, data: Data
     ) -> tuple[Upload, Mixed]:

@@ -40,7 +40,7 @@ class Ditto(FedAvg):
     def enroll(self, task: Task, welcome: Params, data: Data) -> Params:
         return welcome
 
-    @client(weight=Weight(rows="weighted"))
+    @client(weight=Weight(rows="weighted"), rounds="later")
     def train(
         self, task: Task, model: Params, per_client: Any, v: Params, data: Data
     ) -> tuple[Upload, Params]:

@@ -38,7 +38,7 @@ class FedAvg(Local, Algorithm):
     def start(self, task: Task, clients: int, seed: int) -> tuple[Params, Any]:
         return task.inits(seed, 1), ()
 
-    @client(weight=Weight(rows="weighted"))
+    @client(weight=Weight(rows="weighted"), rounds="later")
     def train(
         self, task: Task, model: Params, per_client: Any, private: Any, data: Data
     ) -> tuple[Upload, Any]:

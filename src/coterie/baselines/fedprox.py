@@ -39,7 +39,7 @@ class FedProx(FedAvg):
         0.0, "chance that a client stops after 1 to all of its steps or passes", least=0, most=1
     )
 
-    @client(weight=Weight(rows="weighted"))
+    @client(weight=Weight(rows="weighted"), rounds="later")
     def train(
         self, task: Task, model: Params, per_client: Any, private: Any, data: Data
     ) -> tuple[Upload, Any]:

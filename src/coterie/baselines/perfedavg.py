@@ -45,7 +45,7 @@ class PerFedAvg(FedAvg):
     order: str = setting("hf", "first order, or Hessian-free", choices=("fo", "hf"))
     delta: float = setting(1e-3, "δ of the differences that stand for the Hessian", above=0)
 
-    @client(weight=Weight(rows="weighted"))
+    @client(weight=Weight(rows="weighted"), rounds="later")
     def train(
         self, task: Task, model: Params, per_client: Any, private: Any, data: Data
     ) -> tuple[Upload, Any]:

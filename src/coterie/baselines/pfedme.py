@@ -61,7 +61,7 @@ class PFedMe(Envelope):
             return w
         return {}
 
-    @client(weight=Weight())
+    @client(weight=Weight(), rounds="later")
     def train(
         self, task: Task, model: Params, per_client: Any, private: Personal, data: Data
     ) -> tuple[Upload, Personal]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from coterie.cli.flags import Flag
@@ -18,12 +18,14 @@ def read_config(path: str, known: Mapping[str, Flag], other_methods: set[str]) -
 
     other_methods: methods that do not run; their tables are left out.
     """
-    values = {}
-    for key, value in flatten(read_toml(path)).items():
+    values: dict[str, Any] = {}
+    for key, value in flatten(read_toml(path)):
         if key.partition(".")[0] in other_methods:
             continue
         check_key(path, key, known)
         check_plain(path, key, value)
+        if key in values:  # TOML takes local-steps and local_steps for two keys
+            raise CoterieError(f"{key} stands twice in {path}", "remove one of them")
         values[key] = value
     return values
 
@@ -40,17 +42,17 @@ def read_toml(path: str) -> dict[str, Any]:
         raise CoterieError(f"the config file {path} is not valid TOML: {reason}.") from e
 
 
-def flatten(tables: dict[str, Any]) -> dict[str, Any]:
+def flatten(tables: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Values by "key" and "table.key", hyphens as underscores; `spec` of [data] is the key data."""
-    values: dict[str, Any] = {}
-    for key, value in tables.items():
-        if isinstance(value, dict):
-            values |= {f"{key}.{name}".replace("-", "_"): v for name, v in value.items()}
-        else:
-            values[key.replace("-", "_")] = value
-    if "data.spec" in values:
-        values["data"] = values.pop("data.spec")
-    return values
+    for name, value in tables.items():
+        if not isinstance(value, dict):
+            yield name.replace("-", "_"), value
+            continue
+        for inner_name, inner_value in value.items():
+            key = f"{name}.{inner_name}".replace("-", "_")
+            if key == "data.spec":
+                key = "data"
+            yield key, inner_value
 
 
 def check_key(path: str, key: str, known: Mapping[str, Flag]) -> None:

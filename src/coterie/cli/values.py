@@ -111,14 +111,14 @@ class Given:
         return f"{key} in {self.path}"
 
     def fields_of(self, cls: type) -> dict[str, Any]:
-        """The fields of a dataclass that are given, with their values."""
-        return {f.name: self.value(f.name) for f in fields(cls) if self.has(f.name)}
+        """The fields of a dataclass that are given, with their values, checked."""
+        values = {f.name: self.value(f.name) for f in fields(cls) if self.has(f.name)}
+        check_settings(cls(**values))
+        return values
 
     def make(self, cls: type[T]) -> T:
         """A dataclass of settings, checked."""
-        settings = cls(**self.fields_of(cls))
-        check_settings(settings)
-        return settings
+        return cls(**self.fields_of(cls))
 
 
 def read_flags(prog: str, cls: type[T], about: str, argv: list[str]) -> T:

@@ -8,7 +8,7 @@ import warnings
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,9 +68,10 @@ def parse_csv(file: Path, text: Collection[str]) -> pd.DataFrame:
     import pandas as pd
 
     with open(file, encoding="utf-8-sig", newline="") as lines:
-        separator, decimal = csv_style(list(itertools.islice(lines, 100)))
+        separator, decimal = csv_style(list(itertools.islice(without_blank_start(lines), 100)))
         lines.seek(0)
-        header = next(csv.reader(lines, skipinitialspace=True, delimiter=separator), [])
+        rows = csv.reader(without_blank_start(lines), skipinitialspace=True, delimiter=separator)
+        header = next(rows, [])
         check_header([name.strip() for name in header], file)
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)
@@ -85,6 +86,11 @@ def parse_csv(file: Path, text: Collection[str]) -> pd.DataFrame:
         )
     frame.columns = frame.columns.str.strip()
     return frame
+
+
+def without_blank_start(lines: Iterable[str]) -> Iterator[str]:
+    """The lines from the header on; pandas passes over blank lines before it."""
+    return itertools.dropwhile(lambda line: not line.strip("\r\n"), lines)
 
 
 def csv_style(lines: list[str]) -> tuple[str, str]:

@@ -38,6 +38,7 @@ class Agreement:
     clients: int  # how many take part
     rounds: int | None = None  # the run's last round; none: not known
     limits: Limits = field(default_factory=Limits)
+    minimum_rows: int = 1  # with fewer it does not measure
     # functions of Evaluation that may be asked for beyond the scores, as often as a server likes
     allowed: frozenset[str] = frozenset()
 
@@ -159,6 +160,8 @@ class Site:
             return train
         if not owner_is_root(own.head) or exam == "train" or exam not in self.parts:
             raise BadBytes("there are no such rows to measure on")
+        if int(self.parts[exam].mask.sum()) < self.agreement.minimum_rows:
+            raise PermissionError("this site has too few rows to be measured on")
         return Exam(train, self.parts[exam])
 
     # -- private states

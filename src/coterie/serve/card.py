@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,10 +12,19 @@ import msgspec
 
 from coterie.data.roster import Kind, Roster
 from coterie.errors import CoterieError
-from coterie.runs.config import MethodConfig, RosterConfig, decode, roster_from
+from coterie.runs.config import (
+    MethodConfig,
+    RosterConfig,
+    decode,
+    encode,
+    encode_readable,
+    roster_from,
+)
 from coterie.version import __version__
 
 CARD = "card.json"
+FORMAT = 2  # the first with a checksum of the card itself
+FILE_NAME = r"[\w-]+"  # of a model, without its ending
 Per = Literal["cluster", "client"]
 EXPORT_AGAIN = "export the run again"
 
@@ -25,7 +37,7 @@ class FileEntry(msgspec.Struct):
 
 
 class Card(msgspec.Struct, kw_only=True):
-    """The content of card.json; version 0.1 wrote the same without `format`."""
+    """The content of card.json; version 0.1 wrote the same without `format` and `sha256`."""
 
     format: int = 1
     coterie: str = __version__
@@ -45,8 +57,25 @@ class Card(msgspec.Struct, kw_only=True):
     per: Per
     newcomers: str  # how a new client gets its model
     files: dict[str, FileEntry]
+    sha256: str | None = None  # of all the rest; see `checksum`
 
 
+# ------------------------------------------------------------------------------ writing
+def write_card(card: Card) -> str:
+    """The text of card.json, with a checksum."""
+    card.format = FORMAT
+    card.sha256 = checksum(encode(card))
+    return encode_readable(card)
+
+
+def checksum(raw: bytes) -> str:
+    """The SHA-256 of all values of a card but the checksum itself; spaces do not count."""
+    content = json.loads(raw)
+    content.pop("sha256", None)
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+# ------------------------------------------------------------------------------ reading
 def read_card(folder: Path) -> Card:
     """The card of a folder of exported models; one sentence if it is damaged."""
     file = folder / CARD
@@ -61,7 +90,23 @@ def read_card(folder: Path) -> Card:
         raise CoterieError(f"{file} is damaged (dtype is {card.dtype!r})", EXPORT_AGAIN)
     if not card.files:
         raise CoterieError(f"{file} is damaged (it names no files)", EXPORT_AGAIN)
+    for name in card.files:
+        if not re.fullmatch(FILE_NAME, name):
+            raise CoterieError(f"{file} names a file {name!r}, which no export has", EXPORT_AGAIN)
+    check_checksum(card, raw, file)
     return card
+
+
+def check_checksum(card: Card, raw: bytes, file: Path) -> None:
+    """Refuse a card that was changed after it was written; the oldest cards have no checksum."""
+    if card.format < FORMAT and card.sha256 is None:
+        return
+    try:
+        expected = checksum(raw)
+    except (ValueError, RecursionError) as e:  # what msgspec passes over, json may refuse
+        raise CoterieError(f"{file} is damaged ({e})", EXPORT_AGAIN) from e
+    if card.sha256 != expected:
+        raise CoterieError(f"{file} is not the card that was exported", EXPORT_AGAIN)
 
 
 def roster_of(card: Card, file: Path) -> Roster:

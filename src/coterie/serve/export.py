@@ -20,12 +20,12 @@ from coterie.engine.call import pick_clients
 from coterie.errors import CoterieError
 from coterie.metrics import hard
 from coterie.params import Params, unstack
-from coterie.runs.config import encode_readable, method_config, roster_config
+from coterie.runs.config import method_config, roster_config
 from coterie.runs.files import beside, locked, write_error
 from coterie.runs.run import Run
 from coterie.runs.trained import Trained
 from coterie.serve.answers import at_last_round, need_centres
-from coterie.serve.card import CARD, Card, FileEntry, Per
+from coterie.serve.card import CARD, Card, FileEntry, Per, write_card
 from coterie.task import Task
 
 AT_ONCE = 256  # clients whose models are asked for at once
@@ -57,7 +57,7 @@ def _export(trained: Trained, path: str | Path, per: Per, models: list[Named], o
         contents[f"{name}.safetensors"] = raw
         if onnx:
             contents[f"{name}.onnx"] = _as_onnx(trained.task, params, trained)
-    contents[CARD] = encode_readable(_card(trained, per, files)).encode()
+    contents[CARD] = write_card(_card(trained, per, files)).encode()
     _write_folder(folder, contents)
     return folder
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,6 @@ from coterie.serve.answers import Assignment, as_predictions, choose_group
 from coterie.serve.card import CARD, EXPORT_AGAIN, FileEntry, read_card, roster_of
 from coterie.serve.rows import check_labelled_rows, check_rows
 from coterie.task import Task
-
-FILE_NAME = r"[\w-]+"  # without its ending
 
 
 class Exported:
@@ -53,10 +50,6 @@ class Exported:
         return models.build(name, self.roster)
 
     def _read(self, name: str, entry: FileEntry) -> Params:
-        if not re.fullmatch(FILE_NAME, name):
-            raise CoterieError(
-                f"{self.path / CARD} names a file {name!r}, which no export has", EXPORT_AGAIN
-            )
         file = self.path / f"{name}.safetensors"
         try:
             raw = file.read_bytes()
