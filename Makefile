@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 DEV := .venv/.dev
 
-.PHONY: demo test test-slow test-all fuzz lint docs bench clean
+.PHONY: demo test test-slow test-all chaos fuzz lint docs bench clean
 
 demo: $(READY)
 	$(BIN)/coterie demo --out demo
@@ -18,6 +18,10 @@ test-slow: $(DEV)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
 test-all: test test-slow
+
+# Kills of run, compare, search, compare --tune, export and report before each change of a file.
+chaos: $(DEV)
+	COTERIE_CHAOS=all $(BIN)/python -m pytest tests/chaos -s
 
 # Damaged input of every kind, about 3,000 cases in at most ten minutes. Another seed, other cases:
 # make fuzz SEED=2

@@ -15,6 +15,9 @@ from typing import NamedTuple, TypeVar
 T = TypeVar("T")
 PLAIN_VALUE = re.compile(r"[\w.,+-]+")
 MOST_COLUMNS = 8  # that one sentence describes; of any more it gives the number
+LONGEST_VALUE = 80  # characters of a quoted value that a sentence shows
+# a quoted value; a number; anything without a space that is longer than a path would be
+VALUE = re.compile(r"(?<!\w)'[^']*'(?!\w)|(?<!\w)\"[^\"]*\"(?!\w)|\d{81,}|[^\s\d-]\S{256,}")
 
 
 class Option(NamedTuple):
@@ -67,7 +70,7 @@ class CoterieError(ValueError):
 
     def sentence(self, spell: Spell = in_python) -> str:
         """The error as one sentence, options written by `spell`."""
-        return compose(self.what, self.remedy, self.options, spell)
+        return compose(shorten_values(self.what), self.remedy, self.options, spell)
 
 
 class CoterieWarning(UserWarning):
@@ -82,6 +85,19 @@ class CoterieWarning(UserWarning):
     def sentence(self, spell: Spell = in_python) -> str:
         """The warning as one sentence, options written by `spell`."""
         return compose(self.what, self.remedy, self.options, spell)
+
+
+def shorten_values(sentence: str) -> str:
+    """A sentence without the middle of values that are very long."""
+    return VALUE.sub(lambda match: shorten(match[0]), sentence)
+
+
+def shorten(text: str) -> str:
+    """Both ends of a long text, with … between."""
+    if len(text) <= LONGEST_VALUE:
+        return text
+    end = LONGEST_VALUE // 4
+    return f"{text[: LONGEST_VALUE - end - 1]}…{text[-end:]}"
 
 
 # ------------------------------------------------------------------------------ several at once
@@ -143,7 +159,7 @@ def shared_option(error: CoterieError) -> Option | None:
 def describe_column(error: CoterieError, spell: Spell) -> str:
     """The fault alone where the end of the sentence has its remedy, else both."""
     if shared_option(error):
-        return error.what
+        return shorten_values(error.what)
     return error.sentence(spell).rstrip(".")
 
 

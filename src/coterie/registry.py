@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -37,10 +37,13 @@ def _methods_in(module: ModuleType) -> dict[str, type[Algorithm]]:
     return by_name
 
 
-def find(name: str) -> type[Algorithm]:
-    """A method by its name, or one of your own: `file.py:Class`."""
+def find(name: str, trust: Sequence[str] | None = None) -> type[Algorithm]:
+    """A method by its name, or one of your own: `file.py:Class`.
+
+    trust: hashes of the files that may be run; None: the user has given this name.
+    """
     if names_a_file(name):
-        cls = from_file(name)
+        cls = from_file(name, trust)
         if not (inspect.isclass(cls) and issubclass(cls, Algorithm)):
             raise CoterieError(
                 f"{name} is not a method: it must be a dataclass that inherits from ct.Algorithm."
@@ -52,11 +55,14 @@ def find(name: str) -> type[Algorithm]:
     return known[name]
 
 
-def model(name: str) -> str | Callable[[], Any]:
-    """A model's name as it is, or a factory of your own: `file.py:Net`."""
+def model(name: str, trust: Sequence[str] | None = None) -> str | Callable[[], Any]:
+    """A model's name as it is, or a factory of your own: `file.py:Net`.
+
+    trust: hashes of the files that may be run; None: the user has given this name.
+    """
     if not names_a_file(name):
         return name
-    factory: Callable[[], Any] = from_file(name)
+    factory: Callable[[], Any] = from_file(name, trust)
     if not callable(factory):
         raise CoterieError(
             f"{name} is not a model: it must be a class or function that returns a torch nn.Module."

@@ -16,7 +16,7 @@ from coterie.errors import CoterieError
 from coterie.metrics import HIGHER_IS_BETTER, Row, Scores, hard, scores
 from coterie.params import Params
 from coterie.runs.options import Options
-from coterie.runs.reopen import open_trained, reopen
+from coterie.runs.reopen import Trust, open_trained, reopen
 from coterie.runs.run import Run
 from coterie.runs.start import Model, prepare
 from coterie.runs.trained import Trained
@@ -268,27 +268,35 @@ def resume(
     *,
     rounds: int | None = None,
     on_round: Callable[[Row], Any] | None = None,
+    trust: Trust = (),
 ) -> Result:
     """Go on with a run from its folder, to the bit as if it had never stopped.
 
     fed, model, method: needed only where the folder cannot name them (data in memory, a model or
     method of your own).
+    trust: hashes of your own Python files that the folder names and that may be run.
     """
-    return Result.of(reopen(path, fed, model, method, rounds=rounds).go(on_round))
+    run = reopen(path, fed, model, method, rounds=rounds, trust=trust)
+    return Result.of(run.go(on_round))
 
 
 def load(
-    path: str | Path, model: Model = None, method: Algorithm | None = None
+    path: str | Path,
+    model: Model = None,
+    method: Algorithm | None = None,
+    *,
+    trust: Trust = (),
 ) -> Result | Exported:
     """A trained run from its folder, or models from a folder that `export` wrote.
 
     The training data are read only when a client's own model is asked for.
     model, method: needed only where the folder cannot name them (one of your own).
+    trust: hashes of your own Python files that the folder names and that may be run.
     """
     if (Path(path) / CARD).exists():
         return Exported(path, model)
-    trained = open_trained(path, model, method)
-    return Result(trained, lambda: reopen(path, model=model, method=method))
+    trained = open_trained(path, model, method, trust)
+    return Result(trained, lambda: reopen(path, model=model, method=method, trust=trust))
 
 
 def report(
@@ -297,15 +305,19 @@ def report(
     *,
     target: float | None = None,
     tell: Callable[[str], object] = lambda sentence: None,
+    model: Model = None,
+    trust: Trust = (),
 ) -> Path:
     """Write one HTML page about runs on the same data, which opens offline.
 
     runs: results, or folders of runs and of comparisons.
     target: the accuracy or MSE whose cost in rounds and bytes is shown; None: by the best run.
     tell: called with a sentence for each thing that the page lacks, which the page says, too.
+    model: needed only where the folders cannot name it (one of your own).
+    trust: hashes of your own Python files that the folders name and that may be run.
     """
     from coterie import reporting  # its templates and figures are needed here alone
 
     several = [runs] if isinstance(runs, Result | str | Path) else list(runs)
     sources = [run.source if isinstance(run, Result) else run for run in several]
-    return reporting.report(sources, path, target=target, tell=tell)
+    return reporting.report(sources, path, target=target, tell=tell, model=model, trust=trust)

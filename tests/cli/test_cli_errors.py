@@ -147,7 +147,8 @@ def test_resuming_with_other_data_or_another_model(coterie, sites, own, tmp_path
     refused(coterie("resume a --quiet"), "the data have changed since a was trained")
     changed = own.read_text().replace("Net = lambda: net(", "Net = lambda: net(nn.Linear(64, 64), ")
     own.write_text(changed)
-    refused(coterie("resume b"), "the model is not the one")
+    refused(coterie("resume b"), "own.py, which would be run and has changed since", "--trust ")
+    refused(coterie(f"resume b --model {own}:Net"), "the model is not the one")
 
 
 def test_damaged_run_folders(coterie, tmp_path):

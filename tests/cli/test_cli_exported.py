@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+
 import numpy as np
 from hospitals import OPTIONS, SITES, site, write_sites
 
@@ -62,3 +65,15 @@ def test_a_newcomer_that_would_train_needs_the_run(coterie, tmp_path, new) -> No
     outcome = coterie("predict models", new, "--support", new)
     sentence = "a newcomer of fedsoft trains a model of its own: give the run's folder"
     assert outcome.status == 2 and sentence in outcome.err
+
+
+def test_a_schema_must_be_complete(coterie, run, new, tmp_path) -> None:
+    """Without its deviation a column would count as one that never changes, and give 0."""
+    shutil.copytree(run, tmp_path / "copy")
+    file = tmp_path / "copy" / "config.json"
+    config = json.loads(file.read_text())
+    del config["roster"]["schema"]["features"][0]["deviation"]
+    file.write_text(json.dumps(config))
+    outcome = coterie("predict copy", new, "--cluster 0")
+    assert outcome.status == 2 and outcome.out == ""
+    assert "this is not a schema in JSON ('deviation')" in outcome.err

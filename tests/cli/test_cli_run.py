@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import signal
+import weakref
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ import coterie as ct
 from coterie.reporting.comparison import Comparison
 from coterie.reporting.comparison_table import all_columns
 from coterie.reporting.text import format_bytes
+from coterie.runs.run import Run
 
 
 def rows_of_metrics(folder: Path) -> list[dict]:
@@ -257,3 +260,29 @@ def test_ctrl_c_in_the_last_round_of_one_method_stops_the_comparison(
         "run fedavg", tiny, "--out one", number=signal.SIGINT, at=lambda run: run.round == 2
     )
     assert outcome.status == 0 and "run kept in one" in outcome.out, "alone, it has its table"
+
+
+def test_a_run_that_stopped_early_is_not_told_to_go_on(coterie, tiny):
+    stop = "--valid 0.3 --stop-after 1 --eval-every 1 --rounds 60 --lr 5 --out o --quiet"
+    assert coterie("run fedavg", tiny, stop).status == 0
+    outcome = coterie("resume o --rounds 90")
+    assert outcome.status == 0
+    assert "fedavg has stopped early after " in outcome.err and "as --stop-after" in outcome.err
+    assert "--rounds N goes on" not in outcome.err
+
+
+def test_one_run_is_in_memory_at_a_time(coterie, tiny, monkeypatch):
+    """Its engine has the clients' rows and states."""
+    alive: weakref.WeakSet[Run] = weakref.WeakSet()
+    start = Run.__init__
+    counts = []
+
+    def count(self, *given, **named):
+        gc.collect()
+        counts.append(len(alive))
+        start(self, *given, **named)
+        alive.add(self)
+
+    monkeypatch.setattr(Run, "__init__", count)
+    assert coterie("compare fedavg local fedprox", tiny, "--out o").status == 0
+    assert counts == [0, 0, 0]

@@ -15,8 +15,8 @@ import traceback
 from collections.abc import Callable
 from typing import NamedTuple, cast
 
-from coterie.cli.spelling import shorten, shorten_values, spell_flag
-from coterie.errors import CoterieError, unknown
+from coterie.cli.spelling import spell_flag
+from coterie.errors import CoterieError, shorten, shorten_values, unknown
 from coterie.version import __version__
 
 
@@ -88,10 +88,10 @@ def main(argv: list[str] | None = None) -> int:
     is_process = argv is None
     if argv is None:
         argv = sys.argv[1:]
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without ± is no reason to fail
     try:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="replace")  # a terminal without ± is no reason to fail
         status = dispatch([word for word in argv if word != "--debug"])
         sys.stdout.flush()
         return status
@@ -196,7 +196,7 @@ def print_general_help(command: str) -> int:
 # ------------------------------------------------------------------------------ errors
 def print_error(sentence: str) -> None:
     """Print one sentence on stderr."""
-    print(f"coterie: {shorten_values(sentence)}", file=sys.stderr)
+    print(f"coterie: {sentence}", file=sys.stderr)
 
 
 def describe_error(error: Exception) -> tuple[str, int]:
@@ -209,5 +209,5 @@ def describe_error(error: Exception) -> tuple[str, int]:
     if isinstance(error, OSError):
         name = shorten(str(error.filename or "a file"))
         return f"{name} cannot be used: {error.strerror or error}.", 2
-    what = " ".join(f"{type(error).__name__}: {error}".split())
+    what = shorten_values(" ".join(f"{type(error).__name__}: {error}".split()))
     return f"a bug, in coterie or in a .py file of yours ({what}): --debug shows where.", 1

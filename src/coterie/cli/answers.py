@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from torch import Tensor
 
+from coterie.cli.own_files import OwnFiles
 from coterie.cli.progress import Watcher
 from coterie.cli.rows import (
     Models,
@@ -34,7 +35,7 @@ FILLS = ("mean", "median")
 
 # ------------------------------------------------------------------------------ coterie assign
 @dataclass(frozen=True, kw_only=True)
-class AssignFlags:
+class AssignFlags(OwnFiles):
     """The flags of `coterie assign`."""
 
     fill: str | None = setting(None, FILL_HELP, choices=FILLS)
@@ -52,7 +53,7 @@ def assign(words: list[str], argv: list[str]) -> int:
     run, file = need_words(words, 2, usage)
     watcher = Watcher(level=logging.WARNING)
     with watcher():
-        models = load(run)
+        models = load(run, asked.load_model(), trust=asked.trust)
         assignment = models.assign(*read_labelled(models, Path(file), asked.fill, watcher))
     name = Path(file).stem
     warn_of_doubts(assignment, name, watcher)
@@ -71,7 +72,7 @@ def warn_of_doubts(assignment: Assignment, name: str, watcher: Watcher) -> None:
 
 # ------------------------------------------------------------------------------ coterie predict
 @dataclass(frozen=True, kw_only=True)
-class PredictFlags:
+class PredictFlags(OwnFiles):
     """The flags of `coterie predict`."""
 
     client: str | None = setting(None, "with the model of this client")
@@ -93,7 +94,7 @@ def predict(words: list[str], argv: list[str]) -> int:
     run, file = need_words(words, 2, usage)
     watcher = Watcher(level=logging.WARNING)
     with watcher():
-        models = load(run)
+        models = load(run, asked.load_model(), trust=asked.trust)
         x, _ = read_rows(models, Path(file), asked.fill, watcher, use_labels=False)
         kept = read_columns(Path(file), asked.keep)
         support = read_support(models, asked, watcher)
@@ -174,7 +175,7 @@ def name_of_group(models: Exported, group: int) -> str:
 
 # ------------------------------------------------------------------------------ coterie export
 @dataclass(frozen=True, kw_only=True)
-class ExportFlags:
+class ExportFlags(OwnFiles):
     """The flags of `coterie export`."""
 
     per: str | None = setting(
@@ -194,7 +195,7 @@ def export(words: list[str], argv: list[str]) -> int:
     usage = "coterie export RUN, such as coterie export runs/mine --out models"
     (run,) = need_words(words, 1, usage)
     with Watcher(level=logging.WARNING)():
-        models = load(run)
+        models = load(run, asked.load_model(), trust=asked.trust)
         if isinstance(models, Exported):
             raise CoterieError(f"{run} holds exported models already: give the folder of a run.")
         per = cast(Per | None, asked.per)

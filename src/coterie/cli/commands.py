@@ -11,17 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coterie.cli import estimate
+from coterie.cli.own_files import OwnFiles, trust_flag
 from coterie.cli.progress import Watcher
 from coterie.cli.search import tune
 from coterie.cli.setup import Setup, setup
 from coterie.cli.table import print_groups, print_json, print_table, summary_row
-from coterie.cli.train import TUNE, create, make_job, train
+from coterie.cli.train import TUNE, create, hold_several, make_job, train
 from coterie.cli.values import read_flags
 from coterie.errors import CoterieError, Diverged
 from coterie.metrics import Row, to_json
 from coterie.reporting import report as write_report
 from coterie.result import Result
-from coterie.runs.folder import runs_in
+from coterie.runs.planned import make_missing
+from coterie.runs.run import Run
 from coterie.runs.search import MARK, as_flag
 from coterie.settings import setting
 
@@ -43,13 +45,13 @@ def start(asked: Setup) -> int:
     if asked.general.dry_run:
         return dry_run(asked, watcher)
     with watcher():
-        base = asked.folder()
         diverged: list[Diverged] = []
         if asked.over:
-            asked, places, diverged = tune(asked, base, watcher)
+            asked, base, places, diverged = tune(asked, watcher)
         else:
-            places = create(asked, base)
-        runs, failures = collect(train(base, places, watcher))
+            base, places = create(asked)
+        with hold_several(base):
+            runs, failures = collect(train(base, places, watcher))
     if asked.over:
         runs = [{**run, "tuned": chosen_settings(asked)[run["method"]]} for run in runs]
     return conclude(runs, diverged + failures, base, asked.general.json)
@@ -77,7 +79,7 @@ def chosen_settings(asked: Setup) -> dict[str, Row]:
 
 # ------------------------------------------------------------------------------ resume
 @dataclass(frozen=True, kw_only=True)
-class ResumeFlags:
+class ResumeFlags(OwnFiles):
     """The flags of `coterie resume`."""
 
     rounds: int | None = setting(
@@ -102,8 +104,9 @@ def resume(words: list[str], argv: list[str]) -> int:
     base = Path(words[0])
     refuse_search(base)
     watcher = Watcher(asked.quiet)
-    with watcher():
-        runs, failures = collect(train(base, list(runs_in(base)), watcher, asked.rounds))
+    with watcher(), hold_several(base):
+        places: list[Path | Run] = [*make_missing(base)]
+        runs, failures = collect(train(base, places, watcher, asked.rounds, asked))
     return conclude(runs, failures, base, asked.json)
 
 
@@ -122,7 +125,7 @@ def refuse_search(base: Path) -> None:
 
 # ------------------------------------------------------------------------------ report
 @dataclass(frozen=True, kw_only=True)
-class ReportFlags:
+class ReportFlags(OwnFiles):
     """The flags of `coterie report`."""
 
     out: str = setting("report.html", "the page to write")
@@ -144,7 +147,14 @@ def report(words: list[str], argv: list[str]) -> int:
     watcher = Watcher(level=logging.WARNING)
     # warnings about the data were shown when the runs were trained
     with watcher(), warnings.catch_warnings(action="ignore"):
-        path = write_report(words, asked.out, target=asked.target, tell=watcher.warn)
+        path = write_report(
+            words,
+            asked.out,
+            target=asked.target,
+            tell=watcher.warn,
+            model=asked.load_model(),
+            trust=asked.trust,
+        )
     print(f"report in {path}")
     return 0
 
@@ -159,6 +169,7 @@ def collect(outcomes: Iterable[Result | Diverged]) -> tuple[list[Row], list[Dive
             failures.append(outcome)
         else:
             runs.append(summary_row(outcome))
+        del outcome  # before the next run is opened
     return runs, failures
 
 
@@ -178,7 +189,7 @@ def conclude(runs: list[Row], failures: list[Diverged], base: Path, as_json: boo
         if len(runs) + len(failures) == 1:
             what = "run"
         print(f"{what} kept in {base}; for figures:")
-        print(f"  coterie report {shlex.quote(str(base))}")
+        print(f"  coterie report {shlex.quote(str(base))}{trust_flag(base)}")
     if failures:
         raise Diverged(" ".join(map(str, failures)))
     return 0

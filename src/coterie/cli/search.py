@@ -8,20 +8,23 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from coterie.cli import estimate
 from coterie.cli.flags import flags_of
+from coterie.cli.own_files import load_model
 from coterie.cli.progress import Watcher
 from coterie.cli.setup import Setup, setup
 from coterie.cli.table import new_table, print_columns
-from coterie.cli.train import TUNE, load_model, make_job, read_plan, refuse_existing
+from coterie.cli.train import TUNE, make_job, read_plan, refuse_existing
 from coterie.errors import Diverged
 from coterie.metrics import Row, to_json
-from coterie.runs.folder import write_file
+from coterie.runs.files import write_file
+from coterie.runs.folder import hold
+from coterie.runs.planned import has_begun
 from coterie.runs.reopen import load_shared
 from coterie.runs.run import Run
-from coterie.runs.search import WINNER, Cell, Follow, Search, as_flag, has_begun, refuse_other
+from coterie.runs.search import WINNER, Cell, Follow, Search, as_flag, refuse_other
 from coterie.version import __version__
 
 
@@ -33,9 +36,11 @@ def search(words: list[str], argv: list[str]) -> int:
     watcher = Watcher(asked.general.quiet)
     if asked.general.dry_run:
         return dry_run(asked, name, watcher)
-    base = asked.folder()
     with watcher():
-        search = go(prepare(asked, name, base, asked.general.seeds), base, watcher)
+        search = prepare(asked, name, asked.given_folder, asked.general.seeds)
+        base = asked.folder()
+        search.out = base
+        go(search, base, watcher)
     return conclude(asked, name, base, search)
 
 
@@ -200,23 +205,50 @@ def toml_lines(values: dict[str, Any]) -> list[str]:
 
 
 # ------------------------------------------------------------------------------ compare --tune
-def tune(
-    asked: Setup, base: Path, watcher: Watcher
-) -> tuple[Setup, list[Path | Run], list[Diverged]]:
+class Tuned(NamedTuple):
+    """What came of the choice of settings."""
+
+    asked: Setup  # with the settings that were chosen
+    base: Path  # the folder of the command
+    runs: list[Path | Run]  # the folders of the runs to train now
+    diverged: list[Diverged]  # an error for each method whose every cell diverged
+
+
+def tune(asked: Setup, watcher: Watcher) -> Tuned:
     """Choose each method's settings with the first seed.
 
-    Returns (what to run then, the folders of these runs, the methods whose every cell diverged).
     What an earlier call with the same folder has done is not done again.
     """
-    tune_folder = base / TUNE
-    if not tune_folder.exists():
-        refuse_existing(base)
-    for _, name, seed in asked.planned_runs(base):
+    given = asked.given_folder
+    if given is not None and not (given / TUNE).exists():
+        refuse_existing(given)
+    for _, name, seed in asked.planned_runs():
         make_job(asked, name, seed)  # mistakes show before anything is trained
-    searches = {
-        name: prepare(asked, name, tune_folder / asked.methods[name].name, seeds=1)
-        for name in asked.over
-    }
+    searches = {}
+    for name in asked.over:
+        folder = None if given is None else tune_folder(asked, given, name)
+        searches[name] = prepare(asked, name, folder, seeds=1)
+    base = asked.folder()
+    base.mkdir(parents=True, exist_ok=True)
+    with hold(base):
+        for name, search in searches.items():
+            search.out = tune_folder(asked, base, name)
+        asked, diverged = choose(asked, searches, base, watcher)
+        runs: list[Path | Run] = []
+        for below, name, seed in asked.planned_runs():
+            runs.append(tuned_run(asked, base / below, name, seed))
+    return Tuned(asked, base, runs, diverged)
+
+
+def tune_folder(asked: Setup, base: Path, name: str) -> Path:
+    """The folder of the search for a method's settings."""
+    return base / TUNE / asked.methods[name].name
+
+
+def choose(
+    asked: Setup, searches: dict[str, Search], base: Path, watcher: Watcher
+) -> tuple[Setup, list[Diverged]]:
+    """(what to run with the best settings, the methods whose every cell diverged)"""
     methods = dict(asked.methods)
     diverged = []
     for name, search in searches.items():
@@ -228,11 +260,10 @@ def tune(
             continue
         if search.edges:
             watcher.note(f"{search.method.name}: {'; '.join(search.edges)}")
-    asked = asked._replace(methods=methods)
-    return asked, [tuned_folder(asked, *job) for job in asked.planned_runs(base)], diverged
+    return asked._replace(methods=methods), diverged
 
 
-def tuned_folder(asked: Setup, folder: Path, name: str, seed: int) -> Path:
+def tuned_run(asked: Setup, folder: Path, name: str, seed: int) -> Path:
     """A run's folder, new or as it was left."""
     job = make_job(asked, name, seed)
     if has_begun(folder):

@@ -5,6 +5,7 @@ Flags count over the config file, and the file over the defaults.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,6 +28,7 @@ from coterie.cli.methods import (
 from coterie.cli.values import Given
 from coterie.contract import Algorithm
 from coterie.errors import CoterieError
+from coterie.runs.files import write_error
 from coterie.runs.options import Options
 from coterie.runs.search import VALID
 
@@ -56,33 +58,57 @@ class Setup(NamedTuple):
         """The arguments of `data.load` that make the data of a seed."""
         return {"spec": self.spec, "seed": seed, **self.data}
 
-    def planned_runs(self, base: Path) -> Iterator[tuple[Path, str, int]]:
-        """(folder, method, seed) of every run, those on the same data together."""
+    def planned_runs(self) -> Iterator[tuple[str, str, int]]:
+        """(folder, method, seed) of every run, those on the same data together.
+
+        The folders are below that of the command; it is "." where there is one run alone.
+        """
         for seed in self.seeds:
             for name, method in self.methods.items():
-                folder = base
+                parts = []
                 if len(self.methods) > 1 or self.over:
-                    folder = folder / method.name
+                    parts.append(method.name)
                 if self.general.seeds > 1:
-                    folder = folder / f"seed-{seed}"
-                yield folder, name, seed
+                    parts.append(f"seed-{seed}")
+                yield "/".join(parts) or ".", name, seed
+
+    @property
+    def given_folder(self) -> Path | None:
+        """The folder of --out, if it is given."""
+        if self.general.out is None:
+            return None
+        return Path(self.general.out)
 
     def folder(self) -> Path:
-        """The folder that all is written to: --out, or a new one in runs/."""
-        if self.general.out is not None:
-            return Path(self.general.out)
+        """The folder that all is written to: --out, or a new one in runs/, which is made here.
+
+        Of many commands that make one at once, each has its own.
+        """
+        if self.given_folder is not None:
+            return self.given_folder
         maker, _, first = self.spec.partition("?")[0].partition(":")
         names = [method.name for method in self.methods.values()]
         if len(names) > 1:
             names = ["compare"]
         parts = [*names, maker, Path(first).name, time.strftime("%Y%m%d-%H%M%S")]
-        name = "-".join(filter(None, parts))
+        return make_new_folder("-".join(filter(None, parts)))
+
+
+def make_new_folder(name: str) -> Path:
+    """Make runs/NAME, or runs/NAME-2 and so on where another command has made it."""
+    for number in itertools.count(1):
         folder = Path("runs") / name
-        number = 1
-        while folder.exists():
-            number += 1
+        if number > 1:
             folder = Path("runs") / f"{name}-{number}"
-        return folder
+        try:
+            folder.parent.mkdir(exist_ok=True)
+            folder.mkdir()
+            return folder
+        except FileExistsError:
+            continue
+        except OSError as e:
+            raise write_error(e, folder) from e
+    raise AssertionError("numbers do not end")
 
 
 def setup(command: str, words: list[str], argv: list[str]) -> Setup:

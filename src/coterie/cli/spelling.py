@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import logging
-import re
 from shlex import quote
 
 from coterie.errors import CoterieWarning, Option
-
-LONGEST_VALUE = 80  # characters of a quoted value that an error shows
-QUOTED = re.compile(r"(?<!\w)'[^']*'(?!\w)|(?<!\w)\"[^\"]*\"(?!\w)|\d{81,}")
 
 
 def spell_flag(option: Option) -> str:
@@ -42,16 +38,3 @@ def spell_argument(value: object) -> object:
     if isinstance(value, Option):
         return spell_flag(value)
     return value
-
-
-def shorten_values(sentence: str) -> str:
-    """A sentence without the middle of quoted values and numbers that are very long."""
-    return QUOTED.sub(lambda match: shorten(match[0]), sentence)
-
-
-def shorten(text: str) -> str:
-    """Both ends of a long text, with … between."""
-    if len(text) <= LONGEST_VALUE:
-        return text
-    end = LONGEST_VALUE // 4
-    return f"{text[: LONGEST_VALUE - end - 1]}…{text[-end:]}"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-import shutil
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from coterie import registry
+from coterie.cli.own_files import OwnFiles, load_model, trust_flag
 from coterie.cli.progress import Watcher
 from coterie.cli.setup import Setup
 from coterie.data import Federation
@@ -16,46 +16,54 @@ from coterie.engine.plan import Plan, plan_for
 from coterie.errors import CoterieError, Diverged
 from coterie.result import Result
 from coterie.runs.config import Origin
-from coterie.runs.folder import runs_in
+from coterie.runs.folder import hold, refuse_busy, refuse_taken
 from coterie.runs.interrupt import Interrupted
 from coterie.runs.options import Options
+from coterie.runs.planned import LIST, Planned, has_begun, make_list, make_missing, runs_in
 from coterie.runs.reopen import load_shared, reopen
 from coterie.runs.run import Run
-from coterie.runs.search import has_begun, holds_something
 from coterie.runs.start import Job, check_job, task_for
+from coterie.user_file import hashes_of
 
 TUNE = "tune"  # the folder, in a comparison's, of the searches for settings
 
 
 # ------------------------------------------------------------------------------ before training
-def create(setup: Setup, base: Path) -> list[Path | Run]:
-    """A folder for every run; none at all if one of them cannot be made.
+def create(setup: Setup) -> tuple[Path, list[Path | Run]]:
+    """(the folder of the command, its runs); nothing is made if one of them cannot be.
 
     A single run is ready to train. Of several only the folders are given, so that not all of their
     data and engines are in memory at once.
     """
-    refuse_existing(base)
-    jobs = list(setup.planned_runs(base))
-    try:
-        for folder, name, seed in jobs:
-            job = make_job(setup, name, seed)
-            run_folder = job.create_folder(folder)
-            if len(jobs) == 1:
-                return [job.start(run_folder)]
-        return [folder for folder, _, _ in jobs]
-    except (CoterieError, OSError):
-        shutil.rmtree(base, ignore_errors=True)
-        raise
+    if setup.given_folder is not None:
+        refuse_existing(setup.given_folder)
+    runs = list(setup.planned_runs())
+    if len(runs) == 1:
+        ((_, name, seed),) = runs
+        job = make_job(setup, name, seed)
+        run = job.start()
+        base = setup.folder()
+        run.folder = job.create_folder(base)
+        return base, [run]
+    planned = [Planned(folder, make_job(setup, name, seed).config()) for folder, name, seed in runs]
+    base = setup.folder()
+    make_list(base, planned)
+    return base, [*make_missing(base)]
 
 
 def refuse_existing(base: Path) -> None:
     """Refuse a folder that holds something."""
-    if not holds_something(base):
-        return
     remedy = "choose another --out"
-    if any(has_begun(folder) for folder in runs_in(base)):
+    if (base / LIST).exists() or any(map(has_begun, runs_in(base))):
         remedy += f", or go on with it by `coterie resume {shlex.quote(str(base))}`"
-    raise CoterieError(f"{base} exists", remedy)
+    refuse_taken(base, remedy)
+
+
+def hold_several(base: Path) -> AbstractContextManager[Any]:
+    """Hold the lock of a folder of several runs; a run of its own has its own lock."""
+    if (base / LIST).exists() or (base / TUNE).exists():
+        return hold(base)
+    return nullcontext()
 
 
 def make_job(setup: Setup, name: str, seed: int) -> Job:
@@ -68,16 +76,14 @@ def make_job(setup: Setup, name: str, seed: int) -> Job:
         fed,
         load_model(setup.general.model),
         plan=read_plan(setup, fed),
-        origin=Origin(data=origin, method=name, model=setup.general.model),
+        origin=Origin(
+            data=origin,
+            method=name,
+            model=setup.general.model,
+            files=hashes_of([name, setup.general.model]),
+        ),
         **options,
     )
-
-
-def load_model(name: str | None) -> Any:
-    """A model by name, or the factory in a file of the user's."""
-    if name is None:
-        return None
-    return registry.model(name)
 
 
 def read_plan(setup: Setup, fed: Federation) -> Plan | None:
@@ -98,19 +104,25 @@ def read_plan(setup: Setup, fed: Federation) -> Plan | None:
 
 # ------------------------------------------------------------------------------ training
 def train(
-    base: Path, runs: list[Path | Run], watcher: Watcher, rounds: int | None = None
+    base: Path,
+    runs: list[Path | Run],
+    watcher: Watcher,
+    rounds: int | None = None,
+    own: OwnFiles | None = None,
 ) -> Iterator[Result | Diverged]:
     """Train each run to its end, from wherever it is; one that diverges does not stop the others.
 
+    runs: each is taken off this list, so that nothing keeps it in memory after its turn.
     rounds: train up to this many rounds instead of as many as were asked for.
+    own: what the command says of Python files that the folders name.
     """
-    for place in runs:
-        run = place
-        if isinstance(run, Path):
-            run = reopen(run, rounds=rounds)
+    alone = len(runs) == 1
+    while runs:
+        run = open_run(runs.pop(0), rounds, own)
+        title = title_of(run, base, alone)
         try:
-            yield train_one(run, title_of(run, base, alone=len(runs) == 1), watcher)
-            if run.interrupted and place is not runs[-1]:
+            yield train_one(run, title, watcher)
+            if run.interrupted and runs:
                 raise Interrupted
         except Interrupted:
             raise KeyboardInterrupt(f"saved; go on with: {how_to_go_on(base, rounds)}") from None
@@ -120,13 +132,27 @@ def train(
             ) from None
         except Diverged as e:
             yield Diverged(f"{run.method.name}, {e} {last_checkpoint(run)}")
+        del run  # before the next one is opened
+
+
+def open_run(place: Path | Run, rounds: int | None, own: OwnFiles | None) -> Run:
+    """A run that is at hand, or the one in a folder."""
+    if isinstance(place, Run):
+        return place
+    refuse_busy(place)
+    if own is None:
+        return reopen(place, rounds=rounds)
+    return reopen(place, model=own.load_model(), rounds=rounds, trust=own.trust)
 
 
 def train_one(run: Run, title: str, watcher: Watcher) -> Result:
     """Train a run to its end and show how it goes."""
     if not run.ended:
         return Result.of(run.go(watcher.follow(title, run)))
-    watcher.note(f"{title} has ended after {run.round} rounds; --rounds N goes on, with more")
+    note = f"{title} has ended after {run.round} rounds; --rounds N goes on, with more"
+    if run.stopped:
+        note = f"{title} has stopped early after {run.round} rounds, as --stop-after asked"
+    watcher.note(note)
     result = Result.of(run)  # its folder is only read
     for concern in result.warnings:
         watcher.warn(f"{run.method.name}: {concern}")
@@ -151,9 +177,10 @@ def how_to_go_on(base: Path, rounds: int | None) -> str:
     folder = shlex.quote(str(base))
     if (base / TUNE).exists():
         return f"the same command, with --out {folder}"
-    if rounds is None:
-        return f"coterie resume {folder}"
-    return f"coterie resume {folder} --rounds {rounds}"
+    command = f"coterie resume {folder}"
+    if rounds is not None:
+        command += f" --rounds {rounds}"
+    return command + trust_flag(base)
 
 
 def last_checkpoint(run: Run) -> str:

@@ -20,8 +20,8 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
@@ -210,9 +210,7 @@ class Schema:
         """The schema that `to_json` wrote; anything else is refused."""
         try:
             raw = json.loads(text)
-            features = [
-                Column(**c | {"categories": tuple(c["categories"])}) for c in raw["features"]
-            ]
+            features = [read_column(column) for column in raw["features"]]
             classes = raw["classes"]
             if classes is not None:
                 classes = tuple(classes)
@@ -228,6 +226,12 @@ class Schema:
             raise CoterieError(
                 f"this is not a schema in JSON ({why})", "write it with to_json"
             ) from None
+
+
+def read_column(values: dict[str, Any]) -> Column:
+    """The column that `to_json` wrote; KeyError if something is missing."""
+    complete = {field.name: values[field.name] for field in fields(Column)}
+    return Column(**values | complete | {"categories": tuple(values["categories"])})
 
 
 def faults(schema: Schema) -> Iterator[str]:

@@ -43,8 +43,11 @@ from coterie.reporting.portrait import Portrait, portrait
 from coterie.reporting.render import MARKER, render_page
 from coterie.reporting.source import Source, by_label, sources
 from coterie.reporting.text import replace_path
-from coterie.runs.folder import write_error, write_file
+from coterie.runs.files import write_error, write_file
+from coterie.runs.reopen import Trust
 from coterie.runs.run import Run
+from coterie.runs.start import Model
+from coterie.user_file import Untrusted
 
 
 def report(
@@ -53,6 +56,8 @@ def report(
     *,
     target: float | None = None,
     tell: Callable[[str], object] = lambda sentence: None,
+    model: Model = None,
+    trust: Trust = (),
 ) -> Path:
     """Write a page about runs in memory, or folders of one or several runs.
 
@@ -61,12 +66,13 @@ def report(
     target: the accuracy or MSE whose cost in rounds and bytes is shown; None: 95 % of the best
     final one.
     tell: called with a sentence for each thing that the page lacks, which the page says, too.
+    model, trust: as in `ct.load`.
     """
     path = Path(path)
     refuse_other_file(path)
     if isinstance(runs, Run | str | Path):
         runs = [runs]
-    shown, missing = sources(runs)
+    shown, missing = sources(runs, model, trust)
     methods = by_label(shown)
     portraits, unavailable = ask_clients(methods)
     missing += unavailable
@@ -107,6 +113,8 @@ def ask_clients(methods: Methods) -> tuple[dict[str, Portrait], list[str]]:
         source = under_full_path(run)
         try:
             trained = source.trained()
+        except Untrusted:
+            raise
         except (CoterieError, OSError) as error:
             without_models.setdefault(explain(error, run), []).append(label)
             continue

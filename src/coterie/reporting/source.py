@@ -15,10 +15,12 @@ from coterie.errors import CoterieError
 from coterie.metrics import Row
 from coterie.reporting.same_data import fingerprint_of, same_rows, share_fingerprints
 from coterie.runs.config import RunConfig, roster_config
-from coterie.runs.folder import RunFolder, runs_in
-from coterie.runs.reopen import open_trained, reopen
+from coterie.runs.folder import RunFolder
+from coterie.runs.planned import missing_runs, runs_in
+from coterie.runs.reopen import Trust, open_trained, reopen
 from coterie.runs.run import Run
 from coterie.runs.search import MARK, WINNER
+from coterie.runs.start import Model
 from coterie.runs.trained import Trained
 from coterie.version import __version__
 
@@ -33,6 +35,8 @@ class Source:
     history: list[Row]
     at: Run | Path
     label: str = ""  # the method's name, with what sets it apart from others of the same method
+    model: Model = None  # where the folder cannot name it
+    trust: Trust = ()  # hashes of the Python files that the folder may name
 
     @property
     def seed(self) -> int:
@@ -89,18 +93,30 @@ class Source:
         """The run's models, groups and scores; its folder is only read."""
         if isinstance(self.at, Run):
             return self.at.trained()
-        return open_trained(self.at)
+        return open_trained(self.at, self.model, trust=self.trust)
 
     def with_rows(self) -> Run:
         """The run with its clients' rows; an error where these are gone."""
-        return self.at if isinstance(self.at, Run) else reopen(self.at)
+        if isinstance(self.at, Run):
+            return self.at
+        return reopen(self.at, model=self.model, trust=self.trust)
 
 
-def sources(runs: Sequence[Run | str | Path]) -> tuple[list[Source], list[str]]:
+def sources(
+    runs: Sequence[Run | str | Path], model: Model = None, trust: Trust = ()
+) -> tuple[list[Source], list[str]]:
     """(the runs, labelled and on the same data; a sentence for each that cannot be shown)."""
     every: list[Source] = []
+    not_made: list[str] = []
     for run in runs:
-        every += [of_run(run)] if isinstance(run, Run) else of_folder(Path(run))
+        if isinstance(run, Run):
+            every.append(of_run(run))
+        else:
+            every += of_folder(Path(run), model, trust)
+            not_made += [
+                f"{missing} has not been made yet: `coterie resume {run}` goes on."
+                for missing in missing_runs(Path(run))
+            ]
     once: dict[Any, Source] = {}
     for source in every:
         place = id(source.at) if source.folder is None else source.folder.resolve()
@@ -110,7 +126,7 @@ def sources(runs: Sequence[Run | str | Path]) -> tuple[list[Source], list[str]]:
     if not different:
         raise CoterieError("a report needs at least one run: give run folders or results.")
     shown = [s for s in different if any("accuracy" in row or "mse" in row for row in s.history)]
-    silent = [
+    silent = not_made + [
         f"{s.place} has no test scores yet and is left out." for s in different if s not in shown
     ]
     if not shown:
@@ -141,7 +157,7 @@ def of_run(run: Run) -> Source:
     return Source(config, run.history, run)
 
 
-def of_folder(base: Path) -> list[Source]:
+def of_folder(base: Path, model: Model = None, trust: Trust = ()) -> list[Source]:
     """The runs at or below a folder."""
     if not base.is_dir():
         raise CoterieError(
@@ -162,7 +178,7 @@ def of_folder(base: Path) -> list[Source]:
                 f"no run was found in {base}: give the folder of a run or of a comparison."
             )
         folder, config = RunFolder.open(path)
-        result.append(Source(plain_config(config), folder.rows(), path))
+        result.append(Source(plain_config(config), folder.rows(), path, model=model, trust=trust))
     return result
 
 

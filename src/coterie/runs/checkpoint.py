@@ -1,7 +1,8 @@
-"""Checkpoints: several nests of tensors in one safetensors file, each of which can be read alone.
+"""Checkpoints: several nests of tensors in one safetensors file.
 
 The head is JSON: plain values, and for each nest its skeleton and checksum. The head has a checksum
-too, so that no flipped bit passes.
+too. All are compared at every reading, so that no flipped bit passes, and all who read a file agree
+on whether it is damaged.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from coterie.engine.codec import BadBytes, Types, checksum, flatten, unflatten
 from coterie.runs.config import encode
+from coterie.runs.files import beside
 
 
 class Checkpoint(NamedTuple):
@@ -41,20 +43,23 @@ def write(
         leaves |= {f"{name}/{number}": leaf for number, leaf in numbered.items()}
     text = encode({**head, "trees": described}).decode()
     metadata = {"head": text, "checksum": str(zlib.crc32(text.encode()))}
-    beside = path.with_suffix(".new")
+    unfinished = beside(path)
     try:
-        save_file(leaves, beside, metadata=metadata)
-        for file in (beside, metrics):
+        save_file(leaves, unfinished, metadata=metadata)
+        for file in (unfinished, metrics):
             _sync(file)
-        os.replace(beside, path)
+        os.replace(unfinished, path)
         _sync(path.parent)
     except (OSError, SafetensorError) as e:
-        beside.unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
         raise _as_os_error(e) from e
 
 
 def read(path: Path, types: Types, names: Sequence[str] = ()) -> Checkpoint:
-    """The head and the trees of these names (default: all); BadBytes if anything is damaged."""
+    """The head and the trees of these names (default: all); BadBytes if anything is damaged.
+
+    The other trees are only compared with their checksums.
+    """
     with safe_open(path, framework="pt") as f:
         metadata = f.metadata() or {}
         text = metadata["head"]
@@ -64,14 +69,15 @@ def read(path: Path, types: Types, names: Sequence[str] = ()) -> Checkpoint:
         described = head.pop("trees")
         all_leaves = f.keys()
         trees = {}
-        for name in names or described:
+        for name in described:
             numbers = sorted(
                 (key.partition("/")[2] for key in all_leaves if key.startswith(f"{name}/")), key=int
             )
             leaves = {number: f.get_tensor(f"{name}/{number}") for number in numbers}
             if checksum(name, leaves) != described[name]["checksum"]:
                 raise BadBytes(f"the checksum of its {name} does not fit")
-            trees[name] = unflatten(leaves, described[name]["tree"], types)
+            if not names or name in names:
+                trees[name] = unflatten(leaves, described[name]["tree"], types)
     return Checkpoint(trees, head)
 
 

@@ -82,6 +82,7 @@ class Origin(msgspec.Struct, omit_defaults=True):
     data: dict[str, Any] | None = None  # the arguments of coterie.data.load
     method: str | None = None
     model: str | None = None
+    files: dict[str, str] = {}  # by Python file of the user's own: its hash when the run was made
 
 
 class RunConfig(msgspec.Struct, kw_only=True):

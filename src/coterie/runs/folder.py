@@ -4,16 +4,19 @@ config.json      method, data, model, options, plan and fingerprints
 metrics.jsonl    a row per round
 checkpoints/     the last two, each one safetensors file
 log.txt          who was refused and why, warnings
+.lock            locked while a process trains in the folder
 
-Files are written beside their place and then renamed: a kill at any point leaves whole files only.
+config.json is written last: a folder with this file is a run, one without it can be made anew.
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import os
+import shlex
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,32 +28,10 @@ from coterie.errors import CoterieError
 from coterie.metrics import Row
 from coterie.runs import checkpoint
 from coterie.runs.config import FORMAT, RoundRow, RunConfig, decode, encode, encode_readable
+from coterie.runs.files import LOCK, is_unfinished, locked, write_error, write_file
 
 log = logging.getLogger("coterie")
 START_ANEW = "the run cannot be resumed; start it anew"
-
-
-def write_file(path: Path, text: str) -> None:
-    """Replace a file by a new one as a whole, or leave it as it was."""
-    beside = path.with_suffix(path.suffix + ".new")
-    try:
-        with open(beside, "w", encoding="utf-8") as f:
-            f.write(text)
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(beside, path)
-    except OSError as e:
-        beside.unlink(missing_ok=True)
-        raise write_error(e, path) from e
-
-
-def write_error(e: OSError, path: Path) -> CoterieError:
-    """Why a file was not written, in one sentence."""
-    if e.errno in (errno.ENOSPC, errno.EDQUOT):
-        what = f"the disk is full, {path} was not written"
-        return CoterieError(what, "free some space, then resume or try again")
-    what = f"{path} cannot be written ({e.strerror or e})"
-    return CoterieError(what, "check the folder and its permissions")
 
 
 class RunFolder:
@@ -61,17 +42,19 @@ class RunFolder:
         self.handler: logging.Handler | None = None
 
     @staticmethod
-    def create(path: str | Path, config: RunConfig) -> RunFolder:
-        """A new folder with its config; refused where there is one already."""
+    def create(
+        path: str | Path, config: RunConfig, before: Callable[[], object] = lambda: None
+    ) -> RunFolder:
+        """A new folder with its config; refused where there is one already.
+
+        before: called when all is made but the config.
+        """
         folder = RunFolder(Path(path))
-        if folder.path.exists() and not _was_being_made(folder.path):
-            raise CoterieError(f"{path} exists", "choose another folder, or resume it")
-        try:
-            (folder.path / "checkpoints").mkdir(parents=True, exist_ok=True)
-        except OSError as e:
-            raise write_error(e, folder.path) from e
-        write_file(folder.path / "config.json", encode_readable(config))
-        (folder.path / "metrics.jsonl").touch()
+        with making(folder.path):
+            (folder.path / "checkpoints").mkdir(exist_ok=True)
+            (folder.path / "metrics.jsonl").touch()
+            before()
+            write_file(folder.path / "config.json", encode_readable(config))
         return folder
 
     @staticmethod
@@ -113,11 +96,14 @@ class RunFolder:
             some = ", ".join(map(str, inside[:5])) + (", …" if len(inside) > 5 else "")
             return CoterieError(f"{self.path} holds several runs", f"give one of {some}")
         what = f"{self.path} is not a run folder: it has no config.json that can be read"
+        if was_being_made(self.path):
+            remedy = f"give it again with --out {shlex.quote(str(self.path))}"
+            return CoterieError(f"{what}; if its command was stopped before it began", remedy)
         return CoterieError(f"{what}.")
 
     # -- the log
     def __enter__(self) -> RunFolder:
-        self.handler = logging.FileHandler(self.path / "log.txt", encoding="utf-8", delay=True)
+        self.handler = LogFile(self.path / "log.txt", encoding="utf-8", delay=True)
         self.handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         log.addHandler(self.handler)
         log.setLevel(logging.INFO)
@@ -127,6 +113,17 @@ class RunFolder:
         if self.handler is not None:
             log.removeHandler(self.handler)
             self.handler.close()
+
+    # -- training
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        """Hold the folder's lock and write its log; what a kill left unfinished is removed."""
+        with hold(self.path), self:
+            for folder in (self.path, self.path / "checkpoints"):
+                for file in folder.iterdir():
+                    if is_unfinished(file) or file.suffix == ".new":  # as earlier versions wrote
+                        file.unlink(missing_ok=True)
+            yield
 
     # -- metrics
     def append(self, row: Row) -> None:
@@ -148,21 +145,31 @@ class RunFolder:
                 msgspec.convert(row, RoundRow)
             except (ValueError, RecursionError):
                 if number < len(lines):
-                    raise CoterieError(
-                        f"line {number} of {file} is damaged, and not by a kill",
-                        "put the file back, or start the run anew",
-                    ) from None
+                    raise self._damaged_metrics(f"line {number}") from None
                 break
             if until is None or row["round"] <= until:
                 rows.append(row)
+        if until is not None and [row["round"] for row in rows] != list(range(until + 1)):
+            raise self._damaged_metrics(f"the list of rounds up to {until}")
         return rows
+
+    def _damaged_metrics(self, what: str) -> CoterieError:
+        return CoterieError(
+            f"{what} of {self.path / 'metrics.jsonl'} is damaged, and not by a kill",
+            "put the file back, or start the run anew",
+        )
 
     def rewind(self, rows: list[Row], rounds: int) -> None:
         """Be ready to go on after these rows, up to this number of rounds."""
+        done = -1
+        if rows:
+            done = rows[-1]["round"]
+        for file in self.checkpoints():
+            if round_of(file) > done:  # damaged: this run goes on from one before
+                file.unlink(missing_ok=True)
         text = b"".join(encode(row) + b"\n" for row in rows).decode()
         write_file(self.path / "metrics.jsonl", text)
         config = self.config()
-        done = rows[-1]["round"] if rows else 0
         rounds = max(rounds, done)
         if config.options.rounds != rounds:
             config.options = config.options.with_rounds(rounds)
@@ -187,31 +194,104 @@ class RunFolder:
 
     def latest(self, types: Types, *names: str) -> checkpoint.Checkpoint | None:
         """The newest undamaged checkpoint, with the trees of these names; None if there is none."""
-        files = self.checkpoints()
-        for file in files:
+        tried: set[Path] = set()
+        while untried := [file for file in self.checkpoints() if file not in tried]:
+            file = untried[0]
+            tried.add(file)
             try:
                 return checkpoint.read(file, types, names)
+            except FileNotFoundError:
+                continue  # a process that trains here has newer ones
             except (OSError, SafetensorError, ValueError, KeyError, TypeError) as e:
                 log.warning(
                     "checkpoint %s is damaged (%s): falling back to the one before.", file.name, e
                 )
-        if files:
+        if tried:
             raise CoterieError(f"no checkpoint in {self.path} is whole", START_ANEW)
         return None
 
 
-def _was_being_made(path: Path) -> bool:
-    """Whether a folder is empty, or was being made when the run was killed."""
+class LogFile(logging.FileHandler):
+    """A log that is left out where it cannot be written, as on a full disk."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line."""
+        try:
+            super().emit(record)
+        except OSError:
+            self.handleError(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Leave out the line."""
+
+
+def round_of(checkpoint: Path) -> int:
+    """The round after which a checkpoint was saved; those with other names come last."""
+    try:
+        return int(checkpoint.stem)
+    except ValueError:
+        return -1
+
+
+# ------------------------------------------------------------------------------ making folders
+def hold(path: Path) -> AbstractContextManager[int]:
+    """Hold the lock of a folder; one sentence if another process is training there."""
+    return locked(path / LOCK, f"another process is training {path}")
+
+
+@contextmanager
+def making(path: Path) -> Iterator[None]:
+    """Make a folder, with its lock held; refused if it holds something already.
+
+    Of several processes that make the same folder at once, one makes it.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.mkdir(path)
+        except FileExistsError:
+            refuse_taken(path)
+        with hold(path):
+            refuse_taken(path)  # by a process that held the lock a moment ago
+            yield
+    except OSError as e:
+        raise write_error(e, path) from e
+
+
+def refuse_taken(path: Path, remedy: str = "choose another folder, or resume it") -> None:
+    """Refuse a folder that holds something, unless it was being made when its command was killed.
+
+    Where a process is training there, the sentence says so.
+    """
+    if not path.exists() or was_being_made(path):
+        return
+    refuse_busy(path)
+    raise CoterieError(f"{path} exists", remedy)
+
+
+def refuse_busy(path: Path) -> None:
+    """Say in one sentence that another process is training in a folder, if that is so."""
+    if not (path / LOCK).exists():
+        return
+    with suppress(OSError), hold(path):  # where nothing can be written, nobody trains
+        pass
+
+
+def was_being_made(path: Path) -> bool:
+    """Whether a folder is empty, or was being made when its command was killed."""
     if not path.is_dir():
         return False
-    names = {p.name for p in path.iterdir()}
-    return names <= {"checkpoints", "config.json.new"} and not any((path / "checkpoints").glob("*"))
+    return all(map(_is_of_making, path.iterdir()))
 
 
-def runs_in(base: Path) -> list[Path]:
-    """The run folders at or below a folder, in the order in which they were made."""
-    if (base / "config.json").exists():
-        return [base]
-    files = [file for depth in ("*", "*/*") for file in base.glob(f"{depth}/config.json")]
-    files.sort(key=lambda file: (file.stat().st_mtime_ns, file))
-    return [file.parent for file in files] or [base]
+def _is_of_start(path: Path) -> bool:
+    """Whether a file in checkpoints/ may be there before the run has begun."""
+    return is_unfinished(path) or (path.suffix == ".safetensors" and round_of(path) < 0)
+
+
+def _is_of_making(path: Path) -> bool:
+    if path.name == "checkpoints":
+        return path.is_dir() and all(map(_is_of_start, path.iterdir()))
+    if path.name == "metrics.jsonl":
+        return path.is_file() and not path.stat().st_size
+    return path.name in (LOCK, "config.json.new") or is_unfinished(path)

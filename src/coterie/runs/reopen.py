@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -22,6 +24,10 @@ from coterie.runs.run import Run, on_device
 from coterie.runs.start import Model, engine_for, model_fingerprint, task_for, with_valid
 from coterie.runs.trained import Trained
 from coterie.task import Task
+from coterie.user_file import read_hashes, refuse_untrusted
+
+log = logging.getLogger("coterie")
+Trust = str | Sequence[str]  # hashes of the Python files that a folder may name
 
 
 def load_shared(**origin: Any) -> Federation:
@@ -40,16 +46,19 @@ def reopen(
     model: Model = None,
     method: Algorithm | None = None,
     rounds: int | None = None,
+    trust: Trust = (),
 ) -> Run:
     """A run with its data, where its folder left it.
 
     fed, model, method: needed only where the folder cannot name them.
+    trust: hashes of the user's own Python files that the folder may name.
     """
     folder, config = RunFolder.open(path)
     options = options_of(config, rounds)
-    method = method or method_of(path, config)
+    own = OwnCode(path, config, method, model, trust)
+    method = own.method()
     fed = data_of(path, config, fed, options)
-    task = task_of(path, config, fed.roster, model)
+    task = own.task(fed.roster)
     run = Run(
         method,
         task,
@@ -63,12 +72,18 @@ def reopen(
     return run
 
 
-def open_trained(path: str | Path, model: Model = None, method: Algorithm | None = None) -> Trained:
+def open_trained(
+    path: str | Path,
+    model: Model = None,
+    method: Algorithm | None = None,
+    trust: Trust = (),
+) -> Trained:
     """What a run came to, read from its folder alone: no data, no engine."""
     folder, config = RunFolder.open(path)
-    method = method or method_of(path, config)
+    own = OwnCode(path, config, method, model, trust)
+    method = own.method()
     roster = roster_from(config.roster, f"{path}/config.json")
-    task = task_of(path, config, roster, model)
+    task = own.task(roster)
     saved = folder.latest(types_of(method), "state", "scores")
     if saved is None or saved.head["round"] < 0:
         raise CoterieError(f"{path} has not been trained yet", "resume it first")
@@ -92,22 +107,62 @@ def options_of(config: RunConfig, rounds: int | None = None) -> Options:
     return options if rounds is None else options.with_rounds(rounds)
 
 
-def method_of(path: str | Path, config: RunConfig) -> Algorithm:
-    """The method of a run, with its settings."""
-    cls = registry.find(config.origin.method or config.method.name)
-    return method_from(cls, config.method.settings, str(path))
+class OwnCode:
+    """The method and the model of a run: given, or named by its folder.
 
+    A Python file that the folder names is run only if the user has named it in this process, or
+    confirms its hash.
+    """
 
-def task_of(path: str | Path, config: RunConfig, roster: Roster, model: Model) -> Task:
-    """The task of a run; refused if the model is not the one it was trained with."""
-    if model is None:
-        model = registry.model(config.origin.model or config.model)
-    task, _ = task_for(roster, model, config.options)
-    if model_fingerprint(task) != config.fingerprint.model:
-        raise CoterieError(
-            f"the model is not the one of {path} ({config.model})", "resume with the same model"
-        )
-    return task
+    def __init__(
+        self,
+        path: str | Path,
+        config: RunConfig,
+        method: Algorithm | None,
+        model: Model,
+        trust: Trust,
+    ) -> None:
+        self.path = path
+        self.config = config
+        self.given_method = method
+        self.given_model = model
+        self.trust = read_hashes(trust)
+        self.method_name = config.origin.method or config.method.name
+        self.model_name = config.origin.model or config.model
+        self._refuse_untrusted()
+
+    def _refuse_untrusted(self) -> None:
+        """Refuse, in one sentence, all files that nobody has named or confirmed."""
+        names = []
+        if self.given_method is None:
+            names.append(self.method_name)
+        if self.given_model is None:
+            names.append(self.model_name)
+        recorded = self.config.origin.files
+        for file in refuse_untrusted(names, self.trust, str(self.path), recorded):
+            log.warning("%s has changed since %s was made.", file, self.path)
+
+    def method(self) -> Algorithm:
+        """The method of the run, with its settings."""
+        if self.given_method is not None:
+            return self.given_method
+        cls = registry.find(self.method_name, self.trust)
+        return method_from(cls, self.config.method.settings, str(self.path))
+
+    def task(self, roster: Roster) -> Task:
+        """The task of the run; refused if the model is not the one it was trained with."""
+        model = self.given_model
+        if model is None:
+            model = registry.model(self.model_name, self.trust)
+        elif isinstance(model, str):
+            model = registry.model(model)
+        task, _ = task_for(roster, model, self.config.options)
+        if model_fingerprint(task) != self.config.fingerprint.model:
+            raise CoterieError(
+                f"the model is not the one of {self.path} ({self.config.model})",
+                "resume with the same model",
+            )
+        return task
 
 
 def data_of(
@@ -120,8 +175,10 @@ def data_of(
     if fed is None:
         if not config.origin.data:
             raise DataGone(
-                f"the data of {path} were in memory: give them again, ct.resume(path, fed)."
+                f"the data of {path} were in memory",
+                "give them again, ct.resume(path, fed)",
             )
+        check_origin(path, config.origin.data)
         try:
             fed = load_shared(**config.origin.data)
         except CoterieError as e:
@@ -134,3 +191,11 @@ def data_of(
             "put them back."
         )
     return fed
+
+
+def check_origin(path: str | Path, origin: dict[str, Any]) -> None:
+    """Refuse a config that does not say which data they were."""
+    if not isinstance(origin.get("spec"), str) or type(origin.get("seed")) is not int:
+        raise DataGone(
+            f"{path}/config.json is damaged (its data have no spec or no seed)", "train it anew"
+        )

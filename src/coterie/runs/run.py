@@ -274,7 +274,8 @@ class Run:
     # -- to the end, and the folder
     def go(self, on_round: Callable[[Row], Any] | None = None) -> Run:
         """Train to the end, saving as it goes; Ctrl-C finishes the round, saves and stops."""
-        with self.folder or nullcontext(), finish_round_on_interrupt() as asked_to_stop:
+        in_folder = nullcontext() if self.folder is None else self.folder.training()
+        with in_folder, finish_round_on_interrupt() as asked_to_stop:
             if self.folder is not None:  # rows after the checkpoint are made again
                 self.folder.rewind(self.history, self.options.rounds)
             for row in self.rounds():
@@ -395,8 +396,9 @@ def check_run(method: Algorithm, task: Task, roster: Roster, options: Options) -
         )
     if options.stop_after is not None and not int(roster.rows.valid.sum()):
         raise CoterieError(
-            "stop_after looks at the valid part, and there is none: set valid to a share such as "
-            "0.2."
+            "stop_after looks at the valid part, and there is none",
+            "hold out a share of the training rows, such as {}",
+            options=[Option("valid", "0.2")],
         )
     refuse_nobody_measured(roster, options.minimum_rows)
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import msgspec
@@ -27,10 +27,12 @@ import torch
 from coterie.contract import Algorithm
 from coterie.data import Federation
 from coterie.engine.plan import Plan
-from coterie.errors import CoterieError, Diverged, unknown
+from coterie.errors import CoterieError, Diverged, Option, unknown
 from coterie.metrics import Row
 from coterie.runs.config import encode, encode_readable
-from coterie.runs.folder import RunFolder, write_file
+from coterie.runs.files import write_file
+from coterie.runs.folder import RunFolder, hold, was_being_made
+from coterie.runs.planned import has_begun
 from coterie.runs.reopen import reopen
 from coterie.runs.run import Run
 from coterie.runs.start import Job, Model, check_job
@@ -104,11 +106,11 @@ class Search:
         self.table: list[Cell] = []
         if seeds < 1:
             raise CoterieError(f"seeds is {seeds}: it must be ≥ 1.")
-        if self.out is not None and not (self.out / MARK).exists() and holds_something(self.out):
-            raise CoterieError(f"{self.out} exists and holds no search", "choose another folder")
+        if self.out is not None:
+            refuse_no_search(self.out)
         for trial in self.trials():
             job = self._check(trial)
-            if has_begun(trial.folder):
+            if trial.folder is not None and has_begun(trial.folder):
                 refuse_other(trial.folder, job)
             self.metric = "mse" if trial.fed.kind == "regression" else "accuracy"
 
@@ -138,13 +140,19 @@ class Search:
 
     def open(self, trial: Trial) -> Run:
         """A run from where it stopped, or a new one."""
-        if has_begun(trial.folder):
+        if trial.folder is not None and has_begun(trial.folder):
             return reopen(trial.folder, trial.fed, self.model, trial.method)
-        job = self._check(trial)
-        return job.start(None if trial.folder is None else job.create_folder(trial.folder))
+        return self._check(trial).start(trial.folder)
 
     def go(self, follow: Follow | None = None) -> Search:
         """Train each run to its end; one that diverges does not stop the others."""
+        if self.out is None:
+            return self._train(follow)
+        self.out.mkdir(parents=True, exist_ok=True)
+        with hold(self.out):
+            return self._train(follow)
+
+    def _train(self, follow: Follow | None) -> Search:
         self._write_table()
         cells = [Cell(values, [], [], []) for values in self.cells]
         for trial in self.trials():
@@ -180,7 +188,6 @@ class Search:
         """Write what was asked, and what came of it, to the folder."""
         if self.out is None:
             return
-        self.out.mkdir(parents=True, exist_ok=True)
         document = {
             "method": self.method.name,
             "over": self.over,
@@ -278,15 +285,19 @@ def without_test_rows(fed: Federation, valid: float, seed: int) -> Federation:
         fed = fed.with_valid(valid, seed)
     if fed.valid is None or not len(fed.valid.y):
         raise CoterieError(
-            "a search looks at the valid part, and there is none: set valid to a share such as 0.2."
+            "a search looks at the valid part, and there is none",
+            "hold out a share of the training rows, such as {}",
+            options=[Option("valid", "0.2")],
         )
     x, y, sizes = fed.test
     return replace(fed, test=fed.test._replace(x=x[:0], y=y[:0], sizes=torch.zeros_like(sizes)))
 
 
-def has_begun(folder: Path | None) -> TypeGuard[Path]:
-    """Whether a run has a folder already."""
-    return folder is not None and (folder / "config.json").exists()
+def refuse_no_search(folder: Path) -> None:
+    """Refuse a folder that holds something else than a search."""
+    if (folder / MARK).exists() or not folder.exists() or was_being_made(folder):
+        return
+    raise CoterieError(f"{folder} exists and holds no search", "choose another folder")
 
 
 def refuse_other(folder: Path, job: Job) -> None:
@@ -314,11 +325,6 @@ def _plain(value: Any) -> dict[str, Any]:
     """A structure as a JSON file would keep it."""
     plain: dict[str, Any] = msgspec.json.decode(encode(value))
     return plain
-
-
-def holds_something(path: Path) -> bool:
-    """Whether there is a file, or a folder that is not empty."""
-    return path.exists() and (not path.is_dir() or any(path.iterdir()))
 
 
 def as_flag(value: Any) -> str:

@@ -26,7 +26,7 @@ from coterie.engine.plan import Plan, plan_for
 from coterie.engine.protocol import Engine
 from coterie.engine.vectorised import Vectorised
 from coterie.engine.wire import Wire
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, Option
 from coterie.runs.config import (
     Fingerprints,
     Origin,
@@ -35,7 +35,7 @@ from coterie.runs.config import (
     method_config,
     roster_config,
 )
-from coterie.runs.folder import RunFolder
+from coterie.runs.folder import RunFolder, refuse_taken
 from coterie.runs.options import Options
 from coterie.runs.run import Run, attack_of, check_run
 from coterie.task import Task
@@ -48,7 +48,9 @@ def task_for(roster: Roster, model: Model, options: Options) -> tuple[Task, str]
     """(the task, the model's name for the config)."""
     if options.device != "cpu" and not torch.cuda.is_available():
         raise CoterieError(
-            f"device is {options.device!r}, and no CUDA device is present: use device='cpu'."
+            f"device is {options.device!r}, and no CUDA device is present",
+            "use {}",
+            options=[Option("device", "cpu")],
         )
     name = model_name(model, roster)
     factory: Any = model
@@ -129,20 +131,26 @@ class Job:
         """The folder of the run, in which nothing is trained yet."""
         return RunFolder.create(out, self.config())
 
-    def start(self, folder: RunFolder | None = None, given_state: Any = None) -> Run:
-        """The run, with its engine; given_state: `start` of `coterie.run`."""
+    def start(self, out: str | Path | None = None, given_state: Any = None) -> Run:
+        """The run, with its engine; given_state: `start` of `coterie.run`.
+
+        out: a folder to make for it. It is made last, so that a mistake leaves none.
+        """
         run = Run(
             self.method,
             self.task,
             self.fed.roster,
             engine_for(self.method, self.task, self.fed, self.options, self.plan),
             self.options,
-            folder=folder,
             model_name=self.model_name,
             start=given_state,
         )
-        if folder is not None and given_state is not None:
-            run.save(always=True)  # the folder's config cannot name it
+        if out is not None and given_state is None:
+            run.folder = self.create_folder(out)
+        elif out is not None:
+            run.folder = RunFolder(Path(out))
+            # the config cannot name the state, so that it is saved before the config says "a run"
+            RunFolder.create(out, self.config(), before=lambda: run.save(always=True))
         return run
 
 
@@ -189,8 +197,9 @@ def prepare(
     **asked: Any,
 ) -> Run:
     """A run that has not begun. asked: as in `check_job`."""
-    job = check_job(method, fed, model, **asked)
-    return job.start(None if out is None else job.create_folder(out), start)
+    if out is not None:
+        refuse_taken(Path(out))
+    return check_job(method, fed, model, **asked).start(out, start)
 
 
 def with_valid(fed: Federation, options: Options) -> Federation:

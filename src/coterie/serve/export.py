@@ -21,9 +21,8 @@ from coterie.errors import CoterieError
 from coterie.metrics import hard
 from coterie.params import Params, unstack
 from coterie.runs.config import method_config, roster_config
-from coterie.runs.folder import write_error
+from coterie.runs.files import beside, locked, write_error
 from coterie.runs.run import Run
-from coterie.runs.search import holds_something
 from coterie.runs.trained import Trained
 from coterie.serve.answers import at_last_round, need_centres
 from coterie.serve.card import CARD, Card, FileEntry, Per, write_card
@@ -49,10 +48,7 @@ def export_clients(run: Run, path: str | Path, onnx: bool = False) -> Path:
 
 def _export(trained: Trained, path: str | Path, per: Per, models: list[Named], onnx: bool) -> Path:
     folder = Path(path)
-    if holds_something(folder):
-        raise CoterieError(
-            f"{folder} exists and is not empty", "choose another folder to export to"
-        )
+    refuse_taken(folder)
     files: dict[str, FileEntry] = {}
     contents: dict[str, bytes] = {}
     for name, owner, params in models:
@@ -72,18 +68,36 @@ def _as_onnx(task: Task, params: Params, trained: Trained) -> bytes:
     return as_onnx(task, params, trained.roster.example()[0])
 
 
+def refuse_taken(folder: Path) -> None:
+    """Refuse a file, or a folder that holds something."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise CoterieError(
+            f"{folder} exists and is not empty", "choose another folder to export to"
+        )
+
+
 def _write_folder(folder: Path, contents: dict[str, bytes]) -> None:
     """Write all files or none."""
-    beside = folder.with_name(folder.name + ".new")
+    unfinished = beside(folder)
     try:
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir(parents=True)
-        for file, raw in contents.items():
-            (beside / file).write_bytes(raw)
-        os.replace(beside, folder)
+        unfinished.mkdir(parents=True, exist_ok=True)
+        with locked(unfinished, f"another process is writing {folder}"):
+            try:
+                _clear(unfinished)  # a kill may have left something
+                for file, raw in contents.items():
+                    (unfinished / file).write_bytes(raw)
+                os.replace(unfinished, folder)
+            except OSError:
+                shutil.rmtree(unfinished, ignore_errors=True)
+                raise
     except OSError as e:
-        shutil.rmtree(beside, ignore_errors=True)
+        refuse_taken(folder)  # by another process meanwhile
         raise write_error(e, folder) from e
+
+
+def _clear(folder: Path) -> None:
+    for file in folder.iterdir():
+        file.unlink()
 
 
 # ------------------------------------------------------------------------------ clients' models

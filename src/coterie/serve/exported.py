@@ -11,9 +11,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load as read_tensors
 from torch import Tensor
 
-from coterie import models
+from coterie import models, registry
 from coterie.data import Schema
-from coterie.errors import CoterieError, unknown
+from coterie.errors import CoterieError, Option, unknown
 from coterie.params import Params
 from coterie.serve.answers import Assignment, as_predictions, choose_group
 from coterie.serve.card import CARD, EXPORT_AGAIN, FileEntry, read_card, roster_of
@@ -30,6 +30,10 @@ class Exported:
         self.roster = roster_of(self.card, self.path / CARD)
         if model is None:
             model = self._known_model()
+        elif isinstance(model, str):
+            model = registry.model(model)
+        if isinstance(model, str):
+            model = models.build(model, self.roster)
         x, _ = self.roster.example()
         dtype = getattr(torch, self.card.dtype)
         self.task = Task(model, self.roster.kind, x, self.roster.classes, dtype)
@@ -39,7 +43,9 @@ class Exported:
         name = self.card.model
         if name.partition(":")[0] not in models.models():
             raise CoterieError(
-                f"the model {name} is one of your own: give it again, ct.load(path, model=…)."
+                f"the model {name} is one of your own",
+                "give it again, with {}",
+                options=[Option("model", "FILE.py:NAME")],
             )
         return models.build(name, self.roster)
 
