@@ -19,7 +19,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from coterie.cli import main
@@ -36,7 +35,6 @@ MOST_ROUNDS = 6  # that a case trains
 MOST_WORK = 1000  # local steps and the like: a case that asks for more is not trained
 
 # for tests that meet faults in runs/, cli/ or engine/ which are known and not yet mended
-unmended = pytest.mark.xfail(reason="known faults, not yet mended", strict=False)
 
 started = time.monotonic()
 cases: Counter[str] = Counter()  # that ran, by kind of input

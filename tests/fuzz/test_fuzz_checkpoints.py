@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from harness import case, command, fresh_copy, fuzz, said, time_is_over, unmended
+from harness import case, command, fresh_copy, fuzz, said, time_is_over
 from hypothesis import given
 from hypothesis import strategies as st
 from mutations import damaged_bytes, damaged_json
@@ -179,7 +179,6 @@ CHANGES = (
 )
 
 
-@unmended
 @pytest.mark.parametrize("change", CHANGES)
 def test_changed_folder(files: Files, change: Callable[[Path, Path], None]) -> None:
     run = fresh_copy(files.run)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import case, command, fresh_copy, fuzz, said, time_is_over, unmended
+from harness import case, command, fresh_copy, fuzz, said, time_is_over
 from hypothesis import given
 from hypothesis import strategies as st
 from mutations import damaged_bytes, damaged_json
@@ -113,7 +113,6 @@ def put(files: Files, content: bytes) -> Path:
     return run
 
 
-@unmended
 @fuzz(200)
 @given(st.sampled_from(list(COMMANDS)), st.data())
 def test_damaged_document(files: Files, which: str, data: st.DataObject) -> None:
@@ -126,7 +125,6 @@ def test_damaged_document(files: Files, which: str, data: st.DataObject) -> None
         check_config(files, which)
 
 
-@unmended
 @fuzz(100)
 @given(st.sampled_from(list(COMMANDS)), st.data())
 def test_damaged_bytes(files: Files, which: str, data: st.DataObject) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from harness import case, command, fresh_copy, fuzz, said, time_is_over, unmended
+from harness import case, command, fresh_copy, fuzz, said, time_is_over
 from hypothesis import given
 from hypothesis import strategies as st
 from mutations import damaged_bytes
@@ -167,7 +167,6 @@ def test_the_same_table(files: Files, style: Style) -> None:
         assert answer == command(*ASSIGN.replace("case", "new").split())
 
 
-@unmended
 @fuzz(120)
 @given(st.data())
 def test_odd_cells(files: Files, data: st.DataObject) -> None:
@@ -208,7 +207,6 @@ def change_table(data: st.DataObject, table: list[list[str]]) -> None:
         del table[data.draw(st.integers(1, max(1, len(table) - 1))) :]
 
 
-@unmended
 @fuzz(80)
 @given(st.data())
 def test_damaged_bytes(files: Files, data: st.DataObject) -> None:
@@ -226,7 +224,6 @@ def test_damaged_bytes(files: Files, data: st.DataObject) -> None:
         command(*PREDICT.split())
 
 
-@unmended
 @fuzz(60)
 @given(st.data())
 def test_training_tables(files: Files, data: st.DataObject) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness import case, command, fuzz, said, time_is_over, unmended
+from harness import case, command, fuzz, said, time_is_over
 from hypothesis import given
 from hypothesis import strategies as st
 from test_fuzz_toml import as_number_or_text, values_in
@@ -228,7 +228,6 @@ def kept(files: Files) -> Iterator[None]:
     shutil.rmtree(files.base / "kept")
 
 
-@unmended
 @fuzz(350)
 @given(st.sampled_from(LINES), st.data())
 def test_damaged_line(files: Files, line: str, data: st.DataObject) -> None:

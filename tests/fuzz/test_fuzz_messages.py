@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from harness import case, fuzz, time_is_over, unmended
+from harness import case, fuzz, time_is_over
 from hypothesis import given
 from hypothesis import strategies as st
 from mutations import damaged_bytes, damaged_json
@@ -128,7 +128,6 @@ def draw_sent(data: st.DataObject, exchanges: list[Sent]) -> tuple[Sent, str]:
     return sent, data.draw(st.sampled_from(names))
 
 
-@unmended
 @fuzz(150)
 @given(st.data())
 def test_damaged_bytes(exchanges: list[Sent], data: st.DataObject) -> None:
@@ -150,7 +149,6 @@ def with_head(raw: bytes, data: st.DataObject) -> bytes:
     return len(text).to_bytes(8, "little") + text + raw[8 + size :]
 
 
-@unmended
 @fuzz(200)
 @given(st.data())
 def test_damaged_head(exchanges: list[Sent], data: st.DataObject) -> None:
@@ -197,7 +195,6 @@ def with_leaf(raw: bytes, types: Any, data: st.DataObject) -> bytes:
     return encode(torch.utils._pytree.tree_unflatten(leaves, spec), types, **head)
 
 
-@unmended
 @fuzz(100)
 @given(st.data())
 def test_other_tensors(exchanges: list[Sent], data: st.DataObject) -> None:
@@ -209,7 +206,6 @@ def test_other_tensors(exchanges: list[Sent], data: st.DataObject) -> None:
         try_message(sent, replace_part(sent.message, name, damaged))
 
 
-@unmended
 @fuzz(80)
 @given(st.data())
 def test_mixed_parts(exchanges: list[Sent], data: st.DataObject) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from harness import case, command, fresh_copy, fuzz, said, time_is_over, unmended
+from harness import case, command, fresh_copy, fuzz, said, time_is_over
 from hypothesis import given
 from hypothesis import strategies as st
 from mutations import damaged_bytes, damaged_json
@@ -45,7 +45,6 @@ def check_metrics(files: Files, content: bytes, which: str) -> None:
         assert "</html>" in page
 
 
-@unmended
 @fuzz(120)
 @given(st.sampled_from(list(COMMANDS)), st.data())
 def test_damaged_row(files: Files, which: str, data: st.DataObject) -> None:
@@ -59,7 +58,6 @@ def test_damaged_row(files: Files, which: str, data: st.DataObject) -> None:
         check_metrics(files, b"\n".join(lines) + b"\n", which)
 
 
-@unmended
 @fuzz(80)
 @given(st.sampled_from(list(COMMANDS)), st.data())
 def test_damaged_bytes(files: Files, which: str, data: st.DataObject) -> None:
@@ -70,7 +68,6 @@ def test_damaged_bytes(files: Files, which: str, data: st.DataObject) -> None:
         check_metrics(files, content, which)
 
 
-@unmended
 @fuzz(50)
 @given(st.sampled_from(list(COMMANDS)), st.data())
 def test_other_lines(files: Files, which: str, data: st.DataObject) -> None:

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable
 from typing import NamedTuple, cast
 
-from coterie.cli.spelling import spell_flag
+from coterie.cli.spelling import spell_flag, without_controls
 from coterie.errors import CoterieError, shorten, shorten_values, unknown
 from coterie.version import __version__
 
@@ -196,7 +196,7 @@ def print_general_help(command: str) -> int:
 # ------------------------------------------------------------------------------ errors
 def print_error(sentence: str) -> None:
     """Print one sentence on stderr."""
-    print(f"coterie: {sentence}", file=sys.stderr)
+    print(f"coterie: {without_controls(sentence)}", file=sys.stderr)
 
 
 def describe_error(error: Exception) -> tuple[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import unicodedata
 from shlex import quote
 
 from coterie.errors import CoterieWarning, Option
@@ -38,3 +39,15 @@ def spell_argument(value: object) -> object:
     if isinstance(value, Option):
         return spell_flag(value)
     return value
+
+
+def without_controls(text: str) -> str:
+    """Text on one line: no name in a user's file can break it or move the terminal's cursor."""
+    return "".join(show_sign(sign) for sign in text)
+
+
+def show_sign(sign: str) -> str:
+    """A sign as it is or, if it controls a terminal or ends a line, as Python writes it."""
+    if unicodedata.category(sign) in ("Cc", "Zl", "Zp"):
+        return sign.encode("unicode_escape").decode()
+    return sign

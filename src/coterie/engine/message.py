@@ -114,7 +114,7 @@ class Reader:
         content, plain = self._read(raw)
         try:
             head = msgspec.convert(plain, Head)
-        except msgspec.ValidationError as e:
+        except (msgspec.ValidationError, UnicodeEncodeError) as e:  # half of a surrogate pair
             raise BadBytes("its head is not one of a message") from e
         if len(head.keep) > self.limits.versions:
             raise BadBytes(f"it names more than {self.limits.versions} private states to keep")

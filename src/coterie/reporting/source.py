@@ -178,8 +178,20 @@ def of_folder(base: Path, model: Model = None, trust: Trust = ()) -> list[Source
                 f"no run was found in {base}: give the folder of a run or of a comparison."
             )
         folder, config = RunFolder.open(path)
-        result.append(Source(plain_config(config), folder.rows(), path, model=model, trust=trust))
+        history = folder.rows()
+        check_groups(path, history, len(config.roster.names) - config.roster.unseen)
+        result.append(Source(plain_config(config), history, path, model=model, trust=trust))
     return result
+
+
+def check_groups(path: Path, history: list[Row], clients: int) -> None:
+    """Refuse metrics of other clients than the config names."""
+    for row in history:
+        if len(row.get("groups") or range(clients)) != clients:
+            raise CoterieError(
+                f"{path} is damaged (its metrics have groups of other clients than its config)",
+                "train it anew",
+            )
 
 
 def plain_config(config: RunConfig) -> dict[str, Any]:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.contract import Algorithm
+from coterie.contract import Algorithm, check_settings
 from coterie.data.roster import Kind, Roster, RowCounts
 from coterie.data.schema import Schema
 from coterie.engine.plan import Plan
@@ -28,33 +28,42 @@ from coterie.version import __version__
 FORMAT = 2  # of a run's folder; version 0.1 wrote none
 T = TypeVar("T")
 M = TypeVar("M", bound=Algorithm)
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]  # of rows, or a group
 
 
-class MethodConfig(msgspec.Struct):
+class MethodConfig(msgspec.Struct, forbid_unknown_fields=True):
     """A method and its settings."""
 
     name: str
     settings: dict[str, Any]
 
 
-class RosterConfig(msgspec.Struct, kw_only=True):
+class RosterConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What the server knows of its clients; nothing of any row."""
 
     names: list[str]
-    unseen: int
-    rows: dict[str, list[int]]  # by part: how many each client has
-    row_shape: list[int]
+    unseen: Count
+    rows: dict[str, list[Count]]  # by part: how many each client has
+    row_shape: list[Count]
     tokens: bool
     kind: Kind
     classes: int | None
     labels: list[str] | None
     schema: dict[str, Any] | None
     source: str
-    truth: list[int | list[float]] | None
+    truth: list[Count | list[float]] | None
     planted: list[list[float]] | None
 
+    def __post_init__(self) -> None:
+        """Refuse rosters whose parts do not agree; msgspec tells it as a damaged file."""
+        lengths = {len(counts) for counts in self.rows.values()}
+        if lengths != {len(self.names)} or set(self.rows) != set(RowCounts._fields):
+            raise ValueError("its row counts are incomplete")
+        if self.unseen >= len(self.names):
+            raise ValueError("nobody is left to train")
 
-class Fingerprints(msgspec.Struct, kw_only=True):
+
+class Fingerprints(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What data and model must be again when a run goes on."""
 
     data: str  # `hash_with_salt` of the data's fingerprint
@@ -76,7 +85,7 @@ def hash_with_salt(fingerprint: str, salt: str) -> str:
     return slow.hex()
 
 
-class Origin(msgspec.Struct, omit_defaults=True):
+class Origin(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     """How data, method and model were named, so that they can be found again."""
 
     data: dict[str, Any] | None = None  # the arguments of coterie.data.load
@@ -84,8 +93,15 @@ class Origin(msgspec.Struct, omit_defaults=True):
     model: str | None = None
     files: dict[str, str] = {}  # by Python file of the user's own: its hash when the run was made
 
+    def __post_init__(self) -> None:
+        """Refuse data without a name or a seed; msgspec tells it as a damaged file."""
+        if self.data is None:
+            return
+        if not isinstance(self.data.get("spec"), str) or not isinstance(self.data.get("seed"), int):
+            raise ValueError("the data lack a spec or a seed")
 
-class RunConfig(msgspec.Struct, kw_only=True):
+
+class RunConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """All that decides a run: the content of config.json."""
 
     format: int = FORMAT
@@ -116,6 +132,13 @@ class RoundRow(msgspec.Struct, forbid_unknown_fields=False):
     notes: dict[str, Any] | None = None
 
 
+def check_row(row: Any) -> None:
+    """Raise a ValidationError for a row of metrics.jsonl that no run writes."""
+    msgspec.convert(row, RoundRow)
+    scores = {name: row[name] for name in row.keys() - set(RoundRow.__struct_fields__)}
+    msgspec.convert(scores, dict[str, float | None])
+
+
 # ------------------------------------------------------------------------------ encoding and
 # decoding
 def encode(value: Any) -> bytes:
@@ -142,6 +165,18 @@ def decode(raw: bytes, kind: type[T], what: str, remedy: str) -> T:
         raise CoterieError(f"{what} is damaged ({e})", remedy) from e
 
 
+def check_options(config: RunConfig, raw: bytes, what: str, remedy: str) -> None:
+    """Refuse options of other names, which msgspec passes over, or outside their limits."""
+    written = json.loads(raw)["options"]
+    others = sorted(written.keys() - asdict(config.options).keys())
+    if others:
+        raise CoterieError(f"{what} has options that no run has ({', '.join(others)})", remedy)
+    try:
+        check_settings(config.options)
+    except CoterieError as e:
+        raise CoterieError(f"{what} is damaged ({e.what})", remedy) from e
+
+
 # ------------------------------------------------------------------------------ methods and rosters
 def method_config(method: Algorithm) -> MethodConfig:
     """A method as it stands in a config."""
@@ -156,9 +191,11 @@ def method_from(cls: type[M], settings: dict[str, Any], where: str) -> M:
     if unknown:
         raise CoterieError(f"{what} ({', '.join(sorted(unknown))})", remedy)
     try:
-        return msgspec.convert(settings, type=cls)
-    except (msgspec.ValidationError, TypeError) as e:
+        method = msgspec.convert(settings, type=cls)
+        check_settings(method)
+    except (msgspec.ValidationError, TypeError, CoterieError) as e:
         raise CoterieError(f"{what} ({e})", remedy) from e
+    return method
 
 
 def roster_config(roster: Roster) -> RosterConfig:
@@ -185,15 +222,13 @@ def roster_from(config: RosterConfig, what: str) -> Roster:
     """The roster that `roster_config` described; one sentence if its parts do not agree."""
     if config.kind == "classification" and (config.classes is None or config.classes < 1):
         raise CoterieError(f"{what} is damaged (classes is {config.classes})", "train it anew")
-    if any(length < 0 for length in config.row_shape):
+    if any(length < 0 for length in config.row_shape):  # of a card; a config was checked before
         raise CoterieError(f"{what} is damaged (a row has a negative size)", "train it anew")
     if config.labels is not None and len(config.labels) != config.classes:
         raise CoterieError(
             f"{what} is damaged (it names other classes than it counts)", "train it anew"
         )
-    parts = [torch.tensor(config.rows.get(part, [])) for part in RowCounts._fields]
-    if any(len(sizes) != len(config.names) for sizes in parts):
-        raise CoterieError(f"{what} is damaged (its row counts are incomplete)", "train it anew")
+    parts = [torch.tensor(config.rows[part]) for part in RowCounts._fields]
     schema = None if config.schema is None else Schema.from_json(json.dumps(config.schema))
     return Roster(
         names=tuple(config.names),

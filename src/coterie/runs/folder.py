@@ -23,11 +23,19 @@ from typing import Any
 import msgspec
 from safetensors import SafetensorError
 
-from coterie.engine.codec import Types
+from coterie.engine.codec import BadBytes, Types
 from coterie.errors import CoterieError
 from coterie.metrics import Row
 from coterie.runs import checkpoint
-from coterie.runs.config import FORMAT, RoundRow, RunConfig, decode, encode, encode_readable
+from coterie.runs.config import (
+    FORMAT,
+    RunConfig,
+    check_options,
+    check_row,
+    decode,
+    encode,
+    encode_readable,
+)
 from coterie.runs.files import LOCK, is_unfinished, locked, write_error, write_file
 
 log = logging.getLogger("coterie")
@@ -71,7 +79,9 @@ class RunFolder:
         except OSError as e:
             raise self._not_a_run() from e
         self._check_format(raw)
-        return decode(raw, RunConfig, str(file), START_ANEW)
+        config = decode(raw, RunConfig, str(file), START_ANEW)
+        check_options(config, raw, str(file), START_ANEW)
+        return config
 
     def _check_format(self, raw: bytes) -> None:
         """Refuse folders of other versions."""
@@ -142,15 +152,16 @@ class RunFolder:
         for number, line in enumerate(lines, start=1):
             try:
                 row: Row = json.loads(line)
-                msgspec.convert(row, RoundRow)
+                check_row(row)
             except (ValueError, RecursionError):
                 if number < len(lines):
                     raise self._damaged_metrics(f"line {number}") from None
                 break
             if until is None or row["round"] <= until:
                 rows.append(row)
-        if until is not None and [row["round"] for row in rows] != list(range(until + 1)):
-            raise self._damaged_metrics(f"the list of rounds up to {until}")
+        number = len(rows) if until is None else until + 1
+        if [row["round"] for row in rows] != list(range(number)):
+            raise self._damaged_metrics(f"the list of rounds up to {number - 1}")
         return rows
 
     def _damaged_metrics(self, what: str) -> CoterieError:
@@ -199,7 +210,10 @@ class RunFolder:
             file = untried[0]
             tried.add(file)
             try:
-                return checkpoint.read(file, types, names)
+                found = checkpoint.read(file, types, names)
+                if f"{found.head['round']:06d}" != file.stem:
+                    raise BadBytes(f"it is of round {found.head['round']}")
+                return found
             except FileNotFoundError:
                 continue  # a process that trains here has newer ones
             except (OSError, SafetensorError, ValueError, KeyError, TypeError) as e:

@@ -178,7 +178,6 @@ def data_of(
                 f"the data of {path} were in memory",
                 "give them again, ct.resume(path, fed)",
             )
-        check_origin(path, config.origin.data)
         try:
             fed = load_shared(**config.origin.data)
         except CoterieError as e:
@@ -191,11 +190,3 @@ def data_of(
             "put them back."
         )
     return fed
-
-
-def check_origin(path: str | Path, origin: dict[str, Any]) -> None:
-    """Refuse a config that does not say which data they were."""
-    if not isinstance(origin.get("spec"), str) or type(origin.get("seed")) is not int:
-        raise DataGone(
-            f"{path}/config.json is damaged (its data have no spec or no seed)", "train it anew"
-        )

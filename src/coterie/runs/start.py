@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from coterie import models
-from coterie.contract import Algorithm
+from coterie.contract import Algorithm, check_settings
 from coterie.data import Federation
 from coterie.data.roster import Roster
 from coterie.engine.attack import with_flipped_labels
@@ -172,6 +172,7 @@ def check_job(
                 f"run() has no option {name!r}; it has {names}, out, plan, on_round."
             )
     chosen = Options(**options)
+    check_settings(chosen)
     fed = with_valid(fed, chosen)
     task, name = task_for(fed.roster, model, chosen)
     check_run(method, task, fed.roster, chosen)
