@@ -15,9 +15,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 import coterie as ct
 from cases import federation, spoilt, variants
 from coterie.contract import Upload
-from coterie.engine import ask as ask_module
 from coterie.engine.call import START
 from coterie.engine.codec import decode, encode
+from coterie.engine.fold import Fold
 from coterie.engine.wire import Message
 from coterie.runs.folder import RunFolder
 from coterie.runs.run import Run
@@ -312,7 +312,7 @@ def test_resume_is_exact_wherever_it_was_killed(name, when, fed, tmp_path, monke
     )
     with monkeypatch.context() as patch:
         if when == "in an exchange":
-            fold = ask_module.Fold.digest
+            fold = Fold.digest
 
             def digest(self, at, up):
                 if run.round == 2 and run.engine.parts["test"] is not None and len(at):

@@ -203,14 +203,17 @@ class Direction(Report):
 
 @dataclass(frozen=True)
 class RowCount(Report):
-    """Counts of rows, in all at most as many as the client has."""
+    """Counts of rows, in all at most as many as the client has; or exactly as many."""
 
     words: str = "its number of rows"
+    exact: bool = False
 
     def holds(self, v: Tensor, known: Known) -> Tensor:
         """bool [n]: whose report [n, ...] is possible."""
         v = flat(v).double()
-        return (v >= 0).all(1) & (v.sum(1) <= known.rows * (1 + SLACK))
+        total = v.sum(1)
+        fits = close(total, known.rows) if self.exact else total <= known.rows * (1 + SLACK)
+        return (v >= 0).all(1) & fits
 
 
 def flat(v: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 import coterie as ct
 from cases import federation
 from coterie.engine import tables
-from coterie.engine.attack import choose_attackers, plan_attack, with_flipped_labels
+from coterie.engine.attack import Attack, choose_attackers, with_flipped_labels
 from coterie.runs.options import ATTACKS, RULES
 from coterie.runs.start import prepare
 
@@ -46,7 +46,7 @@ def test_scores_are_those_of_honest_clients():
 
 def test_only_attackers_learn_from_flipped_labels():
     fed = federation()
-    attack = plan_attack("labels", None, 3, fed.roster, seed=0)
+    attack = Attack("labels", None, choose_attackers(fed.roster, 3, seed=0))
     poisoned = with_flipped_labels(fed, attack)
     for i in range(len(fed)):
         before, after = (
@@ -57,7 +57,7 @@ def test_only_attackers_learn_from_flipped_labels():
         else:
             assert torch.equal(after, before)
     assert torch.equal(poisoned.test.y, fed.test.y)
-    assert with_flipped_labels(fed, plan_attack("flip", None, 3, fed.roster, 0)) is fed
+    assert with_flipped_labels(fed, Attack("flip", None, attack.attackers)) is fed
 
 
 def test_a_flipped_upload_by_hand():

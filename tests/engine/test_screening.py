@@ -12,6 +12,7 @@ import coterie as ct
 from cases import federation
 from coterie.contract import Upload
 from coterie.engine.codec import decode, encode
+from coterie.engine.guard import Guard
 from coterie.engine.screening import Limit, Screening
 from coterie.runs.start import prepare
 
@@ -133,3 +134,47 @@ def test_many_clients_are_screened_by_the_first_few():
         assert [r["refused"] for r in other.history] == [r["refused"] for r in runs[0].history]
         for a, b in zip(tree_leaves(other.state), tree_leaves(runs[0].state), strict=True):
             assert torch.allclose(a, b, rtol=1e-9, atol=1e-12)
+
+
+def test_what_is_usual_cannot_be_driven_up_by_one_client():
+    """One client of ten is heard in each round, and always sends ninety times its move."""
+    run = prepare(
+        ct.FedAvg(),
+        federation(),
+        "linear",
+        rounds=20,
+        participation=0.1,
+        engine="wire",
+        eval_every=50,
+    )
+
+    def far(i, reply):
+        up, _ = decode(reply, run.types)
+        values = tree_map(lambda v: v * 90, up.values)
+        return encode(up._replace(values=values), run.types) if i == 4 else reply
+
+    run.engine.tamper = far
+    for _ in run.rounds():
+        pass
+    assert run.guard.usual == {}  # of one answer nothing is learnt
+
+
+def test_what_is_usual_grows_by_steps():
+    guard = Guard(screen=10.0, usual={})
+    run = prepare(ct.FedAvg(), federation(), "linear", rounds=1)
+    ask = run.asker(1)
+    ask.guard = guard
+    stack = lambda: ask(run.method.train, shared=run.state, reduce="stack", stream="train")
+    stack()
+    (kind,) = guard.usual
+    usual = guard.usual[kind]
+    guard.usual[kind] = usual / 50  # so that everyone moves fifty times as far as is usual
+    stack()
+    assert guard.usual[kind] == pytest.approx(usual / 5)
+    stack()
+    assert guard.usual[kind] == pytest.approx(usual)
+
+
+def test_a_screen_that_would_lengthen_uploads_is_refused():
+    with pytest.raises(ct.CoterieError, match="larger than 1"):
+        prepare(ct.FedAvg(), federation(), "linear", screen=0.5)

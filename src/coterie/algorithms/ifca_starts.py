@@ -173,7 +173,10 @@ class Starts(Traffic):
                 sums = self.ask_all(centres, ask, stream=f"trial {n}")
                 centres = self.averaged(centres, sums, len(group))
             choices = ask(self.choose, shared=centres)
-            loss = float(choices.report["loss"].mean())
+            losses_of_clients = choices.report["loss"].double()
+            loss = float(losses_of_clients.mean())
+            if ask.is_robust:  # one client could decide by a huge one
+                loss = float(losses_of_clients.median())
             if loss < min(losses, default=torch.inf):
                 best = (centres, group.index_copy(0, choices.ids, choices.report["cluster"]))
             losses.append(loss)

@@ -74,7 +74,14 @@ class OneShot(WithinGroups):
         return Upload({"model": w}, torch.ones_like(data.size)[None], {}), private
 
     def begin(self, state: Grouped, ask: Ask) -> Grouped:
-        answers = ask(self.solve, ask.everyone, shared=pick(state.centres, 0), reduce="stack")
+        common = {k: v[:1] for k, v in state.centres.items()}
+        answers = ask(
+            self.solve,
+            ask.everyone,
+            shared=pick(common, 0),
+            reduce="stack",
+            started_from={"model": common},
+        )
         models = flatten(answers.values["model"])
         moves = models - flatten(state.centres)[:1]
         directions = moves / moves.norm(dim=1, keepdim=True).clamp(min=1e-12)

@@ -31,13 +31,15 @@ def summary_row(result: Result) -> Row:
     folder = None
     if result.folder is not None:
         folder = str(result.folder)
+    honest = len(result.names) - result.options.attackers_among(len(result.names))
     return {
         **scores,
         "method": result.method.name,
         "seed": result.options.seed,
         "kind": result.trained.roster.kind,
         "clients": len(result.names),
-        "evaluated": min(result.options.eval_clients or len(result.names), len(result.names)),
+        "evaluated": min(result.options.eval_clients or honest, honest),
+        "attackers": len(result.names) - honest,
         "folder": folder,
         "rounds": result.history[-1]["round"],
         "refused": sum(len(row["refused"]) for row in result.history),
@@ -127,7 +129,10 @@ def print_table(runs: Sequence[Row]) -> None:
     print(textwrap.fill(describe_comparison_table(comparison), 110))
     first = runs[0]
     if first["evaluated"] < first["clients"]:
-        print(f"Scores are those of {first['evaluated']} of the {first['clients']} clients.")
+        honest = "honest " if first["attackers"] else ""
+        print(
+            f"Scores are those of {first['evaluated']} {honest}of the {first['clients']} clients."
+        )
 
 
 def print_groups(runs: Sequence[Row]) -> None:

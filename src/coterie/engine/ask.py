@@ -182,7 +182,8 @@ class Exchanges:
         self._log_refused(call, part, present)
         answers = len(present) - len(part.absent)
         is_most_of_the_round = 2 * len(present) >= len(self.participants)
-        if is_most_of_the_round and 2 * len(part.refused) > answers:
+        is_more_than_one = len(part.refused) >= min(2, len(self.everyone))
+        if is_most_of_the_round and is_more_than_one and 2 * len(part.refused) > answers:
             lr = getattr(call.fn.__self__, "lr", "not set")  # type: ignore[attr-defined]
             raise Diverged(
                 f"round {self.round}: {len(part.refused)} of {answers} uploads of {call.name}() "
@@ -192,23 +193,28 @@ class Exchanges:
 
     def _log_screened(self, call: Call, ids: list[int]) -> None:
         self.screened += ids
-        if ids:
-            names = ", ".join(self.roster.names[i] for i in ids[:MOST_NAMED])
-            more = f" and {len(ids) - MOST_NAMED} more" if len(ids) > MOST_NAMED else ""
+        new = [i for i in ids if i not in self.guard.told_screened]
+        self.guard.told_screened.update(new)
+        for i in new[:MOST_NAMED]:
             log.info(
-                "round %d: shortened %s%s in %s(): over %g times as far as is usual.",
-                self.round, names, more, call.name, self.guard.screen,
+                "round %d: the update of %s was shortened, as over %g times as far as is usual.",
+                self.round, self.roster.names[i], self.guard.screen,
             )  # fmt: skip
 
     def _log_refused(self, call: Call, part: Part, present: Tensor) -> None:
+        """Name those that are refused; of one whom this log has named, only that it was again."""
         names = self.roster.names
-        for number, (at, reason) in enumerate(part.refused):
+        new = []
+        for at, reason in part.refused:
             i = int(call.ids[present[at]])
             self.refused.append(i)
-            if number < MOST_NAMED:
-                log.warning(
-                    "round %d: refused %s in %s(): %s.", self.round, names[i], call.name, reason
-                )
-        if len(part.refused) > MOST_NAMED:
-            more = len(part.refused) - MOST_NAMED
+            if i not in self.guard.told_refused:
+                new.append((i, reason))
+        self.guard.told_refused.update(i for i, _ in new)
+        for i, reason in new[:MOST_NAMED]:
+            log.warning(
+                "round %d: refused %s in %s(): %s.", self.round, names[i], call.name, reason
+            )
+        if len(new) > MOST_NAMED:
+            more = len(new) - MOST_NAMED
             log.warning("round %d: refused %d more in %s().", self.round, more, call.name)

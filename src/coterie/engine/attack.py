@@ -83,18 +83,6 @@ class Attack:
         return attacked(self.kind, moves, self.strength, limit, *rest)
 
 
-def plan_attack(
-    kind: str | None, strength: float | None, attackers: int | None, roster: Roster, seed: int
-) -> Attack | None:
-    """The attack that is asked for, by a fifth of the clients unless their number is given."""
-    if kind is None:
-        return None
-    count = attackers
-    if count is None:
-        count = max(1, len(roster) // 5)
-    return Attack(kind, strength, choose_attackers(roster, count, seed))
-
-
 def choose_attackers(roster: Roster, count: int, seed: int) -> Tensor:
     """Ids of clients that attack: as many in each planted group where groups are known."""
     n = len(roster)

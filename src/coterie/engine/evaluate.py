@@ -29,13 +29,13 @@ from coterie.params import Params, unstack
 from coterie.task import Batch, Task
 
 MEASURED = {
-    "n": RowCount("how many rows were measured"),
+    "n": RowCount("how many rows were measured", exact=True),
     "loss": Losses("the sum of their losses"),
     "y": Finite("the sum of their targets"),
     "y2": Finite("the sum of their squared targets", least=0),
     "hit": RowCount("by class: how many rows it got right"),
-    "true": RowCount("by class: how many rows it has"),
-    "guessed": RowCount("by class: how often it was guessed"),
+    "true": RowCount("by class: how many rows it has", exact=True),
+    "guessed": RowCount("by class: how often it was guessed", exact=True),
 }
 SKETCH_BINS = 4096  # numbers in a model's sketch; smaller models stay as they are
 

@@ -24,6 +24,7 @@ from coterie.engine.screening import Limit, Screening
 from coterie.params import Params
 
 FIRST = 32  # clients whose answers are held until it is known what is usual
+LEAST = 3  # answers from which it can be known: of two, one may be hostile
 
 
 @dataclass
@@ -34,6 +35,9 @@ class Guard:
     robust: Robust = PLAIN
     attack: Attack | None = None
     usual: dict[str, float] = field(default_factory=dict)  # how far uploads move, by their kind
+    # clients that the log has named
+    told_refused: set[int] = field(default_factory=set)
+    told_screened: set[int] = field(default_factory=set)
 
     def gather(
         self,
@@ -115,9 +119,14 @@ class Guard:
         """
         for name, moved in (part.moved or {}).items():
             lengths = moved if whose is None else moved[whose]
-            if len(lengths):
-                key = label(call, name)
-                self.usual[key] = max(self.usual.get(key, 0.0), float(lengths.median()))
+            if len(lengths) < LEAST:
+                continue
+            key = label(call, name)
+            median = float(lengths.median())
+            before = self.usual.get(key, 0.0)
+            if before and self.screen:  # what is usual grows by steps, whatever is sent
+                median = min(median, self.screen * before)
+            self.usual[key] = max(before, median)
 
     # -- attackers
     def _is_attacker(self, call: Call) -> Tensor:

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any
 
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from coterie.contract import Data, Declaration, at_round
 from coterie.engine.call import START, Exam, Version, follow
@@ -207,7 +208,14 @@ class Site:
         if form(after) != form(before):
             raise BadBytes("the private state would change its form")
         kept = {v: state for v, state in versions.items() if v in head.kept}
+        if not is_finite(after) and is_finite(before):
+            after = before  # such an upload is refused; a server that says otherwise erases nothing
         return {**kept, head.asked_at: after}
+
+
+def is_finite(state: Any) -> bool:
+    """Whether all numbers of a private state are finite."""
+    return all(bool(v.isfinite().all()) for v in tree_leaves(state))
 
 
 # ------------------------------------------------------------------------------ time

@@ -59,7 +59,7 @@ def robust_means(rule: str, values: Params, weight: Tensor, share: float) -> Par
     share: the share of a centre's members that may be hostile, at least 0 and below 0.5. `trimmed`
         cuts off this share of a centre's mass at either end, so it holds out if the hostile ones
         have no more than this share of its weight. `krum` leaves out this share of its members,
-        rounded down. `median` and `geometric` hold out up to half of the weight, whatever it is.
+        rounded up. `median` and `geometric` hold out up to half of the weight, whatever it is.
     """
     check(rule, share)
     means = {n: v.new_zeros(weight.shape[1], *v.shape[1:]) for n, v in values.items()}
@@ -148,7 +148,7 @@ def distances_from(members: Members, weight: Tensor, of_block: OfBlock) -> Tenso
 def krum_weights(members: Members, weight: Tensor, share: float) -> Tensor:
     """[m, k] the weights of the m − f members that have the nearest neighbours; 0 for the others.
 
-    f = ⌊share · m⌋ members may be hostile. The score of a member is the sum of its squared
+    f = ⌈share · m⌉ members may be hostile. The score of a member is the sum of its squared
     distances, over all leaves together, to its m − f − 1 nearest neighbours. Krum's authors take
     one neighbour less; then f clients of m = 2f + 1 that all send the same would have score 0 and
     win. Members with the same score share the last places, so that their order does not matter.
@@ -174,8 +174,9 @@ def places(scores: Tensor, chosen: int) -> Tensor:
 
 
 def hostile_members(share: float, members: int) -> int:
-    """f, how many of a centre's members may be hostile."""
-    return math.floor(share * members + 1e-9)  # 0.29 · 100 is a little less than 29
+    """f, how many of a centre's members may be hostile: at least one of three, never half."""
+    most = (members - 1) // 2
+    return min(math.ceil(share * members - 1e-9), most)  # 0.07 · 100 is a little more than 7
 
 
 # ------------------------------------------------------------------------------ mixing

@@ -69,6 +69,12 @@ class Options:
         """Rounds between evaluations."""
         return self.eval_every or math.ceil(self.rounds / 20)
 
+    def attackers_among(self, clients: int) -> int:
+        """How many of the clients attack: a fifth, unless their number is given."""
+        if self.attack is None:
+            return 0
+        return self.attackers or max(1, clients // 5)
+
     def with_rounds(self, rounds: int) -> Options:
         """The same options with another number of rounds."""
         return replace(self, rounds=rounds)

@@ -18,7 +18,7 @@ from coterie import randomness
 from coterie.contract import Algorithm, Stack, Sums, at_round, check_settings
 from coterie.data.roster import Roster
 from coterie.engine.ask import Exchanges
-from coterie.engine.attack import Attack, plan_attack
+from coterie.engine.attack import Attack, choose_attackers
 from coterie.engine.call import pick_clients
 from coterie.engine.codec import Types, types_of
 from coterie.engine.dry_run import DryRun
@@ -278,6 +278,7 @@ class Run:
         with in_folder, finish_round_on_interrupt() as asked_to_stop:
             if self.folder is not None:  # rows after the checkpoint are made again
                 self.folder.rewind(self.history, self.options.rounds)
+            self._tell_attack()
             for row in self.rounds():
                 self.interrupted = asked_to_stop.is_set()
                 if self.folder is not None:
@@ -290,6 +291,18 @@ class Run:
             for concern in self.trained().warnings:
                 log.warning("%s: %s", self.method.name, concern)
         return self
+
+    def _tell_attack(self) -> None:
+        """Say who attacks: nobody must take such scores for those of an ordinary run."""
+        attack = self.guard.attack
+        if attack is None:
+            return
+        names = [self.roster.names[i] for i in attack.attackers.tolist()]
+        some = ", ".join(names[:10]) + (", …" if len(names) > 10 else "")
+        log.warning(
+            "%d of %d clients attack (%s): %s; scores are those of the others.",
+            len(names), len(self.roster), attack.kind, some,
+        )  # fmt: skip
 
     def trained(self) -> Trained:
         """What the run has come to, without the clients' rows."""
@@ -353,9 +366,10 @@ class Run:
 
 def attack_of(options: Options, roster: Roster) -> Attack | None:
     """The attack that the options ask for."""
-    return plan_attack(
-        options.attack, options.attack_strength, options.attackers, roster, options.seed
-    )
+    if options.attack is None:
+        return None
+    attackers = choose_attackers(roster, options.attackers_among(len(roster)), options.seed)
+    return Attack(options.attack, options.attack_strength, attackers)
 
 
 def on_device(state: Any, task: Task) -> Any:
@@ -387,6 +401,10 @@ def check_run(method: Algorithm, task: Task, roster: Roster, options: Options) -
     if method.needs_everyone and options.participation < 1:
         raise CoterieError(
             f"in {method.name} everyone takes part in every round: leave participation at 1."
+        )
+    if 0 < options.screen <= 1:
+        raise CoterieError(
+            f"screen is {options.screen}: it must be 0, for no screening, or larger than 1."
         )
     if options.attack is None and (options.attackers or options.attack_strength):
         raise CoterieError("attackers do nothing without an attack: name one, such as attack flip.")
