@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn, tensor
 
 import coterie as ct
-from coterie.task import Batch, Task
+from coterie.task import Batch, Scale, Task
 from oracles import federation, ready
 
 ROWS = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
@@ -240,3 +240,20 @@ def test_frozen_parameters_stay_as_they_are() -> None:
     result = ct.run(ct.FedAvg(local_steps=2), fed, net, rounds=1)
     assert set(result.state) == {"3.weight", "3.bias"}
     assert result._run.task.first is None
+
+
+# ------------------------------------------------------------------------------ units of a target
+def test_a_scaled_task_learns_the_standardised_target() -> None:
+    """Losses are those of (y − 900) / 50; outputs are in the unit of y."""
+    y = tensor([850.0, 900.0, 1000.0, 925.0], dtype=torch.float64)
+    x = ROWS.double()
+    make = lambda: nn.Linear(6, 1)
+    scaled = Task(make, "regression", ROWS, None, torch.float64, scale=Scale(900.0, 50.0))
+    plain = task_of(make, classes=None)
+    w = plain.init(0)
+    z = (y - 900) / 50
+    mine = scaled.losses(w, Batch.of(x, y, torch.float64))
+    assert torch.allclose(mine, plain.losses(w, Batch.of(x, z, torch.float64)), rtol=1e-12)
+    assert torch.allclose(scaled.outputs(w, x), plain.outputs(w, x) * 50 + 900, rtol=1e-12)
+    assert scaled.measure(tensor([910.0]), tensor([900.0])).tolist() == [100.0]
+    assert scaled.loss_unit == 2500.0

@@ -35,6 +35,13 @@ class Batch(NamedTuple):
         return Batch(x, y, ones, ones)
 
 
+class Scale(NamedTuple):
+    """A unit for numbers: how many deviations they are from the mean."""
+
+    mean: float
+    deviation: float
+
+
 class Task:
     """A model from a factory, classification or regression, in one dtype."""
 
@@ -46,15 +53,19 @@ class Task:
         classes: int | None = None,
         dtype: torch.dtype = torch.float32,
         device: str | torch.device = "cpu",
+        scale: Scale | None = None,
     ) -> None:
         """Check a model on a few rows of the data.
 
         model: a factory, called anew for each start; or a module, whose weights are then the one
             common start.
         example: [n, ...] a few rows, on which the model is tried.
+        scale: the unit in which the model gives a regression target. Losses are in this unit, so
+            that step sizes that suit one table suit another; outputs are in the target's own.
         """
         self.kind = kind
         self.classes = classes
+        self.scale = scale
         self.dtype = dtype
         self.device = torch.device(device)
         if isinstance(model, nn.Module):
@@ -116,21 +127,31 @@ class Task:
 
     # ---- losses
     def outputs(self, params: Params, x: Tensor) -> Tensor:
-        """[n, classes], or [n] for regression."""
-        out: Tensor = functional_call(self.module, params, (x,))
+        """[n, classes], or [n] for regression, in the target's own unit."""
+        return self.answers(functional_call(self.module, params, (x,)))
+
+    def answers(self, out: Tensor) -> Tensor:
+        """What the module's own outputs mean."""
         if self.kind == "regression" and out.dim() > 1:
-            return out[..., 0]
+            out = out[..., 0]
+        if self.scale is not None:
+            out = out * self.scale.deviation + self.scale.mean
         return out
 
     def measure(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """[n] each row's loss: cross-entropy, or the squared error."""
+        """[n] each row's loss: cross-entropy, or the squared error in the target's own unit."""
         if self.kind == "classification":
             return F.cross_entropy(outputs, y, reduction="none")
         return (outputs - y) ** 2
 
     def losses(self, params: Params, batch: Batch) -> Tensor:
-        """[n] each row's loss under the model with these parameters."""
-        return self.measure(self.outputs(params, batch.x), batch.y)
+        """[n] each row's loss under the model with these parameters, in the task's unit."""
+        return self.measure(self.outputs(params, batch.x), batch.y) / self.loss_unit
+
+    @property
+    def loss_unit(self) -> float:
+        """What a loss of 1 is in the target's own unit, squared."""
+        return 1.0 if self.scale is None else self.scale.deviation**2
 
     def loss(self, params: Params, batch: Batch) -> Tensor:
         """Mean over the real rows, each times its weight."""

@@ -67,7 +67,8 @@ def describe_table(
         for name, cells in table.columns.items()
         if name != label
     }
-    columns = gather(jobs | {label: partial(describe_label, table.columns[label], kind)})
+    about_label = partial(describe_label, table.columns[label], kind, rows)
+    columns = gather(jobs | {label: about_label})
     return {"rows": len(rows), "label": {"name": label} | columns.pop(label), "columns": columns}
 
 
@@ -135,8 +136,11 @@ def neighbours(count: int, number: int) -> tuple[np.ndarray, np.ndarray, np.ndar
     return below, np.minimum(below + 1, count - 1), position - below
 
 
-def describe_label(cells: Cells, kind: Kind | None) -> Description:
-    """The names of the classes; none where the label can only be a regression target."""
+def describe_label(cells: Cells, kind: Kind | None, rows: np.ndarray) -> Description:
+    """The names of the classes; none where the label can only be a regression target.
+
+    Of numbers also the moments in these rows.
+    """
     cells.refuse_missing("give the rows a label, or remove them", role="label column")
     form = label_form(cells, kind)
     if form != "number":
@@ -147,7 +151,9 @@ def describe_label(cells: Cells, kind: Kind | None) -> Description:
         classes = sorted(set(cells.texts))
     if len(classes) > MOST_CLASSES:
         classes = []
-    return {"kind": "number", "classes": classes}
+    of_rows = moments(values[rows], minimum_rows=1)
+    told = {name: of_rows[name] for name in ("count", "mean", "squares")}
+    return {"kind": "number", "classes": classes, **told}
 
 
 def label_form(cells: Cells, kind: Kind | None) -> Form:

@@ -56,14 +56,21 @@ def merge_checked(clients: Descriptions, minimum_count: int) -> Schema:
         of_clients = {client: d["columns"][name] for client, d in clients.items()}
         jobs[name] = partial(merge_column, name, of_clients, minimum_count)
     columns = gather(jobs)
-    classes = merge_classes({client: d["label"] for client, d in clients.items()})
+    labels = {client: d["label"] for client, d in clients.items()}
+    classes = merge_classes(labels)
     kind: Kind = "regression" if classes is None else "classification"
+    mean, deviation = 0.0, 0.0
+    parts = [d for d in labels.values() if d.get("count")]
+    if kind == "regression" and parts:
+        mean, deviation = pool(parts)
     return Schema(
         label=first["label"]["name"],
         kind=kind,
         features=tuple(columns.values()),
         classes=classes,
         rows=sum(d["rows"] for d in clients.values()),
+        label_mean=mean,
+        label_deviation=deviation,
     )
 
 
@@ -116,7 +123,8 @@ def merge_column(name: str, clients: Descriptions, minimum_count: int) -> Column
     parts = [d for d in clients.values() if d.get("count")]
     if form == "number" and parts:
         warn_of_ids(name, parts)
-        mean, deviation, median = pool(parts)
+        mean, deviation = pool(parts)
+        median = pool_medians(parts)
         return Column(name, "number", missing, mean=mean, deviation=deviation, median=median)
     counts: Counter[str] = Counter()
     for description in clients.values():
@@ -190,8 +198,8 @@ def warn_of_ids(name: str, parts: list[Description]) -> None:
         warnings.warn(doubt, stacklevel=2)
 
 
-def pool(parts: list[Description]) -> tuple[float, float, float]:
-    """Mean, deviation (over n, not n − 1) and median of all rows.
+def pool(parts: list[Description]) -> tuple[float, float]:
+    """Mean and deviation (over n, not n − 1) of all rows.
 
     fsum makes the order of the parts irrelevant.
     """
@@ -202,7 +210,7 @@ def pool(parts: list[Description]) -> tuple[float, float, float]:
     deviation = math.sqrt(math.fsum(within + between) / rows)
     if deviation <= 1e-12 * abs(mean):  # a constant, but for rounding
         deviation = 0.0
-    return mean, deviation, pool_medians(parts)
+    return mean, deviation
 
 
 def pool_medians(parts: list[Description]) -> float:

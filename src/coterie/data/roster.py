@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from coterie.errors import CoterieError
+from coterie.task import Scale
 
 if TYPE_CHECKING:
     from coterie.data.schema import Schema
@@ -76,6 +77,13 @@ class Roster:
     def training_names(self) -> tuple[str, ...]:
         """The names of the clients that train."""
         return self.names[: len(self)]
+
+    @property
+    def label_scale(self) -> Scale | None:
+        """The unit in which a regression target is learnt; None: its own."""
+        if self.schema is None or not self.schema.label_deviation:
+            return None
+        return Scale(self.schema.label_mean, self.schema.label_deviation)
 
     def example(self) -> tuple[Tensor, Tensor]:
         """Two made-up rows (x, y), all zeros, of the shapes and types that clients have."""

@@ -11,7 +11,8 @@ together; a column that never changes gives 0. Text is one-hot over the sorted t
 `minimum_count` rows of all clients together have, with a last slot for any other, so that no text
 stands anywhere which only a few people have. Nothing is guessed across clients: a column that is
 numbers here and text there is refused, unless it is named in `categories`, which reads it as text
-everywhere. A regression target stays as it is.
+everywhere. A regression target stays as it is; the schema keeps its mean and deviation, by which
+models are trained (see `Task`).
 """
 
 from __future__ import annotations
@@ -127,6 +128,8 @@ class Schema:
     rows: int  # that the columns were described by
     fill: Fill | None = None  # what stands for missing cells; None: they are refused
     ignored: tuple[str, ...] = ()  # columns of the training tables that are no features
+    label_mean: float = 0.0  # of a regression target
+    label_deviation: float = 0.0  # of it; 0: models are trained on the target as it is
 
     def __post_init__(self) -> None:
         fault = next(faults(self), "")
@@ -248,7 +251,9 @@ def faults(schema: Schema) -> Iterator[str]:
         yield "its columns are none, or one is there twice"
     if not all(math.isfinite(v) for c in columns for v in (c.mean, c.deviation, c.median)):
         yield "its numbers are not all finite"
-    if any(column.deviation < 0 for column in columns):
+    if not all(map(math.isfinite, (schema.label_mean, schema.label_deviation))):
+        yield "the moments of its label are not finite"
+    if schema.label_deviation < 0 or any(column.deviation < 0 for column in columns):
         yield "a deviation is negative"
     if any(column.kind not in ("number", "category") for column in columns):
         yield "a column is of an unknown kind"

@@ -97,8 +97,9 @@ class Evaluation:
     def losses(
         self, task: Task, centres: Params, per_client: Any, private: Any, data: Data
     ) -> tuple[Upload, Any]:
-        """The loss of the client's training rows under each centre [K]."""
+        """The loss of the client's training rows under each centre [K], in the target's unit."""
         _, losses = least_loss(task, unstack(centres), data.all)
+        losses = losses * task.loss_unit
         return Upload({}, {}, {"losses": losses.nan_to_num(torch.inf, torch.inf)}), private
 
     @client(report={"model": Report("a sketch of its model")})

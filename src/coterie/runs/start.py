@@ -58,7 +58,8 @@ def task_for(roster: Roster, model: Model, options: Options) -> tuple[Task, str]
         factory = models.build(name, roster)
     x, _ = roster.example()
     dtype = getattr(torch, options.dtype)
-    return Task(factory, roster.kind, x, roster.classes, dtype, options.device), name
+    task = Task(factory, roster.kind, x, roster.classes, dtype, options.device, roster.label_scale)
+    return task, name
 
 
 def model_name(model: Model, roster: Roster) -> str:

@@ -75,7 +75,7 @@ def choose_group(
     task: Task, models: Sequence[Params], batch: Batch, usual: float | None
 ) -> Assignment:
     """The model with the least finite loss on these rows."""
-    losses = [float(task.loss(model, batch)) for model in models]
+    losses = [float(task.loss(model, batch)) * task.loss_unit for model in models]
     finite = [loss if math.isfinite(loss) else math.inf for loss in losses]
     order = sorted(range(len(losses)), key=finite.__getitem__)
     margin = math.inf

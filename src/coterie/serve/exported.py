@@ -36,7 +36,8 @@ class Exported:
             model = models.build(model, self.roster)
         x, _ = self.roster.example()
         dtype = getattr(torch, self.card.dtype)
-        self.task = Task(model, self.roster.kind, x, self.roster.classes, dtype)
+        scale = self.roster.label_scale
+        self.task = Task(model, self.roster.kind, x, self.roster.classes, dtype, scale=scale)
         self.models = {name: self._read(name, entry) for name, entry in self.card.files.items()}
 
     def _known_model(self) -> Any:
