@@ -1,9 +1,10 @@
-"""Files of tables and arrays: CSV, Parquet and npz. Whatever is wrong with one is one sentence."""
+"""Files of tables and arrays: CSV, Excel, Parquet and npz. A fault in one is one sentence."""
 
 from __future__ import annotations
 
 import csv
 import itertools
+import logging
 import warnings
 import zipfile
 import zlib
@@ -19,6 +20,9 @@ from coterie.errors import CoterieError
 
 if TYPE_CHECKING:
     import pandas as pd
+
+log = logging.getLogger("coterie")
+HIDDEN = (".", "~$")  # Excel keeps ~$sites.xlsx beside sites.xlsx while it is open
 
 
 def read_table(file: Path, text: Collection[str] = ()) -> pd.DataFrame:
@@ -82,7 +86,7 @@ def parse_csv(file: Path, text: Collection[str]) -> pd.DataFrame:
             low_memory=False,
             sep=separator,
             decimal=decimal,
-            dtype={name: str for name in header if name.strip() in text},
+            dtype={name: str for name in header if to_nfc(name.strip()) in text},
         )
     frame.columns = frame.columns.str.strip()
     return frame
@@ -123,6 +127,40 @@ def check_header(header: list[str], file: Path) -> None:
             )
 
 
+# ------------------------------------------------------------------------------ Excel
+def read_excel(file: Path, text: Collection[str] = ()) -> pd.DataFrame:
+    """The table on the first sheet of an Excel file."""
+    import pandas as pd
+
+    try:
+        with pd.ExcelFile(file, engine="openpyxl") as book:
+            return parse_excel(book, file, text)
+    except CoterieError:
+        raise
+    except ImportError:
+        raise CoterieError(
+            f"{file} is Excel, which needs openpyxl", "pip install 'coterie[excel]'"
+        ) from None
+    except Exception as why:  # openpyxl raises whatever a damaged file leads to
+        raise CoterieError(
+            f"the file {file} cannot be read as Excel: {one_line(why)}", "save it as .xlsx again"
+        ) from None
+
+
+def parse_excel(book: pd.ExcelFile, file: Path, text: Collection[str]) -> pd.DataFrame:
+    if len(book.sheet_names) > 1:
+        log.info("%s: only the first sheet is read, %s", file.name, book.sheet_names[0])
+    first_row = book.parse(0, header=None, nrows=1, dtype=str, keep_default_na=False)
+    if first_row.empty:
+        raise CoterieError(f"the file {file} is empty", "give it a header and rows, or remove it")
+    header = first_row.iloc[0].tolist()
+    check_header([name.strip() for name in header], file)
+    as_text = {place: str for place, name in enumerate(header) if to_nfc(name.strip()) in text}
+    frame = book.parse(0, header=None, skiprows=1, dtype=as_text)
+    frame = frame.reindex(columns=range(len(header)))  # a last column may be empty in all rows
+    return frame.set_axis([name.strip() for name in header], axis=1)
+
+
 # ------------------------------------------------------------------------------ Parquet and npz
 def read_parquet(file: Path, text: Collection[str] = ()) -> pd.DataFrame:
     """The table in a Parquet file; a named index is a column."""
@@ -142,7 +180,11 @@ def read_parquet(file: Path, text: Collection[str] = ()) -> pd.DataFrame:
 
 
 # A new file type is one line here.
-READERS: dict[str, Callable[..., Any]] = {".csv": read_csv, ".parquet": read_parquet}
+READERS: dict[str, Callable[..., Any]] = {
+    ".csv": read_csv,
+    ".xlsx": read_excel,
+    ".parquet": read_parquet,
+}
 
 
 def read_npz(file: Path, names: tuple[str, ...] = ("x", "y")) -> dict[str, np.ndarray]:
@@ -190,7 +232,7 @@ def client_files(path: Path) -> dict[str, Path]:
     files = [
         file
         for file in sorted(path.iterdir())
-        if file.suffix.lower() in endings and file.is_file() and not file.name.startswith(".")
+        if file.suffix.lower() in endings and file.is_file() and not file.name.startswith(HIDDEN)
     ]
     if not files:
         raise CoterieError(
