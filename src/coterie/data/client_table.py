@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -128,29 +128,34 @@ def check_frames(frames: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
 def tables_of_frames(frames: dict[str, pd.DataFrame]) -> dict[str, Table]:
     """The table of each client's DataFrame.
 
-    Frames whose columns are of the same types are parsed together, which is much faster for many
-    clients. Others are not, as joining them would change some cells: 1 to 1.0 beside an empty one.
+    Frames whose columns are of the same types are joined and parsed at once, which is much faster
+    for many clients. To join others would change some cells.
     """
+    alike: dict[Any, list[str]] = {}
+    for name, frame in frames.items():
+        types = (tuple(frame.columns), tuple(frame.dtypes))
+        alike.setdefault(types, []).append(name)
+    tables: dict[str, Table] = {}
+    for names in alike.values():
+        tables |= parse_together({name: frames[name] for name in names})
+    return {name: tables[name] for name in frames}
+
+
+def parse_together(frames: dict[str, pd.DataFrame]) -> dict[str, Table]:
+    """The tables of DataFrames that have the same columns of the same types."""
     import pandas as pd
 
-    if len(frames) < 2 or not same_types(list(frames.values())):
-        return {name: Table.of(frame, where(name)) for name, frame in frames.items()}
-    whole = Table.of(pd.concat(list(frames.values()), ignore_index=True), where(next(iter(frames))))
-    ends = np.cumsum([len(frame) for frame in frames.values()])
+    first = next(iter(frames))
+    if len(frames) == 1:
+        return {first: Table.of(frames[first], where(first))}
+    whole = Table.of(pd.concat(list(frames.values()), ignore_index=True), where(first))
     tables = {}
-    for (name, frame), end in zip(frames.items(), ends):
-        rows = np.arange(end - len(frame), end)
+    start = 0
+    for name, frame in frames.items():
+        rows = np.arange(start, start + len(frame))
         tables[name] = whole.part(rows, where(name), own_numbers=True)
+        start += len(frame)
     return tables
-
-
-def same_types(frames: list[pd.DataFrame]) -> bool:
-    """Whether all frames have the same columns, each of one type."""
-    first = frames[0]
-    names, types = first.columns.tolist(), first.dtypes.tolist()
-    return all(
-        frame.columns.tolist() == names and frame.dtypes.tolist() == types for frame in frames
-    )
 
 
 def tables_by_column(table: Table, column: str | None) -> dict[str, Table]:
