@@ -8,10 +8,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from coterie.data.client_table import Table, client_cells
+from coterie.data.schema_log import first_few
 from coterie.errors import CoterieError, Option, unknown
 
 log = logging.getLogger("coterie")
-MOST_NAMES = 5  # clients that a line of the log names
 
 
 def with_client_named(table: Table, column: str | None) -> Table:
@@ -28,27 +28,30 @@ def with_client_named(table: Table, column: str | None) -> Table:
 def with_labels(tables: Mapping[str, Table], label: str) -> dict[str, Table]:
     """The tables without the rows that have no label; a client without any other is left out."""
     complete = {}
-    left_out = {}
+    gaps = {}
     for name, table in tables.items():
         if label not in table.columns:
             raise unknown(f"label column of {table.where}:", label, table.columns)
         cells = table.columns[label]
-        if cells.empty_cells:
-            left_out[name] = cells.empty_cells
-            table = table.part(np.flatnonzero(~cells.missing), table.where)
-        if table.rows or name not in left_out:
+        if not cells.empty_cells:
             complete[name] = table
-    if not left_out:
-        return complete
-    if not complete:
+            continue
+        gaps[name] = cells.empty_cells
+        if cells.empty_cells < table.rows:
+            complete[name] = table.part(np.flatnonzero(~cells.missing), table.where)
+    if gaps and not complete:
         raise CoterieError(f"the label column {label} is empty in every row", "give labels")
-    gone = len(tables) - len(complete)
-    and_clients = f", with them {gone} clients that have no other" if gone else ""
-    log.info(
-        "left out: %d rows whose label %s is empty%s (%s)",
-        sum(left_out.values()), label, and_clients, most_affected(left_out),
-    )  # fmt: skip
+    if gaps:
+        log_rows_without_label(label, gaps, gone=[name for name in gaps if name not in complete])
     return complete
+
+
+def log_rows_without_label(label: str, gaps: Mapping[str, int], gone: list[str]) -> None:
+    """Log how many rows have no label, at which clients, and who has no rows with one."""
+    sentence = f"left out: {sum(gaps.values())} rows whose label {label} is empty ({listed(gaps)})"
+    if gone:
+        sentence += f"; no rows remain for {first_few(gone)}"
+    log.info("%s", sentence)
 
 
 def large_enough(tables: Mapping[str, Table], min_rows: int) -> dict[str, Table]:
@@ -67,15 +70,12 @@ def large_enough(tables: Mapping[str, Table], min_rows: int) -> dict[str, Table]
     if small:
         log.info(
             "left out: %d of %d clients, with %d rows in all, as each has fewer than %d (%s)",
-            len(small), len(tables), sum(small.values()), min_rows, most_affected(small),
+            len(small), len(tables), sum(small.values()), min_rows, listed(small),
         )  # fmt: skip
     return large
 
 
-def most_affected(counts: Mapping[str, int]) -> str:
+def listed(counts: Mapping[str, int]) -> str:
     """Clients with their counts, the highest first, shortened."""
     ordered = sorted(counts, key=lambda name: -counts[name])
-    listed = [f"{name} {counts[name]}" for name in ordered[:MOST_NAMES]]
-    if len(ordered) > MOST_NAMES:
-        listed.append(f"and {len(ordered) - MOST_NAMES} more clients")
-    return ", ".join(listed)
+    return first_few([f"{name} {counts[name]}" for name in ordered])
