@@ -101,7 +101,8 @@ def test_empty_cells() -> None:
 
 def test_text_that_is_sometimes_a_date_stays_text() -> None:
     words = ["2026-01-31", "never", "31.1.2026", "1/2/2026"]
-    for days in (words * 10, ["1/2/2026", "3/2/2026"] * 20, ["2026-02-30", "2026-02-31"] * 20):
+    american, school_years = ["1/2/2026", "3/2/2026"] * 20, ["2010-11", "2011-12"] * 20
+    for days in (words * 10, american, school_years, ["2026-02-30", "2026-02-31"] * 20):
         schema = of(days).schema
         assert schema is not None and schema.texts == ["day"]
     frames = {"a": site(DAYS.strftime("%Y-%m-%d")), "b": site(words * 10)}
@@ -115,3 +116,10 @@ def test_text_that_is_sometimes_a_date_stays_text() -> None:
 def test_dates_are_no_label() -> None:
     with pytest.raises(CoterieError, match="label column day of client 'a' holds dates"):
         from_frames({"a": site(DAYS)}, "day")
+
+
+def test_months_can_split_by_time() -> None:
+    """The last quarter of the rows by a column of months, which stand in reverse order."""
+    months = pd.date_range("2020-01-01", periods=40, freq="MS").strftime("%Y-%m")[::-1]
+    fed = from_frames({"a": site(months)}, "y", time_column="day")
+    assert fed.test.y.tolist() == site(months).y[:10].tolist()

@@ -57,6 +57,20 @@ def test_sheets_names_and_texts(tmp_path: Path, caplog: pytest.LogCaptureFixture
 
 
 @needs_openpyxl
+def test_names_that_are_numbers(tmp_path: Path) -> None:
+    """Excel itself keeps 15 digits of a number: of longer ones two sites would become one."""
+    rows = pd.DataFrame({"site": [7, 8, None] * 4, "v": range(12), "y": range(12)})
+    file = tmp_path / "all.xlsx"
+    rows.to_excel(file, index=False)
+    assert table(str(file), "y", "site", drop_incomplete=True).names == ("7", "8")
+    rows.assign(site=[2**55, 2**55 + 1, 3] * 4).to_excel(file, index=False)
+    with pytest.raises(CoterieError, match="column site of the file .* above 2\\^53.* as text"):
+        table(str(file), "y", "site")
+    rows.assign(site=[str(2**55), str(2**55 + 1), "3"] * 4).to_excel(file, index=False)
+    assert len(table(str(file), "y", "site")) == 3
+
+
+@needs_openpyxl
 @pytest.mark.parametrize(
     "columns, words",
     [

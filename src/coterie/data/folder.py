@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from coterie.data.client_files import client_files
 from coterie.data.federation import Federation, Kind
 from coterie.data.frames import encode_frames, encode_one_frame
 from coterie.data.memory import from_memory
 from coterie.data.schema import MINIMUM_COUNT, Fill
 from coterie.data.spec import maker
 from coterie.data.table_options import TableOptions, as_names
-from coterie.data.tables import client_files, read_npz, read_table
+from coterie.data.tables import read_npz, read_table
 from coterie.errors import CoterieError, Option
 
 

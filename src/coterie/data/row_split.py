@@ -9,6 +9,7 @@ import torch
 
 from coterie.data.cells import Cells
 from coterie.data.client_table import Table
+from coterie.data.dates import days_of_times
 from coterie.data.federation import Federation, Ragged, split
 from coterie.data.table_options import TableOptions
 from coterie.errors import CoterieError, unknown
@@ -80,11 +81,16 @@ def complete_column(table: Table, column: str) -> Cells:
 
 def as_times(cells: Cells) -> np.ndarray:
     """Numbers, or dates as numbers."""
+    import pandas as pd
+
     if not cells.is_time and not np.isnan(cells.parsed).any():
         return cells.numbers()
-    if np.isnan(cells.days).any():
+    if not np.isnan(cells.days).any():
+        return cells.days
+    try:  # here 2010-11 can only be a month; as a feature it may also be a school year
+        return days_of_times(pd.to_datetime(cells.column, format="ISO8601", utc=True))
+    except (ValueError, TypeError):
         raise CoterieError(
             f"the column {cells.name} of {cells.where} is no time",
             "write numbers, or dates such as 2026-01-31 or 31.1.2026",
-        )
-    return cells.days
+        ) from None
