@@ -162,7 +162,7 @@ def test_more_errors(tmp_path, both) -> None:
     with pytest.raises(CoterieError, match="no owner/name on disk, and nothing is fetched"):
         hub("owner/name", "y", "site")
     with pytest.raises(
-        CoterieError, match="neither what save_to_disk writes nor a .csv or .parquet file"
+        CoterieError, match="neither what save_to_disk writes nor a .csv or .xlsx or .parquet file"
     ):
         hub(str(tmp_path), "y", "site")
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 and no more")

@@ -1,9 +1,11 @@
 """Which columns of a Hugging Face data set become x and y, and how."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
-from hub_samples import arrays, datasets, partitioners
+from hub_samples import arrays, datasets, partitioners, people
 
 from coterie.data import from_partitioner, hub
 from coterie.errors import CoterieError
@@ -116,3 +118,13 @@ def test_columns_that_are_no_x() -> None:
     assert "of one shape" in refused([[1.0], [1.0, 2.0]], datasets.List(datasets.Value("float32")))
     assert "drop=x" in refused([["a"], ["b"]], datasets.List(datasets.Value("string")))
     assert "drop=x" in refused([{"a": 1}, {"a": 2}], {"a": datasets.Value("int64")})
+
+
+def test_rows_without_a_label_are_left_out(tmp_path: Path) -> None:
+    table = people().to_pandas()
+    table.loc[[0, 1, 5], "ill"] = None
+    datasets.Dataset.from_pandas(table, preserve_index=False).save_to_disk(tmp_path / "people")
+    with pytest.raises(CoterieError, match="leave them out with drop_incomplete"):
+        hub(str(tmp_path / "people"), "ill", "ward")
+    fed = hub(str(tmp_path / "people"), "ill", "ward", drop_incomplete=True, test_share=0)
+    assert dict(zip(fed.names, fed.train.sizes.tolist())) == {"2": 18, "10": 19}

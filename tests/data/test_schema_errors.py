@@ -25,7 +25,11 @@ from coterie.errors import CoterieError
         (lambda f: f.rename(columns={"outcome": "outcom"}), "'outcome': did you mean 'outcom'"),
         (lambda f: f.rename(columns={"sex": "age"}), "more than one column age"),
         (lambda f: f.assign(age=np.inf), "'inf' in data row 1"),
-        (lambda f: f.assign(age=pd.Timestamp("2026-01-31")), "age of the table holds datetime64"),
+        (
+            lambda f: f.assign(age=pd.Timestamp("2026-01-31")),
+            "age holds numbers for client 'été' and dates for client 'one'",
+        ),
+        (lambda f: f.assign(age=pd.Timedelta("3D")), "age of the table holds timedelta64"),
         (lambda f: f.assign(age=1j), "age of the table holds complex"),
         (lambda f: f.assign(outcome=None), "label column outcome .* 1 missing"),
     ],

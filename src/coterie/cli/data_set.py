@@ -11,7 +11,10 @@ from coterie.cli.values import Given
 from coterie.data import makers
 from coterie.data.spec import no_such_set
 
-DATA_FLAGS = ("clients", "samples", "label", "client_column", "fill", "minimum_count", "unseen")
+DATA_FLAGS = (
+    "clients", "samples", "label", "client_column", "fill", "drop_incomplete", "min_rows",
+    "minimum_count", "unseen",
+)  # fmt: skip
 
 
 def all_data_options(

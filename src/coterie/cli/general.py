@@ -29,6 +29,12 @@ class General:
     fill: str | None = setting(
         None, "what to put in tables' missing cells; none: refuse them", choices=("mean", "median")
     )
+    drop_incomplete: bool | None = setting(
+        None, "leave out tables' rows that have no label or no client", switch=True
+    )
+    min_rows: int | None = setting(
+        None, "leave out clients whose tables have fewer rows; none: 1", least=1
+    )
     minimum_count: int | None = setting(
         None,
         "training rows that must have a text of tables' columns, or it counts as other; none: as "

@@ -1,53 +1,26 @@
-"""A client's table, whose cells are read as numbers or as text; each column is parsed once."""
+"""A column of a table, whose cells are read as numbers, dates or text; each is parsed once."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from coterie.data.dates import days_of_cells, days_of_times
 from coterie.errors import CoterieError, Option
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Form = Literal["number", "category", "empty"]
+Form = Literal["number", "category", "date", "empty"]
 DECIMAL_COMMA = re.compile(r"[+-]?\d+(\.\d{3})*,\d+")  # as much of the world writes 1.5 and 1000.5
 MOST_CATEGORIES = 50
+EXACT = 2**53  # float64 holds every whole number up to here
 HUGE = 1e100  # the square of a number must be finite, too
-
-
-@dataclass(frozen=True)
-class Table:
-    """The columns of a client's table by name; `where` names the table in errors."""
-
-    columns: dict[str, Cells]
-    rows: int
-    where: str
-
-    @classmethod
-    def of(cls, frame: pd.DataFrame, where: str) -> Table:
-        """The table of a DataFrame; two columns of one name are refused."""
-        columns: dict[str, Cells] = {}
-        for raw_name, column in frame.items():
-            name = to_nfc(str(raw_name))
-            if name in columns:
-                raise CoterieError(
-                    f"{where} has more than one column {name}", "remove or rename one of them"
-                )
-            columns[name] = Cells(column, name, where)
-        return cls(columns, len(frame), where)
-
-    def without(self, names: Collection[str]) -> Table:
-        """The same table, and what was parsed of it, without some columns."""
-        dropped = set(names)
-        left = {name: cells for name, cells in self.columns.items() if name not in dropped}
-        return replace(self, columns=left)
 
 
 class Cells:
@@ -60,6 +33,10 @@ class Cells:
 
     def __len__(self) -> int:
         return len(self.column)
+
+    def row_number(self, row: int) -> int:
+        """The number of a row in errors, from 1."""
+        return row + 1
 
     @cached_property
     def plain(self) -> np.ndarray | None:
@@ -91,15 +68,19 @@ class Cells:
     @cached_property
     def parsed(self) -> np.ndarray:
         """float64 [rows], NaN where there is no number; booleans are 0 and 1."""
+        return self.parse()
+
+    def parse(self) -> np.ndarray:
+        """Read the cells as numbers, for `parsed`."""
         if self.plain is not None:
             return self.plain.astype(np.float64)
         if self.column.dtype.kind in "mMc":  # times and complex numbers
-            raise self._unusable(str(self.column.dtype))
+            raise self.unusable(str(self.column.dtype))
         try:
             number = parse_numbers(dict.fromkeys(self.objects[~self.missing]))
             number_or_nan = [number.get(cell, np.nan) for cell in self.objects]
         except TypeError:  # lists and the like
-            raise self._unusable("more than one value per cell") from None
+            raise self.unusable("more than one value per cell") from None
         except OverflowError:
             raise CoterieError(
                 f"the column {self.name} of {self.where} has a number beyond all measure",
@@ -109,23 +90,57 @@ class Cells:
         return np.array(number_or_nan, dtype=np.float64)
 
     @cached_property
+    def unreadable(self) -> bool:
+        """Whether the cells cannot even be tried as numbers: times, lists and the like."""
+        try:
+            _ = self.parsed
+        except CoterieError:
+            return True
+        return False
+
+    @cached_property
     def texts(self) -> list[str]:
         """Every cell as text."""
         return as_texts(self.objects)
 
     @cached_property
+    def days(self) -> np.ndarray:
+        """float64 [rows]: days from 1970-01-01, NaN where there is no date."""
+        if self.is_time:
+            return days_of_times(self.column)
+        if self.plain is not None:
+            return np.full(len(self), np.nan)
+        try:
+            day = days_of_cells(dict.fromkeys(self.objects[~self.missing]))
+        except TypeError:  # lists and the like
+            raise self.unusable("more than one value per cell") from None
+        return np.array([day.get(cell, np.nan) for cell in self.objects])
+
+    @property
+    def is_time(self) -> bool:
+        """Whether pandas holds the cells as points in time."""
+        return self.column.dtype.kind == "M"
+
+    @cached_property
     def form(self) -> Form:
         """What the column holds; some text among numbers is a mistake, not a category."""
-        strange = np.isnan(self.parsed) & ~self.missing
         present = len(self) - self.empty_cells
         if not present:
             return "empty"
-        if 2 * np.count_nonzero(strange) > present:
-            first = str(self.objects[strange.argmax()])
+        if self.is_time:
+            return "date"
+        if 2 * np.count_nonzero(self.strange) > present:
+            first = str(self.objects[self.strange.argmax()])
             if not DECIMAL_COMMA.fullmatch(first):
-                return "category"
+                return self._date_or_category()
         self.numbers()
         return "number"
+
+    def _date_or_category(self) -> Form:
+        """A column with a cell that is neither empty nor a date is text."""
+        if np.isnan(self.days[~self.missing]).any():
+            return "category"
+        return "date"
 
     @property
     def boolean(self) -> bool:
@@ -133,18 +148,49 @@ class Cells:
         return all(isinstance(value, bool) for value in self.objects[~self.missing])
 
     @cached_property
-    def bad_rows(self) -> np.ndarray:
-        """The rows, ascending, whose cell is neither empty nor a number of a usable size."""
-        text = np.isnan(self.parsed) & ~self.missing
-        return np.flatnonzero(text | (np.abs(self.parsed) > HUGE))
+    def strange(self) -> np.ndarray:
+        """bool [rows]: which cells are neither empty nor numbers."""
+        return np.isnan(self.parsed) & ~self.missing
+
+    @cached_property
+    def bad(self) -> np.ndarray:
+        """bool [rows]: which cells are neither empty nor numbers of a usable size."""
+        return self.strange | (np.abs(self.parsed) > HUGE)
 
     def numbers(self, remedy: str = "") -> np.ndarray:
         """float64 [rows], NaN where cells are empty; text and infinite numbers are refused."""
-        if len(self.bad_rows):
-            raise self._not_a_number(int(self.bad_rows[0]), remedy)
+        if self.bad.any():
+            raise self._not_a_number(int(self.bad.argmax()), remedy)
         return self.parsed
 
-    def _unusable(self, content: str) -> CoterieError:
+    def dates(self) -> np.ndarray:
+        """float64 [rows]: days from 1970-01-01, NaN where cells are empty; others are refused."""
+        wrong = np.isnan(self.days) & ~self.missing
+        if wrong.any():
+            row = int(wrong.argmax())
+            raise CoterieError(
+                f"the column {self.name} of {self.where} has {str(self.objects[row])!r} in data "
+                f"row {self.row_number(row)}, where a date belongs",
+                "write dates such as 2026-01-31 or 31.1.2026",
+                where=self.name,
+            )
+        return self.days
+
+    def refuse_rounded(self) -> None:
+        """Refuse whole numbers beyond 2^53 in floats: two names may have become one."""
+        if self.plain is None or self.plain.dtype.kind != "f":
+            return
+        present = self.plain[~self.missing]
+        if len(present) and np.abs(present).max() >= EXACT:
+            place = f" of {self.where}" if self.where else ""
+            raise CoterieError(
+                f"the column {self.name}{place} names things by numbers above 2^53 that "
+                "are stored as floats, so that their last digits are lost",
+                "store them as text or whole numbers",
+                where=self.name,
+            )
+
+    def unusable(self, content: str) -> CoterieError:
         """An error for a column that holds neither numbers nor text."""
         return CoterieError(
             f"the column {self.name} of {self.where} holds {content}",
@@ -165,8 +211,8 @@ class Cells:
                 remedy += ", or read the column as text with {}"
                 options.append(Option("categories", self.name, of_data=True))
         return CoterieError(
-            f"the column {self.name} of {self.where} has {value!r} in data row {row + 1}, "
-            "where a number belongs",
+            f"the column {self.name} of {self.where} has {value!r} in data row "
+            f"{self.row_number(row)}, where a number belongs",
             remedy,
             options=options,
             where=self.name,

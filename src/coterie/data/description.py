@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.data.cells import MOST_CATEGORIES, Cells, Form, Table
+from coterie.data.cells import EXACT, MOST_CATEGORIES, Cells, Form
+from coterie.data.client_table import Table
+from coterie.data.dates import years
 from coterie.data.federation import Kind
 from coterie.errors import CoterieError, Option, gather, unknown
 
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
 
 Description = dict[str, Any]
 MOST_CLASSES = 20  # more whole numbers than this are a regression target
-EXACT = 2**53  # float64 holds every whole number up to here
 MOST_QUANTILES = 21
 # how many there may be: odd, as the middle one is the median; each divides the first
 QUANTILES = (MOST_QUANTILES, 7, 3, 1)
@@ -84,7 +85,10 @@ def describe_column(
         present = present[:0]
     if form == "number":
         return description | moments(cells.numbers()[present], minimum_rows)
+    if form == "date":
+        return description | moments(years(cells.days[present]), minimum_rows)
     if form == "category":
+        cells.refuse_rounded()
         texts = cells.texts
         counts = Counter([texts[row] for row in present])
         refuse_many(f"the column {cells.name} of {cells.where}", cells.name, len(counts))
@@ -141,7 +145,11 @@ def describe_label(cells: Cells, kind: Kind | None, rows: np.ndarray) -> Descrip
 
     Of numbers also the moments in these rows.
     """
-    cells.refuse_missing("give the rows a label, or remove them", role="label column")
+    cells.refuse_missing(
+        "give the rows a label, or leave them out with {}",
+        [Option("drop_incomplete")],
+        role="label column",
+    )
     form = label_form(cells, kind)
     if form != "number":
         return {"kind": form, "classes": sorted(set(cells.texts))}
@@ -164,6 +172,12 @@ def label_form(cells: Cells, kind: Kind | None) -> Form:
         return "number"
     if kind == "classification" or cells.boolean:
         return "category"
+    if cells.form == "date":
+        raise CoterieError(
+            f"the label column {cells.name} of {cells.where} holds dates",
+            "turn them into numbers, such as days since the first one",
+            where=cells.name,
+        )
     return cells.form
 
 

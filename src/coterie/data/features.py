@@ -84,9 +84,11 @@ def check_one_array(column: str, features: list[str], options: TableOptions) -> 
             "leave the others out with {}",
             options=[Option("drop", ",".join(others), of_data=True)],
         )
-    if options.fill is not None or options.categories:
+    if options.fill is not None or options.categories or options.drop_incomplete:
         raise CoterieError(
-            f"fill and categories are for tables, and the column {column} holds arrays", "omit them"
+            "fill, categories and drop_incomplete are for tables, and the column "
+            f"{column} holds arrays",
+            "omit them",
         )
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from coterie.data.client_files import client_files
 from coterie.data.federation import Federation, Kind
-from coterie.data.frames import encode_frames, frames_by_client
+from coterie.data.frames import encode_frames, encode_one_frame
 from coterie.data.memory import from_memory
 from coterie.data.schema import MINIMUM_COUNT, Fill
 from coterie.data.spec import maker
 from coterie.data.table_options import TableOptions, as_names
-from coterie.data.tables import client_files, read_npz, read_table
+from coterie.data.tables import read_npz, read_table
 from coterie.errors import CoterieError, Option
 
 
@@ -29,8 +30,10 @@ def folder(
     time_column: str | None = None,
     minimum_count: int = MINIMUM_COUNT,
     minimum_rows: int = 1,
+    min_rows: int = 1,
+    drop_incomplete: bool = False,
 ) -> Federation:
-    """One file per client: CSV or Parquet tables with a label column, or npz with x and y.
+    """One file per client: CSV, Excel or Parquet tables with a label column, or npz with x and y.
 
     A client is named by its file, without the ending. Tables are read as in `from_frames`. An npz
     file holds x and y, which stay as they are, and may hold x_test and y_test; else a random
@@ -46,6 +49,8 @@ def folder(
             categories=categories,
             split_column=split_column,
             time_column=time_column,
+            min_rows=min_rows if min_rows > 1 else None,
+            drop_incomplete=drop_incomplete or None,
         )
         return from_npz(files, test_share, seed, kind).with_unseen(unseen, seed)
     if label is None:
@@ -67,6 +72,8 @@ def folder(
         time_column=time_column,
         minimum_count=minimum_count,
         minimum_rows=minimum_rows,
+        min_rows=min_rows,
+        drop_incomplete=drop_incomplete,
     )
     frames = {name: read_table(file, options.categories) for name, file in files.items()}
     return encode_frames(frames, options)
@@ -88,8 +95,10 @@ def table(
     time_column: str | None = None,
     minimum_count: int = MINIMUM_COUNT,
     minimum_rows: int = 1,
+    min_rows: int = 1,
+    drop_incomplete: bool = False,
 ) -> Federation:
-    """One CSV or Parquet file of all clients' rows, with a column that names the client.
+    """One CSV, Excel or Parquet file of all clients' rows, with a column that names the client.
 
     It is read as in `from_frames`.
     """
@@ -118,8 +127,10 @@ def table(
         time_column=time_column,
         minimum_count=minimum_count,
         minimum_rows=minimum_rows,
+        min_rows=min_rows,
+        drop_incomplete=drop_incomplete,
     )
-    return encode_frames(frames_by_client(frame, client_column), options)
+    return encode_one_frame(frame, options)
 
 
 # ------------------------------------------------------------------------------ arrays

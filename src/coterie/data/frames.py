@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.data.cells import Cells, Table
+from coterie.data.cells import Cells
+from coterie.data.client_table import Table, check_frames, tables_by_column, tables_of_frames
 from coterie.data.description import Description, describe_table
 from coterie.data.federation import Federation, Kind, Ragged
+from coterie.data.left_out import large_enough, with_client_named, with_labels
 from coterie.data.memory import client_rows, from_memory, pack
 from coterie.data.merging import merge
 from coterie.data.row_checks import check_values
@@ -40,6 +42,8 @@ def from_frames(
     time_column: str | None = None,
     minimum_count: int = MINIMUM_COUNT,
     minimum_rows: int = 1,
+    min_rows: int = 1,
+    drop_incomplete: bool = False,
 ) -> Federation:
     """A federation of pandas DataFrames by client name, or of one with a `client_column`.
 
@@ -57,6 +61,9 @@ def from_frames(
     A text that fewer than `minimum_count` training rows of all clients together have counts as
     "other" and is named nowhere. A client with fewer than `minimum_rows` training rows, or cells in
     a column, tells nothing of them: its rows are encoded by what the others tell.
+
+    A client with fewer than `min_rows` rows is left out. With `drop_incomplete` so are rows without
+    a label or, in one table of all clients, without a client; otherwise they are refused.
     """
     options = TableOptions(
         label=label,
@@ -72,63 +79,42 @@ def from_frames(
         time_column=time_column,
         minimum_count=minimum_count,
         minimum_rows=minimum_rows,
+        min_rows=min_rows,
+        drop_incomplete=drop_incomplete,
     )
     if not isinstance(frames, Mapping):
-        return encode_frames(frames_by_client(frames, client_column), options)
+        return encode_one_frame(frames, options)
     if client_column is not None:
         raise CoterieError(
             f"client_column={client_column!r} is for one table of all clients", "leave it out"
         )
-    return encode_frames(check_frames(frames), options)
+    return encode_frames(frames, options)
 
 
 def encode_frames(frames: Mapping[str, pd.DataFrame], options: TableOptions) -> Federation:
-    """The federation of one DataFrame per client; each column is parsed once."""
-    tables = {name: Table.of(frame, f"client {name!r}") for name, frame in frames.items()}
+    """The federation of one DataFrame per client."""
+    return encode_tables(tables_of_frames(check_frames(frames)), options)
+
+
+def encode_one_frame(frame: pd.DataFrame, options: TableOptions) -> Federation:
+    """The federation of one DataFrame of all clients."""
+    table = Table.of(frame, "the table")
+    if options.drop_incomplete:
+        table = with_client_named(table, options.client_column)
+    return encode_tables(tables_by_column(table, options.client_column), options)
+
+
+def encode_tables(tables: dict[str, Table], options: TableOptions) -> Federation:
+    """The federation of the clients' tables."""
+    if options.drop_incomplete:
+        tables = with_labels(tables, options.label)
+    tables = large_enough(tables, options.min_rows)
     index = split_rows(tables, options).with_unseen(options.unseen, options.seed)
     tables = without_columns(tables, options)
     schema = fit_schema(tables, index, options)
     encoded = {name: schema.encode_table(table) for name, table in tables.items()}
     log_schema(schema)
     return assemble(encoded, index, schema)
-
-
-# ------------------------------------------------------------------------------ clients
-def check_frames(frames: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
-    """The DataFrames by name as text; anything else, or a name that occurs twice, is refused."""
-    for name, frame in frames.items():
-        if not hasattr(frame, "columns"):
-            raise CoterieError(
-                f"client {name!r} is a {type(frame).__name__}", "give a pandas DataFrame"
-            )
-    by_name = {str(name): frame for name, frame in frames.items()}
-    if len(by_name) < len(frames):
-        raise CoterieError(
-            "two clients have the same name as text, such as 1 and '1'", "rename one of them"
-        )
-    return by_name
-
-
-def frames_by_client(frame: pd.DataFrame, column: str | None) -> dict[str, pd.DataFrame]:
-    """The rows of each client, which a column names, in the order of the clients' names."""
-    import pandas as pd
-
-    if column is None:
-        raise CoterieError(
-            "one table of all clients needs client_column, the column that names the client",
-            "give it",
-        )
-    columns = Table.of(frame, "the table").columns
-    if column not in columns:
-        raise unknown("client column of the table:", column, columns)
-    clients = columns[column]
-    clients.refuse_missing("name the client in every row", role="client column")
-    codes, names = pd.factorize(np.array(clients.texts, dtype=object), sort=True)
-    in_order = frame.iloc[codes.argsort(kind="stable")]
-    ends = np.bincount(codes).cumsum().tolist()
-    return {
-        str(name): in_order.iloc[start:end] for name, start, end in zip(names, [0, *ends], ends)
-    }
 
 
 def without_columns(tables: dict[str, Table], options: TableOptions) -> dict[str, Table]:

@@ -49,6 +49,7 @@ def hub(
     categories: tuple[str, ...] | None = None,
     minimum_count: int = MINIMUM_COUNT,
     minimum_rows: int = 1,
+    drop_incomplete: bool = False,
 ) -> Federation:
     """A Hugging Face data set on disk, by a column of clients or a partitioner of flwr-datasets.
 
@@ -68,7 +69,7 @@ def hub(
     is held out, and a test split is left alone.
 
     `split` names another split to deal; it alone is then used. Of a client's rows at most `samples`
-    are taken.
+    are taken. With `drop_incomplete`, rows of tables that have no label are left out.
     """
     splits = read_splits(Path(path))
     rows = splits.get(split or "train")
@@ -101,6 +102,7 @@ def hub(
         categories=as_names(categories),
         minimum_count=minimum_count,
         minimum_rows=minimum_rows,
+        drop_incomplete=drop_incomplete,
     )
     return encode_rows((rows.select(chosen), key), test, options)
 
@@ -118,6 +120,7 @@ def from_partitioner(
     categories: Sequence[str] | None = None,
     minimum_count: int = MINIMUM_COUNT,
     minimum_rows: int = 1,
+    drop_incomplete: bool = False,
 ) -> Federation:
     """One client per partition of a flwr-datasets partitioner whose `dataset` is set.
 
@@ -128,8 +131,8 @@ def from_partitioner(
     One column of images, lists or arrays of one shape becomes x: images, and arrays of bytes with
     two axes or more, are scaled to [0, 1], channels first; other arrays stay as they are. Columns
     of numbers and texts are encoded as in `from_frames`, with its `fill`, `categories`,
-    `minimum_count` and `minimum_rows`. `drop` leaves columns out. A ClassLabel names the classes.
-    `unseen` clients, drawn at random, never train.
+    `minimum_count`, `minimum_rows` and `drop_incomplete`. `drop` leaves columns out. A ClassLabel
+    names the classes. `unseen` clients, drawn at random, never train.
     """
     options = TableOptions(
         label=label,
@@ -142,6 +145,7 @@ def from_partitioner(
         categories=as_names(categories),
         minimum_count=minimum_count,
         minimum_rows=minimum_rows,
+        drop_incomplete=drop_incomplete,
     )
     held = None if test is None else deal(test)
     return encode_rows(deal(partitioner), held, options)
@@ -187,6 +191,7 @@ def read_clients(rows: Rows, column: str) -> np.ndarray:
     """The client of each row: whole numbers, or texts."""
     cells = Cells(to_frame(rows.select_columns(column))[column], column, where="")
     cells.refuse_missing("name the client in every row", role="client column")
+    cells.refuse_rounded()
     if cells.column.dtype.kind in "iu":
         return cells.column.to_numpy()
     return np.array(cells.texts)

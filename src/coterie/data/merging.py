@@ -11,6 +11,8 @@ from functools import partial
 
 import numpy as np
 
+from coterie.data.cells import Form
+from coterie.data.column import Column, in_order
 from coterie.data.description import (
     MOST_CLASSES,
     MOST_QUANTILES,
@@ -19,11 +21,12 @@ from coterie.data.description import (
     refuse_many,
 )
 from coterie.data.federation import Kind
-from coterie.data.schema import MINIMUM_COUNT, Column, Schema, in_order
+from coterie.data.schema import MINIMUM_COUNT, Schema
 from coterie.errors import CoterieError, CoterieWarning, Option, gather
 
 log = logging.getLogger("coterie")
 Descriptions = Mapping[str, Description]  # by client
+FORMS: dict[Form, str] = {"number": "numbers", "date": "dates", "category": "text"}  # in words
 FEWEST_IDS = 50  # rows: fewer different whole numbers are no sign of ids
 
 
@@ -121,11 +124,12 @@ def merge_column(name: str, clients: Descriptions, minimum_count: int) -> Column
         Option("categories", name, of_data=True),
     )
     parts = [d for d in clients.values() if d.get("count")]
-    if form == "number" and parts:
+    if form == "number":
         warn_of_ids(name, parts)
+    if form in ("number", "date") and parts:
         mean, deviation = pool(parts)
         median = pool_medians(parts)
-        return Column(name, "number", missing, mean=mean, deviation=deviation, median=median)
+        return Column(name, form, missing, mean=mean, deviation=deviation, median=median)
     counts: Counter[str] = Counter()
     for description in clients.values():
         counts.update(description.get("categories", {}))
@@ -169,13 +173,16 @@ def common_texts(name: str, counts: Counter[str], minimum_count: int) -> tuple[s
     return in_order(common)
 
 
-def common_form(what: str, clients: Descriptions, remedy: str, option: Option) -> str:
+def common_form(what: str, clients: Descriptions, remedy: str, option: Option) -> Form:
     """The form that all clients with any value agree on; "empty" if none has one."""
-    forms = {d["kind"]: client for client, d in clients.items() if d["kind"] != "empty"}
+    forms: dict[Form, str] = {
+        d["kind"]: client for client, d in clients.items() if d["kind"] != "empty"
+    }
     if len(forms) > 1:
+        first, second, *_ = [form for form in FORMS if form in forms]
         raise CoterieError(
-            f"{what} holds numbers for client {forms['number']!r} "
-            f"and text for client {forms['category']!r}",
+            f"{what} holds {FORMS[first]} for client {forms[first]!r} "
+            f"and {FORMS[second]} for client {forms[second]!r}",
             remedy,
             options=[option],
         )

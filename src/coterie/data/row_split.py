@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from coterie.data.cells import Cells, Table
+from coterie.data.cells import Cells
+from coterie.data.client_table import Table
+from coterie.data.dates import days_of_times
 from coterie.data.federation import Federation, Ragged, split
 from coterie.data.table_options import TableOptions
 from coterie.errors import CoterieError, unknown
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 PARTS = ("train", "test", "valid")
-GERMAN_DATE = r"\d{1,2}\.\d{1,2}\.\d{4}"
 
 
 def split_rows(tables: Mapping[str, Table], options: TableOptions) -> Federation:
@@ -84,25 +81,16 @@ def complete_column(table: Table, column: str) -> Cells:
 
 def as_times(cells: Cells) -> np.ndarray:
     """Numbers, or dates as numbers."""
-    is_date = cells.column.dtype.kind == "M"
-    try:
-        if not is_date and not np.isnan(cells.parsed).any():
-            return cells.numbers()
-        return parse_dates(cells.column, is_date)
-    except CoterieError:
-        raise
+    import pandas as pd
+
+    if not cells.is_time and not np.isnan(cells.parsed).any():
+        return cells.numbers()
+    if not np.isnan(cells.days).any():
+        return cells.days
+    try:  # here 2010-11 can only be a month; as a feature it may also be a school year
+        return days_of_times(pd.to_datetime(cells.column, format="ISO8601", utc=True))
     except (ValueError, TypeError):
         raise CoterieError(
             f"the column {cells.name} of {cells.where} is no time",
             "write numbers, or dates such as 2026-01-31 or 31.1.2026",
         ) from None
-
-
-def parse_dates(column: pd.Series, is_date: bool) -> np.ndarray:
-    """Dates as whole numbers that keep their order."""
-    import pandas as pd
-
-    form = "ISO8601"
-    if not is_date and column.astype(str).str.fullmatch(GERMAN_DATE).all():
-        form = "%d.%m.%Y"
-    return pd.to_datetime(column, format=form, utc=True).astype("int64").to_numpy()

@@ -7,114 +7,36 @@ Three pure functions, so that nothing but a description leaves a client:
     x, y = schema.encode(frame)                        on each client again
 
 Numbers (booleans are 0 and 1) are standardised by the mean and the deviation over all clients' rows
-together; a column that never changes gives 0. Text is one-hot over the sorted texts that at least
-`minimum_count` rows of all clients together have, with a last slot for any other, so that no text
-stands anywhere which only a few people have. Nothing is guessed across clients: a column that is
-numbers here and text there is refused, unless it is named in `categories`, which reads it as text
-everywhere. A regression target stays as it is; the schema keeps its mean and deviation, by which
-models are trained (see `Task`).
+together; a column that never changes gives 0. A date becomes its year, standardised, the time of
+the year as cosine and sine, and whether it is on a weekend. Text is one-hot over the sorted texts
+that at least `minimum_count` rows of all clients together have, with a last slot for any other, so
+that no text stands anywhere which only a few people have. Nothing is guessed across clients: a
+column that is numbers here and text there is refused, unless it is named in `categories`, which
+reads it as text everywhere. A regression target stays as it is; the schema keeps its mean and
+deviation, by which models are trained (see `Task`).
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from coterie.data.cells import Cells, Table
+from coterie.data.cells import Cells
+from coterie.data.client_table import Table
+from coterie.data.column import KINDS, Column, in_order
+from coterie.data.column import Fill as Fill
 from coterie.data.federation import Kind
-from coterie.errors import CoterieError, Option, unknown
+from coterie.errors import CoterieError, unknown
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Fill = Literal["mean", "median"]
 MINIMUM_COUNT = 5  # rows of all clients together: a text that fewer have counts as other
-FAR = 5  # deviations: a newcomer's mean beyond is pointed out
-
-
-def in_order(names: Iterable[str]) -> tuple[str, ...]:
-    """Sorted: as whole numbers where all are, else as text."""
-    try:
-        return tuple(sorted(names, key=lambda name: (int(name), name)))
-    except ValueError:
-        return tuple(sorted(names))
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of the tables: its moments if it holds numbers, its texts if categories."""
-
-    name: str
-    kind: Literal["number", "category"]
-    missing: int = 0  # cells, in all clients' rows together
-    mean: float = 0.0
-    deviation: float = 0.0
-    median: float = 0.0
-    categories: tuple[str, ...] = ()
-
-    @property
-    def encoded(self) -> list[str]:
-        """The names of the columns that it becomes."""
-        if self.kind == "number":
-            return [self.name]
-        return [f"{self.name} = {text}" for text in (*self.categories, "(other)")]
-
-    def encode(self, cells: Cells, fill: Fill | None) -> np.ndarray:
-        """float64 [rows, len(encoded)]"""
-        if fill is None:
-            cells.refuse_missing("fill them with {}", [Option("fill", "median")])
-        if self.kind == "category":
-            return self._one_hot(cells)
-        values = cells.numbers("correct it").copy()
-        values[cells.missing] = self.median if fill == "median" else self.mean
-        if not self.deviation:
-            return np.zeros((len(values), 1))
-        return ((values - self.mean) / self.deviation)[:, None]
-
-    def _one_hot(self, cells: Cells) -> np.ndarray:
-        slot = {text: i for i, text in enumerate(self.categories)}
-        other = len(slot)
-        slots = np.array([slot.get(text, other) for text in cells.texts], dtype=int)
-        slots[cells.missing] = other
-        x = np.zeros((len(slots), other + 1))
-        x[np.arange(len(slots)), slots] = 1
-        return x
-
-    def remark(self, cells: Cells) -> str:
-        """A sentence about cells that are unlike those of training; "" if there is none."""
-        if self.kind == "number":
-            return self._remark_on_mean(cells)
-        present = [text for text, gone in zip(cells.texts, cells.missing) if not gone]
-        counts = Counter(present)
-        new = sorted(set(counts) - set(self.categories))
-        if not new:
-            return ""
-        listed = ", ".join(new[:3])
-        if len(new) > 3:
-            listed += ", …"
-        rows = sum(counts[text] for text in new)
-        return (
-            f"the column {self.name} of {cells.where} has texts that few or no training rows had "
-            f"({listed}; {rows} of {len(cells)} rows): they count as other."
-        )
-
-    def _remark_on_mean(self, cells: Cells) -> str:
-        values = cells.parsed[~np.isnan(cells.parsed)]
-        if not len(values) or not self.deviation:
-            return ""
-        mean = float(values.mean())
-        if abs(mean - self.mean) <= FAR * self.deviation:
-            return ""
-        return (
-            f"the column {self.name} of {cells.where} is {mean:.4g} on average, where training "
-            f"rows have {self.mean:.4g} ± {self.deviation:.3g}: check its unit."
-        )
 
 
 @dataclass(frozen=True)
@@ -255,7 +177,7 @@ def faults(schema: Schema) -> Iterator[str]:
         yield "the moments of its label are not finite"
     if schema.label_deviation < 0 or any(column.deviation < 0 for column in columns):
         yield "a deviation is negative"
-    if any(column.kind not in ("number", "category") for column in columns):
+    if any(column.kind not in KINDS for column in columns):
         yield "a column is of an unknown kind"
     if not all(isinstance(text, str) for text in [schema.label, *names, *schema.ignored, *listed]):
         yield "a name is not text"

@@ -16,11 +16,15 @@ def log_schema(schema: Schema) -> None:
     numbers = [c.name for c in schema.features if c.kind == "number"]
     if numbers:
         log.info("columns of numbers: %s", ", ".join(numbers))
+    dates = [c.name for c in schema.features if c.kind == "date"]
+    if dates:
+        log.info("columns of dates: %s", ", ".join(dates))
     texts = [c for c in schema.features if c.kind == "category"]
     if texts:
         described = [f"{c.name} ({first_few(c.categories)})" for c in texts]
         log.info("columns of text: %s", ", ".join(described))
     log_gaps("number", f"are filled with the {schema.fill}", schema)
+    log_gaps("date", f"are filled with the {schema.fill}", schema)
     log_gaps("category", "count as other", schema)
     if schema.ignored:
         log.info("columns left out: %s", ", ".join(schema.ignored))

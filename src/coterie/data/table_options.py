@@ -27,9 +27,11 @@ class TableOptions:
     time_column: str | None = None
     minimum_count: int = MINIMUM_COUNT
     minimum_rows: int = 1
+    min_rows: int = 1
+    drop_incomplete: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("minimum_count", "minimum_rows"):
+        for name in ("minimum_count", "minimum_rows", "min_rows"):
             value = getattr(self, name)
             if value < 1:
                 raise CoterieError(

@@ -1,9 +1,10 @@
-"""Files of tables and arrays: CSV, Parquet and npz. Whatever is wrong with one is one sentence."""
+"""Files of tables and arrays: CSV, Excel, Parquet and npz. A fault in one is one sentence."""
 
 from __future__ import annotations
 
 import csv
 import itertools
+import logging
 import warnings
 import zipfile
 import zlib
@@ -14,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.data.cells import DECIMAL_COMMA, to_nfc
+from coterie.data.cells import DECIMAL_COMMA, EXACT, to_nfc
 from coterie.errors import CoterieError
 
 if TYPE_CHECKING:
     import pandas as pd
+
+log = logging.getLogger("coterie")
 
 
 def read_table(file: Path, text: Collection[str] = ()) -> pd.DataFrame:
@@ -82,7 +85,7 @@ def parse_csv(file: Path, text: Collection[str]) -> pd.DataFrame:
             low_memory=False,
             sep=separator,
             decimal=decimal,
-            dtype={name: str for name in header if name.strip() in text},
+            dtype={name: str for name in header if to_nfc(name.strip()) in text},
         )
     frame.columns = frame.columns.str.strip()
     return frame
@@ -123,6 +126,54 @@ def check_header(header: list[str], file: Path) -> None:
             )
 
 
+# ------------------------------------------------------------------------------ Excel
+def read_excel(file: Path, text: Collection[str] = ()) -> pd.DataFrame:
+    """The table on the first sheet of an Excel file."""
+    import pandas as pd
+
+    try:
+        with pd.ExcelFile(file, engine="openpyxl") as book:
+            return parse_excel(book, file, text)
+    except CoterieError:
+        raise
+    except ImportError:
+        raise CoterieError(
+            f"{file} is Excel, which needs openpyxl", "pip install 'coterie[excel]'"
+        ) from None
+    except Exception as why:  # openpyxl raises whatever a damaged file leads to
+        raise CoterieError(
+            f"the file {file} cannot be read as Excel: {one_line(why)}", "save it as .xlsx again"
+        ) from None
+
+
+def parse_excel(book: pd.ExcelFile, file: Path, text: Collection[str]) -> pd.DataFrame:
+    if len(book.sheet_names) > 1:
+        log.info("%s: only the first sheet is read, %s", file.name, book.sheet_names[0])
+    first_row = book.parse(0, header=None, nrows=1, dtype=str, keep_default_na=False)
+    if first_row.empty:
+        raise CoterieError(f"the file {file} is empty", "give it a header and rows, or remove it")
+    header = first_row.iloc[0].tolist()
+    check_header([name.strip() for name in header], file)
+    as_written = {
+        place: object for place, name in enumerate(header) if to_nfc(name.strip()) in text
+    }
+    frame = book.parse(0, header=None, skiprows=1, dtype=as_written)
+    frame = frame.reindex(columns=range(len(header)))  # a last column may be empty in all rows
+    for place in as_written:
+        check_excel_names(frame[place], header[place], file)
+    return frame.set_axis([name.strip() for name in header], axis=1)
+
+
+def check_excel_names(cells: Iterable[Any], column: str, file: Path) -> None:
+    """Refuse names that are numbers too long for Excel: two of them may have become one."""
+    if any(isinstance(cell, int | float) and abs(cell) >= EXACT for cell in cells):
+        raise CoterieError(
+            f"the column {column} of the file {file} has numbers above 2^53, of which Excel keeps "
+            "only the first 15 digits",
+            "write them as text there",
+        )
+
+
 # ------------------------------------------------------------------------------ Parquet and npz
 def read_parquet(file: Path, text: Collection[str] = ()) -> pd.DataFrame:
     """The table in a Parquet file; a named index is a column."""
@@ -142,7 +193,11 @@ def read_parquet(file: Path, text: Collection[str] = ()) -> pd.DataFrame:
 
 
 # A new file type is one line here.
-READERS: dict[str, Callable[..., Any]] = {".csv": read_csv, ".parquet": read_parquet}
+READERS: dict[str, Callable[..., Any]] = {
+    ".csv": read_csv,
+    ".xlsx": read_excel,
+    ".parquet": read_parquet,
+}
 
 
 def read_npz(file: Path, names: tuple[str, ...] = ("x", "y")) -> dict[str, np.ndarray]:
@@ -168,53 +223,3 @@ def read_npz(file: Path, names: tuple[str, ...] = ("x", "y")) -> dict[str, np.nd
 def one_line(why: Exception) -> str:
     """What an error of another library says, in one line."""
     return " ".join(str(why).split())
-
-
-# ------------------------------------------------------------------------------ folders
-def client_files(path: Path) -> dict[str, Path]:
-    """The files in a folder by client name, sorted; all must be of one kind.
-
-    Hidden files, folders and files of other kinds are passed over.
-    """
-    endings = (*READERS, ".npz")
-    if path.is_file():
-        raise CoterieError(
-            f"{path} is a file",
-            f"write table:{path} for one table of all clients, or give a folder",
-        )
-    if not path.is_dir():
-        raise CoterieError(
-            f"there is no folder {path}",
-            "give the path of a folder with one file per client (and, for tables, a label)",
-        )
-    files = [
-        file
-        for file in sorted(path.iterdir())
-        if file.suffix.lower() in endings and file.is_file() and not file.name.startswith(".")
-    ]
-    if not files:
-        raise CoterieError(
-            f"the folder {path} has no {' or '.join(endings)} file", "put one per client there"
-        )
-    first_of_kind = {file.suffix.lower(): file.name for file in reversed(files)}
-    if len(first_of_kind) > 1:
-        listed = " and ".join(sorted(first_of_kind.values()))
-        raise CoterieError(
-            f"the folder {path} has files of several kinds, {listed}", "keep one kind there"
-        )
-    return name_clients(files)
-
-
-def name_clients(files: list[Path]) -> dict[str, Path]:
-    """Files by their names without the ending, which name the clients."""
-    clients: dict[str, Path] = {}
-    for file in files:
-        name = to_nfc(file.stem)
-        if any("\ud800" <= sign <= "\udfff" for sign in name):  # bytes that are not UTF-8
-            raise CoterieError(f"the file {str(file)!r} has a name that is no text", "rename it")
-        if name in clients:
-            raise CoterieError(
-                f"{clients[name]} and {file} name the same client {name!r}", "rename one of them"
-            )
-        clients[name] = file
-    return clients
