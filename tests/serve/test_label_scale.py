@@ -59,3 +59,13 @@ def test_answers_and_exports_are_in_the_targets_unit(tmp_path):
     assert torch.allclose(exported.predict(rows, "group-0"), answers)
     loss = exported.assign(frames["school 0"]).losses[0]
     assert loss == pytest.approx(float((error**2).mean()), rel=1e-6)
+
+
+def test_the_target_can_be_left_as_it_is(tmp_path):
+    fed = ct.data.from_frames(schools(shift=10.0), label="points", kind="regression")
+    options = {"rounds": 3, "eval_every": 3, "dtype": "float64", "label_scale": "none"}
+    result = ct.run(ct.FedAvg(lr=0.05), fed, "linear", out=tmp_path / "run", **options)
+    assert result.trained.task.scale is None
+    assert ct.load(tmp_path / "run").trained.task.scale is None
+    resumed = ct.resume(tmp_path / "run", fed, rounds=4)
+    assert resumed.history[-1]["round"] == 4

@@ -43,9 +43,10 @@ def feature_columns(fed: Federation) -> list[Column]:
         return [Column(f"column {i}", f"column {i}") for i in range(x.shape[1])]
     columns = []
     for c in fed.schema.features:
-        for name in c.encoded:
+        for place, name in enumerate(c.encoded):
             column = Column(name, c.name)
-            if c.kind == "number":
+            is_standardised = c.kind == "number" or (c.kind == "date" and place == 0)  # its year
+            if is_standardised:
                 column = column._replace(shift=c.mean, scale=c.deviation)
             columns.append(column)
     return columns

@@ -43,6 +43,11 @@ class Options:
     stop_after: int | None = setting(
         None, "stop after this many evaluations without a lower valid loss", least=1
     )
+    label_scale: str = setting(
+        "standard",
+        "the unit in which tables' regression targets are learnt: deviations, or their own",
+        choices=("standard", "none"),
+    )
     choose_on: str = setting(
         "train", "the rows a method may choose and adapt on", choices=("train", "test")
     )

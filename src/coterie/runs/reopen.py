@@ -21,7 +21,7 @@ from coterie.runs.config import RunConfig, method_from, roster_from
 from coterie.runs.folder import RunFolder
 from coterie.runs.options import Options
 from coterie.runs.run import Run, on_device
-from coterie.runs.start import Model, engine_for, model_fingerprint, task_for, with_valid
+from coterie.runs.start import Model, as_asked, engine_for, model_fingerprint, task_for
 from coterie.runs.trained import Trained
 from coterie.task import Task
 from coterie.user_file import read_hashes, refuse_untrusted
@@ -183,7 +183,7 @@ def data_of(
         except CoterieError as e:
             what = f"the training data of {path} cannot be read again: {e.what}"
             raise DataGone(what, e.remedy, options=e.options) from e
-    fed = with_valid(fed, options)
+    fed = as_asked(fed, options)
     if not config.fingerprint.fits_data(fed.fingerprint()):
         raise DataGone(
             f"the data have changed since {path} was trained on them ({config.roster.source}): "

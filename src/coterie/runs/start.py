@@ -174,7 +174,7 @@ def check_job(
             )
     chosen = Options(**options)
     check_settings(chosen)
-    fed = with_valid(fed, chosen)
+    fed = as_asked(fed, chosen)
     task, name = task_for(fed.roster, model, chosen)
     check_run(method, task, fed.roster, chosen)
     plan = plan or plan_for(task, fed.roster)
@@ -204,8 +204,10 @@ def prepare(
     return check_job(method, fed, model, **asked).start(out, start)
 
 
-def with_valid(fed: Federation, options: Options) -> Federation:
-    """The federation with the held-out rows that the options ask for."""
+def as_asked(fed: Federation, options: Options) -> Federation:
+    """The federation with the held-out rows and the unit of the target that the options ask for."""
     if options.valid and fed.valid is None:
-        return fed.with_valid(options.valid, options.seed)
+        fed = fed.with_valid(options.valid, options.seed)
+    if options.label_scale == "none" and fed.schema is not None:
+        fed = dataclasses.replace(fed, schema=dataclasses.replace(fed.schema, label_deviation=0.0))
     return fed
