@@ -85,7 +85,9 @@ def uploads(run) -> np.ndarray:
     return flat(stack.values["model"])[stack.ids.argsort()]
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize(
+    "attack", ["flip", *(pytest.param(a, marks=pytest.mark.slow) for a in ATTACKS[1:])]
+)
 def test_every_attack_changes_a_run_and_is_the_same_on_every_engine(attack):
     options = {**FLOAT64, "attack": attack, "attackers": 2, "dropout": 0.1}
     method = ct.IFCA(clusters=2)
@@ -114,7 +116,9 @@ def test_stacked_uploads_are_averaged_by_the_rule_too():
     assert means["w"].tolist() == [[2.0], [5.0], [-7.0]]
 
 
-@pytest.mark.parametrize("rule", RULES[1:])
+@pytest.mark.parametrize(
+    "rule", ["mixing", *(pytest.param(r, marks=pytest.mark.slow) for r in RULES[1:-1])]
+)
 @pytest.mark.parametrize("method", [ct.IFCA(clusters=2), ct.FedSoft(clusters=2), ct.CFL()])
 def test_engines_agree_with_robust_means(method, rule):
     options = {**FLOAT64, **FLIP, "robust": rule, "dropout": 0.1}

@@ -194,9 +194,10 @@ METHODS = [
     ct.Ditto(),
     ct.L2SGD(lr=0.5),
 ]
+SOME_SLOW = [*METHODS[:2], *(pytest.param(m, marks=pytest.mark.slow) for m in METHODS[2:])]
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+@pytest.mark.parametrize("method", SOME_SLOW, ids=lambda m: m.name)
 def test_whatever_the_bytes_a_site_answers_or_refuses(method):
     asked = honest(method)
     rng = random.Random(method.name)

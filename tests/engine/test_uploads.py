@@ -98,7 +98,11 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+ALWAYS = ("a weight of a million", "a negative vote", "a huge sketch", "a billion rows")
+SOME_SLOW = [c if c in ALWAYS else pytest.param(c, marks=pytest.mark.slow) for c in CASES]
+
+
+@pytest.mark.parametrize("case", SOME_SLOW)
 def test_a_false_weight_or_report_is_as_good_as_silence(case):
     method, change = CASES[case]
     run = go(method, change, readable=True)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from harness import PROFILE, cases, limit_memory, passed_over
+from harness import PROFILE, cases, passed_over
 from hypothesis import settings
 from valid_files import Files, make_files
 
@@ -16,16 +17,31 @@ settings.register_profile(PROFILE)
 
 
 @pytest.fixture(scope="session")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Files]:
-    """Valid files in a folder of their own, which is the current one."""
+def all_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Files]:
+    """Valid files in a folder of their own."""
     base = tmp_path_factory.mktemp("fuzz")
-    before = Path.cwd()
-    os.chdir(base)
-    made = make_files(base)
-    limit_memory()
+    with inside(base):
+        made = make_files(base)
     yield made
-    os.chdir(before)
     shutil.rmtree(base)
+
+
+@pytest.fixture
+def files(all_files: Files) -> Iterator[Files]:
+    """The valid files, whose folder is the current one."""
+    with inside(all_files.base):
+        yield all_files
+
+
+@contextmanager
+def inside(folder: Path) -> Iterator[None]:
+    """Work in a folder; tests of other files must not find themselves there."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

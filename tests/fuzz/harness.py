@@ -93,7 +93,8 @@ def case(kind: str) -> Iterator[None]:
     before = signal.signal(signal.SIGALRM, stop)
     signal.alarm(HANG)
     try:
-        yield
+        with limited_memory():
+            yield
     except Hang:
         raise AssertionError(f"a hang: the case takes more than {HANG} seconds") from None
     finally:
@@ -109,11 +110,17 @@ def time_is_over(kind: str) -> bool:
     return True
 
 
-def limit_memory() -> None:
-    """Make a case that asks for far too much memory fail at once instead of filling the machine."""
+@contextmanager
+def limited_memory() -> Iterator[None]:
+    """Let a case that asks for far too much memory fail at once instead of filling the machine."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     most = pages * resource.getpagesize() + MOST_MEMORY
-    resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    resource.setrlimit(resource.RLIMIT_AS, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)  # other tests start large programs
 
 
 # ------------------------------------------------------------------------------ commands

@@ -47,6 +47,7 @@ def test_an_export_has_no_hash_of_the_data(tmp_path: Path) -> None:
         assert secret not in card
 
 
+@pytest.mark.slow
 def test_a_report_knows_runs_on_the_same_data_by_their_rows(tmp_path: Path) -> None:
     """Their hashes differ; a run in memory has the rows that tell, folders have their rosters."""
     fed = ct.data.rotated("digits", clients=4, samples=20)
