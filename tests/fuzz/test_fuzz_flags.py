@@ -219,13 +219,13 @@ def restore(source: Path, target: Path) -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def kept(files: Files) -> Iterator[None]:
+def kept(all_files: Files) -> Iterator[None]:
     """A copy of all files, as a case may write over them."""
-    (files.base / "kept").mkdir()
+    (all_files.base / "kept").mkdir()
     for name in ("run", "export", "data", "new.csv"):
-        restore(files.base / name, files.base / "kept" / name)
+        restore(all_files.base / name, all_files.base / "kept" / name)
     yield
-    shutil.rmtree(files.base / "kept")
+    shutil.rmtree(all_files.base / "kept")
 
 
 @fuzz(350)
