@@ -47,6 +47,7 @@ def test_table_and_winner(coterie, tiny):
     assert document["command"] == "coterie run fedavg --config out/winner.toml"
 
 
+@pytest.mark.slow
 def test_the_winners_file_is_the_winner(coterie, sites, own, tmp_path):
     """All that was asked comes back from the file, for a method and data of one's own."""
     asked = "--data folder:sites --label outcome --valid 0.3 --rounds 2 --seed 3 --seeds 2"
@@ -169,6 +170,7 @@ def test_folders(coterie, tiny, tmp_path):
     refused(coterie(search, "--out s --rounds 5"), "begun with rounds 2")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number, status", [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
 def test_a_search_that_was_stopped_goes_on_to_the_same_end(
     coterie, coterie_with_signal, tiny, tmp_path, number, status

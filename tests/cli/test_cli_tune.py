@@ -18,6 +18,7 @@ def tiny() -> str:
     return "--clients 4 --samples 20 --rounds 2 --model softmax"
 
 
+@pytest.mark.slow
 def test_compare_tunes_each_method_that_has_the_setting(coterie, tiny, tmp_path):
     outcome = coterie("compare fedavg fedprox", tiny, TUNE, "--seeds 2 --out out")
     assert outcome.status == 0

@@ -19,6 +19,7 @@ def small(monkeypatch):
     monkeypatch.setitem(demo.OWN["one-shot"], "solve_steps", 10)
 
 
+@pytest.mark.slow
 def test_demo_can_be_repeated_and_touches_nothing_else(coterie, small, tmp_path):
     outcome = coterie("demo --quiet")
     assert outcome.status == 0, outcome.err

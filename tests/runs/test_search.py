@@ -57,6 +57,7 @@ def test_a_cell_is_a_run_on_the_same_rows_judged_on_those_held_out(digits):
     )
 
 
+@pytest.mark.slow
 def test_test_rows_play_no_part(digits, tmp_path):
     """Poisoned test rows change no bit, and nothing is measured on them, not even for newcomers."""
     x, y, _ = digits.test

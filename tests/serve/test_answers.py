@@ -353,6 +353,7 @@ def test_onnx_gives_the_same_answers(kind, fed, tmp_path) -> None:
     assert set(ct.load(tmp_path / "models").models) == {"group-0", "group-1"}
 
 
+@pytest.mark.slow
 def test_a_model_that_onnx_cannot_say_is_one_sentence(fed, tmp_path) -> None:
     class Odd(nn.Module):
         def __init__(self) -> None:

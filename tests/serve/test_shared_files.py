@@ -47,6 +47,7 @@ def has_onnx() -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_exports_and_pages_name_no_folders(base: Path) -> None:
     files = [*(base / "models").iterdir(), base / "page.html"]
     assert len(files) >= 4
