@@ -58,7 +58,15 @@ def task_for(roster: Roster, model: Model, options: Options) -> tuple[Task, str]
         factory = models.build(name, roster)
     x, _ = roster.example()
     dtype = getattr(torch, options.dtype)
-    task = Task(factory, roster.kind, x, roster.classes, dtype, options.device, roster.label_scale)
+    task = Task(
+        factory,
+        kind=roster.kind,
+        example=x,
+        classes=roster.classes,
+        dtype=dtype,
+        device=options.device,
+        scale=roster.label_scale,
+    )
     return task, name
 
 
