@@ -71,7 +71,8 @@ class Local:
         if isinstance(self.lr, Suggested) and self.solver != "adam":
             changes["lr"] = GENTLE / curvature
         if isinstance(self.l2, Suggested):
-            changes["l2"] = SLIGHT_L2
+            lr = changes.get("lr", self.lr)
+            changes["l2"] = min(SLIGHT_L2, 0.1 / lr)  # far below 2 / lr, from which it diverges
         return replace(self, **changes)  # type: ignore[arg-type]
 
     def steepest(self, clients: int) -> float:

@@ -30,7 +30,7 @@ def curvatures(part: Ragged, kind: Kind, batch: int | None) -> Tensor:
     largest = MARGIN * largest_eigenvalues(rows, client, part.sizes)
     if batch is not None:
         squares = (rows**2).sum(1)
-        longest = torch.zeros_like(largest).index_reduce(0, client, squares, "amax")
+        longest = torch.zeros_like(largest).scatter_reduce(0, client, squares, "amax")
         in_batch = part.sizes.clamp(max=batch)
         largest = largest + longest / in_batch * (part.sizes > batch)
     return FACTOR[kind] * largest
