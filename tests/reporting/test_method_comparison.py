@@ -9,7 +9,7 @@ import pytest
 from made_up import compared, scored, sites_of
 
 from coterie.reporting.benefit import describe_benefit, group_benefit
-from coterie.reporting.comparison import Comparison, has_infinite
+from coterie.reporting.comparison import Comparison, any_diverged
 from coterie.reporting.comparison_table import comparison_table, describe_comparison_table
 from coterie.reporting.verdict import describe_verdict, judge
 
@@ -91,12 +91,14 @@ def test_a_run_that_diverged_is_named_and_never_wins(infinite):
     for label, scores in history.items():
         methods[label] = [scored([0.0], seed, label, "mse") for seed in range(2)]
         for run, score in zip(methods[label], scores):
-            run.history[-1]["mse"] = score
+            run.history[-1] |= {"mse": score, "mse_mean": 7.0, "r2": 0.5}
     comparison = compared(methods)
     assert comparison.best == ["m"] and comparison.ranking == ["m", "n"]
-    assert comparison_table(comparison).rows[1][1] == "diverged (1 of 2 seeds)"
+    assert comparison_table(comparison).rows[1][1:4] == ["diverged (1 of 2 seeds)", "–", "–"]
     assert verdict(comparison).endswith("n diverged: no finite test loss.")
-    assert has_infinite(comparison.runs["n"]) and not has_infinite(comparison.runs["m"])
+    assert any_diverged(comparison.runs["n"]) and not any_diverged(comparison.runs["m"])
+    absurd = {"mse": 3e35, "loss": 3e35, "r2": -3e35}
+    assert any_diverged([absurd]), "finite, and yet no model at all"
     alone = compared({"n": methods["n"][1:]})
     assert comparison_table(alone).rows[0][1] == "diverged"
     assert verdict(alone) == "n diverged: no finite test loss."

@@ -18,6 +18,7 @@ from coterie.runs.folder import RunFolder
 from coterie.runs.run import Run, as_arrays
 
 Methods = Mapping[str, list[Source]]  # by label: the runs of a method, the lowest seed first
+ABSURD = 1e6  # an MSE that is so many times the label's variance comes from a run that diverged
 
 
 def average(runs: Sequence[Row], name: str) -> float | None:
@@ -38,20 +39,21 @@ def spread(runs: Sequence[Row], name: str) -> float | None:
     return stdev(values)
 
 
-def is_infinite(run: Row) -> bool:
-    """Tell whether a run's test error or loss is not a finite number: it diverged.
+def has_diverged(run: Row) -> bool:
+    """Tell whether a run's test error or loss is not a finite number, or beyond all reason.
 
     Infinite numbers are None in rows that were read from a folder.
     """
     for name in ("mse", "accuracy", "loss"):
         if name in run and (run[name] is None or not math.isfinite(run[name])):
             return True
-    return False
+    explained = run.get("r2")
+    return explained is not None and explained < -ABSURD
 
 
-def has_infinite(runs: Sequence[Row]) -> bool:
+def any_diverged(runs: Sequence[Row]) -> bool:
     """Tell whether any of these runs diverged, for the exit status of a command."""
-    return any(map(is_infinite, runs))
+    return any(map(has_diverged, runs))
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class Comparison:
     @cached_property
     def diverged(self) -> dict[str, int]:
         """By method, the number of its seeds that diverged; methods without any are left out."""
-        counts = {label: sum(map(is_infinite, runs)) for label, runs in self.runs.items()}
+        counts = {label: sum(map(has_diverged, runs)) for label, runs in self.runs.items()}
         return {label: count for label, count in counts.items() if count}
 
     @cached_property

@@ -8,7 +8,7 @@ from statistics import mean
 from typing import NamedTuple
 
 from coterie.metrics import Row
-from coterie.reporting.comparison import Comparison, average, is_infinite, spread
+from coterie.reporting.comparison import Comparison, any_diverged, average, has_diverged, spread
 from coterie.reporting.tables import Table
 from coterie.reporting.text import NOTHING, capitalise, format_bytes, metric_name
 
@@ -47,7 +47,7 @@ def all_columns(comparison: Comparison) -> list[TableColumn]:
         form = ".3f"
 
     def number(title: str, name: str, form: str = form) -> TableColumn:
-        return TableColumn(title, lambda runs: format_average(runs, name, form))
+        return TableColumn(title, lambda runs: format_measured(runs, name, form))
 
     over = "clients"
     if comparison.seeds > 1:
@@ -70,7 +70,7 @@ def all_columns(comparison: Comparison) -> list[TableColumn]:
         number("ARI", "ari", ".2f"),
         TableColumn("group sizes", format_group_sizes),
         TableColumn("traffic", format_traffic),
-        number("seconds", "seconds", ".1f"),
+        TableColumn("seconds", lambda runs: format_average(runs, "seconds", ".1f")),
     ]
 
 
@@ -93,12 +93,19 @@ def format_average(runs: Sequence[Row], name: str, form: str) -> str:
     return f"{value:{form}}"
 
 
+def format_measured(runs: Sequence[Row], name: str, form: str) -> str:
+    """Write the mean over seeds of a score; nothing of a method that diverged."""
+    if any_diverged(runs):
+        return ""
+    return format_average(runs, name, form)
+
+
 def format_with_spread(runs: Sequence[Row], comparison: Comparison, form: str) -> str:
     """Write the score with the spread that the heading names; without it where it is another.
 
     Of a method that diverged, say so, and with how many of several seeds.
     """
-    diverged = sum(map(is_infinite, runs))
+    diverged = sum(map(has_diverged, runs))
     if diverged == len(runs):
         return DIVERGED
     if diverged:
