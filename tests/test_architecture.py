@@ -37,6 +37,8 @@ ORDER = (
     "registry",
     "data",
     "models",
+    "histogram",
+    "scoring",
     "metrics",
     "engine",
     "runs",

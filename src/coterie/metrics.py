@@ -1,103 +1,27 @@
-"""What a run is judged by.
-
-From each client's sums to scores, and from groups to agreement with the truth.
-"""
+"""What a run is judged by: scores (`scoring.py`), and the groups' agreement with the truth."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from coterie.params import Params, count, flatten, pick_rows
-from coterie.task import Kind
-
-Row = dict[str, Any]
-
-
-class Scores(NamedTuple):
-    """One metric over the clients."""
-
-    weighted: float  # by their number of test rows
-    mean: float
-    std: float
-    worst_decile: float  # mean over the tenth of the clients that do worst, at least one
-
+from coterie.scoring import HIGHER_IS_BETTER as HIGHER_IS_BETTER
+from coterie.scoring import Row as Row
+from coterie.scoring import Scores as Scores
+from coterie.scoring import per_client as per_client
+from coterie.scoring import scores as scores
+from coterie.scoring import summary as summary
 
 ALIKE = 1e-3  # centres nearer than this, relative to their length, are one
 MOST_SCREENED = 5  # clients that a sentence names
 RESTLESS = (
     0.05  # share of clients that change their group in a round, above which groups are not stable
 )
-HIGHER_IS_BETTER = {
-    "accuracy": True,
-    "balanced_accuracy": True,
-    "f1": True,
-    "r2": True,
-    "mse": False,
-    "loss": False,
-}
-
-
-def per_client(kind: Kind, report: dict[str, Tensor]) -> dict[str, np.ndarray]:
-    """Each metric per client [N]; NaN where a client has no rows to measure on."""
-    r = {k: v.cpu().double().numpy() for k, v in report.items()}
-    with np.errstate(divide="ignore", invalid="ignore"):
-        out = {"rows": r["n"], "loss": r["loss"] / r["n"]}
-        if kind == "regression":
-            spread = r["y2"] - r["y"] ** 2 / r["n"]
-            return {
-                **out,
-                "mse": out["loss"],
-                "r2": np.where(spread > 0, 1 - r["loss"] / spread, np.nan),
-            }
-        recall = np.where(r["true"] > 0, r["hit"] / r["true"], np.nan)
-        either = r["true"] + r["guessed"]
-        f1 = np.where(either > 0, 2 * r["hit"] / either, np.nan)
-    out["accuracy"] = r["hit"].sum(1) / np.where(r["n"] > 0, r["n"], np.nan)
-    return {**out, "balanced_accuracy": _row_mean(recall), "f1": _row_mean(f1)}
-
-
-def _row_mean(values: np.ndarray) -> np.ndarray:
-    """Mean over the classes a client has; NaN where it has none."""
-    there = ~np.isnan(values)
-    count = there.sum(1)
-    return np.where(count > 0, np.where(there, values, 0).sum(1) / np.maximum(count, 1), np.nan)
-
-
-def scores(values: np.ndarray, rows: np.ndarray, higher_is_better: bool) -> Scores:
-    ok = ~np.isnan(values)
-    v, w = values[ok], rows[ok]
-    if not len(v):
-        return Scores(math.nan, math.nan, math.nan, math.nan)
-    ordered = np.sort(v) if higher_is_better else np.sort(v)[::-1]
-    tenth = ordered[: max(1, len(v) // 10)]
-    with np.errstate(invalid="ignore"):  # an infinite loss has no spread
-        std = float(v.std())
-    return Scores(float((v * w).sum() / w.sum()), float(v.mean()), std, float(tenth.mean()))
-
-
-def summary(kind: Kind, report: dict[str, Tensor], prefix: str = "") -> Row:
-    """Flat columns: accuracy, accuracy_mean, accuracy_std, accuracy_worst, and so on."""
-    clients = per_client(kind, report)
-    row: Row = {}
-    if kind == "classification":
-        true = report["true"].double().sum(0)
-        # how often somebody is right who always guesses the commonest class
-        row[f"{prefix}commonest"] = float(true.max() / true.sum().clamp(min=1))
-    for name, values in clients.items():
-        if name == "rows":
-            continue
-        s = scores(values, clients["rows"], HIGHER_IS_BETTER[name])
-        row[f"{prefix}{name}"] = s.weighted
-        if name != "loss":
-            row[f"{prefix}{name}_mean"] = s.mean
-            row[f"{prefix}{name}_std"] = s.std
-            row[f"{prefix}{name}_worst"] = s.worst_decile
-    return row
 
 
 # ------------------------------------------------------------------------------ groups

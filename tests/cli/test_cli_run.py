@@ -177,27 +177,35 @@ def test_list_names_everything(coterie):
 
 
 def best_of(methods: dict, metric: str) -> list[str]:
-    return Comparison(metric, methods, None).best
+    return Comparison(metric, methods).best
 
 
 def test_best_and_level():
+    """Without scores by site, only what looks equal is level; the best comes first."""
     run = lambda accuracy, std=0.1: {"accuracy": accuracy, "accuracy_std": std}
     assert best_of({"a": [run(0.9)], "b": [run(0.8)]}, "accuracy") == ["a"]
-    assert best_of({"a": [run(0.9001)], "b": [run(0.9002)]}, "accuracy") == ["a", "b"]
-    by_spread = {"a": [run(0.90), run(0.94)], "b": [run(0.9), run(0.9)]}
-    assert best_of(by_spread, "accuracy") == ["a", "b"]
+    assert best_of({"a": [run(0.9001)], "b": [run(0.9002)]}, "accuracy") == ["b", "a"]
     assert best_of({"a": [{"mse": 0.3}], "b": [{"mse": 0.2}], "c": [{}]}, "mse") == ["b"]
     assert best_of({"a": [{}]}, "mse") == []
-    by_spread_of_b = {"a": [run(0.91)], "b": [run(0.88), run(0.92)]}
-    assert best_of(by_spread_of_b, "accuracy") == ["a", "b"]
-    assert best_of({"a": [run(0.95)], "b": [run(0.88), run(0.92)]}, "accuracy") == ["a"]
+
+
+def test_the_conclusion_is_printed_under_the_table_and_is_in_the_json(coterie, tiny):
+    """Methods with one seed have the same test rows, so that each site can be paired."""
+    command = "compare ifca fedavg local", tiny, "--clusters 2 --seeds 2"
+    text = " ".join(coterie(*command).out.split())
+    assert " scores best, with a test accuracy of 0." in text
+    assert "8 sites, 2 seeds)" in text and "roups" in text
+    document = json.loads(coterie(*command, "--json").out)
+    best, groups = document["conclusions"]
+    assert best in text and groups in text
+    assert not any("by_site" in run for run in document["runs"])
 
 
 def test_one_run_beside_several_seeds_has_no_spread() -> None:
     """The column is of the spread over seeds; that over clients must not stand in it."""
     one = [{"accuracy": 0.9, "accuracy_std": 0.3}]
     two = [{"accuracy": 0.8, "accuracy_std": 0.3}, {"accuracy": 0.6, "accuracy_std": 0.3}]
-    _, cell = all_columns(Comparison("accuracy", {"a": one, "b": two}, None))[0]
+    _, cell = all_columns(Comparison("accuracy", {"a": one, "b": two}))[0]
     assert cell(one) == "0.900" and cell(two) == f"0.700 ± {0.1 * 2**0.5:.3f}"
     _, cell = all_columns(Comparison("accuracy", {"a": one}, None))[0]
     assert cell(one) == "0.900 ± 0.300"

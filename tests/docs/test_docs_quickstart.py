@@ -77,7 +77,7 @@ def test_prose_and_blocks_become_cells_in_order() -> None:
 @pytest.mark.parametrize("main_score, seeds", [("accuracy", 1), ("accuracy", 3), ("mse", 1)])
 def test_every_column_is_explained(main_score: str, seeds: int) -> None:
     uneven = {"balanced_accuracy": 0.5, "accuracy": 0.9}
-    comparison = Comparison(main_score, {"ifca": [uneven] * seeds}, None)
+    comparison = Comparison(main_score, {"ifca": [uneven] * seeds})
     titles = {part for title, _ in all_columns(comparison) for part in re.split(" (?=±)", title)}
     assert titles <= {*first_cells("Read the table")}
 

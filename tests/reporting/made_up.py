@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from coterie.reporting.comparison import Comparison, Methods, compare
+from coterie.reporting.intervals import BySeed, SiteScores
 from coterie.reporting.portrait import Portrait
 from coterie.reporting.source import Source
 
@@ -86,6 +89,16 @@ def portrait(
     return Portrait(**{**fields, **more})
 
 
-def compared(methods: Methods, test_rows: int | None = None) -> Comparison:
-    """The final scores of made-up runs."""
-    return compare(methods, test_rows)
+def compared(methods: Methods, by_site: Mapping[str, BySeed] | None = None) -> Comparison:
+    """The final scores of made-up runs; by_site: the scores of their sites."""
+    return replace(compare(methods), by_site=by_site or {})
+
+
+def sites_of(*seeds: list[float], rows: list[int] | None = None) -> BySeed:
+    """The scores of sites with each seed; all sites have 10 test rows, or those that are given."""
+    by_seed = {}
+    for seed, values in enumerate(seeds):
+        names = tuple(f"site {i}" for i in range(len(values)))
+        counts = np.array(rows or [10] * len(values), dtype=float)
+        by_seed[seed] = SiteScores(names, np.array(values), counts)
+    return by_seed

@@ -4,38 +4,104 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
-from made_up import compared, scored
+from made_up import compared, scored, sites_of
 
-from coterie.reporting.benefit import GroupBenefit, describe_benefit, group_benefit
-from coterie.reporting.comparison import Comparison, chance_margin, describe_verdict, judge
+from coterie.reporting.benefit import describe_benefit, group_benefit
+from coterie.reporting.comparison import Comparison, any_diverged
 from coterie.reporting.comparison_table import comparison_table, describe_comparison_table
+from coterie.reporting.verdict import describe_verdict, judge
+
+NOISE = [0.1, -0.1, 0.05, -0.05, 0.02, -0.02, 0.08, -0.08]  # of eight sites
 
 
-def verdict(methods, test_rows) -> str:
-    return describe_verdict(judge(compared(methods, test_rows)))
+def methods_of(metric="accuracy", seeds=1, **levels):
+    """Methods whose sites score their level, and noise by site that all of them have.
+
+    A level may be (level, noise of this method alone).
+    """
+    methods = {}
+    by_site = {}
+    for label, level in levels.items():
+        if not isinstance(level, tuple):
+            level = (level, [0.0] * 8)
+        values = [level[0] + noise + own for noise, own in zip(NOISE, level[1])]
+        by_site[label] = sites_of(*[values] * seeds)
+        methods[label] = [
+            scored([float(np.mean(values))], seed, label, metric) for seed in range(seeds)
+        ]
+        if label == "ifca":
+            for run in methods[label]:
+                run.history[-1]["sizes"] = [5, 3]
+    return compared(methods, by_site)
 
 
-def test_the_verdict_names_who_is_too_near_to_the_best():
-    # 0.9 of 400 rows: two standard errors of a difference are 2 √(2 · 0.896 · 0.104 / 400) = 0.043
-    scores = {"m": 0.9, "near": 0.86, "far": 0.85}
-    methods = {label: [scored([score], label=label)] for label, score in scores.items()}
-    assert chance_margin(0.9, 400) == pytest.approx(2 * math.sqrt(2 * 0.896 * 0.104 / 400), 1e-3)
-    result = judge(compared(methods, 400))
-    assert (result.best, result.near, result.score) == (["m"], ["near"], 0.9)
-    assert verdict(methods, 400) == (
-        "m scores best, with a test accuracy of 0.900; near is too near to tell apart from it. On "
-        "400 test rows and one seed, differences below about 0.043 may be chance (two standard "
-        "errors)."
+def verdict(comparison) -> str:
+    return describe_verdict(judge(comparison))
+
+
+# ------------------------------------------------------------------------------ the best
+def test_what_is_hard_for_all_methods_does_not_hide_who_is_better():
+    """Sites differ by 0.2, methods by 0.02, on every site: level by spread, not in pairs."""
+    comparison = methods_of(seeds=2, m=0.80, n=0.78)
+    assert comparison.best == ["m"]
+    assert verdict(comparison) == (
+        "m scores best, with a test accuracy of 0.800. m's accuracy is 0.020 higher than n's "
+        "(0.020 to 0.020, 8 sites, 2 seeds)."
     )
-    assert verdict(methods, None) == "m scores best, with a test accuracy of 0.900."
-    level = {label: [scored([1.0], metric="mse")] for label in "ab"}
-    assert verdict(level, 400) == "a and b are level, with a test MSE of about 1."
-    also_near = {
-        label: [scored([s], label=label)] for label, s in (("a", 0.9), ("b", 0.9), ("c", 0.88))
-    }
-    assert "; c is too near to tell apart from them. On 400" in verdict(also_near, 400)
-    assert verdict({"m": methods["m"]}, 400) == "m reaches a test accuracy of 0.900."
+
+
+def test_methods_are_level_where_the_interval_holds_zero():
+    own = [0.1, -0.1, 0.1, -0.1, 0.1, -0.1, 0.1, -0.1]
+    comparison = methods_of(metric="mse", m=1.0, n=(1.02, own), o=2.0)
+    assert comparison.best == ["m", "n"]
+    text = verdict(comparison)
+    assert text.startswith(
+        "m scores best, with a test MSE of 1. n is level with it: m's error is 2.0 % lower than n's"
+        " (−"
+    )
+    assert text.endswith(
+        "which may be chance. m's error is 50.0 % lower than o's (50.0 to 50.0 %, 8 sites, 1 seed)."
+    )
+
+
+def test_without_enough_sites_no_interval_is_given():
+    methods = {label: [scored([s], label=label)] for label, s in (("m", 0.9), ("n", 0.5))}
+    two = {"m": sites_of([0.9, 0.9]), "n": sites_of([0.5, 0.5])}
+    assert "cannot be told on 2 sites: an interval takes 3 or more." in verdict(
+        compared(methods, two)
+    )
+    assert verdict(compared(methods)).endswith("the runs did not keep scores by site.")
+    assert compared(methods).best == ["m"]
+    assert verdict(compared({"m": methods["m"]})) == "m reaches a test accuracy of 0.900."
+
+
+def test_methods_with_equal_scores_are_level_without_an_interval():
+    level = {label: [scored([1.0], metric="mse", label=label)] for label in "ab"}
+    assert verdict(compared(level)).startswith(
+        "a scores best, with a test MSE of 1. b is level with it."
+    )
+
+
+@pytest.mark.parametrize("infinite", [math.inf, None])  # None: as a folder has it
+def test_a_run_that_diverged_is_named_and_never_wins(infinite):
+    history = {"m": [1.0, 2.0], "n": [0.5, infinite]}
+    methods = {}
+    for label, scores in history.items():
+        methods[label] = [scored([0.0], seed, label, "mse") for seed in range(2)]
+        for run, score in zip(methods[label], scores):
+            run.history[-1] |= {"mse": score, "mse_mean": 7.0, "r2": 0.5}
+    comparison = compared(methods)
+    assert comparison.best == ["m"] and comparison.ranking == ["m", "n"]
+    assert comparison_table(comparison).rows[1][1:4] == ["diverged (1 of 2 seeds)", "–", "–"]
+    assert verdict(comparison).endswith("n diverged: no finite test loss.")
+    assert any_diverged(comparison.runs["n"]) and not any_diverged(comparison.runs["m"])
+    absurd = {"mse": 3e35, "loss": 3e35, "r2": -3e35}
+    assert any_diverged([absurd]), "finite, and yet no model at all"
+    alone = compared({"n": methods["n"][1:]})
+    assert comparison_table(alone).rows[0][1] == "diverged"
+    assert verdict(alone) == "n diverged: no finite test loss."
 
 
 @pytest.mark.parametrize(
@@ -44,68 +110,55 @@ def test_the_verdict_names_who_is_too_near_to_the_best():
 def test_methods_are_ranked_best_first_and_those_without_a_score_last(metric, order):
     scores = {"low": 0.2, "none": None, "high": 0.8}
     runs = {label: [{metric: score}] for label, score in scores.items()}
-    comparison = Comparison(metric, runs, test_rows=None)
+    comparison = Comparison(metric, runs)
     assert comparison.ranking == order
     assert comparison.best == order[:1]
 
 
 # ------------------------------------------------------------------------------ whether groups pay
-def three(ifca: float, fedavg: float, local: float):
-    scores = {"ifca": ifca, "fedavg": fedavg, "local": local}
-    return {label: [scored([score], label=label)] for label, score in scores.items()}
+def test_groups_pay_if_they_beat_every_method_without():
+    benefit = group_benefit(methods_of(ifca=0.90, fedavg=0.70, local=0.80))
+    assert benefit.pays
+    assert describe_benefit(benefit) == (
+        "Groups pay: ifca beats every method without groups; ifca's accuracy is 0.100 higher than "
+        "local's (0.100 to 0.100, 8 sites, 1 seed), the best of them."
+    )
+    assert group_benefit(methods_of(fedavg=0.7, local=0.8)) is None
+    assert group_benefit(methods_of(ifca=0.9)) is None
 
 
-@pytest.mark.parametrize(
-    "ifca, fedavg, local, benefit, sentence",
-    [
-        (
-            0.90,
-            0.70,
-            0.80,
-            GroupBenefit("ifca", beats_one_for_all=True, beats_one_each=True),
-            "Groups pay: ifca beats one model for all (fedavg) and one model for each client "
-            "(local).",
-        ),
-        (
-            0.90,
-            0.70,
-            0.89,
-            GroupBenefit("ifca", beats_one_for_all=True, beats_one_each=False),
-            "There are groups that matter, since ifca beats one model for all (fedavg); but "
-            "clients have",
-        ),
-        (
-            0.90,
-            0.89,
-            0.70,
-            GroupBenefit("ifca", beats_one_for_all=False, beats_one_each=True),
-            "The groups of ifca are no better than one model for all (fedavg)",
-        ),
-    ],
-)
-def test_whether_groups_pay(ifca, fedavg, local, benefit, sentence):
-    methods = three(ifca, fedavg, local)
-    assert group_benefit(compared(methods, 400)) is None, "without groups nothing is said"
-    methods["ifca"][0].history[-1]["sizes"] = [3, 3]
-    assert group_benefit(compared(methods, 400)) == benefit
-    assert describe_benefit(benefit).startswith(sentence)
-    del methods["local"]
-    assert group_benefit(compared(methods, 400)) is None
+def test_groups_do_not_pay_where_a_personal_method_is_as_good():
+    benefit = group_benefit(methods_of(ifca=0.9, fedavg=0.7, local=0.7, ditto=0.9))
+    assert not benefit.pays
+    assert describe_benefit(benefit).startswith("Groups do not pay: ifca's accuracy is 0.000")
 
 
-def test_whether_groups_pay_by_the_spread_over_seeds():
-    methods = {}
-    for label, score, width in (
-        ("ifca", 0.9, 0.01),
-        ("fedavg", 0.7, 0.01),
-        ("local", 0.88, 0.03),
-    ):
-        methods[label] = [scored([score + sign * width], label=label) for sign in (-1, 1)]
-    for run in methods["ifca"]:
-        run.history[-1]["sizes"] = [3, 3]
-    benefit = group_benefit(compared(methods, 10))
-    assert (benefit.beats_one_for_all, benefit.beats_one_each) == (True, False)
-    assert describe_benefit(benefit).startswith("There are groups that matter")
+def test_a_smaller_error_that_is_worse_for_half_of_the_sites_is_not_said_to_pay():
+    own = [0.5, -0.3, 0.5, -0.3, 0.4, -0.3, 0.4, -0.3]
+    benefit = group_benefit(methods_of(metric="mse", ifca=1.0, fedavg=(1.0, own), local=2.0))
+    assert not benefit.pays
+    text = describe_benefit(benefit)
+    assert text.startswith(
+        "Whether groups pay cannot be told on these sites: ifca's error is 7.0 %"
+    )
+    assert text.endswith("which may be chance.")
+
+
+def test_what_is_missing_to_say_that_groups_pay_is_named():
+    benefit = group_benefit(methods_of(ifca=0.9, fedavg=0.7))
+    assert not benefit.pays
+    assert describe_benefit(benefit) == (
+        "Whether groups pay cannot be told without one model for each client (such as local)."
+    )
+    comparison = methods_of(metric="mse", ifca=0.5, fedavg=0.7, local=0.8)
+    comparison.runs["local"][0]["mse"] = math.inf
+    assert "(local diverged)" in describe_benefit(group_benefit(comparison))
+
+
+def test_a_method_whose_clients_are_all_in_one_group_has_no_groups():
+    comparison = methods_of(ifca=0.9, fedavg=0.7, local=0.7)
+    comparison.runs["ifca"][0]["sizes"] = [8, 0]
+    assert group_benefit(comparison) is None
 
 
 # ------------------------------------------------------------------------------ the table
@@ -121,7 +174,8 @@ def test_the_table_has_the_columns_that_any_method_has_and_marks_the_best():
     assert table.marked == (0,)
     assert describe_comparison_table(compared(methods)) == (
         "Accuracy over all test rows, ± standard deviation over the 2 clients; worst 10 %: mean of "
-        "the clients that do worst; * best."
+        "the clients that do worst; * best, or level with it: the 95 % interval of the difference "
+        "holds 0."
     )
 
 
@@ -137,7 +191,7 @@ def test_the_table_of_several_seeds_has_their_spread_and_sizes_where_they_agree(
     assert comparison_table(compared(methods)).rows[0][2] == "vary"
     legend = describe_comparison_table(compared(methods))
     assert "over 2 seeds, means in the other columns" in legend
-    assert legend.endswith("* best or within one standard deviation of it.")
+    assert legend.endswith("the 95 % interval of the difference holds 0.")
 
 
 def test_balanced_accuracy_is_shown_where_rare_classes_fare_worse():

@@ -53,7 +53,7 @@ def test_all_that_needs_no_training_rows_stays(page, results_page):
     assert titles == re.findall("<h2>(.*?)</h2>", results_page)
     assert "Scores by group" in page and len(figures(page)) == 3
     assert '<th scope="col">test rows</th>' in page  # counted when the scores were measured
-    assert "On 60 test rows and one seed" in page
+    assert "6 sites, 1 seed)" in page  # the difference to the best, with its interval
 
 
 def test_a_page_with_training_rows_has_no_such_sentence(results_page):

@@ -136,7 +136,7 @@ def describe_result(runs: list[Row]) -> str:
     best = comparison.best
     sentence = f"{best[0]} is best"
     if len(best) > 1:
-        sentence = f"{' and '.join(best)} are level, within the seeds' spread"
+        sentence = f"{' and '.join(best)} are level"
     exact = [
         name for name, rows in comparison.runs.items() if all(run.get("ari") == 1 for run in rows)
     ]

@@ -13,14 +13,24 @@ from rich.table import Table
 
 from coterie.errors import Diverged
 from coterie.metrics import Row, to_json
-from coterie.reporting.comparison import average, compare_rows, spread
+from coterie.reporting.benefit import describe_benefit, group_benefit
+from coterie.reporting.comparison import (
+    Comparison,
+    average,
+    compare_rows,
+    main_metric,
+    site_scores,
+    spread,
+)
 from coterie.reporting.comparison_table import comparison_table, describe_comparison_table
+from coterie.reporting.verdict import describe_verdict, judge
 from coterie.result import Result
 from coterie.version import __version__
 
 MOST_NAMES = 40  # clients that are named in the terminal
 MOST_GROUPS = 12  # groups that are shown there
 NOT_SCORES = ("groups", "notes", "refused", "screened")  # of a row of metrics
+LINE = 110  # characters of a line of text under the table
 WIDE = 400  # characters of a line that is not for a terminal: no line is wrapped
 
 
@@ -31,12 +41,13 @@ def summary_row(result: Result) -> Row:
     folder = None
     if result.folder is not None:
         folder = str(result.folder)
+    kind = result.trained.roster.kind
     honest = len(result.names) - result.options.attackers_among(len(result.names))
     return {
         **scores,
         "method": result.method.name,
         "seed": result.options.seed,
-        "kind": result.trained.roster.kind,
+        "kind": kind,
         "clients": len(result.names),
         "evaluated": min(result.options.eval_clients or honest, honest),
         "attackers": len(result.names) - honest,
@@ -46,6 +57,7 @@ def summary_row(result: Result) -> Row:
         "screened": sum(len(row["screened"]) for row in result.history),
         "warnings": result.warnings,
         "members": group_members(result),
+        "by_site": site_scores(result.names, result.per_client, main_metric(kind)),
         "seconds": sum(row["seconds"] for row in result.history),
         "bytes_down": sum(row["bytes_down"] for row in result.history),
         "bytes_up": sum(row["bytes_up"] for row in result.history),
@@ -68,13 +80,16 @@ def group_members(result: Result) -> dict[str, list[str]] | None:
 def print_json(runs: Sequence[Row], failures: Sequence[Diverged]) -> None:
     """Print runs, means over seeds and failures as one JSON document."""
     methods = {}
+    conclusions: list[str] = []
     if runs:
         comparison = compare_rows(runs)
+        conclusions = describe_conclusions(comparison)
         methods = {method: over_seeds(rows) for method, rows in comparison.runs.items()}
     document = {
         "coterie": __version__,
-        "runs": runs,
+        "runs": [{k: v for k, v in run.items() if k != "by_site"} for run in runs],
         "methods": methods,
+        "conclusions": conclusions,
         "failures": [str(failure) for failure in failures],
     }
     print(json.dumps(to_json(document), indent=1, ensure_ascii=False))
@@ -126,13 +141,26 @@ def print_table(runs: Sequence[Row]) -> None:
         else:
             table.add_row(*cells)
     print_columns(table)
-    print(textwrap.fill(describe_comparison_table(comparison), 110))
+    for sentence in (describe_comparison_table(comparison), *describe_conclusions(comparison)):
+        print(textwrap.fill(sentence, LINE))
     first = runs[0]
     if first["evaluated"] < first["clients"]:
         honest = "honest " if first["attackers"] else ""
         print(
             f"Scores are those of {first['evaluated']} {honest}of the {first['clients']} clients."
         )
+
+
+def describe_conclusions(comparison: Comparison) -> list[str]:
+    """Say which method is best and whether groups pay, as the page does; of one method, nothing."""
+    sentences = []
+    verdict = judge(comparison)
+    if verdict is not None and (len(comparison.runs) > 1 or verdict.diverged):
+        sentences.append(describe_verdict(verdict))
+    benefit = group_benefit(comparison)
+    if benefit is not None:
+        sentences.append(describe_benefit(benefit))
+    return sentences
 
 
 def print_groups(runs: Sequence[Row]) -> None:

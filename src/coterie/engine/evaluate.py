@@ -25,14 +25,25 @@ from coterie.contract import (
     client,
 )
 from coterie.engine.call import Exam
+from coterie.histogram import count_scores, log_odds_of_guess
 from coterie.params import Params, unstack
+from coterie.scoring import MOST_CONFUSION, count_confusion
 from coterie.task import Batch, Task
 
 MEASURED = {
     "n": RowCount("how many rows were measured", exact=True),
     "loss": Losses("the sum of their losses"),
+    "absolute": Losses("the sum of their absolute errors"),
     "y": Finite("the sum of their targets"),
     "y2": Finite("the sum of their squared targets", least=0),
+    "brier": Losses("the sum of their squared distances between probability and truth"),
+    "scored": RowCount(
+        "how many rows have which predicted odds, in 256 steps, by class or by right and wrong",
+        exact=True,
+    ),
+    "confusion": RowCount(
+        "by class: how often it was taken for each other, of up to 12 classes", exact=True
+    ),
     "hit": RowCount("by class: how many rows it got right"),
     "true": RowCount("by class: how many rows it has", exact=True),
     "guessed": RowCount("by class: how often it was guessed", exact=True),
@@ -113,14 +124,39 @@ class Evaluation:
 
 def measured_sums(task: Task, out: Tensor, batch: Batch) -> dict[str, Tensor]:
     """Sums over a client's rows, never the rows, from which every metric can be computed."""
-    losses = torch.where(batch.mask > 0, task.measure(out, batch.y), 0.0)
-    report = {"n": batch.mask.sum(), "loss": losses.sum().nan_to_num(torch.inf, torch.inf)}
+    losses = task.measure(out, batch.y)
+    report = {"n": batch.mask.sum(), "loss": sum_of_losses(losses, batch)}
     if task.kind == "regression":
         y = batch.y.double() * batch.mask
-        return {**report, "y": y.sum(), "y2": (y * y).sum()}
-    classes = torch.arange(out.shape[-1], device=out.device)
+        absolute = sum_of_losses((out - batch.y).abs(), batch)
+        return {**report, "absolute": absolute, "y": y.sum(), "y2": (y * y).sum()}
+    return {**report, **class_sums(out, batch)}
+
+
+def sum_of_losses(losses: Tensor, batch: Batch) -> Tensor:
+    """The sum over the real rows; infinite where a model diverged."""
+    real = torch.where(batch.mask > 0, losses, 0.0)
+    return real.sum().nan_to_num(torch.inf, torch.inf)
+
+
+def class_sums(out: Tensor, batch: Batch) -> dict[str, Tensor]:
+    """Counts of rows by class and by predicted odds, and squared errors of probabilities."""
+    number = out.shape[-1]
+    classes = torch.arange(number, device=out.device)
+    truth = batch.y[:, None] == classes
+    guess = out.argmax(-1)
+    errors = ((out.softmax(-1) - truth.to(out.dtype)) ** 2).sum(-1)
+    if number == 2:  # both classes have the same error, which counts once
+        errors = errors / 2
+        scored = count_scores(out[:, 1] - out[:, 0], batch.y, batch.mask)
+    else:
+        is_right = (guess == batch.y).long()
+        scored = count_scores(log_odds_of_guess(out), is_right, batch.mask)
+    report = {"brier": sum_of_losses(errors, batch), "scored": scored}
+    if number <= MOST_CONFUSION:
+        return {**report, "confusion": count_confusion(batch.y, guess, batch.mask, number)}
     real = batch.mask[:, None] > 0
-    truth = (batch.y[:, None] == classes) & real
-    guess = (out.argmax(-1)[:, None] == classes) & real
-    counts = {"hit": truth & guess, "true": truth, "guessed": guess}
+    truth = truth & real
+    guessed = (guess[:, None] == classes) & real
+    counts = {"hit": truth & guessed, "true": truth, "guessed": guessed}
     return {**report, **{name: count.sum(0) for name, count in counts.items()}}

@@ -1,17 +1,24 @@
-"""Methods side by side: their final scores, the best, and who is too near to tell apart."""
+"""Methods side by side: their final scores, the best, and how sure the differences are."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from statistics import mean, stdev
-from typing import NamedTuple
 
+import numpy as np
+
+from coterie.errors import CoterieError
 from coterie.metrics import HIGHER_IS_BETTER, Row
+from coterie.reporting.intervals import BySeed, Difference, SiteScores, paired_difference
 from coterie.reporting.source import Source
-from coterie.reporting.text import format_score, join_names, metric_name
+from coterie.runs.folder import RunFolder
+from coterie.runs.run import Run, as_arrays
 
 Methods = Mapping[str, list[Source]]  # by label: the runs of a method, the lowest seed first
+ABSURD = 1e6  # an MSE that is so many times the label's variance comes from a run that diverged
 
 
 def average(runs: Sequence[Row], name: str) -> float | None:
@@ -27,9 +34,26 @@ def spread(runs: Sequence[Row], name: str) -> float | None:
     if len(runs) == 1:
         return average(runs, f"{name}_std")
     values = [run[name] for run in runs if run.get(name) is not None]
-    if len(values) < 2:
+    if len(values) < 2 or not np.isfinite(values).all():
         return None
     return stdev(values)
+
+
+def has_diverged(run: Row) -> bool:
+    """Tell whether a run's test error or loss is not a finite number, or beyond all reason.
+
+    Infinite numbers are None in rows that were read from a folder.
+    """
+    for name in ("mse", "accuracy", "loss"):
+        if name in run and (run[name] is None or not math.isfinite(run[name])):
+            return True
+    explained = run.get("r2")
+    return explained is not None and explained < -ABSURD
+
+
+def any_diverged(runs: Sequence[Row]) -> bool:
+    """Tell whether any of these runs diverged, for the exit status of a command."""
+    return any(map(has_diverged, runs))
 
 
 @dataclass(frozen=True)
@@ -38,7 +62,7 @@ class Comparison:
 
     metric: str  # "accuracy" or "mse"
     runs: Mapping[str, Sequence[Row]]  # by method: final scores and total costs, a row per seed
-    test_rows: int | None  # of all clients together; None: unknown
+    by_site: Mapping[str, BySeed] = field(default_factory=dict)  # by method: `metric` of each site
 
     @property
     def higher_is_better(self) -> bool:
@@ -49,17 +73,21 @@ class Comparison:
         """The most seeds that any method ran with."""
         return max(map(len, self.runs.values()))
 
-    @property
-    def scores(self) -> dict[str, float]:
-        """By method, the mean over its seeds; methods without a score are left out."""
-        scores = {label: average(runs, self.metric) for label, runs in self.runs.items()}
-        return {label: score for label, score in scores.items() if score is not None}
+    @cached_property
+    def diverged(self) -> dict[str, int]:
+        """By method, the number of its seeds that diverged; methods without any are left out."""
+        counts = {label: sum(map(has_diverged, runs)) for label, runs in self.runs.items()}
+        return {label: count for label, count in counts.items() if count}
 
-    def spread_over_seeds(self, label: str) -> float | None:
-        """Return a method's standard deviation over its seeds; None with one seed."""
-        if len(self.runs[label]) == 1:
-            return None
-        return spread(self.runs[label], self.metric) or 0.0
+    @cached_property
+    def scores(self) -> dict[str, float]:
+        """By method, the mean over its seeds; methods that diverged or have none are left out."""
+        scores = {}
+        for label, runs in self.runs.items():
+            score = average(runs, self.metric)
+            if score is not None and label not in self.diverged:
+                scores[label] = score
+        return scores
 
     def best_of(self, labels: Sequence[str]) -> str:
         """Return which of these methods has the best score."""
@@ -75,117 +103,92 @@ class Comparison:
         scored = self.sort(list(self.scores))
         return [*scored, *(label for label in self.runs if label not in scored)]
 
+    def lead(self, one: str, other: str) -> Difference | None:
+        """By how much one method is better than another; None where no scores by site are known."""
+        difference = paired_difference(self.by_site.get(one, {}), self.by_site.get(other, {}))
+        if difference is None or self.higher_is_better:
+            return difference
+        return difference.negated()
+
+    @cached_property
+    def leads_of_best(self) -> dict[str, Difference | None]:
+        """By every other method with a score, the lead of the best over it; the nearest first."""
+        ranked = self.sort(list(self.scores))
+        return {other: self.lead(ranked[0], other) for other in ranked[1:]}
+
     @property
     def best(self) -> list[str]:
-        """The best method and those level with it.
+        """The method with the best score, then those level with it.
 
-        Level means within one standard deviation over seeds, or equal to three digits.
+        Level means that the interval of the difference holds 0. Where no interval is known, only
+        scores that are equal to three digits are level.
         """
-        scores = self.scores
-        if not scores:
+        if not self.scores:
             return []
-        top = self.best_of(list(scores))
+        top = self.best_of(list(self.scores))
+        return [top, *(label for label in self.leads_of_best if self._is_level(label, top))]
 
-        def is_level(label: str) -> bool:
-            if f"{scores[label]:.3g}" == f"{scores[top]:.3g}":
-                return True
-            margin = self.spread_over_seeds(top)
-            if margin is None:  # a single run is judged by the spread of the other method
-                margin = self.spread_over_seeds(label) or 0.0
-            return abs(scores[label] - scores[top]) <= margin
-
-        return [label for label in scores if is_level(label)]
+    def _is_level(self, label: str, top: str) -> bool:
+        if f"{self.scores[label]:.3g}" == f"{self.scores[top]:.3g}":
+            return True
+        lead = self.leads_of_best[label]
+        return lead is not None and lead.has_interval and not lead.is_above
 
 
-def compare(methods: Methods, test_rows: int | None) -> Comparison:
+# ------------------------------------------------------------------------------ from runs
+def compare(methods: Methods) -> Comparison:
     """Set the final scores of methods side by side."""
     first = next(iter(methods.values()))[0]
     runs = {label: [run.facts for run in same] for label, same in methods.items()}
-    return Comparison(first.metric, runs, test_rows)
+    by_site: dict[str, dict[int, SiteScores]] = {}
+    for label, same in methods.items():
+        for run in same:
+            scores = site_scores(run.names, scores_by_client(run), first.metric)
+            if scores is not None:
+                by_site.setdefault(label, {})[run.seed] = scores
+    return Comparison(first.metric, runs, by_site)
+
+
+def scores_by_client(run: Source) -> Mapping[str, np.ndarray]:
+    """Each metric by client [N] at a run's last evaluation; empty where that is not known."""
+    if isinstance(run.at, Run):
+        return run.at.client_scores
+    try:
+        folder, _ = RunFolder.open(run.at)
+        saved = folder.latest({}, "scores")
+    except (CoterieError, OSError, TypeError):  # a damaged run is named elsewhere on the page
+        return {}
+    if saved is None:
+        return {}
+    return as_arrays(saved.trees["scores"])
+
+
+def site_scores(
+    names: Sequence[str], scores: Mapping[str, np.ndarray], metric: str
+) -> SiteScores | None:
+    """The scores by site that a comparison needs; None where they were not kept."""
+    if metric not in scores or "rows" not in scores:
+        return None
+    return SiteScores(tuple(names), scores[metric], scores["rows"])
+
+
+def main_metric(kind: str) -> str:
+    """The metric that runs are compared by: "mse" for a regression, else "accuracy"."""
+    if kind == "regression":
+        return "mse"
+    return "accuracy"
 
 
 def compare_rows(runs: Sequence[Row]) -> Comparison:
-    """Set runs side by side that are given as flat rows, by the name of their method."""
+    """Set runs side by side that are given as flat rows, by the name of their method.
+
+    A row may have its scores by site, under "by_site".
+    """
     methods: dict[str, list[Row]] = {}
+    by_site: dict[str, dict[int, SiteScores]] = {}
     for run in runs:
         methods.setdefault(run["method"], []).append(run)
-    metric = "accuracy"
-    if runs[0].get("kind") == "regression":
-        metric = "mse"
-    return Comparison(metric, methods, test_rows=None)
-
-
-# ------------------------------------------------------------------------------ the best
-class Verdict(NamedTuple):
-    """Which methods are best, and which are too close to tell apart from them."""
-
-    metric: str
-    best: list[str]
-    score: float  # of the first of `best`
-    is_only: bool  # there is one method, and nothing to compare it with
-    margin: float | None  # differences below it may be chance; None: not known
-    near: list[str]  # methods that are not best, but nearer than the margin
-    test_rows: int | None
-
-
-def chance_margin(accuracy: float, test_rows: int | None) -> float | None:
-    """Return two standard errors of a difference between two accuracies of one seed."""
-    if not test_rows:
-        return None
-    share = (accuracy * test_rows + 2) / (test_rows + 4)  # so that 100 % is not taken for certain
-    return float(2 * (2 * share * (1 - share) / test_rows) ** 0.5)
-
-
-def judge(comparison: Comparison) -> Verdict | None:
-    """Name the best methods; None where no method has a score."""
-    best = comparison.best
-    if not best:
-        return None
-    score = comparison.scores[best[0]]
-    is_only = len(comparison.runs) == 1
-    margin = None
-    near: list[str] = []
-    if comparison.metric == "accuracy" and comparison.seeds == 1 and not is_only:
-        margin = chance_margin(score, comparison.test_rows)
-    if margin is not None:
-        others = [label for label in comparison.runs if label not in best]
-        near = [other for other in others if score - comparison.scores.get(other, 0.0) < margin]
-    return Verdict(
-        metric=comparison.metric,
-        best=best,
-        score=score,
-        is_only=is_only,
-        margin=margin,
-        near=near,
-        test_rows=comparison.test_rows,
-    )
-
-
-def describe_near(verdict: Verdict) -> str:
-    """Name the methods that are too near to the best to tell them apart."""
-    verb = "are"
-    if len(verdict.near) == 1:
-        verb = "is"
-    best = "them"
-    if len(verdict.best) == 1:
-        best = "it"
-    return f"{join_names(verdict.near)} {verb} too near to tell apart from {best}"
-
-
-def describe_verdict(verdict: Verdict) -> str:
-    """Say which method is best, and which others may be as good."""
-    score = f"a test {metric_name(verdict.metric)} of"
-    number = format_score(verdict.score, verdict.metric)
-    if verdict.is_only:
-        return f"{verdict.best[0]} reaches {score} {number}."
-    sentence = f"{verdict.best[0]} scores best, with {score} {number}"
-    if len(verdict.best) > 1:
-        sentence = f"{join_names(verdict.best)} are level, with {score} about {number}"
-    if verdict.margin is None:
-        return f"{sentence}."
-    if verdict.near:
-        sentence = f"{sentence}; {describe_near(verdict)}"
-    return (
-        f"{sentence}. On {verdict.test_rows:,} test rows and one seed, differences below about "
-        f"{verdict.margin:.3f} may be chance (two standard errors)."
-    )
+        if run.get("by_site") is not None:
+            by_site.setdefault(run["method"], {})[run["seed"]] = run["by_site"]
+    metric = main_metric(runs[0].get("kind", ""))
+    return Comparison(metric, methods, by_site)

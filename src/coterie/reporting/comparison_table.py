@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from statistics import mean
 from typing import NamedTuple
 
 from coterie.metrics import Row
-from coterie.reporting.comparison import Comparison, average, spread
+from coterie.reporting.comparison import Comparison, any_diverged, average, has_diverged, spread
 from coterie.reporting.tables import Table
 from coterie.reporting.text import NOTHING, capitalise, format_bytes, metric_name
 
 UNEVEN = 0.02  # difference between accuracy and balanced accuracy above which both are shown
+DIVERGED = "diverged"  # instead of a score
 MOST_SIZES = 10  # sizes of groups in a cell
 
 
@@ -45,7 +47,7 @@ def all_columns(comparison: Comparison) -> list[TableColumn]:
         form = ".3f"
 
     def number(title: str, name: str, form: str = form) -> TableColumn:
-        return TableColumn(title, lambda runs: format_average(runs, name, form))
+        return TableColumn(title, lambda runs: format_measured(runs, name, form))
 
     over = "clients"
     if comparison.seeds > 1:
@@ -61,41 +63,59 @@ def all_columns(comparison: Comparison) -> list[TableColumn]:
     return [
         *columns,
         number("F1", "f1"),
+        number("AUC", "auc"),
+        number("RMSE", "rmse"),
         number("R²", "r2", ".3f"),
         number("unseen", f"unseen_{metric}"),
         number("ARI", "ari", ".2f"),
         TableColumn("group sizes", format_group_sizes),
         TableColumn("traffic", format_traffic),
-        number("seconds", "seconds", ".1f"),
+        TableColumn("seconds", lambda runs: format_average(runs, "seconds", ".1f")),
     ]
 
 
 def is_uneven(comparison: Comparison) -> bool:
     """Tell whether rare classes fare worse than common ones, in any run."""
-    return any(
-        abs(run.get("balanced_accuracy", 0) - run.get("accuracy", 0)) > UNEVEN
-        for runs in comparison.runs.values()
-        for run in runs
-    )
+    for runs in comparison.runs.values():
+        for run in runs:
+            balanced = run.get("balanced_accuracy")
+            if balanced is not None and abs(balanced - run["accuracy"]) > UNEVEN:
+                return True
+    return False
 
 
 # ------------------------------------------------------------------------------ cells
 def format_average(runs: Sequence[Row], name: str, form: str) -> str:
     """Write the mean over seeds."""
     value = average(runs, name)
-    if value is None:
+    if value is None or not math.isfinite(value):
         return ""
     return f"{value:{form}}"
 
 
+def format_measured(runs: Sequence[Row], name: str, form: str) -> str:
+    """Write the mean over seeds of a score; nothing of a method that diverged."""
+    if any_diverged(runs):
+        return ""
+    return format_average(runs, name, form)
+
+
 def format_with_spread(runs: Sequence[Row], comparison: Comparison, form: str) -> str:
-    """Write the score with the spread that the heading names; without it where it is another."""
+    """Write the score with the spread that the heading names; without it where it is another.
+
+    Of a method that diverged, say so, and with how many of several seeds.
+    """
+    diverged = sum(map(has_diverged, runs))
+    if diverged == len(runs):
+        return DIVERGED
+    if diverged:
+        return f"{DIVERGED} ({diverged} of {len(runs)} seeds)"
     score = format_average(runs, comparison.metric, form)
     has_several = len(runs) > 1
     if has_several != (comparison.seeds > 1):
         return score
     width = spread(runs, comparison.metric)
-    if width is None:
+    if width is None or not math.isfinite(width):
         return score
     return f"{score} ± {width:{form}}"
 
@@ -139,13 +159,6 @@ def describe_comparison_table(comparison: Comparison) -> str:
     ]
     if comparison.metric == "accuracy" and "commonest" in first:
         parts.append(f"always the commonest class: {first['commonest']:.3f}")
-    if len(comparison.runs) > 1:
-        parts.append(describe_star(comparison.seeds))
+    if len(comparison.runs) > 1 and comparison.best:
+        parts.append("* best, or level with it: the 95 % interval of the difference holds 0")
     return capitalise("; ".join(parts)) + "."
-
-
-def describe_star(seeds: int) -> str:
-    """Explain the star beside the best methods."""
-    if seeds > 1:
-        return "* best or within one standard deviation of it"
-    return "* best"

@@ -91,5 +91,7 @@ def describe_curves(result: Convergence) -> str:
 
 def describe_final_scores(result: Convergence, over: str) -> str:
     """Say in words what the curves over "rounds" or "bytes" show."""
+    if not result.final:
+        return f"Test {result.metric} over {over}: every method diverged."
     ends = [f"{name} {format_score(score, result.metric)}" for name, score in result.final.items()]
     return f"Test {result.metric} over {over}, a line per method: at the end, {join_names(ends)}."

@@ -9,7 +9,7 @@ import numpy as np
 
 from coterie.reporting.benefit import GroupBenefit, group_benefit
 from coterie.reporting.clients import EachClient, each_client
-from coterie.reporting.comparison import Comparison, Methods, Verdict, compare, judge
+from coterie.reporting.comparison import Comparison, Methods, compare
 from coterie.reporting.convergence import Convergence, convergence
 from coterie.reporting.cost import CostToTarget, cost_to_target
 from coterie.reporting.fairness import Fairness, choose_grouping, fairness
@@ -18,7 +18,7 @@ from coterie.reporting.method import MethodByMethod, method_by_method
 from coterie.reporting.overview import describe_data, describe_title
 from coterie.reporting.portrait import Portrait
 from coterie.reporting.provenance import Provenance, Settings, provenance, settings
-from coterie.reporting.rows import count_test_rows
+from coterie.reporting.verdict import Verdict, judge
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def collect_page(
     portraits: by method, of its run with the lowest seed; methods whose data and models cannot be
     had are left out.
     """
-    comparison = compare(methods, total_test_rows(portraits))
+    comparison = compare(methods)
     ranking = comparison.ranking
     by = choose_grouping(ranking, portraits)
     ends = groups_at_end(ranking, methods, portraits)
@@ -84,15 +84,6 @@ def collect_page(
         settings=[settings(label, runs) for label, runs in methods.items()],
         provenance=provenance(methods),
     )
-
-
-def total_test_rows(portraits: Mapping[str, Portrait]) -> int | None:
-    """Count the test rows of all clients together; None: unknown."""
-    for portrait in portraits.values():
-        counts = count_test_rows(portrait)
-        if counts is not None:
-            return int(counts.sum())
-    return None
 
 
 def groups_at_end(

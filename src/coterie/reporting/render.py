@@ -29,6 +29,7 @@ from coterie.reporting import (
     notes,
     provenance,
     text,
+    verdict,
 )
 from coterie.reporting.drawing import Figure
 from coterie.reporting.page import Page
@@ -51,6 +52,7 @@ STATISTICS = (
     moves,
     notes,
     provenance,
+    verdict,
 )
 
 

@@ -27,12 +27,13 @@ from coterie.engine.fold import Robust
 from coterie.engine.guard import Guard
 from coterie.engine.protocol import Engine
 from coterie.errors import CoterieError, Option
-from coterie.metrics import Row, group_row, hard, per_client, planted_error, summary
+from coterie.metrics import Row, group_row, hard, planted_error
 from coterie.params import nbytes
 from coterie.runs.folder import RunFolder
 from coterie.runs.interrupt import Interrupted, finish_round_on_interrupt
 from coterie.runs.options import Options
 from coterie.runs.trained import Trained
+from coterie.scoring import per_client, pooled_counts, summary
 from coterie.task import Task
 
 log = logging.getLogger("coterie")
@@ -80,6 +81,7 @@ class Run:
 
         self.history: list[Row] = []
         self.client_scores: dict[str, np.ndarray] = {}  # of the last evaluation
+        self.pooled_counts: dict[str, np.ndarray] = {}  # of the same, over all clients
         self.round = -1  # the last that is done; 0 is the start
         self.best_valid_loss, self.evaluations_without_gain = math.inf, 0
         self.stopped = False  # early, by `stop_after`
@@ -232,6 +234,7 @@ class Run:
             row |= summary(self.roster.kind, sums.report, prefix)
             if exam == "test":
                 self.client_scores = self._by_client(sums)
+                self.pooled_counts = pooled_counts(sums.report)
         if len(self.newcomers):
             sums = ask(
                 root.measure_newcomer,
@@ -315,6 +318,7 @@ class Run:
             round=self.round,
             history=self.history,
             client_scores=self.client_scores,
+            pooled_counts=self.pooled_counts,
             model_name=self.model_name,
             folder=None if self.folder is None else self.folder.path,
         )
@@ -331,8 +335,12 @@ class Run:
         if not always and SAVING_SHARE * since < self.last_save_took:
             return
         began = time.monotonic()
-        scores = {name: torch.from_numpy(values) for name, values in self.client_scores.items()}
-        trees = {"state": self.state, "scores": scores, "engine": self.engine.snapshot()}
+        trees = {
+            "state": self.state,
+            "scores": as_tensors(self.client_scores),
+            "pooled": as_tensors(self.pooled_counts),
+            "engine": self.engine.snapshot(),
+        }
         head = {
             "usual_moves": self.guard.usual,
             "best_valid_loss": self.best_valid_loss,
@@ -353,7 +361,8 @@ class Run:
             return
         self.state = on_device(saved.trees["state"], self.task)
         self.engine.restore(saved.trees["engine"])
-        self.client_scores = {name: v.numpy() for name, v in saved.trees["scores"].items()}
+        self.client_scores = as_arrays(saved.trees["scores"])
+        self.pooled_counts = as_arrays(saved.trees.get("pooled", {}))  # older runs have none
         head = saved.head
         self.round, self.stopped = head["round"], head["stopped"]
         self.guard.usual = head["usual_moves"]
@@ -362,6 +371,16 @@ class Run:
         self.evaluations_without_gain = head["evaluations_without_gain"]
         self.has_given_start = head["has_given_start"]
         self.history = self.folder.rows(until=self.round)
+
+
+def as_tensors(arrays: dict[str, np.ndarray]) -> dict[str, Tensor]:
+    """Arrays as a checkpoint keeps them."""
+    return {name: torch.from_numpy(values) for name, values in arrays.items()}
+
+
+def as_arrays(tensors: dict[str, Tensor]) -> dict[str, np.ndarray]:
+    """What `as_tensors` was given."""
+    return {name: values.numpy() for name, values in tensors.items()}
 
 
 def attack_of(options: Options, roster: Roster) -> Attack | None:

@@ -32,6 +32,7 @@ class Trained:
     round: int  # the last that is done; 0 is the start
     history: list[Row]  # a row of metrics per round
     client_scores: dict[str, np.ndarray] = field(default_factory=dict)  # [N], NaN: not measured
+    pooled_counts: dict[str, np.ndarray] = field(default_factory=dict)  # confusion, scored
     model_name: str = ""
     folder: Path | None = None
 
