@@ -20,7 +20,7 @@ from coterie.errors import CoterieError, DataGone
 from coterie.runs.config import RunConfig, method_from, roster_from
 from coterie.runs.folder import RunFolder
 from coterie.runs.options import Options
-from coterie.runs.run import Run, on_device
+from coterie.runs.run import Run, as_arrays, on_device
 from coterie.runs.start import Model, as_asked, engine_for, model_fingerprint, task_for
 from coterie.runs.trained import Trained
 from coterie.task import Task
@@ -84,7 +84,7 @@ def open_trained(
     method = own.method()
     roster = roster_from(config.roster, f"{path}/config.json")
     task = own.task(roster)
-    saved = folder.latest(types_of(method), "state", "scores")
+    saved = folder.latest(types_of(method), "state", "scores", "memberships")
     if saved is None or saved.head["round"] < 0:
         raise CoterieError(f"{path} has not been trained yet", "resume it first")
     return Trained(
@@ -95,7 +95,8 @@ def open_trained(
         state=on_device(saved.trees["state"], task),
         round=saved.head["round"],
         history=folder.rows(until=saved.head["round"]),
-        client_scores={name: v.numpy() for name, v in saved.trees["scores"].items()},
+        client_scores=as_arrays(saved.trees["scores"]),
+        memberships=as_arrays(saved.trees.get("memberships", {})),  # absent in older folders
         model_name=config.model,
         folder=folder.path,
     )

@@ -29,9 +29,11 @@ from coterie.engine.protocol import Engine
 from coterie.errors import CoterieError, Option
 from coterie.metrics import Row, group_row, hard, per_client, planted_error, summary
 from coterie.params import nbytes
+from coterie.runs.certainty import Answers, ask_memberships
 from coterie.runs.folder import RunFolder
 from coterie.runs.interrupt import Interrupted, finish_round_on_interrupt
 from coterie.runs.options import Options
+from coterie.runs.outcome_files import remove_outcome, write_outcome
 from coterie.runs.trained import Trained
 from coterie.task import Task
 
@@ -80,6 +82,7 @@ class Run:
 
         self.history: list[Row] = []
         self.client_scores: dict[str, np.ndarray] = {}  # of the last evaluation
+        self.memberships: Answers = {}  # asked for at the end
         self.round = -1  # the last that is done; 0 is the start
         self.best_valid_loss, self.evaluations_without_gain = math.inf, 0
         self.stopped = False  # early, by `stop_after`
@@ -136,6 +139,9 @@ class Run:
         self.round = r
         self.history.append(row)
         self._stop_early(row)
+        self.memberships = {}
+        if self.ended:
+            self._ask_memberships(row)
         return row
 
     def asker(self, r: int, phase: Literal["train", "evaluate"] = "train") -> Exchanges:
@@ -247,6 +253,16 @@ class Run:
         row["eval_seconds"] = time.perf_counter() - began
         return row
 
+    def _ask_memberships(self, row: Row) -> None:
+        """Ask at the end which groups' models fit each client, and how surely."""
+        ask = self.asker(self.round, "evaluate")
+        self.memberships = ask_memberships(
+            ask, self.method.centres(self.state), self.groups(), self.options.minimum_rows
+        )
+        row["eval_bytes_down"] += ask.bytes_down
+        row["eval_bytes_up"] += ask.bytes_up
+        row["bytes_down"] += ask.bytes_of_welcomes
+
     def _by_client(self, sums: Sums) -> dict[str, np.ndarray]:
         """Each metric of every client that trains, [N]; NaN for those that did not answer."""
         scores = {}
@@ -278,6 +294,7 @@ class Run:
         with in_folder, finish_round_on_interrupt() as asked_to_stop:
             if self.folder is not None:  # rows after the checkpoint are made again
                 self.folder.rewind(self.history, self.options.rounds)
+                remove_outcome(self.folder.path)
             self._tell_attack()
             for row in self.rounds():
                 self.interrupted = asked_to_stop.is_set()
@@ -288,6 +305,8 @@ class Run:
                     on_round(row)
                 if self.interrupted and not self.ended:
                     raise Interrupted
+            if self.folder is not None:
+                write_outcome(self.folder.path, self.trained())
             for concern in self.trained().warnings:
                 log.warning("%s: %s", self.method.name, concern)
         return self
@@ -315,6 +334,7 @@ class Run:
             round=self.round,
             history=self.history,
             client_scores=self.client_scores,
+            memberships=self.memberships,
             model_name=self.model_name,
             folder=None if self.folder is None else self.folder.path,
         )
@@ -331,8 +351,12 @@ class Run:
         if not always and SAVING_SHARE * since < self.last_save_took:
             return
         began = time.monotonic()
-        scores = {name: torch.from_numpy(values) for name, values in self.client_scores.items()}
-        trees = {"state": self.state, "scores": scores, "engine": self.engine.snapshot()}
+        trees = {
+            "state": self.state,
+            "scores": as_tensors(self.client_scores),
+            "memberships": as_tensors(self.memberships),
+            "engine": self.engine.snapshot(),
+        }
         head = {
             "usual_moves": self.guard.usual,
             "best_valid_loss": self.best_valid_loss,
@@ -353,7 +377,8 @@ class Run:
             return
         self.state = on_device(saved.trees["state"], self.task)
         self.engine.restore(saved.trees["engine"])
-        self.client_scores = {name: v.numpy() for name, v in saved.trees["scores"].items()}
+        self.client_scores = as_arrays(saved.trees["scores"])
+        self.memberships = as_arrays(saved.trees.get("memberships", {}))  # absent in older folders
         head = saved.head
         self.round, self.stopped = head["round"], head["stopped"]
         self.guard.usual = head["usual_moves"]
@@ -375,6 +400,16 @@ def attack_of(options: Options, roster: Roster) -> Attack | None:
 def on_device(state: Any, task: Task) -> Any:
     """A server's state where models live; labels and counts stay where they are."""
     return tree_map(lambda v: v.to(task.device) if v.is_floating_point() else v, state)
+
+
+def as_tensors(arrays: dict[str, np.ndarray]) -> dict[str, Tensor]:
+    """Arrays as a checkpoint keeps them."""
+    return {name: torch.from_numpy(values) for name, values in arrays.items()}
+
+
+def as_arrays(tensors: dict[str, Tensor]) -> dict[str, np.ndarray]:
+    """The arrays that `as_tensors` was given."""
+    return {name: values.numpy() for name, values in tensors.items()}
 
 
 def check_start(start: Any, own: Any, task: Task) -> Any:
