@@ -141,7 +141,7 @@ class Run:
         self._stop_early(row)
         self.memberships = {}
         if self.ended:
-            self._ask_memberships(row)
+            self._ask_memberships()
         return row
 
     def asker(self, r: int, phase: Literal["train", "evaluate"] = "train") -> Exchanges:
@@ -253,15 +253,16 @@ class Run:
         row["eval_seconds"] = time.perf_counter() - began
         return row
 
-    def _ask_memberships(self, row: Row) -> None:
-        """Ask at the end which groups' models fit each client, and how surely."""
+    def _ask_memberships(self) -> None:
+        """Ask at the end which groups' models fit each client, and how surely.
+
+        As with what a report asks, its bytes are not in the history: a run that is trained further
+        has the same rows as one that never stopped.
+        """
         ask = self.asker(self.round, "evaluate")
         self.memberships = ask_memberships(
             ask, self.method.centres(self.state), self.groups(), self.options.minimum_rows
         )
-        row["eval_bytes_down"] += ask.bytes_down
-        row["eval_bytes_up"] += ask.bytes_up
-        row["bytes_down"] += ask.bytes_of_welcomes
 
     def _by_client(self, sums: Sums) -> dict[str, np.ndarray]:
         """Each metric of every client that trains, [N]; NaN for those that did not answer."""
