@@ -66,7 +66,7 @@ def print_groups(runs: Sequence[Row]) -> None:
 
 def describe_group(title: str, names: Sequence[str], file: str, width: int) -> str:
     """One group in a few lines: its size and its clients, as many as have room."""
-    start = f"{title}, {count_clients(len(names))}: "
+    start = f"{title} ({count_clients(len(names))}): "
     room = MOST_LINES * (width - len(INDENT)) - len(start) - len(more(len(names), file))
     text = ""
     for number, name in enumerate(names):
@@ -93,8 +93,8 @@ def describe_doubtful(title: str, doubtful: dict[str, float], file: str, width: 
     text = ", ".join(f"{without_controls(name)} ({sure:.2f})" for name, sure in named)
     if len(doubtful) > len(named):
         text += more(len(doubtful) - len(named), file)
-    clients = count_clients(len(doubtful))
-    return wrap(f"{title} is not sure of the group of {clients} (1 is sure): {text}", width)
+    members = "member" if len(doubtful) == 1 else "members"
+    return wrap(f"{title} has {len(doubtful)} doubtful {members} (1 would be sure): {text}", width)
 
 
 def more(number: int, file: str) -> str:
