@@ -94,7 +94,7 @@ def describe_doubtful(title: str, doubtful: dict[str, float], file: str, width: 
     if len(doubtful) > len(named):
         text += more(len(doubtful) - len(named), file)
     members = "member" if len(doubtful) == 1 else "members"
-    return wrap(f"{title} has {len(doubtful)} doubtful {members} (1 would be sure): {text}", width)
+    return wrap(f"{len(doubtful)} doubtful {members} of {title} (1 is sure): {text}", width)
 
 
 def more(number: int, file: str) -> str:
