@@ -79,4 +79,9 @@ def test_files_of_others_are_left_as_they_are(results, tmp_path) -> None:
     ct.report(results, tmp_path / "page.html")
     ct.report(results[1:], tmp_path / "page.html", tell=said.append)
     assert len(read(tmp_path / "page-clients.csv")) == 2 * len(results[0].names)
+    assert (tmp_path / "page-groups.csv").read_text() == "mine\n"
+    (tmp_path / "page-groups.csv").unlink()
+    ct.report(results, tmp_path / "page.html")
+    ct.report(results[1:], tmp_path / "page.html", tell=said.append)
+    assert not (tmp_path / "page-groups.csv").exists(), "these runs have no groups"
     assert len([sentence for sentence in said if "page.xlsx" in sentence]) == 2

@@ -30,6 +30,7 @@ from coterie.runs.outcome_files import (
 from coterie.runs.trained import Trained
 
 OF_RUN = ("method", "seed")  # the first columns where there are several runs
+FIRST_COLUMNS = {"groups": GROUPS_HEAD[:3], "clients": ("client", "train_rows", "test_rows")}
 CREATOR = "Coterie"  # in the properties of an Excel file
 NOT_COMPARED = ("round", "seed", "clients")  # numbers of a run that are no scores
 LONGEST_CELL = 32_000  # characters, a limit of Excel
@@ -51,13 +52,13 @@ def write_spreadsheets(
     written = []
     for name, file in (("groups", GROUPS), ("clients", CLIENTS)):
         path = page.with_name(f"{page.stem}-{file}")
-        if name not in sheets:
-            continue
-        if is_other_csv(path, sheets[name].head):
+        if is_other_csv(path, FIRST_COLUMNS[name]):
             tell(f"{path} is no table of Coterie, and was left as it is.")
-            continue
-        write_file(path, as_csv(sheets[name].head, sheets[name].lines))
-        written.append(path)
+        elif name in sheets:
+            write_file(path, as_csv(sheets[name].head, sheets[name].lines))
+            written.append(path)
+        else:
+            path.unlink(missing_ok=True)  # of an older page of this name
     if find_spec("openpyxl") is None:
         return written
     path = page.with_suffix(".xlsx")
@@ -142,15 +143,14 @@ def as_cell(cell: Any) -> Any:
 
 
 # ------------------------------------------------------------------------------ other files
-def is_other_csv(path: Path, head: Sequence[str]) -> bool:
-    """Whether a file is there that is no such table: its first line has none of these columns."""
+def is_other_csv(path: Path, columns: Sequence[str]) -> bool:
+    """Whether a file is there that does not begin with these columns, after those of a run."""
     if not path.is_file() or not path.stat().st_size:
         return False
     with open(path, encoding="utf-8", errors="replace") as file:
-        first = file.readline(1000).rstrip("\n").split(",")
-    without_run = [name for name in first if name not in OF_RUN]
-    expected = [name for name in head if name not in OF_RUN]
-    return without_run[:3] != expected[:3]
+        head = file.readline(1000).rstrip("\n").split(",")
+    of_client = [name for name in head if name not in OF_RUN]
+    return of_client[: len(columns)] != list(columns)
 
 
 def is_other_workbook(path: Path) -> bool:
