@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -206,3 +207,13 @@ def test_names_are_in_natural_order() -> None:
 
 def test_numbers_are_short_and_finite() -> None:
     assert rounded(1 / 3) == 0.333333 and rounded(2.0) == 2 and rounded(np.nan) is None
+
+
+def test_a_site_refuses_to_tell_of_fewer_rows_than_its_owner_allows() -> None:
+    run = prepare(METHOD, federation(), "linear", rounds=1, engine="wire")
+    site = run.engine.sites[0]
+    run.step()
+    site.agreement = replace(site.agreement, minimum_rows=41)
+    run.evaluated = run.evaluated[run.evaluated != 0]
+    run.step()
+    assert np.isnan(run.trained().certainty.sure).tolist() == [True] + [False] * 5
