@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import ast
+import copy
+import inspect
+import pickle
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 import coterie as ct
+from coterie.contract import Algorithm
 from coterie.registry import methods
 
 PROGRAM = """
@@ -83,3 +91,27 @@ def test_every_public_name_is_listed_typed_and_there():
     assert {cls.__name__ for cls in methods().values()} <= set(typed)
     for name in ct.__all__:
         assert getattr(ct, name) is not None, name
+
+
+# ------------------------------------------------------------------------------ settings by name
+@pytest.mark.parametrize(
+    "word, meant",
+    [("learning_rate", "lr"), ("batch_size", "batch"), ("n_clusters", "clusters"), ("Lr", "lr")],
+)
+def test_a_setting_of_another_name_is_refused_with_the_right_one(word: str, meant: str) -> None:
+    sentence = f"unknown setting of ifca '{word}': did you mean '{meant}'?"
+    with pytest.raises(ct.CoterieError, match=re.escape(sentence)):
+        ct.IFCA(**{"clusters": 2, word: 1})
+    with pytest.raises(ct.CoterieError, match="unknown setting of fedavg 'zzz': there are: batch"):
+        replace(ct.FedAvg(), zzz=1)
+
+
+def test_methods_of_ones_own_take_what_they_like() -> None:
+    class Mine(Algorithm):
+        def __init__(self, speed: float, **others: float) -> None:
+            self.speed, self.others = speed, others
+
+    assert Mine(speed=1.0, height=2.0).others == {"height": 2.0}
+    method = ct.IFCA(clusters=2, lr=0.5)
+    assert copy.deepcopy(method) == pickle.loads(pickle.dumps(method)) == replace(method)
+    assert "lr" in inspect.signature(ct.IFCA).parameters

@@ -14,7 +14,7 @@ Only named tensors cross between the two: dicts, tuples and NamedTuples of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar, overload
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, TypeVar, overload
 
 import torch
 from torch import Tensor
@@ -43,6 +43,7 @@ from coterie.settings import Local as Local
 from coterie.settings import Suggested as Suggested
 from coterie.settings import at_round as at_round
 from coterie.settings import check_settings as check_settings
+from coterie.settings import refuse_unknown_settings
 from coterie.settings import setting as setting
 from coterie.task import Task
 
@@ -225,6 +226,12 @@ class Algorithm:
     name: ClassVar[str]  # as typed on the command line
     paper: ClassVar[str]  # who proposed it, for `coterie list`
     needs_everyone: ClassVar[bool] = False  # every client takes part in every round
+
+    def __new__(cls, *args: Any, **settings: Any) -> Self:
+        """A method with these settings; a name that it does not have is refused in one sentence."""
+        if settings:
+            refuse_unknown_settings(cls, getattr(cls, "name", cls.__name__), settings)
+        return super().__new__(cls)
 
     def check(self, task: Task, sizes: Tensor) -> None:
         """Refuse settings that make no sense for clients with these row counts, int64 [N]."""

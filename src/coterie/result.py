@@ -16,6 +16,7 @@ from coterie.errors import CoterieError
 from coterie.metrics import HIGHER_IS_BETTER, Row, Scores, hard, scores
 from coterie.params import Params
 from coterie.runs.options import Options
+from coterie.runs.outcome_files import GROUPS_HEAD, groups_lines
 from coterie.runs.reopen import Trust, open_trained, reopen
 from coterie.runs.run import Run
 from coterie.runs.start import Model, prepare
@@ -148,6 +149,33 @@ class Result:
             groups = row.get("groups", groups)
             after_rounds.append(groups)
         return np.array(after_rounds) if known else None
+
+    @property
+    def sure(self) -> np.ndarray | None:
+        """How sure each client's group is, [N] from 0 to 1; NaN: not asked, None: no groups.
+
+        The share of resamples of the client's rows in which its own group's model has the least
+        loss. Asked when a run has ended.
+        """
+        certainty = self.trained.certainty
+        if certainty is None:
+            return None
+        return certainty.sure
+
+    def groups_table(self) -> pd.DataFrame:
+        """A row per client, as in groups.csv: group, sure, margin, second_group, rows.
+
+        margin: how much higher the loss is under the best of the other groups' models, relative to
+            the lower of the two.  rows: how many rows decided.
+        """
+        import pandas as pd
+
+        lines = groups_lines(self.trained)
+        if not lines:
+            raise CoterieError(f"{self.method.name} has no groups: take a method that finds some.")
+        table = pd.DataFrame(lines, columns=list(GROUPS_HEAD))
+        whole = {"group": "Int64", "second_group": "Int64", "rows": "Int64"}
+        return table.astype({**whole, "sure": float, "margin": float})
 
     @property
     def centres(self) -> Params | None:

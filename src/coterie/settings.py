@@ -5,12 +5,13 @@ The command line is made from them. Nothing here needs torch, so that `coterie r
 
 from __future__ import annotations
 
+import inspect
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, unknown
 
 M = TypeVar("M")
 L = TypeVar("L", bound="Local")
@@ -102,6 +103,34 @@ def as_in_paper(method: M) -> M:
         if "paper" in f.metadata and getattr(method, f.name) == f.default
     }
     return settled(replace(method, **changes))  # type: ignore[type-var]
+
+
+# what other libraries call some of these fields
+OTHER_NAMES = {
+    "learning_rate": "lr",
+    "step_size": "lr",
+    "batch_size": "batch",
+    "epochs": "local_epochs",
+    "steps": "local_steps",
+    "weight_decay": "l2",
+    "optimizer": "solver",
+    "k": "clusters",
+}
+
+
+def refuse_unknown_settings(cls: type, name: str, given: Iterable[str]) -> None:
+    """Refuse, in one sentence with the nearest name, settings that a class does not take."""
+    parameters = inspect.signature(cls.__init__).parameters  # type: ignore[misc]
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return
+    known = [word for word in parameters if word != "self"]
+    for word in given:
+        if word in known:
+            continue
+        meant = OTHER_NAMES.get(word.lower())
+        if meant in known:
+            raise CoterieError(f"unknown setting of {name} {word!r}: did you mean {meant!r}?")
+        raise unknown(f"setting of {name}", word, known)
 
 
 def at_round(method: M, round: int) -> M:

@@ -80,6 +80,44 @@ def test_a_file_that_does_not_fit_is_refused_in_one_sentence(
     assert len(outcome.err.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    "change, what",
+    [
+        (lambda t: t.drop(columns="outcome"), "lacks the column outcome"),
+        (lambda t: t.assign(outcome=None), "has no outcome in any row"),
+    ],
+)
+def test_a_newcomer_without_labels_is_told_what_to_do(coterie, run, new, tmp_path, change, what):
+    change(site(7)).to_csv(tmp_path / "bare.csv", index=False)
+    sentence = (
+        f"bare.csv {what}, and a newcomer's group is found by its labels: add them for some rows, "
+        "ten or more; or predict with a group that you choose, --cluster K.\n"
+    )
+    for command in (["assign", run, "bare.csv"], ["predict", run, new, "--support bare.csv"]):
+        for flag in ("", "--drop-incomplete"):
+            outcome = coterie(*command, flag)
+            assert outcome.status == 2 and outcome.err.endswith(sentence)
+    assert coterie("predict", run, "bare.csv --cluster 0").status == 0
+
+
+def test_rows_without_a_label_are_left_out_if_asked(coterie, run, new, tmp_path) -> None:
+    whole = site(7)
+    whole.iloc[:40].to_csv(tmp_path / "part.csv", index=False)
+    gaps = whole.assign(outcome=[*whole["outcome"][:40], *[None] * 20])
+    gaps.to_csv(tmp_path / "gaps.csv", index=False)
+    outcome = coterie("assign", run, "gaps.csv")
+    assert outcome.status == 2
+    assert "has 20 missing values in 60 rows: give these rows a label, or leave " in outcome.err
+    assert outcome.err.endswith("them out with --drop-incomplete.\n")
+    outcome = coterie("assign", run, "gaps.csv --drop-incomplete")
+    assert outcome.status == 0
+    assert outcome.out == coterie("assign", run, "part.csv").out.replace("part", "gaps")
+    assert "left out: 20 of 60 rows of gaps.csv: no outcome" in outcome.err
+    by_gaps = coterie("predict", run, new, "--support gaps.csv --drop-incomplete")
+    assert by_gaps.status == 0
+    assert by_gaps.out == coterie("predict", run, new, "--support part.csv").out
+
+
 def test_an_unknown_category_is_taken_for_another(coterie, run, tmp_path) -> None:
     site(7).assign(sex="diverse").to_csv(tmp_path / "new.csv", index=False)
     outcome = coterie("assign", run, "new.csv")

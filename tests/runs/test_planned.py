@@ -102,6 +102,7 @@ def test_missing_runs_are_made_from_the_list(comparison: Path, capsys) -> None:
     shutil.rmtree(comparison / "local")
     (comparison / "fedavg/seed-1/config.json").unlink()
     (comparison / "fedavg/seed-1/metrics.jsonl").write_text("")
+    (comparison / "fedavg/seed-1/clients.csv").unlink()
     for file in (comparison / "fedavg/seed-1/checkpoints").iterdir():
         file.unlink()
     missing = [comparison / name for name in order[1:]]

@@ -31,6 +31,7 @@ from coterie.settings import setting
 
 FILL_HELP = "for missing cells; none: as in training"
 FILLS = ("mean", "median")
+DROP_HELP = "leave out a newcomer's rows that have no label"
 
 
 # ------------------------------------------------------------------------------ coterie assign
@@ -39,6 +40,7 @@ class AssignFlags(OwnFiles):
     """The flags of `coterie assign`."""
 
     fill: str | None = setting(None, FILL_HELP, choices=FILLS)
+    drop_incomplete: bool = setting(False, DROP_HELP, switch=True)
     json: bool = setting(False, "print one JSON document instead of a line", switch=True)
     debug: bool = setting(False, "show tracebacks", switch=True)
 
@@ -54,7 +56,8 @@ def assign(words: list[str], argv: list[str]) -> int:
     watcher = Watcher(level=logging.WARNING)
     with watcher():
         models = load(run, asked.load_model(), trust=asked.trust)
-        assignment = models.assign(*read_labelled(models, Path(file), asked.fill, watcher))
+        rows = read_labelled(models, Path(file), asked.fill, watcher, asked.drop_incomplete)
+        assignment = models.assign(*rows)
     name = Path(file).stem
     warn_of_doubts(assignment, name, watcher)
     if asked.json:
@@ -81,6 +84,7 @@ class PredictFlags(OwnFiles):
     keep: tuple[str, ...] = setting((), "columns of the file to write beside the predictions")
     out: str | None = setting(None, "a CSV file to write; none: print")
     fill: str | None = setting(None, FILL_HELP, choices=FILLS)
+    drop_incomplete: bool = setting(False, DROP_HELP, switch=True)
     debug: bool = setting(False, "show tracebacks", switch=True)
 
 
@@ -95,7 +99,7 @@ def predict(words: list[str], argv: list[str]) -> int:
     watcher = Watcher(level=logging.WARNING)
     with watcher():
         models = load(run, asked.load_model(), trust=asked.trust)
-        x, _ = read_rows(models, Path(file), asked.fill, watcher, use_labels=False)
+        x = read_rows(models, Path(file), asked.fill, watcher)
         kept = read_columns(Path(file), asked.keep)
         support = read_support(models, asked, watcher)
         outputs = predict_rows(models, x, asked, support)
@@ -111,7 +115,7 @@ def read_support(models: Models, asked: PredictFlags, watcher: Watcher) -> Any:
     if asked.support is None:
         return None
     file = Path(asked.support)
-    support = read_labelled(models, file, asked.fill, watcher)
+    support = read_labelled(models, file, asked.fill, watcher, asked.drop_incomplete)
     if isinstance(models, Exported) or models.clusters is not None:
         assignment = models.assign(*support)
         watcher.note(f"{file.stem}: {assignment}")

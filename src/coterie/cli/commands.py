@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coterie.cli import estimate
+from coterie.cli.groups import print_groups
 from coterie.cli.own_files import OwnFiles, trust_flag
 from coterie.cli.progress import Watcher
 from coterie.cli.search import tune
 from coterie.cli.setup import Setup, setup
-from coterie.cli.table import print_groups, print_json, print_table, summary_row
+from coterie.cli.table import print_json, print_table, summary_row
 from coterie.cli.train import TUNE, create, hold_several, make_job, train
 from coterie.cli.values import read_flags
 from coterie.errors import CoterieError, Diverged

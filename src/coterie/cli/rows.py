@@ -9,13 +9,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO, cast
 
+import numpy as np
 from torch import Tensor
 
 from coterie.cli.progress import Watcher
+from coterie.data.client_table import Table
 from coterie.data.roster import Roster
-from coterie.data.schema import Fill
+from coterie.data.schema import Fill, Schema
 from coterie.data.tables import read_npz, read_table
-from coterie.errors import CoterieError, unknown
+from coterie.errors import CoterieError, Option, unknown
 from coterie.result import Result
 from coterie.serve.exported import Exported
 
@@ -30,39 +32,83 @@ def roster_of(models: Models) -> Roster:
     return models.trained.roster
 
 
-def read_rows(
-    models: Models, file: Path, fill: str | None, watcher: Watcher, *, use_labels: bool = True
+def read_rows(models: Models, file: Path, fill: str | None, watcher: Watcher) -> Any:
+    """Rows x of a table, encoded as in training, or of an npz file; labels are not looked at."""
+    if is_npz(file):
+        return read_npz(file, ("x",))["x"]
+    schema = need_schema(models, file)
+    table = read_new_table(schema, file, watcher).without([schema.label])
+    x, _ = schema.encode_table(table, cast(Fill | None, fill))
+    return x
+
+
+def read_labelled(
+    models: Models,
+    file: Path,
+    fill: str | None,
+    watcher: Watcher,
+    drop_incomplete: bool = False,
 ) -> tuple[Any, Any]:
-    """(x, y or None) of a table, encoded as in training, or of an npz file."""
-    if file.suffix.lower() == ".npz":
-        wanted: tuple[str, ...] = ("x",)
-        if use_labels:
-            wanted = ("x", "y")
-        arrays = read_npz(file, wanted)
-        return arrays["x"], arrays.get("y")
+    """(x, y) of a newcomer's file, which must have labels.
+
+    drop_incomplete: whether rows without a label are left out instead of refused.
+    """
+    if is_npz(file):
+        arrays = read_npz(file, ("x", "y"))
+        return arrays["x"], arrays["y"]
+    schema = need_schema(models, file)
+    table = read_new_table(schema, file, watcher)
+    table = rows_with_label(table, schema.label, drop_incomplete, watcher)
+    return schema.encode_table(table, cast(Fill | None, fill))
+
+
+def is_npz(file: Path) -> bool:
+    """Whether a file holds arrays instead of a table."""
+    return file.suffix.lower() == ".npz"
+
+
+def need_schema(models: Models, file: Path) -> Schema:
+    """How the training tables were encoded; refused where there were none."""
     schema = roster_of(models).schema
     if schema is None:
         raise CoterieError(
             f"the training data were no tables, so {file} must be an .npz file with x and y."
         )
+    return schema
+
+
+def read_new_table(schema: Schema, file: Path, watcher: Watcher) -> Table:
+    """A table of a user; what training did not have is shown."""
     frame = read_table(file, schema.texts)
-    if not use_labels:
-        frame = frame.drop(columns=schema.label, errors="ignore")
     for remark in schema.remarks(frame, str(file)):
         watcher.warn(remark)
-    return schema.encode(frame, cast(Fill | None, fill), where=str(file))
+    return Table.of(frame, str(file))
 
 
-def read_labelled(
-    models: Models, file: Path, fill: str | None, watcher: Watcher
-) -> tuple[Any, Any]:
-    """(x, y) of a file that must have labels."""
-    x, y = read_rows(models, file, fill, watcher)
-    if y is None:
-        schema = roster_of(models).schema
-        assert schema is not None  # npz files without y are refused when they are read
-        raise CoterieError(f"{file} lacks the column {schema.label}: add the labels.")
-    return x, y
+def rows_with_label(table: Table, label: str, drop_incomplete: bool, watcher: Watcher) -> Table:
+    """The rows that have a label; refused if there are none or, unless asked for, if some lack it.
+
+    A newcomer's group is the one whose model predicts its labels best: without labels, there is
+    nothing to compare.
+    """
+    cells = table.columns.get(label)
+    if cells is None or cells.empty_cells == table.rows:
+        lacks = f"lacks the column {label}" if cells is None else f"has no {label} in any row"
+        raise CoterieError(
+            f"{table.where} {lacks}, and a newcomer's group is found by its labels",
+            "add them for some rows, ten or more; or predict with a group that you choose, {}",
+            options=[Option("cluster", "K")],
+        )
+    if not cells.empty_cells:
+        return table
+    if not drop_incomplete:
+        cells.refuse_missing(
+            "give these rows a label, or leave them out with {}",
+            [Option("drop_incomplete")],
+            role="label column",
+        )
+    watcher.note(f"left out: {cells.empty_cells} of {table.rows} rows of {table.where}: no {label}")
+    return table.part(np.flatnonzero(~cells.missing), table.where)
 
 
 def read_columns(file: Path, names: Sequence[str]) -> dict[str, list[Any]]:

@@ -11,6 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from coterie.cli.groups import doubtful_members, group_members
 from coterie.errors import Diverged
 from coterie.metrics import Row, to_json
 from coterie.reporting.benefit import describe_benefit, group_benefit
@@ -27,8 +28,6 @@ from coterie.reporting.verdict import describe_verdict, judge
 from coterie.result import Result
 from coterie.version import __version__
 
-MOST_NAMES = 40  # clients that are named in the terminal
-MOST_GROUPS = 12  # groups that are shown there
 NOT_SCORES = ("groups", "notes", "refused", "screened")  # of a row of metrics
 LINE = 110  # characters of a line of text under the table
 WIDE = 400  # characters of a line that is not for a terminal: no line is wrapped
@@ -58,22 +57,11 @@ def summary_row(result: Result) -> Row:
         "warnings": result.warnings,
         "members": group_members(result),
         "by_site": site_scores(result.names, result.per_client, main_metric(kind)),
+        "doubtful": doubtful_members(result),
         "seconds": sum(row["seconds"] for row in result.history),
         "bytes_down": sum(row["bytes_down"] for row in result.history),
         "bytes_up": sum(row["bytes_up"] for row in result.history),
     }
-
-
-def group_members(result: Result) -> dict[str, list[str]] | None:
-    """The names of each group's clients at the end; None without groups, or of many clients."""
-    if result.clusters is None or len(result.names) > MOST_NAMES:
-        return None
-    members: dict[str, list[str]] = {}
-    clients = sorted(zip(result.clusters[-1].tolist(), result.names), key=lambda pair: pair[0])
-    for group, name in clients:
-        if group >= 0:
-            members.setdefault(str(group), []).append(name)
-    return members
 
 
 # ------------------------------------------------------------------------------ JSON
@@ -161,19 +149,3 @@ def describe_conclusions(comparison: Comparison) -> list[str]:
     if benefit is not None:
         sentences.append(describe_benefit(benefit))
     return sentences
-
-
-def print_groups(runs: Sequence[Row]) -> None:
-    """Print who is with whom, where that takes few lines; of several seeds, with the first."""
-    first = min(run["seed"] for run in runs)
-    with_seed = ""
-    if any(run["seed"] != first for run in runs):
-        with_seed = f" (seed {first})"
-    lines = []
-    for run in runs:
-        if run["seed"] != first or run["members"] is None:
-            continue
-        for group, names in run["members"].items():
-            lines.append(f"{run['method']}{with_seed} group {group}: {', '.join(names)}")
-    if lines and len(lines) <= MOST_GROUPS:
-        print("\n".join(lines))

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coterie.clustering.resampling import shares_of_resamples
 from coterie.clustering.sketch import sketch
 from coterie.common.losses import least_loss
 from coterie.contract import (
@@ -20,6 +21,7 @@ from coterie.contract import (
     Losses,
     Report,
     RowCount,
+    Shares,
     Upload,
     Weight,
     client,
@@ -47,6 +49,10 @@ MEASURED = {
     "hit": RowCount("by class: how many rows it got right"),
     "true": RowCount("by class: how many rows it has", exact=True),
     "guessed": RowCount("by class: how often it was guessed", exact=True),
+}
+MEMBERSHIP = {
+    "losses": Losses("its mean loss under each centre"),
+    "shares": Shares("how often each centre fits best, when its rows are drawn again and again"),
 }
 SKETCH_BINS = 4096  # numbers in a model's sketch; smaller models stay as they are
 
@@ -112,6 +118,26 @@ class Evaluation:
         _, losses = least_loss(task, unstack(centres), data.all)
         losses = losses * task.loss_unit
         return Upload({}, {}, {"losses": losses.nan_to_num(torch.inf, torch.inf)}), private
+
+    @client(report=MEMBERSHIP)
+    def membership(
+        self, task: Task, centres: Params, per_client: Any, private: Any, data: Data | Exam
+    ) -> tuple[Upload, Any]:
+        """How well each centre fits the client, and how sure that is.
+
+        Asked about a part that was held out, it looks at that part alone; else at the training
+        rows. These flatter the centre that they trained, and the more so, the fewer rows its group
+        has: a client that is a group of its own is always sure.
+        """
+        rows = data.all if isinstance(data, Data) else data.test
+        by_row = torch.stack([task.losses(centre, rows) for centre in unstack(centres)], 1)
+        real = torch.where(rows.mask[:, None] > 0, by_row, 0.0)
+        means = real.sum(0) / rows.mask.sum().clamp(min=1) * task.loss_unit
+        report = {
+            "losses": means.nan_to_num(torch.inf, torch.inf),
+            "shares": shares_of_resamples(by_row, rows.mask),
+        }
+        return Upload({}, {}, report), private
 
     @client(report={"model": Report("a sketch of its model")})
     def model_sketch(

@@ -25,7 +25,7 @@ from coterie.engine.evaluate import Evaluation
 from coterie.engine.message import Head, Limits, Message, Own, Reader, form
 from coterie.task import Batch, Task
 
-SCORES = ("measure", "measure_newcomer")  # of Evaluation, what every site answers
+SCORES = ("measure", "measure_newcomer", "membership")  # of Evaluation, what every site answers
 Asked = tuple[int, str, str, str]  # round, phase, path and name of a function
 
 
@@ -158,12 +158,18 @@ class Site:
         train = Data(self.parts["train"], own.key, own.client_key)
         exam = own.head.exam
         if exam is None:
+            if owner_is_root(own.head) and own.head.name in SCORES:
+                self._refuse_few_rows("train")
             return train
         if not owner_is_root(own.head) or exam == "train" or exam not in self.parts:
             raise BadBytes("there are no such rows to measure on")
-        if int(self.parts[exam].mask.sum()) < self.agreement.minimum_rows:
-            raise PermissionError("this site has too few rows to be measured on")
+        self._refuse_few_rows(exam)
         return Exam(train, self.parts[exam])
+
+    def _refuse_few_rows(self, part: str) -> None:
+        """Refuse to be measured on so few rows that scores would tell of single ones."""
+        if int(self.parts[part].mask.sum()) < self.agreement.minimum_rows:
+            raise PermissionError("this site has too few rows to be measured on")
 
     # -- private states
     def _read_welcome(self, raw: bytes, head: Head) -> Any:

@@ -21,6 +21,7 @@ text.py, tables.py  numbers, names and tables as text; rows.py: what is known of
 
 page.py             all of these together
 figures.py          plotly figures as plain dicts; group_figures.py, drawing.py
+spreadsheets.py     groups, clients and scores as CSV and Excel files beside the page
 render.py           HTML, by templates/, style.css and script.js
 """
 
@@ -42,6 +43,7 @@ from coterie.reporting.page import collect_page
 from coterie.reporting.portrait import Portrait, portrait
 from coterie.reporting.render import MARKER, render_page
 from coterie.reporting.source import Source, by_label, sources
+from coterie.reporting.spreadsheets import write_spreadsheets
 from coterie.reporting.text import replace_path
 from coterie.runs.files import write_error, write_file
 from coterie.runs.reopen import Trust
@@ -59,7 +61,7 @@ def report(
     model: Model = None,
     trust: Trust = (),
 ) -> Path:
-    """Write a page about runs in memory, or folders of one or several runs.
+    """Write a page about runs in memory, or folders of one or several runs, and tables beside it.
 
     path: the page; a file that is there already is replaced only if it is such a
     page, or empty.
@@ -79,6 +81,7 @@ def report(
     unfinished = [describe_unfinished(label, same) for label, same in methods.items()]
     missing += [sentence for sentence in unfinished if sentence]
     write_file(path, render_page(collect_page(methods, portraits, missing, target)))
+    write_spreadsheets(path, shown, tell)
     for sentence in missing:
         tell(sentence)
     return path

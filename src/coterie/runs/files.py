@@ -43,13 +43,18 @@ def is_unfinished(path: Path) -> bool:
 
 def write_file(path: Path, text: str) -> None:
     """Replace a file by a new one as a whole, or leave it as it was."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """The same for a file that is not text."""
     unfinished = beside(path)
     try:
         with locked(unfinished, f"another process is writing {path}") as fd:
             try:
                 os.truncate(fd, 0)
-                with open(fd, "w", encoding="utf-8", closefd=False) as file:
-                    file.write(text)
+                with open(fd, "wb", closefd=False) as file:
+                    file.write(content)
                 os.fsync(fd)
                 os.replace(unfinished, path)
             except OSError:

@@ -84,7 +84,7 @@ def open_trained(
     method = own.method()
     roster = roster_from(config.roster, f"{path}/config.json")
     task = own.task(roster)
-    saved = folder.latest(types_of(method), "state", "scores", "pooled")
+    saved = folder.latest(types_of(method), "state", "scores", "pooled", "memberships")
     if saved is None or saved.head["round"] < 0:
         raise CoterieError(f"{path} has not been trained yet", "resume it first")
     return Trained(
@@ -97,6 +97,7 @@ def open_trained(
         history=folder.rows(until=saved.head["round"]),
         client_scores=as_arrays(saved.trees["scores"]),
         pooled_counts=as_arrays(saved.trees.get("pooled", {})),
+        memberships=as_arrays(saved.trees.get("memberships", {})),  # absent in older folders
         model_name=config.model,
         folder=folder.path,
     )

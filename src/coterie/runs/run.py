@@ -29,9 +29,11 @@ from coterie.engine.protocol import Engine
 from coterie.errors import CoterieError, Option
 from coterie.metrics import Row, group_row, hard, planted_error
 from coterie.params import nbytes
+from coterie.runs.certainty import Answers, ask_memberships
 from coterie.runs.folder import RunFolder
 from coterie.runs.interrupt import Interrupted, finish_round_on_interrupt
 from coterie.runs.options import Options
+from coterie.runs.outcome_files import remove_outcome, write_outcome
 from coterie.runs.trained import Trained
 from coterie.scoring import per_client, pooled_counts, summary
 from coterie.task import Task
@@ -82,6 +84,7 @@ class Run:
         self.history: list[Row] = []
         self.client_scores: dict[str, np.ndarray] = {}  # of the last evaluation
         self.pooled_counts: dict[str, np.ndarray] = {}  # of the same, over all clients
+        self.memberships: Answers = {}  # asked for at the end
         self.round = -1  # the last that is done; 0 is the start
         self.best_valid_loss, self.evaluations_without_gain = math.inf, 0
         self.stopped = False  # early, by `stop_after`
@@ -138,6 +141,9 @@ class Run:
         self.round = r
         self.history.append(row)
         self._stop_early(row)
+        self.memberships = {}
+        if self.ended:
+            self._ask_memberships()
         return row
 
     def asker(self, r: int, phase: Literal["train", "evaluate"] = "train") -> Exchanges:
@@ -250,6 +256,17 @@ class Run:
         row["eval_seconds"] = time.perf_counter() - began
         return row
 
+    def _ask_memberships(self) -> None:
+        """Ask at the end which groups' models fit each client, and how surely.
+
+        As with what a report asks, its bytes are not in the history: a run that is trained further
+        has the same rows as one that never stopped.
+        """
+        ask = self.asker(self.round, "evaluate")
+        self.memberships = ask_memberships(
+            ask, self.method.centres(self.state), self.groups(), self.options.minimum_rows
+        )
+
     def _by_client(self, sums: Sums) -> dict[str, np.ndarray]:
         """Each metric of every client that trains, [N]; NaN for those that did not answer."""
         scores = {}
@@ -281,6 +298,7 @@ class Run:
         with in_folder, finish_round_on_interrupt() as asked_to_stop:
             if self.folder is not None:  # rows after the checkpoint are made again
                 self.folder.rewind(self.history, self.options.rounds)
+                remove_outcome(self.folder.path)
             self._tell_attack()
             for row in self.rounds():
                 self.interrupted = asked_to_stop.is_set()
@@ -291,6 +309,8 @@ class Run:
                     on_round(row)
                 if self.interrupted and not self.ended:
                     raise Interrupted
+            if self.folder is not None:
+                write_outcome(self.folder.path, self.trained())
             for concern in self.trained().warnings:
                 log.warning("%s: %s", self.method.name, concern)
         return self
@@ -319,6 +339,7 @@ class Run:
             history=self.history,
             client_scores=self.client_scores,
             pooled_counts=self.pooled_counts,
+            memberships=self.memberships,
             model_name=self.model_name,
             folder=None if self.folder is None else self.folder.path,
         )
@@ -339,6 +360,7 @@ class Run:
             "state": self.state,
             "scores": as_tensors(self.client_scores),
             "pooled": as_tensors(self.pooled_counts),
+            "memberships": as_tensors(self.memberships),
             "engine": self.engine.snapshot(),
         }
         head = {
@@ -363,6 +385,7 @@ class Run:
         self.engine.restore(saved.trees["engine"])
         self.client_scores = as_arrays(saved.trees["scores"])
         self.pooled_counts = as_arrays(saved.trees.get("pooled", {}))  # older runs have none
+        self.memberships = as_arrays(saved.trees.get("memberships", {}))  # absent in older folders
         head = saved.head
         self.round, self.stopped = head["round"], head["stopped"]
         self.guard.usual = head["usual_moves"]
@@ -394,6 +417,16 @@ def attack_of(options: Options, roster: Roster) -> Attack | None:
 def on_device(state: Any, task: Task) -> Any:
     """A server's state where models live; labels and counts stay where they are."""
     return tree_map(lambda v: v.to(task.device) if v.is_floating_point() else v, state)
+
+
+def as_tensors(arrays: dict[str, np.ndarray]) -> dict[str, Tensor]:
+    """Arrays as a checkpoint keeps them."""
+    return {name: torch.from_numpy(values) for name, values in arrays.items()}
+
+
+def as_arrays(tensors: dict[str, Tensor]) -> dict[str, np.ndarray]:
+    """The arrays that `as_tensors` was given."""
+    return {name: values.numpy() for name, values in tensors.items()}
 
 
 def check_start(start: Any, own: Any, task: Task) -> Any:

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from coterie.contract import Algorithm, at_round
 from coterie.data.roster import Roster
-from coterie.metrics import Row, concerns
+from coterie.metrics import Row, concerns, hard
 from coterie.params import Params
+from coterie.runs.certainty import Answers, Certainty, certainty
 from coterie.runs.options import Options
 from coterie.task import Task
 
@@ -33,6 +34,7 @@ class Trained:
     history: list[Row]  # a row of metrics per round
     client_scores: dict[str, np.ndarray] = field(default_factory=dict)  # [N], NaN: not measured
     pooled_counts: dict[str, np.ndarray] = field(default_factory=dict)  # confusion, scored
+    memberships: Answers = field(default_factory=dict)  # asked for at the end of the run
     model_name: str = ""
     folder: Path | None = None
 
@@ -50,6 +52,19 @@ class Trained:
     def groups(self) -> Tensor | None:
         """The group of each client, int64 [N]; or soft weights [N, K]; None without groups."""
         return self.method.groups(self.state)
+
+    @property
+    def hard_groups(self) -> np.ndarray | None:
+        """The group of each client, int64 [N], of soft ones the largest; −1: not seen."""
+        groups = self.groups
+        if groups is None:
+            return None
+        return hard(groups)
+
+    @property
+    def certainty(self) -> Certainty | None:
+        """How sure each client's membership is; None before the end, or without groups."""
+        return certainty(self.memberships, self.hard_groups)
 
     @property
     def last_evaluation(self) -> Row:
