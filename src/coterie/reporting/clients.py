@@ -9,12 +9,19 @@ from typing import NamedTuple
 import numpy as np
 
 from coterie.metrics import HIGHER_IS_BETTER
+from coterie.reporting.excess import relative_excess
 from coterie.reporting.membership import format_group
-from coterie.reporting.portrait import MOST, Portrait
+from coterie.reporting.portrait import MOST, Portrait, sort_clients
 from coterie.reporting.rows import FEW, count_test_rows
 from coterie.reporting.source import Source
 from coterie.reporting.tables import Table
-from coterie.reporting.text import format_gain, format_score, join_names, metric_name
+from coterie.reporting.text import (
+    format_gain,
+    format_score,
+    join_names,
+    metric_name,
+    natural_order,
+)
 
 WORST = 100  # clients that are listed where there are more than MOST
 BASELINES = ("fedavg", "local")  # one model for all, one model each: without groups
@@ -31,6 +38,8 @@ class ClientScores(NamedTuple):
     test_rows: int | None  # None: unknown
     scores: list[float]  # under each of `EachClient.methods`; NaN: none
     gains: list[float]  # over each of `EachClient.baselines`, above 0 where it is better; NaN: none
+    sure: float | None = None  # how sure its group is, 0 to 1; None: unknown
+    fit: list[float] | None = None  # by group: by which share its model fits worse than the best
 
 
 class Wins(NamedTuple):
@@ -60,10 +69,15 @@ class EachClient:
     methods: list[str]  # the method itself, the baselines, then all others
     baselines: list[str]
     clients: list[ClientScores]  # by group; of very many clients, those that do worst, these first
-    count: int  # of clients in all
+    everyone: list[ClientScores]  # all clients by name
     few_rows: FewRows
     wins: list[Wins]
     other_rows: list[str]  # methods that are not shown, as their clients had other rows
+
+    @property
+    def count(self) -> int:
+        """Of clients in all."""
+        return len(self.everyone)
 
 
 def is_baseline(label: str) -> bool:
@@ -92,7 +106,8 @@ def each_client(run: Source, portraits: Mapping[str, Portrait], seeds: int) -> E
     gains = {label: sign * (goodness - scores[label]) for label in baselines}
     counts = count_test_rows(portrait)
     names = run.names
-    clients = [
+    fit = fit_by_client(portrait)
+    everyone = [
         ClientScores(
             name=names[i],
             group=value_of(portrait.groups, i),
@@ -100,9 +115,12 @@ def each_client(run: Source, portraits: Mapping[str, Portrait], seeds: int) -> E
             test_rows=value_of(counts, i),
             scores=[float(scores[label][i]) for label in methods],
             gains=[float(gains[label][i]) for label in baselines],
+            sure=certainty_of(portrait, i),
+            fit=fit.get(i),
         )
-        for i in order_clients(portrait.groups, sign * goodness)
+        for i in range(len(names))
     ]
+    shown = order_clients(portrait.groups, sign * goodness, names)
     return EachClient(
         method=run.label,
         seed=run.seed,
@@ -110,8 +128,8 @@ def each_client(run: Source, portraits: Mapping[str, Portrait], seeds: int) -> E
         metric=metric,
         methods=methods,
         baselines=baselines,
-        clients=clients,
-        count=len(goodness),
+        clients=[everyone[i] for i in shown],
+        everyone=[everyone[i] for i in natural_order(names)],
         few_rows=find_few_rows(names, counts),
         wins=[count_wins(label, gain) for label, gain in gains.items()],
         other_rows=[label for label in portraits if label not in methods],
@@ -125,15 +143,30 @@ def value_of(values: np.ndarray | None, client: int) -> int | None:
     return int(values[client])
 
 
-def order_clients(groups: np.ndarray | None, goodness: np.ndarray) -> list[int]:
-    """Sort clients by group, then as they are named; of too many, the worst ones, worst first."""
+def fit_by_client(portrait: Portrait) -> dict[int, list[float]]:
+    """Return how much worse each group's model fits than the best, of the clients in figures."""
+    if portrait.losses is None:
+        return {}
+    excess = relative_excess(portrait.losses)
+    return {int(client): row for client, row in zip(portrait.shown, excess.tolist())}
+
+
+def certainty_of(portrait: Portrait, client: int) -> float | None:
+    """Return how sure a client's group is; None where that is unknown."""
+    if portrait.sure is None or np.isnan(portrait.sure[client]):
+        return None
+    return float(portrait.sure[client])
+
+
+def order_clients(
+    groups: np.ndarray | None, goodness: np.ndarray, names: Sequence[str]
+) -> list[int]:
+    """Sort clients by group, then by name; of too many, the worst ones, worst first."""
     if len(goodness) > MOST:
         worst_first = np.argsort(np.where(np.isnan(goodness), np.inf, goodness), kind="stable")
         worst: list[int] = worst_first[:WORST].tolist()
         return worst
-    if groups is None:
-        return list(range(len(goodness)))
-    by_group: list[int] = np.argsort(groups, kind="stable").tolist()
+    by_group: list[int] = sort_clients(groups, names).tolist()
     return by_group
 
 
@@ -141,7 +174,7 @@ def find_few_rows(names: Sequence[str], test_rows: np.ndarray | None) -> FewRows
     """List the clients with few test rows, but some."""
     if test_rows is None:
         return FewRows([], len(names))
-    few = np.flatnonzero((test_rows > 0) & (test_rows < FEW)).tolist()
+    few = [i for i in natural_order(names) if 0 < test_rows[i] < FEW]
     return FewRows([(names[i], int(test_rows[i])) for i in few], len(names))
 
 

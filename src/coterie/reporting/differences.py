@@ -183,9 +183,9 @@ def describe_correlations(difference: Difference, label: Column, sides: tuple[st
         what = difference.column.name
     start = (
         f"In {first}, {what} goes with {direction(label, here)} "
-        f"(correlation {format_number(abs(here))}); in {second}"
+        f"(correlation {format_number(here)}); in {second}"
     )
-    strength = format_number(abs(there))
+    strength = format_number(there)
     if is_opposite:
         return f"{start}, with {direction(label, there)} ({strength})."
     if abs(there) >= SLIGHT:

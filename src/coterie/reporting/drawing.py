@@ -1,45 +1,64 @@
-"""What the figures of a page share: colours, axes, short numbers and escaped names."""
+"""A figure as plain data: axes, marks and a legend. svg.py draws it.
+
+Colours are "#rrggbb", the same on a light and on a dark page, or the name of a class in style.css
+where the two differ: "s0" to "s5" are the shades of a scale, "faint" is what is not known.
+"""
 
 from __future__ import annotations
 
-import html
-from collections.abc import Iterable, Sequence
-from typing import Any
+import colorsys
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-Figure = dict[str, Any]  # {"data": [...], "layout": {...}}, as plotly takes it
+from coterie.reporting.ticks import Tick, label_ticks, linear_ticks, log_ticks
 
-# After Okabe and Ito, which colour-blind readers can tell apart; the light ones are darkened, so
-# that each has a contrast of at least 3 to the page's white and to its black
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#C48700", "#3D94C9", "#8A8A8A")
-DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
-UNSEEN = "#D9D9D9"
-MOST_LABELS = 40  # rows of a map above which their names are shown on hover only
-MOST_LETTERS = 16  # of a name on an axis
-MOST_IN_LEGEND = 12  # groups that a legend or a colour bar names
-
-
-# ------------------------------------------------------------------------------ values
-def round_numbers(values: Iterable[float | None]) -> list[float | None]:
-    """Round to four digits, which are enough to draw with; None for what is not finite."""
-    numbers: list[float | None] = []
-    for value in values:
-        if value is None or not np.isfinite(value):
-            numbers.append(None)
-        else:
-            numbers.append(float(f"{value:.4g}"))
-    return numbers
+# Methods: after Okabe and Ito, which colour-blind readers can tell apart. Groups: another scale, so
+# that no group is taken for a method. Each has a contrast of at least 3 to white and to black.
+METHOD_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#C48700", "#3D94C9", "#8A8A8A")
+GROUP_COLOURS = ("#8461C7", "#0F8F96", "#C94A6E", "#8C7A12", "#5B7FA6", "#A3653A", "#5C9440")
+DASHES = ("", "7 4", "2 3", "8 3 2 3", "12 4")
+UNSEEN = "faint"
+SHADES = ("s0", "s1", "s2", "s3", "s4", "s5")  # the strongest first
+ACCENT = "#0072B2"  # of a figure that is about no method and no group
+MOST_LABELS = 80  # rows of a map above which their names are shown on hover only
+MOST_LETTERS = 18  # of a name on an axis
+MOST_IN_LEGEND = 12  # groups that a legend names
 
 
-def escape(text: str) -> str:
-    """Escape text for plotly, which reads < and & as markup."""
-    return html.escape(text, quote=False)
+# ------------------------------------------------------------------------------ colours
+class MethodStyle(NamedTuple):
+    """How a method is drawn, everywhere on a page."""
+
+    colour: str
+    dash: str
 
 
-def escape_all(names: Iterable[str]) -> list[str]:
-    """Escape names for plotly."""
-    return [escape(name) for name in names]
+Styles = Mapping[str, MethodStyle]  # by method
+
+
+def method_styles(labels: Iterable[str]) -> dict[str, MethodStyle]:
+    """Give each method a colour and a dash; no two of 35 look alike."""
+    styles = {}
+    for i, label in enumerate(labels):
+        colour = METHOD_COLOURS[i % len(METHOD_COLOURS)]
+        dash = DASHES[i // len(METHOD_COLOURS) % len(DASHES)]
+        styles[label] = MethodStyle(colour, dash)
+    return styles
+
+
+def group_colour(group: int) -> str:
+    """Return the colour of a group; one that was not seen is faint."""
+    if group < 0:
+        return UNSEEN
+    if group < len(GROUP_COLOURS):
+        return GROUP_COLOURS[group]
+    hue = group * 0.618034 % 1  # steps by the golden section never meet
+    parts = colorsys.hls_to_rgb(hue, 0.48, 0.4)
+    return "#" + "".join(f"{round(255 * part):02X}" for part in parts)
 
 
 def group_title(number: int, word: str = "group") -> str:
@@ -49,73 +68,175 @@ def group_title(number: int, word: str = "group") -> str:
     return f"{word} {number}"
 
 
-# ------------------------------------------------------------------------------ colours
-def colours(k: int) -> list[str]:
-    """Return k colours that can be told apart: a fixed set, or steps of a sequential scale."""
-    if k <= len(COLOURS):
-        return list(COLOURS[:k])
-    from plotly.colors import sample_colorscale
+# ------------------------------------------------------------------------------ marks
+class Line(NamedTuple):
+    """A line through points; a point that is not finite breaks it."""
 
-    steps: list[str] = sample_colorscale("Viridis", k)
-    return steps
-
-
-def stepped_scale(shades: Sequence[str]) -> list[list[Any]]:
-    """Return a colour scale of equal steps."""
-    n = len(shades)
-    return [[edge / n, shade] for i, shade in enumerate(shades) for edge in (i, i + 1)]
+    x: Sequence[float]
+    y: Sequence[float]
+    colour: str
+    title: str
+    dash: str = ""
+    has_points: bool = False
 
 
-def colour_bar(title: str) -> Figure:
-    """Return a colour bar above the figure, where it takes no width from a phone."""
-    return {
-        "orientation": "h",
-        "y": 1.0,
-        "yanchor": "bottom",
-        "thickness": 10,
-        "len": 0.7,
-        "x": 0.5,
-        "ypad": 4,
-        "title": {"text": title, "side": "top"},
-        "outlinewidth": 0,
-    }
+class Area(NamedTuple):
+    """The area between two lines."""
+
+    x: Sequence[float]
+    low: Sequence[float]
+    high: Sequence[float]
+    colour: str
+    title: str
+    opacity: float = 0.18
 
 
-def group_bar(numbers: Sequence[int]) -> Figure:
-    """Return a colour bar that names groups."""
-    names = []
-    for number in numbers:
-        name = str(number)
-        if number < 0:
-            name = "not seen"
-        names.append(name)
-    return {**colour_bar("group"), "tickvals": list(numbers), "ticktext": names}
+class Dot(NamedTuple):
+    """A point."""
+
+    x: float
+    y: float
+    colour: str
+    title: str = ""
+    radius: float = 4.5
+
+
+class Box(NamedTuple):
+    """A rectangle: a bar, or a cell of a map, which may have a text."""
+
+    left: float
+    right: float
+    low: float
+    high: float
+    colour: str
+    title: str = ""
+    opacity: float = 1.0
+    text: str = ""
+
+
+class Named(NamedTuple):
+    """Marks with one title for all of them, so that a large map stays small."""
+
+    title: str
+    marks: Sequence[Line | Area | Dot | Box]
+    series: str = ""  # the entry of the legend that hides them
+
+
+Mark = Line | Area | Dot | Box | Named
+
+
+class Entry(NamedTuple):
+    """A line of the legend."""
+
+    name: str
+    colour: str
+    dash: str = ""
+    is_line: bool = False  # a click hides its series
+    is_round: bool = False  # its mark is a point
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis from `low`, left or below, to `high`; where rows are listed downwards, low > high."""
+
+    low: float
+    high: float
+    ticks: Sequence[Tick] = ()
+    title: str = ""
+    is_log: bool = False
+    has_grid: bool = True
+
+    def place(self, value: float) -> float:
+        """Return where a value stands, from 0 at `low` to 1 at `high`."""
+        if self.is_log:
+            value = math.log10(max(value, self.low))
+            low = math.log10(self.low)
+            high = math.log10(self.high)
+        else:
+            low = self.low
+            high = self.high
+        if high == low:
+            return 0.5
+        return (value - low) / (high - low)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Marks between two axes."""
+
+    x: Axis
+    y: Axis
+    marks: Sequence[Mark]
+    height: int  # of the plotted area, in pixels
+    legend: Sequence[Entry] = ()
+    margin: int = 58  # left of the plotted area, in pixels
 
 
 # ------------------------------------------------------------------------------ axes
-def axis(title: str, **more: Any) -> Figure:
-    """Return an axis with a title."""
-    return {"title": {"text": title}, **more}
+def extent(values: Iterable[float]) -> tuple[float, float]:
+    """Return the least and the largest finite value; (0, 1) where there are none."""
+    numbers = np.asarray(list(values), dtype=float)
+    numbers = numbers[np.isfinite(numbers)]
+    if not len(numbers):
+        return 0.0, 1.0
+    low = float(numbers.min())
+    high = float(numbers.max())
+    if low == high:
+        pad = abs(low) * 0.1 or 0.5
+        return low - pad, high + pad
+    return low, high
 
 
-def metric_axis(metric: str) -> Figure:
-    """Return the axis of a metric; errors are on a log scale, with ticks at 1, 2 and 5."""
-    if metric == "mse":
-        return axis("test MSE", type="log", dtick="D2")
-    return axis(f"test {metric}")
+def number_axis(
+    values: Iterable[float], title: str, *, from_zero: bool = False, whole: bool = False
+) -> Axis:
+    """Return an axis that holds all values with a little room at both ends."""
+    low, high = extent(values)
+    room = 0.04 * (high - low)
+    if from_zero:
+        low = min(low, 0.0)
+        high = high + room
+    else:
+        low = low - room
+        high = high + room
+    return Axis(low, high, label_ticks(linear_ticks(low, high, whole)), title)
 
 
-def client_axis(names: Sequence[str]) -> Figure:
-    """Return the axis of a map whose rows are clients."""
-    rows = {"type": "category", "autorange": "reversed", "showgrid": False}
-    if len(names) > MOST_LABELS:
-        return axis(f"{len(names)} clients", **rows, showticklabels=False)
-    return {
-        **rows,
-        "tickvals": escape_all(names),
-        "ticktext": [escape(shorten(name)) for name in names],
-        "tickfont": {"size": 10},
-    }
+def log_axis(values: Iterable[float], title: str) -> Axis:
+    """Return a log axis with ticks at 1, 2 and 5; values up to 0 are left out."""
+    low, high = extent(value for value in values if value > 0)
+    low = max(low, high * 1e-12)  # an error of 1e-30 is an exact fit, which no axis can show
+    return Axis(low / 1.05, high * 1.05, label_ticks(log_ticks(low, high)), title, is_log=True)
+
+
+def metric_axis(metric: str, values: Iterable[float]) -> Axis:
+    """Return the axis of a metric; errors are on a log scale."""
+    values = list(values)
+    if metric == "mse" and any(value > 0 for value in values):
+        return log_axis(values, "test MSE")
+    return number_axis(values, f"test {metric}")
+
+
+def round_axis(last: float, title: str = "round") -> Axis:
+    """Return the axis of rounds, from 0 on."""
+    last = max(float(last), 1.0)
+    return Axis(0.0, last, label_ticks(linear_ticks(0.0, last, whole=True)), title)
+
+
+def row_axis(names: Sequence[str]) -> Axis:
+    """Return the axis of a map whose rows are listed downwards; of very many, without names."""
+    ticks: list[Tick] = []
+    title = f"{len(names)} clients"
+    if len(names) <= MOST_LABELS:
+        ticks = [(float(i), shorten(name)) for i, name in enumerate(names)]
+        title = ""
+    return Axis(len(names) - 0.5, -0.5, ticks, title, has_grid=False)
+
+
+def column_axis(names: Sequence[str], title: str = "") -> Axis:
+    """Return an axis of categories from left to right."""
+    ticks = [(float(i), name) for i, name in enumerate(names)]
+    return Axis(-0.5, len(names) - 0.5, ticks, title, has_grid=False)
 
 
 def shorten(name: str) -> str:
@@ -127,14 +248,12 @@ def shorten(name: str) -> str:
 
 def map_height(rows: int) -> int:
     """Return the height in pixels of a map with this number of rows."""
-    return int(min(640, 170 + 15 * rows))
+    if rows > MOST_LABELS:
+        return 640
+    return max(40, 15 * rows)
 
 
-def figure(data: list[Figure], height: int, **layout: Any) -> Figure:
-    """Put traces and layout together."""
-    return {"data": data, "layout": {**layout, "height": height}}
-
-
-def heat_map(z: Sequence[Sequence[Any]], x: list[Any], y: list[str], **style: Any) -> Figure:
-    """Return a trace of coloured cells, z[row][column]."""
-    return {"type": "heatmap", "z": z, "x": x, "y": y, **style}
+def map_margin(axis: Axis) -> int:
+    """Return the room that the names of an axis need, in pixels."""
+    longest = max((len(text) for _, text in axis.ticks), default=4)
+    return 22 + 7 * longest

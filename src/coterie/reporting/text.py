@@ -11,6 +11,22 @@ import numpy as np
 NOTHING = "–"  # in a table, where there is no value
 
 
+def natural_key(name: str) -> list[tuple[int, int, str]]:
+    """Return a key that sorts numbers in names by their size: school 2 before school 10."""
+    parts = []
+    for part in re.split(r"([0-9]+)", name):
+        if part.isdecimal():
+            parts.append((0, int(part), part))
+        else:
+            parts.append((1, 0, part.casefold()))
+    return parts
+
+
+def natural_order(names: Sequence[str]) -> list[int]:
+    """Return the positions of names in their natural order."""
+    return sorted(range(len(names)), key=lambda i: natural_key(names[i]))
+
+
 def join_names(names: Sequence[str], most: int = 8) -> str:
     """Join names as in a sentence, "a, b and c"; of many, the first few and how many more."""
     shown = list(names)
