@@ -16,6 +16,7 @@ from coterie.reporting.rows import FEW, count_test_rows
 from coterie.reporting.source import Source
 from coterie.reporting.tables import Table
 from coterie.reporting.text import (
+    NOTHING,
     format_gain,
     format_score,
     join_names,
@@ -190,6 +191,7 @@ def clients_table(result: EachClient) -> Table:
     head = [
         "client",
         "group",
+        "how sure",
         "training rows",
         "test rows",
         *result.methods[:shown_first],
@@ -197,9 +199,10 @@ def clients_table(result: EachClient) -> Table:
         *result.methods[shown_first:],
     ]
     first = result.clients[0]
+    sure = next((client.sure for client in result.clients if client.sure is not None), None)
     unknown = [
         i
-        for i, value in enumerate((first.group, first.train_rows, first.test_rows), start=1)
+        for i, value in enumerate((first.group, sure, first.train_rows, first.test_rows), start=1)
         if value is None
     ]
     rows = []
@@ -212,14 +215,17 @@ def clients_table(result: EachClient) -> Table:
 
 
 def row_cells(client: ClientScores) -> list[str]:
-    """Write a client's group, training rows and test rows; few test rows have a mark."""
+    """Write a client's group, how sure it is, and its rows; few test rows have a mark."""
     group = ""
     if client.group is not None:
         group = format_group(client.group)
     test_rows = str(client.test_rows)
     if client.test_rows is not None and 0 < client.test_rows < FEW:
         test_rows += f" {MARK}"
-    return [group, str(client.train_rows), test_rows]
+    sure = NOTHING
+    if client.sure is not None:
+        sure = f"{100 * client.sure:.0f} %"
+    return [group, sure, str(client.train_rows), test_rows]
 
 
 def without(cells: list[str], positions: Sequence[int]) -> list[str]:

@@ -40,6 +40,9 @@ from coterie.reporting.ticks import format_percent
 
 MOST_ROUNDS = 200  # columns of a map; of more rounds, an even sample is drawn
 MOST_STATIONS = 6  # groups of a client over the rounds that are listed on hover
+FEW_DOTS = 12  # points of a strip up to which they are large
+FEW_RADIUS = 4.5
+MANY_RADIUS = 2.6
 STRIP = 0.8  # width of all methods of a group together; 1 is the distance between groups
 
 
@@ -92,15 +95,16 @@ def group_sizes(moves: Moves) -> Figure:
     for group in range(moves.group_count):
         # a group that was not there yet has no size
         sizes = np.array([sum(counts[group : group + 1]) for _, counts in moves.sizes])
-        title = f"{group_title(group)}: {int(sizes[-1])} at the end"
         top = below + sizes
         marks.append(
-            Area(rounds, below.tolist(), top.tolist(), group_colour(group), title, opacity=0.85)
+            Area(
+                rounds, below.tolist(), top.tolist(), group_colour(group), group_title(group), 0.85
+            )
         )
         below = top
     y_axis = number_axis(below, "clients", from_zero=True, whole=True)
     legend = group_legend(list(range(moves.group_count)))
-    return Figure(round_axis(max(rounds)), y_axis, marks, 200, legend)
+    return Figure(round_axis(max(rounds, default=1)), y_axis, marks, 200, legend)
 
 
 def churn(moves: Moves) -> Figure:
@@ -109,7 +113,7 @@ def churn(moves: Moves) -> Figure:
     for round, share in moves.churn:
         title = f"round {round}: {format_percent(share)}"
         marks.append(Box(round - 0.4, round + 0.4, 0, share, ACCENT, title))
-    last = max(round for round, _ in moves.churn)
+    last = max((round for round, _ in moves.churn), default=1)
     shares = number_axis([share for _, share in moves.churn], "clients that moved", from_zero=True)
     ticks = [(value, format_percent(value)) for value, _ in shares.ticks]
     y_axis = Axis(shares.low, shares.high, ticks, shares.title)
@@ -175,11 +179,21 @@ def strip(
         right = middle + 0.42 * width
         marks.append(Box(left, right, low, high, colour, title, opacity=0.2))
         marks.append(Line([left, right], [median, median], colour, title))
+    radius = FEW_RADIUS
+    if len(members) > FEW_DOTS:
+        radius = MANY_RADIUS
     for i, client in enumerate(members.tolist()):
         aside = ((i + 0.5) * 0.618034 % 1 - 0.5) * 0.7 * width  # so that points do not overlap
         title = f"{result.names[client]}, {label}: " + format_score(scores[client], result.metric)
-        marks.append(Dot(middle + aside, float(scores[client]), colour, title, radius=2.6))
+        marks.append(Dot(middle + aside, float(scores[client]), colour, title, radius))
     return marks
+
+
+def client_group_map(result: ClientMap) -> Figure:
+    """Draw a number for each client and group: how well its model fits, or its share."""
+    if result.what == "loss":
+        return fit_map(result)
+    return share_map(result)
 
 
 def fit_map(result: ClientMap) -> Figure:

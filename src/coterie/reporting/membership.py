@@ -106,9 +106,7 @@ def membership(run: Source, groups: np.ndarray, portrait: Portrait | None) -> Me
     names = run.names
     listed = []
     for number in np.unique(groups).tolist():
-        members = sorted(
-            (names[i] for i in np.flatnonzero(groups == number)), key=natural_key
-        )
+        members = sorted((names[i] for i in np.flatnonzero(groups == number)), key=natural_key)
         listed.append(Group(number, members, means.get(number), labels.get(number, "")))
     has_several = len([group for group in listed if group.number >= 0]) > 1
     return Membership(
