@@ -81,6 +81,35 @@ def test_a_click_on_a_heading_sorts_the_clients(browser, pages):
     assert gains == sorted(gains) and gains[0] < gains[-1]
 
 
+def test_a_site_is_found_by_its_name(browser, pages):
+    browser.open(pages["tables"], PHONE)
+
+    def found(typed: str) -> str:
+        browser.run(f'field.value = "{typed}"; field.dispatchEvent(new Event("input"))')
+        return browser.run('document.getElementById("found").textContent')
+
+    assert found("élie").startswith("ÉlieIn group ") and "test rows." in found("ÉLIE")
+    assert found("łódź").startswith("Łódź <b>")  # a part is enough, and markup is text
+    assert found("nowhere") == "No client has such a name." and found("") == ""
+    assert browser.run('document.querySelectorAll("#site-names option").length') == len(SITES)
+    assert browser.run(WIDTH) <= PHONE and browser.console == []
+
+
+def test_a_click_on_a_name_hides_its_line_and_a_double_click_all_others(browser, pages):
+    browser.open(pages["memory"], WIDE)
+    shown = """[...document.querySelector(".plot:has(button)").querySelectorAll("[data-line]")]
+      .filter((line) => getComputedStyle(line).display !== "none")
+      .map((line) => line.dataset.line)"""
+    assert browser.run(shown) == ["ifca", "fedavg", "local"]
+    browser.run('document.querySelector("button[data-series=fedavg]").click()')
+    assert browser.run(shown) == ["ifca", "local"]
+    click = (
+        'document.querySelector("button[data-series=local]").dispatchEvent(new Event("dblclick"))'
+    )
+    browser.run(click)
+    assert browser.run(shown) == ["local"]
+
+
 def test_the_dark_side_is_dark_and_print_is_white(browser, pages):
     back = "getComputedStyle(document.body).backgroundColor"
     browser.open(pages["memory"], WIDE, dark=True)

@@ -125,3 +125,11 @@ def test_the_function_stays_the_function_after_its_package_is_loaded():
 
     assert ct.report is coterie.result.report and callable(ct.report)
     assert callable(coterie.reporting.report)
+
+
+def test_three_methods_on_65_sites_take_less_than_a_megabyte(tmp_path):
+    fed = ct.data.linear(clients=65, samples=8, dim=5, clusters=3, test_samples=4)
+    methods = (ct.IFCA(clusters=3), ct.FedAvg(), ct.LocalOnly())
+    page = written([ct.run(method, fed, rounds=12) for method in methods], tmp_path / "page.html")
+    assert len(figures(page)) >= 6 and "Find a site" in page
+    assert len(page.encode()) < 300_000
