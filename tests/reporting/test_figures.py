@@ -7,21 +7,19 @@ import re
 import numpy as np
 from made_up import compared, scored
 
+from coterie.reporting.axes import Axis, log_axis, row_axis
 from coterie.reporting.convergence import convergence
 from coterie.reporting.drawing import (
     DASHES,
     GROUP_COLOURS,
     METHOD_COLOURS,
     Area,
-    Axis,
     Box,
     Dot,
     Figure,
     Line,
     group_colour,
-    log_axis,
     method_styles,
-    row_axis,
 )
 from coterie.reporting.figures import (
     CalibrationPoint,

@@ -7,7 +7,8 @@ import json
 import numpy as np
 from made_up import GROUPS, grouped, portrait
 
-from coterie.reporting.clients import clients_table, each_client
+from coterie.reporting.client_table import clients_table
+from coterie.reporting.clients import each_client
 from coterie.reporting.lookup import can_search, describe_client, lookup_json
 
 LOSSES = np.array([[1.0, 2.0], [1.0, 3.0], [2.0, 1.96], [1.2, 1.0]])  # of a, b, c and d
@@ -35,10 +36,19 @@ def test_a_client_is_told_what_it_would_gain_elsewhere():
     )
     assert c == [
         rows,
-        "local serves it better than ifca, by 0.5.",
+        "local serves it better than ifca, by 0.5.",  # 1/√40 of 3 is 0.47
         "It would do as well in group 0, whose model fits its training rows as well.",
     ]
+    assert b[1] == "No method serves it better than ifca."
     assert d[0] == "Its scores are measured on 3 test rows: too few to rely on."
+
+
+def test_a_small_gain_may_be_chance():
+    portraits = {"ifca": portrait([0.80] * 4, GROUPS), "local": portrait([0.81, 1.0, 0.8, 0.7])}
+    result = each_client(grouped(), portraits, 1)
+    a, b, _, _ = (describe_client(client, result)[1] for client in result.everyone)
+    assert a == "local does a little better, by 0.010, which may be chance."
+    assert b == "local serves it better than ifca, by 0.200."
 
 
 def test_the_search_has_every_client_and_how_sure_its_group_is_where_that_is_known():

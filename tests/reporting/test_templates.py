@@ -7,7 +7,8 @@ import inspect
 import jinja2
 import pytest
 
-from coterie.reporting.drawing import Axis, Dot, Entry, Figure
+from coterie.reporting.axes import Axis
+from coterie.reporting.drawing import Dot, Entry, Figure
 from coterie.reporting.render import STATISTICS, environment, render
 from coterie.reporting.tables import Table
 

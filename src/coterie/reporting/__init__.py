@@ -11,7 +11,7 @@ comparison.py       final scores and the best method; comparison_table.py: the t
 benefit.py          whether groups pay
 membership.py       who is with whom
 apart.py            what sets groups apart; differences.py, sums.py, columns.py: how it is computed
-clients.py          each client by name
+clients.py          each client by name; client_table.py: as a table
 fairness.py         who is served worst
 convergence.py      scores over rounds and bytes
 cost.py             rounds and bytes to a target
@@ -25,7 +25,7 @@ text.py, tables.py  numbers, names and tables as text; rows.py: what is known of
 
 page.py             all of these together
 figures.py          figures as plain data; group_figures.py: of groups and clients
-drawing.py          what a figure is made of: axes, marks, colours; ticks.py
+drawing.py          what a figure is made of: marks and colours; axes.py, ticks.py
 svg.py              figures as SVG
 render.py           HTML, by templates/, style.css and script.js
 notebook.py         a result in a notebook

@@ -7,12 +7,20 @@ from typing import NamedTuple
 
 import numpy as np
 
+from coterie.reporting.axes import (
+    Axis,
+    column_axis,
+    map_height,
+    metric_axis,
+    number_axis,
+    round_axis,
+    row_axis,
+)
 from coterie.reporting.convergence import Convergence, Curve
 from coterie.reporting.drawing import (
     ACCENT,
     METHOD_COLOURS,
     Area,
-    Axis,
     Box,
     Dot,
     Entry,
@@ -21,13 +29,6 @@ from coterie.reporting.drawing import (
     Mark,
     Named,
     Styles,
-    column_axis,
-    map_height,
-    map_margin,
-    metric_axis,
-    number_axis,
-    round_axis,
-    row_axis,
 )
 from coterie.reporting.notes import GroupCount, Transitions
 from coterie.reporting.text import format_bytes, format_score
@@ -116,13 +117,15 @@ def shares_map(
                 marks.append(cell(i, j, share, title, text))
     y_axis = row_axis(rows)
     height = max(2 * map_height(len(rows)), 80)
-    return Figure(column_axis(columns), y_axis, marks, height, margin=map_margin(y_axis))
+    return Figure(column_axis(columns), y_axis, marks, height)
 
 
-def cell(row: int, column: int, share: float, title: str, text: str = "") -> Box:
-    """Return a cell of a map whose strength is a share from 0 to 1."""
+def cell(
+    row: int, column: int, share: float, title: str, text: str = "", half: float = 0.46
+) -> Box:
+    """Return a cell of a map whose strength is a share from 0 to 1. half: of its height."""
     strength = 0.06 + 0.6 * share  # so that text on it can be read
-    return Box(column - 0.48, column + 0.48, row - 0.46, row + 0.46, ACCENT, title, strength, text)
+    return Box(column - 0.48, column + 0.48, row - half, row + half, ACCENT, title, strength, text)
 
 
 # ------------------------------------------------------------------------------ predictions
@@ -149,7 +152,7 @@ def draw_calibration(points: Sequence[CalibrationPoint]) -> Figure:
             f"{format_percent(point.observed)}: {point.rows:,} rows"
         )
         marks.append(Dot(point.predicted, point.observed, ACCENT, title))
-    return Figure(x_axis, y_axis, marks, 300, margin=66)
+    return Figure(x_axis, y_axis, marks, 300)
 
 
 def draw_confusion(matrix: Sequence[Sequence[int]], labels: Sequence[str]) -> Figure:
@@ -163,4 +166,4 @@ def draw_confusion(matrix: Sequence[Sequence[int]], labels: Sequence[str]) -> Fi
     y_axis = row_axis(labels)
     height = max(2 * map_height(len(labels)), 80)
     x_axis = column_axis(labels, "predicted")
-    return Figure(x_axis, y_axis, marks, height, margin=map_margin(y_axis))
+    return Figure(x_axis, y_axis, marks, height)

@@ -6,13 +6,23 @@ from itertools import groupby
 
 import numpy as np
 
+from coterie.reporting.axes import (
+    MOST_LABELS,
+    Axis,
+    column_axis,
+    half_row,
+    map_height,
+    metric_axis,
+    number_axis,
+    round_axis,
+    row_axis,
+)
 from coterie.reporting.coefficients import MOST_DRAWN, Coefficients, format_signed
 from coterie.reporting.drawing import (
     ACCENT,
     MOST_IN_LEGEND,
     SHADES,
     Area,
-    Axis,
     Box,
     Dot,
     Entry,
@@ -21,15 +31,8 @@ from coterie.reporting.drawing import (
     Mark,
     Named,
     Styles,
-    column_axis,
     group_colour,
     group_title,
-    map_height,
-    map_margin,
-    metric_axis,
-    number_axis,
-    round_axis,
-    row_axis,
 )
 from coterie.reporting.excess import BOUNDS, describe_excess, name_bounds
 from coterie.reporting.figures import cell
@@ -61,6 +64,7 @@ def history_map(moves: Moves) -> Figure:
     numbers = [moves.rounds[i] for i in columns]
     ends = [*numbers[1:], numbers[-1] + max(1, numbers[-1] // MOST_ROUNDS)]
     names = [moves.names[i] for i in moves.shown]
+    half = half_row(len(names))
     marks: list[Mark] = []
     for row, client in enumerate(moves.shown):
         boxes: list[Box] = []
@@ -68,7 +72,7 @@ def history_map(moves: Moves) -> Figure:
         column = 0
         for group, same in groupby(moves.groups[columns, client].tolist()):
             last = column + len(list(same)) - 1
-            box = Box(numbers[column], ends[last], row - 0.47, row + 0.47, group_colour(group))
+            box = Box(numbers[column], ends[last], row - half, row + half, group_colour(group))
             boxes.append(box)
             stations.append(f"{group_title(group)} from round {numbers[column]}")
             column = last + 1
@@ -83,7 +87,6 @@ def history_map(moves: Moves) -> Figure:
         marks=marks,
         height=map_height(len(names)),
         legend=group_legend(present),
-        margin=map_margin(y_axis),
     )
 
 
@@ -119,7 +122,7 @@ def churn(moves: Moves) -> Figure:
     y_axis = Axis(shares.low, shares.high, ticks, shares.title)
     rounds = round_axis(last)
     x_axis = Axis(-0.5, last + 0.5, rounds.ticks, rounds.title, has_grid=False)
-    return Figure(x_axis, y_axis, marks, 150, margin=70)
+    return Figure(x_axis, y_axis, marks, 150)
 
 
 # ------------------------------------------------------------------------------ models
@@ -138,7 +141,7 @@ def draw_coefficients(result: Coefficients) -> Figure:
     x_axis = number_axis([0.0, *result.values[:MOST_DRAWN].ravel()], "coefficient")
     height = 2 * map_height(len(columns)) - 10 * len(columns) // 2
     legend = group_legend(result.groups)
-    return Figure(x_axis, y_axis, marks, height, legend, map_margin(y_axis))
+    return Figure(x_axis, y_axis, marks, height, legend)
 
 
 # ------------------------------------------------------------------------------ clients
@@ -198,6 +201,8 @@ def client_group_map(result: ClientMap) -> Figure:
 
 def fit_map(result: ClientMap) -> Figure:
     """Draw how much worse each group's model fits each client than the one that fits it best."""
+    half = half_row(len(result.names))
+    has_dots = result.groups is not None and len(result.names) <= MOST_LABELS
     marks: list[Mark] = []
     for row, values in enumerate(result.excess()):
         boxes: list[Line | Area | Dot | Box] = []
@@ -206,29 +211,27 @@ def fit_map(result: ClientMap) -> Figure:
             if not np.isfinite(value):
                 continue
             shade = SHADES[int(np.searchsorted(BOUNDS, value))]
-            boxes.append(Box(column - 0.48, column + 0.48, row - 0.46, row + 0.46, shade))
+            boxes.append(Box(column - 0.48, column + 0.48, row - half, row + half, shade))
             texts.append(f"group {column} {describe_excess(float(value))}")
-        own = -1
-        if result.groups is not None:
-            own = int(result.groups[row])
-        if own >= 0:
-            boxes.append(Dot(own, row, "own", radius=3.5))
+        if has_dots and result.groups is not None and result.groups[row] >= 0:
+            boxes.append(Dot(int(result.groups[row]), row, "own", radius=3.5))
         marks.append(Named(f"{result.names[row]}: {', '.join(texts)}", boxes))
     legend = [Entry(name, shade) for name, shade in zip(name_bounds(), SHADES)]
-    if result.groups is not None:
+    if has_dots:
         legend.append(Entry("its own group", "own", is_round=True))
     return client_by_group(result, marks, legend)
 
 
 def share_map(result: ClientMap) -> Figure:
     """Draw the share that each group's model has in each client."""
+    half = half_row(len(result.names))
     marks: list[Mark] = []
     for row, values in enumerate(result.values):
         boxes = []
         texts = []
         for column, value in enumerate(values):
             if np.isfinite(value):
-                boxes.append(cell(row, column, float(np.clip(value, 0, 1)), ""))
+                boxes.append(cell(row, column, float(np.clip(value, 0, 1)), "", half=half))
                 texts.append(f"group {column} {format_percent(round(float(value), 3))}")
         marks.append(Named(f"{result.names[row]}: {', '.join(texts)}", boxes))
     return client_by_group(result, marks, [])
@@ -239,7 +242,7 @@ def client_by_group(result: ClientMap, marks: list[Mark], legend: list[Entry]) -
     y_axis = row_axis(result.names)
     columns = [group_title(group) for group in range(result.values.shape[1])]
     height = map_height(len(result.names))
-    return Figure(column_axis(columns), y_axis, marks, height, legend, map_margin(y_axis))
+    return Figure(column_axis(columns), y_axis, marks, height, legend)
 
 
 def client_positions(result: ClientPositions) -> Figure:
@@ -253,7 +256,7 @@ def client_positions(result: ClientPositions) -> Figure:
     x_axis = without_numbers(number_axis(result.points[:, 0], "first direction"))
     y_axis = without_numbers(number_axis(result.points[:, 1], "second direction"))
     legend = group_legend(groups, result.word)
-    return Figure(x_axis, y_axis, marks, 320, legend, margin=30)
+    return Figure(x_axis, y_axis, marks, 320, legend)
 
 
 def without_numbers(axis: Axis) -> Axis:

@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from coterie.metrics import HIGHER_IS_BETTER
 from coterie.reporting.clients import ClientScores, EachClient
+from coterie.reporting.comparison import chance_margin
 from coterie.reporting.excess import AS_WELL, describe_excess
 from coterie.reporting.rows import FEW
 from coterie.reporting.text import format_score
@@ -78,8 +79,24 @@ def describe_best_method(client: ClientScores, result: EachClient) -> str:
     own = format_score(client.scores[0], result.metric)
     if format_score(client.scores[best], result.metric) == own:
         return f"No method serves it better than {result.method}."
-    gain = format_score(abs(client.scores[best] - client.scores[0]), result.metric)
-    return f"{result.methods[best]} serves it better than {result.method}, by {gain}."
+    gain = abs(client.scores[best] - client.scores[0])
+    text = format_score(gain, result.metric)
+    if gain <= margin_of_chance(client, result.metric):
+        return f"{result.methods[best]} does a little better, by {text}, which may be chance."
+    return f"{result.methods[best]} serves it better than {result.method}, by {text}."
+
+
+def margin_of_chance(client: ClientScores, metric: str) -> float:
+    """Return a difference between methods that a client's few test rows may bring by chance.
+
+    A rule of thumb: of accuracies two standard errors, of errors a share of 1/√rows.
+    """
+    if not client.test_rows:
+        return 0.0
+    score = client.scores[0]
+    if metric == "accuracy":
+        return chance_margin(score, client.test_rows) or 0.0
+    return float(score / np.sqrt(client.test_rows))
 
 
 def describe_other_groups(client: ClientScores) -> str:

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from coterie.reporting import (
     apart,
     benefit,
-    clients,
+    client_table,
     coefficients,
     comparison,
     comparison_table,
@@ -41,7 +41,7 @@ MARKER = "<!doctype html><!-- a report of coterie -->"  # how each page begins
 STATISTICS = (
     apart,
     benefit,
-    clients,
+    client_table,
     coefficients,
     comparison,
     comparison_table,

@@ -12,17 +12,8 @@ from collections.abc import Iterable, Sequence
 
 from markupsafe import Markup, escape
 
-from coterie.reporting.drawing import (
-    Area,
-    Axis,
-    Box,
-    Dot,
-    Entry,
-    Figure,
-    Line,
-    Mark,
-    Named,
-)
+from coterie.reporting.axes import Axis
+from coterie.reporting.drawing import Area, Box, Dot, Entry, Figure, Line, Mark, Named
 
 ACROSS = 1000  # width of the inner picture, in its own units
 BELOW = 44  # pixels for the ticks and title of the x axis
@@ -43,7 +34,7 @@ def draw(figure: Figure, alt: str) -> Markup:
         width="100%",
         height=figure.height,
     )
-    room = f"padding:8px 18px {below}px {figure.margin}px"
+    room = f"padding:8px 18px {below}px {left_margin(figure.y)}px"
     place = element("div", picture, class_="picture", style=room)
     return draw_legend(figure.legend) + place
 
@@ -76,6 +67,15 @@ def short(number: float) -> str:
     return f"{number:.2f}".rstrip("0").rstrip(".")
 
 
+def left_margin(axis: Axis) -> int:
+    """Return the room that the ticks and the title of the y axis need, in pixels."""
+    longest = max((len(text) for _, text in axis.ticks), default=0)
+    margin = 12 + 7 * longest
+    if axis.title:
+        margin += 20
+    return margin
+
+
 def paint(colour: str, stroke: bool = False) -> dict[str, str]:
     """Return the attribute for a colour, or for a class of the style sheet."""
     if not colour.startswith("#"):
@@ -105,8 +105,9 @@ def draw_axes(figure: Figure) -> Markup:
     if figure.x.title:
         parts.append(element("text", figure.x.title, x="50%", y=height + 37, class_="middle"))
     if figure.y.title:
-        turn = f"rotate(-90 {14 - figure.margin} {height / 2:g})"
-        place = {"x": 14 - figure.margin, "y": f"{height / 2:g}", "transform": turn}
+        left = 14 - left_margin(figure.y)
+        turn = f"rotate(-90 {left} {height / 2:g})"
+        place = {"x": left, "y": f"{height / 2:g}", "transform": turn}
         parts.append(element("text", figure.y.title, class_="middle", **place))
     return Markup("").join(parts)
 
