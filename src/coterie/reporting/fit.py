@@ -14,7 +14,7 @@ from coterie.reporting.fairness import Grouping
 from coterie.reporting.portrait import Portrait
 from coterie.reporting.rows import lacks_training_rows
 from coterie.reporting.source import Source
-from coterie.reporting.text import join_names
+from coterie.reporting.text import join_names, natural_key
 
 NAMED = 20  # clients that a sentence names
 FLAT = 1e-3  # relative difference between columns of a map, up to which they are alike
@@ -157,8 +157,8 @@ def describe_as_well(result: ClientMap) -> str:
     own = excess[rows, result.groups[rows]]
     others = excess[rows].copy()
     others[np.arange(len(rows)), result.groups[rows]] = np.inf
-    as_well = [result.names[i] for i in rows[others.min(1) <= AS_WELL]]
-    better = [result.names[i] for i in rows[own > AS_WELL]]
+    as_well = names_in_order(result, rows[others.min(1) <= AS_WELL])
+    better = names_in_order(result, rows[own > AS_WELL])
     within = f"within {100 * AS_WELL:.0f} %"
     sentences = [f"Nobody would do as well in another group ({within})."]
     if as_well:
@@ -171,6 +171,11 @@ def describe_as_well(result: ClientMap) -> str:
         who = join_names(better, most=NAMED)
         sentences.append(f"Another group's model fits better by more than that: {who}.")
     return " ".join(sentences)
+
+
+def names_in_order(result: ClientMap, rows: np.ndarray) -> list[str]:
+    """Name the clients in these rows of a map, in their natural order."""
+    return sorted((result.names[i] for i in rows), key=natural_key)
 
 
 def describe_client_map(result: ClientMap) -> str:
