@@ -45,6 +45,11 @@ def cross_entropy(w: Model, x: np.ndarray, y: np.ndarray) -> tuple[float, Model]
     return float(-np.log(p[np.arange(len(y)), y]).mean()), {"weight": d.T @ x, "bias": d.sum(0)}
 
 
+def decay(l2: float, w: Model) -> Model:
+    """The gradient of (l2/2)‖w‖², from which biases are excepted."""
+    return {k: 0 * v if k.endswith("bias") else l2 * v for k, v in w.items()}
+
+
 def descend(
     f: Function,
     w: Model,
@@ -54,11 +59,12 @@ def descend(
     pull: float = 0.0,
     towards: Model | None = None,
 ) -> Model:
-    """Gradient steps on f(w) + (l2/2)‖w‖² + (pull/2)‖w − towards‖²."""
+    """Gradient steps on f(w) + (l2/2)‖w‖² without biases + (pull/2)‖w − towards‖²."""
     towards = towards or w
     for x, y in batches:
         g = f(w, x, y)[1]
-        w = {k: w[k] - lr * (g[k] + l2 * w[k] + pull * (w[k] - towards[k])) for k in w}
+        d = decay(l2, w)
+        w = {k: w[k] - lr * (g[k] + d[k] + pull * (w[k] - towards[k])) for k in w}
     return w
 
 

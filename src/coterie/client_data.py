@@ -34,7 +34,7 @@ class Data(NamedTuple):
 
     def weighted(self, weight: Tensor) -> Data:
         """The same rows, each row's loss times weight [n]."""
-        return self._replace(all=self.all._replace(weight=weight))
+        return self._replace(all=self.all._replace(weight=self.all.weight * weight))
 
     def shuffled(self, stream: int | Tensor) -> Tensor:
         """Row numbers in random order, padding last; the same order whatever the padding."""

@@ -40,6 +40,7 @@ from coterie.declarations import Weight as Weight
 from coterie.errors import CoterieError
 from coterie.params import Params, as_column
 from coterie.settings import Local as Local
+from coterie.settings import Suggested as Suggested
 from coterie.settings import at_round as at_round
 from coterie.settings import check_settings as check_settings
 from coterie.settings import setting as setting

@@ -62,6 +62,17 @@ def where(condition: Tensor, a: Any, b: Any) -> Any:
     return tree_map(chosen, a, b)
 
 
+def is_bias(name: str) -> bool:
+    """Whether a parameter is a bias, by its name: weight decay leaves it alone."""
+    return name.endswith("bias")
+
+
+def decayed_square(x: Params) -> Tensor:
+    """‖x‖² of what weight decay acts on: everything but the biases."""
+    weights = {k: v for k, v in x.items() if not is_bias(k)}
+    return dot(weights, weights)
+
+
 # ------------------------------------------------------------------------------ stacked models
 def count(stacked: Params) -> int:
     """K, the number of models."""

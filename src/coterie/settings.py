@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from coterie.errors import CoterieError
 
 M = TypeVar("M")
+L = TypeVar("L", bound="Local")
 
 
 def setting(default: Any, help: str, **limits: Any) -> Any:
@@ -20,7 +21,7 @@ def setting(default: Any, help: str, **limits: Any) -> Any:
 
     default: `...` means that it must be given.
     limits: above, least, below, most (numbers), choices (a tuple), words (a tuple: taken in place
-        of a number).
+        of a number), paper (the paper's value, where the default is our own).
     """
     metadata = {"help": help, **limits}
     if default is ...:
@@ -28,11 +29,22 @@ def setting(default: Any, help: str, **limits: Any) -> Any:
     return field(default=default, metadata=metadata)
 
 
+class Suggested(float):
+    """A default that may be changed to suit the data: a number that nobody chose."""
+
+
+GENTLE = 0.5  # a step, in units of the inverse curvature: half of it keeps clients from drifting
+SLIGHT_L2 = 0.02  # enough for a site of few rows, and next to nothing for all rows together
+SAFE = 1.9  # a step of 2 in units of the inverse curvature diverges
+
+
 @dataclass(frozen=True, kw_only=True)
 class Local:
     """How a client trains: the one block of fields that all local trainers share."""
 
-    lr: float = setting(0.1, "step size", above=0)
+    lr: float = setting(
+        Suggested(0.1), "step size; linear models on tables: what the rows allow", above=0
+    )
     local_steps: int = setting(10, "local steps per round", least=1)
     local_epochs: int | None = setting(
         None, "passes over the client's rows instead of steps", least=1
@@ -41,10 +53,54 @@ class Local:
     decay: float = setting(
         1.0, "the step size is multiplied by this after every round", above=0, most=1
     )
-    l2: float = setting(0.0, "weight decay, in the local steps only", least=0)
+    l2: float = setting(
+        Suggested(0.0),
+        "weight decay, in the local steps only, biases excepted; linear models on tables: 0.02",
+        least=0,
+    )
     clip: float | None = setting(None, "longest gradient; longer ones are scaled down", above=0)
     solver: str = setting("sgd", "the local optimiser", choices=("sgd", "heavy_ball", "adam"))
     momentum: float = setting(0.9, "of heavy_ball", least=0, below=1)
+
+    def suited(self: L, curvature: float, clients: int) -> L:
+        """The method with settings that suit a linear model on rows of this curvature.
+
+        Only settings that nobody chose are changed.
+        """
+        changes: dict[str, float] = {}
+        if isinstance(self.lr, Suggested) and self.solver != "adam":
+            changes["lr"] = GENTLE / curvature
+        if isinstance(self.l2, Suggested):
+            changes["l2"] = SLIGHT_L2
+        return replace(self, **changes)  # type: ignore[arg-type]
+
+    def steepest(self, clients: int) -> float:
+        """The largest curvature on which this method's steps do not diverge."""
+        return SAFE / self.lr - self.l2
+
+
+def settled(method: M) -> M:
+    """The method with plain numbers in place of suggested ones, also in fields that are methods."""
+    changes: dict[str, Any] = {}
+    for f in fields(method):  # type: ignore[arg-type]
+        value = getattr(method, f.name)
+        if isinstance(value, Suggested):
+            changes[f.name] = float(value)
+        elif is_dataclass(value):
+            changes[f.name] = settled(value)
+    if not changes:
+        return method
+    return replace(method, **changes)  # type: ignore[type-var]
+
+
+def as_in_paper(method: M) -> M:
+    """The method with its paper's values where the default, left as it is, is our own."""
+    changes = {
+        f.name: f.metadata["paper"]
+        for f in fields(method)  # type: ignore[arg-type]
+        if "paper" in f.metadata and getattr(method, f.name) == f.default
+    }
+    return settled(replace(method, **changes))  # type: ignore[type-var]
 
 
 def at_round(method: M, round: int) -> M:

@@ -78,6 +78,7 @@ class Task:
         if not any(p.requires_grad for p in self.module.parameters()):
             raise CoterieError("the model has no parameters that can be trained.")
         self._check_outputs(example.to(self.device))
+        self.row_shape = example.shape[1:]
         self.first: First | None = None
         if example.is_floating_point():
             like = torch.empty(0, dtype=dtype, device=self.device)
@@ -167,6 +168,21 @@ class Task:
         assert self.first is not None
         with returning(self.module, self.first, z):
             return self.loss(rest, batch)
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether the model is one linear layer, and nothing but it."""
+        if self.first is None:
+            return False
+        own = {k for k, p in self.module.named_parameters() if p.requires_grad}
+        if not own <= {self.first.weight, self.first.bias}:
+            return False
+        outputs = len(self.module.get_parameter(self.first.weight))
+        z = torch.tensor([[-9.0], [0.5], [9.0]], dtype=self.dtype, device=self.device)
+        z = z.expand(3, outputs)
+        with torch.no_grad(), returning(self.module, self.first, z):
+            out = self.module(torch.zeros(3, *self.row_shape, dtype=self.dtype, device=self.device))
+        return torch.equal(out.reshape(z.shape), z)
 
     # ---- checks
     def _check_outputs(self, x: Tensor) -> None:

@@ -223,7 +223,7 @@ def cfl_mgd(
             mine = batches(i, t + 1) if batches else [trained_on] * steps
             for xy in mine[:1] if average == "gradients" else mine:
                 g = p.f(w[i], *xy)[1]
-                g = {k: g[k] + l2 * w[i][k] for k in g}
+                g = {k: g[k] + decay(l2, w[i])[k] for k in g}
                 before = u[i]
                 if order == "model_first" and average == "gradients":
                     g, last[i] = last[i], g

@@ -147,7 +147,7 @@ def ifca(
             losses = [p.f(c, *chosen_on)[0] for c in theta]
             if l2_in_choice:
                 losses = [
-                    loss + l2 / 2 * sum((v**2).sum() for v in c.values())
+                    loss + l2 / 2 * sum((v**2).sum() for k, v in c.items() if k != "bias")
                     for loss, c in zip(losses, theta)
                 ]
             group[i] = int(np.argmin(losses))

@@ -12,6 +12,7 @@ from oracles import (
     Model,
     Rows,
     apart,
+    decay,
     federation,
     flat,
     give_private_states,
@@ -99,7 +100,8 @@ def steps(
 
     def gradient(at: Model, x: np.ndarray, y: np.ndarray) -> Model:
         g = p.f(at, x, y)[1]
-        return {k: g[k] + l2 * at[k] for k in g}
+        d = decay(l2, at)
+        return {k: g[k] + d[k] for k in g}
 
     for x, y in batches:
         g = gradient(blend(w, v, alpha), x, y)

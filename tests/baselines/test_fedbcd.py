@@ -17,6 +17,7 @@ from oracles import (
     Rows,
     apart,
     arrays,
+    decay,
     descend,
     flat,
     mean,
@@ -76,7 +77,8 @@ def heavy_ball(
     u = {k: np.zeros_like(v) for k, v in x.items()}
     for b in batches:
         g = p.f(x, *b)[1]
-        u = {k: beta * u[k] + g[k] + l2 * x[k] + 2 * rho * (x[k] - z[k]) for k in x}
+        d = decay(l2, x)
+        u = {k: beta * u[k] + g[k] + d[k] + 2 * rho * (x[k] - z[k]) for k in x}
         x = {k: x[k] - lr * u[k] for k in x}
     return x
 

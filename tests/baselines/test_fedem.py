@@ -32,6 +32,7 @@ from oracles import (
     all_apart,
     arrays,
     centres_of,
+    decay,
     federation,
     flat,
     mean,
@@ -130,7 +131,7 @@ def weighted_steps(
     """Steps on Σ_j q_j ℓ_j / (rows in the batch)."""
     x, y = xy
     for batch in batches:
-        g = {k: l2 * v for k, v in w.items()}
+        g = decay(l2, w)
         for j in batch:
             row = p.f(w, x[j : j + 1], y[j : j + 1])[1]
             g = {k: g[k] + q[j] * row[k] / len(batch) for k in g}

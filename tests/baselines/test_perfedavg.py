@@ -20,7 +20,7 @@ from cases import (
     points,
 )
 from coterie.runs.run import Run
-from oracles import Model, Rows, apart, federation, in_numpy, mean, one, started_from, vector
+from oracles import Model, Rows, apart, decay, federation, in_numpy, mean, one, started_from, vector
 
 VARIANTS = {
     "perfedavg": [
@@ -65,7 +65,7 @@ def trained(
     l2: float = 0.0,
 ) -> Model:
     """Steps on triples D, D′, D″."""
-    grad = lambda w, rows: plus(p.f(w, *rows)[1], l2, w)
+    grad = lambda w, rows: plus(p.f(w, *rows)[1], 1.0, decay(l2, w))
     for d, d1, d2 in triples:
         g = grad(plus(w, -a, grad(w, d)), d1)
         if order == "hf":

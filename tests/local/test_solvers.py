@@ -14,7 +14,7 @@ from coterie.contract import Local, Repeat
 from coterie.local import adam, descend, each, heavy_ball, moments, sgd, walk
 from coterie.params import zeros
 from coterie.task import Batch, Task
-from oracles import arrays, cross_entropy, squared, started_from
+from oracles import arrays, cross_entropy, decay, squared, started_from
 
 
 # ------------------------------------------------------------------------------ against NumPy
@@ -43,7 +43,8 @@ def by_hand(
     u = {k: np.zeros_like(v) for k, v in w.items()}
     for b in batches:
         g = squared(w, b.x.numpy(), b.y.numpy())[1]
-        g = {k: g[k] + l2 * w[k] + (pull * (w[k] - towards[k]) if towards else 0.0) for k in w}
+        d = decay(l2, w)
+        g = {k: g[k] + d[k] + (pull * (w[k] - towards[k]) if towards else 0.0) for k in w}
         length = np.sqrt(sum((v**2).sum() for v in g.values()))
         factor = 1.0 if clip is None or length <= clip else clip / length
         u = {k: beta * u[k] + factor * g[k] for k in w}
@@ -93,7 +94,7 @@ def test_adam_by_hand() -> None:
     for t, b in enumerate(batches, 1):
         g = squared(w, b.x.numpy(), b.y.numpy())[1]
         for k in w:
-            g[k] = g[k] + 0.3 * w[k] + 0.7 * (w[k] - c[k])
+            g[k] = g[k] + decay(0.3, w)[k] + 0.7 * (w[k] - c[k])
             m[k] = 0.9 * m[k] + 0.1 * g[k]
             s[k] = 0.999 * s[k] + 0.001 * g[k] ** 2
         w = {
@@ -143,7 +144,12 @@ def test_descend_is_torch_optim(solver: str, l2: float) -> None:
     new = descend(task, task.init(3), batches, how)
     module = mlp().double()
     module.load_state_dict(task.init(3))
-    optimiser = OPTIMISERS[solver](module.parameters(), l2)
+    parts = {is_bias: [] for is_bias in (False, True)}
+    for name, parameter in module.named_parameters():
+        parts[name.endswith("bias")].append(parameter)
+    decayed = {"params": parts[False]}
+    spared = {"params": parts[True], "weight_decay": 0.0}
+    optimiser = OPTIMISERS[solver]([decayed, spared], l2)
     for b in batches:
         optimiser.zero_grad()
         nn.functional.cross_entropy(module(b.x), b.y).backward()

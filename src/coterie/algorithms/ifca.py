@@ -38,7 +38,16 @@ from coterie.common.losses import least_loss
 from coterie.contract import Ask, Data, Index, Losses, OneHot, Sums, Upload, client, setting
 from coterie.errors import CoterieError
 from coterie.local import descend, each, gradient
-from coterie.params import Params, argmin_finite, axpy, count, dot, one_hot, pick, unstack
+from coterie.params import (
+    Params,
+    argmin_finite,
+    axpy,
+    count,
+    decayed_square,
+    one_hot,
+    pick,
+    unstack,
+)
 from coterie.task import Batch, Task
 
 
@@ -60,7 +69,7 @@ class IFCA(Starts):
     )
     auto_by: str = setting("careful", "how clusters=auto is chosen", choices=RULES)
     average: str = setting("models", "option II, or I: gradients", choices=("models", "gradients"))
-    init: str = setting("updates", "how the centres start", choices=KINDS)
+    init: str = setting("updates", "how the centres start", choices=KINDS, paper="random")
     start_from: str | None = setting(
         None, "folder of exported group models; the centres start there"
     )
@@ -108,7 +117,7 @@ class IFCA(Starts):
         models = unstack(centres)
         j, losses = least_loss(task, models, rows)
         if self.l2_in_choice:
-            losses = losses + self.l2 / 2 * torch.stack([dot(m, m) for m in models])
+            losses = losses + self.l2 / 2 * torch.stack([decayed_square(m) for m in models])
             j = argmin_finite(losses)
         return j, losses
 

@@ -27,7 +27,18 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.contract import Algorithm, Ask, Data, Local, Repeat, Upload, Weight, client, setting
+from coterie.contract import (
+    Algorithm,
+    Ask,
+    Data,
+    Local,
+    Repeat,
+    Suggested,
+    Upload,
+    Weight,
+    client,
+    setting,
+)
 from coterie.errors import CoterieError
 from coterie.local import descend
 from coterie.params import Params, axpy, minus, mix, pick
@@ -48,7 +59,9 @@ class FedBCD(Local, Algorithm):
     name: ClassVar[str] = "fedbcd"
     paper: ClassVar[str] = "Wu et al. 2021"
 
-    lr: float = setting(0.005, "step size", above=0)
+    lr: float = setting(
+        Suggested(0.005), "step size; linear models on tables: what the rows allow", above=0
+    )
     local_steps: int = setting(
         5, "most local steps per round; each client takes 1 to this many", least=1
     )

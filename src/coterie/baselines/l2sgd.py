@@ -28,10 +28,22 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.contract import Algorithm, Ask, Data, Local, Repeat, Upload, Weight, client, setting
+from coterie.contract import (
+    Algorithm,
+    Ask,
+    Data,
+    Local,
+    Repeat,
+    Suggested,
+    Upload,
+    Weight,
+    client,
+    setting,
+)
 from coterie.errors import CoterieError
 from coterie.local import gradient, sgd, walk
 from coterie.params import Params, axpy, minus, mix, pick
+from coterie.settings import SAFE
 from coterie.task import Batch, Task
 
 
@@ -64,9 +76,25 @@ class L2SGD(Local, Algorithm):
     name: ClassVar[str] = "l2sgd"
     paper: ClassVar[str] = "Hanzely and Richtárik 2020"
 
-    lr: float = setting(1.0, "η: a local step has size η/(N(1 − p))", above=0)
+    lr: float = setting(
+        Suggested(1.0),
+        "η: a local step has size η/(N(1 − p)); linear models on tables: what the rows allow",
+        above=0,
+    )
     lam: float = setting(1.0, "strength λ of the pull towards the mean", least=0)
     p: float = setting(0.2, "chance p that an iteration mixes", least=0, below=1)
+
+    def suited(self, curvature: float, clients: int) -> L2SGD:
+        method = super().suited(curvature, clients)
+        if not isinstance(self.lr, Suggested):
+            return method
+        lr = method.lr * clients * (1 - self.p)
+        if self.lam * self.p:
+            lr = min(lr, clients * self.p / self.lam)  # mixing goes to the mean, not beyond
+        return replace(method, lr=lr)
+
+    def steepest(self, clients: int) -> float:
+        return SAFE * clients * (1 - self.p) / self.lr - self.l2
 
     def start(self, task: Task, clients: int, seed: int) -> tuple[Loopless, Params]:
         return Loopless(task.inits(seed, 1), torch.tensor(clients)), task.init(seed)

@@ -6,16 +6,19 @@ w follows the gradient of the Moreau envelope min_θ f(θ) + (λ/2)‖θ − w�
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from coterie.contract import Algorithm, Data, Local, Repeat, setting
+from coterie.contract import Algorithm, Data, Local, Repeat, Suggested, setting
 from coterie.errors import CoterieError
 from coterie.local import descend
 from coterie.params import Params, mix, where
+from coterie.settings import SAFE
 from coterie.task import Task
+
+E = TypeVar("E", bound="Envelope")
 
 
 class Personal(NamedTuple):
@@ -37,8 +40,22 @@ class Envelope(Local, Algorithm):
     lam: float = setting(15.0, "strength λ of the tie between personal and local model", above=0)
     outer: int = setting(20, "local rounds R, each with a batch of its own", least=1)
     inner: int = setting(5, "gradient steps on the personal model in each", least=1)
-    inner_lr: float = setting(0.1, "step size of the personal model θ; decay leaves it", above=0)
+    inner_lr: float = setting(
+        Suggested(0.1),
+        "step size of the personal model θ; decay leaves it; linear models on tables: what the "
+        "rows allow",
+        above=0,
+    )
     restart: bool = setting(True, "the personal model begins each round at the model received")
+
+    def suited(self: E, curvature: float, clients: int) -> E:
+        method = super().suited(curvature, clients)
+        if isinstance(self.inner_lr, Suggested) and self.solver != "adam":
+            return replace(method, inner_lr=1 / (curvature + self.lam))
+        return method
+
+    def steepest(self, clients: int) -> float:
+        return SAFE / self.inner_lr - self.lam - self.l2
 
     def fraction(self) -> float:
         """How much of the way to the personal model the local one goes."""

@@ -102,6 +102,7 @@ class Federation:
     source: str = ""  # how it was made, and can be made again: "rotated:digits?clients=40&…"
     planted: Tensor | None = None  # [K, d] true parameters of synthetic data
     schema: Schema | None = None  # what the columns of x mean, where it came from tables
+    caution: Tensor | None = None  # [total] factor of each client's training losses; None: 1
 
     def __post_init__(self) -> None:
         _ = self.roster  # which checks names, unseen and truth
@@ -232,6 +233,7 @@ class Federation:
             **self._changed(lambda part: part.subset(index)),
             names=tuple(self.names[i] for i in index.tolist()),
             truth=None if self.truth is None else self.truth[index],
+            caution=None if self.caution is None else self.caution[index],
             unseen=int(unseen.sum()),
         )
 

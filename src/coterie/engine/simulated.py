@@ -94,7 +94,8 @@ class SimulatedClients:
         x, y, sizes = self.parts[part]
         start = int(self.starts[part][i])
         end = start + int(sizes[i])
-        return Batch.of(x[start:end], y[start:end], self.task.dtype)
+        batch = Batch.of(x[start:end], y[start:end], self.task.dtype)
+        return self.with_caution(part, torch.tensor([i]), batch)
 
     # -- some clients, padded
     def clients(self, call: Call, at: Tensor, task: Task) -> tuple[Any, Any]:
@@ -109,7 +110,17 @@ class SimulatedClients:
 
     def padded(self, part: str, ids: Tensor) -> Batch:
         """The rows of some clients, padded to the largest."""
-        return padded_rows(self.parts[part], self.starts[part], ids, self.task.dtype)
+        batch = padded_rows(self.parts[part], self.starts[part], ids, self.task.dtype)
+        return self.with_caution(part, ids, batch)
+
+    def with_caution(self, part: str, ids: Tensor, batch: Batch) -> Batch:
+        """The rows with the factor that their clients' training losses have."""
+        if part != "train" or self.fed.caution is None:
+            return batch
+        factor = self.fed.caution[ids].to(batch.mask)
+        if batch.mask.dim() == 2:
+            factor = factor[:, None]
+        return batch._replace(weight=batch.weight * factor)
 
     # -- checkpoints
     def snapshot(self) -> Any:

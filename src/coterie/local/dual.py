@@ -1,10 +1,10 @@
 """Exact steps on one repeated batch that never touch the first layer's weights until the end.
 
-Let the first layer be Z = X·Wᵀ + b on the rows X of the batch. Its gradient is GᵀX with G = ∂f/∂Z,
-so a step changes Z by a multiple of (XXᵀ + 1)·G, where the 1 stands for the bias, a constant
-feature. With the Gram matrix XXᵀ computed once, a step costs n²·h instead of 2·n·d·h
-multiplications (n rows, d inputs, h outputs of the layer), which pays when a batch is repeated and
-n is small beside d.
+Let the first layer be Z = X·Wᵀ + b on the rows X of the batch. The gradient of W is GᵀX with
+G = ∂f/∂Z, so a step changes X·Wᵀ by a multiple of XXᵀ·G. With the Gram matrix XXᵀ computed once, a
+step costs n²·h instead of 2·n·d·h multiplications (n rows, d inputs, h outputs of the layer), which
+pays when a batch is repeated and n is small beside d. The bias b is a parameter like those of the
+other layers.
 
 Momentum and pull are linear, so after any number of steps the weights are a combination
 
@@ -12,8 +12,8 @@ Momentum and pull are linear, so after any number of steps the weights are a com
 
 of what was there at first: the start W₀, the centre C of the pull, the first momentum U₀; and so
 are the momentum and every gradient. A `Combination` holds these three numbers, the sums [n, h] and
-the outputs Z [n, h] that go with them. Steps on it are those of any other solver; the other layers
-take them as they are.
+the outputs X·Wᵀ [n, h] that go with them. Steps on it are those of any other solver; the bias and
+the other layers take them as they are.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from torch.func import grad
 from coterie.client_data import Repeat
 from coterie.first_layer import First
 from coterie.local.pull import Number, Pull, WithMomentum, unless_padding
-from coterie.params import Params, axpy, minus
-from coterie.task import Task
+from coterie.params import Params, axpy
+from coterie.task import Batch, Task
 
 
 def dual_pays(task: Task, w: Params, repeat: Repeat) -> bool:
@@ -54,16 +54,15 @@ def dual_steps(
     """(w, u) after `repeat.times` steps on its batch; u is None for steps without momentum."""
     assert task.first is not None
     origin = Origin(task.first, repeat.batch.x.flatten(1), w, _centre(pull), u)
-    gram = origin.gram()
-    gradient = grad(task.loss_after_first, argnums=(0, 1))
+    gram = origin.x @ origin.x.T
+    gradient = grad(_loss, argnums=(0, 1))
     model, centre, momentum = origin.splits()
 
     for _ in range(repeat.times):
-        g, others = gradient(model.first.outputs, model.others, repeat.batch)
+        g, others = gradient(model.first.outputs, model.others, task, repeat.batch)
         direction = Split(Combination(0.0, 0.0, 0.0, sums=g, outputs=gram @ g), others)
         if pull is not None:
-            away = model if centre is None else model.minus(centre)
-            direction = direction.plus(pull.strength, away)  # ∇ + strength·(w − centre)
+            direction = _pulled(direction, model, centre, pull)
         if momentum is not None:
             direction = direction.plus(beta, momentum)  # u ← β·u + ∇
             momentum = direction
@@ -72,6 +71,25 @@ def dual_steps(
     moved = origin.written_out(model)
     moved_momentum = None if momentum is None else origin.written_out(momentum)
     return unless_padding(repeat.batch, (moved, moved_momentum), (w, u), pull)
+
+
+def _loss(outputs: Tensor, others: Params, task: Task, batch: Batch) -> Tensor:
+    """The loss, given X·Wᵀ of the first layer, and all other parameters."""
+    assert task.first is not None
+    z = outputs
+    if task.first.bias is not None:
+        z = outputs + others[task.first.bias]
+    return task.loss_after_first(z, others, batch)
+
+
+def _pulled(direction: Split, model: Split, centre: Combination | None, pull: Pull) -> Split:
+    """∇ + strength·(w − centre) + l2·w"""
+    first = direction.first
+    if centre is not None:
+        first = first.plus(pull.strength, model.first.minus(centre))
+    if pull.l2:
+        first = first.plus(pull.l2, model.first)
+    return Split(first, axpy(1.0, pull.of(model.others), direction.others))
 
 
 def _centre(pull: Pull | None) -> Params | None:
@@ -111,7 +129,7 @@ class Combination(NamedTuple):
 
 
 class Split(NamedTuple):
-    """A model, momentum or gradient: the first layer as a combination, the others as they are."""
+    """A model, momentum or gradient: the first weights as a combination, the rest as it is."""
 
     first: Combination
     others: Params
@@ -119,10 +137,6 @@ class Split(NamedTuple):
     def plus(self, a: Number, other: Split) -> Split:
         """self + a·other"""
         return Split(self.first.plus(a, other.first), axpy(a, other.others, self.others))
-
-    def minus(self, other: Split) -> Split:
-        """self − other"""
-        return Split(self.first.minus(other.first), minus(self.others, other.others))
 
 
 class Origin(NamedTuple):
@@ -134,19 +148,12 @@ class Origin(NamedTuple):
     centre: Params | None
     momentum: Params | None
 
-    def gram(self) -> Tensor:
-        """XXᵀ, and 1 more for a bias [n, n]."""
-        products = self.x @ self.x.T
-        if self.layer.bias is None:
-            return products
-        return products + 1.0
-
-    def splits(self) -> tuple[Split, Split | None, Split | None]:
+    def splits(self) -> tuple[Split, Combination | None, Split | None]:
         """(start, centre, momentum) as combinations of themselves."""
         start = self._split(self.start, (1.0, 0.0, 0.0))
         centre = None
         if self.centre is not None:
-            centre = self._split(self.centre, (0.0, 1.0, 0.0))
+            centre = self._split(self.centre, (0.0, 1.0, 0.0)).first
         momentum = None
         if self.momentum is not None:
             momentum = self._split(self.momentum, (0.0, 0.0, 1.0))
@@ -154,30 +161,20 @@ class Origin(NamedTuple):
 
     def _split(self, params: Params, shares: tuple[float, float, float]) -> Split:
         outputs = self.x @ params[self.layer.weight].T
-        if self.layer.bias is not None:
-            outputs = outputs + params[self.layer.bias]
-        own = (self.layer.weight, self.layer.bias)
-        others = {k: v for k, v in params.items() if k not in own}
+        others = {k: v for k, v in params.items() if k != self.layer.weight}
         return Split(Combination(*shares, sums=0.0, outputs=outputs), others)
 
     def written_out(self, split: Split) -> Params:
         """The parameters of a split model, after at least one step."""
-        sums = split.first.sums
-        assert isinstance(sums, Tensor)
-        layer = {self.layer.weight: self._combined(split.first, self.layer.weight, sums.T @ self.x)}
-        if self.layer.bias is not None:
-            layer[self.layer.bias] = self._combined(split.first, self.layer.bias, sums.sum(0))
-        together = layer | split.others
-        return {k: together[k] for k in self.start}  # in the model's own order
-
-    def _combined(self, share: Combination, name: str, moved: Tensor) -> Tensor:
-        """start·W₀ + centre·C + momentum·U₀ + moved, for the weight or the bias."""
-        out = moved + _times(share.start, self.start[name])
+        share, name = split.first, self.layer.weight
+        assert isinstance(share.sums, Tensor)
+        weight = share.sums.T @ self.x + _times(share.start, self.start[name])
         if self.centre is not None:
-            out = out + share.centre * self.centre[name]
+            weight = weight + share.centre * self.centre[name]
         if self.momentum is not None:
-            out = out + share.momentum * self.momentum[name]
-        return out
+            weight = weight + share.momentum * self.momentum[name]
+        together = {name: weight, **split.others}
+        return {k: together[k] for k in self.start}  # in the model's own order
 
 
 @overload

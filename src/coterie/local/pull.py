@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from coterie.params import Params, scale, where
+from coterie.params import Params, is_bias, where
 from coterie.task import Batch
 
 Number = float | Tensor
@@ -14,27 +14,41 @@ WithMomentum = tuple[Params, Params | None]  # a model, and its momentum where i
 
 
 class Pull(NamedTuple):
-    """strength·(w − centre): the proximal pull and l2 in one; without a centre, towards 0."""
+    """strength·(w − centre) + l2·w: the proximal pull, and weight decay, which spares biases."""
 
     strength: Number
-    centre: Params | None
+    centre: Params | None  # None: no pull, weight decay alone
+    l2: float
 
     def of(self, w: Params) -> Params:
         """The gradient that the pull adds at w."""
+        return {k: self._of_leaf(k, v) for k, v in w.items()}
+
+    def _of_leaf(self, name: str, v: Tensor) -> Tensor:
+        decay = self.decay_of(name)
         if self.centre is None:
-            return scale(self.strength, w)
-        return {k: self.strength * (w[k] - self.centre[k]) for k in w}
+            return decay * v
+        pulled = self.strength * (v - self.centre[name])
+        if decay:
+            return pulled + decay * v
+        return pulled
+
+    def decay_of(self, name: str) -> float:
+        """The weight decay of a parameter: a bias has none."""
+        if is_bias(name):
+            return 0.0
+        return self.l2
 
 
 def joined(pull: Number, towards: Params | None, l2: float) -> Pull | None:
     """pull·(w − towards) + l2·w as one pull; None where there is neither a centre nor l2."""
-    if towards is None:
-        if isinstance(pull, Tensor) or pull:
-            raise TypeError("a pull needs the centre it pulls towards")
-        return Pull(l2, None) if l2 else None
+    if towards is not None:
+        return Pull(pull, towards, l2)
+    if isinstance(pull, Tensor) or pull:
+        raise TypeError("a pull needs the centre it pulls towards")
     if not l2:
-        return Pull(pull, towards)
-    return Pull(pull + l2, scale(pull / (pull + l2), towards))
+        return None
+    return Pull(0.0, None, l2)
 
 
 def unless_padding(

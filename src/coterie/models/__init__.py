@@ -13,6 +13,7 @@ from coterie.data.roster import Roster
 from coterie.errors import CoterieError, unknown
 
 Factory = Callable[[], nn.Module]
+START = 0.01  # deviation of a linear model's weights at the start: small, yet no two alike
 MODELS: dict[str, Callable[[Roster, str], Factory]] = {}
 
 
@@ -32,8 +33,8 @@ def build(name: str, roster: Roster) -> Factory:
 
 
 def default(roster: Roster) -> str:
-    """The model where none is named: linear for regression, mlp for classification."""
-    if roster.kind == "regression":
+    """The model where none is named: linear for tables and for regression, else mlp."""
+    if roster.schema is not None or roster.kind == "regression":
         return "linear"
     return "mlp"
 
@@ -54,7 +55,7 @@ def linear(roster: Roster, option: str) -> Factory:
     """One linear layer; linear:nobias is without intercept."""
     if option not in ("", "nobias"):
         raise unknown("option of the model linear", option, ["nobias"])
-    return partial(layers, [inputs(roster), outputs(roster)], bias=not option)
+    return partial(one_layer, inputs(roster), outputs(roster), bias=not option)
 
 
 @model
@@ -65,7 +66,7 @@ def softmax(roster: Roster, option: str) -> Factory:
         raise CoterieError(
             "the model softmax is for classes, and the data are for regression: use linear."
         )
-    return partial(layers, [inputs(roster), outputs(roster)])
+    return partial(one_layer, inputs(roster), outputs(roster))
 
 
 @model
@@ -110,6 +111,19 @@ def no_option(name: str, option: str) -> None:
         raise CoterieError(
             f"the model {name} has no options: write {name} instead of {name}:{option}."
         )
+
+
+def one_layer(inputs: int, outputs: int, bias: bool = True) -> nn.Sequential:
+    """One linear layer that starts near 0.
+
+    A client with fewer rows than columns learns nothing of some directions: there its model stays
+    where it started, and torch's own start would add a third of the target's variance as noise.
+    """
+    layer = nn.Linear(inputs, outputs, bias)
+    nn.init.normal_(layer.weight, std=START)
+    if bias:
+        nn.init.zeros_(layer.bias)
+    return nn.Sequential(nn.Flatten(), layer)
 
 
 def layers(sizes: Sequence[int], bias: bool = True) -> nn.Sequential:

@@ -48,6 +48,9 @@ class Options:
         "the unit in which tables' regression targets are learnt: deviations, or their own",
         choices=("standard", "none"),
     )
+    paper: bool = setting(
+        False, "methods with their papers' settings, also where ours suit the data better"
+    )
     choose_on: str = setting(
         "train", "the rows a method may choose and adapt on", choices=("train", "test")
     )

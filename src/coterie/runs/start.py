@@ -38,6 +38,7 @@ from coterie.runs.config import (
 from coterie.runs.folder import RunFolder, refuse_taken
 from coterie.runs.options import Options
 from coterie.runs.run import Run, attack_of, check_run
+from coterie.runs.suited import suited, with_caution
 from coterie.task import Task
 
 Model = str | Callable[[], nn.Module] | nn.Module | None
@@ -92,6 +93,7 @@ def engine_for(
 ) -> Engine:
     """The engine that the options name, with the clients' rows."""
     fed = with_flipped_labels(fed, attack_of(options, fed.roster))
+    fed = with_caution(method, task, fed, options)
     if options.engine == "wire":
         return Wire(task, fed, Evaluation(method, options.choose_on))
     if options.engine == "loop":
@@ -184,6 +186,8 @@ def check_job(
     check_settings(chosen)
     fed = as_asked(fed, chosen)
     task, name = task_for(fed.roster, model, chosen)
+    check_settings(method)
+    method = suited(method, task, fed, chosen)
     check_run(method, task, fed.roster, chosen)
     plan = plan or plan_for(task, fed.roster)
     return Job(
