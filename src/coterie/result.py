@@ -257,6 +257,12 @@ class Result:
         ]
         return f"Result({self.method.name}, rounds={self.trained.round}, {', '.join(shown)})"
 
+    def _repr_html_(self) -> str:
+        """Show what the run reached and its groups, in a notebook."""
+        from coterie.reporting.notebook import summary_html  # here, as it loads templates
+
+        return summary_html(self.trained)
+
 
 # ---------------------------------------------------------------------- starting and loading
 def run(

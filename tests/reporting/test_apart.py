@@ -106,14 +106,15 @@ def test_relations_with_the_label_are_put_into_words():
     def described(here: Sums, there: Sums) -> tuple[str, list[float]]:
         """The sentence with r for each correlation, and the correlations."""
         (text,) = sentences(dose, here, there)
-        return re.sub(r"0\.\d\d", "r", text), [float(r) for r in re.findall(r"0\.\d\d", text)]
+        numbers = [float(r.replace("−", "-")) for r in re.findall(r"−?0\.\d\d", text)]
+        return re.sub(r"−?0\.\d\d", "r", text), numbers
 
     strong = 2 / 5**0.5  # slope / √(slope² + 1)
     weak = 0.5 / 1.25**0.5
     higher = "a higher dose goes with a higher y (correlation r)"
     text, r = described(up, down)
     assert text == f"In group 0, {higher}; in group 1, with a lower y (r)."
-    assert r == pytest.approx([strong, strong], abs=0.03)
+    assert r == pytest.approx([strong, -strong], abs=0.03)  # with its sign
     text, r = described(flat, up)
     assert text == f"In group 1, {higher}; in group 0 it hardly matters (r)."
     assert r == pytest.approx([strong, 0], abs=0.1)

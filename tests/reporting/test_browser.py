@@ -14,9 +14,9 @@ import coterie as ct
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 WIDE = 1100
 PHONE = 390
-DRAWN = """[...document.querySelectorAll(".plot")].map((place) => [
-  place.id, place.getBoundingClientRect().width,
-  place.querySelectorAll(".trace, .hm image, .point, .js-line").length])"""
+DRAWN = """[...document.querySelectorAll(".picture > svg")].map((picture) => [
+  picture.getAttribute("aria-label"), picture.getBoundingClientRect().width,
+  picture.querySelectorAll("rect, circle, path, polygon").length])"""
 WIDTH = "document.documentElement.scrollWidth"
 ROWS = 'document.querySelectorAll("table.sortable tbody tr")'
 
@@ -50,12 +50,10 @@ def test_figures_are_drawn_nothing_overflows_and_the_console_is_clean(browser, p
     browser.open(pages[name], width, dark=width == PHONE)
     assert browser.run(WIDTH) <= width
     browser.run('document.querySelectorAll("details").forEach((fold) => (fold.open = true))')
-    # a fold draws its figures when it is opened
-    browser.run("new Promise((done) => setTimeout(done, 300))")
     drawn = browser.run(DRAWN)
-    assert [place for place, _, _ in drawn] == list(figures(pages[name].read_text()))
-    for place, wide, marks in drawn:
-        assert 250 < wide <= width and marks > 0, place
+    assert len(drawn) == len(figures(pages[name].read_text()))
+    for alt, wide, marks in drawn:
+        assert 200 < wide <= width and marks > 0, alt
     assert browser.run(WIDTH) <= width
     assert browser.console == []
     names = NAMES if name == "memory" else SITES
@@ -81,6 +79,35 @@ def test_a_click_on_a_heading_sorts_the_clients(browser, pages):
     click(6)
     gains = [float(text.replace("−", "-")) for text in column(browser, 6)]
     assert gains == sorted(gains) and gains[0] < gains[-1]
+
+
+def test_a_site_is_found_by_its_name(browser, pages):
+    browser.open(pages["tables"], PHONE)
+
+    def found(typed: str) -> str:
+        browser.run(f'field.value = "{typed}"; field.dispatchEvent(new Event("input"))')
+        return browser.run('document.getElementById("found").textContent')
+
+    assert found("élie").startswith("ÉlieIn group ") and "test rows." in found("ÉLIE")
+    assert found("łódź").startswith("Łódź <b>")  # a part is enough, and markup is text
+    assert found("nowhere") == "No client has such a name." and found("") == ""
+    assert browser.run('document.querySelectorAll("#site-names option").length') == len(SITES)
+    assert browser.run(WIDTH) <= PHONE and browser.console == []
+
+
+def test_a_click_on_a_name_hides_its_line_and_a_double_click_all_others(browser, pages):
+    browser.open(pages["memory"], WIDE)
+    shown = """[...document.querySelector(".plot:has(button)").querySelectorAll("[data-line]")]
+      .filter((line) => getComputedStyle(line).display !== "none")
+      .map((line) => line.dataset.line)"""
+    assert browser.run(shown) == ["ifca", "fedavg", "local"]
+    browser.run('document.querySelector("button[data-series=fedavg]").click()')
+    assert browser.run(shown) == ["ifca", "local"]
+    click = (
+        'document.querySelector("button[data-series=local]").dispatchEvent(new Event("dblclick"))'
+    )
+    browser.run(click)
+    assert browser.run(shown) == ["local"]
 
 
 def test_the_dark_side_is_dark_and_print_is_white(browser, pages):

@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 from made_up import GROUPS, NAMES, grouped, portrait
 
-from coterie.reporting.clients import (
+from coterie.reporting.client_table import (
     clients_table,
     describe_client_notes,
     describe_clients,
     describe_few_rows,
-    each_client,
-    find_few_rows,
 )
+from coterie.reporting.clients import each_client, find_few_rows
 
 
 def test_every_client_has_a_line_with_its_rows_scores_and_gains():

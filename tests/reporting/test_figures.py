@@ -2,18 +2,42 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 from made_up import compared, scored
 
+from coterie.reporting.axes import Axis, log_axis, row_axis
 from coterie.reporting.convergence import convergence
-from coterie.reporting.drawing import COLOURS, DASHES, client_axis, colours, round_numbers
-from coterie.reporting.figures import curves
-from coterie.reporting.group_figures import group_sizes, history_map
+from coterie.reporting.drawing import (
+    DASHES,
+    GROUP_COLOURS,
+    METHOD_COLOURS,
+    Area,
+    Box,
+    Dot,
+    Figure,
+    Line,
+    group_colour,
+    method_styles,
+)
+from coterie.reporting.figures import (
+    CalibrationPoint,
+    curves,
+    draw_calibration,
+    draw_confusion,
+)
+from coterie.reporting.fit import ClientMap, GroupScores, describe_as_well
+from coterie.reporting.group_figures import fit_map, group_sizes, history_map, scores_by_group
 from coterie.reporting.moves import Moves
+from coterie.reporting.svg import draw
+from coterie.reporting.ticks import format_tick, linear_ticks, log_ticks
 
 
-def drawn(methods, over: str) -> list[dict]:
-    return curves(convergence(methods, compared(methods)), over)["data"]
+def drawn(methods, over: str) -> list:
+    """The lines and bands of all methods."""
+    figure = curves(convergence(methods, compared(methods)), over, method_styles(methods))
+    return [mark for method in figure.marks for mark in method.marks]
 
 
 def test_curves_are_means_in_a_band_over_rounds_or_bytes():
@@ -22,11 +46,12 @@ def test_curves_are_means_in_a_band_over_rounds_or_bytes():
         "n": [scored([0.1, 0.2, 0.3], label="n")],
     }
     band, line, other = drawn(methods, "rounds")
-    assert (line["x"], line["y"], line["name"]) == ([0, 2], [0.3, 0.7], "m")
-    assert band["y"] == [0.4, 0.8, 0.6, 0.2] and other["y"] == [0.1, 0.2, 0.3]
-    assert [t["x"] for t in drawn(methods, "bytes")][1:] == [[10, 30], [10, 20, 30]]
+    assert line.x == [0, 2] and np.allclose(line.y, [0.3, 0.7]) and line.title.startswith("m: ")
+    assert (band.low, band.high) == ([0.2, 0.6], [0.4, 0.8]) and other.y == [0.1, 0.2, 0.3]
+    assert [mark.x for mark in drawn(methods, "bytes")][1:] == [[10, 30], [10, 20, 30]]
 
 
+# ------------------------------------------------------------------------------ groups over rounds
 def moved(groups: np.ndarray, shown: np.ndarray, names: list[str], group_count: int) -> Moves:
     return Moves(
         groups=groups,
@@ -42,34 +67,103 @@ def moved(groups: np.ndarray, shown: np.ndarray, names: list[str], group_count: 
 
 def test_the_map_of_groups_has_a_row_per_client_and_grey_only_where_needed():
     groups = np.array([[-1, 0, 1], [1, 0, 1]])
-    (heat,) = history_map(moved(groups, np.array([1, 0, 2]), ["a", "b", "<c>"], 2))["data"]
-    assert heat["z"] == [[0, 0], [-1, 1], [1, 1]] and heat["y"] == ["b", "a", "&lt;c&gt;"]
-    assert heat["zmin"] == -1.5 and len(heat["colorscale"]) == 6
+    figure = history_map(moved(groups, np.array([1, 0, 2]), ["a", "b", "<c>"], 2))
+    colours = [[box.colour for box in row.marks] for row in figure.marks]
+    one, two = group_colour(0), group_colour(1)
+    assert colours == [[one], ["faint", two], [two]]  # equal cells are one
+    assert figure.marks[1].title == "a: not seen from round 0, group 1 from round 1"
+    assert [entry.name for entry in figure.legend] == ["not seen", "group 0", "group 1"]
     later = history_map(moved(groups[1:], np.arange(3), ["a", "b", "c"], 2))
-    assert later["data"][0]["zmin"] == -0.5
-    many = moved(np.zeros((1001, 2), dtype=int), np.arange(2), ["a", "b"], 1)
-    (long,) = history_map(many)["data"]
-    assert len(long["x"]) == 200 and (long["x"][0], long["x"][-1]) == (0, 1000)
+    assert [entry.name for entry in later.legend] == ["group 0", "group 1"]
+    many = np.arange(1001)[:, None] % 2 * np.array([1, 1])
+    long = history_map(moved(many, np.arange(2), ["a", "b"], 2))
+    assert len(long.marks[0].marks) <= 200 and long.x.high > 1000
 
 
 def test_a_group_that_was_not_there_yet_has_the_size_0():
     groups = np.array([[0, 0], [0, 1]])
-    first, second = group_sizes(moved(groups, np.arange(2), ["a", "b"], 2))["data"]
-    assert (first["y"], second["y"]) == ([2, 1], [0, 1])
+    first, second = group_sizes(moved(groups, np.arange(2), ["a", "b"], 2)).marks
+    assert (first.low, first.high) == ([0, 0], [2, 1])
+    assert (second.low, second.high) == ([2, 1], [2, 2])
+
+
+# ------------------------------------------------------------------------------ fit
+def test_the_map_of_fit_is_relative_to_each_clients_best():
+    losses = np.array([[1.0, 1.04], [20.0, 10.0], [np.nan, 1.0], [3.0, 3.3]])
+    result = ClientMap("loss", ["a", "b", "c", "d"], losses, np.array([0, 1, 1, 1]))
+    np.testing.assert_allclose(result.excess(), [[0, 0.04], [1, 0], [np.nan, 0], [0, 0.1]])
+    rows = fit_map(result).marks
+    shades = [[mark.colour for mark in row.marks] for row in rows]
+    assert shades[:3] == [["s0", "s1", "own"], ["s5", "s0", "own"], ["s0", "own"]]
+    assert rows[1].title == "b: group 0 fits 100 % worse, group 1 fits best"
+    assert describe_as_well(result) == (
+        "2 of 3 clients would do as well (within 5 %) in another group: a and d. Another group's "
+        "model fits better by more than that: d."
+    )
+    nobody = ClientMap("loss", ["a"], np.array([[1.0, 2.0]]), np.array([0]))
+    assert describe_as_well(nobody) == "Nobody would do as well in another group (within 5 %)."
+
+
+def test_a_method_has_the_same_colour_in_every_figure():
+    styles = method_styles(["ifca", "fedavg", "local"])
+    scores = {"local": np.array([0.1, 0.2]), "ifca": np.array([0.3, np.inf])}
+    figure = scores_by_group(GroupScores("mse", ["a", "b"], np.zeros(2, int), scores), styles)
+    assert [(mark.title, mark.colour) for mark in figure.marks] == [
+        ("a, local: 0.1", METHOD_COLOURS[2]),
+        ("b, local: 0.2", METHOD_COLOURS[2]),
+        ("a, ifca: 0.3", METHOD_COLOURS[0]),  # what is not finite is not drawn
+    ]
+
+
+# ------------------------------------------------------------------------------ predictions
+def test_calibration_and_confusion_can_be_drawn():
+    figure = draw_calibration([CalibrationPoint(0.2, 0.25, 40), CalibrationPoint(0.9, 0.8, 10)])
+    assert figure.marks[2].title == "predicted 20 %, came true 25 %: 40 rows"
+    assert "NaN" not in draw(figure, "calibration")
+    figure = draw_confusion([[8, 2], [0, 0]], ["no", "<yes>"])
+    assert [mark.text for mark in figure.marks] == ["8", "2", "0", "0"]
+    assert figure.marks[0].opacity > figure.marks[1].opacity > figure.marks[2].opacity
+    assert "no, taken for &lt;yes&gt;: 2 of 10" in draw(figure, "confusion")
+
+
+# ------------------------------------------------------------------------------ axes
+def test_ticks_are_round_numbers_and_those_of_logs_1_2_and_5():
+    assert linear_ticks(0, 30) == [0, 5, 10, 15, 20, 25, 30]
+    assert linear_ticks(0, 3, whole=True) == [0, 1, 2, 3]
+    assert log_ticks(0.04, 3) == [0.05, 0.1, 0.2, 0.5, 1, 2]
+    assert log_ticks(0.55, 0.72) == [0.55, 0.6, 0.65, 0.7]  # too narrow for 1, 2 and 5
+    assert log_ticks(1, 1e12) == [1, 1e3, 1e6, 1e9, 1e12]
+    texts = [format_tick(value) for value in (0.05, 2, 2000, 1e6, -0.5, 1e-9)]
+    assert texts == ["0.05", "2", "2,000", "1e+06", "−0.5", "1e−09"]
+
+
+def test_a_log_axis_takes_an_error_of_zero():
+    axis = log_axis([0.0, 1e-40, 1.0], "error")
+    assert axis.place(0.0) == axis.place(1e-40) == 0 and axis.place(1.0) < 1
 
 
 def test_long_names_are_cut_and_many_are_not_shown():
-    axis = client_axis(["short", "<a very long name>"])
-    assert axis["tickvals"] == ["short", "&lt;a very long name&gt;"]
-    assert axis["ticktext"] == ["short", "&lt;a very long na…"]
-    assert client_axis(["x"] * 41)["showticklabels"] is False
+    axis = row_axis(["short", "<a very long name>!"])
+    assert [text for _, text in axis.ticks] == ["short", "<a very long name…"]
+    many = row_axis(["x"] * 81)
+    assert many.ticks == [] and many.title == "81 clients"
 
 
-def test_colours_do_not_run_out_and_numbers_are_short():
-    assert colours(3) == list(COLOURS[:3]) and len(set(colours(30))) == 30
-    assert round_numbers([0.123456, np.nan, None, np.inf]) == [0.1235, None, None, None]
+def test_a_picture_has_no_point_that_is_not_finite_and_widths_are_shares():
+    axis = Axis(0, 10)
+    marks = [
+        Line([0, 5, 10], [0, np.inf, 10], "#000000", "a", has_points=True),
+        Area([0, 5], [0, np.nan], [1, 2], "#000000", "b"),
+        Dot(5, 5, "#000000"),
+        Box(0, 5, 0, 10, "s0"),
+    ]
+    picture = draw(Figure(axis, axis, marks, 100), "x")
+    assert 'd="M0 100M1000 0"' in picture and "nan" not in picture and "inf" not in picture
+    assert '<circle cx="50%" cy="50" r="4.5" fill="#000000"/>' in picture
+    assert '<rect x="0%" y="0" width="50%" height="100" class="s0"/>' in picture
 
 
+# ------------------------------------------------------------------------------ colours
 def luminance(colour: str) -> float:
     """As WCAG 2 defines it."""
     parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
@@ -77,12 +171,18 @@ def luminance(colour: str) -> float:
     return 0.2126 * r + 0.7152 * g + 0.0722 * b
 
 
-def test_lines_show_on_white_and_on_black_and_no_two_of_21_methods_look_alike():
-    for colour in COLOURS:
+def test_colours_show_on_white_and_on_black_and_no_group_looks_like_a_method():
+    for colour in (*METHOD_COLOURS, *GROUP_COLOURS):
         for back in ("#ffffff", "#14171b"):  # as in style.css
             low, high = sorted((luminance(colour), luminance(back)))
             assert (high + 0.05) / (low + 0.05) >= 3, (colour, back)
+    groups = [group_colour(group) for group in range(30)]
+    assert len(set(groups)) == 30 and not set(groups) & set(METHOD_COLOURS)
+    assert all(re.fullmatch("#[0-9A-Fa-f]{6}", colour) for colour in groups)
+
+
+def test_no_two_of_21_methods_look_alike():
     methods = {f"m{i}": [scored([0.1, 0.2])] for i in range(21)}
-    lines = [trace["line"] for trace in drawn(methods, "rounds")]
-    assert len({(line["color"], line["dash"]) for line in lines}) == 21
-    assert {line["dash"] for line in lines} <= {*DASHES}
+    lines = drawn(methods, "rounds")
+    assert len({(line.colour, line.dash) for line in lines}) == 21
+    assert {line.dash for line in lines} <= {*DASHES}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from small_runs import HOW, portrait_of, trained, two_kinds
+from small_runs import HOW, portrait_of, trained
 from torch.utils._pytree import tree_leaves
 
 import coterie as ct
@@ -68,10 +68,12 @@ def test_principal_directions_keep_distances_of_flat_points():
 
 def test_a_sample_keeps_the_shares_of_the_groups():
     groups = np.repeat([2, 0, 1], [1000, 500, 500])
-    shown = sample(groups, 2000)
+    shown = sample(groups, [f"c{i}" for i in range(2000)])
     assert len(set(shown.tolist())) == 500 and (np.diff(groups[shown]) >= 0).all()
     assert np.abs(np.bincount(groups[shown]) - [125, 125, 250]).max() <= 1
-    assert sample(None, 3).tolist() == [0, 1, 2] and len(two_kinds()) == 6
+    assert sample(None, ["a 10", "a 9", "A 1"]).tolist() == [2, 1, 0]  # numbers by size
+    few = sample(np.array([1, 0, 1]), ["school 10", "school 3", "school 2"])
+    assert few.tolist() == [1, 2, 0]
 
 
 def test_a_broken_personal_model_spoils_no_other(ditto):

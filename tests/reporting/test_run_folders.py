@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -60,6 +61,12 @@ def fedavg(fedavg_run, tmp_path) -> Path:
     return shutil.copytree(fedavg_run, tmp_path / "run")
 
 
+def curves(page: str) -> list[str]:
+    """The lines over rounds and over bytes."""
+    drawn = [figure for figure in figures(page) if "data-line" in figure]
+    return [re.search(r'<path d="([^"]*)"', figure)[1] for figure in drawn]
+
+
 def change_config(folder: Path, **changes) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, **changes}))
@@ -72,8 +79,7 @@ def test_a_result_writes_its_own_page_and_folders_give_the_same(ifca, tmp_path):
     page = written(ifca.folder, tmp_path / "two.html")
     assert fingerprints(ifca.folder) == before  # a page only reads
     assert "needs its rows: the data of the run were in memory: give them again" in page
-    drawn = figures(page)
-    assert drawn["figure-0"] == figures((tmp_path / "one.html").read_text())["figure-0"]
+    assert curves(page) == curves((tmp_path / "one.html").read_text())
     assert "The groups that ifca ended with" in page
     assert "How well each" not in page and "Each client" in page
 
@@ -123,8 +129,8 @@ def test_a_run_that_goes_on_meanwhile_is_left_alone(digits, tmp_path):
     page = written(folder, tmp_path / "page.html")
     assert fingerprints(folder) == before
     assert f"ifca was last saved after round {int(old.stem)}" in page and "How well each" in page
-    traces = [trace for figure in figures(page).values() for trace in figure["data"]]
-    assert any(trace.get("x") == [0, 1, 2, 3, 4] for trace in traces)
+    over_rounds, _ = curves(page)
+    assert over_rounds.count("L") == 4  # from round 0 to 4
 
 
 def test_runs_of_the_same_settings_and_seed_are_told_apart_by_folder_or_number(tmp_path):

@@ -7,7 +7,9 @@ import inspect
 import jinja2
 import pytest
 
-from coterie.reporting.render import STATISTICS, Figures, environment, render
+from coterie.reporting.axes import Axis
+from coterie.reporting.drawing import Dot, Entry, Figure
+from coterie.reporting.render import STATISTICS, environment, render
 from coterie.reporting.tables import Table
 
 MACROS = "macros.html.jinja"
@@ -20,21 +22,20 @@ def test_text_is_escaped_and_markup_is_not():
     page = macros.table(Table([text], [[text], ["2"]], marked=(1,)), "numbers")
     assert f'<th scope="col">{escaped}</th>' in page and f"<td>{escaped}</td>" in page
     assert '<tr class="best"><td>2</td></tr>' in page and text not in page
-    page = macros.members_table(Table(["group", text], [["0", text]]))
+    page = macros.members_table(Table(["group", text], [["0", text]]), ["#000000"])
     assert f'<td data-head="{escaped}"><div class="names">{escaped}</div></td>' in page
     assert text not in page
     assert macros.warnings([text]).strip() == f'<div class="warn">{escaped}</div>'
 
 
-def test_a_figure_has_a_place_with_its_name_and_a_text():
-    figures = Figures()
+def test_a_figure_has_a_text_and_its_names_are_escaped():
     template = f'{{% from "{MACROS}" import plot with context %}}{{{{ plot(figure, "<") }}}}'
-    figure = {"data": [{"name": "</script>"}], "layout": {"height": 380}}
-    page = environment().from_string(template).render(place=figures.place, figure=figure)
-    place = '<div class="plot" id="figure-0" style="min-height:380px"'
-    assert " ".join(page.split()) == f'{place} role="img" aria-label="&lt;"></div>'
-    assert figures.by_name == {"figure-0": figure}
-    assert "<" not in figures.to_json() and "\\u003c/script>" in figures.to_json()
+    dot = Dot(0.5, 0.5, "#000000", title="</script>")
+    figure = Figure(Axis(0, 1), Axis(0, 1, [(0.5, "<b>")]), [dot], 100, [Entry("<i>", "#000000")])
+    page = environment().from_string(template).render(figure=figure)
+    assert 'role="img" aria-label="&lt;"' in page
+    assert "<title>&lt;/script&gt;</title>" in page
+    assert ">&lt;b&gt;</text>" in page and "<span>&lt;i&gt;</span>" in page
 
 
 def test_no_two_functions_that_templates_call_have_the_same_name():
@@ -48,4 +49,4 @@ def test_no_two_functions_that_templates_call_have_the_same_name():
 
 def test_a_name_that_is_not_there_is_an_error():
     with pytest.raises(jinja2.UndefinedError):
-        render("fairness.html.jinja", Figures())
+        render("fairness.html.jinja")

@@ -13,6 +13,7 @@ from coterie.reporting.text import (
     format_number,
     format_score,
     join_names,
+    natural_order,
     replace_path,
 )
 
@@ -23,6 +24,19 @@ def test_lists_of_names_read_like_a_sentence():
         "a and b",
         "a, b and c",
         "a, b, c and 1 more",
+    ]
+
+
+def test_numbers_in_names_are_sorted_by_size():
+    names = ["school 10", "school 2", "12", "9", "School 3", "", "école"]  # and accents as letters
+    assert [names[i] for i in natural_order(names)] == [
+        "",
+        "9",
+        "12",
+        "école",
+        "school 2",
+        "School 3",
+        "school 10",
     ]
 
 

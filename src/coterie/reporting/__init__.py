@@ -11,18 +11,25 @@ comparison.py       final scores and the best method; comparison_table.py: the t
 benefit.py          whether groups pay
 membership.py       who is with whom
 apart.py            what sets groups apart; differences.py, sums.py, columns.py: how it is computed
-clients.py          each client by name
+clients.py          each client by name; client_table.py: as a table
 fairness.py         who is served worst
 convergence.py      scores over rounds and bytes
 cost.py             rounds and bytes to a target
+coefficients.py     what the linear models of groups go by
+excess.py           how much worse each group's model fits a client than the best
+diverged.py         which methods diverged
+lookup.py           what the field "Find a site" shows
 method.py           one method: moves.py, fit.py and notes.py have its parts
 overview.py         the top of the page; provenance.py: its end
 text.py, tables.py  numbers, names and tables as text; rows.py: what is known of clients' rows
 
 page.py             all of these together
-figures.py          plotly figures as plain dicts; group_figures.py, drawing.py
+figures.py          figures as plain data; group_figures.py: of groups and clients
+drawing.py          what a figure is made of: marks and colours; axes.py, ticks.py
+svg.py              figures as SVG
 spreadsheets.py     groups, clients and scores as CSV and Excel files beside the page
 render.py           HTML, by templates/, style.css and script.js
+notebook.py         a result in a notebook
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ class Column(NamedTuple):
     scale: float = 1.0
     more: str = ""  # of a label: what high values mean, "a higher risk" or "outcome = well"
     less: str = ""  # of a label: what low values mean
+    is_class: bool = False  # of a label: whether it is 1 for rows of a class
 
 
 def label_name(fed: Federation) -> str:
@@ -62,11 +63,12 @@ def label_columns(fed: Federation) -> list[Column]:
     names = class_names(fed)
     if fed.classes == 2:
         low, high = (f"{label} = {name}" for name in names)
-        return [Column(high, label, more=high, less=low)]
+        return [Column(high, label, more=high, less=low, is_class=True)]
     columns = []
     for name in names:
         title = f"{label} = {name}"
-        columns.append(Column(title, title, more=title, less=f"{label} other than {name}"))
+        other = f"{label} other than {name}"
+        columns.append(Column(title, title, more=title, less=other, is_class=True))
     return columns
 
 

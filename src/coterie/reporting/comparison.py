@@ -18,7 +18,7 @@ from coterie.runs.folder import RunFolder
 from coterie.runs.run import Run, as_arrays
 
 Methods = Mapping[str, list[Source]]  # by label: the runs of a method, the lowest seed first
-ABSURD = 1e6  # an MSE that is so many times the label's variance comes from a run that diverged
+ABSURD = 10  # times worse than a constant: an R² below minus this
 
 
 def average(runs: Sequence[Row], name: str) -> float | None:

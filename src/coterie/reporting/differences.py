@@ -183,14 +183,26 @@ def describe_correlations(difference: Difference, label: Column, sides: tuple[st
         what = difference.column.name
     start = (
         f"In {first}, {what} goes with {direction(label, here)} "
-        f"(correlation {format_number(abs(here))}); in {second}"
+        f"(correlation {format_number(seen_from(label, here, here))}); in {second}"
     )
-    strength = format_number(abs(there))
+    strength = format_number(seen_from(label, here, there))
     if is_opposite:
+        strength = format_number(seen_from(label, there, there))
         return f"{start}, with {direction(label, there)} ({strength})."
     if abs(there) >= SLIGHT:
         return f"{start} less so ({strength})."
     return f"{start} it hardly matters ({strength})."
+
+
+def seen_from(label: Column, named: float, correlation: float) -> float:
+    """Return a correlation as it is with the label that a sentence names.
+
+    named: the correlation by whose sign the label is named. A number is named as it is, "a lower
+    risk" with a correlation below 0; of classes, the one is named that the column goes with.
+    """
+    if label.is_class and named < 0:
+        return -correlation
+    return correlation
 
 
 def direction(label: Column, correlation: float) -> str:

@@ -1,45 +1,59 @@
-"""What the figures of a page share: colours, axes, short numbers and escaped names."""
+"""A figure as plain data: axes, marks and a legend. svg.py draws it.
+
+Colours are "#rrggbb", the same on a light and on a dark page, or the name of a class in style.css
+where the two differ: "s0" to "s5" are the shades of a scale, "faint" is what is not known.
+"""
 
 from __future__ import annotations
 
-import html
-from collections.abc import Iterable, Sequence
-from typing import Any
+import colorsys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
-import numpy as np
+from coterie.reporting.axes import Axis
 
-Figure = dict[str, Any]  # {"data": [...], "layout": {...}}, as plotly takes it
-
-# After Okabe and Ito, which colour-blind readers can tell apart; the light ones are darkened, so
-# that each has a contrast of at least 3 to the page's white and to its black
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#C48700", "#3D94C9", "#8A8A8A")
-DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
-UNSEEN = "#D9D9D9"
-MOST_LABELS = 40  # rows of a map above which their names are shown on hover only
-MOST_LETTERS = 16  # of a name on an axis
-MOST_IN_LEGEND = 12  # groups that a legend or a colour bar names
-
-
-# ------------------------------------------------------------------------------ values
-def round_numbers(values: Iterable[float | None]) -> list[float | None]:
-    """Round to four digits, which are enough to draw with; None for what is not finite."""
-    numbers: list[float | None] = []
-    for value in values:
-        if value is None or not np.isfinite(value):
-            numbers.append(None)
-        else:
-            numbers.append(float(f"{value:.4g}"))
-    return numbers
+# Methods: after Okabe and Ito, which colour-blind readers can tell apart. Groups: another scale, so
+# that no group is taken for a method. Each has a contrast of at least 3 to white and to black.
+METHOD_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#C48700", "#3D94C9", "#8A8A8A")
+GROUP_COLOURS = ("#8461C7", "#0F8F96", "#C94A6E", "#8C7A12", "#5B7FA6", "#A3653A", "#5C9440")
+DASHES = ("", "7 4", "2 3", "8 3 2 3", "12 4")
+UNSEEN = "faint"
+SHADES = ("s0", "s1", "s2", "s3", "s4", "s5")  # the strongest first
+ACCENT = "#0072B2"  # of a figure that is about no method and no group
+MOST_IN_LEGEND = 12  # groups that a legend names
 
 
-def escape(text: str) -> str:
-    """Escape text for plotly, which reads < and & as markup."""
-    return html.escape(text, quote=False)
+# ------------------------------------------------------------------------------ colours
+class MethodStyle(NamedTuple):
+    """How a method is drawn, everywhere on a page."""
+
+    colour: str
+    dash: str
 
 
-def escape_all(names: Iterable[str]) -> list[str]:
-    """Escape names for plotly."""
-    return [escape(name) for name in names]
+Styles = Mapping[str, MethodStyle]  # by method
+
+
+def method_styles(labels: Iterable[str]) -> dict[str, MethodStyle]:
+    """Give each method a colour and a dash; no two of 35 look alike."""
+    styles = {}
+    for i, label in enumerate(labels):
+        colour = METHOD_COLOURS[i % len(METHOD_COLOURS)]
+        dash = DASHES[i // len(METHOD_COLOURS) % len(DASHES)]
+        styles[label] = MethodStyle(colour, dash)
+    return styles
+
+
+def group_colour(group: int) -> str:
+    """Return the colour of a group; one that was not seen is faint."""
+    if group < 0:
+        return UNSEEN
+    if group < len(GROUP_COLOURS):
+        return GROUP_COLOURS[group]
+    hue = group * 0.618034 % 1  # steps by the golden section never meet
+    parts = colorsys.hls_to_rgb(hue, 0.48, 0.4)
+    return "#" + "".join(f"{round(255 * part):02X}" for part in parts)
 
 
 def group_title(number: int, word: str = "group") -> str:
@@ -49,92 +63,79 @@ def group_title(number: int, word: str = "group") -> str:
     return f"{word} {number}"
 
 
-# ------------------------------------------------------------------------------ colours
-def colours(k: int) -> list[str]:
-    """Return k colours that can be told apart: a fixed set, or steps of a sequential scale."""
-    if k <= len(COLOURS):
-        return list(COLOURS[:k])
-    from plotly.colors import sample_colorscale
+# ------------------------------------------------------------------------------ marks
+class Line(NamedTuple):
+    """A line through points; a point that is not finite breaks it."""
 
-    steps: list[str] = sample_colorscale("Viridis", k)
-    return steps
-
-
-def stepped_scale(shades: Sequence[str]) -> list[list[Any]]:
-    """Return a colour scale of equal steps."""
-    n = len(shades)
-    return [[edge / n, shade] for i, shade in enumerate(shades) for edge in (i, i + 1)]
+    x: Sequence[float]
+    y: Sequence[float]
+    colour: str
+    title: str
+    dash: str = ""
+    has_points: bool = False
 
 
-def colour_bar(title: str) -> Figure:
-    """Return a colour bar above the figure, where it takes no width from a phone."""
-    return {
-        "orientation": "h",
-        "y": 1.0,
-        "yanchor": "bottom",
-        "thickness": 10,
-        "len": 0.7,
-        "x": 0.5,
-        "ypad": 4,
-        "title": {"text": title, "side": "top"},
-        "outlinewidth": 0,
-    }
+class Area(NamedTuple):
+    """The area between two lines."""
+
+    x: Sequence[float]
+    low: Sequence[float]
+    high: Sequence[float]
+    colour: str
+    title: str
+    opacity: float = 0.18
 
 
-def group_bar(numbers: Sequence[int]) -> Figure:
-    """Return a colour bar that names groups."""
-    names = []
-    for number in numbers:
-        name = str(number)
-        if number < 0:
-            name = "not seen"
-        names.append(name)
-    return {**colour_bar("group"), "tickvals": list(numbers), "ticktext": names}
+class Dot(NamedTuple):
+    """A point."""
+
+    x: float
+    y: float
+    colour: str
+    title: str = ""
+    radius: float = 4.5
 
 
-# ------------------------------------------------------------------------------ axes
-def axis(title: str, **more: Any) -> Figure:
-    """Return an axis with a title."""
-    return {"title": {"text": title}, **more}
+class Box(NamedTuple):
+    """A rectangle: a bar, or a cell of a map, which may have a text."""
+
+    left: float
+    right: float
+    low: float
+    high: float
+    colour: str
+    title: str = ""
+    opacity: float = 1.0
+    text: str = ""
 
 
-def metric_axis(metric: str) -> Figure:
-    """Return the axis of a metric; errors are on a log scale, with ticks at 1, 2 and 5."""
-    if metric == "mse":
-        return axis("test MSE", type="log", dtick="D2")
-    return axis(f"test {metric}")
+class Named(NamedTuple):
+    """Marks with one title for all of them, so that a large map stays small."""
+
+    title: str
+    marks: Sequence[Line | Area | Dot | Box]
+    series: str = ""  # the entry of the legend that hides them
 
 
-def client_axis(names: Sequence[str]) -> Figure:
-    """Return the axis of a map whose rows are clients."""
-    rows = {"type": "category", "autorange": "reversed", "showgrid": False}
-    if len(names) > MOST_LABELS:
-        return axis(f"{len(names)} clients", **rows, showticklabels=False)
-    return {
-        **rows,
-        "tickvals": escape_all(names),
-        "ticktext": [escape(shorten(name)) for name in names],
-        "tickfont": {"size": 10},
-    }
+Mark = Line | Area | Dot | Box | Named
 
 
-def shorten(name: str) -> str:
-    """Cut a long name, so that it fits on an axis."""
-    if len(name) <= MOST_LETTERS:
-        return name
-    return f"{name[: MOST_LETTERS - 1]}…"
+class Entry(NamedTuple):
+    """A line of the legend."""
+
+    name: str
+    colour: str
+    dash: str = ""
+    is_line: bool = False  # a click hides its series
+    is_round: bool = False  # its mark is a point
 
 
-def map_height(rows: int) -> int:
-    """Return the height in pixels of a map with this number of rows."""
-    return int(min(640, 170 + 15 * rows))
+@dataclass(frozen=True)
+class Figure:
+    """Marks between two axes."""
 
-
-def figure(data: list[Figure], height: int, **layout: Any) -> Figure:
-    """Put traces and layout together."""
-    return {"data": data, "layout": {**layout, "height": height}}
-
-
-def heat_map(z: Sequence[Sequence[Any]], x: list[Any], y: list[str], **style: Any) -> Figure:
-    """Return a trace of coloured cells, z[row][column]."""
-    return {"type": "heatmap", "z": z, "x": x, "y": y, **style}
+    x: Axis
+    y: Axis
+    marks: Sequence[Mark]
+    height: int  # of the plotted area, in pixels
+    legend: Sequence[Entry] = ()

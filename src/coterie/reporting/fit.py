@@ -9,12 +9,14 @@ import numpy as np
 
 from coterie.engine.evaluate import SKETCH_BINS as BINS
 from coterie.reporting.clients import is_baseline
+from coterie.reporting.excess import AS_WELL, relative_excess
 from coterie.reporting.fairness import Grouping
 from coterie.reporting.portrait import Portrait
 from coterie.reporting.rows import lacks_training_rows
 from coterie.reporting.source import Source
-from coterie.reporting.text import join_names
+from coterie.reporting.text import join_names, natural_key
 
+NAMED = 20  # clients that a sentence names
 FLAT = 1e-3  # relative difference between columns of a map, up to which they are alike
 
 
@@ -33,6 +35,11 @@ class ClientMap(NamedTuple):
     what: str  # "loss" or "share"
     names: list[str]  # [shown] of the clients
     values: np.ndarray  # [shown, K]; NaN: unknown
+    groups: np.ndarray | None = None  # int64 [shown], the client's own group; −1: not seen
+
+    def excess(self) -> np.ndarray:
+        """Return how much larger each loss is than the client's least, [shown, K] as shares."""
+        return relative_excess(self.values)
 
     @property
     def is_flat(self) -> bool:
@@ -90,7 +97,10 @@ def client_map(run: Source, portrait: Portrait, what: str) -> ClientMap | None:
         values = portrait.losses
     if values is None:
         return None
-    return ClientMap(what, shown_names(run, portrait), values)
+    groups = None
+    if portrait.groups is not None:
+        groups = portrait.groups[portrait.shown]
+    return ClientMap(what, shown_names(run, portrait), values, groups)
 
 
 def client_positions(
@@ -136,6 +146,36 @@ def describe_score_boxes(result: GroupScores) -> str:
         f"Boxes of the clients' scores by group, under {', '.join(result.scores)}; the numbers "
         "stand under Each client."
     )
+
+
+def describe_as_well(result: ClientMap) -> str:
+    """Say which clients would do as well in another group, and which fit another one better."""
+    if result.groups is None:
+        return ""
+    excess = result.excess()
+    rows = np.flatnonzero((result.groups >= 0) & np.isfinite(excess).all(1))
+    own = excess[rows, result.groups[rows]]
+    others = excess[rows].copy()
+    others[np.arange(len(rows)), result.groups[rows]] = np.inf
+    as_well = names_in_order(result, rows[others.min(1) <= AS_WELL])
+    better = names_in_order(result, rows[own > AS_WELL])
+    within = f"within {100 * AS_WELL:.0f} %"
+    sentences = [f"Nobody would do as well in another group ({within})."]
+    if as_well:
+        who = join_names(as_well, most=NAMED)
+        sentences = [
+            f"{len(as_well)} of {len(rows)} clients would do as well ({within}) in another group: "
+            f"{who}."
+        ]
+    if better:
+        who = join_names(better, most=NAMED)
+        sentences.append(f"Another group's model fits better by more than that: {who}.")
+    return " ".join(sentences)
+
+
+def names_in_order(result: ClientMap, rows: np.ndarray) -> list[str]:
+    """Name the clients in these rows of a map, in their natural order."""
+    return sorted((result.names[i] for i in rows), key=natural_key)
 
 
 def describe_client_map(result: ClientMap) -> str:

@@ -1,184 +1,264 @@
-"""Figures about the groups and clients of one method, as plain plotly figures."""
+"""Figures about the groups and clients of one method."""
 
 from __future__ import annotations
 
+from itertools import groupby
+
 import numpy as np
 
-from coterie.reporting.drawing import (
-    COLOURS,
-    MOST_IN_LEGEND,
-    UNSEEN,
-    Figure,
-    axis,
-    client_axis,
-    colour_bar,
-    colours,
-    escape,
-    escape_all,
-    figure,
-    group_bar,
-    group_title,
-    heat_map,
+from coterie.reporting.axes import (
+    MOST_LABELS,
+    Axis,
+    column_axis,
+    half_row,
     map_height,
     metric_axis,
-    round_numbers,
-    stepped_scale,
+    number_axis,
+    round_axis,
+    row_axis,
 )
+from coterie.reporting.coefficients import MOST_DRAWN, Coefficients, format_signed
+from coterie.reporting.drawing import (
+    ACCENT,
+    MOST_IN_LEGEND,
+    SHADES,
+    Area,
+    Box,
+    Dot,
+    Entry,
+    Figure,
+    Line,
+    Mark,
+    Named,
+    Styles,
+    group_colour,
+    group_title,
+)
+from coterie.reporting.excess import BOUNDS, describe_excess, name_bounds
+from coterie.reporting.figures import cell
 from coterie.reporting.fit import ClientMap, ClientPositions, GroupScores
 from coterie.reporting.moves import Moves
+from coterie.reporting.text import format_score
+from coterie.reporting.ticks import format_percent
 
 MOST_ROUNDS = 200  # columns of a map; of more rounds, an even sample is drawn
+MOST_STATIONS = 6  # groups of a client over the rounds that are listed on hover
+FEW_DOTS = 12  # points of a strip up to which they are large
+FEW_RADIUS = 4.5
+MANY_RADIUS = 2.6
+STRIP = 0.8  # width of all methods of a group together; 1 is the distance between groups
+
+
+def group_legend(groups: list[int], word: str = "group") -> list[Entry]:
+    """Name the colours of groups; of very many, none."""
+    if len(groups) > MOST_IN_LEGEND:
+        return []
+    return [Entry(group_title(group, word), group_colour(group)) for group in groups]
 
 
 # ------------------------------------------------------------------------------ groups over rounds
 def history_map(moves: Moves) -> Figure:
-    """Draw everyone's group as a map of colours: a row per client, a column per round."""
+    """Draw everyone's group as a map of colours: a row per client, from the first round on."""
     rounds = len(moves.groups)
-    columns = np.linspace(0, rounds - 1, min(rounds, MOST_ROUNDS)).round().astype(int)
-    z = moves.groups[np.unique(columns)][:, moves.shown].T
-    shades = colours(moves.group_count)
-    least = 0
-    if z.min() < 0:  # somebody was not seen yet
-        least = -1
-        shades = [UNSEEN, *shades]
+    columns = np.unique(np.linspace(0, rounds - 1, min(rounds, MOST_ROUNDS)).round().astype(int))
+    numbers = [moves.rounds[i] for i in columns]
+    ends = [*numbers[1:], numbers[-1] + max(1, numbers[-1] // MOST_ROUNDS)]
     names = [moves.names[i] for i in moves.shown]
-    trace = heat_map(
-        z.tolist(),
-        x=[moves.rounds[i] for i in np.unique(columns)],
-        y=escape_all(names),
-        hovertemplate="%{y}<br>round %{x}: group %{z}<extra></extra>",
-        colorscale=stepped_scale(shades),
-        zmin=least - 0.5,
-        zmax=moves.group_count - 0.5,
-    )
-    if moves.group_count <= MOST_IN_LEGEND:
-        trace["colorbar"] = group_bar(range(least, moves.group_count))
-    else:
-        trace["showscale"] = False
-    return figure(
-        [trace],
+    half = half_row(len(names))
+    marks: list[Mark] = []
+    for row, client in enumerate(moves.shown):
+        boxes: list[Box] = []
+        stations = []
+        column = 0
+        for group, same in groupby(moves.groups[columns, client].tolist()):
+            last = column + len(list(same)) - 1
+            box = Box(numbers[column], ends[last], row - half, row + half, group_colour(group))
+            boxes.append(box)
+            stations.append(f"{group_title(group)} from round {numbers[column]}")
+            column = last + 1
+        if len(stations) > MOST_STATIONS:
+            stations = ["…", *stations[-MOST_STATIONS:]]
+        marks.append(Named(f"{names[row]}: {', '.join(stations)}", boxes))
+    present = np.unique(moves.groups[columns][:, moves.shown]).tolist()
+    y_axis = row_axis(names)
+    return Figure(
+        x=round_axis(ends[-1], "round (0: the start)"),
+        y=y_axis,
+        marks=marks,
         height=map_height(len(names)),
-        xaxis=axis("round (0: the start)"),
-        yaxis=client_axis(names),
+        legend=group_legend(present),
     )
 
 
 def group_sizes(moves: Moves) -> Figure:
     """Draw the size of each group as areas on top of each other."""
-    data = []
-    for group, colour in enumerate(colours(moves.group_count)):
-        sizes = [sum(counts[group : group + 1]) for _, counts in moves.sizes]  # 0 if not yet there
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "stackgroup": "all",
-                "name": group_title(group),
-                "x": [round for round, _ in moves.sizes],
-                "y": sizes,
-                "line": {"width": 0.5, "color": colour},
-                "fillcolor": colour,
-            }
+    rounds = [round for round, _ in moves.sizes]
+    below = np.zeros(len(rounds))
+    marks: list[Mark] = []
+    for group in range(moves.group_count):
+        # a group that was not there yet has no size
+        sizes = np.array([sum(counts[group : group + 1]) for _, counts in moves.sizes])
+        top = below + sizes
+        marks.append(
+            Area(
+                rounds, below.tolist(), top.tolist(), group_colour(group), group_title(group), 0.85
+            )
         )
-    return figure(
-        data,
-        height=320,
-        xaxis=axis("round"),
-        yaxis=axis("clients"),
-        hovermode="x",
-        showlegend=moves.group_count <= MOST_IN_LEGEND,
-    )
+        below = top
+    y_axis = number_axis(below, "clients", from_zero=True, whole=True)
+    legend = group_legend(list(range(moves.group_count)))
+    return Figure(round_axis(max(rounds, default=1)), y_axis, marks, 200, legend)
 
 
 def churn(moves: Moves) -> Figure:
     """Draw the share of clients that moved in each round."""
-    bars = {
-        "type": "bar",
-        "x": [round for round, _ in moves.churn],
-        "y": [share for _, share in moves.churn],
-        "marker": {"color": COLOURS[0]},
-    }
-    y_axis = axis("clients that moved", tickformat=".2~%", rangemode="tozero")
-    return figure([bars], height=240, xaxis=axis("round"), yaxis=y_axis)
+    marks: list[Mark] = []
+    for round, share in moves.churn:
+        title = f"round {round}: {format_percent(share)}"
+        marks.append(Box(round - 0.4, round + 0.4, 0, share, ACCENT, title))
+    last = max((round for round, _ in moves.churn), default=1)
+    shares = number_axis([share for _, share in moves.churn], "clients that moved", from_zero=True)
+    ticks = [(value, format_percent(value)) for value, _ in shares.ticks]
+    y_axis = Axis(shares.low, shares.high, ticks, shares.title)
+    rounds = round_axis(last)
+    x_axis = Axis(-0.5, last + 0.5, rounds.ticks, rounds.title, has_grid=False)
+    return Figure(x_axis, y_axis, marks, 150)
+
+
+# ------------------------------------------------------------------------------ models
+def draw_coefficients(result: Coefficients) -> Figure:
+    """Draw a point per column and group, at the coefficient."""
+    columns = result.columns[:MOST_DRAWN]
+    marks = []
+    for row, name in enumerate(columns):
+        dots = []
+        texts = []
+        for group, value in zip(result.groups, result.values[row].tolist()):
+            dots.append(Dot(value, row, group_colour(group), radius=5.5))
+            texts.append(f"group {group} {format_signed(value)}")
+        marks.append(Named(f"{name}: {', '.join(texts)}", dots))
+    y_axis = row_axis(columns)
+    x_axis = number_axis([0.0, *result.values[:MOST_DRAWN].ravel()], "coefficient")
+    height = 2 * map_height(len(columns)) - 10 * len(columns) // 2
+    legend = group_legend(result.groups)
+    return Figure(x_axis, y_axis, marks, height, legend)
 
 
 # ------------------------------------------------------------------------------ clients
-def scores_by_group(result: GroupScores) -> Figure:
+def scores_by_group(result: GroupScores, styles: Styles) -> Figure:
     """Draw a box per group and method over the clients' own scores, with a point per client."""
-    data = []
+    groups = np.unique(result.groups).tolist()
+    y_axis = metric_axis(result.metric, np.concatenate(list(result.scores.values())))
+    width = STRIP / len(result.scores)
+    marks: list[Mark] = []
     for i, (label, scores) in enumerate(result.scores.items()):
-        data.append(
-            {
-                "type": "box",
-                "name": escape(label),
-                "x": [group_title(group) for group in result.groups],
-                "y": round_numbers(scores),
-                "text": escape_all(result.names),
-                "boxpoints": "all",
-                "jitter": 0.5,
-                "pointpos": 0,
-                "marker": {"size": 4, "color": COLOURS[i % len(COLOURS)], "opacity": 0.7},
-                "line": {"width": 1.2},
-                "fillcolor": "rgba(0,0,0,0)",
-                "hovertemplate": "%{text}<br>%{y}<extra>%{fullData.name}</extra>",
-            }
-        )
-    return figure(
-        data,
-        height=380,
-        boxmode="group",
-        yaxis=metric_axis(result.metric),
-        xaxis={"type": "category"},
-        showlegend=len(data) > 1,
-    )
+        colour = styles[label].colour
+        for position, group in enumerate(groups):
+            members = np.flatnonzero((result.groups == group) & np.isfinite(scores))
+            middle = position + width * (i - (len(result.scores) - 1) / 2)
+            marks += strip(label, colour, middle, width, members, scores, result)
+    legend = [Entry(label, styles[label].colour) for label in result.scores]
+    x_axis = column_axis([group_title(group) for group in groups])
+    return Figure(x_axis, y_axis, marks, 280, legend)
+
+
+def strip(
+    label: str,
+    colour: str,
+    middle: float,
+    width: float,
+    members: np.ndarray,
+    scores: np.ndarray,
+    result: GroupScores,
+) -> list[Mark]:
+    """Return a box from the lower to the upper quarter, the median, and a point per client."""
+    if not len(members):
+        return []
+    marks: list[Mark] = []
+    if len(members) >= 4:  # of fewer, the points say it all
+        low, median, high = np.quantile(scores[members], [0.25, 0.5, 0.75]).tolist()
+        title = f"{label}: median {format_score(median, result.metric)}"
+        left = middle - 0.42 * width
+        right = middle + 0.42 * width
+        marks.append(Box(left, right, low, high, colour, title, opacity=0.2))
+        marks.append(Line([left, right], [median, median], colour, title))
+    radius = FEW_RADIUS
+    if len(members) > FEW_DOTS:
+        radius = MANY_RADIUS
+    for i, client in enumerate(members.tolist()):
+        aside = ((i + 0.5) * 0.618034 % 1 - 0.5) * 0.7 * width  # so that points do not overlap
+        title = f"{result.names[client]}, {label}: " + format_score(scores[client], result.metric)
+        marks.append(Dot(middle + aside, float(scores[client]), colour, title, radius))
+    return marks
 
 
 def client_group_map(result: ClientMap) -> Figure:
-    """Draw a number for each client and group: a row per client, a column per group."""
-    trace = heat_map(
-        [round_numbers(row) for row in result.values],
-        x=[group_title(group) for group in range(result.values.shape[1])],
-        y=escape_all(result.names),
-        colorscale="Viridis",
-        zmin=float(np.nanmin(result.values)),
-        zmax=float(np.nanquantile(result.values, 0.98)),
-        colorbar=colour_bar(result.what),
-        hovertemplate=f"%{{y}}<br>%{{x}}: {result.what} %{{z}}<extra></extra>",
-    )
-    return figure(
-        [trace],
-        height=map_height(len(result.names)),
-        xaxis={"type": "category"},
-        yaxis=client_axis(result.names),
-    )
+    """Draw a number for each client and group: how well its model fits, or its share."""
+    if result.what == "loss":
+        return fit_map(result)
+    return share_map(result)
+
+
+def fit_map(result: ClientMap) -> Figure:
+    """Draw how much worse each group's model fits each client than the one that fits it best."""
+    half = half_row(len(result.names))
+    has_dots = result.groups is not None and len(result.names) <= MOST_LABELS
+    marks: list[Mark] = []
+    for row, values in enumerate(result.excess()):
+        boxes: list[Line | Area | Dot | Box] = []
+        texts = []
+        for column, value in enumerate(values):
+            if not np.isfinite(value):
+                continue
+            shade = SHADES[int(np.searchsorted(BOUNDS, value))]
+            boxes.append(Box(column - 0.48, column + 0.48, row - half, row + half, shade))
+            texts.append(f"group {column} {describe_excess(float(value))}")
+        if has_dots and result.groups is not None and result.groups[row] >= 0:
+            boxes.append(Dot(int(result.groups[row]), row, "own", radius=3.5))
+        marks.append(Named(f"{result.names[row]}: {', '.join(texts)}", boxes))
+    legend = [Entry(name, shade) for name, shade in zip(name_bounds(), SHADES)]
+    if has_dots:
+        legend.append(Entry("its own group", "own", is_round=True))
+    return client_by_group(result, marks, legend)
+
+
+def share_map(result: ClientMap) -> Figure:
+    """Draw the share that each group's model has in each client."""
+    half = half_row(len(result.names))
+    marks: list[Mark] = []
+    for row, values in enumerate(result.values):
+        boxes = []
+        texts = []
+        for column, value in enumerate(values):
+            if np.isfinite(value):
+                boxes.append(cell(row, column, float(np.clip(value, 0, 1)), "", half=half))
+                texts.append(f"group {column} {format_percent(round(float(value), 3))}")
+        marks.append(Named(f"{result.names[row]}: {', '.join(texts)}", boxes))
+    return client_by_group(result, marks, [])
+
+
+def client_by_group(result: ClientMap, marks: list[Mark], legend: list[Entry]) -> Figure:
+    """Put a map together that has a row per client and a column per group."""
+    y_axis = row_axis(result.names)
+    columns = [group_title(group) for group in range(result.values.shape[1])]
+    height = map_height(len(result.names))
+    return Figure(column_axis(columns), y_axis, marks, height, legend)
 
 
 def client_positions(result: ClientPositions) -> Figure:
     """Draw clients as points, coloured by group."""
-    shades = colours(result.group_count)
-    data = []
-    for group in np.unique(result.groups).tolist():
-        members = np.flatnonzero(result.groups == group)
-        x, y = result.points[members].T
-        colour = UNSEEN
-        if group >= 0:
-            colour = shades[group]
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "x": round_numbers(x),
-                "y": round_numbers(y),
-                "text": escape_all(result.names[i] for i in members),
-                "marker": {"size": 8, "color": colour},
-                "hovertemplate": "%{text}<extra>%{fullData.name}</extra>",
-                "name": group_title(group, result.word),
-            }
-        )
-    return figure(
-        data,
-        height=380,
-        xaxis=axis("first direction", zeroline=False),
-        yaxis=axis("second direction", zeroline=False),
-        showlegend=len(data) <= MOST_IN_LEGEND,
-    )
+    groups = np.unique(result.groups).tolist()
+    marks: list[Mark] = []
+    for name, (x, y), group in zip(result.names, result.points.tolist(), result.groups.tolist()):
+        if np.isfinite(x) and np.isfinite(y):
+            title = f"{name}, {group_title(group, result.word)}"
+            marks.append(Dot(x, y, group_colour(group), title))
+    x_axis = without_numbers(number_axis(result.points[:, 0], "first direction"))
+    y_axis = without_numbers(number_axis(result.points[:, 1], "second direction"))
+    legend = group_legend(groups, result.word)
+    return Figure(x_axis, y_axis, marks, 320, legend)
+
+
+def without_numbers(axis: Axis) -> Axis:
+    """Keep the grid of an axis that has no unit."""
+    return Axis(axis.low, axis.high, [(value, "") for value, _ in axis.ticks], axis.title)

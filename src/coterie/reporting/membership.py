@@ -12,7 +12,7 @@ from coterie.reporting.portrait import Portrait
 from coterie.reporting.rows import lacks_training_rows
 from coterie.reporting.source import Source
 from coterie.reporting.tables import Table
-from coterie.reporting.text import NOTHING, format_score, join_names, metric_name
+from coterie.reporting.text import NOTHING, format_score, join_names, metric_name, natural_key
 
 
 class Group(NamedTuple):
@@ -106,7 +106,7 @@ def membership(run: Source, groups: np.ndarray, portrait: Portrait | None) -> Me
     names = run.names
     listed = []
     for number in np.unique(groups).tolist():
-        members = [names[i] for i in np.flatnonzero(groups == number)]
+        members = sorted((names[i] for i in np.flatnonzero(groups == number)), key=natural_key)
         listed.append(Group(number, members, means.get(number), labels.get(number, "")))
     has_several = len([group for group in listed if group.number >= 0]) > 1
     return Membership(
@@ -171,9 +171,18 @@ def describe_main_groups(groups: MainGroups) -> str:
     if groups.other:
         sentences.append(f"{join_names(groups.other)} found other groups: see Method by method.")
     if groups.seeds is not None:
-        same, others = groups.seeds
-        sentences.append(f"Of its {others} other seeds, {same} ended with the same groups.")
+        sentences.append(describe_seeds(groups.seeds))
     return " ".join(sentences)
+
+
+def describe_seeds(agreement: SeedAgreement) -> str:
+    """Say how many other seeds ended with the same groups."""
+    same, others = agreement
+    if others > 1:
+        return f"Of its {others} other seeds, {same} ended with the same groups."
+    if same:
+        return "Its other seed ended with the same groups."
+    return "Its other seed ended with other groups."
 
 
 def membership_table(result: Membership) -> Table:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from coterie.reporting.membership import group_history
-from coterie.reporting.portrait import MOST, Portrait
+from coterie.reporting.portrait import MOST, Portrait, sort_clients
 from coterie.reporting.source import Source
 
 FEW_MOVES = 3  # rounds with moves, up to which a sentence tells as much as a figure
@@ -51,7 +51,7 @@ def moves(run: Source, portrait: Portrait | None) -> Moves | None:
     if portrait is not None:
         shown = portrait.shown
     else:
-        shown = np.argsort(groups[-1], kind="stable")[:MOST]
+        shown = sort_clients(groups[-1], run.names)[:MOST]
     return Moves(
         groups=groups,
         rounds=rounds,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from coterie.reporting.benefit import ONE_EACH, ONE_FOR_ALL
 from coterie.reporting.comparison import Methods
 from coterie.reporting.source import Source
 from coterie.reporting.text import join_names
@@ -54,6 +55,36 @@ def describe_data(runs: Sequence[Source]) -> str:
     if len(runs) > 1:
         rounds += f", {len(runs)} seeds"
     sentences.append(f"{rounds}.")
+    return " ".join(sentences)
+
+
+def describe_names(methods: Sequence[str], with_groups: Collection[str], metric: str) -> str:
+    """Explain the names of methods and of the metric to who has never heard them.
+
+    with_groups: the methods that found groups.
+    """
+    parts = []
+    for label in methods:
+        if label in ONE_FOR_ALL:
+            parts.append(f"{label} trains one model for all")
+        elif label == "local":
+            parts.append(f"{label} trains a model for each client by itself")
+        elif label in ONE_EACH:
+            parts.append(f"{label} gives each client a model of its own that learns from all")
+    grouping = [label for label in methods if label in with_groups]
+    if grouping:
+        verb = "find groups and train"
+        if len(grouping) == 1:
+            verb = "finds groups and trains"
+        parts.append(f"{join_names(grouping)} {verb} a model for each group")
+    sentences = []
+    if parts:
+        sentences.append(f"{'; '.join(parts)}.")
+    if metric == "mse":
+        sentences.append("MSE is the mean squared error of predictions: lower is better.")
+    else:
+        sentences.append("Accuracy is the share of predictions that are right: higher is better.")
+    sentences.append("Scores are measured on test rows, which no model was trained on.")
     return " ".join(sentences)
 
 

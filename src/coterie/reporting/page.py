@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from coterie.reporting.benefit import GroupBenefit, group_benefit
 from coterie.reporting.clients import EachClient, each_client
+from coterie.reporting.coefficients import Coefficients
 from coterie.reporting.comparison import Comparison, Methods, compare
 from coterie.reporting.convergence import Convergence, convergence
 from coterie.reporting.cost import CostToTarget, cost_to_target
+from coterie.reporting.diverged import Diverged, find_diverged
+from coterie.reporting.drawing import Styles, method_styles
 from coterie.reporting.fairness import Fairness, choose_grouping, fairness
 from coterie.reporting.membership import MainGroups, last_groups, main_groups
-from coterie.reporting.method import MethodByMethod, method_by_method
-from coterie.reporting.overview import describe_data, describe_title
+from coterie.reporting.method import MethodByMethod, MethodDetails, method_by_method
+from coterie.reporting.overview import describe_data, describe_names, describe_title
 from coterie.reporting.portrait import Portrait
 from coterie.reporting.provenance import Provenance, Settings, provenance, settings
 from coterie.reporting.verdict import Verdict, judge
@@ -28,15 +32,20 @@ class Page:
     title: str
     verdict: Verdict | None
     benefit: GroupBenefit | None
+    diverged: Sequence[Diverged]  # methods that are neither judged nor drawn
     data: str  # a sentence about the data
+    names: str  # sentences on what the names of methods and metrics mean
     missing: Sequence[str]  # a sentence for each thing that the page lacks
-    comparison: Comparison
     groups: MainGroups | None
+    coefficients: Coefficients | None  # of the models of these groups
     clients: EachClient | None
+    main: MethodDetails | None  # of the method whose groups are shown first
+    comparison: Comparison
+    convergence: Convergence | None
     fairness: Fairness | None
-    convergence: Convergence
     cost: CostToTarget | None
     methods: MethodByMethod
+    styles: Styles  # how each method is drawn
     settings: list[Settings]
     provenance: Provenance
 
@@ -53,37 +62,94 @@ def collect_page(
     had are left out.
     """
     comparison = compare(methods)
-    ranking = comparison.ranking
+    diverged = find_diverged(comparison)
+    sound = without_diverged(methods, diverged)
+    portraits = {label: portrait for label, portrait in portraits.items() if label in sound}
+    ranking = [label for label in comparison.ranking if label in sound]
     by = choose_grouping(ranking, portraits)
     ends = groups_at_end(ranking, methods, portraits)
     main = choose_main(ends, portraits)
     groups = None
     if main is not None:
         groups = main_groups(main, methods, ends, portraits.get(main))
-    first = methods[main or ranking[0]][0]
+    by_method = method_by_method(
+        [methods[label][0] for label in ranking],
+        portraits=portraits,
+        by=by,
+        ends=ends,
+        main=main,
+        seeds=comparison.seeds,
+    )
+    judged = judge_methods(sound, target)
     return Page(
         title=describe_title(methods),
-        verdict=judge(comparison),
-        benefit=group_benefit(comparison),
+        verdict=judged.verdict,
+        benefit=judged.benefit,
+        diverged=diverged,
         data=describe_data(next(iter(methods.values()))),
+        names=describe_names(list(methods), ends, comparison.metric),
         missing=missing,
-        comparison=comparison,
         groups=groups,
-        clients=each_client(first, portraits, comparison.seeds),
+        coefficients=coefficients_of(main, portraits),
+        clients=clients_of(main, ranking, methods, portraits, comparison.seeds),
+        main=next((details for details in by_method.details if details.label == main), None),
+        comparison=comparison,
+        convergence=judged.convergence,
         fairness=fairness(comparison, portraits, by),
-        convergence=convergence(methods, comparison),
-        cost=cost_to_target(methods, comparison, target),
-        methods=method_by_method(
-            [methods[label][0] for label in ranking],
-            portraits=portraits,
-            by=by,
-            ends=ends,
-            main=main,
-            seeds=comparison.seeds,
-        ),
+        cost=judged.cost,
+        methods=by_method,
+        styles=method_styles(methods),
         settings=[settings(label, runs) for label, runs in methods.items()],
         provenance=provenance(methods),
     )
+
+
+class Judged(NamedTuple):
+    """What follows from the scores of methods that did not diverge; None where all did."""
+
+    verdict: Verdict | None = None
+    benefit: GroupBenefit | None = None
+    convergence: Convergence | None = None
+    cost: CostToTarget | None = None
+
+
+def judge_methods(methods: Methods, target: float | None) -> Judged:
+    """Compare the methods that did not diverge."""
+    if not methods:
+        return Judged()
+    comparison = compare(methods)
+    return Judged(
+        verdict=judge(comparison),
+        benefit=group_benefit(comparison),
+        convergence=convergence(methods, comparison),
+        cost=cost_to_target(methods, comparison, target),
+    )
+
+
+def coefficients_of(label: str | None, portraits: Mapping[str, Portrait]) -> Coefficients | None:
+    """Return the coefficients of a method's groups, where they are known."""
+    if label is None or label not in portraits:
+        return None
+    return portraits[label].coefficients
+
+
+def clients_of(
+    main: str | None,
+    ranking: Sequence[str],
+    methods: Methods,
+    portraits: Mapping[str, Portrait],
+    seeds: int,
+) -> EachClient | None:
+    """Return the clients of the method whose groups are shown first, else of the best method."""
+    if not ranking:
+        return None
+    return each_client(methods[main or ranking[0]][0], portraits, seeds)
+
+
+def without_diverged(methods: Methods, diverged: Sequence[Diverged]) -> Methods:
+    """Leave out the methods that diverged."""
+    names = [one.label for one in diverged]
+    return {label: runs for label, runs in methods.items() if label not in names}
 
 
 def groups_at_end(

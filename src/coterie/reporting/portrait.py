@@ -5,6 +5,7 @@ It is computed from the models and, where they are at hand, the clients' rows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,8 @@ from coterie.errors import Diverged
 from coterie.metrics import hard
 from coterie.params import count
 from coterie.reporting.apart import Apart, apart
+from coterie.reporting.coefficients import Coefficients, coefficients
+from coterie.reporting.text import natural_order
 from coterie.runs.run import Run
 from coterie.runs.trained import Trained
 
@@ -44,6 +47,8 @@ class Portrait(NamedTuple):
     apart: Apart | None  # needs rows
     warnings: list[str]
     fingerprint: str  # of the data
+    coefficients: Coefficients | None = None  # of the groups' models, where these are linear
+    sure: np.ndarray | None = None  # [N] how sure each client's group is, 0 to 1; NaN: unknown
 
 
 def portrait(trained: Trained, run: Run | None, fingerprint: str) -> Portrait:
@@ -52,7 +57,10 @@ def portrait(trained: Trained, run: Run | None, fingerprint: str) -> Portrait:
     n = len(roster)
     groups = None if trained.groups is None else hard(trained.groups)
     truth = None if roster.truth is None else hard(roster.truth)[:n]
-    shown = sample(groups if groups is not None else truth, n)
+    by = groups
+    if by is None:
+        by = truth
+    shown = sample(by, roster.training_names)
     losses = None if run is None else losses_under_centres(run, shown)
     return Portrait(
         per_client=trained.client_scores,
@@ -67,15 +75,25 @@ def portrait(trained: Trained, run: Run | None, fingerprint: str) -> Portrait:
         apart=what_sets_apart(run, groups),
         warnings=trained.warnings,
         fingerprint=fingerprint,
+        coefficients=coefficients(trained, groups),
     )
 
 
-def sample(groups: np.ndarray | None, n: int) -> np.ndarray:
-    """Client numbers sorted by group.
+def sort_clients(groups: np.ndarray | None, names: Sequence[str]) -> np.ndarray:
+    """Return client numbers sorted by group, then by name."""
+    order = np.array(natural_order(names), dtype=np.int64)
+    if groups is None:
+        return order
+    return order[np.argsort(groups[order], kind="stable")]
+
+
+def sample(groups: np.ndarray | None, names: Sequence[str]) -> np.ndarray:
+    """Return client numbers sorted by group, then by name.
 
     Above MOST evenly spaced, so that groups keep their shares.
     """
-    order = np.arange(n) if groups is None else np.argsort(groups, kind="stable")
+    order = sort_clients(groups, names)
+    n = len(order)
     if n <= MOST:
         return order
     return order[np.linspace(0, n - 1, MOST).round().astype(int)]

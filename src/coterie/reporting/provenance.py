@@ -61,7 +61,7 @@ def provenance(methods: Methods) -> Provenance:
             ("coterie, of the runs", ", ".join(sorted(versions))),
             ("coterie, of this page", __version__),
             ("Python", platform.python_version()),
-            *((name, version(name)) for name in ("torch", "numpy", "plotly")),
+            *((name, version(name)) for name in ("torch", "numpy")),
         ],
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -10,28 +9,31 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from coterie.metrics import to_json
 from coterie.reporting import (
     apart,
     benefit,
-    clients,
+    client_table,
+    coefficients,
     comparison,
     comparison_table,
     convergence,
     cost,
+    diverged,
+    drawing,
     fairness,
     figures,
     fit,
     group_figures,
+    lookup,
     membership,
     method,
     moves,
     notes,
     provenance,
+    svg,
     text,
     verdict,
 )
-from coterie.reporting.drawing import Figure
 from coterie.reporting.page import Page
 
 MARKER = "<!doctype html><!-- a report of coterie -->"  # how each page begins
@@ -40,11 +42,13 @@ MARKER = "<!doctype html><!-- a report of coterie -->"  # how each page begins
 STATISTICS = (
     apart,
     benefit,
-    clients,
+    client_table,
+    coefficients,
     comparison,
     comparison_table,
     convergence,
     cost,
+    diverged,
     fairness,
     fit,
     membership,
@@ -54,24 +58,6 @@ STATISTICS = (
     provenance,
     verdict,
 )
-
-
-class Figures:
-    """The figures of a page, which script.js draws by their names."""
-
-    def __init__(self) -> None:
-        self.by_name: dict[str, Figure] = {}
-
-    def place(self, figure: Figure) -> str:
-        """Keep a figure and return its name, the id of its place on the page."""
-        name = f"figure-{len(self.by_name)}"
-        self.by_name[name] = figure
-        return name
-
-    def to_json(self) -> Markup:
-        """Return all figures as JSON that can stand inside a script element."""
-        figures_json = json.dumps(to_json(self.by_name), separators=(",", ":"))
-        return Markup(figures_json.replace("<", "\\u003c"))
 
 
 @cache
@@ -94,30 +80,40 @@ def environment() -> Environment:
         join_names=text.join_names,
         figures=figures,
         group_figures=group_figures,
+        membership_colours=membership_colours,
+        draw=svg.draw,
+        can_search=lookup.can_search,
+        lookup_json=lookup.lookup_json,
     )
     return templates
 
 
-def render(template: str, placed: Figures, **data: Any) -> str:
-    """Fill in a template. placed: takes the figures that it shows."""
-    return environment().get_template(template).render(place=placed.place, **data)
+def render(template: str, **data: Any) -> str:
+    """Fill in a template."""
+    return environment().get_template(template).render(**data)
 
 
 def render_page(page: Page) -> str:
     """Write a page, with its style, its script and its figures in it."""
-    from plotly.offline import get_plotlyjs
-
-    placed = Figures()
     return render(
         "page.html.jinja",
-        placed,
         page=page,
+        styles=page.styles,
         marker=Markup(MARKER),
         style=read("style.css"),
         script=read("script.js"),
-        plotly=Markup(get_plotlyjs()),
-        figures_json=placed.to_json,
     )
+
+
+def membership_colours(result: membership.Membership) -> list[str]:
+    """Return the colour of each group of a table; "" for clients that were not seen."""
+    colours = []
+    for group in result.groups:
+        colour = ""
+        if group.number >= 0:
+            colour = drawing.group_colour(group.number)
+        colours.append(colour)
+    return colours
 
 
 def read(name: str) -> Markup:

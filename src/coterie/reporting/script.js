@@ -1,34 +1,60 @@
-// Draws each figure when it is first visible, in the page's colours, and again when these change.
-const figures = JSON.parse(document.getElementById("figures").textContent);
-const night = matchMedia("(prefers-color-scheme: dark)");
-const PRINTED = 680; // pixels that fit on a sheet
-let printing = false;
+// A click on a name in a legend hides its line, a double click all others.
+document.querySelectorAll(".legend").forEach((legend) => {
+  const buttons = [...legend.querySelectorAll("button")];
+  const lines = [...legend.parentElement.querySelectorAll("[data-line]")];
+  const hide = (button, hidden) => {
+    button.setAttribute("aria-pressed", hidden);
+    lines.filter((line) => line.dataset.line === button.dataset.series)
+      .forEach((line) => line.classList.toggle("off", hidden));
+  };
+  buttons.forEach((button) => {
+    button.addEventListener("click", () => hide(button, button.getAttribute("aria-pressed") !== "true"));
+    button.addEventListener("dblclick", () => buttons.forEach((other) => hide(other, other !== button)));
+  });
+});
 
-function draw(place) {
-  const { data, layout } = structuredClone(figures[place.id]);
-  const dark = night.matches && !printing;
-  const ink = dark ? "#e6e8eb" : "#1f2328", line = dark ? "#3a414a" : "#e1e5ea";
-  const axis = { gridcolor: line, linecolor: line, zerolinecolor: line, automargin: true, ticks: "", title: { standoff: 10 } };
-  const narrow = place.clientWidth < 500;
-  layout.template = { layout: {
-    font: { color: ink, family: "system-ui, sans-serif", size: narrow ? 11 : 13 },
-    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", xaxis: axis, yaxis: axis,
-    margin: { l: 50, r: 12, t: 12, b: 40 }, legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" },
-    hoverlabel: { bgcolor: dark ? "#2a3037" : "#ffffff", font: { color: ink } },
-  } };
-  if (printing) layout.width = PRINTED;
-  else layout.autosize = true;
-  Plotly.react(place, data, layout, { responsive: true, displaylogo: false, displayModeBar: false });
+// The field "Find a site": shows a client as soon as its name is typed, or the only one that fits.
+const make = (tag, text, ...children) => {
+  const made = document.createElement(tag);
+  made.textContent = text;
+  made.append(...children);
+  return made;
+};
+function card(site, methods) {
+  const row = (name, score) => make("tr", "", make("td", name), make("td", score));
+  const scores = make("table", "", ...methods.map((method, i) => row(method, site.scores[i])));
+  scores.className = "numbers";
+  let where = "group" in site ? `In group ${site.group}` : "";
+  if (where && "sure" in site) where += `, ${Math.round(100 * site.sure)} % sure`;
+  const lines = [where && `${where}.`, ...site.said].filter(Boolean).map((line) => make("p", line));
+  const made = make("div", "", make("h3", site.name), ...lines, scores);
+  made.className = "card";
+  return made;
+}
+const field = document.getElementById("site");
+if (field) {
+  const { methods, sites } = JSON.parse(document.getElementById("sites").textContent);
+  const found = document.getElementById("found");
+  document.getElementById("site-names").append(...sites.map((site) => new Option(site.name, site.name)));
+  field.addEventListener("input", () => {
+    const typed = field.value.trim().toLowerCase();
+    const fits = sites.filter((site) => typed && site.name.toLowerCase().includes(typed));
+    const exact = fits.filter((site) => site.name.toLowerCase() === typed);
+    const shown = exact.length ? exact : fits;
+    if (!typed) found.replaceChildren();
+    else if (!shown.length) found.replaceChildren(make("p", "No client has such a name."));
+    else if (shown.length > 3) found.replaceChildren(make("p", `${shown.length} names fit: go on typing.`));
+    else found.replaceChildren(...shown.map((site) => card(site, methods)));
+  });
 }
 
-const visible = (root) => [...root.querySelectorAll(".plot")].filter((place) => !place.closest("details:not([open])"));
-const redraw = () => visible(document).forEach(draw);
-
-redraw();
-document.querySelectorAll("details").forEach((d) => d.addEventListener("toggle", () => d.open && visible(d).forEach(draw)));
-night.addEventListener("change", redraw);
-addEventListener("beforeprint", () => { printing = true; redraw(); });
-addEventListener("afterprint", () => { printing = false; redraw(); });
+// What is folded away is printed, too.
+let opened = [];
+addEventListener("beforeprint", () => {
+  opened = [...document.querySelectorAll("details:not([open])")];
+  opened.forEach((fold) => (fold.open = true));
+});
+addEventListener("afterprint", () => opened.forEach((fold) => (fold.open = false)));
 
 // A click on a head of a sortable table sorts by its column, a second one the other way round.
 const text = (row, i) => row.cells[i].textContent.replace("−", "-");

@@ -3,12 +3,34 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 NOTHING = "–"  # in a table, where there is no value
+
+
+def natural_key(name: str) -> list[tuple[int, int, str]]:
+    """Return a key that sorts numbers in names by their size: school 2 before school 10.
+
+    Accents and capital letters count only between names that are otherwise the same.
+    """
+    decomposed = unicodedata.normalize("NFKD", name)
+    plain = "".join(letter for letter in decomposed if not unicodedata.combining(letter))
+    parts = []
+    for part in re.split(r"([0-9]+)", plain):
+        if part.isdecimal():
+            parts.append((0, int(part), part))
+        else:
+            parts.append((1, 0, part.casefold()))
+    return [*parts, (-1, 0, name)]
+
+
+def natural_order(names: Sequence[str]) -> list[int]:
+    """Return the positions of names in their natural order."""
+    return sorted(range(len(names)), key=lambda i: natural_key(names[i]))
 
 
 def join_names(names: Sequence[str], most: int = 8) -> str:

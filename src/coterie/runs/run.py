@@ -396,16 +396,6 @@ class Run:
         self.history = self.folder.rows(until=self.round)
 
 
-def as_tensors(arrays: dict[str, np.ndarray]) -> dict[str, Tensor]:
-    """Arrays as a checkpoint keeps them."""
-    return {name: torch.from_numpy(values) for name, values in arrays.items()}
-
-
-def as_arrays(tensors: dict[str, Tensor]) -> dict[str, np.ndarray]:
-    """What `as_tensors` was given."""
-    return {name: values.numpy() for name, values in tensors.items()}
-
-
 def attack_of(options: Options, roster: Roster) -> Attack | None:
     """The attack that the options ask for."""
     if options.attack is None:

@@ -1,0 +1,80 @@
+"""A result as a notebook shows it: a sentence and a small table."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from coterie.metrics import HIGHER_IS_BETTER, hard, scores
+from coterie.reporting.membership import format_group, group_means
+from coterie.reporting.render import render
+from coterie.reporting.tables import Table
+from coterie.reporting.text import (
+    NOTHING,
+    format_score,
+    join_names,
+    metric_name,
+    natural_key,
+)
+from coterie.runs.trained import Trained
+
+MOST_NAMED = 12  # members of a group
+
+
+def summary_html(trained: Trained) -> str:
+    """Describe a run in a sentence, with a table of its groups or of its clients' scores."""
+    metric = metric_of(trained)
+    table = scores_table(trained, metric)
+    if trained.groups is not None:
+        table = groups_table(trained, metric)
+    sentence = describe_result(trained, metric)
+    return render("notebook.html.jinja", sentence=sentence, content=table, odd=trained.warnings)
+
+
+def metric_of(trained: Trained) -> str:
+    """Return the metric that the run is judged by."""
+    if trained.roster.kind == "regression":
+        return "mse"
+    return "accuracy"
+
+
+def describe_result(trained: Trained, metric: str) -> str:
+    """Say what a run reached."""
+    clients = len(trained.roster.training_names)
+    start = f"{trained.method.name} with {clients:,} clients, after {trained.round} rounds"
+    score = trained.last_evaluation.get(metric)
+    if score is None:
+        return f"{start}: no test scores."
+    if not np.isfinite(score):
+        return f"{start}: it diverged. A smaller step size (lr) helps."
+    return f"{start}: a test {metric_name(metric)} of {format_score(score, metric)}."
+
+
+def groups_table(trained: Trained, metric: str) -> Table:
+    """Lay out one row per group."""
+    assert trained.groups is not None
+    names = trained.roster.training_names
+    groups = hard(trained.groups)
+    means: dict[int, float] = {}
+    if metric in trained.client_scores:
+        means = group_means(trained.client_scores[metric], groups)
+    rows = []
+    for group in np.unique(groups).tolist():
+        members = sorted((names[i] for i in np.flatnonzero(groups == group)), key=natural_key)
+        score = NOTHING
+        if group in means:
+            score = format_score(means[group], metric)
+        shown = join_names(members, most=MOST_NAMED)
+        rows.append([format_group(group), str(len(members)), score, shown])
+    return Table(["group", "clients", f"mean test {metric_name(metric)}", "members"], rows)
+
+
+def scores_table(trained: Trained, metric: str) -> Table:
+    """Lay out the scores over clients in one row; none where there are no scores by client."""
+    if metric not in trained.client_scores:
+        return Table([], [])
+    of_clients = scores(
+        trained.client_scores[metric], trained.client_scores["rows"], HIGHER_IS_BETTER[metric]
+    )
+    values = (of_clients.mean, of_clients.std, of_clients.worst_decile)
+    head = ["mean over clients", "std over clients", "worst 10 %"]
+    return Table(head, [[format_score(value, metric) for value in values]])

@@ -1,0 +1,80 @@
+"""The coefficients of groups' linear models, under the names of the tables' columns."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import coterie as ct
+from coterie.reporting.coefficients import (
+    coefficients,
+    coefficients_table,
+    describe_coefficients,
+)
+from coterie.reporting.group_figures import draw_coefficients
+
+
+@pytest.fixture(scope="module")
+def frames():
+    """Six sites: y rises with dose in three of them and falls in the others; men have 2 more."""
+    import pandas as pd
+
+    rng = np.random.default_rng(0)
+    sites = {}
+    for i in range(6):
+        dose = rng.normal(5, 2, 80)
+        sex = rng.choice(["f", "m"], 80)
+        slope = 3 if i < 3 else -3
+        y = slope * (dose - 5) + 2 * (sex == "m") + rng.normal(0, 0.1, 80)
+        sites[f"site {i}"] = pd.DataFrame({"dose": dose, "sex": sex, "y": y})
+    return sites
+
+
+@pytest.fixture(scope="module")
+def trained(frames):
+    fed = ct.data.from_frames(frames, label="y")
+    method = ct.IFCA(clusters=2, lr=0.1, local_steps=10)
+    return ct.run(method, fed, "linear", rounds=40).trained
+
+
+def test_coefficients_are_in_the_labels_unit_per_deviation_of_the_column(trained):
+    groups = trained.groups.numpy()
+    result = coefficients(trained, groups)
+    assert result.columns[0] == "dose"  # it differs most
+    rising = result.groups.index(int(groups[0]))
+    falling = result.groups.index(int(groups[5]))
+    # a deviation of the dose is 2, and moves y by 3 for each unit
+    assert result.values[0][rising] == pytest.approx(6, rel=0.1)
+    assert result.values[0][falling] == pytest.approx(-6, rel=0.1)
+    by_name = dict(zip(result.columns, result.values))
+    assert sorted(by_name) == ["dose", "sex = f", "sex = m"]  # no place for other texts
+    np.testing.assert_allclose(by_name["sex = m"], 1, atol=0.3)  # from the mean of f and m
+    np.testing.assert_allclose(by_name["sex = f"], -by_name["sex = m"], atol=1e-9)
+    assert "in units of y" in describe_coefficients(result)
+
+
+def test_signs_are_shown_and_points_have_the_colours_of_groups(trained):
+    result = coefficients(trained, trained.groups.numpy())
+    table = coefficients_table(result)
+    assert table.head == ["column", "group 0", "group 1"]
+    assert {cell[0] for cell in table.rows[0][1:]} == {"+", "−"}
+    figure = draw_coefficients(result)
+    assert figure.marks[0].title.startswith("dose: group 0 ")
+    assert [entry.name for entry in figure.legend] == ["group 0", "group 1"]
+
+
+def test_other_models_have_none(frames):
+    fed = ct.data.from_frames(frames, label="y")
+    deep = ct.run(ct.IFCA(clusters=2), fed, "mlp:4", rounds=1).trained
+    assert coefficients(deep, deep.groups.numpy()) is None
+    alone = ct.run(ct.FedAvg(), fed, "linear", rounds=1).trained
+    assert coefficients(alone, None) is None
+
+
+def test_two_classes_have_log_odds(site_results):
+    ifca = site_results[0].trained
+    result = coefficients(ifca, ifca.groups.numpy())
+    assert result.is_class and result.higher == "outcome = well"
+    assert "mar<ker" in result.columns and "log-odds" in describe_coefficients(result)
+    signs = np.sign(result.values[result.columns.index("mar<ker")])
+    assert set(signs) == {-1, 1}

@@ -1,0 +1,68 @@
+"""Methods that diverged are named, and neither judged nor drawn."""
+
+from __future__ import annotations
+
+import numpy as np
+from made_up import GROUPS, NAMES, grouped, portrait, scored
+
+from coterie.reporting.diverged import describe_diverged, find_diverged
+from coterie.reporting.page import collect_page
+from coterie.reporting.render import render_page
+
+
+def errors(scores: list[float], label: str, seed: int = 0):
+    run = scored(scores, seed, label, "mse")
+    run.config["options"]["rounds"] = len(scores) - 1
+    run.config["method"]["settings"] = {}
+    run.config["model"] = "linear"
+    return run
+
+
+def test_an_error_that_grows_or_is_not_finite_has_diverged():
+    methods = {
+        "fedavg": [errors([2.0, 1.0], "fedavg")],
+        "ifca": [errors([2.0, 15.0], "ifca"), errors([2.0, 21.0], "ifca", 1)],
+        "local": [errors([1e9, np.inf], "local")],
+    }
+    found = find_diverged(methods)
+    assert [(one.label, one.seeds, one.of) for one in found] == [("ifca", 1, 2), ("local", 1, 1)]
+    assert describe_diverged(found) == (
+        "ifca (1 of 2 seeds) and local diverged: their test MSE grew without bound. They are "
+        "neither judged nor drawn here; a smaller step size (lr) helps."
+    )
+    assert describe_diverged([]) == ""
+
+
+def test_an_accuracy_has_diverged_only_if_it_is_not_finite():
+    methods = {"m": [scored([0.9, 0.01])], "n": [scored([0.9, np.nan], label="n")]}
+    assert [one.label for one in find_diverged(methods)] == ["n"]
+
+
+def made(methods, portraits) -> str:
+    for runs in methods.values():
+        for run in runs:
+            run.config["method"]["settings"] = {}
+    return render_page(collect_page(methods, portraits, [], None))
+
+
+def test_a_diverged_method_is_named_but_not_drawn():
+    ifca = grouped(history=[GROUPS.tolist()] * 2, metric="mse")
+    local = grouped("local", history=[None, None], metric="mse")
+    local.history[-1]["mse"] = np.inf
+    portraits = {
+        "ifca": portrait([1, 2, 3, 4], GROUPS, metric="mse"),
+        "local": portrait([1, np.inf, 3, 4], metric="mse"),
+    }
+    page = made({"ifca": [ifca], "local": [local]}, portraits)
+    assert "local diverged: its test MSE grew without bound." in page
+    assert 'data-line="ifca"' in page and 'data-line="local"' not in page
+    assert "<td>local</td>" in page  # in the comparison
+    assert '<th scope="col">local</th>' not in page and "a, local: " not in page
+    assert "ifca reaches a test MSE of 0.5." in page and len(NAMES) == 4
+
+
+def test_a_page_is_made_where_every_method_diverged():
+    run = grouped(history=[GROUPS.tolist()] * 2, metric="mse")
+    run.history[-1]["mse"] = np.nan
+    page = made({"ifca": [run]}, {"ifca": portrait([np.nan] * 4, GROUPS, metric="mse")})
+    assert "ifca diverged" in page and "<svg" not in page and "<h2>Groups</h2>" not in page
