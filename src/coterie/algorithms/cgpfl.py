@@ -59,7 +59,7 @@ import torch
 from torch import Tensor
 
 from coterie.algorithms.given import given_centres
-from coterie.clustering import RULES, Bound, coordinates, few_rows, kmeans, matched
+from coterie.clustering import RULES, Bound, coordinates, few_rows, kmeans, matched, serving_centres
 from coterie.common.envelope import Envelope, Personal
 from coterie.common.grouped import how_many
 from coterie.common.losses import least_finite, least_loss
@@ -68,6 +68,7 @@ from coterie.contract import (
     Data,
     Finite,
     Index,
+    Losses,
     RowCount,
     Rows,
     Sent,
@@ -165,11 +166,30 @@ class CGPFL(Envelope):
             return state
         omega = answers.values["model"]
         centres, before = self.sized(state, omega, answers.report["rows"], ask)
+        k = count(centres)
+        if ask.is_robust and self.is_anew(before, k, len(answers.ids)) and len(answers.ids) > k > 1:
+            return self.served(centres, before, answers, ask)
         labels = self.partition(centres, omega, before, ask)
         group = before.index_copy(0, answers.ids, labels)
         self.note_transitions(before, group, count(centres), ask)
         mean = ask.group_mean(omega, labels, torch.ones(len(labels)), empty=centres)
         return Clusters(mix(self.alpha, centres, mean), group)  # Ω ← (1−α)Ω + α mean_{i∈k} ω_i
+
+    def served(self, centres: Params, before: Tensor, answers: Stack, ask: Ask) -> Clusters:
+        """Clusters made anew of which none is believed before the clients have rated it."""
+        common = {n: v.mean(0) for n, v in centres.items()}
+        omega = answers.values["model"]
+        result = serving_centres(omega, answers.ids, common, count(centres), ask, self.rate)
+        group = before.index_copy(0, result.ids, result.labels)
+        return Clusters(mix(self.alpha, centres, result.centres), group)
+
+    @client(report={"losses": Losses()}, rounds="later")
+    def rate(
+        self, task: Task, centres: Params, per_client: Any, private: Personal, data: Data
+    ) -> tuple[Upload, Personal]:
+        """Report the loss under each centre."""
+        _, losses = least_loss(task, unstack(centres), data.all)
+        return Upload({}, {}, {"losses": losses.nan_to_num(torch.inf, torch.inf)}), private
 
     def ask_all(self, state: Clusters, ask: Ask) -> Stack:
         """Send each its cluster's centre, or the mean of all where it has none.
@@ -213,19 +233,22 @@ class CGPFL(Envelope):
         old, new = points[:k], points[k:]
         # of exactly equal centres all take the coordinates of the first
         old = old[distances(flat, flat).argmin(1)]
-        members = group[group >= 0].bincount(minlength=k)
-        known = bool(members.any())
-        spare = bool((members == 0).any()) and len(new) >= k
-        anew = not known or spare or self.fresh
+        anew = self.is_anew(group, k, len(new))
         result = kmeans(new, k, ask.rng("k-means"), init=None if anew else old)
         ask.note("k_means_iterations", result.iterations)
-        if not known:
+        if not bool((group >= 0).any()):
             return result.labels
         cost = distances(old, result.centres) ** 2
         # far below any real cost: among equal centres group 0 takes the lowest, and so on
         g = len(result.centres)
         order = torch.outer(torch.arange(k), g - torch.arange(g)) * 1e-9 * cost.mean()
         return matched(cost + order)[result.labels]
+
+    def is_anew(self, group: Tensor, k: int, uploads: int) -> bool:
+        """Whether clusters are drawn anew, not from the centres of the round before."""
+        members = group[group >= 0].bincount(minlength=k)
+        some_are_empty = bool((members == 0).any()) and uploads >= k
+        return not bool(members.any()) or some_are_empty or self.fresh
 
     def note_transitions(self, before: Tensor, now: Tensor, k: int, ask: Ask) -> None:
         both = before >= 0

@@ -4,7 +4,13 @@ balls, the number of clusters, matching of labels."""
 from coterie.clustering.choose import RULES, Bound, choose_clusters, few_rows
 from coterie.clustering.kmeans import coordinates, group_mean, kmeans
 from coterie.clustering.matching import matched, mean_models, overlap
-from coterie.clustering.serving import best_serving
+from coterie.clustering.serving import (
+    best_serving,
+    directions,
+    keep_best_serving,
+    serving_centres,
+    spare_centres,
+)
 from coterie.clustering.sketch import sketch
 from coterie.clustering.threshold import Balls, Threshold, own_balls, threshold_clusters
 
@@ -16,13 +22,17 @@ __all__ = [
     "choose_clusters",
     "best_serving",
     "coordinates",
+    "directions",
     "few_rows",
     "group_mean",
+    "keep_best_serving",
     "kmeans",
     "matched",
     "mean_models",
     "overlap",
     "own_balls",
+    "serving_centres",
     "sketch",
+    "spare_centres",
     "threshold_clusters",
 ]
