@@ -29,7 +29,14 @@ from torch import Tensor
 
 from coterie.algorithms.given import given_centres
 from coterie.algorithms.ifca_traffic import Traffic
-from coterie.clustering import keep_best_serving, kmeans, sketch, spare_centres
+from coterie.clustering import (
+    hostile_share,
+    keep_best_serving,
+    kmeans,
+    sketch,
+    spare_centres,
+    typical,
+)
 from coterie.common.grouped import how_many
 from coterie.common.losses import least_finite
 from coterie.contract import Ask, Data, Direction, Finite, Index, Losses, Sums, Upload, client
@@ -104,7 +111,10 @@ class Starts(Traffic):
         static = {"seed": seed, **self.pair_of(ask)}
         sums = ask(self.first_update, shared=common, static=static, stream="start")
         sketches = sums.report["sketch"]
-        k = how_many(self.clusters, sketches, ask, self.auto_by)
+        counted = sketches
+        if self.clusters == "auto":  # without those that may be hostile
+            counted = sketches[typical(sketches, hostile_share(ask))]
+        k = how_many(self.clusters, counted, ask, self.auto_by)
         made = k
         if ask.is_robust:
             made = spare_centres(k, len(sketches))

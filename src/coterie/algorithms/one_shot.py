@@ -35,9 +35,11 @@ from coterie.clustering import (
     RULES,
     coordinates,
     directions,
+    hostile_share,
     kmeans,
     serving_centres,
     threshold_clusters,
+    typical,
 )
 from coterie.common.grouped import Grouped, WithinGroups, how_many
 from coterie.common.losses import least_loss
@@ -97,7 +99,7 @@ class OneShot(WithinGroups):
         )
         models = answers.values["model"]
         start = pick(common, 0)
-        k = how_many(self.clusters, directions(models, start), ask, self.auto_by)
+        k = self.how_many(directions(models, start), ask)
         if ask.is_robust and len(answers.ids) > k > 1:
             served = serving_centres(models, answers.ids, start, k, ask, self.rate)
             return Grouped(served.centres, state.group.index_copy(0, served.ids, served.labels))
@@ -112,6 +114,12 @@ class OneShot(WithinGroups):
         """Report the loss under each centre."""
         _, losses = least_loss(task, unstack(centres), data.all)
         return Upload({}, {}, {"losses": losses.nan_to_num(torch.inf, torch.inf)}), private
+
+    def how_many(self, points: Tensor, ask: Ask) -> int:
+        """k; clusters="auto" chooses it from the points, without those that may be hostile."""
+        if self.clusters == "auto":
+            points = points[typical(points, hostile_share(ask))]
+        return how_many(self.clusters, points, ask, self.auto_by)
 
     def clustered(self, points: Tensor, k: int, ask: Ask) -> Tensor:
         """int64 [N]: the cluster of each model."""

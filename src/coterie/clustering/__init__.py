@@ -13,6 +13,7 @@ from coterie.clustering.serving import (
 )
 from coterie.clustering.sketch import sketch
 from coterie.clustering.threshold import Balls, Threshold, own_balls, threshold_clusters
+from coterie.clustering.typical import hostile_share, largest, nearest, typical
 
 __all__ = [
     "RULES",
@@ -25,14 +26,18 @@ __all__ = [
     "directions",
     "few_rows",
     "group_mean",
+    "hostile_share",
     "keep_best_serving",
     "kmeans",
+    "largest",
     "matched",
     "mean_models",
+    "nearest",
     "overlap",
     "own_balls",
     "serving_centres",
     "sketch",
     "spare_centres",
     "threshold_clusters",
+    "typical",
 ]

@@ -54,7 +54,12 @@ def directions(uploads: Params, common: Params) -> Tensor:
 
 
 def spare_centres(k: int, clients: int) -> int:
-    """How many centres are made where k are kept: twice as many, if there are enough clients."""
+    """How many centres are made where k are kept: twice as many, if there are enough clients.
+
+    A single centre is the robust mean of all clients, which needs no other to be compared with.
+    """
+    if k == 1:
+        return 1
     return max(k, min(2 * k, clients))
 
 
