@@ -22,6 +22,7 @@ from coterie.engine.call import START, Version
 from coterie.engine.codec import BadBytes, decode, encode
 from coterie.engine.message import HEAD_ROOM, Limits, Message
 from coterie.engine.site import Site
+from coterie.engine.wire import Wire
 from coterie.runs.run import Run
 from coterie.runs.start import prepare
 
@@ -469,3 +470,9 @@ def test_a_site_with_few_rows_is_not_measured():
     assert run.roster.names[0] not in row["refused"]  # it trains as before
     assert np.isnan(run.client_scores["accuracy"][0])
     assert not np.isnan(run.client_scores["accuracy"][1])
+
+
+def test_the_wire_tells_its_sites_the_least_number_of_rows():
+    run = ready(ct.FedAvg(), rounds=1)
+    wire = Wire(run.task, federation(), run.root, minimum_rows=7)
+    assert {site.agreement.minimum_rows for site in wire.sites} == {7}

@@ -44,6 +44,10 @@ Ours, not the paper's:
   for every K up to N/2 would take hours with 1,000 clients: with more than 40 clients cost(K) is
   the lower of a cut of one tree of merges (Ward's) and, up to K = 20, of k-means
   (clustering/choose.py).
+* Where means are robust, no cluster drawn anew is trusted, for hostile clients may be one: it is
+  chosen among 2K by the losses that clients report (clustering/serving.py). In the rounds after
+  it uploads join the nearest centre, once, and the quarter of them that is farthest from all
+  centres stays where it was.
 * Q's columns sum to 1 (0 where a cluster has no former client); its rows need not, whatever
   equation 3 says. It counts clients that had a cluster before; who is absent stays.
 * local_steps plays no part; decay acts on lr, and so on the default pull, but not on inner_lr or
@@ -59,7 +63,18 @@ import torch
 from torch import Tensor
 
 from coterie.algorithms.given import given_centres
-from coterie.clustering import RULES, Bound, coordinates, few_rows, kmeans, matched
+from coterie.clustering import (
+    RULES,
+    Bound,
+    coordinates,
+    few_rows,
+    hostile_share,
+    kmeans,
+    matched,
+    nearest,
+    serving_centres,
+    typical,
+)
 from coterie.common.envelope import Envelope, Personal
 from coterie.common.grouped import how_many
 from coterie.common.losses import least_finite, least_loss
@@ -68,6 +83,7 @@ from coterie.contract import (
     Data,
     Finite,
     Index,
+    Losses,
     RowCount,
     Rows,
     Sent,
@@ -84,6 +100,17 @@ from coterie.task import Task
 def distances(a: Tensor, b: Tensor) -> Tensor:
     """Between rows, exactly 0 between equal ones."""
     return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def joined(centres: Params, omega: Params, before: Tensor, share: float) -> Tensor:
+    """int64: the nearest centre of each upload; the one before for those far from all centres.
+
+    share: how many count as far. Hostile uploads that are far from everything could else all join
+    one cluster, and be most of it.
+    """
+    far = distances(flatten(omega), flatten(centres))
+    moves = nearest(far.amin(1), share) | (before < 0)
+    return torch.where(moves, far.argmin(1).cpu(), before)
 
 
 class Clusters(NamedTuple):
@@ -165,11 +192,32 @@ class CGPFL(Envelope):
             return state
         omega = answers.values["model"]
         centres, before = self.sized(state, omega, answers.report["rows"], ask)
-        labels = self.partition(centres, omega, before, ask)
+        if not ask.is_robust:
+            labels = self.partition(centres, omega, before, ask)
+        elif count(centres) > 1 and self.is_anew(before, count(centres), len(answers.ids)):
+            return self.served(centres, before, answers, ask)
+        else:
+            labels = joined(centres, omega, before[answers.ids], hostile_share(ask))
         group = before.index_copy(0, answers.ids, labels)
         self.note_transitions(before, group, count(centres), ask)
         mean = ask.group_mean(omega, labels, torch.ones(len(labels)), empty=centres)
         return Clusters(mix(self.alpha, centres, mean), group)  # Ω ← (1−α)Ω + α mean_{i∈k} ω_i
+
+    def served(self, centres: Params, before: Tensor, answers: Stack, ask: Ask) -> Clusters:
+        """Clusters made anew of which none is believed before the clients have rated it."""
+        common = {n: v.mean(0) for n, v in centres.items()}
+        omega = answers.values["model"]
+        result = serving_centres(omega, answers.ids, common, count(centres), ask, self.rate)
+        group = before.index_copy(0, result.ids, result.labels)
+        return Clusters(mix(self.alpha, centres, result.centres), group)
+
+    @client(report={"losses": Losses()}, rounds="later")
+    def rate(
+        self, task: Task, centres: Params, per_client: Any, private: Personal, data: Data
+    ) -> tuple[Upload, Personal]:
+        """Report the loss under each centre."""
+        _, losses = least_loss(task, unstack(centres), data.all)
+        return Upload({}, {}, {"losses": losses.nan_to_num(torch.inf, torch.inf)}), private
 
     def ask_all(self, state: Clusters, ask: Ask) -> Stack:
         """Send each its cluster's centre, or the mean of all where it has none.
@@ -196,9 +244,10 @@ class CGPFL(Envelope):
         nobody_yet = bool((state.group < 0).all())
         if self.clusters != "auto" or not (nobody_yet or ask.round <= self.heur_rounds):
             return state.centres, state.group
-        points = flatten(omega)
-        bound = Bound(rows, points.shape[1], self.mu)
-        k = how_many("auto", coordinates(points), ask, self.auto_by, bound)
+        points = coordinates(flatten(omega))
+        counted = typical(points, hostile_share(ask))
+        bound = Bound(rows[counted], flatten(omega).shape[1], self.mu)
+        k = how_many("auto", points[counted], ask, self.auto_by, bound)
         if k == count(state.centres) and not nobody_yet:
             return state.centres, state.group
         common = {n: v.mean(0) for n, v in state.centres.items()}
@@ -213,19 +262,22 @@ class CGPFL(Envelope):
         old, new = points[:k], points[k:]
         # of exactly equal centres all take the coordinates of the first
         old = old[distances(flat, flat).argmin(1)]
-        members = group[group >= 0].bincount(minlength=k)
-        known = bool(members.any())
-        spare = bool((members == 0).any()) and len(new) >= k
-        anew = not known or spare or self.fresh
+        anew = self.is_anew(group, k, len(new))
         result = kmeans(new, k, ask.rng("k-means"), init=None if anew else old)
         ask.note("k_means_iterations", result.iterations)
-        if not known:
+        if not bool((group >= 0).any()):
             return result.labels
         cost = distances(old, result.centres) ** 2
         # far below any real cost: among equal centres group 0 takes the lowest, and so on
         g = len(result.centres)
         order = torch.outer(torch.arange(k), g - torch.arange(g)) * 1e-9 * cost.mean()
         return matched(cost + order)[result.labels]
+
+    def is_anew(self, group: Tensor, k: int, uploads: int) -> bool:
+        """Whether clusters are drawn anew, not from the centres of the round before."""
+        members = group[group >= 0].bincount(minlength=k)
+        some_are_empty = bool((members == 0).any()) and uploads >= k
+        return not bool(members.any()) or some_are_empty or self.fresh
 
     def note_transitions(self, before: Tensor, now: Tensor, k: int, ask: Ask) -> None:
         both = before >= 0

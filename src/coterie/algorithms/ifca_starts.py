@@ -29,12 +29,19 @@ from torch import Tensor
 
 from coterie.algorithms.given import given_centres
 from coterie.algorithms.ifca_traffic import Traffic
-from coterie.clustering import best_serving, kmeans, sketch
+from coterie.clustering import (
+    hostile_share,
+    keep_best_serving,
+    kmeans,
+    sketch,
+    spare_centres,
+    typical,
+)
 from coterie.common.grouped import how_many
 from coterie.common.losses import least_finite
 from coterie.contract import Ask, Data, Direction, Finite, Index, Losses, Sums, Upload, client
 from coterie.errors import CoterieError
-from coterie.params import Params, argmin_finite, minus, pick, pick_rows, repeated
+from coterie.params import Params, minus, pick, repeated
 from coterie.task import Batch, Task
 
 KINDS = ("updates", "random", "balanced")
@@ -104,28 +111,23 @@ class Starts(Traffic):
         static = {"seed": seed, **self.pair_of(ask)}
         sums = ask(self.first_update, shared=common, static=static, stream="start")
         sketches = sums.report["sketch"]
-        k = how_many(self.clusters, sketches, ask, self.auto_by)
-        made = min(2 * k, len(sketches)) if ask.is_robust else k
+        counted = sketches
+        if self.clusters == "auto":  # without those that may be hostile
+            counted = sketches[typical(sketches, hostile_share(ask))]
+        k = how_many(self.clusters, counted, ask, self.auto_by)
+        made = k
+        if ask.is_robust:
+            made = spare_centres(k, len(sketches))
         labels = kmeans(sketches, made, ask.rng("k-means")).labels
         ask.note("start_sizes", labels.bincount(minlength=made))
         group = group.index_copy(0, sums.ids, labels)
         centres = self.tied(repeated(common, made))
         sums = self.train_within(centres, sums.ids, group, ask, start=True)
         centres = self.averaged(centres, sums, len(group))
-        if ask.is_robust and made > k:
-            return self.best_serving(centres, k, group, ask)
-        return centres, group
-
-    def best_serving(
-        self, centres: Params, k: int, group: Tensor, ask: Ask
-    ) -> tuple[Params, Tensor]:
-        """(the k centres that serve the clients best, the cluster of each client among them)"""
-        answers = ask(self.rate, shared=centres)
-        losses = answers.report["losses"]
-        kept = best_serving(losses, k)
-        ask.note("start_kept", kept)
-        nearest = argmin_finite(losses[:, kept])
-        return self.tied(pick_rows(centres, kept)), group.index_copy(0, answers.ids, nearest)
+        if made <= k:
+            return centres, group
+        served = keep_best_serving(centres, k, ask, self.rate)
+        return self.tied(served.centres), group.index_copy(0, served.ids, served.labels)
 
     @client(
         report={"losses": Losses()},

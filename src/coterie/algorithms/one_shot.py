@@ -16,6 +16,11 @@ steps; a client that missed round 0 joins the cluster of least loss at its first
 leaves the clustering open: `cluster_by` takes k-means, which the paper names and uses, Ward's
 agglomerative clustering, or threshold clustering (clustering/threshold.py). `clusters="auto"`
 chooses k from the directions in which the models moved (clustering/choose.py).
+
+Where means are robust, no cluster of models is trusted, for hostile clients may be one: the server
+makes 2k clusters, every client reports its loss under the mean of each, and the k are kept that
+serve the clients best (clustering/serving.py). Each client is in the one of least loss, whatever
+`cluster_by` says.
 """
 
 from __future__ import annotations
@@ -26,11 +31,21 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from coterie.clustering import RULES, coordinates, kmeans, threshold_clusters
+from coterie.clustering import (
+    RULES,
+    coordinates,
+    directions,
+    hostile_share,
+    kmeans,
+    serving_centres,
+    threshold_clusters,
+    typical,
+)
 from coterie.common.grouped import Grouped, WithinGroups, how_many
-from coterie.contract import Ask, Data, Repeat, Upload, Weight, client, setting
+from coterie.common.losses import least_loss
+from coterie.contract import Ask, Data, Losses, Repeat, Upload, Weight, client, setting
 from coterie.local import descend
-from coterie.params import Params, flatten, pick, repeated
+from coterie.params import Params, flatten, pick, repeated, unstack
 from coterie.task import Task
 
 
@@ -82,18 +97,29 @@ class OneShot(WithinGroups):
             reduce="stack",
             started_from={"model": common},
         )
-        models = flatten(answers.values["model"])
-        moves = models - flatten(state.centres)[:1]
-        directions = moves / moves.norm(dim=1, keepdim=True).clamp(min=1e-12)
-        k = how_many(self.clusters, coordinates(directions), ask, self.auto_by)
-        labels = self.clustered(coordinates(models), k, ask)
-        centres = ask.group_mean(
-            answers.values["model"],
-            labels,
-            answers.weight[:, 0],
-            empty=repeated(pick(state.centres, 0), k),
-        )
+        models = answers.values["model"]
+        start = pick(common, 0)
+        k = self.how_many(directions(models, start), ask)
+        if ask.is_robust and len(answers.ids) > k > 1:
+            served = serving_centres(models, answers.ids, start, k, ask, self.rate)
+            return Grouped(served.centres, state.group.index_copy(0, served.ids, served.labels))
+        labels = self.clustered(coordinates(flatten(models)), k, ask)
+        centres = ask.group_mean(models, labels, answers.weight[:, 0], empty=repeated(start, k))
         return Grouped(centres, state.group.index_copy(0, answers.ids, labels))
+
+    @client(report={"losses": Losses()}, rounds="start")
+    def rate(
+        self, task: Task, centres: Params, per_client: Any, private: Any, data: Data
+    ) -> tuple[Upload, Any]:
+        """Report the loss under each centre."""
+        _, losses = least_loss(task, unstack(centres), data.all)
+        return Upload({}, {}, {"losses": losses.nan_to_num(torch.inf, torch.inf)}), private
+
+    def how_many(self, points: Tensor, ask: Ask) -> int:
+        """k; clusters="auto" chooses it from the points, without those that may be hostile."""
+        if self.clusters == "auto":
+            points = points[typical(points, hostile_share(ask))]
+        return how_many(self.clusters, points, ask, self.auto_by)
 
     def clustered(self, points: Tensor, k: int, ask: Ask) -> Tensor:
         """int64 [N]: the cluster of each model."""

@@ -20,6 +20,8 @@ Ours, not the paper's:
 * Members of a split cluster that were absent from that round are asked at their next turn which
   half fits (least loss); else they would keep the parent's label for ever.
 * Each half goes on from its own members' mean of the round, so that the halves differ.
+* Where means are robust, the quarter of the updates that is farthest from the others neither sets
+  the unit of ε1 and ε2 nor decides whether and how a cluster is split; it joins the nearer half.
 * `linkage="complete"` is what released code does, with ε1 = 0.4, ε2 = 1.6 as lengths and no split
   before round 20.
 """
@@ -32,6 +34,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from coterie.clustering import hostile_share, largest, typical
 from coterie.common.grouped import Grouped, WithinGroups
 from coterie.contract import Ask, setting
 from coterie.params import Params, count, flatten, pick_rows
@@ -55,6 +58,16 @@ def bipartition(update: Tensor, linkage: str) -> tuple[Tensor, float]:
     labels = tree.fit_predict((1 - cosine).numpy())
     side = torch.from_numpy(labels != labels[0])
     return side, float(cosine[side][:, ~side].max())
+
+
+def joined(update: Tensor, asked: Tensor, side: Tensor) -> Tensor:
+    """bool [n]: the side of every update; those not asked join the one whose mean is more alike."""
+    first = update[asked[~side]].mean(0)
+    second = update[asked[side]].mean(0)
+    nearer = torch.cosine_similarity(update, second[None]) > torch.cosine_similarity(
+        update, first[None]
+    )
+    return nearer.index_copy(0, asked, side)
 
 
 def with_copies(centres: Params, k: int) -> Params:
@@ -90,16 +103,18 @@ class CFL(WithinGroups):
         rows = answers.weight.sum(1)  # n_i
         label = at.group[answers.ids]
         update = (flatten(models) - flatten(pick_rows(at.centres, label))).cpu().double()  # Δθ_i
+        hostile = hostile_share(ask)
         longest = state.longest
         if longest == 0:
-            longest = update.norm(dim=1).max()
+            longest = largest(update.norm(dim=1), hostile)
 
         group = at.group
         k = count(at.centres)
         if ask.round >= self.wait:
             for c in label.unique().tolist():
                 positions = (label == c).nonzero()[:, 0]  # in this answer, not ids of clients
-                side = self.side(update[positions], rows[positions].cpu().double(), longest)
+                n = rows[positions].cpu().double()
+                side = self.side(update[positions], n, longest, hostile)
                 if side is None:
                     continue
                 ask.note(f"split of {c}", [int((~side).sum()), int(side.sum())])
@@ -112,19 +127,25 @@ class CFL(WithinGroups):
         centres = ask.group_mean(models, label, rows, empty=with_copies(at.centres, k))
         return Splits(Grouped(centres, group), longest)
 
-    def side(self, update: Tensor, rows: Tensor, longest: Tensor) -> Tensor | None:
-        """Which half each member goes to; None if the group is not to be split."""
-        if len(update) < 2:
+    def side(
+        self, update: Tensor, rows: Tensor, longest: Tensor, hostile: float = 0.0
+    ) -> Tensor | None:
+        """Which half each member goes to; None if the group is not to be split.
+
+        hostile: the share of the members that has no say, those farthest from the others.
+        """
+        asked = typical(update, hostile)
+        if len(asked) < 2:
             return None
         unit = float(longest) if self.relative else 1.0
-        mean = rows @ update / rows.sum()
+        mean = rows[asked] @ update[asked] / rows[asked].sum()
         stands_still = mean.norm() < self.eps1 * unit  # ‖Σ (n_i/n) Δθ_i‖ < ε1
-        pulls_apart = update.norm(dim=1).max() > self.eps2 * unit  # max ‖Δθ_i‖ > ε2
+        pulls_apart = update[asked].norm(dim=1).max() > self.eps2 * unit  # max ‖Δθ_i‖ > ε2
         if not (stands_still and pulls_apart):
             return None
-        side, cross = bipartition(update, self.linkage)
+        side, cross = bipartition(update[asked], self.linkage)
         if ((1 - cross) / 2) ** 0.5 > self.gamma:  # √((1 − α_cross)/2) > γ_max
-            return side
+            return joined(update, asked, side)
         return None
 
     def use(self, state: Splits) -> tuple[Any, Any]:  # type: ignore[override]

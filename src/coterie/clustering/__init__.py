@@ -4,9 +4,16 @@ balls, the number of clusters, matching of labels."""
 from coterie.clustering.choose import RULES, Bound, choose_clusters, few_rows
 from coterie.clustering.kmeans import coordinates, group_mean, kmeans
 from coterie.clustering.matching import matched, mean_models, overlap
-from coterie.clustering.serving import best_serving
+from coterie.clustering.serving import (
+    best_serving,
+    directions,
+    keep_best_serving,
+    serving_centres,
+    spare_centres,
+)
 from coterie.clustering.sketch import sketch
 from coterie.clustering.threshold import Balls, Threshold, own_balls, threshold_clusters
+from coterie.clustering.typical import hostile_share, largest, nearest, typical
 
 __all__ = [
     "RULES",
@@ -16,13 +23,21 @@ __all__ = [
     "choose_clusters",
     "best_serving",
     "coordinates",
+    "directions",
     "few_rows",
     "group_mean",
+    "hostile_share",
+    "keep_best_serving",
     "kmeans",
+    "largest",
     "matched",
     "mean_models",
+    "nearest",
     "overlap",
     "own_balls",
+    "serving_centres",
     "sketch",
+    "spare_centres",
     "threshold_clusters",
+    "typical",
 ]

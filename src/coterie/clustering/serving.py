@@ -1,13 +1,77 @@
 """The few of many centres that serve the clients best, by the losses that clients report.
 
+Hostile clients whose uploads look alike are a group like any other among uploads. So where means
+are robust, the server makes twice as many centres as it needs, clients report their loss under
+each, and those are kept that serve the clients best: nobody is served by the attackers' centre.
+
 Losses count by their order alone: the best centre of a client costs it 0, the worst 1. So a client
 that reports what is not true has as much say as any other, and no more.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
 import torch
 from torch import Tensor
+
+from coterie.clustering.kmeans import coordinates, kmeans
+from coterie.contract import Ask
+from coterie.params import Params, argmin_finite, flatten, pick_rows, repeated
+
+Rate = Callable[..., Any]  # a client function that reports the "losses" [centres]
+
+
+class Served(NamedTuple):
+    """The centres that serve the clients best, and who is served by which."""
+
+    centres: Params  # every leaf [k, ...]
+    ids: Tensor  # the clients that answered
+    labels: Tensor  # int64, the kept centre of least loss for each of them
+
+
+def serving_centres(
+    uploads: Params, ids: Tensor, common: Params, k: int, ask: Ask, rate: Rate
+) -> Served:
+    """k centres from the stacked uploads of these clients, of which some may be hostile.
+
+    common: the model near which all of them started. Uploads are clustered by the direction in
+        which they moved from there: a long move must not count for more than a short one.
+    """
+    made = spare_centres(k, len(ids))
+    labels = kmeans(directions(uploads, common), made, ask.rng("k-means")).labels
+    weight = torch.ones(len(labels))
+    centres = ask.group_mean(uploads, labels, weight, empty=repeated(common, made))
+    return keep_best_serving(centres, k, ask, rate, ids)
+
+
+def directions(uploads: Params, common: Params) -> Tensor:
+    """[N, ≤ N] in which direction each upload moved from the common model."""
+    moves = flatten(uploads) - flatten(repeated(common, 1))
+    lengths = moves.norm(dim=1, keepdim=True).clamp(min=1e-12)
+    return coordinates(moves / lengths)
+
+
+def spare_centres(k: int, clients: int) -> int:
+    """How many centres are made where k are kept: twice as many, if there are enough clients.
+
+    A single centre is the robust mean of all clients, which needs no other to be compared with.
+    """
+    if k == 1:
+        return 1
+    return max(k, min(2 * k, clients))
+
+
+def keep_best_serving(
+    centres: Params, k: int, ask: Ask, rate: Rate, clients: Tensor | None = None
+) -> Served:
+    """The k centres that serve the clients best, by the losses that they report now."""
+    answers = ask(rate, clients, shared=centres)
+    losses = answers.report["losses"]
+    kept = best_serving(losses, k)
+    ask.note("start_kept", kept)
+    return Served(pick_rows(centres, kept), answers.ids, argmin_finite(losses[:, kept]))
 
 
 def best_serving(losses: Tensor, k: int) -> Tensor:

@@ -34,7 +34,9 @@ PHASES: tuple[Phase, ...] = ("start", "train", "evaluate")
 class Wire:
     """The engine whose clients are sites behind bytes."""
 
-    def __init__(self, task: Task, fed: Federation, root: Evaluation) -> None:
+    def __init__(
+        self, task: Task, fed: Federation, root: Evaluation, minimum_rows: int = 1
+    ) -> None:
         self.task = task
         self.fed = fed
         self.types = types_of(root.method)
@@ -45,6 +47,7 @@ class Wire:
             types=self.types,
             clients=len(fed),
             limits=simulation_limits(fed.total),
+            minimum_rows=minimum_rows,
             allowed=QUESTIONS,
         )
         self.sites = []

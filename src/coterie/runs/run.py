@@ -207,6 +207,9 @@ class Run:
     def _stop_early(self, row: Row) -> None:
         if self.options.stop_after is None or "valid_loss" not in row:
             return
+        is_robust = self.options.robust != "mean"
+        if is_robust and not math.isfinite(row["valid_loss"]):  # one client can report that
+            return
         if row["valid_loss"] < self.best_valid_loss:
             self.best_valid_loss, self.evaluations_without_gain = row["valid_loss"], 0
         else:
@@ -450,6 +453,12 @@ def check_run(method: Algorithm, task: Task, roster: Roster, options: Options) -
         )
     if options.attack is None and (options.attackers or options.attack_strength):
         raise CoterieError("attackers do nothing without an attack: name one, such as attack flip.")
+    if options.attack == "labels" and options.attack_strength is not None:
+        raise CoterieError("attack labels has no strength: leave attack_strength.")
+    if options.robust == "mean" and options.robust_share != Options().robust_share:
+        raise CoterieError(
+            "robust_share does nothing with plain means: name a rule, such as robust trimmed."
+        )
     if options.attackers is not None and options.attackers >= len(roster):
         raise CoterieError(
             f"attackers is {options.attackers}: some of the {len(roster)} clients must be honest."

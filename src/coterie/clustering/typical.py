@@ -1,0 +1,47 @@
+"""What most uploads have in common, whatever a hostile minority sends.
+
+All functions leave out a share of the points, as few as possible: of n points ⌈share · n⌉, at most
+a minority. With share 0 nothing is left out.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from coterie.contract import Ask
+from coterie.robust.rules import hostile_members
+
+SHARE = 0.25  # of the clients that may be hostile where means are robust
+
+
+def hostile_share(ask: Ask) -> float:
+    """The share of the uploads that the server may be wrong to believe; 0 where means are plain."""
+    if ask.is_robust:
+        return SHARE
+    return 0.0
+
+
+def typical(points: Tensor, share: float) -> Tensor:
+    """int64, ascending: the points without the share of them that is farthest from the others.
+
+    How far a point is, is its median distance to all points: a minority of points cannot change it
+    much, neither for itself, however alike they are, nor for others.
+    """
+    x = points.detach().cpu().double()
+    if share == 0 or not len(x):
+        return torch.arange(len(x))
+    return nearest(torch.cdist(x, x).median(1).values, share).nonzero()[:, 0]
+
+
+def nearest(distances: Tensor, share: float) -> Tensor:
+    """bool [n]: all but the share of largest distances."""
+    n = len(distances)
+    kept = n - hostile_members(share, n)
+    order = distances.argsort(stable=True)
+    return torch.zeros(n, dtype=torch.bool).index_fill(0, order[:kept].cpu(), True)
+
+
+def largest(lengths: Tensor, share: float) -> Tensor:
+    """The largest length that is left when the share of largest ones is left out."""
+    return lengths[nearest(lengths, share)].max()
