@@ -16,7 +16,7 @@ from coterie.engine.call import Call
 from coterie.engine.plan import Plan
 
 LIKE = 0.75  # a client this share of the largest in size, or larger, may be padded to it
-SPARE = 1 / 48  # of the plan's rows: padding that takes no longer than a chunk more would
+SPARE = 1 / 64  # of the plan's rows: padding that takes no longer than a chunk more would
 
 
 class Chunk(NamedTuple):

@@ -46,7 +46,7 @@ class Vectorised(SimulatedClients):
 
     def _chunk(self, at: Tensor, task: Task, call: Call, fold: Fold) -> Part:
         """The clients at these positions, at once."""
-        if not self.plan.vectorise:
+        if not self.plan.vectorise or len(at) == 1:  # `vmap` over one client only takes longer
             return one_by_one(self, task, call, fold, at)
 
         def one(shared: Any, *rows: Any) -> Any:
