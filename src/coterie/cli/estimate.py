@@ -137,14 +137,15 @@ def as_text(estimated: Row) -> str:
     plan = estimated["plan"]
     sizes = estimated["memory"]
     first_round = describe_traffic(estimated["bytes_round"])
-    parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in sizes.items())
+    known = {name: size for name, size in sizes.items() if size is not None}
+    parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in known.items())
     lines = {
         "clients": f"{estimated['clients']} train, {estimated['unseen']} unseen",
         "rows": f"{estimated['train_rows']:,} train, {estimated['test_rows']:,} test",
         "model": f"{estimated['parameters']:,} parameters",
         "start": describe_traffic(estimated["bytes_start"]),
         "first round": f"{first_round}; {estimated['rounds']} rounds",
-        "memory": f"about {format_bytes(sum(sizes.values()))} ({parts})",
+        "memory": f"about {format_bytes(sum(known.values()))} ({parts})",
         "plan": f"{plan['engine']}: {describe_plan(plan)}",
     }
     title = f"{estimated['method']} on {estimated['data']}"
@@ -163,5 +164,6 @@ def describe_plan(plan: Row) -> str:
     if plan["engine"] != "vectorised":
         return "one client after another"
     if plan["vectorise"]:
-        return f"{plan['chunk']} clients at once (vmap), {plan['workers']} threads"
+        most = f"{plan['chunk']} clients and {plan['rows']} rows"
+        return f"at most {most} at once (vmap), {plan['workers']} threads"
     return f"{plan['chunk']} clients in a loop, {plan['workers']} threads"
