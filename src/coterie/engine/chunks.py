@@ -82,11 +82,8 @@ def groups_of_like_size(order: Tensor, sizes: Tensor, plan: Plan) -> list[Chunk]
 
 def count_pieces(group: Chunk, share: float, plan: Plan) -> int:
     """Into how many chunks to cut a group: by clients, by rows, and so that no worker has more."""
-    pieces = max(
-        _ceil(len(group.positions) / plan.chunk),
-        _ceil(group.rows / plan.rows),
-        _ceil(group.rows / share),
-    )
+    clients_at_once = max(1, min(plan.chunk, plan.rows // sum(group.lengths)))
+    pieces = max(_ceil(len(group.positions) / clients_at_once), _ceil(group.rows / share))
     if pieces == 1:
         return 1
     return _ceil(pieces / plan.workers) * plan.workers
