@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -13,7 +14,8 @@ from coterie.engine.call import Call
 from coterie.engine.dry_run import DryRun
 from coterie.engine.fold import Fold, Part
 from coterie.engine.guard import Guard
-from coterie.engine.plan import rows_and_activations
+from coterie.engine.plan import Plan
+from coterie.engine.working_memory import WorkingMemory
 from coterie.metrics import Row
 from coterie.params import nbytes
 from coterie.reporting.text import format_bytes
@@ -24,11 +26,16 @@ from coterie.runs.start import Job
 class Counting:
     """An engine whose clients answer with zeros of the right shape: nothing is computed."""
 
+    def __init__(self, working: WorkingMemory) -> None:
+        self.working = working
+        self.most_bytes = 0  # that an exchange takes while clients work, and for their answers
+
     def enroll(self, method: Any, welcome: Any) -> None:
         """Nobody is contacted."""
 
     def map(self, call: Call, fold: Fold) -> Part:
         """Zeros from every client."""
+        self.most_bytes = max(self.most_bytes, self.working.of(call) + nbytes(fold.tables))
         for table in tree_leaves((fold.tables, fold.moved)):
             table.zero_()
         everyone = torch.arange(len(call.ids))
@@ -43,16 +50,27 @@ class Counting:
         """Nothing."""
 
 
-def traffic(job: Job) -> list[tuple[int, int]] | None:
-    """(bytes down, bytes up) of the start and of a first round; None where answers are needed.
+class Counts(NamedTuple):
+    """What was counted of a run; None where a method needs real answers to go on."""
+
+    start: tuple[int, int] | None  # bytes down and up
+    round: tuple[int, int] | None
+    working: int | None  # bytes of memory, while clients work
+
+
+def count_exchanges(job: Job) -> Counts:
+    """Traffic of the start and of a first round, and the memory that exchanges take.
 
     Everyone is sent the welcome at the start, with the first evaluation.
     """
-    counts = []
     roster = job.fed.roster
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            run = Run(job.method, job.task, roster, Counting(), job.options)
+    traffic: list[tuple[int, int]] = []
+    with warnings.catch_warnings(action="ignore"):
+        _, welcome = job.method.start(job.task, len(roster), job.options.seed)
+        private = DryRun(job.task, roster, job.method, welcome).private
+        engine = Counting(WorkingMemory(job.task, roster, used_plan(job), private))
+        try:
+            run = Run(job.method, job.task, roster, engine, job.options)
             for r in (0, 1):
                 ask = replace(run.asker(r), guard=Guard())
                 method: Any = ask.root.method
@@ -61,16 +79,26 @@ def traffic(job: Job) -> list[tuple[int, int]] | None:
                 else:
                     run.state = method.round(run.state, ask)
                 welcomes = run.welcome_bytes * len(roster) if r == 0 else 0
-                counts.append((ask.bytes_down + welcomes, ask.bytes_up))
-    except Exception:  # whatever a method does with answers that are all zero
-        return None
-    return counts
+                traffic.append((ask.bytes_down + welcomes, ask.bytes_up))
+        except Exception:  # whatever a method does with answers that are all zero
+            traffic = []
+        with suppress(Exception):  # whatever scores do with them
+            run.evaluate(1)
+    start, first_round = traffic or (None, None)
+    return Counts(start, first_round, engine.most_bytes or None)
+
+
+def used_plan(job: Job) -> Plan:
+    """How the engine of this run divides the work."""
+    if job.options.engine == "vectorised":
+        return job.plan
+    return replace(job.plan, vectorise=False, workers=1)
 
 
 def estimate(job: Job) -> Row:
     """Sizes, bytes, memory and plan of a run that has not begun."""
     fed = job.fed
-    bytes_start, bytes_round = traffic(job) or (None, None)
+    counts = count_exchanges(job)
     return {
         "method": job.method.name,
         "data": fed.source,
@@ -80,9 +108,9 @@ def estimate(job: Job) -> Row:
         "test_rows": len(fed.test.y),
         "parameters": parameters(job),
         "rounds": job.options.rounds,
-        "bytes_start": bytes_start,
-        "bytes_round": bytes_round,
-        "memory": memory(job),
+        "bytes_start": counts.start,
+        "bytes_round": counts.round,
+        "memory": memory(job, counts),
         "plan": {"engine": job.options.engine, **asdict(job.plan)},
     }
 
@@ -92,26 +120,16 @@ def parameters(job: Job) -> int:
     return sum(p.numel() for p in job.task.module.parameters())
 
 
-def memory(job: Job) -> dict[str, int]:
+def memory(job: Job, counts: Counts) -> dict[str, int | None]:
     """Bytes of the data, of what server and clients keep, and of the work on a round."""
     fed = job.fed
-    at_once = job.plan.workers
-    if job.plan.vectorise:
-        at_once *= job.plan.chunk
-    at_once = min(len(fed), at_once)
-    number = torch.empty((), dtype=job.task.dtype).element_size()
-    numbers = 6 * parameters(job) + rows_and_activations(job.task, fed.roster)
     state, welcome = job.method.start(job.task, len(fed), job.options.seed)
+    private = DryRun(job.task, fed.roster, job.method, welcome).private
     return {
         "data": sum(nbytes(tuple(part)) for part in (fed.train, fed.test, fed.valid or ())),
-        "states": nbytes(state) + private_bytes(job, welcome) * len(fed),
-        "working": at_once * numbers * number,
+        "states": nbytes(state) + nbytes(private) * len(fed),
+        "working": counts.working,
     }
-
-
-def private_bytes(job: Job, welcome: Any) -> int:
-    """Bytes of one client's private state."""
-    return nbytes(DryRun(job.task, job.fed.roster, job.method, welcome).private)
 
 
 def as_text(estimated: Row) -> str:
@@ -119,14 +137,15 @@ def as_text(estimated: Row) -> str:
     plan = estimated["plan"]
     sizes = estimated["memory"]
     first_round = describe_traffic(estimated["bytes_round"])
-    parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in sizes.items())
+    known = {name: size for name, size in sizes.items() if size is not None}
+    parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in known.items())
     lines = {
         "clients": f"{estimated['clients']} train, {estimated['unseen']} unseen",
         "rows": f"{estimated['train_rows']:,} train, {estimated['test_rows']:,} test",
         "model": f"{estimated['parameters']:,} parameters",
         "start": describe_traffic(estimated["bytes_start"]),
         "first round": f"{first_round}; {estimated['rounds']} rounds",
-        "memory": f"about {format_bytes(sum(sizes.values()))} ({parts})",
+        "memory": f"about {format_bytes(sum(known.values()))} ({parts})",
         "plan": f"{plan['engine']}: {describe_plan(plan)}",
     }
     title = f"{estimated['method']} on {estimated['data']}"
@@ -145,5 +164,6 @@ def describe_plan(plan: Row) -> str:
     if plan["engine"] != "vectorised":
         return "one client after another"
     if plan["vectorise"]:
-        return f"{plan['chunk']} clients at once (vmap), {plan['workers']} threads"
+        most = f"{plan['chunk']} clients and {plan['rows']} rows"
+        return f"at most {most} at once (vmap), {plan['workers']} threads"
     return f"{plan['chunk']} clients in a loop, {plan['workers']} threads"

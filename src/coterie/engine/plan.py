@@ -11,6 +11,7 @@ from coterie.data.roster import Roster
 from coterie.task import Task
 
 MOST_AT_ONCE = 8192  # clients: more at once take memory and no less time
+NUMBERS_OF_ROWS = 20_000_000  # that the rows of a chunk and their activations hold at most
 
 
 @dataclass(frozen=True)
@@ -18,8 +19,9 @@ class Plan:
     """The division of the work: kept with the run, so that a resumed one gives the same bits."""
 
     vectorise: bool  # False: the loop, on each worker
-    chunk: int  # clients at once
+    chunk: int  # most clients at once
     workers: int
+    rows: int = 32_768  # most rows at once, padding included; a larger client is alone
 
 
 def plan_for(task: Task, roster: Roster, cores: int | None = None) -> Plan:
@@ -30,31 +32,33 @@ def plan_for(task: Task, roster: Roster, cores: int | None = None) -> Plan:
     stay in the cache.
     """
     cores = cores or len(os.sched_getaffinity(0))
+    rows = max(1, NUMBERS_OF_ROWS // numbers_per_row(task, roster))
     if task.device.type != "cpu":
-        return Plan(True, 64, 1)
+        return Plan(vectorise=True, chunk=64, workers=1, rows=rows)
     if any(isinstance(m, nn.modules.conv._ConvNd) for m in task.module.modules()):
-        return Plan(False, 8, cores)
+        return Plan(vectorise=False, chunk=8, workers=cores, rows=rows)
     numbers = numbers_per_client(task, roster)
     if numbers < 20_000:
         at_once = min(MOST_AT_ONCE, 50_000_000 // numbers)
-        return Plan(True, max(64, at_once), 1)
+        return Plan(vectorise=True, chunk=max(64, at_once), workers=1, rows=rows)
     largest = max(p.numel() * p.element_size() for p in task.module.parameters())
     unmapped = 32_000_000 // largest  # buffers over 32 MB are mapped anew each time they are made
-    return Plan(True, max(4, min(256, unmapped, 19_500_000 // numbers)), cores)
+    chunk = max(4, min(256, unmapped, 19_500_000 // numbers))
+    return Plan(vectorise=True, chunk=chunk, workers=cores, rows=rows)
 
 
 def numbers_per_client(task: Task, roster: Roster) -> int:
-    """How many numbers one client in training holds: two models, its rows and activations."""
+    """How many numbers a client of mean size holds in training: two models, rows, activations."""
     size = sum(p.numel() for p in task.module.parameters())
-    return 2 * size + rows_and_activations(task, roster)
+    rows = int(roster.rows.train.float().mean().ceil())
+    return 2 * size + rows * numbers_per_row(task, roster)
 
 
-def rows_and_activations(task: Task, roster: Roster) -> int:
-    """How many numbers the rows of a client of mean size and their activations hold, roughly."""
+def numbers_per_row(task: Task, roster: Roster) -> int:
+    """How many numbers a row and its activations hold, roughly."""
     row = 1
     for length in roster.row_shape:
         row *= length
-    rows = int(roster.rows.train.float().mean().ceil())
     size = sum(p.numel() for p in task.module.parameters())
     widest = max(size // max(row, 1), 1)  # outputs of the first layer
-    return rows * (row + 4 * widest)
+    return row + 4 * widest

@@ -1,8 +1,7 @@
-"""Thousands of clients at once: chunks of like size under `vmap`, one thread per core."""
+"""Thousands of clients at once: chunks of like size under `vmap`, one thread per worker."""
 
 from __future__ import annotations
 
-import math
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from coterie.data.federation import Federation
 from coterie.engine.call import Call
+from coterie.engine.chunks import Chunk, chunks_of_call
 from coterie.engine.fold import Fold, Part
 from coterie.engine.loop import one_by_one
 from coterie.engine.plan import Plan, plan_for
@@ -27,6 +27,7 @@ class Vectorised(SimulatedClients):
         super().__init__(task, fed)
         self.plan = plan or plan_for(task, fed.roster)
         self.tasks = [task.copy() for _ in range(self.plan.workers)]
+        self.divided: dict[str | None, tuple[Tensor, list[list[Chunk]]]] = {}
         self.pool = ThreadPoolExecutor(
             self.plan.workers, initializer=torch.set_num_threads, initargs=(1,)
         )
@@ -34,18 +35,18 @@ class Vectorised(SimulatedClients):
     def map(self, call: Call, fold: Fold) -> Part:
         """Run the call on its clients; every worker has a fixed share, so sums keep their order."""
         new = self.begin_call(call)
-        chunks = self._chunks(call.ids)
+        shares = self._shares(call)
 
         def work(worker: int) -> Part:
-            mine = chunks[worker :: self.plan.workers]
-            return fold.merge(self._chunk(at, self.tasks[worker], call, fold) for at in mine)
+            task = self.tasks[worker]
+            return fold.merge(self._chunk(c.positions, task, call, fold) for c in shares[worker])
 
         part = fold.merge(self.pool.map(work, range(self.plan.workers)))
         return fold.complete(part)._replace(welcomed=new)
 
     def _chunk(self, at: Tensor, task: Task, call: Call, fold: Fold) -> Part:
         """The clients at these positions, at once."""
-        if not self.plan.vectorise:
+        if not self.plan.vectorise or len(at) == 1:  # `vmap` over one client only takes longer
             return one_by_one(self, task, call, fold, at)
 
         def one(shared: Any, *rows: Any) -> Any:
@@ -61,19 +62,13 @@ class Vectorised(SimulatedClients):
             self.private.write(call.ids[at], after)
         return part
 
-    def _chunks(self, ids: Tensor) -> tuple[Tensor, ...]:
-        """Positions in chunks of clients of like size, as many for every worker.
-
-        Neighbours stay together, so that their rows need not be copied.
-        """
-        if not len(ids):
-            return ()
-        sizes = self.parts["train"].sizes[ids]
-        order = ids.argsort(stable=True)
-        order = order[sizes[order].argsort(stable=True)]
-        each = self.plan.chunk * self.plan.workers
-        chunks = math.ceil(len(ids) / each) * self.plan.workers
-        return order.tensor_split(min(chunks, len(ids)))
+    def _shares(self, call: Call) -> list[list[Chunk]]:
+        """The chunks of each worker; kept, since most rounds ask the same clients again."""
+        ids, shares = self.divided.get(call.exam, (None, []))
+        if ids is None or not torch.equal(ids, call.ids):
+            shares = chunks_of_call(call, self.roster, self.plan)
+            self.divided[call.exam] = (call.ids, shares)
+        return shares
 
 
 def _unless_refused(accepted: Tensor, after: Any, before: Any) -> Any:

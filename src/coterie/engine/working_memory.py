@@ -1,0 +1,142 @@
+"""How many bytes an exchange takes while clients work on it, counted without computing anything.
+
+The client function runs on fake tensors of the shapes that it will meet. They have no memory, and
+what they would take is added up while they live.
+"""
+
+from __future__ import annotations
+
+import weakref
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.func import vmap
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from coterie.contract import Data
+from coterie.data.roster import Roster
+from coterie.engine.call import Call, Exam
+from coterie.engine.chunks import Chunk, chunks_of_call
+from coterie.engine.dry_run import example_batch
+from coterie.engine.plan import Plan, numbers_per_row
+from coterie.task import Task
+
+MOST_OPERATIONS = 1_000  # local steps repeat each other: later ones hold no more
+
+
+class EnoughSeen(Exception):
+    """So many operations were counted that the rest will hold no more."""
+
+
+class LiveBytes(TorchDispatchMode):
+    """Counts the bytes of all tensors that are made, for as long as they live."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0
+        self.peak = 0
+        self.operations = 0
+        self.alive: dict[int, weakref.ref[Any]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operation and count what it made."""
+        out = func(*args, **(kwargs or {}))
+        for value in tree_leaves(out):
+            if isinstance(value, Tensor):
+                self.count(value)
+        self.operations += 1
+        if self.operations > MOST_OPERATIONS:
+            raise EnoughSeen
+        return out
+
+    def count(self, value: Tensor) -> None:
+        """Count a tensor's bytes until they are freed; a view has none of its own."""
+        storage = value.untyped_storage()
+        key = id(storage)
+        if key in self.alive:
+            return
+        size = storage.nbytes()
+
+        def freed(_: Any) -> None:
+            del self.alive[key]
+            self.now -= size
+
+        self.alive[key] = weakref.ref(storage, freed)
+        self.now += size
+        self.peak = max(self.peak, self.now)
+
+
+class WorkingMemory:
+    """Bytes that the workers take for an exchange; a shape that was seen is not counted again."""
+
+    def __init__(self, task: Task, roster: Roster, plan: Plan, private: Any) -> None:
+        """private: one client's private state."""
+        self.task = task
+        self.roster = roster
+        self.plan = plan
+        self.private = private
+        self.example = example_batch(task, roster)
+        self.known: dict[Any, int] = {}
+
+    def of(self, call: Call) -> int:
+        """Bytes of the largest chunk that each worker has, all at the same time."""
+        shares = chunks_of_call(call, self.roster, self.plan)
+        heaviest = [max(share, key=self._numbers) for share in shares if share]
+        top = max(heaviest, key=self._numbers)
+        shape = (call.path, call.name, call.exam, repr(call.static), self._at_once(top))
+        if shape not in self.known:
+            self.known[shape] = self._peak(call, top)
+        rest = sum(self._numbers(chunk) for chunk in heaviest) / self._numbers(top)
+        return round(self.known[shape] * rest)
+
+    def _at_once(self, chunk: Chunk) -> tuple[int, tuple[int, ...]]:
+        """(clients at once, rows of each by part)"""
+        if not self.plan.vectorise:
+            return 1, chunk.lengths
+        return len(chunk.positions), chunk.lengths
+
+    def _numbers(self, chunk: Chunk) -> int:
+        """How many numbers the work on a chunk holds, roughly: by this chunks are compared."""
+        clients, lengths = self._at_once(chunk)
+        size = sum(p.numel() for p in self.task.module.parameters())
+        return clients * (4 * size + sum(lengths) * numbers_per_row(self.task, self.roster))
+
+    def _peak(self, call: Call, chunk: Chunk) -> int:
+        """The most bytes that one worker has at a time."""
+
+        def one(*arguments: Any) -> Any:
+            return call.fn(self.task, *arguments, **call.static)
+
+        live = LiveBytes()
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            shared, per_client, private, data = self._arguments(call, chunk)
+            with live:
+                for value in tree_leaves((per_client, private, data)):
+                    live.count(value)
+                with suppress(EnoughSeen):
+                    vmap(one, in_dims=(None, 0, 0, 0))(shared, per_client, private, data)
+        return live.peak
+
+    def _arguments(self, call: Call, chunk: Chunk) -> tuple[Any, Any, Any, Any]:
+        """What the client function is given for a chunk, as fake tensors."""
+        clients, lengths = self._at_once(chunk)
+        positions = chunk.positions[:clients]
+        sent = call.arguments(positions, self.task.device)
+        shared, per_client = tree_map(torch.empty_like, sent)
+        key = torch.empty(clients, dtype=torch.long, device=self.task.device)
+        parts = [self._rows(clients, length) for length in lengths]
+        data: Any = Data(parts[0], key, key)
+        if call.exam is not None:
+            data = Exam(data, parts[1])
+        private: Any = ()
+        if call.enrolled:
+            private = tree_map(lambda v: v.new_empty(clients, *v.shape), self.private)
+        return shared, per_client, private, data
+
+    def _rows(self, clients: int, length: int) -> Any:
+        """The rows of some clients, padded to the same length."""
+        return tree_map(lambda v: v.new_empty(clients, length, *v.shape[1:]), self.example)
