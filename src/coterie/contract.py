@@ -117,6 +117,11 @@ class Ask(Protocol):
         ...
 
     @property
+    def hostile_share(self) -> float:
+        """The share of the clients that may be hostile; 0 where means are plain."""
+        ...
+
+    @property
     def task(self) -> Task:
         """The model as a function, for starts that are drawn in round 0."""
         ...

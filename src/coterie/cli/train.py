@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,8 +99,7 @@ def read_plan(setup: Setup, fed: Federation) -> Plan | None:
             f"--plan is {text!r}: it must be two numbers of at least 1, CHUNK,WORKERS."
         )
     task, _ = task_for(fed.roster, load_model(setup.general.model), Options(**setup.options))
-    vectorise = plan_for(task, fed.roster).vectorise
-    return Plan(vectorise, *numbers)
+    return replace(plan_for(task, fed.roster), chunk=numbers[0], workers=numbers[1])
 
 
 # ------------------------------------------------------------------------------ training

@@ -12,14 +12,10 @@ from torch import Tensor
 from coterie.contract import Ask
 from coterie.robust.rules import hostile_members
 
-SHARE = 0.25  # of the clients that may be hostile where means are robust
-
 
 def hostile_share(ask: Ask) -> float:
     """The share of the uploads that the server may be wrong to believe; 0 where means are plain."""
-    if ask.is_robust:
-        return SHARE
-    return 0.0
+    return ask.hostile_share
 
 
 def typical(points: Tensor, share: float) -> Tensor:

@@ -63,6 +63,13 @@ class Exchanges:
         return self.guard.robust.rule != "mean"
 
     @property
+    def hostile_share(self) -> float:
+        """The share of the clients that may be hostile; 0 where means are plain."""
+        if self.is_robust:
+            return self.guard.robust.share
+        return 0.0
+
+    @property
     def task(self) -> Task:
         """The model as a function."""
         return self.dry_run.task

@@ -17,6 +17,7 @@ from coterie.reporting.cost import CostToTarget, cost_to_target
 from coterie.reporting.diverged import Diverged, find_diverged
 from coterie.reporting.drawing import Styles, method_styles
 from coterie.reporting.fairness import Fairness, choose_grouping, fairness
+from coterie.reporting.guesses import Guesses
 from coterie.reporting.membership import MainGroups, last_groups, main_groups
 from coterie.reporting.method import MethodByMethod, MethodDetails, method_by_method
 from coterie.reporting.overview import describe_data, describe_names, describe_title
@@ -41,6 +42,7 @@ class Page:
     clients: EachClient | None
     main: MethodDetails | None  # of the method whose groups are shown first
     comparison: Comparison
+    guesses: Guesses | None  # of the best method
     convergence: Convergence | None
     fairness: Fairness | None
     cost: CostToTarget | None
@@ -94,6 +96,7 @@ def collect_page(
         clients=clients_of(main, ranking, methods, portraits, comparison.seeds),
         main=next((details for details in by_method.details if details.label == main), None),
         comparison=comparison,
+        guesses=guesses_of_best(ranking, portraits),
         convergence=judged.convergence,
         fairness=fairness(comparison, portraits, by),
         cost=judged.cost,
@@ -144,6 +147,14 @@ def clients_of(
     if not ranking:
         return None
     return each_client(methods[main or ranking[0]][0], portraits, seeds)
+
+
+def guesses_of_best(ranking: Sequence[str], portraits: Mapping[str, Portrait]) -> Guesses | None:
+    """Return how the best method's guesses came true, where that was counted."""
+    for label in ranking[:1]:
+        if label in portraits:
+            return portraits[label].guesses
+    return None
 
 
 def without_diverged(methods: Methods, diverged: Sequence[Diverged]) -> Methods:

@@ -17,6 +17,7 @@ from coterie.metrics import hard
 from coterie.params import count
 from coterie.reporting.apart import Apart, apart
 from coterie.reporting.coefficients import Coefficients, coefficients
+from coterie.reporting.guesses import Guesses, guesses
 from coterie.reporting.text import natural_order
 from coterie.runs.run import Run
 from coterie.runs.trained import Trained
@@ -49,6 +50,7 @@ class Portrait(NamedTuple):
     fingerprint: str  # of the data
     coefficients: Coefficients | None = None  # of the groups' models, where these are linear
     sure: np.ndarray | None = None  # [N] how sure each client's group is, 0 to 1; NaN: unknown
+    guesses: Guesses | None = None  # of classes: which were right, and how sure
 
 
 def portrait(trained: Trained, run: Run | None, fingerprint: str) -> Portrait:
@@ -76,6 +78,8 @@ def portrait(trained: Trained, run: Run | None, fingerprint: str) -> Portrait:
         warnings=trained.warnings,
         fingerprint=fingerprint,
         coefficients=coefficients(trained, groups),
+        sure=None if trained.certainty is None else trained.certainty.sure,
+        guesses=guesses(trained),
     )
 
 

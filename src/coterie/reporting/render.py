@@ -12,6 +12,7 @@ from markupsafe import Markup
 from coterie.reporting import (
     apart,
     benefit,
+    calibration,
     client_table,
     coefficients,
     comparison,
@@ -42,6 +43,7 @@ MARKER = "<!doctype html><!-- a report of coterie -->"  # how each page begins
 STATISTICS = (
     apart,
     benefit,
+    calibration,
     client_table,
     coefficients,
     comparison,

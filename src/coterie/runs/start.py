@@ -95,7 +95,7 @@ def engine_for(
     fed = with_flipped_labels(fed, attack_of(options, fed.roster))
     fed = with_caution(method, task, fed, options)
     if options.engine == "wire":
-        return Wire(task, fed, Evaluation(method, options.choose_on))
+        return Wire(task, fed, Evaluation(method, options.choose_on), options.minimum_rows)
     if options.engine == "loop":
         return Loop(task, fed)
     return Vectorised(task, fed, plan)
