@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from made_up import GROUPS, NAMES, grouped, portrait, scored
 
+from coterie.reporting.comparison import compare
 from coterie.reporting.diverged import describe_diverged, find_diverged
 from coterie.reporting.page import collect_page
 from coterie.reporting.render import render_page
@@ -24,7 +25,10 @@ def test_an_error_that_grows_or_is_not_finite_has_diverged():
         "ifca": [errors([2.0, 15.0], "ifca"), errors([2.0, 21.0], "ifca", 1)],
         "local": [errors([1e9, np.inf], "local")],
     }
-    found = find_diverged(methods)
+    for runs in methods.values():
+        for run in runs:
+            run.history[-1]["r2"] = 1 - run.history[-1]["mse"] / 1.7  # the variance
+    found = find_diverged(compare(methods))
     assert [(one.label, one.seeds, one.of) for one in found] == [("ifca", 1, 2), ("local", 1, 1)]
     assert describe_diverged(found) == (
         "ifca (1 of 2 seeds) and local diverged: their test MSE grew without bound. They are "
@@ -35,7 +39,7 @@ def test_an_error_that_grows_or_is_not_finite_has_diverged():
 
 def test_an_accuracy_has_diverged_only_if_it_is_not_finite():
     methods = {"m": [scored([0.9, 0.01])], "n": [scored([0.9, np.nan], label="n")]}
-    assert [one.label for one in find_diverged(methods)] == ["n"]
+    assert [one.label for one in find_diverged(compare(methods))] == ["n"]
 
 
 def made(methods, portraits) -> str:

@@ -34,8 +34,9 @@ def test_a_page_holds_the_table_the_members_and_valid_figures(results, results_p
         assert f'<tr class="best"><td>{best}</td>' in results_page
     for name in NAMES:
         assert escape(name) in results_page
-    # ifca's scores and losses, all over rounds and bytes, then ifca's map, and local's map
-    assert len(figures(results_page)) == 6
+    # ifca's scores and losses, its guesses and how sure they were, all over rounds and bytes, then
+    # ifca's map, and local's map
+    assert len(figures(results_page)) == 8
     for figure in figures(results_page):
         assert "<svg" in figure and "nan" not in figure and "inf" not in figure
 
@@ -60,6 +61,7 @@ def test_the_parts_come_in_order_under_proper_headings(results_page):
         "Find a site",
         "How well the groups fit",
         "Comparison",
+        "Right and wrong guesses",
         "Over rounds",
         "Over bytes",
         "Fairness",

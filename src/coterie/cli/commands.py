@@ -22,6 +22,7 @@ from coterie.cli.values import read_flags
 from coterie.errors import CoterieError, Diverged
 from coterie.metrics import Row, to_json
 from coterie.reporting import report as write_report
+from coterie.reporting.comparison import has_diverged
 from coterie.result import Result
 from coterie.runs.planned import make_missing
 from coterie.runs.run import Run
@@ -36,7 +37,7 @@ def run(words: list[str], argv: list[str]) -> int:
 
 
 def compare(words: list[str], argv: list[str]) -> int:
-    """`coterie compare METHOD METHOD…`"""
+    """`coterie compare METHOD METHOD…`; without names, of the recommended methods."""
     return start(setup("compare", words, argv))
 
 
@@ -55,7 +56,10 @@ def start(asked: Setup) -> int:
             runs, failures = collect(train(base, places, watcher))
     if asked.over:
         runs = [{**run, "tuned": chosen_settings(asked)[run["method"]]} for run in runs]
-    return conclude(runs, diverged + failures, base, asked.general.json)
+    status = conclude(runs, diverged + failures, base, asked.general.json)
+    if asked.general.strict:
+        refuse_diverged(runs)
+    return status
 
 
 def dry_run(asked: Setup, watcher: Watcher) -> int:
@@ -194,6 +198,15 @@ def conclude(runs: list[Row], failures: list[Diverged], base: Path, as_json: boo
     if failures:
         raise Diverged(" ".join(map(str, failures)))
     return 0
+
+
+def refuse_diverged(runs: list[Row]) -> None:
+    """Raise an error that names the runs whose scores are not finite, or beyond all reason."""
+    bad = [f"{run['method']} (seed {run['seed']})" for run in runs if has_diverged(run)]
+    if bad:
+        raise Diverged(
+            f"the errors of {', '.join(bad)} are not finite or beyond all reason: use a smaller lr."
+        )
 
 
 def title(run: Row) -> str:

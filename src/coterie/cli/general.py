@@ -56,6 +56,9 @@ class General:
     dry_run: bool = setting(
         False, "train nothing; show sizes, bytes per round, memory and plan", switch=True
     )
+    strict: bool = setting(
+        False, "end with an error where a run diverged, also if only for some clients", switch=True
+    )
     json: bool = setting(False, "print one JSON document instead of the table", switch=True)
     quiet: bool = setting(False, "no progress", switch=True)
     debug: bool = setting(False, "show tracebacks", switch=True)

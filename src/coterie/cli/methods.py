@@ -17,6 +17,7 @@ COMMON = {f.name for f in fields(Local)} | {
     "clusters"
 }  # `compare` gives them to all that have them
 TAKEN = {flag.key for command in ("search", "compare") for flag in general_flags(command)}
+RECOMMENDED = ("fedavg", "fedavg-ft", "ditto", "local", "ifca")  # what `compare` alone compares
 MEANINGS = {"clusters": "number of groups to look for"}
 
 
@@ -25,6 +26,8 @@ def find_methods(command: str, words: list[str]) -> dict[str, type[Algorithm]]:
     """The classes that the words name, by a name that finds each again from anywhere."""
     if command == "compare" and words == ["all"]:
         words = sorted(registry.methods())
+    if command == "compare" and not words:
+        words = list(RECOMMENDED)
     check_number_of_methods(command, words)
     classes = {with_full_path(word): registry.find(word) for word in words}
     for word, cls in zip(words, classes.values()):
@@ -40,16 +43,11 @@ def find_methods(command: str, words: list[str]) -> dict[str, type[Algorithm]]:
 
 
 def check_number_of_methods(command: str, words: list[str]) -> None:
-    """Refuse a command without methods, and several where there can be one only."""
-    what = "one method"
-    is_right = len(words) == 1
-    if command == "compare":
-        what = "the methods"
-        is_right = len(words) > 0
-    if not is_right:
+    """Refuse a command without a method, or with several, where there must be one."""
+    if command != "compare" and len(words) != 1:
         raise CoterieError(
-            f"{command} needs {what} first, as in `coterie {command} ifca`: `coterie list` names "
-            "them."
+            f"{command} needs one method first, as in `coterie {command} ifca`: `coterie list` "
+            "names them."
         )
 
 
@@ -121,8 +119,17 @@ def refuse_without_effect(
             )
 
 
-def make_method(cls: type[Algorithm], given: Given, over: Grid, is_alone: bool) -> Algorithm:
-    """A method with the settings that are given; one that is searched has its first value."""
+def make_method(
+    cls: type[Algorithm],
+    given: Given,
+    over: Grid,
+    is_alone: bool,
+    counts_by_itself: bool = False,
+) -> Algorithm:
+    """A method with the settings that are given; one that is searched has its first value.
+
+    counts_by_itself: where the number of clusters is not given, the method chooses it.
+    """
     values = {}
     for field in fields(cls):  # type: ignore[arg-type]
         keys = setting_keys(cls, field.name, is_alone)
@@ -130,6 +137,8 @@ def make_method(cls: type[Algorithm], given: Given, over: Grid, is_alone: bool) 
             values[field.name] = over[field.name][0]
         elif given.has(*keys):
             values[field.name] = given.value(*keys)
+        elif field.name == "clusters" and counts_by_itself:
+            values[field.name] = "auto"
         elif field.default is MISSING and field.default_factory is MISSING:
             help = field.metadata.get("help", "which has no default")
             meaning = MEANINGS.get(field.name, help)

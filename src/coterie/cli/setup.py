@@ -129,7 +129,7 @@ def setup(command: str, words: list[str], argv: list[str]) -> Setup:
         raise CoterieError("search needs --over, the values to try, as in --over lr=0.01,0.1,1.")
     refuse_without_effect(classes, given, over, is_alone)
     methods = {
-        origin: make_method(cls, given, over.get(origin, {}), is_alone)
+        origin: make_method(cls, given, over.get(origin, {}), is_alone, counts_by_itself=not words)
         for origin, cls in classes.items()
     }
     options = given.fields_of(Options)
@@ -149,7 +149,7 @@ def setup(command: str, words: list[str], argv: list[str]) -> Setup:
 def make_parser(command: str, words: list[str], classes: Classes, is_alone: bool) -> Parser:
     """The parser of a command that trains these methods."""
     flags = [*method_flags(classes, is_alone), *general_flags(command)]
-    prog = f"coterie {command} {' '.join(words)}"
+    prog = " ".join(["coterie", command, *words])
     if not is_alone:
         return Parser(prog, flags, epilog=DATA_HELP + COMPARE_HELP)
     (cls,) = classes.values()

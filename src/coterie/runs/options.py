@@ -49,7 +49,9 @@ class Options:
         choices=("standard", "none"),
     )
     paper: bool = setting(
-        False, "methods with their papers' settings, also where ours suit the data better"
+        False,
+        "methods with their papers' settings, also where ours suit the data better",
+        switch=True,
     )
     choose_on: str = setting(
         "train", "the rows a method may choose and adapt on", choices=("train", "test")
