@@ -49,11 +49,11 @@ def test_table_and_winner(coterie, tiny):
 
 @pytest.mark.slow
 def test_the_winners_file_is_the_winner(coterie, sites, own, tmp_path):
-    """All that was asked comes back from the file, for a method and data of one's own."""
-    asked = "--data folder:sites --label outcome --valid 0.3 --rounds 2 --seed 3 --seeds 2"
+    """All that was asked comes back from the file, but for the rows that the search held out."""
+    asked = "--data folder:sites --label outcome --rounds 2 --seed 3 --seeds 2"
     settings = "--batch 4 --mine.dropout 0.25"
     over = "--over lr=0.1,0.2 --over clip=none,1"
-    search = f"search own.py:Mine {asked} {settings} {over} --quiet --out"
+    search = f"search own.py:Mine {asked} {settings} {over} --valid 0.3 --quiet --out"
     out = tmp_path / "a b"
     assert coterie(search, out).status == 0
     assert tomllib.loads((out / "winner.toml").read_text())["mine"]["dropout"] == 0.25
@@ -67,10 +67,11 @@ def test_the_winners_file_is_the_winner(coterie, sites, own, tmp_path):
     assert one.origin(3) == other.origin(3)
     run = coterie("run own.py:Mine --quiet --out won --config", out / "winner.toml")
     assert run.status == 0
+    won = coterie("run own.py:Mine --quiet --json --out again", asked, settings, values)
     for seed in (3, 4):
         rows = (tmp_path / "won" / f"seed-{seed}" / "metrics.jsonl").read_text().splitlines()
-        score = document["cells"][0]["scores"][seed - 3]
-        assert json.loads(rows[-1])["valid_accuracy"] == score
+        same = json.loads(won.out)["runs"][seed - 3]
+        assert json.loads(rows[-1])["accuracy"] == same["accuracy"]
 
 
 def test_a_model_of_ones_own(coterie, own, tmp_path):
@@ -86,7 +87,7 @@ def test_a_model_of_ones_own(coterie, own, tmp_path):
 @pytest.mark.parametrize("method", ["ifca --clusters 2", "one-shot --clusters 2", "cfl"])
 def test_every_method_comes_back_from_its_file(coterie, tiny, method):
     assert coterie("search", method, tiny, "--over lr=0.1 --out out --quiet").status == 0
-    name, *flags = f"{method} {tiny} --lr 0.1 --valid 0.2".split()
+    name, *flags = f"{method} {tiny} --lr 0.1".split()
     one = setup("run", [name], flags)
     other = setup("run", [name], ["--config", "out/winner.toml"])
     assert one.methods == other.methods

@@ -187,7 +187,7 @@ def conclude(runs: list[Row], failures: list[Diverged], base: Path, as_json: boo
         if "tuned" in runs[0]:
             print(
                 "Values after a method's name were chosen on training rows that were held out, "
-                "with one seed."
+                "with one seed; then each method was trained on all of them."
             )
         print_groups(runs)
         what = "runs"

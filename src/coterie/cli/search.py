@@ -183,9 +183,8 @@ def winner_config(asked: Setup, search: Search) -> str:
     given = {name: value for name, value in general.items() if value is not None}
     settings = {flag.key: getattr(winner, flag.key) for flag in flags_of(type(winner))}
     lines = [
-        "# The winner of a search. It trains without the rows that were held out; --valid 0 gives "
-        "them back.",
-        *toml_lines({**given, **asked.options}),
+        "# The winner of a search, to be trained on all training rows.",
+        *toml_lines({**given, **asked.refit().options}),
         f"\n[{winner.name}]",
         *toml_lines(settings),
         "\n[data]",
@@ -217,6 +216,7 @@ class Tuned(NamedTuple):
 def tune(asked: Setup, watcher: Watcher) -> Tuned:
     """Choose each method's settings with the first seed.
 
+    The runs with these settings train on all training rows, those of the search held some out.
     What an earlier call with the same folder has done is not done again.
     """
     given = asked.given_folder
@@ -233,7 +233,7 @@ def tune(asked: Setup, watcher: Watcher) -> Tuned:
     with hold(base):
         for name, search in searches.items():
             search.out = tune_folder(asked, base, name)
-        asked, diverged = choose(asked, searches, base, watcher)
+        asked, diverged = choose(asked.refit(), searches, base, watcher)
         runs: list[Path | Run] = []
         for below, name, seed in asked.planned_runs():
             runs.append(tuned_run(asked, base / below, name, seed))

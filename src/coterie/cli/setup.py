@@ -58,6 +58,16 @@ class Setup(NamedTuple):
         """The arguments of `data.load` that make the data of a seed."""
         return {"spec": self.spec, "seed": seed, **self.data}
 
+    def refit(self) -> Setup:
+        """The same, for runs with the settings that a search chose: on all training rows.
+
+        The rows that the search held out are trained on, too, unless early stopping needs them.
+        """
+        if self.options.get("stop_after") is not None:
+            return self
+        options = {name: value for name, value in self.options.items() if name != "valid"}
+        return self._replace(options=options)
+
     def planned_runs(self) -> Iterator[tuple[str, str, int]]:
         """(folder, method, seed) of every run, those on the same data together.
 
