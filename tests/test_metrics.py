@@ -69,6 +69,6 @@ def test_a_run_warns(caplog: pytest.LogCaptureFixture) -> None:
     rng = np.random.default_rng(0)
     fed = ct.data.from_memory([(rng.normal(size=(8, 2)), rng.normal(size=8)) for _ in range(6)])
     with caplog.at_level(logging.WARNING, "coterie"):
-        result = ct.run(ct.CGPFL(clusters=2, lr=1e-9, inner_lr=1e-9), fed, "linear", rounds=4)
+        result = ct.run(ct.CGPFL(clusters=2, lr=1e-20, inner_lr=1e-20), fed, "linear", rounds=4)
     assert [line[:17] for line in result.warnings] == ["no client is in g"]
     assert f"cgpfl: {result.warnings[0]}" in caplog.text

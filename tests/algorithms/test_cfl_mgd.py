@@ -25,6 +25,7 @@ from cases import (
 )
 from coterie.runs.run import Run
 from oracles import Model, centres_of, flat, in_numpy, mean, numbers, started_from, unstacked
+from oracles import decay as decay_of
 
 VARIANTS = {
     "cfl-mgd": [
@@ -223,7 +224,7 @@ def cfl_mgd(
             mine = batches(i, t + 1) if batches else [trained_on] * steps
             for xy in mine[:1] if average == "gradients" else mine:
                 g = p.f(w[i], *xy)[1]
-                g = {k: g[k] + decay(l2, w[i])[k] for k in g}
+                g = {k: g[k] + decay_of(l2, w[i])[k] for k in g}
                 before = u[i]
                 if order == "model_first" and average == "gradients":
                     g, last[i] = last[i], g

@@ -29,7 +29,6 @@ def refused(outcome, *words: str) -> None:
         ("help rnu", ["unknown command 'rnu'", "'run'"]),
         ("run", ["needs one method", "coterie list"]),
         ("run ifca fedavg --clusters 2", ["needs one method"]),
-        ("compare", ["needs the methods"]),
         ("compare ifca ifca --clusters 2", ["named twice"]),
         ("run ifac --clusters 2", ["unknown algorithm 'ifac'", "'ifca'"]),
         ("run ifca", ["ifca needs --clusters, the number of groups to look for."]),

@@ -5,9 +5,9 @@ the same direction: as much as any other client's. It is not refused, for it may
 data one client is far from the others. One that moved over `screen`² times as far is refused: no
 training that works gives it.
 
-What is usual is the largest median of any exchange of the same kind so far. Moves get shorter as
-training goes on, in one group of clients sooner than in another; measured by the last round alone,
-those who still learn would stand out.
+What is usual is the largest third quartile of any exchange of the same kind so far. Moves get
+shorter as training goes on, in one group of clients sooner than in another; measured by the last
+round alone, those who still learn would stand out.
 """
 
 from __future__ import annotations
