@@ -58,6 +58,14 @@ class Data(NamedTuple):
         batch = self.take(order[at.clamp(max=len(order) - 1)])
         return batch._replace(mask=batch.mask * (at < n * (p + 1) // of))
 
+    def without(self, p: int, of: int) -> Data:
+        """The client without part p of its rows, which `part` gives."""
+        order = self._replace(key=self.client_key).shuffled(0)
+        place = order.argsort()  # of each row in that order
+        n = self.all.mask.sum().long()
+        is_left = (place < n * p // of) | (place >= n * (p + 1) // of)
+        return self._replace(all=self.all._replace(mask=self.all.mask * is_left))
+
     def uniform(self, tag: str) -> Tensor:
         """A float64 in [0, 1) that belongs to this client, this exchange and the tag."""
         return uniform(self.key + digest(tag))

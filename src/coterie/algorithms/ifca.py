@@ -34,6 +34,7 @@ from torch import Tensor
 from coterie.algorithms.ifca_starts import KINDS, Starts
 from coterie.algorithms.ifca_traffic import identities
 from coterie.clustering import RULES
+from coterie.common.held_out import RULE as HELD_OUT
 from coterie.common.losses import least_loss
 from coterie.contract import Ask, Data, Index, Losses, OneHot, Sums, Upload, client, setting
 from coterie.errors import CoterieError
@@ -67,7 +68,7 @@ class IFCA(Starts):
     clusters: int | str = setting(
         ..., "number of clusters K; auto: chosen in round 0", least=1, words=("auto",)
     )
-    auto_by: str = setting("careful", "how clusters=auto is chosen", choices=RULES)
+    auto_by: str = setting(HELD_OUT, "how clusters=auto is chosen", choices=(HELD_OUT, *RULES))
     average: str = setting("models", "option II, or I: gradients", choices=("models", "gradients"))
     init: str = setting("updates", "how the centres start", choices=KINDS, paper="random")
     start_from: str | None = setting(

@@ -14,8 +14,9 @@ Where means are robust, `updates` trusts no group of sketches, for hostile clien
 makes twice as many centres, every client reports its loss under each, and the K are kept that serve
 the clients best (clustering/serving.py).
 
-`clusters="auto"` chooses K from the same sketches (clustering/choose.py), after five times the
-usual local training unless start_steps says otherwise; then K is fixed.
+`clusters="auto"` tries numbers of groups on held-out rows (common/held_out.py), or chooses K from
+the sketches (clustering/choose.py); sketches then come after five times the usual local training
+unless start_steps says otherwise. Then K is fixed.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from coterie.clustering import (
     typical,
 )
 from coterie.common.grouped import how_many
+from coterie.common.held_out import RULE as HELD_OUT
 from coterie.common.losses import least_finite
 from coterie.contract import Ask, Data, Direction, Finite, Index, Losses, Sums, Upload, client
 from coterie.errors import CoterieError
@@ -111,10 +113,7 @@ class Starts(Traffic):
         static = {"seed": seed, **self.pair_of(ask)}
         sums = ask(self.first_update, shared=common, static=static, stream="start")
         sketches = sums.report["sketch"]
-        counted = sketches
-        if self.clusters == "auto":  # without those that may be hostile
-            counted = sketches[typical(sketches, hostile_share(ask))]
-        k = how_many(self.clusters, counted, ask, self.auto_by)
+        k = self.how_many(common, sketches, ask)
         made = k
         if ask.is_robust:
             made = spare_centres(k, len(sketches))
@@ -128,6 +127,15 @@ class Starts(Traffic):
             return centres, group
         served = keep_best_serving(centres, k, ask, self.rate)
         return self.tied(served.centres), group.index_copy(0, served.ids, served.labels)
+
+    def how_many(self, common: Params, sketches: Tensor, ask: Ask) -> int:
+        """K; clusters="auto" finds it, without clients that may be hostile."""
+        if isinstance(self.clusters, int):
+            return self.clusters
+        if self.auto_by == HELD_OUT:
+            return self.count_groups(common, ask)
+        counted = sketches[typical(sketches, hostile_share(ask))]
+        return how_many(self.clusters, counted, ask, self.auto_by)
 
     @client(
         report={"losses": Losses()},

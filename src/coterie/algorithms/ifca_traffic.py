@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.contract import Algorithm, Ask, Data, Local, Repeat, Rows, Sent, Sums, Upload, client
+from coterie.common.held_out import HeldOut
+from coterie.contract import Ask, Data, Repeat, Rows, Sent, Sums, Upload, client
 from coterie.errors import CoterieError
 from coterie.params import Params, count
 from coterie.task import Batch, Task
@@ -29,7 +30,7 @@ def identities(state: Any, sums: Sums) -> tuple[Tensor, Tensor]:
     return group, state.still + int(len(sums.ids) > 0)
 
 
-class Traffic(Local, Algorithm):
+class Traffic(HeldOut):
     """The exchanges of IFCA but for the one in which clients choose."""
 
     average: str
@@ -38,6 +39,10 @@ class Traffic(Local, Algorithm):
     recheck: int
     resample: int
     weighted: bool
+
+    @property
+    def weighs_rows(self) -> bool:
+        return self.weighted
 
     @property
     def by_updates(self) -> bool:

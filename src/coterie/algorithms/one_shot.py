@@ -15,7 +15,8 @@ differ by permuted hidden units (the paper's own warning); "to its own minimum" 
 steps; a client that missed round 0 joins the cluster of least loss at its first turn. Line 2
 leaves the clustering open: `cluster_by` takes k-means, which the paper names and uses, Ward's
 agglomerative clustering, or threshold clustering (clustering/threshold.py). `clusters="auto"`
-chooses k from the directions in which the models moved (clustering/choose.py).
+tries numbers of clusters on held-out rows (common/held_out.py), or chooses k from the directions in
+which the models moved (clustering/choose.py).
 
 Where means are robust, no cluster of models is trusted, for hostile clients may be one: the server
 makes 2k clusters, every client reports its loss under the mean of each, and the k are kept that
@@ -25,8 +26,8 @@ serve the clients best (clustering/serving.py). Each client is in the one of lea
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -42,6 +43,8 @@ from coterie.clustering import (
     typical,
 )
 from coterie.common.grouped import Grouped, WithinGroups, how_many
+from coterie.common.held_out import RULE as HELD_OUT
+from coterie.common.held_out import HeldOut
 from coterie.common.losses import least_loss
 from coterie.contract import Ask, Data, Losses, Repeat, Upload, Weight, client, setting
 from coterie.local import descend
@@ -60,7 +63,7 @@ def agglomerative(points: Tensor, k: int) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneShot(WithinGroups):
+class OneShot(WithinGroups, HeldOut):
     """Clients train alone, k-means groups their models once, then FedAvg inside each group."""
 
     name: ClassVar[str] = "one-shot"
@@ -69,7 +72,7 @@ class OneShot(WithinGroups):
     clusters: int | str = setting(
         ..., "number of clusters k; auto: chosen in round 0", least=1, words=("auto",)
     )
-    auto_by: str = setting("careful", "how clusters=auto is chosen", choices=RULES)
+    auto_by: str = setting(HELD_OUT, "how clusters=auto is chosen", choices=(HELD_OUT, *RULES))
     cluster_by: str = setting(
         "k-means", "how the models are clustered", choices=("k-means", "agglomerative", "threshold")
     )
@@ -99,7 +102,7 @@ class OneShot(WithinGroups):
         )
         models = answers.values["model"]
         start = pick(common, 0)
-        k = self.how_many(directions(models, start), ask)
+        k = self.how_many(directions(models, start), start, ask)
         if ask.is_robust and len(answers.ids) > k > 1:
             served = serving_centres(models, answers.ids, start, k, ask, self.rate)
             return Grouped(served.centres, state.group.index_copy(0, served.ids, served.labels))
@@ -115,11 +118,17 @@ class OneShot(WithinGroups):
         _, losses = least_loss(task, unstack(centres), data.all)
         return Upload({}, {}, {"losses": losses.nan_to_num(torch.inf, torch.inf)}), private
 
-    def how_many(self, points: Tensor, ask: Ask) -> int:
-        """k; clusters="auto" chooses it from the points, without those that may be hostile."""
-        if self.clusters == "auto":
-            points = points[typical(points, hostile_share(ask))]
+    def how_many(self, points: Tensor, start: Params, ask: Ask) -> int:
+        """k; clusters="auto" finds it, without clients that may be hostile."""
+        if isinstance(self.clusters, int):
+            return self.clusters
+        if self.auto_by == HELD_OUT:
+            return self.count_groups(start, ask)
+        points = points[typical(points, hostile_share(ask))]
         return how_many(self.clusters, points, ask, self.auto_by)
+
+    def at_start(self) -> Self:
+        return replace(self, local_steps=self.solve_steps, local_epochs=None, batch=None)
 
     def clustered(self, points: Tensor, k: int, ask: Ask) -> Tensor:
         """int64 [N]: the cluster of each model."""

@@ -51,8 +51,10 @@ def centres_in(shared: Any) -> int:
     """How many stacked centres were sent: all of `shared`, or its first part; 0 if it has none."""
     if isinstance(shared, tuple):
         return centres_in(shared[0]) if shared else 0
-    is_stack = isinstance(shared, dict) and all(v.dim() for v in shared.values())
-    return count(shared) if is_stack and shared else 0
+    if not isinstance(shared, dict) or not shared:
+        return 0
+    is_stack = all(isinstance(v, Tensor) and v.dim() for v in shared.values())
+    return count(shared) if is_stack else 0
 
 
 def sent_at(per_client: Any, place: int, at: Tensor) -> Tensor:
