@@ -8,7 +8,10 @@ import torch
 
 import coterie as ct
 from cases import Problem, finished, points
+from coterie.client_data import Data
+from coterie.common.held_out import believed, least_not_worse
 from coterie.params import count
+from coterie.task import Batch
 from oracles import federation, flat, ready, squared
 
 QUICK = {"engine": "vectorised"}
@@ -22,7 +25,7 @@ def planted(groups: int, seed: int = 0) -> Problem:
 
 AUTO = {
     "ifca": ct.IFCA(clusters="auto", lr=0.05),
-    "cfl-mgd": ct.CFLMGD(clusters="auto", lr=0.01, beta=0.5),
+    "cfl-mgd": ct.CFLMGD(clusters="auto", lr=0.04, beta=0.5),
     "one-shot": ct.OneShot(clusters="auto", lr=0.05),
 }
 
@@ -35,9 +38,7 @@ def test_planted_groups_are_counted_and_found(method: ct.Algorithm, groups: int,
     result = ct.run(method, planted(groups, seed).fed, "linear", **how)
     notes = result.history[0]["notes"]
     assert notes["clusters"] == groups == count(result.centres)
-    assert len(notes["curve"]) == 6
-    if groups > 1:
-        assert notes["curve"][groups - 1] == min(notes["curve"])
+    assert notes["curve"][0] == 1 and min(notes["curve"]) > notes["curve"][groups - 1] - 0.01
     assert result.final["ari"] == 1.0
     assert result.final["sizes"] == [12 // groups] * groups
 
@@ -66,6 +67,79 @@ def test_nobody_answers_the_start() -> None:
 def test_other_starts_need_a_number(cls: type, more: dict) -> None:
     with pytest.raises(ct.CoterieError, match="clusters='auto' is found from the first updates"):
         planted(2).ready(cls(clusters="auto", **more))
+
+
+# ------------------------------------------------------------------------------ held-out rows
+def opposite(sites: int, rows: int = 60, groups: int = 2) -> ct.data.Federation:
+    """Sites whose target is x·w or −x·w, with noise; with one group, all alike."""
+    rng = np.random.default_rng(0)
+    clients = {}
+    for i in range(sites):
+        x = rng.normal(size=(rows, 3))
+        sign = -1 if groups == 2 and i % 2 else 1
+        clients[f"site-{i}"] = (x, sign * x @ [1.0, 2.0, -1.0] + rng.normal(size=rows))
+    return ct.data.from_memory(clients)
+
+
+@pytest.mark.parametrize("sites, rows", [(2, 60), (3, 60), (7, 20), (200, 10)])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_opposite_sites_are_two_groups_and_alike_ones_one(
+    sites: int, rows: int, groups: int
+) -> None:
+    fed = opposite(sites, rows, groups)
+    result = ct.run(ct.IFCA(clusters="auto"), fed, "linear", rounds=1, eval_every=1)
+    assert result.history[0]["notes"]["clusters"] == groups
+    if groups == 2:
+        of_each = result.clusters[-1]
+        assert (of_each == of_each[np.arange(sites) % 2]).all()
+
+
+def test_the_least_number_that_is_not_clearly_worse() -> None:
+    """By hand: one model for all loses 100 + 100, so that 2 in all is never clearly worse.
+
+    K = 3 is best. K = 2 loses 4 and 6 more, whose standard error is √2·√2 = 2: clearly worse.
+    With 4 and −3 it is 1 in all.
+    """
+    losses = torch.tensor([[100.0, 54, 50], [100, 56, 50]], dtype=torch.float64)
+    assert least_not_worse(losses) == 3
+    assert least_not_worse(losses, errors=5.1) == 2
+    close = torch.tensor([[100.0, 54, 50], [100, 47, 50]], dtype=torch.float64)
+    assert least_not_worse(close) == 2
+    diverged = torch.tensor([[torch.inf, 54, torch.nan], [100, 56, 50]], dtype=torch.float64)
+    assert least_not_worse(diverged) == 2
+
+
+def test_rows_are_held_out_from_training_and_each_is_held_out_once() -> None:
+    x = torch.arange(8.0)[:, None]
+    mask = torch.tensor([1.0] * 7 + [0.0])
+    key = torch.tensor(5)
+    data = Data(Batch(x, x[:, 0], mask, torch.ones(8)), key, key)
+    seen: list[float] = []
+    for fold in range(3):
+        held, left = data.part(fold, 3), data.without(fold, 3).all
+        held_rows = held.x[held.mask > 0][:, 0].tolist()
+        left_rows = left.x[left.mask > 0][:, 0].tolist()
+        assert sorted(held_rows + left_rows) == list(range(7))
+        seen += held_rows
+    assert sorted(seen) == list(range(7))
+
+
+def test_clients_that_lie_about_held_out_rows_do_not_decide() -> None:
+    """Two of twelve report that four groups are perfect: robust means leave them out."""
+    honest = torch.tensor([[10.0, 11, 12, 13]] * 10, dtype=torch.float64)
+    liars = torch.tensor([[1e6, 1e6, 1e6, 0]] * 2, dtype=torch.float64)
+    losses = torch.cat([honest + torch.rand(10, 1), liars])
+    assert least_not_worse(losses) == 4
+    assert least_not_worse(believed(losses, 0.25)) == 1
+
+
+def test_absent_clients_do_not_count() -> None:
+    """With dropout some answer not every time; the count is of those who did."""
+    fed = planted(3).fed
+    result = ct.run(
+        ct.IFCA(clusters="auto", lr=0.05), fed, "linear", rounds=1, dropout=0.02, eval_every=1
+    )
+    assert result.history[0]["notes"]["clusters"] == 3
 
 
 # ------------------------------------------------------------------------------ start_steps
@@ -118,5 +192,7 @@ def test_one_shot_counts_the_directions_of_the_moves_from_the_start() -> None:
     fed = federation([(np.eye(2), np.array(goal)) for goal in goals])
     net = torch.nn.Linear(2, 1, bias=False)
     net.weight.data = torch.tensor([[100.0, 0.0]])
-    run = ready(ct.OneShot(clusters="auto", lr=0.5, solve_steps=1), fed, net, rounds=1)
+    run = ready(
+        ct.OneShot(clusters="auto", auto_by="careful", lr=0.5, solve_steps=1), fed, net, rounds=1
+    )
     assert next(run.rounds())["notes"]["clusters"] == 2

@@ -161,6 +161,22 @@ class Starts(Traffic):
         direction = F.normalize(sketch(value, self.sketch_size, seed), dim=-1, eps=1e-12)
         return Upload({}, {}, {"sketch": direction}), private
 
+    def suited(self, curvature: float, clients: int) -> Self:
+        """As for any method; where the rows say how far a step may go, no longer start is needed.
+
+        Sketches of longer training hold more of what is peculiar to a client's few rows.
+        """
+        method = super().suited(curvature, clients)
+        is_given = self.start_steps is not None or self.local_epochs is not None
+        if self.clusters == "auto" and self.can_start_longer and not is_given:
+            return replace(method, start_steps=self.local_steps)  # type: ignore[call-arg]
+        return method
+
+    @property
+    def can_start_longer(self) -> bool:
+        """Whether `start_steps` says how long the training of round 0 is."""
+        return self.by_updates and self.average == "models"
+
     def at_start(self) -> Self:
         """The method with the local training of round 0."""
         if self.start_steps is not None:
@@ -241,7 +257,7 @@ class Starts(Traffic):
             raise CoterieError(
                 "start_from gives the centres, and init and restarts find some: leave these."
             )
-        if self.start_steps and (self.average == "gradients" or not self.by_updates):
+        if self.start_steps and not self.can_start_longer:
             raise CoterieError(
                 "start_steps is for init='updates' with average='models' and restarts=1: leave it."
             )

@@ -6,8 +6,8 @@ held out, and for K = 1, 2, …
 
 1. every client trains the common start on its other rows, and reports a sketch of its update;
 2. k-means puts the sketches into K groups, whose models start as the means of their members';
-3. in a few rounds every client takes the model that fits those other rows best, as in IFCA, trains
-   it, and reports its loss on the rows that were held out.
+3. every client takes the model that fits those other rows best, as in IFCA, trains it, and reports
+   its loss on the rows that were held out; so on, as long as that helps.
 
 The server goes on to larger K as long as one of the last two is best, and to another fifth as long
 as the choice is in doubt. Of all K the least is chosen that is not clearly worse than the best.
@@ -47,7 +47,9 @@ FOLDS = 5  # parts of a client's rows, of which one is held out at a time
 FEWEST_FOLDS = 2  # that are tried, however clear the choice
 AT_ONCE = 4  # numbers of groups that are tried in one exchange
 MOST = 20  # groups that are tried
-ROUNDS = 5  # of training before a number of groups is judged
+ROUNDS = 20  # of training, at the most, before a number of groups is judged
+FEWEST_ROUNDS = 3
+GAIN = 0.01  # training goes on while a round lowers the loss on held-out rows by this share
 SKETCH = 256  # numbers in a sketch
 WORSE = 0.01  # what K may lose, as a share of the loss of one model for all
 SURE = (0.5, 2.0)  # standard errors that K may lose: if both give one choice, it is not in doubt
@@ -60,7 +62,7 @@ def counts_by_held_out(method: Any) -> bool:
 
 def most_trials(method: Any) -> int:
     """How often a client may be asked to try numbers of groups."""
-    return FOLDS * math.ceil(MOST / AT_ONCE) * (ROUNDS + 1)
+    return FOLDS * math.ceil(MOST / AT_ONCE) * ROUNDS
 
 
 class HeldOut(Local, Algorithm):
@@ -168,6 +170,7 @@ class Trial:
         self.method, self.model, self.ask = method, model, ask
         self.clients = ask.participants
         self.sketches: dict[int, tuple[Tensor, Tensor]] = {}  # by fold: clients, sketches
+        self.rounds = ROUNDS  # of training; fewer, once it is known that fewer do
         self.seed = int(torch.randint(2**62, (), generator=ask.rng("held out")))
 
     @property
@@ -198,17 +201,22 @@ class Trial:
         return torch.cat([self._losses(fold, block) for block in blocks], 1)
 
     def _losses(self, fold: int, numbers: range) -> Tensor:
-        method = self.method
         groups = self._groups(fold, numbers)
-        for r in range(ROUNDS + 1):
+        before = math.inf
+        for r in range(self.rounds):
             sums = self.ask(
-                method.train_without,
+                self.method.train_without,
                 self.clients,
                 shared=(groups,),
                 static={"fold": fold},
                 stream=f"held out {fold} {r}",
                 started_from=groups,
             )
+            now = float(sums.report["losses"].double().sum())
+            if r + 1 >= FEWEST_ROUNDS and not now < (1 - GAIN) * before:
+                self.rounds = r + 1  # for all that are tried later, too
+                break
+            before = now
             groups = {k: sums.mean(k, empty=centres) for k, centres in groups.items()}
         table = torch.full((len(self.clients), len(numbers)), math.nan, dtype=torch.float64)
         table[torch.isin(self.clients, sums.ids)] = sums.report["losses"].double().cpu()
