@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from coterie.contract import Local, Repeat
 from coterie.local import heavy_ball, sgd, solvers
+from coterie.local.forms import Form
 from coterie.task import Batch, Task
 
 
@@ -160,7 +161,7 @@ def test_dual_is_plain_whatever_the_shapes(
     repeat = Repeat(batch, times)
     ends = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(solvers, "dual_pays", lambda *_: True)
+        patch.setattr(solvers, "dual_pays", lambda *_: Form(None, 1.0))
         for dual in (True, False):
             if beta is None:
                 ends.append((sgd(task, w, repeat, how, **pulled, dual=dual), w))
