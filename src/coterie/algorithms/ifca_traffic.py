@@ -6,13 +6,24 @@ The settings are fields of `IFCA`, which also says how a client trains.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from coterie.contract import Algorithm, Ask, Data, Local, Repeat, Rows, Sent, Sums, Upload, client
+from coterie.contract import (
+    Algorithm,
+    Ask,
+    Data,
+    Drawn,
+    Local,
+    Repeat,
+    Rows,
+    Sent,
+    Sums,
+    Upload,
+    client,
+)
 from coterie.errors import CoterieError
 from coterie.params import Params, count
 from coterie.task import Batch, Task
@@ -124,7 +135,7 @@ class Traffic(Local, Algorithm):
             return data.all
         return data.part(2 * pair, 2 * self.resample)
 
-    def training_batches(self, data: Data, pair: int) -> Repeat | Iterator[Batch]:
+    def training_batches(self, data: Data, pair: int) -> Repeat | Drawn:
         if not self.resample:
             return data.batches(self)
         return Repeat(data.part(2 * pair + 1, 2 * self.resample), self.local_steps)

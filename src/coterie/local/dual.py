@@ -273,27 +273,39 @@ def _block_of_own_rows(task: Task, own: Batch, steps: list[Step]) -> Block:
     if steps[0].rows is None:
         everything = slice(0, len(x))
         visits = [Visit(everything, _counted(own, step)) for step in steps]
-        return Block(x, x @ x.T, visits)
+        return Block(x, gram_matrix(x), visits)
     numbers = _numbers(own, steps)
     beside = take(own._replace(x=own.mask), torch.cat(numbers))
     visits = []
     for step, at, batch in zip(steps, numbers, _cut(beside, numbers)):
         batch = batch._replace(x=_rows_for_others(task, own.x, at))
         visits.append(Visit(at, _counted(batch, step)))
-    return Block(x, x @ x.T, visits)
+    return Block(x, gram_matrix(x), visits)
 
 
 def _block_in_order_of_use(own: Batch, steps: list[Step]) -> Block:
     """The rows of these steps; a row that comes twice is there twice."""
     numbers = _numbers(own, steps)
-    used = take(own, torch.cat(numbers))
+    order = torch.cat(numbers)
+    x = rows_at(own.x.flatten(1), order)
+    used = take(own._replace(x=own.mask), order)._replace(x=x.view(-1, *own.x.shape[1:]))
     visits = []
     first = 0
     for step, batch in zip(steps, _cut(used, numbers)):
         at = slice(first, first + len(batch.mask))
         visits.append(Visit(at, _counted(batch, step)))
         first = at.stop
-    return Block(used.x.flatten(1), None, visits)
+    return Block(x, None, visits)
+
+
+def gram_matrix(x: Tensor) -> Tensor:
+    """XXᵀ, of which one quarter is the mirror image of another."""
+    half = len(x) // 2
+    if half < 32:  # too little to gain
+        return x @ x.T
+    first = x[:half] @ x[:half].T
+    rest = x[half:] @ x.T
+    return torch.cat([torch.cat([first, rest[:, :half].T], 1), rest])
 
 
 def _numbers(own: Batch, steps: list[Step]) -> list[Tensor]:

@@ -15,7 +15,7 @@ from torch.func import grad
 
 from coterie.client_data import Drawn, Repeat, Step
 from coterie.local.dual import dual_steps
-from coterie.local.forms import dual_pays
+from coterie.local.forms import dual_pays, note
 from coterie.local.pull import Number, Pull, WithMomentum, joined, take_step, with_pull
 from coterie.params import Params, norm, scale, where, zeros
 from coterie.settings import Local
@@ -101,6 +101,7 @@ def adam(
     towards: Params | None = None,
 ) -> tuple[Params, Moments]:
     """Adam with β = (0.9, 0.999), ε = 1e-8."""
+    note("plain: Adam needs the whole gradient")
     both = joined(pull, towards, how.l2)
     for batch in each(batches):
         g = _pulled_gradient(task, w, batch, how.clip, both)
@@ -174,7 +175,9 @@ def _steps(
 ) -> WithMomentum:
     """(w, u) after a step for each batch; u is None for steps without momentum."""
     drawn = as_drawn(batches)
-    if dual and how.clip is None and drawn is not None:
+    if how.clip is not None:
+        note("plain: clipping needs the whole gradient")
+    elif dual and drawn is not None:
         form = dual_pays(task, w, drawn, u is not None, pull)
         if form:
             return dual_steps(task, w, u, drawn, form, lr=how.lr, beta=beta, pull=pull)
