@@ -5,6 +5,7 @@ So the same run takes the same form again, on any machine, and `--dry-run` can s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -17,7 +18,7 @@ from coterie.task import Task
 
 A_NUMBER = 18  # multiplications that take as long as reading or writing a number: measured
 MOST_ROWS = 4096  # of a block: its Gram matrix has as many numbers squared, for each client
-WORTH_IT = 0.9  # of the work of plain steps; what saves less may take longer
+WORTH_IT = 0.85  # of the work of plain steps; what saves less may take longer
 
 
 class Form(NamedTuple):
@@ -118,13 +119,12 @@ def dual_forms(s: Shapes) -> Iterator[Form]:
     plain = plain_work(s)
     if s.n <= MOST_ROWS:
         yield Form(None, own_rows_work(s) / plain)
-    rows = 2 * s.batch
-    largest = min(MOST_ROWS, s.visited)
-    while rows < largest:
-        yield Form(round(rows), in_order_work(s, round(rows)) / plain)
-        rows *= 1.5
-    if largest >= 2 * s.batch:
-        yield Form(round(largest), in_order_work(s, round(largest)) / plain)
+    largest = int(min(s.visited, MOST_ROWS) // s.batch)
+    steps = 2
+    while steps <= largest:
+        rows = math.ceil(steps * s.batch)
+        yield Form(rows, in_order_work(s, rows) / plain)
+        steps = min(math.ceil(1.4 * steps), max(largest, steps + 1))
 
 
 def plain_work(s: Shapes) -> float:
