@@ -1,27 +1,36 @@
-"""Wall time of Coterie against a plain PyTorch loop that does the same updates.
+"""The time of Coterie against a plain PyTorch loop that does the same updates.
 
 The two are interleaved, on all cores.
 
-    python benchmarks/speed.py [NAME...] [--repeats 3]
+    python benchmarks/speed.py [NAME...] [--repeats 3] [--one-thread] [--save]
 
 The loop is what one writes first: for each client, load the parameters, step an optimiser, average.
 It runs with one and with all torch threads, and the better of the two counts. Each line also says
 how far the two results differ, so that a ratio is never that of different work. Where batches are
 drawn, the loop gets them cut already, untimed. The last lines tell how much of a round the server's
 clustering takes.
+
+Wall time is what one waits for. Processor time, of all threads against the loop on one, depends
+less on what else the machine does: its ratios are compared with those in baseline.json, and what
+fell by more than a quarter is named. --save writes them there.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 import coterie as ct
 from coterie.clustering import kmeans, sketch
@@ -30,10 +39,12 @@ from coterie.randomness import keys
 from coterie.runs.run import Run
 from coterie.runs.start import prepare
 from coterie.task import Batch
-from oracles import private_states
 
 Model = dict[str, Tensor]
 Rows = tuple[Tensor, Tensor]
+
+BASELINE = Path(__file__).with_name("baseline.json")
+FELL = 0.75  # of its ratio in the baseline: what is below is named
 
 
 @dataclass
@@ -84,11 +95,10 @@ def loss_of(case: Case, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     )
 
 
-def steps(case: Case, model: nn.Module, x: Tensor, y: Tensor) -> None:
+def steps(case: Case, model: nn.Module, batches: list[Rows]) -> None:
     """The client's local training, as PyTorch's own tutorial has it."""
-    how = case.method
-    optimiser = torch.optim.SGD(model.parameters(), how.lr)
-    for _ in range(how.local_steps):
+    optimiser = torch.optim.SGD(model.parameters(), case.method.lr)
+    for x, y in batches:
         optimiser.zero_grad()
         loss_of(case, model, x, y).backward()
         optimiser.step()
@@ -112,12 +122,17 @@ def mean(models: list[Model]) -> Model:
 
 def plain_fedavg(case: Case, run: Run) -> Callable[[], list[Model]]:
     model, (start,) = case.model(), centres_of(run)
+    how = case.method
+    batches = [[rows] * how.local_steps for rows in clients(case.fed)]
+    if how.batch is not None:
+        draw = lambda data: list(data.batches(how))
+        batches = [drawn(run, i, draw) for i in range(len(case.fed))]
 
     def go() -> list[Model]:
         total = {k: torch.zeros_like(v) for k, v in start.items()}
-        for x, y in clients(case.fed):
+        for of_client in batches:
             model.load_state_dict(start)
-            steps(case, model, x, y)
+            steps(case, model, of_client)
             for k, v in model.state_dict().items():
                 total[k] += v
         return [{k: v / len(case.fed) for k, v in total.items()}]
@@ -139,7 +154,7 @@ def plain_ifca(case: Case, run: Run) -> Callable[[], list[Model]]:
                     losses.append(float(F.cross_entropy(model(x), y)))
             j = losses.index(min(losses))
             model.load_state_dict(centres[j])
-            steps(case, model, x, y)
+            steps(case, model, [(x, y)] * case.method.local_steps)
             counts[j] += 1
             for k, v in model.state_dict().items():
                 totals[j][k] += v
@@ -159,6 +174,15 @@ def drawn(run: Run, i: int, draw: Callable[[Data], list[Batch]]) -> list[Rows]:
         run.client_keys[i],
     )
     return [(b.x[b.mask > 0], b.y[b.mask > 0]) for b in draw(data)]
+
+
+def private_states(run: Run) -> Any:
+    """The private state of every client, a table per leaf."""
+    states = []
+    for i, key in enumerate(run.client_keys[: len(run.roster)]):
+        data = Data(run.engine.rows("train", i), key, key)
+        states.append(run.engine.private.one(i, data, run.task))
+    return tree_map(lambda *rows: torch.stack(rows), *states)
 
 
 def plain_fedsoft(case: Case, run: Run) -> Callable[[], list[Model]]:
@@ -252,6 +276,9 @@ def cases() -> dict[str, Callable[[], Case]]:
     softmax = lambda: nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
     mlp = lambda: nn.Sequential(nn.Flatten(), nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 10))
     fedavg = lambda lr, steps: ct.FedAvg(lr=lr, local_steps=steps, weighted=False)
+    passes = lambda batch, times: ct.FedAvg(
+        lr=0.05, batch=batch, local_epochs=times, weighted=False
+    )
     ifca = lambda: ct.IFCA(clusters=4, lr=0.1, local_steps=10, init="random")
 
     dnn = lambda: nn.Sequential(nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10))
@@ -304,6 +331,46 @@ def cases() -> dict[str, Callable[[], Case]]:
             mlp,
             plain_ifca,
         ),
+        "batch20": lambda: Case(
+            "FedAvg, MLP 784-200-10, batch 20, 1 pass, n=200, 120 clients",
+            3.5,
+            passes(20, 1),
+            random_images(120, 200, (28, 28)),
+            mlp,
+            plain_fedavg,
+        ),
+        "passes5": lambda: Case(
+            "the same, 5 passes, 60 clients",
+            6,
+            passes(20, 5),
+            random_images(60, 200, (28, 28)),
+            mlp,
+            plain_fedavg,
+        ),
+        "batch10": lambda: Case(
+            "the same, batch 10, 1 pass, n=100, 120 clients",
+            5,
+            passes(10, 1),
+            random_images(120, 100, (28, 28)),
+            mlp,
+            plain_fedavg,
+        ),
+        "batch50": lambda: Case(
+            "the same, batch 50, 1 pass, n=200, 120 clients",
+            1.5,
+            passes(50, 1),
+            random_images(120, 200, (28, 28)),
+            mlp,
+            plain_fedavg,
+        ),
+        "softmax20": lambda: Case(
+            "FedAvg, softmax 784x10, batch 20, 1 pass, n=200, 240 clients",
+            6,
+            passes(20, 1),
+            random_images(240, 200, (28, 28)),
+            softmax,
+            plain_fedavg,
+        ),
         "fedsoft": lambda: Case(
             "FedSoft round, linear d=10, Adam, 10 epochs of 10, 100 clients",
             20,
@@ -348,37 +415,76 @@ def warm(case: Case, rounds: int = 2) -> Run:
     raise AssertionError
 
 
-def compare(case: Case, repeats: int) -> None:
-    cores = len(os.sched_getaffinity(0))
+class Took(NamedTuple):
+    """Seconds of one round."""
+
+    wall: float
+    processor: float  # of all threads together
+
+
+def timed_round(work: Callable[[], list[Model]]) -> tuple[Took, list[Model]]:
+    began = time.perf_counter(), time.process_time()
+    models = work()
+    return Took(time.perf_counter() - began[0], time.process_time() - began[1]), models
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def compare(case: Case, repeats: int, threads: set[int]) -> float:
+    """Print a line about a case; return the ratio of the processor times.
+
+    threads: numbers of threads on which the loop runs.
+    """
     run = warm(case)
-    took: dict[str, list[float]] = {
-        "coterie": [],
-        **{f"plain, {t} thread{'s' * (t > 1)}": [] for t in {1, cores}},
-    }
+    state, at = run.state, run.round
+    snapshot = tree_map(torch.clone, run.engine.snapshot())
+    contenders = ["coterie"] + [f"{t} thread{'s' * (t > 1)}" for t in sorted(threads)]
+    took: dict[str, list[Took]] = {who: [] for who in contenders}
     results: dict[str, Tensor] = {}
-    state, at, private = (
-        run.state,
-        run.round,
-        torch.utils._pytree.tree_map(torch.clone, private_states(run)),
-    )
     for _ in range(repeats):
-        for who, times in took.items():
-            torch.set_num_threads(cores if who == "coterie" else int(who.split()[1]))
+        for who in contenders:
+            torch.set_num_threads(cores() if who == "coterie" else int(who.split()[0]))
             run.state, run.round = state, at
-            run.engine.restore(torch.utils._pytree.tree_map(torch.clone, private))
-            plain = case.plain(case, run)
-            began = time.perf_counter()
-            new = plain() if who != "coterie" else (run.step(), centres_of(run))[1]
-            times.append(time.perf_counter() - began)
-            results[who] = torch.stack([torch.cat([v.flatten() for v in m.values()]) for m in new])
-    ours, theirs = min(took.pop("coterie")), {k: min(v) for k, v in took.items()}
-    best = min(theirs, key=theirs.__getitem__)
+            run.engine.restore(tree_map(torch.clone, snapshot))
+            work = case.plain(case, run)
+            if who == "coterie":
+                work = lambda: (run.step(), centres_of(run))[1]
+            seconds, models = timed_round(work)
+            took[who].append(seconds)
+            flat = [torch.cat([v.flatten() for v in m.values()]) for m in models]
+            results[who] = torch.stack(flat)
+    wall = {who: min(t.wall for t in times) for who, times in took.items()}
+    processor = {who: min(t.processor for t in times) for who, times in took.items()}
+    best = min(contenders[1:], key=wall.__getitem__)
     off = float((results["coterie"] - results[best]).norm() / results[best].norm())
+    ratio = processor["1 thread"] / processor["coterie"]
     print(
-        f"{case.name:62s} {ours:8.3f} s   plain {theirs[best]:8.3f} s ({best[7:]})   "
-        f"{theirs[best] / ours:6.1f}x   target {case.target}x   differ {off:.0e}",
+        f"{case.name:62s} {wall['coterie']:8.3f} s   plain {wall[best]:8.3f} s ({best})   "
+        f"{wall[best] / wall['coterie']:6.1f}x   target {case.target}x   "
+        f"processor time {ratio:.2f}x   differ {off:.0e}",
         flush=True,
     )
+    return ratio
+
+
+# ------------------------------------------------------------------------------ the baseline
+def compare_with_baseline(ratios: dict[str, float]) -> list[str]:
+    """A line for each case whose ratio fell by more than a quarter."""
+    baseline = json.loads(BASELINE.read_text())
+    return [
+        f"{name} fell: processor time {ratio:.2f}x, {baseline[name]:.2f}x in {BASELINE.name}"
+        for name, ratio in ratios.items()
+        if name in baseline and ratio < FELL * baseline[name]
+    ]
+
+
+def save_baseline(ratios: dict[str, float]) -> None:
+    """Write the ratios of the cases that ran; those of others stay."""
+    kept = json.loads(BASELINE.read_text()) if BASELINE.exists() else {}
+    both = {**kept, **{name: round(ratio, 2) for name, ratio in ratios.items()}}
+    BASELINE.write_text(json.dumps(both, indent=2) + "\n")
 
 
 # ------------------------------------------------------------------------------ clustering
@@ -426,9 +532,22 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("names", nargs="*", help=f"of {', '.join(cases())}, clustering")
     parser.add_argument("--repeats", type=int, default=3, help="the best of so many rounds counts")
+    parser.add_argument(
+        "--one-thread",
+        action="store_true",
+        help="run the loop on one thread only: on a busy machine, two wait for each other",
+    )
+    parser.add_argument("--save", action="store_true", help="write the ratios to baseline.json")
     args = parser.parse_args()
+    ratios = {}
     for name, make in cases().items():
         if not args.names or name in args.names:
-            compare(make(), args.repeats)
+            ratios[name] = compare(make(), args.repeats, {1} if args.one_thread else {1, cores()})
     if not args.names or "clustering" in args.names:
         clustering(args.repeats)
+    if args.save:
+        save_baseline(ratios)
+    fell = compare_with_baseline(ratios)
+    for line in fell:
+        print(line)
+    sys.exit(1 if fell else 0)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -14,10 +15,47 @@ from coterie.task import Batch
 
 
 class Repeat(NamedTuple):
-    """The same batch `times` times, which lets a local solver work in the dual form."""
+    """The same batch `times` times."""
 
     batch: Batch
     times: int
+
+
+class Step(NamedTuple):
+    """The rows of one local step."""
+
+    rows: Tensor | None  # int64 [b] their numbers, no number twice; None: all rows
+    counts: Tensor | None = None  # bool: False where the step is padding; None: it counts
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Batches of a client's own rows; iterating gives the batches one by one.
+
+    They are known by the numbers of their rows, which lets a local solver work in the dual form.
+    """
+
+    own: Batch
+    sizes: tuple[int, ...]  # of the batches
+    steps: Callable[[], Iterator[Step]]  # draws the rows as they are needed
+
+    def __iter__(self) -> Iterator[Batch]:
+        for step in self.steps():
+            yield self.batch(step)
+
+    def batch(self, step: Step) -> Batch:
+        """The rows of a step."""
+        batch = self.own
+        if step.rows is not None:
+            batch = take(batch, step.rows)
+        if step.counts is not None:
+            batch = batch._replace(mask=batch.mask * step.counts)
+        return batch
+
+
+def take(batch: Batch, rows: Tensor) -> Batch:
+    """The rows of these numbers."""
+    return Batch(*(v[rows] for v in batch))
 
 
 class Data(NamedTuple):
@@ -42,20 +80,22 @@ class Data(NamedTuple):
         order = scramble(scramble(self.key + stream) + rows)
         return torch.where(self.all.mask > 0, order, torch.iinfo(torch.int64).max).argsort()
 
-    def take(self, rows: Tensor) -> Batch:
-        """The rows of these numbers."""
-        return Batch(*(v[rows] for v in self.all))
-
     def sample(self, size: int, stream: int | Tensor) -> Batch:
         """`size` rows drawn without replacement (all, where the client has fewer)."""
-        return self.take(self.shuffled(stream)[:size])
+        return take(self.all, self.shuffled(stream)[:size])
+
+    def samples(self, size: int, streams: Iterable[int | Tensor]) -> Drawn:
+        """A batch as `sample` draws it for each of the streams."""
+        streams = list(streams)
+        sizes = (min(size, len(self.all.mask)),) * len(streams)
+        return Drawn(self.all, sizes, lambda: (Step(self.shuffled(s)[:size]) for s in streams))
 
     def part(self, p: int, of: int) -> Batch:
         """Part p of the rows split into `of` disjoint random parts, the same for the entire run."""
         order = self._replace(key=self.client_key).shuffled(0)
         n = self.all.mask.sum().long()
         at = n * p // of + torch.arange(len(order) // of + 1, device=order.device)
-        batch = self.take(order[at.clamp(max=len(order) - 1)])
+        batch = take(self.all, order[at.clamp(max=len(order) - 1)])
         return batch._replace(mask=batch.mask * (at < n * (p + 1) // of))
 
     def without(self, p: int, of: int) -> Data:
@@ -70,7 +110,7 @@ class Data(NamedTuple):
         """A float64 in [0, 1) that belongs to this client, this exchange and the tag."""
         return uniform(self.key + digest(tag))
 
-    def batches(self, how: Local) -> Repeat | Iterator[Batch]:
+    def batches(self, how: Local) -> Repeat | Drawn:
         """The batches of one local training.
 
         Without `batch` all rows, again and again; else rows drawn anew for each step, or with
@@ -78,24 +118,38 @@ class Data(NamedTuple):
         """
         if how.batch is None:
             return Repeat(self.all, how.local_epochs or how.local_steps)
-        return (batch for _, batch in self._numbered(how))
+        return Drawn(self.all, self._sizes(how), lambda: (Step(v) for _, v in self._numbered(how)))
 
-    def first_batches(self, how: Local, turns: Tensor) -> Iterator[Batch]:
+    def first_batches(self, how: Local, turns: Tensor) -> Drawn:
         """The batches of the first `turns` steps, or passes with `local_epochs`.
 
         `turns` differs from client to client, and all clients of a vectorised call run one loop: so
         the batches that follow are there, too, as padding, which changes nothing.
         """
-        for turn, batch in self._numbered(how):
-            yield batch._replace(mask=batch.mask * (turn < turns))
 
-    def _numbered(self, how: Local) -> Iterator[tuple[int, Batch]]:
-        """Every batch of a local training with the number of its step, or of its pass."""
+        def steps() -> Iterator[Step]:
+            for turn, rows in self._numbered(how):
+                yield Step(rows, turn < turns)
+
+        return Drawn(self.all, self._sizes(how), steps)
+
+    def _numbered(self, how: Local) -> Iterator[tuple[int, Tensor | None]]:
+        """The number of each step, or of its pass, with the numbers of its rows; None: all rows."""
         for turn in range(how.local_epochs or how.local_steps):
             if how.batch is None:
-                yield turn, self.all
+                yield turn, None
             elif how.local_epochs is None:
-                yield turn, self.sample(how.batch, turn)
+                yield turn, self.shuffled(turn)[: how.batch]
             else:
                 for rows in self.shuffled(turn).split(how.batch):
-                    yield turn, self.take(rows)
+                    yield turn, rows
+
+    def _sizes(self, how: Local) -> tuple[int, ...]:
+        """The sizes of the batches that `_numbered` gives."""
+        n = len(self.all.mask)
+        if how.batch is None:
+            return (n,) * (how.local_epochs or how.local_steps)
+        if how.local_epochs is None:
+            return (min(how.batch, n),) * how.local_steps
+        a_pass = [min(how.batch, n - first) for first in range(0, n, how.batch)]
+        return tuple(a_pass * how.local_epochs)

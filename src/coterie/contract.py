@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from coterie.client_data import Data as Data
+from coterie.client_data import Drawn as Drawn
 from coterie.client_data import Repeat as Repeat
 from coterie.declarations import AnyWeight as AnyWeight
 from coterie.declarations import Declaration as Declaration

@@ -1,6 +1,6 @@
 """The linear layer that a model applies to the rows themselves, if it has one.
 
-On one repeated batch such a layer can be trained without its weights: see `local/dual.py`.
+On a client's own rows such a layer can be trained without its weights: see `local/dual.py`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,7 @@ def first_layer(module: nn.Module, shape: torch.Size, like: Tensor) -> First | N
 
     shape: of one row.  like: a tensor of the model's dtype and device.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        x = 1000 * torch.randn(2, *shape, dtype=like.dtype).to(like.device)
+    x = _random_rows(shape, like)
     rows = x.flatten(1)
     out, inputs = _linear_inputs(module, x)
     for name, layer_input in inputs:
@@ -42,6 +40,26 @@ def first_layer(module: nn.Module, shape: torch.Size, like: Tensor) -> First | N
         if takes_rows and _is_used_nowhere_else(module, first, x, out):
             return first
     return None
+
+
+def uses_rows_elsewhere(module: nn.Module, first: First, shape: torch.Size, like: Tensor) -> bool:
+    """Whether the rows reach the outputs by another way than through the first layer, too.
+
+    It is tried, as above: while the layer's outputs are kept, other rows must change nothing.
+    """
+    x = _random_rows(shape, like)
+    layer = module.get_submodule(first.layer)
+    with torch.no_grad(), returning(module, first, layer(x.flatten(1))):
+        out = module(x)
+        others = (-x, torch.zeros_like(x), torch.full_like(x, torch.nan))
+        return not all(torch.equal(module(rows), out) for rows in others)
+
+
+def _random_rows(shape: torch.Size, like: Tensor) -> Tensor:
+    """Two rows, wide and of both signs."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return 1000 * torch.randn(2, *shape, dtype=like.dtype).to(like.device)
 
 
 @contextmanager

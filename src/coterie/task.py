@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
 from coterie.errors import CoterieError
-from coterie.first_layer import First, first_layer, returning
+from coterie.first_layer import First, first_layer, returning, uses_rows_elsewhere
 from coterie.params import Params, stack
 
 Kind = Literal["classification", "regression"]
@@ -80,9 +80,12 @@ class Task:
         self._check_outputs(example.to(self.device))
         self.row_shape = example.shape[1:]
         self.first: First | None = None
+        like = torch.empty(0, dtype=dtype, device=self.device)
         if example.is_floating_point():
-            like = torch.empty(0, dtype=dtype, device=self.device)
             self.first = first_layer(self.module, example.shape[1:], like)
+        self.rows_are_used_elsewhere = self.first is not None and uses_rows_elsewhere(
+            self.module, self.first, example.shape[1:], like
+        )
 
     def _prepared(self, module: Any) -> nn.Module:
         """The module on the task's device and in its dtype."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from coterie.local import solvers
+from coterie.local.forms import Form
 
 
 @pytest.fixture
@@ -17,6 +20,16 @@ def dual_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.fixture
-def always(monkeypatch: pytest.MonkeyPatch) -> None:
+def force(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], None]:
+    """Takes the dual form even where it does not pay, with blocks of so many rows."""
+
+    def forced(rows: int | None) -> None:
+        monkeypatch.setattr(solvers, "dual_pays", lambda *_: Form(rows, 1.0))
+
+    return forced
+
+
+@pytest.fixture
+def always(force: Callable[[int | None], None]) -> None:
     """The dual form is taken even where it does not pay."""
-    monkeypatch.setattr(solvers, "dual_pays", lambda *_: True)
+    force(None)

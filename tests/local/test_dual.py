@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from local_cases import X, Y, digits, equal, mlp, model_near, padded, softmax, task_of
 from torch import Tensor, nn
+from torch.func import vmap
+from torch.utils._pytree import tree_map
 
-from coterie.contract import Local, Repeat
+from coterie.contract import Data, Drawn, Local, Repeat
 from coterie.local import heavy_ball, sgd, solvers
+from coterie.local.dual import gram_matrix
+from coterie.local.forms import Form
+from coterie.params import Params
 from coterie.task import Batch, Task
+
+Force = Callable[[int | None], None]
 
 
 # ------------------------------------------------------------------------------ dual = plain
@@ -83,6 +91,110 @@ def test_dual_is_plain(model: str, terms: str, dual_calls: list[int]) -> None:
     assert len(dual_calls) == 6
 
 
+# ------------------------------------------------------------------------------ batches of own rows
+def client(real: int = 13, padding: int = 4, key: int = 1) -> Data:
+    """Rows with weights of their own, the last of them padding."""
+    rows = padded(digits(real, start=20 * key), padding)
+    weight = torch.linspace(0.2, 2.0, real + padding, dtype=torch.float64)
+    return Data(rows._replace(weight=weight), torch.tensor(key), torch.tensor(key))
+
+
+PASSES = Local(local_epochs=3, batch=4)  # the last batch of a pass has one real row
+DRAWS = Local(local_steps=7, batch=5)
+RULES: dict[str, Callable[[Data], Repeat | Drawn]] = {
+    "passes": lambda data: data.batches(PASSES),
+    "draws": lambda data: data.batches(DRAWS),
+    "all rows": lambda data: data.batches(Local(local_steps=5)),
+    "some passes": lambda data: data.first_batches(PASSES, torch.tensor(2)),
+    "some draws": lambda data: data.first_batches(DRAWS, torch.tensor(3)),
+    "some steps": lambda data: data.first_batches(Local(local_steps=5), torch.tensor(2)),
+    "draws of one's own": lambda data: data.samples(5, [torch.tensor(9), 4, 9]),
+}
+SOLVERS: dict[str, dict[str, float]] = {
+    "sgd": {},
+    "sgd, l2": {"l2": 0.2},
+    "sgd, pull": {"pull": 0.7},
+    "sgd, pull and l2": {"pull": 0.7, "l2": 0.2},
+    "heavy ball": {"beta": 0.9},
+    "heavy ball, l2": {"beta": 0.9, "l2": 0.2},
+    "heavy ball, pull": {"beta": 0.9, "pull": 0.7},
+    "heavy ball, pull and l2": {"beta": 0.9, "pull": 0.7, "l2": 0.2},
+}
+TASKS = {name: task_of(DUAL[name]) for name in ("softmax", "mlp", "mlp without bias", "gated")}
+
+STARTS = {task: [task.init(j) for j in range(3)] for task in TASKS.values()}
+
+
+def trained(task: Task, data: Data, rule: str, solver: str, dual: bool) -> tuple[Params, Params]:
+    """(model, momentum) after a local training."""
+    terms = SOLVERS[solver]
+    how = Local(lr=0.15, l2=terms.get("l2", 0.0))
+    w, u, centre = STARTS[task]
+    pull = {"pull": terms["pull"], "towards": centre} if "pull" in terms else {}
+    batches = RULES[rule](data)
+    if "beta" in terms:
+        return heavy_ball(task, w, u, batches, how, terms["beta"], **pull, dual=dual)
+    return sgd(task, w, batches, how, **pull, dual=dual), u
+
+
+@pytest.mark.parametrize("rows", [None, 8, 11, 1000])
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_dual_is_plain_for_batches_of_own_rows(
+    solver: str, rule: str, rows: int | None, force: Force, dual_calls: list[int]
+) -> None:
+    force(rows)
+    for task in TASKS.values():
+        dual, plain = (trained(task, client(), rule, solver, dual) for dual in (True, False))
+        model_near(dual[0], plain[0])
+        model_near(dual[1], plain[1])
+        assert not equal(plain[0], STARTS[task][0])
+    assert len(dual_calls) == len(TASKS)
+
+
+@pytest.mark.parametrize("rows", [None, 8])
+@pytest.mark.parametrize("rule", ["passes", "draws", "all rows", "some passes"])
+@pytest.mark.parametrize("solver", ["sgd", "heavy ball, pull and l2"])
+def test_dual_of_many_clients_is_dual_of_each(
+    solver: str, rule: str, rows: int | None, force: Force
+) -> None:
+    """Ragged clients, padded to one length, and one that has only padding after its first rows."""
+    force(rows)
+    task = TASKS["mlp"]
+    sizes = (13, 9, 3)
+    ragged = [client(n, 13 - n, key) for key, n in enumerate(sizes, 1)]
+    together = tree_map(lambda *leaves: torch.stack(leaves), *ragged)
+    models, momenta = vmap(lambda data: trained(task, data, rule, solver, True))(together)
+    for i, n in enumerate(sizes):
+        alone = client(n, 0, i + 1)
+        weight = ragged[i].all.weight[:n]
+        alone = alone._replace(all=alone.all._replace(weight=weight))
+        model, momentum = trained(task, alone, rule, solver, False)
+        model_near({k: v[i] for k, v in models.items()}, model)
+        model_near({k: v[i] for k, v in momenta.items()}, momentum)
+
+
+@pytest.mark.usefixtures("always")
+def test_steps_may_start_at_their_centre_and_leave_it_alone() -> None:
+    """As in FedProx: the centre of the pull is the very model that training starts from."""
+    task = TASKS["mlp"]
+    w = task.init(0)
+    before = {k: v.clone() for k, v in w.items()}
+    dual, plain = (
+        sgd(task, w, client().batches(PASSES), Local(), pull=0.7, towards=w, dual=dual)
+        for dual in (True, False)
+    )
+    model_near(dual, plain)
+    assert equal(w, before)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 63, 64, 65, 131])
+def test_the_gram_matrix_is_that_of_all_pairs(rows: int) -> None:
+    x = X[:rows].flatten(1)
+    torch.testing.assert_close(gram_matrix(x), x @ x.T, rtol=0, atol=1e-12)
+
+
+# ------------------------------------------------------------------------------ one repeated batch
 def test_dual_is_plain_on_flat_rows(dual_calls: list[int]) -> None:
     x = X[:15].flatten(1)
     task = Task(lambda: nn.Linear(64, 10), "classification", x[:2], 10, torch.float64)
@@ -160,7 +272,7 @@ def test_dual_is_plain_whatever_the_shapes(
     repeat = Repeat(batch, times)
     ends = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(solvers, "dual_pays", lambda *_: True)
+        patch.setattr(solvers, "dual_pays", lambda *_: Form(None, 1.0))
         for dual in (True, False):
             if beta is None:
                 ends.append((sgd(task, w, repeat, how, **pulled, dual=dual), w))

@@ -6,14 +6,13 @@ The settings are fields of `IFCA`, which also says how a client trains.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from coterie.common.held_out import HeldOut
-from coterie.contract import Ask, Data, Repeat, Rows, Sent, Sums, Upload, client
+from coterie.contract import Ask, Data, Drawn, Repeat, Rows, Sent, Sums, Upload, client
 from coterie.errors import CoterieError
 from coterie.params import Params, count
 from coterie.task import Batch, Task
@@ -129,7 +128,7 @@ class Traffic(HeldOut):
             return data.all
         return data.part(2 * pair, 2 * self.resample)
 
-    def training_batches(self, data: Data, pair: int) -> Repeat | Iterator[Batch]:
+    def training_batches(self, data: Data, pair: int) -> Repeat | Drawn:
         if not self.resample:
             return data.batches(self)
         return Repeat(data.part(2 * pair + 1, 2 * self.resample), self.local_steps)

@@ -20,7 +20,6 @@ round. A round in which nobody answers changes nothing. A client that joins late
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -31,6 +30,7 @@ from coterie.contract import (
     Algorithm,
     Ask,
     Data,
+    Drawn,
     Local,
     Repeat,
     Suggested,
@@ -42,7 +42,7 @@ from coterie.contract import (
 from coterie.errors import CoterieError
 from coterie.local import descend
 from coterie.params import Params, axpy, minus, mix, pick
-from coterie.task import Batch, Task
+from coterie.task import Task
 
 
 class Blocks(NamedTuple):
@@ -88,7 +88,7 @@ class FedBCD(Local, Algorithm):
         new = self.solved(task, x, z, data.first_batches(self, steps))
         return Upload({"moved": minus(new, x)}, torch.ones_like(data.size)[None], {}), new
 
-    def solved(self, task: Task, x: Params, z: Params, batches: Repeat | Iterator[Batch]) -> Params:
+    def solved(self, task: Task, x: Params, z: Params, batches: Repeat | Drawn) -> Params:
         """x after steps on f(x) + ρ‖x − z‖²."""
         # ∇f(x) + 2ρ(x − z)
         return descend(task, x, batches, self, pull=2 * self.rho, towards=pick(z, 0))

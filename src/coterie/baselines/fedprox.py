@@ -14,17 +14,16 @@ draws itself, and the number of its passes (or steps), too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 
 from coterie.baselines.fedavg import FedAvg
-from coterie.contract import Data, Repeat, Upload, Weight, client, setting
+from coterie.contract import Data, Drawn, Repeat, Upload, Weight, client, setting
 from coterie.local import descend
 from coterie.params import Params, pick
-from coterie.task import Batch, Task
+from coterie.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +47,7 @@ class FedProx(FedAvg):
         w = descend(task, received, self.work(data), self, pull=self.mu, towards=received)
         return Upload({"model": w}, self.weight(data), {}), private
 
-    def work(self, data: Data) -> Repeat | Iterator[Batch]:
+    def work(self, data: Data) -> Repeat | Drawn:
         """The batches that the client has time for."""
         if not self.stragglers:
             return data.batches(self)

@@ -21,7 +21,6 @@ expected steps, of η/N on f + (λ/2)‖x − x̄‖², from x̄.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -32,6 +31,7 @@ from coterie.contract import (
     Algorithm,
     Ask,
     Data,
+    Drawn,
     Local,
     Repeat,
     Suggested,
@@ -123,12 +123,12 @@ class L2SGD(Local, Algorithm):
         new = sgd(task, new, self.fresh_batches(data, done, steps), how)  # x − η/(N(1 − p)) ∇f(x)
         return Upload({"change": minus(new, x)}, torch.ones_like(data.size)[None], {}), new
 
-    def fresh_batches(self, data: Data, done: Tensor, steps: int) -> Repeat | Iterator[Batch]:
+    def fresh_batches(self, data: Data, done: Tensor, steps: int) -> Repeat | Drawn:
         """The batches of `steps` local steps, after `done` others in this round."""
         size = self.batch
         if size is None:
             return Repeat(data.all, steps)
-        return (data.sample(size, done + t) for t in range(steps))
+        return data.samples(size, [done + t for t in range(steps)])
 
     def round(self, state: Loopless, ask: Ask) -> Loopless:
         coins = (torch.rand(self.local_steps, generator=ask.rng("coins")) < self.p).tolist()

@@ -56,6 +56,7 @@ class Counts(NamedTuple):
     start: tuple[int, int] | None  # bytes down and up
     round: tuple[int, int] | None
     working: int | None  # bytes of memory, while clients work
+    forms: list[str]  # of the local steps, and why
 
 
 def count_exchanges(job: Job) -> Counts:
@@ -82,10 +83,11 @@ def count_exchanges(job: Job) -> Counts:
                 traffic.append((ask.bytes_down + welcomes, ask.bytes_up))
         except Exception:  # whatever a method does with answers that are all zero
             traffic = []
+        forms = list(engine.working.forms)
         with suppress(Exception):  # whatever scores do with them
             run.evaluate(1)
     start, first_round = traffic or (None, None)
-    return Counts(start, first_round, engine.most_bytes or None)
+    return Counts(start, first_round, engine.most_bytes or None, forms)
 
 
 def used_plan(job: Job) -> Plan:
@@ -111,6 +113,7 @@ def estimate(job: Job) -> Row:
         "bytes_start": counts.start,
         "bytes_round": counts.round,
         "memory": memory(job, counts),
+        "local_steps": counts.forms,
         "plan": {"engine": job.options.engine, **asdict(job.plan)},
     }
 
@@ -147,6 +150,7 @@ def as_text(estimated: Row) -> str:
         "first round": f"{first_round}; {estimated['rounds']} rounds",
         "memory": f"about {format_bytes(sum(known.values()))} ({parts})",
         "plan": f"{plan['engine']}: {describe_plan(plan)}",
+        "local steps": "; ".join(estimated["local_steps"]) or "not known without training",
     }
     title = f"{estimated['method']} on {estimated['data']}"
     return "\n".join([title, *(f"  {name:<12} {text}" for name, text in lines.items())])

@@ -20,6 +20,8 @@ from torch import Tensor
 from coterie.contract import Upload
 from coterie.params import Params, as_column
 
+NUMBERS_AT_ONCE = 100_000  # a number is 4 or 8 bytes, and a core's cache about a million
+
 
 class Limit(NamedTuple):
     """How far a value may move."""
@@ -90,14 +92,7 @@ class Screening:
         w = weights(up)[name]
         squares = torch.zeros(len(w))
         for k, v in up.values[name].items():
-            start = self._start(name, k, w)
-            if start is None:
-                move = v
-            elif len(start) == 1:
-                move = v - start
-            else:
-                move = start.sub_(v)
-            squares = squares + torch.linalg.vector_norm(move.flatten(1), dim=1).cpu() ** 2
+            squares = squares + lengths_of_moves(v, self._start(name, k, w)).cpu() ** 2
         return squares.sqrt()
 
     def _shortened(self, name: str, up: Upload, rows: Tensor, factor: Tensor) -> Params:
@@ -122,6 +117,19 @@ class Screening:
             return stacked
         share = (w / w.sum(-1, keepdim=True)).to(stacked.dtype)
         return torch.einsum("ik,k...->i...", share, stacked)
+
+
+def lengths_of_moves(v: Tensor, start: Tensor | None) -> Tensor:
+    """[clients] ‖v − start‖, where start is [clients or 1, ...]; ‖v‖ where it is None.
+
+    Some clients at a time, so that the differences stay in the cache.
+    """
+    if start is None:
+        return torch.linalg.vector_norm(v.flatten(1), dim=1)
+    at_once = max(1, NUMBERS_AT_ONCE // max(v[:1].numel(), 1))
+    starts = start.expand(v.shape).split(at_once)
+    moves = (some - theirs for some, theirs in zip(v.split(at_once), starts))
+    return torch.cat([torch.linalg.vector_norm(move.flatten(1), dim=1) for move in moves])
 
 
 def weights(up: Upload) -> dict[str, Tensor]:

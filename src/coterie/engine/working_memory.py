@@ -23,6 +23,7 @@ from coterie.engine.call import Call, Exam
 from coterie.engine.chunks import Chunk, chunks_of_call
 from coterie.engine.dry_run import example_batch
 from coterie.engine.plan import Plan, numbers_per_row
+from coterie.local.forms import noted_forms
 from coterie.task import Task
 
 MOST_OPERATIONS = 1_000  # local steps repeat each other: later ones hold no more
@@ -81,6 +82,7 @@ class WorkingMemory:
         self.private = private
         self.example = example_batch(task, roster)
         self.known: dict[Any, int] = {}
+        self.forms: list[str] = []  # of local steps that were chosen, in words
 
     def of(self, call: Call) -> int:
         """Bytes of the largest chunk that each worker has, all at the same time."""
@@ -114,11 +116,12 @@ class WorkingMemory:
         live = LiveBytes()
         with FakeTensorMode(allow_non_fake_inputs=True):
             shared, per_client, private, data = self._arguments(call, chunk)
-            with live:
+            with live, noted_forms() as forms:
                 for value in tree_leaves((per_client, private, data)):
                     live.count(value)
                 with suppress(EnoughSeen):
                     vmap(one, in_dims=(None, 0, 0, 0))(shared, per_client, private, data)
+        self.forms += [form for form in forms if form not in self.forms]
         return live.peak
 
     def _arguments(self, call: Call, chunk: Chunk) -> tuple[Any, Any, Any, Any]:

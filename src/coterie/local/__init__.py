@@ -1,6 +1,7 @@
 """Local training: small, pure solvers that every method shares."""
 
-from coterie.local.dual import dual_pays, dual_steps
+from coterie.local.dual import dual_steps
+from coterie.local.forms import dual_pays
 from coterie.local.pull import Pull
 from coterie.local.solvers import (
     Moments,

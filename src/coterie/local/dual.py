@@ -1,76 +1,124 @@
-"""Exact steps on one repeated batch that never touch the first layer's weights until the end.
+"""Exact local steps that touch the first layer's weights once for many steps.
 
-Let the first layer be Z = X·Wᵀ + b on the rows X of the batch. The gradient of W is GᵀX with
-G = ∂f/∂Z, so a step changes X·Wᵀ by a multiple of XXᵀ·G. With the Gram matrix XXᵀ computed once, a
-step costs n²·h instead of 2·n·d·h multiplications (n rows, d inputs, h outputs of the layer), which
-pays when a batch is repeated and n is small beside d. The bias b is a parameter like those of the
-other layers.
+Let the first layer be z = W·x + b, and let some steps train on batches of the rows X [m, d]. The
+gradient of W on a batch B is G_BᵀX_B with G = ∂f/∂z, a combination of rows. Momentum and pull are
+linear, so after any number of steps the weights, and likewise the momentum, are
 
-Momentum and pull are linear, so after any number of steps the weights are a combination
+    W = a₁·W₀ + a₂·C + a₃·U₀ − lr·SᵀX
 
-    W = start·W₀ + centre·C + momentum·U₀ + sumsᵀ·X
+of what was there at first: the start W₀, the centre C of the pull, the first momentum U₀, and the
+rows, each with its sum of gradients in S [m, h]. A batch needs only its own outputs
 
-of what was there at first: the start W₀, the centre C of the pull, the first momentum U₀; and so
-are the momentum and every gradient. A `Combination` holds these three numbers, the sums [n, h] and
-the outputs X·Wᵀ [n, h] that go with them. Steps on it are those of any other solver; the bias and
-the other layers take them as they are.
+    X_B·Wᵀ = a₁·X_B·W₀ᵀ + a₂·X_B·Cᵀ + a₃·X_B·U₀ᵀ − lr·(X_B·Xᵀ)·S
+
+so a step takes rows of the Gram matrix XXᵀ times S, [b, m]×[m, h], instead of two products with
+W, [b, d]×[d, h], and of some passes over W; and it changes a and S as any solver changes its
+parameters: decay and pull shrink them, the batch's gradient is added to its rows of S. The bias b
+is a parameter like those of the other layers, which take plain steps.
+
+The rows X of a block of steps are one of two kinds (`local/forms.py` counts what takes less work):
+
+* all rows of the client, for all steps. A row that comes again, in a later pass, drawn anew or
+  because the batch is repeated, just adds to its row of S, and the Gram matrix is computed once.
+* the rows of a few steps, in the order of use. Then a step only needs the rows before its own:
+  half of the Gram matrix. The weights are written out after each block, so it serves any n.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, overload
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad
 
-from coterie.client_data import Repeat
-from coterie.first_layer import First
-from coterie.local.pull import Number, Pull, WithMomentum, unless_padding
-from coterie.params import Params, axpy
+from coterie.client_data import Drawn, Step, take
+from coterie.local.forms import Form
+from coterie.local.pull import Number, Pull, WithMomentum, take_step, with_pull
+from coterie.params import Params
 from coterie.task import Batch, Task
 
+Rows = Tensor | slice  # some rows of a block
 
-def dual_pays(task: Task, w: Params, repeat: Repeat) -> bool:
-    """Whether the dual form is possible, and takes fewer multiplications than plain steps."""
-    if task.first is None:
-        return False
-    h, d = w[task.first.weight].shape
-    n = len(repeat.batch.mask)
-    t = repeat.times
-    return n * n * d + 2 * n * d * h + t * n * n * h < 2 * t * n * d * h
+
+class Visit(NamedTuple):
+    """A step as the block sees it."""
+
+    at: Rows  # the batch's rows in the block
+    batch: Batch
+
+
+def rows_at(v: Tensor, at: Rows) -> Tensor:
+    """Some rows of a matrix; `embedding` is what gathers them fastest under `vmap`."""
+    if isinstance(at, slice):
+        return v[at]
+    return F.embedding(at, v)
+
+
+class Block(NamedTuple):
+    """Some steps, and the rows that they take."""
+
+    x: Tensor  # X [m, d]
+    gram: Tensor | None  # XXᵀ; None where rows stand in the order of use
+    visits: list[Visit]
+
+    def seen_from(self, at: Rows, sums: Tensor) -> Tensor:
+        """(X_B·Xᵀ)·S, the batch's outputs under what the rows have added to the weights."""
+        if self.gram is not None:
+            return rows_at(self.gram, at) @ sums
+        assert isinstance(at, slice)
+        before = slice(0, at.start)  # later rows have added nothing yet
+        return (self.x[at] @ self.x[before].T) @ sums[before]
 
 
 def dual_steps(
     task: Task,
     w: Params,
     u: Params | None,
-    repeat: Repeat,
+    batches: Drawn,
+    form: Form,
     *,
     lr: float,
     beta: float,
     pull: Pull | None,
 ) -> WithMomentum:
-    """(w, u) after `repeat.times` steps on its batch; u is None for steps without momentum."""
+    """(w, u) after a step for each batch; u is None for steps without momentum."""
+    for block in _blocks(task, batches, form):
+        w, u = _steps_of_block(task, w, u, block, lr=lr, beta=beta, pull=pull)
+    return w, u
+
+
+def _steps_of_block(
+    task: Task,
+    w: Params,
+    u: Params | None,
+    block: Block,
+    *,
+    lr: float,
+    beta: float,
+    pull: Pull | None,
+) -> WithMomentum:
     assert task.first is not None
-    origin = Origin(task.first, repeat.batch.x.flatten(1), w, _centre(pull), u)
-    gram = origin.x @ origin.x.T
+    name = task.first.weight
+    others = _without(name, w)
+    others_momentum = None if u is None else _without(name, u)
+    layer = FirstLayer(block, name, w, u, lr, pull)
     gradient = grad(_loss, argnums=(0, 1))
-    model, centre, momentum = origin.splits()
 
-    for _ in range(repeat.times):
-        g, others = gradient(model.first.outputs, model.others, task, repeat.batch)
-        direction = Split(Combination(0.0, 0.0, 0.0, sums=g, outputs=gram @ g), others)
-        if pull is not None:
-            direction = _pulled(direction, model, centre, pull)
-        if momentum is not None:
-            direction = direction.plus(beta, momentum)  # u ← β·u + ∇
-            momentum = direction
-        model = model.plus(-lr, direction)  # w ← w − lr·u
+    for at, batch in block.visits:
+        g, rest = gradient(layer.outputs(at), others, task, batch)
+        layer.step(at, g, batch, beta)
+        rest = with_pull(rest, others, pull)
+        others, others_momentum = take_step(
+            others, others_momentum, rest, batch, lr=lr, beta=beta, pull=pull
+        )
 
-    moved = origin.written_out(model)
-    moved_momentum = None if momentum is None else origin.written_out(momentum)
-    return unless_padding(repeat.batch, (moved, moved_momentum), (w, u), pull)
+    moved = _in_order({name: layer.weights(), **others}, w)
+    if u is None or others_momentum is None:
+        return moved, None
+    return moved, _in_order({name: layer.momentum_weights(), **others_momentum}, u)
 
 
 def _loss(outputs: Tensor, others: Params, task: Task, batch: Batch) -> Tensor:
@@ -82,114 +130,214 @@ def _loss(outputs: Tensor, others: Params, task: Task, batch: Batch) -> Tensor:
     return task.loss_after_first(z, others, batch)
 
 
-def _pulled(direction: Split, model: Split, centre: Combination | None, pull: Pull) -> Split:
-    """∇ + strength·(w − centre) + l2·w"""
-    first = direction.first
-    if centre is not None:
-        first = first.plus(pull.strength, model.first.minus(centre))
-    if pull.l2:
-        first = first.plus(pull.l2, model.first)
-    return Split(first, axpy(1.0, pull.of(model.others), direction.others))
+# ------------------------------------------------------------------------------ the first layer
+class Rule(NamedTuple):
+    """How a step changes what is linear in it: u ← β·u + ∇ + shrink·w;  w ← w − lr·u.
+
+    Where the batch is all padding it changes nothing: β = 1 and all others are 0.
+    """
+
+    beta: Number
+    shrink: Number  # strength of the pull, and l2
+    strength: Number  # of the pull
+    counts: Number  # 1, or 0 for padding
 
 
-def _centre(pull: Pull | None) -> Params | None:
+def _rule(batch: Batch, beta: float, pull: Pull | None) -> Rule:
+    counts = (batch.mask.sum() > 0).to(batch.mask)
     if pull is None:
-        return None
-    return pull.centre
+        return Rule(1 + counts * (beta - 1), 0.0, 0.0, counts)
+    strength = pull.strength * counts
+    return Rule(1 + counts * (beta - 1), strength + pull.l2 * counts, strength, counts)
 
 
-class Combination(NamedTuple):
-    """A first layer as start·W₀ + centre·C + momentum·U₀ + sumsᵀ·X, and what it gives for X."""
+class FirstLayer:
+    """The first layer's weights as the numbers a and the sums S: these change, in place.
 
-    start: Number
-    centre: Number
-    momentum: Number
-    sums: Number  # [n, h]; the number 0 before the first step
-    outputs: Tensor  # [n, h]
+    Both are made here, so nobody else sees them change.
+    """
 
-    def plus(self, a: Number, other: Combination) -> Combination:
-        """self + a·other"""
-        return Combination(
-            start=self.start + a * other.start,
-            centre=self.centre + a * other.centre,
-            momentum=self.momentum + a * other.momentum,
-            sums=_plus(self.sums, a, other.sums),
-            outputs=_plus(self.outputs, a, other.outputs),
-        )
+    def __init__(
+        self, block: Block, name: str, w: Params, u: Params | None, lr: float, pull: Pull | None
+    ) -> None:
+        self.block = block
+        self.lr = lr
+        self.pull = pull
+        self.is_simple = u is None and pull is None
+        self.origins = [w[name]]  # W₀, C, U₀ as far as there are any
+        if pull is not None and pull.centre is not None:
+            self.origins.append(pull.centre[name])
+        self.has_centre = len(self.origins) == 2
+        if u is not None:
+            self.origins.append(u[name])
+        self.origin_outputs = [block.x @ self.origins[0].T]
+        for origin in self.origins[1:]:
+            same = origin is self.origins[0]  # as in FedProx, whose centre is the start
+            self.origin_outputs.append(self.origin_outputs[0] if same else block.x @ origin.T)
+        self.sums = torch.zeros_like(self.origin_outputs[0])  # S
+        units = torch.eye(len(self.origins), dtype=self.sums.dtype, device=self.sums.device)
+        self.shares = units[0]  # a
+        self.momentum_sums = None  # V, which is to U as S is to W, but for the factor −lr
+        self.momentum_shares = None
+        if u is not None:
+            self.momentum_sums = torch.zeros_like(self.sums)
+            self.momentum_shares = units[-1]
 
-    def minus(self, other: Combination) -> Combination:
-        """self − other"""
-        return Combination(
-            start=self.start - other.start,
-            centre=self.centre - other.centre,
-            momentum=self.momentum - other.momentum,
-            sums=self.sums - other.sums,
-            outputs=self.outputs - other.outputs,
-        )
+    def outputs(self, at: Rows) -> Tensor:
+        """X_B·Wᵀ of the batch at these rows."""
+        seen = self.block.seen_from(at, self.sums)
+        if self.is_simple:
+            return torch.sub(rows_at(self.origin_outputs[0], at), seen, alpha=self.lr)
+        outputs = -self.lr * seen
+        for share, of_origin in zip(self.shares, self.origin_outputs):
+            outputs = outputs + share * rows_at(of_origin, at)
+        return outputs
 
+    def step(self, at: Rows, g: Tensor, batch: Batch, beta: float) -> None:
+        """Take a step, where g is the gradient of the batch's outputs."""
+        if self.is_simple:  # padding has the gradient 0, which changes nothing
+            _add(self.sums, at, g)
+            return
+        rule = _rule(batch, beta, self.pull)
+        if self.momentum_sums is None:
+            self.sums.mul_(1 - self.lr * rule.shrink)  # S ← S + g − lr·shrink·S
+            _add(self.sums, at, g)
+        else:
+            self.momentum_sums.mul_(rule.beta)  # V ← β·V + g − lr·shrink·S
+            if self.pull is not None:
+                self.momentum_sums.sub_(self.lr * rule.shrink * self.sums)
+            _add(self.momentum_sums, at, g)
+            self.sums.add_(rule.counts * self.momentum_sums)  # S ← S + V
+        self._step_of_shares(rule)
 
-class Split(NamedTuple):
-    """A model, momentum or gradient: the first weights as a combination, the rest as it is."""
+    def _step_of_shares(self, rule: Rule) -> None:
+        """The same step of the numbers a, where the gradient is that of the pull alone."""
+        direction = rule.shrink * self.shares
+        if self.has_centre:
+            direction[1] -= rule.strength
+        if self.momentum_shares is None:
+            self.shares = self.shares - self.lr * direction
+        else:
+            self.momentum_shares = rule.beta * self.momentum_shares + direction
+            self.shares = self.shares - self.lr * rule.counts * self.momentum_shares
 
-    first: Combination
-    others: Params
+    def weights(self) -> Tensor:
+        """W"""
+        return self._written_out(self.shares, self.sums, -self.lr)
 
-    def plus(self, a: Number, other: Split) -> Split:
-        """self + a·other"""
-        return Split(self.first.plus(a, other.first), axpy(a, other.others, self.others))
+    def momentum_weights(self) -> Tensor:
+        """U"""
+        assert self.momentum_shares is not None and self.momentum_sums is not None
+        return self._written_out(self.momentum_shares, self.momentum_sums, 1.0)
 
-
-class Origin(NamedTuple):
-    """What combinations are made of."""
-
-    layer: First
-    x: Tensor  # X [n, d]
-    start: Params  # W₀, b₀ and the other layers
-    centre: Params | None
-    momentum: Params | None
-
-    def splits(self) -> tuple[Split, Combination | None, Split | None]:
-        """(start, centre, momentum) as combinations of themselves."""
-        start = self._split(self.start, (1.0, 0.0, 0.0))
-        centre = None
-        if self.centre is not None:
-            centre = self._split(self.centre, (0.0, 1.0, 0.0)).first
-        momentum = None
-        if self.momentum is not None:
-            momentum = self._split(self.momentum, (0.0, 0.0, 1.0))
-        return start, centre, momentum
-
-    def _split(self, params: Params, shares: tuple[float, float, float]) -> Split:
-        outputs = self.x @ params[self.layer.weight].T
-        others = {k: v for k, v in params.items() if k != self.layer.weight}
-        return Split(Combination(*shares, sums=0.0, outputs=outputs), others)
-
-    def written_out(self, split: Split) -> Params:
-        """The parameters of a split model, after at least one step."""
-        share, name = split.first, self.layer.weight
-        assert isinstance(share.sums, Tensor)
-        weight = share.sums.T @ self.x + _times(share.start, self.start[name])
-        if self.centre is not None:
-            weight = weight + share.centre * self.centre[name]
-        if self.momentum is not None:
-            weight = weight + share.momentum * self.momentum[name]
-        together = {name: weight, **split.others}
-        return {k: together[k] for k in self.start}  # in the model's own order
-
-
-@overload
-def _plus(x: Tensor, a: Number, y: Tensor) -> Tensor: ...
-@overload
-def _plus(x: Number, a: Number, y: Number) -> Number: ...
-def _plus(x: Number, a: Number, y: Number) -> Number:
-    """x + a·y, in one pass over the elements where there is an operation for it."""
-    if isinstance(x, Tensor) and isinstance(y, Tensor) and isinstance(a, float):
-        return torch.add(x, y, alpha=a)
-    return x + a * y
+    def _written_out(self, shares: Tensor, sums: Tensor, factor: float) -> Tensor:
+        weight = (factor * sums).T @ self.block.x
+        if self.is_simple:
+            return weight.add_(self.origins[0])
+        for share, origin in zip(shares, self.origins):
+            weight += share * origin
+        return weight
 
 
-def _times(a: Number, v: Tensor) -> Tensor:
-    """a·v; nothing is computed where a is 1, as it is without a pull."""
-    if isinstance(a, float) and a == 1.0:
-        return v
-    return a * v
+def _add(sums: Tensor, at: Rows, g: Tensor) -> None:
+    """Add g to some rows."""
+    if isinstance(at, slice):
+        sums[at].add_(g)
+    else:
+        sums.index_put_((at,), g, accumulate=True)
+
+
+# ------------------------------------------------------------------------------ blocks
+def _blocks(task: Task, batches: Drawn, form: Form) -> Iterator[Block]:
+    """The steps in blocks, as the form says."""
+    if form.rows is None:
+        steps = list(batches.steps())
+        yield _block_of_own_rows(task, batches.own, steps)
+        return
+    steps = []
+    rows = 0
+    for step, size in zip(batches.steps(), batches.sizes):
+        if steps and rows + size > form.rows:
+            yield _block_in_order_of_use(batches.own, steps)
+            steps = []
+            rows = 0
+        steps.append(step)
+        rows += size
+    if steps:
+        yield _block_in_order_of_use(batches.own, steps)
+
+
+def _block_of_own_rows(task: Task, own: Batch, steps: list[Step]) -> Block:
+    """All rows of the client; what comes beside the rows is gathered once for all steps."""
+    x = own.x.flatten(1)
+    if steps[0].rows is None:
+        everything = slice(0, len(x))
+        visits = [Visit(everything, _counted(own, step)) for step in steps]
+        return Block(x, gram_matrix(x), visits)
+    numbers = _numbers(own, steps)
+    beside = take(own._replace(x=own.mask), torch.cat(numbers))
+    visits = []
+    for step, at, batch in zip(steps, numbers, _cut(beside, numbers)):
+        batch = batch._replace(x=_rows_for_others(task, own.x, at))
+        visits.append(Visit(at, _counted(batch, step)))
+    return Block(x, gram_matrix(x), visits)
+
+
+def _block_in_order_of_use(own: Batch, steps: list[Step]) -> Block:
+    """The rows of these steps; a row that comes twice is there twice."""
+    numbers = _numbers(own, steps)
+    order = torch.cat(numbers)
+    x = rows_at(own.x.flatten(1), order)
+    used = take(own._replace(x=own.mask), order)._replace(x=x.view(-1, *own.x.shape[1:]))
+    visits = []
+    first = 0
+    for step, batch in zip(steps, _cut(used, numbers)):
+        at = slice(first, first + len(batch.mask))
+        visits.append(Visit(at, _counted(batch, step)))
+        first = at.stop
+    return Block(x, None, visits)
+
+
+def gram_matrix(x: Tensor) -> Tensor:
+    """XXᵀ, of which one quarter is the mirror image of another."""
+    half = len(x) // 2
+    if half < 32:  # too little to gain
+        return x @ x.T
+    first = x[:half] @ x[:half].T
+    rest = x[half:] @ x.T
+    return torch.cat([torch.cat([first, rest[:, :half].T], 1), rest])
+
+
+def _numbers(own: Batch, steps: list[Step]) -> list[Tensor]:
+    everything = torch.arange(len(own.mask), device=own.mask.device)
+    return [everything if step.rows is None else step.rows for step in steps]
+
+
+def _cut(batch: Batch, numbers: list[Tensor]) -> Iterator[Batch]:
+    """One batch for each step again."""
+    sizes = [len(rows) for rows in numbers]
+    return (Batch(*leaves) for leaves in zip(*(v.split(sizes) for v in batch)))
+
+
+def _rows_for_others(task: Task, x: Tensor, at: Tensor) -> Tensor:
+    """The batch's rows, for what the model does with them beside its first layer.
+
+    Most models do nothing else with them: then zeros that take no memory will do.
+    """
+    if task.rows_are_used_elsewhere:
+        return x[at]
+    return torch.zeros((), dtype=x.dtype, device=x.device).expand(len(at), *x.shape[1:])
+
+
+def _counted(batch: Batch, step: Step) -> Batch:
+    if step.counts is None:
+        return batch
+    return batch._replace(mask=batch.mask * step.counts)
+
+
+def _without(name: str, params: Params) -> Params:
+    return {k: v for k, v in params.items() if k != name}
+
+
+def _in_order(params: Params, like: Params) -> Params:
+    return {k: params[k] for k in like}

@@ -1,4 +1,4 @@
-"""The proximal pull and l2, which every solver adds to its gradient."""
+"""The proximal pull and l2, which every solver adds to its gradient, and a step with them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from coterie.params import Params, is_bias, where
+from coterie.params import Params, axpy, is_bias, where
 from coterie.task import Batch
 
 Number = float | Tensor
@@ -51,13 +51,35 @@ def joined(pull: Number, towards: Params | None, l2: float) -> Pull | None:
     return Pull(0.0, None, l2)
 
 
-def unless_padding(
-    batch: Batch, new: WithMomentum, old: WithMomentum, pull: Pull | None
-) -> WithMomentum:
-    """`old` where the batch is all padding, else `new`.
+def with_pull(g: Params, w: Params, pull: Pull | None) -> Params:
+    """The gradient g of the loss at w, and that of the pull."""
+    if pull is None:
+        return g
+    return axpy(1.0, pull.of(w), g)
 
-    The gradient is 0 there, so only steps with momentum or a pull need the test.
+
+def take_step(
+    w: Params,
+    u: Params | None,
+    g: Params,
+    batch: Batch,
+    *,
+    lr: float,
+    beta: float,
+    pull: Pull | None,
+) -> WithMomentum:
+    """u ← β·u + g;  w ← w − lr·u, where g is the gradient on the batch, with the pull.
+
+    u is None for steps without momentum. Nothing changes where the batch is all padding; the loss
+    has the gradient 0 there, so only steps with momentum or a pull need the test.
     """
-    if new[1] is None and pull is None:
-        return new
-    return where(batch.mask.sum() > 0, new, old)
+    direction = g
+    momentum = None
+    if u is not None:
+        direction = axpy(beta, u, g)
+        momentum = direction
+    moved = axpy(-lr, direction, w)
+    if u is None and pull is None:
+        return moved, None
+    new: WithMomentum = where(batch.mask.sum() > 0, (moved, momentum), (w, u))
+    return new

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
-from coterie.client_data import Repeat
-from coterie.local.dual import dual_pays, dual_steps
-from coterie.local.pull import Number, Pull, WithMomentum, joined, unless_padding
-from coterie.params import Params, axpy, norm, scale, where, zeros
+from coterie.client_data import Drawn, Repeat, Step
+from coterie.local.dual import dual_steps
+from coterie.local.forms import dual_pays, note
+from coterie.local.pull import Number, Pull, WithMomentum, joined, take_step, with_pull
+from coterie.params import Params, norm, scale, where, zeros
 from coterie.settings import Local
 from coterie.task import Batch, Task
 
@@ -100,6 +101,7 @@ def adam(
     towards: Params | None = None,
 ) -> tuple[Params, Moments]:
     """Adam with β = (0.9, 0.999), ε = 1e-8."""
+    note("plain: Adam needs the whole gradient")
     both = joined(pull, towards, how.l2)
     for batch in each(batches):
         g = _pulled_gradient(task, w, batch, how.clip, both)
@@ -125,6 +127,19 @@ def each(batches: Repeat | Iterable[Batch]) -> Iterator[Batch]:
     return iter(batches)
 
 
+def as_drawn(batches: Repeat | Iterable[Batch]) -> Drawn | None:
+    """The batches by the numbers of their rows; None where these are not known.
+
+    Of a repeated batch the rows are its own, and every step takes all of them.
+    """
+    if isinstance(batches, Drawn):
+        return batches
+    if not isinstance(batches, Repeat):
+        return None
+    sizes = (len(batches.batch.mask),) * batches.times
+    return Drawn(batches.batch, sizes, lambda: (Step(None) for _ in sizes))
+
+
 def walk(carry: C, batches: Repeat | Iterable[Batch], step: Callable[[C, Batch], C]) -> C:
     """carry ← step(carry, batch) for each batch, for steps that no solver here takes.
 
@@ -140,9 +155,7 @@ def _pulled_gradient(
     task: Task, w: Params, batch: Batch, clip: float | None, pull: Pull | None
 ) -> Params:
     """∇ of the loss and the pull; `clip` bounds the length of their sum."""
-    g = grad(task.loss)(w, batch)
-    if pull is not None:
-        g = axpy(1.0, pull.of(w), g)
+    g = with_pull(grad(task.loss)(w, batch), w, pull)
     if clip is None:
         return g
     shrink = (clip / norm(g).clamp(min=1e-12)).clamp(max=1.0)
@@ -161,14 +174,14 @@ def _steps(
     dual: bool,
 ) -> WithMomentum:
     """(w, u) after a step for each batch; u is None for steps without momentum."""
-    if dual and how.clip is None and isinstance(batches, Repeat) and dual_pays(task, w, batches):
-        return dual_steps(task, w, u, batches, lr=how.lr, beta=beta, pull=pull)
+    drawn = as_drawn(batches)
+    if how.clip is not None:
+        note("plain: clipping needs the whole gradient")
+    elif dual and drawn is not None:
+        form = dual_pays(task, w, drawn, u is not None, pull)
+        if form:
+            return dual_steps(task, w, u, drawn, form, lr=how.lr, beta=beta, pull=pull)
     for batch in each(batches):
-        direction = _pulled_gradient(task, w, batch, how.clip, pull)
-        momentum = None
-        if u is not None:
-            direction = axpy(beta, u, direction)
-            momentum = direction
-        moved = axpy(-how.lr, direction, w)
-        w, u = unless_padding(batch, (moved, momentum), (w, u), pull)
+        g = _pulled_gradient(task, w, batch, how.clip, pull)
+        w, u = take_step(w, u, g, batch, lr=how.lr, beta=beta, pull=pull)
     return w, u
