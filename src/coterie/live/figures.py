@@ -9,7 +9,7 @@ import numpy as np
 
 from coterie.live.folder import RunLine
 from coterie.live.snapshot import Score, SiteScores, Snapshot
-from coterie.reporting.axes import column_axis, metric_axis, round_axis
+from coterie.reporting.axes import Axis, column_axis, metric_axis, round_axis
 from coterie.reporting.drawing import (
     ACCENT,
     DASHES,
@@ -26,11 +26,14 @@ from coterie.reporting.drawing import (
 from coterie.reporting.fit import GroupScores
 from coterie.reporting.group_figures import group_legend, strip
 from coterie.reporting.text import format_score
+from coterie.reporting.ticks import label_ticks, linear_ticks
 
 MOST_POINTS = 250  # of a line; of more, an even sample is drawn
 FEW_POINTS = 4  # up to which a line has points, too
 FEW_SITES = 8  # up to which each site has a line of its own
 FEW_MEMBERS = 4  # below which a group has no quarters
+LEAST_SPAN = 0.1  # of the axis of an accuracy
+BAND = 0.12  # opacity
 TALL = 260
 LOW = 220
 
@@ -62,7 +65,11 @@ def draw_runs(runs: Sequence[RunLine], metric: str) -> Figure:
 
 
 def draw_curves(
-    curves: Sequence[Curve], metric: str, rounds: int, has_legend: bool = True
+    curves: Sequence[Curve],
+    metric: str,
+    rounds: int,
+    first_round: int = 0,
+    has_legend: bool = True,
 ) -> Figure:
     """Draw lines of scores over rounds."""
     marks: list[Mark] = []
@@ -79,7 +86,25 @@ def draw_curves(
     legend = []
     if has_legend:
         legend = [Entry(name, c.colour, c.dash, is_line=True) for name, c in entries.items()]
-    return Figure(round_axis(rounds), metric_axis(metric, values), marks, TALL, legend)
+    x_axis = rounds_from(first_round, rounds)
+    return Figure(x_axis, score_axis(metric, values), marks, TALL, legend)
+
+
+def rounds_from(first: int, last: int) -> Axis:
+    """The axis of rounds from one on."""
+    if first <= 0:
+        return round_axis(last)
+    ticks = label_ticks(linear_ticks(first, last, whole=True))
+    return Axis(first, max(last, first + 1), ticks, "round")
+
+
+def score_axis(metric: str, values: Iterable[float]) -> Axis:
+    """The axis of a metric; a small change of an accuracy does not fill the figure."""
+    known = [value for value in values if np.isfinite(value)]
+    if metric == "accuracy" and known:
+        middle = (min(known) + max(known)) / 2
+        known += [max(0.0, middle - LEAST_SPAN / 2), min(1.0, middle + LEAST_SPAN / 2)]
+    return metric_axis(metric, known)
 
 
 def thin(points: Sequence[Score]) -> list[Score]:
@@ -93,8 +118,9 @@ def thin(points: Sequence[Score]) -> list[Score]:
 def draw_group_scores(snapshot: Snapshot, scores: SiteScores) -> Figure:
     """Draw the scores by group over rounds; of few sites, a line for each."""
     if len(snapshot.sites) <= FEW_SITES:
-        return draw_curves(site_curves(snapshot, scores), snapshot.metric, snapshot.rounds)
-    numbers = np.unique(scores.groups).tolist()
+        curves = site_curves(snapshot, scores)
+        return draw_curves(curves, snapshot.metric, snapshot.rounds, scores.rounds[0])
+    numbers = np.unique(scores.groups[np.isfinite(scores.values)]).tolist()
     marks: list[Mark] = []
     values: list[float] = []
     for number in numbers:
@@ -106,13 +132,13 @@ def draw_group_scores(snapshot: Snapshot, scores: SiteScores) -> Figure:
             colour = group_colour(number)
         rounds = list(scores.rounds)
         line = Line(rounds, band.mean, colour, name, has_points=len(rounds) < FEW_POINTS)
-        area = Area(rounds, band.low, band.high, colour, f"{name}: the middle half of its sites")
+        area = Area(rounds, band.low, band.high, colour, f"{name}: the middle half", BAND)
         marks.append(Named(name, [area, line], name))
     legend = []
     if snapshot.is_grouped:
         legend = group_legend(numbers)
-    y_axis = metric_axis(snapshot.metric, finite_values(values))
-    return Figure(round_axis(snapshot.rounds), y_axis, marks, LOW, legend)
+    x_axis = rounds_from(scores.rounds[0], snapshot.rounds)
+    return Figure(x_axis, score_axis(snapshot.metric, values), marks, LOW, legend)
 
 
 def site_curves(snapshot: Snapshot, scores: SiteScores) -> list[Curve]:
@@ -163,8 +189,8 @@ def draw_sites(snapshot: Snapshot, scores: SiteScores) -> Figure:
     """Draw a point per site at its last score, group by group."""
     groups = scores.groups[-1]
     result = GroupScores(snapshot.metric, list(snapshot.names), groups, {})
-    numbers = np.unique(groups).tolist()
     values = scores.values[-1]
+    numbers = np.unique(groups[np.isfinite(values)]).tolist()
     marks: list[Mark] = []
     titles = []
     for position, number in enumerate(numbers):
@@ -175,7 +201,7 @@ def draw_sites(snapshot: Snapshot, scores: SiteScores) -> Figure:
             colour = group_colour(number)
         members = np.flatnonzero((groups == number) & np.isfinite(values))
         marks += strip(title, colour, position, 0.6, members, values, result)
-    y_axis = metric_axis(snapshot.metric, finite_values(values.tolist()))
+    y_axis = score_axis(snapshot.metric, values.tolist())
     return Figure(column_axis(titles), y_axis, marks, LOW)
 
 
@@ -184,11 +210,6 @@ def name_group(number: int, is_grouped: bool) -> str:
     if not is_grouped:
         return "all sites"
     return group_title(number)
-
-
-def finite_values(values: Iterable[float]) -> list[float]:
-    """Leave out NaN and infinities."""
-    return [value for value in values if np.isfinite(value)]
 
 
 # ------------------------------------------------------------------------------ in words

@@ -7,14 +7,27 @@ from functools import cache
 from importlib.resources import files
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from coterie.live import figures, words
 from coterie.live.folder import Board
 from coterie.reporting import group_figures, moves, svg, text
-from coterie.reporting.drawing import UNSEEN, group_colour, group_title
+from coterie.reporting.drawing import group_colour, group_title
 
 # The sections in their order; each may be replaced while the page is open
-SECTIONS = ("top", "runs", "score", "by_site", "groups", "history", "events", "sites", "log")
+SECTIONS = (
+    "top",
+    "runs",
+    "score",
+    "by_site",
+    "each_site",
+    "groups",
+    "history",
+    "moves",
+    "refusals",
+    "sites",
+    "log",
+)
 MOST_ON_CARD = 400  # sites of all groups together that stand on the cards
 FEW_ON_CARD = 40  # of each group, where there are more than that in all
 
@@ -36,7 +49,7 @@ def environment() -> Environment:
         moves=moves,
         text=text,
         draw=svg.draw,
-        paint=paint_group,
+        chip=chip,
         group_title=group_title,
         most_on_card=most_on_card,
     )
@@ -57,12 +70,10 @@ def draw_page(board: Board, sections: dict[str, str]) -> str:
     return page.render(board=board, run=board.chosen, sections=sections, build=build())
 
 
-def paint_group(number: int | None) -> dict[str, str]:
-    """The attribute for the colour of a group."""
-    colour = UNSEEN
-    if number is not None:
-        colour = group_colour(number)
-    return svg.paint(colour)
+def chip(number: int) -> Markup:
+    """A small square in the colour of a group."""
+    square = svg.element("rect", width=14, height=14, rx=3, **svg.paint(group_colour(number)))
+    return svg.element("svg", square, class_="chip", width=14, height=14, aria_hidden="true")
 
 
 def most_on_card(board: Board) -> int:

@@ -160,7 +160,7 @@ def take_snapshot(
         problem=files.tail.problem,
         round=len(rows) - 1,
         rounds=files.config.options.rounds,
-        seconds_left=seconds_left(rows, files.config.options.rounds, files.config.every),
+        seconds_left=seconds_left(files),
         heard=files.tail.written,
         metric=files.metric,
         scores=[Score(row["round"], row[files.metric]) for row in rows if files.metric in row],
@@ -196,19 +196,30 @@ def seconds_of(row: Row) -> float:
     return float(row["seconds"]) + float(row.get("eval_seconds") or 0.0)
 
 
-def seconds_left(rows: Sequence[Row], rounds: int, every: int) -> float | None:
-    """Estimate the time that the other rounds and evaluations will take; None: unknown."""
+def seconds_left(files: RunFiles) -> float | None:
+    """Estimate the time that the other rounds will take; None: unknown."""
+    rows = files.rows
     if len(rows) < 2:  # the start may take much longer than a round
         return None
-    done = rows[-1]["round"]
+    left = max(0, files.config.options.rounds - rows[-1]["round"])
+    pace = files.tail.pace()
+    if pace is None:
+        pace = noted_pace(rows, files.config.every)
+    return left * pace
+
+
+def noted_pace(rows: Sequence[Row], every: int) -> float:
+    """The seconds that a round takes by what the run noted, without its checkpoints.
+
+    every: rounds between evaluations.
+    """
     lately = rows[1:][-PACE_ROUNDS:]
     training = sum(row["seconds"] for row in lately) / len(lately)
     evaluations = [row["eval_seconds"] for row in rows if "eval_seconds" in row]
-    evaluating = 0.0
-    if evaluations:
-        evaluating = sum(evaluations[-PACE_EVALUATIONS:]) / len(evaluations[-PACE_EVALUATIONS:])
-    evaluations_left = rounds // every - done // every
-    return max(0, rounds - done) * training + max(0, evaluations_left) * evaluating
+    evaluations = evaluations[-PACE_EVALUATIONS:]
+    if not evaluations:
+        return training
+    return training + sum(evaluations) / len(evaluations) / every
 
 
 # ------------------------------------------------------------------------------ moves and refusals

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from collections import deque
 from pathlib import Path
 
 from coterie.metrics import Row
 from coterie.runs.config import check_row
+
+WATCHED = 30  # times that rows came, over which a pace is measured
+FEWEST_WATCHED = 3  # rounds
 
 
 class RowTail:
@@ -23,6 +27,8 @@ class RowTail:
         self.clients = clients
         self.rows: list[Row] = []
         self.written = 0.0  # when the file was last written, in seconds since 1970
+        # (rounds so far, when they were written), as far as this process saw them come
+        self.watched: deque[tuple[int, float]] = deque(maxlen=WATCHED)
         self.problem = ""  # a sentence on why rows are missing
         self._is_damaged = False
         self._file: tuple[int, int] | None = None  # device and number of the file that was read
@@ -36,7 +42,18 @@ class RowTail:
         except OSError as e:
             has_news = False
             self.problem = f"{self.path} cannot be read ({e.strerror})."
+        if has_news and self.rows:
+            self.watched.append((len(self.rows), self.written))
         return has_news or self.problem != before
+
+    def pace(self) -> float | None:
+        """The seconds that a round takes, all told; None where too few were watched."""
+        if len(self.watched) < 2:
+            return None
+        (first, began), (last, ended) = self.watched[0], self.watched[-1]
+        if last - first < FEWEST_WATCHED:
+            return None
+        return max(0.0, ended - began) / (last - first)
 
     def _read_on(self) -> bool:
         with open(self.path, "rb") as file:
@@ -59,6 +76,7 @@ class RowTail:
         self._read_bytes = 0
         self._is_damaged = False
         self.rows = []
+        self.watched.clear()
 
     def _add_lines(self, added: bytes) -> bool:
         complete = added[: added.rfind(b"\n") + 1]

@@ -23,7 +23,7 @@ from coterie.reporting.text import (
 
 MOST_SIZES = 6  # groups whose sizes a tile names
 MOST_ROUNDS = 8  # with moves or refusals that are listed
-MOST_NAMED = 6  # sites that a line of such a list names
+MOST_NAMED = 4  # sites that a line of such a list names
 MOST_IN_TABLE = 500  # sites in the table of sites
 STATES = {
     "waiting": "not begun",
@@ -106,22 +106,26 @@ def score_tile(snapshot: Snapshot) -> Tile:
     note = f"in round {last.round}"
     before = [score for score in snapshot.scores[:-1] if score.value is not None]
     if before:
-        change = format_gain(last.value - (before[-1].value or 0.0), snapshot.metric)
-        note += f", {change} since round {before[-1].round}"
+        note = describe_change(last, before[-1], snapshot.metric)
     return Tile(title, format_score(last.value, snapshot.metric), note)
+
+
+def describe_change(last: Score, before: Score, metric: str) -> str:
+    """Say how a score changed since the one before."""
+    change = format_gain((last.value or 0.0) - (before.value or 0.0), metric)
+    if not change.startswith(("+", "−")):
+        return f"in round {last.round}, as in round {before.round}"
+    return f"in round {last.round}, {change} since {before.round}"
 
 
 def group_tile(snapshot: Snapshot) -> Tile:
     """How large the groups are, and whether anybody moves."""
-    sizes = [len(group.sites) for group in snapshot.groups if (group.number or 0) >= 0]
-    value = " · ".join(map(str, sizes))
-    if len(sizes) > MOST_SIZES:
-        value = f"{len(sizes)} groups"
+    groups = [group for group in snapshot.groups if (group.number or 0) >= 0]
     moved = sum(site.moved is not None for site in snapshot.sites)
     note = f"nobody moved in {RECENT} rounds"
     if moved:
         note = f"{moved} moved in {RECENT} rounds"
-    return Tile("in groups", value or NOTHING, note)
+    return Tile("groups", str(len(groups)), note)
 
 
 def trouble_tile(snapshot: Snapshot) -> Tile:
