@@ -27,7 +27,7 @@ def config_of(
     """The config of a run on a few rows per client."""
     x = np.random.default_rng(0).normal(size=(8, 2)).astype("float32")
     y = (x[:, 0] > 0).astype("int64")
-    fed = ct.data.from_memory({name: (x, y) for name in names}, test_share=0.25, seed=0)
+    fed = ct.data.from_memory(dict.fromkeys(names, (x, y)), test_share=0.25, seed=0)
     return check_job(
         method or ct.IFCA(clusters=2), fed, "softmax", rounds=rounds, eval_every=2, seed=seed
     ).config()
