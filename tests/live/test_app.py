@@ -233,6 +233,23 @@ def test_a_server_ends_its_streams_and_its_port_is_free_at_once(folder):
         assert ask(server, "/").status == 200
 
 
+def test_a_reader_that_reads_nothing_does_not_keep_the_server_up(tmp_path, caplog):
+    folder = make(tmp_path / "run", names=[f"site {i}" for i in range(200)], rounds=400)
+    train(folder, 200, clients=200)
+    with served(WatchedFolder(folder.path)) as server, socket.socket() as asleep:
+        asleep.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        asleep.connect(("127.0.0.1", port_of(server)))
+        asking = "\r\n".join(f"GET / HTTP/1.1|Host: x|Authorization: Bearer {TOKEN}||".split("|"))
+        asleep.sendall(10 * asking.encode())
+        time.sleep(1)
+        server.should_exit = True
+        began = time.monotonic()
+        while server.started and time.monotonic() < began + 10 and server.server_state.connections:
+            time.sleep(0.05)
+        assert time.monotonic() - began < 5
+    assert not caplog.records
+
+
 def test_a_look_that_fails_leaves_the_page_up(folder):
     watch = WatchedFolder(folder.path)
     fail = [True]

@@ -11,6 +11,7 @@ from made_run import NAMES, config_of, make, row, save, train
 
 import coterie as ct
 from coterie.errors import CoterieError
+from coterie.live import words
 from coterie.live.folder import WatchedFolder
 from coterie.live.snapshot import Move, SiteReport
 from coterie.runs.folder import RunFolder
@@ -288,3 +289,68 @@ def test_a_folder_that_goes_away_is_said_to_be_gone(folder):
     shutil.rmtree(folder.path)
     assert watch.poll() and "cannot be read" in watch.board().chosen.problem
     assert watch.board().chosen.round == 2
+
+
+# ------------------------------------------------------------------------------ in words
+@pytest.mark.parametrize(
+    "seconds, text",
+    [
+        (0.2, "1 s"),
+        (89, "89 s"),
+        (90, "2 min"),
+        (3600, "60 min"),
+        (2 * 3600 + 300, "2 h 5 min"),
+        (30 * 3600, "30 h"),
+        (3 * 86400, "3 days"),
+    ],
+)
+def test_times_are_written_in_their_largest_units(seconds, text):
+    assert words.format_duration(seconds) == text
+
+
+def tile(path: Path, title: str, **more) -> words.Tile:
+    run = watched(path, **more).board().chosen
+    return next(tile for tile in words.tiles(run) if tile.title == title)
+
+
+def test_tiles_say_what_stands_in_the_rows(folder):
+    folder.append(row(0, [0, 0, 1, 1], accuracy=0.5))
+    folder.append(row(1, refused=["Aachen"], accuracy=0.75))
+    folder.append(row(2, [0, 1, 1, 1], accuracy=0.75))
+    written(folder, NOW)
+    assert tile(folder.path, "round")[1:4] == ("2 of 30", "about 14 s left", 2 / 30)
+    assert tile(folder.path, "test accuracy")[1:3] == ("0.750", "in round 2, as in round 1")
+    assert tile(folder.path, "groups")[1:3] == ("2", "1 moved in 5 rounds")
+    assert tile(folder.path, "refused") == ("refused", "1", "last in round 1", None, True)
+    assert tile(folder.path, "sent")[1:3] == ("42 B", "30 B down, 12 B up")
+    folder.append(row(3, accuracy=None))
+    assert tile(folder.path, "test accuracy")[1:3] == ("–", "not finite in round 3")
+    said = {name: SiteReport("ready", is_well=name != "Aachen") for name in NAMES}
+    assert tile(folder.path, "clients well", reports=lambda: said)[1:3] == ("3 of 4", "not Aachen")
+
+
+def test_moves_and_refusals_are_listed_by_round(folder):
+    folder.append(row(0, [0, 0, 1, 1]))
+    folder.append(row(1, [1, 1, 1, 0], screened=["Aachen"], absent=3))
+    run = watched(folder.path).board().chosen
+    (moved,) = words.list_moves(run)
+    assert moved == (1, ["Łódź <b> and Aachen: 0 → 1", "site 10: 1 → 0"])
+    assert words.list_incidents(run) == [(1, ["shortened: Aachen", "no answer from 3"])]
+
+
+def test_those_who_are_not_well_come_first_in_the_table(folder):
+    train(folder, 3)
+    said = {"site 10": SiteReport("away", "no answer", is_well=False)}
+    table = words.sites_table(watched(folder.path, reports=lambda: said).board().chosen)
+    assert table.head[-2:] == ["state", "last words"]
+    assert table.rows[0][0] == "site 10" and table.rows[0][-2:] == ["away", "no answer"]
+    assert table.rows[1][-2:] == ["–", ""]
+
+
+def test_of_many_sites_those_that_are_marked_come_first_on_their_card(tmp_path):
+    names = [f"site {i}" for i in range(70)]
+    folder = make(tmp_path / "run", names=names)
+    folder.append(row(0, [0] * 70, refused=["site 66"]))
+    run = watched(folder.path).board().chosen
+    shown = [site.name for site in words.marked_first(run.groups[0].sites, run)]
+    assert shown[:3] == ["site 66", "site 0", "site 1"] and len(shown) == 70

@@ -112,3 +112,6 @@ def test_the_pace_is_that_of_the_rounds_that_were_watched(file):
     os.utime(file, (1000, 1020))
     tail.poll()
     assert tail.pace() == 5.0  # four rounds in twenty seconds
+    for _ in range(50):
+        tail.poll()
+    assert tail.pace() == 5.0  # looking at nothing new changes nothing

@@ -49,7 +49,7 @@ class Feed:
         self._changed = asyncio.Event()
         self._reading = asyncio.Lock()  # what is watched is read by one thread at a time
         self._pages: dict[str, Drawn] = {}  # by run
-        self._drawing_took = 0.0  # seconds, the last time
+        self._drawing_took = 0.0  # seconds, of all pages of this version
 
     async def follow(self) -> None:
         """Look again and again, until the feed is closed."""
@@ -74,6 +74,7 @@ class Feed:
 
     def _announce(self) -> None:
         self.version += 1
+        self._drawing_took = 0.0
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -97,7 +98,7 @@ class Feed:
         board = self.watched.board(key)
         sections = draw_sections(board)
         page = draw_page(board, sections)
-        self._drawing_took = time.thread_time() - began
+        self._drawing_took += time.thread_time() - began
         return Drawn(self.version, board.title, sections, page)
 
     async def updates(self, key: str) -> AsyncIterator[dict[str, Any]]:

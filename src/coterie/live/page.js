@@ -11,7 +11,7 @@ let wait = FIRST_WAIT, lastEvent = Date.now(), ahead = 0, source;
 const quoted = (value) => CSS.escape(value);
 function keep(section) {
   return {
-    open: [...section.querySelectorAll("details[open]")].map((fold) => fold.dataset.keep),
+    folds: [...section.querySelectorAll("details")].map((fold) => [fold.dataset.keep, fold.open]),
     hidden: [...section.querySelectorAll(".legend button[aria-pressed=true]")].map((button) => button.dataset.series),
     scrolled: [...section.querySelectorAll(".scroll, .names")].filter((box) => box.scrollTop || box.scrollLeft)
       .map((box) => [box.dataset.keep, box.scrollTop, box.scrollLeft]),
@@ -20,7 +20,7 @@ function keep(section) {
 }
 function restore(section, kept) {
   const find = (name) => section.querySelector(`[data-keep="${quoted(name)}"]`);
-  kept.open.forEach((name) => { const fold = find(name); if (fold) fold.open = true; });
+  kept.folds.forEach(([name, open]) => { const fold = find(name); if (fold) fold.open = open; });
   kept.hidden.forEach((name) => section.querySelector(`button[data-series="${quoted(name)}"]`)?.click());
   kept.sorted.forEach(([column, direction]) => {
     const button = section.querySelectorAll("th button")[column];

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import re
 import secrets
@@ -15,6 +16,7 @@ from coterie.live.app import make_app
 from coterie.live.feed import Feed, Watched
 
 SHORTEST_TOKEN = 8
+PARTING = 2.0  # seconds that open pages have to take leave
 TOKEN = re.compile(r"[A-Za-z0-9_.~-]+")  # stands in addresses and cookies as it is
 
 
@@ -44,7 +46,6 @@ class LiveServer(uvicorn.Server):
                 access_log=False,  # addresses may hold the token
                 server_header=False,
                 limit_concurrency=400,
-                timeout_graceful_shutdown=5,
             )
         )
 
@@ -68,7 +69,13 @@ class LiveServer(uvicorn.Server):
     async def shutdown(self, sockets: Any = None) -> None:
         """End the streams of open pages first, which would go on for ever."""
         self.feed.close()
+        asyncio.get_running_loop().call_later(PARTING, self._cut_off)
         await super().shutdown(sockets)
+
+    def _cut_off(self) -> None:
+        """Leave those who read nothing, such as a laptop that sleeps."""
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
 
 def check_token(token: str | None) -> str:

@@ -23,7 +23,9 @@ from coterie.reporting.text import (
 
 MOST_SIZES = 6  # groups whose sizes a tile names
 MOST_ROUNDS = 8  # with moves or refusals that are listed
+MOST_UNWELL = 2  # sites that a tile names
 MOST_NAMED = 4  # sites that a line of such a list names
+FEW_ON_CARDS = 60  # sites up to which each stays in its place
 MOST_IN_TABLE = 500  # sites in the table of sites
 STATES = {
     "waiting": "not begun",
@@ -69,10 +71,19 @@ def tiles(snapshot: Snapshot) -> list[Tile]:
         well = sum(report.is_well for report in reports)
         all_well = well == len(snapshot.sites)
         value = f"{well} of {len(snapshot.sites)}"
-        found.append(Tile(f"{snapshot.word}s well", value, is_warning=not all_well))
+        note = describe_unwell(snapshot)
+        found.append(Tile(f"{snapshot.word}s well", value, note, is_warning=not all_well))
     found.append(trouble_tile(snapshot))
     found.append(bytes_tile(snapshot))
     return found
+
+
+def describe_unwell(snapshot: Snapshot) -> str:
+    """Name the sites that are not well."""
+    names = [site.name for site in snapshot.sites if not is_well(site)]
+    if not names:
+        return ""
+    return f"not {join_names(names, MOST_UNWELL)}"
 
 
 def round_tile(snapshot: Snapshot) -> Tile:
@@ -214,9 +225,16 @@ def site_class(site: Site, snapshot: Snapshot) -> str:
         marks.append("moved")
     if has_recent_trouble(site, snapshot):
         marks.append("trouble")
-    if site.report is not None and not site.report.is_well:
+    if not is_well(site):
         marks.append("away")
     return " ".join(marks)
+
+
+def marked_first(sites: Sequence[Site], snapshot: Snapshot) -> list[Site]:
+    """Of many sites, those that are marked come first, so that nobody must scroll for them."""
+    if len(snapshot.sites) <= FEW_ON_CARDS:
+        return list(sites)
+    return sorted(sites, key=lambda site: not site_class(site, snapshot))
 
 
 def describe_site(site: Site, snapshot: Snapshot) -> str:
@@ -246,9 +264,14 @@ def describe_trouble(site: Site) -> str:
     return f"{', '.join(parts)}, last in round {site.last_trouble}"
 
 
+def is_well(site: Site) -> bool:
+    """Whether nothing is known to be wrong with a site."""
+    return site.report is None or site.report.is_well
+
+
 def sites_table(snapshot: Snapshot) -> Table:
-    """A row per site; columns that say nothing are left out."""
-    sites = snapshot.sites[:MOST_IN_TABLE]
+    """A row per site, those that are not well first; columns that say nothing are left out."""
+    sites = sorted(snapshot.sites, key=is_well)[:MOST_IN_TABLE]
     has_reports = any(site.report is not None for site in sites)
     has_trouble = any(site.last_trouble is not None for site in sites)
     head = [snapshot.word]
