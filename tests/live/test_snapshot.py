@@ -49,7 +49,7 @@ def test_a_run_waits_is_trained_falls_silent_and_ends(folder):
 
 
 def test_a_run_of_slow_rounds_is_not_silent_so_soon(folder):
-    folder.append(row(0, seconds=100.0))
+    folder.append(row(0, seconds=60.0, eval_seconds=40.0))
     written(folder, NOW - 499)
     watch = watched(folder.path)
     assert watch.board().chosen.state == "training"
@@ -76,6 +76,10 @@ def test_the_time_left_is_that_of_rounds_and_evaluations_to_come(folder):
     written(folder, NOW + 10)
     watch.poll()
     assert watch.board().chosen.seconds_left == 15 * 2.0  # as they were seen to come
+    for r in range(16, 31):
+        folder.append(row(r))
+    watch.poll()
+    assert watch.board().chosen.seconds_left == 0
 
 
 def test_a_run_that_goes_on_for_more_rounds_is_noticed(folder):
@@ -105,6 +109,8 @@ def test_groups_moves_refusals_and_sums(folder):
     assert run.totals == (40, 16, 1, 2, 2)
     aachen = next(site for site in run.sites if site.name == "Aachen")
     assert (aachen.refused, aachen.screened, aachen.last_trouble) == (1, 1, 3)
+    lodz = next(site for site in run.sites if site.name == NAMES[1])
+    assert (lodz.refused, lodz.screened, lodz.last_trouble) == (0, 0, None)
     assert aachen.moved == Move(3, "Aachen", 0, 1) and aachen.train_rows == 6
     assert run.scores == [(3, 0.75)] and run.metric == "accuracy"
 
