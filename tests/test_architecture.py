@@ -45,6 +45,7 @@ ORDER = (
     "serve",
     "reporting",
     "plots",
+    "live",
     "result",
     "cli",
 )  # fmt: skip

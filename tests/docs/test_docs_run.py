@@ -10,11 +10,13 @@ import shlex
 import tomllib
 from pathlib import Path
 from typing import NamedTuple
+from unittest.mock import patch
 
 import pytest
 
 import coterie as ct
 from coterie.cli import main
+from coterie.live.server import LiveServer
 from test_docs import ROOT, parse
 
 PAGES = {page.stem: page for page in sorted((ROOT / "docs").glob("*.md"))}
@@ -51,6 +53,9 @@ def shell(line: str) -> None:
     words = shlex.split(line)
     if words[0] == "coterie" and ABSENT.search(line):
         parse(line)
+    elif words[:2] == ["coterie", "watch"]:  # which would serve until Ctrl-C
+        with patch.object(LiveServer, "run", lambda server: server.socket.close()):
+            assert main(words[1:]) == 0, line
     elif words[0] == "coterie":
         assert main(words[1:]) == 0, line
     else:
@@ -123,7 +128,11 @@ SITES = (
     "coterie compare ifca fedavg --clients 8 --samples 30 --clusters 4 --model softmax "
     "--rounds 2 --out runs/sites"
 )
-BEFORE = {"tables": hospitals, "report": lambda: Block("sh", "", SITES)}
+BEFORE = {
+    "tables": hospitals,
+    "report": lambda: Block("sh", "", SITES),
+    "watch": lambda: Block("sh", "", SITES),
+}
 AFTER = {"quickstart": two_kinds, "tables": without_files}
 
 

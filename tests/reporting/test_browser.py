@@ -6,10 +6,10 @@ Figures are drawn, nothing overflows, and the console stays silent.
 from __future__ import annotations
 
 import pytest
-from browser import CHROMIUM, Browser
 from small_runs import NAMES, SITES, figures
 
 import coterie as ct
+from browser import CHROMIUM, Browser
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 WIDE = 1100

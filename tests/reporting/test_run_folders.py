@@ -17,7 +17,7 @@ import coterie as ct
 from coterie.cli import main
 from coterie.data import load
 from coterie.reporting.portrait import portrait
-from coterie.reporting.source import of_folder
+from coterie.reporting.source import labelled, of_folder
 from coterie.runs.config import Origin
 from coterie.runs.reopen import _last_loaded
 from coterie.runs.start import prepare
@@ -148,6 +148,16 @@ def test_runs_of_the_same_settings_and_seed_are_told_apart_by_folder_or_number(t
 
 
 # ------------------------------------------------------------------------------ missing
+def test_seeds_of_one_command_are_one_method_though_their_data_gave_other_steps(tmp_path):
+    for seed, lr in enumerate((0.5, 0.4)):
+        method = ct.FedAvg(lr=lr, local_steps=1)
+        trained(method, tmp_path / "both" / "fedavg" / f"seed-{seed}", rounds=1, seed=seed)
+        trained(method, tmp_path / "apart" / f"run {seed}", rounds=1, seed=seed)
+    both, apart = (labelled(of_folder(tmp_path / name)) for name in ("both", "apart"))
+    assert [run.label for run in both] == ["fedavg", "fedavg"]
+    assert sorted(run.label for run in apart) == ["fedavg lr=0.4", "fedavg lr=0.5"]
+
+
 def test_runs_whose_data_are_gone_say_so_once_and_show_their_groups(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tables(tmp_path / "sites")

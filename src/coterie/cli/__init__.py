@@ -1,6 +1,6 @@
 """The command line.
 
-`coterie demo | list | run | compare | search | resume | assign | predict | export | report`
+`coterie demo | list | run | compare | search | resume | assign | predict | export | report | watch`
 """
 
 from __future__ import annotations
@@ -60,6 +60,9 @@ COMMANDS = {
     ),
     "report": Command(
         "report RUN… [--out FILE]", "one HTML page: table, figures, groups", "commands.report"
+    ),
+    "watch": Command(
+        "watch RUN [--port N]", "a page that shows a run while it is trained", "watch.watch"
     ),
 }
 

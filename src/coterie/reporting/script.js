@@ -1,5 +1,5 @@
 // A click on a name in a legend hides its line, a double click all others.
-document.querySelectorAll(".legend").forEach((legend) => {
+const prepareLegends = (root) => root.querySelectorAll(".legend").forEach((legend) => {
   const buttons = [...legend.querySelectorAll("button")];
   const lines = [...legend.parentElement.querySelectorAll("[data-line]")];
   const hide = (button, hidden) => {
@@ -12,6 +12,7 @@ document.querySelectorAll(".legend").forEach((legend) => {
     button.addEventListener("dblclick", () => buttons.forEach((other) => hide(other, other !== button)));
   });
 });
+prepareLegends(document);
 
 // The field "Find a site": shows a client as soon as its name is typed, or the only one that fits.
 const make = (tag, text, ...children) => {
@@ -64,7 +65,7 @@ const compare = (i) => (a, b) => {
   if (isNaN(x) || isNaN(y)) return isNaN(x) - isNaN(y) || text(a, i).localeCompare(text(b, i), undefined, { numeric: true });
   return x - y;
 };
-document.querySelectorAll("table.sortable").forEach((table) => {
+const prepareTables = (root) => root.querySelectorAll("table.sortable").forEach((table) => {
   const heads = [...table.tHead.rows[0].cells], body = table.tBodies[0];
   heads.forEach((head, i) => {
     const button = document.createElement("button");
@@ -79,3 +80,4 @@ document.querySelectorAll("table.sortable").forEach((table) => {
     });
   });
 });
+prepareTables(document);

@@ -241,12 +241,18 @@ def labelled(found: list[Source]) -> list[Source]:
 
     def label(s: Source) -> str:
         name = s.config["method"]["name"]
-        others = [asked(o) for o in found if o.config["method"]["name"] == name]
+        same_method = [o for o in found if o.config["method"]["name"] == name]
+        others = [asked(o) for o in same_method if not is_repetition(o, s)]
         mine = asked(s)
         differ = [k for k in mine if any(o.get(k) != mine[k] for o in others)]
         return " ".join([name, *(f"{k}={mine[k]}" for k in differ)])
 
     return by_place([dataclasses.replace(s, label=label(s)) for s in found])
+
+
+def is_repetition(one: Source, other: Source) -> bool:
+    """Whether one command trained both, with two seeds: what differs then, the data decided."""
+    return one.seed != other.seed and home(one) is not None and home(one) == home(other)
 
 
 def by_place(found: list[Source]) -> list[Source]:

@@ -16,16 +16,15 @@ from coterie.reporting.axes import Axis
 from coterie.reporting.drawing import Area, Box, Dot, Entry, Figure, Line, Mark, Named
 
 ACROSS = 1000  # width of the inner picture, in its own units
-BELOW = 44  # pixels for the ticks and title of the x axis
 
 
 def draw(figure: Figure, alt: str) -> Markup:
     """Draw a figure: its legend, then the picture. alt: what it shows, for who cannot see it."""
     parts = [draw_axes(figure)]
     parts += [draw_mark(mark, figure) for mark in figure.marks]
-    below = 8
+    kind = "picture"
     if figure.x.ticks:
-        below = BELOW
+        kind = "picture has-ticks"
     picture = element(
         "svg",
         Markup("").join(parts),
@@ -34,8 +33,9 @@ def draw(figure: Figure, alt: str) -> Markup:
         width="100%",
         height=figure.height,
     )
-    room = f"padding:8px 18px {below}px {left_margin(figure.y)}px"
-    place = element("div", picture, class_="picture", style=room)
+    # no style attribute: a page that is served may forbid them
+    room = element("span", element("svg", width=left_margin(figure.y), height=1), class_="margin")
+    place = element("div", room + picture, class_=kind)
     return draw_legend(figure.legend) + place
 
 

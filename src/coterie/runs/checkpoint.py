@@ -61,24 +61,44 @@ def read(path: Path, types: Types, names: Sequence[str] = ()) -> Checkpoint:
     The other trees are only compared with their checksums.
     """
     with safe_open(path, framework="pt") as f:
-        metadata = f.metadata() or {}
-        text = metadata["head"]
-        if str(zlib.crc32(text.encode())) != metadata["checksum"]:
-            raise BadBytes("the checksum of its head does not fit")
-        head = json.loads(text)
-        described = head.pop("trees")
-        all_leaves = f.keys()
+        head, described = _read_head(f)
         trees = {}
         for name in described:
-            numbers = sorted(
-                (key.partition("/")[2] for key in all_leaves if key.startswith(f"{name}/")), key=int
-            )
-            leaves = {number: f.get_tensor(f"{name}/{number}") for number in numbers}
-            if checksum(name, leaves) != described[name]["checksum"]:
-                raise BadBytes(f"the checksum of its {name} does not fit")
+            leaves = _read_leaves(f, name, described[name])
             if not names or name in names:
                 trees[name] = unflatten(leaves, described[name]["tree"], types)
     return Checkpoint(trees, head)
+
+
+def read_part(path: Path, name: str) -> Checkpoint:
+    """The head and one tree of plain tensors; the bytes of all others are left unread."""
+    with safe_open(path, framework="pt") as f:
+        head, described = _read_head(f)
+        leaves = _read_leaves(f, name, described[name])
+        return Checkpoint({name: unflatten(leaves, described[name]["tree"], {})}, head)
+
+
+def _read_head(f: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(the plain values, the skeleton and checksum of each tree); BadBytes if it is damaged."""
+    metadata = f.metadata() or {}
+    text = metadata["head"]
+    if str(zlib.crc32(text.encode())) != metadata["checksum"]:
+        raise BadBytes("the checksum of its head does not fit")
+    head = json.loads(text)
+    described = head.pop("trees")
+    return head, described
+
+
+def _read_leaves(f: Any, name: str, described: dict[str, Any]) -> dict[str, Tensor]:
+    """The leaves of one tree; BadBytes if they are damaged."""
+    all_leaves = f.keys()
+    numbers = sorted(
+        (key.partition("/")[2] for key in all_leaves if key.startswith(f"{name}/")), key=int
+    )
+    leaves = {number: f.get_tensor(f"{name}/{number}") for number in numbers}
+    if checksum(name, leaves) != described["checksum"]:
+        raise BadBytes(f"the checksum of its {name} does not fit")
+    return leaves
 
 
 def _as_os_error(e: OSError | SafetensorError) -> OSError:

@@ -31,7 +31,8 @@ LAUNCH = (
     "os.execv(sys.argv[3], sys.argv[3:])"
 )
 SECONDS = 60  # that an answer may take
-OFFLINE = "--host-resolver-rules=MAP * ~NOTFOUND"  # no name can be looked up
+# no name can be looked up; tests serve pages on this machine
+OFFLINE = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
 CONSOLE = ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")
 
 
@@ -93,15 +94,16 @@ class Browser:
             self.console.append(json.dumps(message["params"]))
         return message
 
-    def open(self, page: Path, width: int, dark: bool = False) -> None:
-        """Load a page at a width; returns when its scripts have run."""
+    def open(self, page: Path | str, width: int, dark: bool = False) -> None:
+        """Load a page, a file or an address, at a width; returns when its scripts have run."""
+        address = page.resolve().as_uri() if isinstance(page, Path) else page
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.ask("Emulation.setEmulatedMedia", features=[scheme])
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
         self.ask("Emulation.setDeviceMetricsOverride", **size)
         self.console = []
         self.loaded = False
-        self.ask("Page.navigate", url=page.resolve().as_uri())
+        self.ask("Page.navigate", url=address)
         while not self.loaded:
             self.read()
 
