@@ -94,6 +94,25 @@ def test_opposite_sites_are_two_groups_and_alike_ones_one(
         assert (of_each == of_each[np.arange(sites) % 2]).all()
 
 
+def test_a_site_is_alone_only_where_that_pays() -> None:
+    """Two opposite groups; one more site with few odd rows, then one with many."""
+    rng = np.random.default_rng(1)
+
+    def sizes(rows: int) -> list[int]:
+        clients = {}
+        for i in range(11):
+            n = 40 if i < 10 else rows
+            x = rng.normal(size=(n, 3))
+            w = np.array([[1.0, 2, -1], [-1, -2, 1], [3, -3, 3]])[2 if i == 10 else i % 2]
+            clients[f"site-{i:02d}"] = (x, x @ w + rng.normal(size=n))
+        fed = ct.data.from_memory(clients)
+        result = ct.run(ct.IFCA(clusters="auto"), fed, "linear", rounds=1, eval_every=1)
+        return sorted(result.final["sizes"])
+
+    assert sizes(rows=2) == [5, 6]
+    assert sizes(rows=80) == [1, 5, 5]
+
+
 def test_the_least_number_that_is_not_clearly_worse() -> None:
     """By hand: one model for all loses 100 + 100, so that 2 in all is never clearly worse.
 

@@ -8,7 +8,7 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 from torch import Tensor, tensor
 
-from coterie.clustering import coordinates, group_mean, kmeans
+from coterie.clustering import coordinates, group_mean, kmeans, kmeans_without_loners
 
 
 def rng(seed: int = 0) -> torch.Generator:
@@ -156,3 +156,21 @@ def test_iterations_are_counted_until_nothing_changes() -> None:
         ).iterations
         == 2
     )
+
+
+def test_a_point_that_is_alone_needs_leave() -> None:
+    """Three clusters: two clumps on a line, and a point far out, nearer to the second."""
+    points = torch.tensor([[0.0], [1], [2], [10], [11], [12], [100]])
+    leave = torch.zeros(7, dtype=torch.bool)
+
+    def clusters(may_be_alone: torch.Tensor, some: torch.Tensor = points) -> list[set[int]]:
+        rng = torch.Generator().manual_seed(0)
+        labels, k = kmeans_without_loners(some, 3, rng, may_be_alone)
+        assert set(labels.tolist()) == set(range(k))
+        members = [set((labels == j).nonzero()[:, 0].tolist()) for j in range(k)]
+        return sorted(members, key=min)
+
+    assert clusters(leave) == [{0, 1, 2}, {3, 4, 5, 6}]
+    alone = leave.index_fill(0, torch.tensor(6), True)
+    assert clusters(alone) == [{0, 1, 2}, {3, 4, 5}, {6}]
+    assert clusters(leave[:3], points[[0, 3, 6]]) == [{0}, {1}, {2}], "few would remain"

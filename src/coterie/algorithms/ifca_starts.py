@@ -34,12 +34,14 @@ from coterie.clustering import (
     hostile_share,
     keep_best_serving,
     kmeans,
+    kmeans_without_loners,
     sketch,
     spare_centres,
     typical,
 )
 from coterie.common.grouped import how_many
 from coterie.common.held_out import RULE as HELD_OUT
+from coterie.common.held_out import Count
 from coterie.common.losses import least_finite
 from coterie.contract import Ask, Data, Direction, Finite, Index, Losses, Sums, Upload, client
 from coterie.errors import CoterieError
@@ -113,11 +115,15 @@ class Starts(Traffic):
         static = {"seed": seed, **self.pair_of(ask)}
         sums = ask(self.first_update, shared=common, static=static, stream="start")
         sketches = sums.report["sketch"]
-        k = self.how_many(common, sketches, ask)
-        made = k
+        k, may_be_alone = self.how_many(common, sketches, ask)
         if ask.is_robust:
             made = spare_centres(k, len(sketches))
-        labels = kmeans(sketches, made, ask.rng("k-means")).labels
+            labels = kmeans(sketches, made, ask.rng("k-means")).labels
+        else:
+            leave = torch.isin(sums.ids, may_be_alone)
+            labels, made = kmeans_without_loners(sketches, k, ask.rng("k-means"), leave)
+        if made < k:
+            ask.note("clusters", made)
         ask.note("start_sizes", labels.bincount(minlength=made))
         group = group.index_copy(0, sums.ids, labels)
         centres = self.tied(repeated(common, made))
@@ -128,14 +134,15 @@ class Starts(Traffic):
         served = keep_best_serving(centres, k, ask, self.rate)
         return self.tied(served.centres), group.index_copy(0, served.ids, served.labels)
 
-    def how_many(self, common: Params, sketches: Tensor, ask: Ask) -> int:
+    def how_many(self, common: Params, sketches: Tensor, ask: Ask) -> Count:
         """K; clusters="auto" finds it, without clients that may be hostile."""
-        if isinstance(self.clusters, int):
-            return self.clusters
-        if self.auto_by == HELD_OUT:
+        if self.clusters == "auto" and self.auto_by == HELD_OUT:
             return self.count_groups(common, ask)
-        counted = sketches[typical(sketches, hostile_share(ask))]
-        return how_many(self.clusters, counted, ask, self.auto_by)
+        counted = sketches
+        if self.clusters == "auto":
+            counted = sketches[typical(sketches, hostile_share(ask))]
+        k = how_many(self.clusters, counted, ask, self.auto_by)
+        return Count(k, may_be_alone=ask.everyone)
 
     @client(
         report={"losses": Losses()},

@@ -123,7 +123,7 @@ class OneShot(WithinGroups, HeldOut):
         if isinstance(self.clusters, int):
             return self.clusters
         if self.auto_by == HELD_OUT:
-            return self.count_groups(start, ask)
+            return self.count_groups(start, ask).clusters
         points = points[typical(points, hostile_share(ask))]
         return how_many(self.clusters, points, ask, self.auto_by)
 

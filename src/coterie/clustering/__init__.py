@@ -2,7 +2,7 @@
 balls, the number of clusters, matching of labels."""
 
 from coterie.clustering.choose import RULES, Bound, choose_clusters, few_rows
-from coterie.clustering.kmeans import coordinates, group_mean, kmeans
+from coterie.clustering.kmeans import coordinates, group_mean, kmeans, kmeans_without_loners
 from coterie.clustering.matching import matched, mean_models, overlap
 from coterie.clustering.serving import (
     best_serving,
@@ -29,6 +29,7 @@ __all__ = [
     "hostile_share",
     "keep_best_serving",
     "kmeans",
+    "kmeans_without_loners",
     "largest",
     "matched",
     "mean_models",

@@ -57,6 +57,29 @@ def kmeans(
     return Clusters(labels, centres, float(fit.inertia_), int(fit.n_iter_))
 
 
+def kmeans_without_loners(
+    points: Tensor, k: int, rng: torch.Generator, may_be_alone: Tensor
+) -> tuple[Tensor, int]:
+    """(labels [N], number of clusters) of k-means, where nobody is alone without leave.
+
+    may_be_alone: bool [N], the points that may be a cluster. Any other that would be one is left
+    out, with its cluster, and joins the nearest centre of those that remain; unless few remain.
+    """
+    clustered = torch.ones(len(points), dtype=torch.bool)
+    while True:
+        result = kmeans(points[clustered], k, rng)
+        sizes = result.labels.bincount(minlength=k)
+        alone = (sizes[result.labels] == 1) & ~may_be_alone[clustered]
+        count = int(alone.sum())
+        if not count or k - count < 1 or int(clustered.sum()) - count < 2 * (k - count):
+            break
+        clustered[clustered.nonzero()[alone, 0]] = False
+        k -= count
+    if bool(clustered.all()):
+        return result.labels, k
+    return torch.cdist(points.detach().cpu().double(), result.centres).argmin(1), k
+
+
 @functools.cache
 def _threads() -> ThreadpoolController:
     """The controller of scikit-learn's threads.

@@ -19,7 +19,7 @@ them share.
 from __future__ import annotations
 
 import math
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -55,6 +55,13 @@ WORSE = 0.01  # what K may lose, as a share of the loss of one model for all
 SURE = (0.5, 2.0)  # standard errors that K may lose: if both give one choice, it is not in doubt
 
 
+class Count(NamedTuple):
+    """What came of a count."""
+
+    clusters: int
+    may_be_alone: Tensor  # clients whose own gain pays for a group: a hundredth of all loss
+
+
 def counts_by_held_out(method: Any) -> bool:
     """Whether a method's settings ask for this way to count."""
     return bool(method.clusters == "auto" and method.auto_by == RULE)
@@ -81,7 +88,7 @@ class HeldOut(Local, Algorithm):
         return self
 
     # ------------------------------------------------------------------ the server
-    def count_groups(self, model: Params, ask: Ask) -> int:
+    def count_groups(self, model: Params, ask: Ask) -> Count:
         """The number of groups; it is noted, with the curve over K: the loss of K = 1 is 1."""
         trial = Trial(self, model, ask)
         losses = trial.losses_up_to_the_best()
@@ -89,11 +96,13 @@ class HeldOut(Local, Algorithm):
             if fold >= FEWEST_FOLDS and not is_in_doubt(losses):
                 break
             losses = losses + trial.losses(fold, range(1, losses.shape[1] + 1))
+        by_client = losses
         losses = believed(losses, hostile_share(ask))
         k = least_not_worse(losses)
         ask.note("curve", (losses.sum(0) / losses[:, 0].sum()).tolist())
         ask.note("clusters", k)
-        return k
+        gain = by_client[:, 0] - by_client[:, k - 1]  # NaN, which is not above, without an answer
+        return Count(k, trial.clients[gain > WORSE * losses[:, 0].sum()])
 
     # ------------------------------------------------------------------ one client
     @client(
