@@ -2,7 +2,7 @@
 2019), Algorithms 1 and 2.
 
     paper       here             shape
-    W_B         base             every leaf [1, ...], the layers that all clients share
+    W_B         Upload "base"    every leaf [...], the layers that all clients share
     W_Pj        private          every leaf [...], the layers that client j keeps
     K_P         own              names of layers, where the paper has the number of last layers
     γ_j         Upload.weight    [1], n_j before it is divided by n
@@ -10,9 +10,10 @@
 
 Ours, not the paper's: a linear model keeps only its bias by default, so that there is one slope for
 all clients and an intercept for each; other models keep their last layer. Every client's own layers
-start alike (in the paper each draws its own), and only the clients of a round move theirs.
-`weighted=False` averages clients instead of samples. A client that joins later trains its own
-layers from that common start, in `join_steps` steps, with the shared layers fixed.
+start alike (in the paper each draws its own), and only the clients of a round move theirs. The
+server sends whole models, in which the layers that clients keep stay at the start; it never gets
+these back. `weighted=False` averages clients instead of samples. A client that joins later trains
+its own layers from that start, in `join_steps` steps, with the shared layers fixed.
 """
 
 from __future__ import annotations
@@ -46,25 +47,24 @@ class FedPer(FedAvg):
     )
 
     def start(self, task: Task, clients: int, seed: int) -> tuple[Params, Params]:
-        """The state is a whole model, in which the layers that clients keep stay at the start."""
-        own, _ = self.split(task, task.init(seed))
-        return task.inits(seed, 1), own
+        return task.inits(seed, 1), task.init(seed)
 
     def enroll(self, task: Task, welcome: Params, data: Data) -> Params:
-        return welcome
+        own, _ = self.split(task, welcome)
+        return own
 
     @client(weight=Weight(rows="weighted"), rounds="later")
     def train(
-        self, task: Task, base: Params, per_client: Any, own: Params, data: Data
+        self, task: Task, model: Params, per_client: Any, own: Params, data: Data
     ) -> tuple[Upload, Params]:
-        w = descend(task, {**pick(base, 0), **own}, data.batches(self), self)  # SGD(W_B, W_Pj)
-        new_base = {k: w[k] for k in base}
+        w = descend(task, {**pick(model, 0), **own}, data.batches(self), self)  # SGD(W_B, W_Pj)
+        new_base = {k: v for k, v in w.items() if k not in own}
         new_own = {k: w[k] for k in own}
         return Upload({"base": new_base}, self.weight(data), {}), new_own
 
     def round(self, model: Params, ask: Ask) -> Params:
         _, base = self.split(ask.task, model)
-        sums = ask(self.train, shared=base, stream="train", started_from={"base": base})
+        sums = ask(self.train, shared=model, stream="train", started_from={"base": base})
         return {**model, **sums.mean("base", empty=base)}  # W_B = Σ γ_j W_Bj
 
     def model(
