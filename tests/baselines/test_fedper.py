@@ -186,6 +186,7 @@ def two_layers() -> nn.Module:
         (lambda: nn.Sequential(nn.Flatten(), nn.Linear(3, 1)), (), ["1.bias"]),
         (lambda: nn.Sequential(nn.Linear(3, 1), nn.Softplus()), ("0.bias",), ["0.bias"]),
         (two_layers, (), ["2.weight", "2.bias"]),
+        (lambda: nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1, bias=False)), (), ["1.weight"]),
         (two_layers, ("0",), ["0.weight", "0.bias"]),
         (two_layers, ("0.bias", "2.bias"), ["0.bias", "2.bias"]),
     ],
@@ -213,6 +214,22 @@ def test_what_is_kept_is_never_sent() -> None:
     assert {name: list(value) for name, value in upload.values.items()} == {"base": ["weight"]}
     assert list(new) == ["bias"]
     assert upload.report == {}
+
+
+def test_moves_are_screened_by_how_far_the_shared_layers_went() -> None:
+    """Models are long, and all moves are short but one: that of the last client."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(6, 5, 3))
+    module = nn.Linear(3, 1)
+    nn.init.constant_(module.weight, 1000.0)
+    y = x @ np.full(3, 1000.0)
+    y[:5] += 0.1 * rng.normal(size=(5, 5))
+    y[5] += 4 * x[5, :, 0]
+    fed = federation(list(zip(x, y)))
+    run = ready(ct.FedPer(lr=0.05), fed, module, rounds=1, screen=10.0)
+    for _ in run.rounds():
+        pass
+    assert run.history[1]["screened"] == [fed.names[5]]
 
 
 def test_everyone_starts_alike() -> None:
