@@ -1,4 +1,4 @@
-"""The tables of docs/results/tables.md, from the results of benchmarks/tables.py and verdicts.py."""
+"""The tables of docs/results/tables.md, from what benchmarks/tables.py and verdicts.py found."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn, tensor
+from torch.func import grad
 
 import coterie as ct
 from coterie.task import Batch, Scale, Task
@@ -226,6 +227,19 @@ def test_loss_after_first_is_the_loss() -> None:
     z = batch.x @ w["0.weight"].T + w["0.bias"]
     rest = {k: v for k, v in w.items() if not k.startswith("0.")}
     torch.testing.assert_close(task.loss_after_first(z, rest, batch), task.loss(w, batch))
+
+
+def test_fixed_parameters_are_as_given_and_the_loss_is_one_of_the_others() -> None:
+    task = task_of(lambda: nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3)))
+    w = task.init(5)
+    batch = Batch.of(ROWS.double(), tensor([0, 2, 1, 1]), torch.float64)
+    fixed = {k: v for k, v in w.items() if k.startswith("0.")}
+    others = {k: v for k, v in w.items() if k not in fixed}
+    held = task.holding(fixed)
+    torch.testing.assert_close(held.loss(others, batch), task.loss(w, batch))
+    gradient = grad(task.loss)(w, batch)
+    torch.testing.assert_close(grad(held.loss)(others, batch), {k: gradient[k] for k in others})
+    assert task.fixed == {}, "the task itself is as it was"
 
 
 def test_frozen_parameters_stay_as_they_are() -> None:

@@ -46,6 +46,7 @@ if (
     from coterie.baselines.fedavg import FineTuned as FineTuned
     from coterie.baselines.fedbcd import FedBCD as FedBCD
     from coterie.baselines.fedem import FedEM as FedEM
+    from coterie.baselines.fedper import FedPer as FedPer
     from coterie.baselines.fedprox import FedProx as FedProx
     from coterie.baselines.flhc import FLHC as FLHC
     from coterie.baselines.l2sgd import L2SGD as L2SGD
@@ -88,6 +89,7 @@ _MODULE_OF = {
     "FineTuned": "baselines.fedavg",
     "FedBCD": "baselines.fedbcd",
     "FedEM": "baselines.fedem",
+    "FedPer": "baselines.fedper",
     "FedProx": "baselines.fedprox",
     "FLHC": "baselines.flhc",
     "L2SGD": "baselines.l2sgd",

@@ -79,6 +79,7 @@ class Task:
             raise CoterieError("the model has no parameters that can be trained.")
         self._check_outputs(example.to(self.device))
         self.row_shape = example.shape[1:]
+        self.fixed: Params = {}  # parameters that are given once and for all: see `holding`
         self.first: First | None = None
         like = torch.empty(0, dtype=dtype, device=self.device)
         if example.is_floating_point():
@@ -100,6 +101,13 @@ class Task:
         """A copy with its own module: `functional_call` writes into it, so workers cannot share."""
         other = copy.copy(self)
         other.module = copy.deepcopy(self.module)
+        return other
+
+    def holding(self, fixed: Params) -> Task:
+        """The same task with these parameters fixed: its models are the other ones alone."""
+        other = copy.copy(self)
+        other.fixed = {**self.fixed, **fixed}
+        other.first = None  # it may be among the fixed ones, and then nothing trains it
         return other
 
     # ---- starts
@@ -132,7 +140,7 @@ class Task:
     # ---- losses
     def outputs(self, params: Params, x: Tensor) -> Tensor:
         """[n, classes], or [n] for regression, in the target's own unit."""
-        return self.answers(functional_call(self.module, params, (x,)))
+        return self.answers(functional_call(self.module, {**self.fixed, **params}, (x,)))
 
     def answers(self, out: Tensor) -> Tensor:
         """What the module's own outputs mean."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from coterie.common.held_out import HeldOut
+from coterie.common.layers import is_named, refuse_unknown_layers
 from coterie.contract import Ask, Data, Drawn, Repeat, Rows, Sent, Sums, Upload, client
 from coterie.errors import CoterieError
 from coterie.params import Params, count
@@ -54,7 +55,7 @@ class Traffic(HeldOut):
 
     # ------------------------------------------------------------------ weight sharing
     def is_shared(self, name: str) -> bool:
-        return any(name == s or name.startswith(f"{s}.") for s in self.share)
+        return is_named(name, self.share)
 
     def tied(self, centres: Params) -> Params:
         """The centres with one copy of each layer that all clusters share."""
@@ -136,13 +137,7 @@ class Traffic(HeldOut):
     # ------------------------------------------------------------------ settings
     def check(self, task: Task, sizes: Tensor) -> None:
         super().check(task, sizes)
-        names = list(task.init(0))
-        for layer in self.share:
-            if not any(n == layer or n.startswith(f"{layer}.") for n in names):
-                raise CoterieError(
-                    f"share names the layer {layer!r}, which the model lacks; "
-                    f"it has {', '.join(names)}."
-                )
+        refuse_unknown_layers("share", self.share, list(task.init(0)))
         if self.resample and (self.batch is not None or self.local_epochs is not None):
             raise CoterieError(
                 "resample cuts the rows itself and takes full-batch local_steps: "

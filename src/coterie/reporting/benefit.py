@@ -16,7 +16,17 @@ from coterie.reporting.verdict import (
 )
 
 ONE_FOR_ALL = ("fedavg", "fedprox")
-ONE_EACH = ("local", "fedavg-ft", "ditto", "apfl", "pfedme", "perfedavg", "l2sgd", "fedbcd")
+ONE_EACH = (
+    "local",
+    "fedavg-ft",
+    "ditto",
+    "apfl",
+    "fedper",
+    "pfedme",
+    "perfedavg",
+    "l2sgd",
+    "fedbcd",
+)
 
 
 class GroupBenefit(NamedTuple):
