@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -93,9 +93,7 @@ class InProcessNetwork:
         fed = ct.data.folder(
             str(self.tables), label="outcome", seed=self.options["seed"], **self.data
         )
-        run = prepare(
-            self.method, fed, self.model, **{**self.options, "engine": "loop", **options}
-        )
+        run = prepare(self.method, fed, self.model, **{**self.options, "engine": "loop", **options})
         for _ in run.rounds():
             pass
         return run
@@ -118,8 +116,3 @@ class InProcessNetwork:
             data = Data(site.parts["train"], key, key)
             states.append(run.method.enroll(run.task, welcome, data))
         return tree_map(lambda *rows: torch.stack(rows), *states)
-
-
-def with_few_steps(method: Algorithm) -> Algorithm:
-    """Linear tables learn by small steps; what is tested is that engines agree."""
-    return replace(method, **({"lr": 0.05} if hasattr(method, "lr") else {}))

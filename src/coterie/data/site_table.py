@@ -24,7 +24,11 @@ class SiteTable:
         self.table = tables[client].without(options.left_out)
 
     def describe(self) -> Description:
-        """The columns in a few numbers each; a table that cannot be used is refused."""
+        """The columns in a few numbers each; a table that cannot be used is refused.
+
+        Quantiles may be cells, so they leave the site only where medians fill missing cells. Else
+        the mean stands for them, which leaves anyway.
+        """
         options = self.options
         description = describe_table(
             self.table,
@@ -36,6 +40,10 @@ class SiteTable:
         )
         if options.fill is None:
             refuse_gaps(self.table.without([options.label]))
+        if options.fill != "median":
+            for column in description["columns"].values():
+                if column.get("count"):
+                    column["quantiles"] = [column["mean"]]
         return description
 
     def encode(self, schema: Schema) -> Federation:

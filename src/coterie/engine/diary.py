@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from coterie.engine.call import Phase, Version
+from coterie.engine.call import Call, Phase, Version
 from coterie.errors import CoterieError
 
 
@@ -75,19 +74,19 @@ def is_cut(line: bytes) -> bool:
 
 
 class Diary:
-    """What became of each client's answer, by version."""
+    """What became of each client's answer, by version and function."""
 
     def __init__(self, entries: list[Entry]) -> None:
-        self.outcomes: dict[tuple[Version, str], Any] = {}
+        self.outcomes: dict[tuple[Version, str, str], bool | str | None] = {}
         for entry in entries:
-            version = Version(*entry.version)
+            asked = Version(*entry.version), entry.function
             for name in entry.answered:
-                self.outcomes[version, name] = True
+                self.outcomes[*asked, name] = True
             for name, reason in entry.refused.items():
-                self.outcomes[version, name] = reason
+                self.outcomes[*asked, name] = reason
             for name in entry.absent:
-                self.outcomes[version, name] = None
+                self.outcomes[*asked, name] = None
 
-    def outcome(self, version: Version, client: str) -> bool | str | None:
+    def outcome(self, call: Call, client: str) -> bool | str | None:
         """True: it was accepted. A reason: it was refused. None: there was no answer."""
-        return self.outcomes.get((version, client))
+        return self.outcomes.get((call.version, call.name, client))

@@ -25,7 +25,7 @@ class Replay(Loop):
         parts = []
         for at in range(len(call.ids)):
             name = self.roster.names[int(call.ids[at])]
-            outcome = self.diary.outcome(call.version, name)
+            outcome = self.diary.outcome(call, name)
             if outcome is True:
                 parts.append(one_by_one(self, self.task, call, fold, torch.tensor([at])))
             elif outcome is None:

@@ -85,6 +85,8 @@ def _agree(post: Post, names: list[str], asked: Asked) -> Agreed:
     task, _ = task_for(roster, model, asked.options)
     needs_curvature = depends_on_curvature(asked.method, task, roster, asked.options)
     fit = Fit(
+        data=hello.data,
+        run=hello.run,
         schema=json.loads(schema.to_json()),
         model=model,
         batch=getattr(asked.method, "batch", None),

@@ -92,6 +92,8 @@ class Fit(Plain, frozen=True, kw_only=True, tag="fit", tag_field="do"):
     batch: rows per step.  curvature: whether the method's steps depend on it.
     """
 
+    data: DataTerms
+    run: RunTerms
     schema: dict[str, Any]
     model: Word
     batch: Count | None

@@ -91,7 +91,6 @@ class NetworkSite:
         self.table = table
         self.folder = folder
         self.owner = owner or Owner()
-        self.hello: Hello | None = None  # the last one
         self.session: Session | None = None
         self.fault: CoterieError | None = None  # what this machine's owner must mend
         self.last_answer: tuple[Packet, Packet] | None = None  # the same packet is answered alike
@@ -148,7 +147,6 @@ class NetworkSite:
         with self._failing(BAD_TABLE):
             description = table.describe()
             rows = as_asked(table.index, options).roster.rows
-        self.hello = order
         return Described(description, {name: int(n[0]) for name, n in rows._asdict().items()})
 
     def _check_version(self, version: str) -> None:
@@ -175,11 +173,10 @@ class NetworkSite:
 
     def _fit(self, order: Fit) -> Answer:
         """Encode the rows by the schema of all sites; the model, and how steep its loss is."""
-        if self.hello is None:
-            raise PermissionError("it was not asked what it would bring")
-        options = run_options(self.hello.run)
+        self._check_owner(order.data, order.run)
+        options = run_options(order.run)
         schema = read_schema(order.schema)
-        table = self._table(self.hello.data)
+        table = self._table(order.data)
         with self._failing(BAD_TABLE):
             fed = encoded_rows(table, schema, options)
         task = site_task(fed.roster, order.model, options, self.owner)
