@@ -46,6 +46,7 @@ ORDER = (
     "reporting",
     "plots",
     "result",
+    "network",
     "cli",
 )  # fmt: skip
 
