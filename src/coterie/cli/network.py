@@ -78,12 +78,13 @@ def read_asked(config: str, out: str | None) -> tuple[Setup, Asked, Path]:
     if out is not None:
         flags += ["--out", out]
     read = setup("run", [method], flags)
-    name, arguments = read_spec(read.spec, read.seeds[0], **read.data)
+    name = read.spec.partition("?")[0].partition(":")[0]
     if name != "folder":
         raise CoterieError(
             f"the data of {config} are {name}, and sites of a network have a table each",
             'write data = "folder:PATH", with one file per site',
         )
+    _, arguments = read_spec(read.spec, read.seeds[0], **read.data)
     path = Path(arguments.pop("path"))
     if arguments.get("label") is None:
         raise CoterieError(f"{config} does not name the label", 'add label = "COLUMN"')
@@ -325,7 +326,7 @@ def node(words: list[str], argv: list[str]) -> int:
 
 def end_with_parent() -> None:
     """End this process when the one that started it is gone, however it ended."""
-    while sys.stdin.buffer.read(1):
+    while os.read(0, 1):
         pass
     os._exit(0)
 

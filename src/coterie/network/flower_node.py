@@ -110,7 +110,7 @@ class Connection:
                 node=self.node, run_id=metadata.run_id, message_object_id=metadata.message_id
             )
         )
-        message = inflate_object_from_contents(tree.object_id, raw)
+        message: Any = inflate_object_from_contents(tree.object_id, raw)
         message.metadata.__dict__["_message_id"] = tree.object_id
         return message
 
@@ -184,6 +184,8 @@ class FlowerNode:
                     self._answer(self.connection)
             except (httpx.HTTPError, Lost, RuntimeError) as e:
                 reason = why_not_connected(e)
+                if self.connection is None and is_refusal(e):
+                    raise CoterieError(reason, "see to the keys, certificates and clocks") from e
                 if reason != told:
                     log.warning("%s: %s; trying again.", self.site.client, reason)
                     told = reason
@@ -227,12 +229,19 @@ def read_key(file: Path) -> Any:
         ) from e
 
 
+def is_refusal(error: Exception) -> bool:
+    """Whether a server that is there does not want this node, or this node not the server."""
+    if isinstance(error, httpx.HTTPStatusError):
+        return 400 <= error.response.status_code < 500
+    return "CERTIFICATE_VERIFY_FAILED" in str(error)
+
+
 def why_not_connected(error: Exception) -> str:
     """Why there is no connection, in a few words of ours."""
     text = str(error)
     if "CERTIFICATE_VERIFY_FAILED" in text:
         return "the server's certificate is not signed by the authority that this node trusts"
-    if isinstance(error, httpx.HTTPStatusError) and error.response.status_code == 401:
+    if isinstance(error, httpx.HTTPStatusError) and is_refusal(error):
         return (
             "the server does not accept this node's key, or the clocks of both machines differ by "
             "more than a few seconds"

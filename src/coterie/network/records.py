@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from flwr.app import ConfigRecord, RecordDict
 
 from coterie.engine.codec import BadBytes
@@ -23,7 +25,7 @@ class Wrapper:
 
     def wrap(self, packet: Packet) -> RecordDict:
         """A packet as the content of a message."""
-        records = {HEAD: self._record(packet.head)}
+        records: Any = {HEAD: self._record(packet.head)}
         for name, raw in packet.pieces.items():
             records[PIECE + name] = self._record(raw)
         return RecordDict(records)

@@ -1,0 +1,250 @@
+"""Real processes over Flower's Fleet, with TLS and keys."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from made_up import write_tables
+from torch.utils._pytree import tree_leaves
+
+import coterie as ct
+from oracles import private_states
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.network,
+    pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="needs flwr"),
+]
+NAMES = ("ash", "birch", "cedar", "elm")
+CONFIG = """
+method = "{method}"
+rounds = {rounds}
+seed = 1
+participation = 0.75
+label = "outcome"
+data = "folder:sites"
+model = "mlp:4"
+dtype = "float64"
+"""
+
+
+def environment() -> dict[str, str]:
+    source = str(Path(ct.__file__).parent.parent)
+    return {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
+
+
+def start(place: Path, *words: str, log: str) -> subprocess.Popen:
+    """A command in a process of its own."""
+    with open(place / log, "ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "coterie.cli", "network", *words],
+            cwd=place, env=environment(), stdout=output, stderr=output, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+
+
+def wait_for(condition, seconds: float, what: str) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"{what} did not come within {seconds} seconds"
+        time.sleep(0.05)
+
+
+def diary_lines(place: Path) -> int:
+    file = place / "run/diary.jsonl"
+    return len(file.read_bytes().splitlines()) if file.exists() else 0
+
+
+@pytest.fixture
+def place(tmp_path):
+    write_tables(tmp_path / "sites", NAMES)
+    return tmp_path
+
+
+def distance(a, b) -> float:
+    """Largest difference, relative to the largest number of each leaf."""
+    gaps = []
+    for u, v in zip(tree_leaves(a), tree_leaves(b), strict=True):
+        difference = (u.double() - v.double()).abs().max()
+        gaps.append(float(difference / (v.double().abs().max() + 1e-9)))
+    return max(gaps)
+
+
+@pytest.mark.parametrize("name", ["ifca", "fedsoft", "cgpfl"])
+def test_simulate_is_the_loop_and_leaves_models_a_report_and_no_process(name, place):
+    (place / "net.toml").write_text(CONFIG.format(method=name, rounds=3) + "clusters = 2\n")
+    words = ("simulate", "net.toml", "--nodes", "4", "--out", "out")
+    command = start(place, *words, log="simulate.log")
+    assert command.wait(240) == 0, (place / "simulate.log").read_text()
+    result = ct.load(place / "out/run")
+    loop = ct.run(
+        {"ifca": ct.IFCA, "fedsoft": ct.FedSoft, "cgpfl": ct.CGPFL}[name](clusters=2),
+        ct.data.folder(str(place / "sites"), label="outcome", seed=1),
+        "mlp:4",
+        rounds=3, seed=1, participation=0.75, dtype="float64", engine="loop",
+    )  # fmt: skip
+    assert distance(result.trained.state, loop.state) <= 1e-5
+    assert (place / "out/report.html").exists()
+    assert ct.load(place / "out/models").card.per == "cluster"
+    own = list((place / "out/sites").glob("*/*/model/card.json"))
+    assert len(own) == len(NAMES)
+    assert not nodes_of(place)
+
+
+def nodes_of(place: Path) -> list[int]:
+    """Processes whose command names this test's folder, or that run in it."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            folder = os.readlink(entry / "cwd")
+        except OSError:
+            continue
+        if b"node" in words and folder == str(place):
+            found.append(int(entry.name))
+    return found
+
+
+def test_nodes_end_when_the_simulation_is_killed(place):
+    (place / "net.toml").write_text(CONFIG.format(method="fedavg", rounds=500))
+    command = start(place, "simulate", "net.toml", "--out", "out", log="simulate.log")
+    wait_for(lambda: len(nodes_of(place)) == 4, 60, "the start of four nodes")
+    command.kill()
+    command.wait()
+    wait_for(lambda: not nodes_of(place), 30, "the end of the nodes")
+
+
+def free_port() -> int:
+    from coterie.network.simulation import free_port
+
+    return free_port()
+
+
+def test_kills_of_server_and_nodes_are_survived_and_equal_a_replay(place):
+    """Private states too: every site's own model is that of the replay."""
+    rounds = 12
+    text = CONFIG.format(method="ditto", rounds=rounds).replace("participation = 0.75", "")
+    (place / "net.toml").write_text(text)
+    made = start(
+        place, "certs", "certs", "--host", "127.0.0.1", "--sites", ",".join(NAMES), log="certs.log"
+    )
+    assert made.wait(60) == 0
+    port = str(free_port())
+    serve = (
+        "server", "net.toml", "--out", "run", "--host", "127.0.0.1", "--port", port,
+        "--deadline", "20",
+    )  # fmt: skip
+
+    def node(name: str) -> subprocess.Popen:
+        return start(
+            place, "node", "--data", f"sites/{name}.csv", "--server", f"127.0.0.1:{port}",
+            "--key", f"certs/{name}.key", "--ca", "certs/ca.crt", "--state", f"states/{name}",
+            log=f"{name}.log",
+        )  # fmt: skip
+
+    server = start(place, *serve, log="server.log")
+    nodes = {name: node(name) for name in NAMES}
+    try:
+        for kill in ("elm", "server", "ash", "server"):
+            seen = diary_lines(place)
+            wait_for(lambda seen=seen: diary_lines(place) > seen + 1, 120, "two exchanges")
+            if kill == "server":
+                server.kill()
+                server.wait()
+                server = start(place, *serve, "--resume", log="server.log")
+            else:
+                nodes[kill].send_signal(signal.SIGKILL)
+                nodes[kill].wait()
+                nodes[kill] = node(kill)
+        assert server.wait(240) == 0, (place / "server.log").read_text()
+    finally:
+        for process in (server, *nodes.values()):
+            process.kill()
+            process.wait()
+    result = ct.load(place / "run")
+    assert result.trained.round == rounds
+    replay = ct.run(
+        ct.Ditto(),
+        ct.data.folder(str(place / "sites"), label="outcome", seed=1),
+        "mlp:4",
+        rounds=rounds, seed=1, dtype="float64", replay=str(place / "run/diary.jsonl"),
+    )  # fmt: skip
+    assert distance(result.trained.state, replay.state) <= 1e-9
+    states = private_states(replay._run)
+    for i, name in enumerate(replay._run.roster.names):
+        (folder,) = (place / "states" / name).glob("*/model")
+        own = ct.load(folder).models[name]
+        assert distance(own, {layer: values[i] for layer, values in states.items()}) <= 1e-9
+    log = (place / "server.log").read_text()
+    assert "no private state" not in log and "has connected" in log
+
+
+def test_strangers_are_refused_in_one_sentence(place):
+    """Another authority, a key that is not registered: the node ends with status 2."""
+    (place / "net.toml").write_text(CONFIG.format(method="fedavg", rounds=1))
+    for folder in ("certs", "other"):
+        made = start(
+            place, "certs", folder, "--host", "127.0.0.1", "--sites", "ash", log="certs.log"
+        )
+        assert made.wait(60) == 0
+    port = str(free_port())
+    server = start(
+        place, "server", "net.toml", "--out", "run", "--host", "127.0.0.1", "--port", port,
+        log="server.log",
+    )  # fmt: skip
+    try:
+        wait_for(lambda: "listening" in (place / "server.log").read_text(), 60, "the server")
+        common = ("node", "--data", "sites/ash.csv", "--server", f"127.0.0.1:{port}")
+        stranger = start(
+            place, *common, "--key", "other/ash.key", "--ca", "certs/ca.crt", log="stranger.log"
+        )
+        assert stranger.wait(60) == 2
+        assert "does not accept this node's key" in (place / "stranger.log").read_text()
+        trusting = start(
+            place, *common, "--key", "certs/ash.key", "--ca", "other/ca.crt", log="trusting.log"
+        )
+        assert trusting.wait(60) == 2
+        assert "is not signed by the authority" in (place / "trusting.log").read_text()
+        plain = start(place, *common, "--key", "certs/ash.key", "--insecure", log="plain.log")
+        wait_for(lambda: "trying again" in (place / "plain.log").read_text(), 60, "a refusal")
+        assert "WITHOUT TLS" in (place / "plain.log").read_text()
+        plain.kill()
+        plain.wait()
+    finally:
+        server.kill()
+        server.wait()
+
+
+def test_only_the_fleet_is_served_and_long_requests_are_refused_unread(place):
+    import httpx
+
+    from coterie.network.certificates import make_authority, read_registry, register_site
+    from coterie.network.flower_server import Address, FlowerServer
+
+    make_authority(place / "certs", "127.0.0.1")
+    register_site(place / "certs", "ash")
+    port = free_port()
+    server = FlowerServer(Address(host="127.0.0.1", port=port), read_registry(place / "certs"))
+    try:
+        base = f"http://127.0.0.1:{port}"
+        others = ("/v1/control/start-run", "/v1/runtime/pull-task", "/docs", "/openapi.json", "/")
+        protobuf = {"content-type": "application/protobuf"}
+        for path in others:
+            answer = httpx.post(base + path, content=b"", headers=protobuf)
+            assert answer.status_code == 404, path
+        head = {"content-length": str(10**10)}
+        with httpx.Client() as client:
+            request = client.build_request("POST", f"{base}/v1/fleet/push-object", headers=head)
+            assert client.send(request).status_code == 413
+        url = f"{base}/v1/fleet/pull-messages"
+        assert httpx.post(url, content=b"", headers=protobuf).status_code == 401, "no key"
+    finally:
+        server.close()
