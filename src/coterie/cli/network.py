@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.cli.config_file import read_toml
+from coterie.cli.flags import Parser
 from coterie.cli.progress import Watcher
 from coterie.cli.setup import Setup, setup
 from coterie.cli.values import read_flags
@@ -34,7 +35,7 @@ from coterie.settings import setting
 
 log = logging.getLogger("coterie")
 USAGE = """\
-coterie network: the same run on real sites, which keep their rows.
+The same run on real sites, which keep their rows.
 
   coterie network simulate CONFIG       all of it on this machine, for a first try
   coterie network certs DIR             certificates of a server, and keys of its sites
@@ -51,7 +52,7 @@ CONFIG is a TOML file as for `coterie run --config`, with a key `method`.
 def network(words: list[str], argv: list[str]) -> int:
     """`coterie network COMMAND`"""
     if not words:
-        print(USAGE.rstrip())
+        Parser("coterie network COMMAND", [], USAGE).print_help()
         return 0
     commands: dict[str, Callable[[list[str], list[str]], int]] = {
         "simulate": simulate,
