@@ -129,47 +129,63 @@ def free_port() -> int:
     return free_port()
 
 
-def test_kills_of_server_and_nodes_are_survived_and_equal_a_replay(place):
-    """Private states too: every site's own model is that of the replay."""
-    rounds = 12
-    text = CONFIG.format(method="ditto", rounds=rounds).replace("participation = 0.75", "")
-    (place / "net.toml").write_text(text)
-    made = start(
-        place, "certs", "certs", "--host", "127.0.0.1", "--sites", ",".join(NAMES), log="certs.log"
-    )
-    assert made.wait(60) == 0
-    port = str(free_port())
-    serve = (
-        "server", "net.toml", "--out", "run", "--host", "127.0.0.1", "--port", port,
-        "--deadline", "20",
-    )  # fmt: skip
+class Machines:
+    """A server and four nodes as processes, with keys and certificates."""
 
-    def node(name: str) -> subprocess.Popen:
+    def __init__(self, place: Path, config: str, deadline: float) -> None:
+        self.place = place
+        (place / "net.toml").write_text(config)
+        words = ("certs", "certs", "--host", "127.0.0.1", "--sites", ",".join(NAMES))
+        assert start(place, *words, log="certs.log").wait(60) == 0
+        self.port = str(free_port())
+        self.deadline = str(deadline)
+        self.server = self.start_server()
+        self.nodes = {name: self.start_node(name) for name in NAMES}
+
+    def start_server(self, *more: str) -> subprocess.Popen:
         return start(
-            place, "node", "--data", f"sites/{name}.csv", "--server", f"127.0.0.1:{port}",
-            "--key", f"certs/{name}.key", "--ca", "certs/ca.crt", "--state", f"states/{name}",
-            log=f"{name}.log",
+            self.place, "server", "net.toml", "--out", "run", "--host", "127.0.0.1",
+            "--port", self.port, "--deadline", self.deadline, *more, log="server.log",
         )  # fmt: skip
 
-    server = start(place, *serve, log="server.log")
-    nodes = {name: node(name) for name in NAMES}
-    try:
-        for kill in ("elm", "server", "ash", "server"):
-            seen = diary_lines(place)
-            wait_for(lambda seen=seen: diary_lines(place) > seen + 1, 120, "two exchanges")
-            if kill == "server":
-                server.kill()
-                server.wait()
-                server = start(place, *serve, "--resume", log="server.log")
-            else:
-                nodes[kill].send_signal(signal.SIGKILL)
-                nodes[kill].wait()
-                nodes[kill] = node(kill)
-        assert server.wait(240) == 0, (place / "server.log").read_text()
-    finally:
-        for process in (server, *nodes.values()):
+    def start_node(self, name: str) -> subprocess.Popen:
+        return start(
+            self.place, "node", "--data", f"sites/{name}.csv",
+            "--server", f"127.0.0.1:{self.port}", "--key", f"certs/{name}.key",
+            "--ca", "certs/ca.crt", "--state", f"states/{name}", log=f"{name}.log",
+        )  # fmt: skip
+
+    def kill_server(self) -> None:
+        """Kill it, and go on with the run."""
+        self.server.kill()
+        self.server.wait()
+        self.server = self.start_server("--resume")
+
+    def kill_node(self, name: str) -> None:
+        """Kill it, and start it again."""
+        self.nodes[name].kill()
+        self.nodes[name].wait()
+        self.nodes[name] = self.start_node(name)
+
+    @property
+    def log(self) -> str:
+        return (self.place / "server.log").read_text()
+
+    def wait_for_exchanges(self, number: int) -> None:
+        until = diary_lines(self.place) + number
+        wait_for(lambda: diary_lines(self.place) >= until, 120, f"{number} exchanges")
+
+    def ends_well(self) -> None:
+        assert self.server.wait(240) == 0, self.log
+
+    def stop(self) -> None:
+        for process in (self.server, *self.nodes.values()):
             process.kill()
             process.wait()
+
+
+def is_its_replay(place: Path, rounds: int) -> None:
+    """Models are those of a replay of the diary, and so is every site's own model."""
     result = ct.load(place / "run")
     assert result.trained.round == rounds
     replay = ct.run(
@@ -184,8 +200,47 @@ def test_kills_of_server_and_nodes_are_survived_and_equal_a_replay(place):
         (folder,) = (place / "states" / name).glob("*/model")
         own = ct.load(folder).models[name]
         assert distance(own, {layer: values[i] for layer, values in states.items()}) <= 1e-9
-    log = (place / "server.log").read_text()
-    assert "no private state" not in log and "has connected" in log
+
+
+def ditto(rounds: int) -> str:
+    return CONFIG.format(method="ditto", rounds=rounds).replace("participation = 0.75", "")
+
+
+def test_kills_of_server_and_nodes_are_survived_and_equal_a_replay(place):
+    machines = Machines(place, ditto(rounds=12), deadline=20)
+    try:
+        for name in ("elm", "server", "ash", "server"):
+            machines.wait_for_exchanges(2)
+            if name == "server":
+                machines.kill_server()
+            else:
+                machines.kill_node(name)
+        machines.ends_well()
+    finally:
+        machines.stop()
+    is_its_replay(place, rounds=12)
+    assert "no private state" not in machines.log and "ash has connected" in machines.log
+
+
+def test_slow_nodes_are_absent_or_waited_for_and_go_on(place):
+    """A node that stands still is a slow one; three of four are too many to go on without."""
+    machines = Machines(place, ditto(rounds=8), deadline=4)
+    try:
+        machines.wait_for_exchanges(2)
+        machines.nodes["elm"].send_signal(signal.SIGSTOP)
+        machines.wait_for_exchanges(2)
+        machines.nodes["elm"].send_signal(signal.SIGCONT)
+        machines.wait_for_exchanges(1)
+        for name in NAMES[:3]:
+            machines.nodes[name].send_signal(signal.SIGSTOP)
+        wait_for(lambda: "still waiting for ash, birch, cedar" in machines.log, 60, "a sentence")
+        for name in NAMES[:3]:
+            machines.nodes[name].send_signal(signal.SIGCONT)
+        machines.ends_well()
+    finally:
+        machines.stop()
+    is_its_replay(place, rounds=8)
+    assert '"absent":{"elm":"no answer"}' in (place / "run/diary.jsonl").read_text()
 
 
 def test_strangers_are_refused_in_one_sentence(place):

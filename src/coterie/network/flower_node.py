@@ -203,7 +203,13 @@ class FlowerNode:
             packet = unwrap(message.content)
         except BadBytes:
             packet = Packet(b"", {})
-        connection.reply(message, self.site.handle(packet), time.perf_counter() - began)
+        reply = self.site.handle(packet)
+        try:
+            connection.reply(message, reply, time.perf_counter() - began)
+        except httpx.HTTPStatusError as e:
+            if not is_refusal(e):
+                raise
+            log.info("%s: the server no longer waits for an answer", self.site.client)
         if self.site.fault is not None:
             raise self.site.fault
 
