@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 DEV := .venv/.dev
 
-.PHONY: demo test test-slow test-all chaos fuzz lint docs bench clean
+.PHONY: demo test test-slow test-all test-network chaos fuzz lint docs bench clean
 
 demo: $(READY)
 	$(BIN)/coterie demo --out demo
@@ -18,6 +18,11 @@ test-slow: $(DEV)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
 test-all: test test-slow
+
+# A server and its sites as real processes, over Flower: needs the extra `network`, about 5 minutes.
+test-network: $(DEV)
+	$(BIN)/pip install --quiet --no-build-isolation -c constraints.txt -e '.[network]'
+	$(BIN)/python -m pytest tests/network -m network
 
 # Kills of run, compare, search, compare --tune, export and report before each change of a file.
 chaos: $(DEV)

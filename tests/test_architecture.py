@@ -47,6 +47,7 @@ ORDER = (
     "plots",
     "live",
     "result",
+    "network",
     "cli",
 )  # fmt: skip
 

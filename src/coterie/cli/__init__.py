@@ -58,6 +58,11 @@ COMMANDS = {
     "export": Command(
         "export RUN [--per client]", "models as safetensors files, with a card", "answers.export"
     ),
+    "network": Command(
+        "network simulate CONFIG",
+        "the same on real sites, which keep their rows",
+        "network.network",
+    ),
     "report": Command(
         "report RUN… [--out FILE]", "one HTML page: table, figures, groups", "commands.report"
     ),

@@ -10,6 +10,7 @@ from typing import Any
 from coterie.cli.flags import Flag
 from coterie.errors import CoterieError, unknown
 
+FOR_NETWORKS = ("method", "network")  # keys and tables that `coterie network` reads by itself
 NOT_IN_FILES = {"config", "debug"}  # flags that a file cannot have
 
 
@@ -20,7 +21,7 @@ def read_config(path: str, known: Mapping[str, Flag], other_methods: set[str]) -
     """
     values: dict[str, Any] = {}
     for key, value in flatten(read_toml(path)):
-        if key.partition(".")[0] in other_methods:
+        if key.partition(".")[0] in {*other_methods, *FOR_NETWORKS}:
             continue
         check_key(path, key, known)
         check_plain(path, key, value)

@@ -106,15 +106,23 @@ def encode_one_frame(frame: pd.DataFrame, options: TableOptions) -> Federation:
 
 def encode_tables(tables: dict[str, Table], options: TableOptions) -> Federation:
     """The federation of the clients' tables."""
-    if options.drop_incomplete:
-        tables = with_labels(tables, options.label)
-    tables = large_enough(tables, options.min_rows)
-    index = split_rows(tables, options).with_unseen(options.unseen, options.seed)
+    tables, index = split_tables(tables, options)
+    index = index.with_unseen(options.unseen, options.seed)
     tables = without_columns(tables, options)
     schema = fit_schema(tables, index, options)
     encoded = {name: schema.encode_table(table) for name, table in tables.items()}
     log_schema(schema)
     return assemble(encoded, index, schema)
+
+
+def split_tables(
+    tables: dict[str, Table], options: TableOptions
+) -> tuple[dict[str, Table], Federation]:
+    """(the tables with the rows that count, which of these are for training and for tests)"""
+    if options.drop_incomplete:
+        tables = with_labels(tables, options.label)
+    tables = large_enough(tables, options.min_rows)
+    return tables, split_rows(tables, options)
 
 
 def without_columns(tables: dict[str, Table], options: TableOptions) -> dict[str, Table]:

@@ -58,6 +58,12 @@ def load(spec: str, seed: int, **options: Any) -> Federation:
     Keyword options (text or values; None means not given) count over those in the spec; the seed is
     for the draws, unless the spec itself has one.
     """
+    name, arguments = read_spec(spec, seed, **options)
+    return MAKERS[name](**arguments)
+
+
+def read_spec(spec: str, seed: int, **options: Any) -> tuple[str, dict[str, Any]]:
+    """(the maker's name, its arguments); options as in `load`."""
     name = spec.partition("?")[0].partition(":")[0]
     if name not in MAKERS:
         raise no_such_set(spec)
@@ -76,9 +82,10 @@ def load(spec: str, seed: int, **options: Any) -> Federation:
                 f"the data set {name} needs the option {option}", f"write {name}?{option}=…"
             )
     types = get_type_hints(MAKERS[name])
-    return MAKERS[name](
-        **{option: convert(name, option, value, types[option]) for option, value in given.items()}
-    )
+    arguments = {
+        option: convert(name, option, value, types[option]) for option, value in given.items()
+    }
+    return name, arguments
 
 
 def parse_options(spec: str, first: str) -> dict[str, str]:

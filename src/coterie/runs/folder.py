@@ -5,6 +5,8 @@ metrics.jsonl    a row per round
 checkpoints/     the last two, each one safetensors file
 log.txt          who was refused and why, warnings
 .lock            locked while a process trains in the folder
+network.json     of a network's run: what its sites agreed on, and how often it was started
+diary.jsonl      of a network's run: who answered when
 
 config.json is written last: a folder with this file is a run, one without it can be made anew.
 """
@@ -39,6 +41,7 @@ from coterie.runs.config import (
 from coterie.runs.files import LOCK, is_unfinished, locked, write_error, write_file
 
 log = logging.getLogger("coterie")
+NETWORK = "network.json"
 START_ANEW = "the run cannot be resumed; start it anew"
 
 
@@ -308,4 +311,4 @@ def _is_of_making(path: Path) -> bool:
         return path.is_dir() and all(map(_is_of_start, path.iterdir()))
     if path.name == "metrics.jsonl":
         return path.is_file() and not path.stat().st_size
-    return path.name in (LOCK, "config.json.new") or is_unfinished(path)
+    return path.name in (LOCK, NETWORK, "config.json.new") or is_unfinished(path)

@@ -71,6 +71,9 @@ class Options:
     attack_strength: float | None = setting(
         None, "how strong the attack is; none: see the page on security", above=0
     )
+    replay: str | None = setting(
+        None, "diary.jsonl of a network's run: the same answers count, by the loop engine"
+    )
     dtype: str = setting("float32", "of models and data", choices=("float32", "float64"))
     device: str = setting("cpu", "cpu, or cuda where there is one")
 

@@ -18,7 +18,7 @@ from coterie.data.roster import Roster
 from coterie.engine.codec import types_of
 from coterie.errors import CoterieError, DataGone
 from coterie.runs.config import RunConfig, method_from, roster_from
-from coterie.runs.folder import RunFolder
+from coterie.runs.folder import NETWORK, RunFolder
 from coterie.runs.options import Options
 from coterie.runs.run import Run, as_arrays, on_device
 from coterie.runs.start import Model, as_asked, engine_for, model_fingerprint, task_for
@@ -175,6 +175,11 @@ def data_of(
 ) -> Federation:
     """The data that a run was trained on: given, or found again; refused if they changed."""
     if fed is None:
+        if (Path(path) / NETWORK).exists():
+            raise DataGone(
+                f"the rows of {path} are on the sites of its network",
+                "go on with it by `coterie network server CONFIG --resume`",
+            )
         if not config.origin.data:
             raise DataGone(
                 f"the data of {path} were in memory",

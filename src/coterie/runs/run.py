@@ -90,6 +90,7 @@ class Run:
         self.stopped = False  # early, by `stop_after`
         self.interrupted = False  # by Ctrl-C, perhaps in the last round
         self.saved_at, self.last_save_took = time.monotonic(), 0.0
+        self.saves_every_round = False  # whatever share of the time it takes
 
         self.state, welcome = method.start(task, len(roster), options.seed)
         self.has_given_start = start is not None
@@ -356,6 +357,8 @@ class Run:
         """Write a checkpoint, unless too much of the time went into checkpoints already."""
         assert self.folder is not None
         since = time.monotonic() - self.saved_at
+        if self.saves_every_round:
+            always = True
         if not always and SAVING_SHARE * since < self.last_save_took:
             return
         began = time.monotonic()

@@ -19,11 +19,14 @@ from coterie import models
 from coterie.contract import Algorithm, check_settings
 from coterie.data import Federation
 from coterie.data.roster import Roster
+from coterie.engine import diary
 from coterie.engine.attack import with_flipped_labels
+from coterie.engine.diary import Diary
 from coterie.engine.evaluate import Evaluation
 from coterie.engine.loop import Loop
 from coterie.engine.plan import Plan, plan_for
 from coterie.engine.protocol import Engine
+from coterie.engine.replay import Replay
 from coterie.engine.vectorised import Vectorised
 from coterie.engine.wire import Wire
 from coterie.errors import CoterieError, Option
@@ -94,6 +97,8 @@ def engine_for(
     """The engine that the options name, with the clients' rows."""
     fed = with_flipped_labels(fed, attack_of(options, fed.roster))
     fed = with_caution(method, task, fed, options)
+    if options.replay is not None:
+        return Replay(task, fed, Diary(diary.read(options.replay)))
     if options.engine == "wire":
         return Wire(task, fed, Evaluation(method, options.choose_on), options.minimum_rows)
     if options.engine == "loop":

@@ -9,10 +9,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from coterie.contract import Algorithm
 from coterie.data import Federation
 from coterie.data.curvature import curvatures, typical
+from coterie.data.roster import Roster
 from coterie.runs.options import Options
 from coterie.settings import Local, as_in_paper, settled
 from coterie.task import Task
@@ -22,29 +24,45 @@ LEAST_CAUTION = 1e-6
 
 def suited(method: Algorithm, task: Task, fed: Federation, options: Options) -> Algorithm:
     """The method with every suggested setting decided, by the data or as in its paper."""
+    curvature = None
+    if depends_on_curvature(method, task, fed.roster, options):
+        curvature = curvatures(fed.train, fed.kind, method.batch)  # type: ignore[attr-defined]
+    return suited_to(method, curvature, fed.roster, options)
+
+
+def suited_to(
+    method: Algorithm, curvature: Tensor | None, roster: Roster, options: Options
+) -> Algorithm:
+    """The same, by the curvature of each client's rows [N]; None: the data decide nothing."""
     if options.paper:
         return as_in_paper(method)
-    if isinstance(method, Local) and has_known_curvature(task, fed):
-        curvature = curvatures(fed.train, fed.kind, method.batch)[: len(fed)]
-        usual = typical(curvature, fed.train.sizes[: len(fed)])
-        method = method.suited(usual, len(fed))
+    if curvature is not None:
+        assert isinstance(method, Local)
+        trained = len(roster)
+        usual = typical(curvature[:trained], roster.rows.train[:trained])
+        method = method.suited(usual, trained)
     return settled(method)
 
 
-def has_known_curvature(task: Task, fed: Federation) -> bool:
+def depends_on_curvature(method: Algorithm, task: Task, roster: Roster, options: Options) -> bool:
     """Whether steps can be bounded by the rows: a linear model on a table."""
-    return fed.schema is not None and task.is_linear
+    is_known = roster.schema is not None and task.is_linear
+    return is_known and isinstance(method, Local) and not options.paper
 
 
-def with_caution(method: Algorithm, task: Task, fed: Federation, options: Options) -> Federation:
+def with_caution(
+    method: Algorithm, task: Task, fed: Federation, options: Options, clients: int | None = None
+) -> Federation:
     """The federation, in which the losses of clients count less whose steps would diverge.
 
     A loss times c has c times the gradient: the client steps c times as far, whatever the method.
+    clients: how many train in all, where these are only some of them.
     """
-    if options.paper or not isinstance(method, Local) or not has_known_curvature(task, fed):
+    if not depends_on_curvature(method, task, fed.roster, options):
         return fed
+    assert isinstance(method, Local)
     curvature = curvatures(fed.train, fed.kind, method.batch)
-    bearable = method.steepest(len(fed))
+    bearable = method.steepest(clients or len(fed))
     caution = (bearable / curvature).clamp(LEAST_CAUTION, 1.0)
     if bool((caution == 1).all()):
         return fed

@@ -46,6 +46,11 @@ def export_clients(run: Run, path: str | Path, onnx: bool = False) -> Path:
     return _export(run.trained(), path, "client", list(_models_of_clients(run)), onnx)
 
 
+def export_own(trained: Trained, client: str, model: Params, path: str | Path) -> Path:
+    """One client's model, on the client's own machine."""
+    return _export(trained, path, "client", [(_file_name(client, set()), client, model)], False)
+
+
 def _export(trained: Trained, path: str | Path, per: Per, models: list[Named], onnx: bool) -> Path:
     folder = Path(path)
     refuse_taken(folder)
@@ -129,9 +134,10 @@ def _file_name(client: str, taken: set[str]) -> str:
 # ------------------------------------------------------------------------------ the card
 def _card(trained: Trained, per: Per, files: dict[str, FileEntry]) -> Card:
     roster = roster_config(trained.roster)
+    last = trained.last_evaluation if trained.history else {}  # a site has no history
     scores: dict[str, Any] = {
         name: value
-        for name, value in trained.last_evaluation.items()
+        for name, value in last.items()
         if isinstance(value, float) and "seconds" not in name
     }
     return Card(
@@ -156,7 +162,7 @@ def _card(trained: Trained, per: Per, files: dict[str, FileEntry]) -> Card:
 
 def _members(trained: Trained) -> dict[str, list[str]]:
     """The names of the clients in each group."""
-    if trained.groups is None:
+    if trained.state is None or trained.groups is None:  # a site does not know the groups
         return {}
     labels = hard(trained.groups).tolist()
     members: dict[str, list[str]] = {str(k): [] for k in sorted(set(labels))}

@@ -1,0 +1,127 @@
+"""An authority, the server's certificate, and a key for each site's node."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+from cryptography.x509.oid import NameOID
+
+from coterie.errors import CoterieError
+from coterie.runs.files import write_error, write_file
+
+DAYS = 365
+REGISTRY = "sites.json"  # by name, the public key of each site's node
+
+
+def make_authority(folder: Path, host: str) -> None:
+    """ca.crt, which sites trust, and server.crt with server.key, for a server of this name.
+
+    The authority's own key is used once and kept nowhere.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if (folder / "ca.crt").exists():
+        raise CoterieError(f"{folder} has certificates already", "choose another folder")
+    ca_key, server_key = ec.generate_private_key(ec.SECP384R1()), new_key()
+    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "coterie network")])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host[:64])])
+    authority = certificate(issuer, issuer, ca_key.public_key(), ca_key, is_authority=True)
+    served = certificate(subject, issuer, server_key.public_key(), ca_key, hosts=[host])
+    write_file(folder / "ca.crt", authority.public_bytes(Encoding.PEM).decode())
+    write_file(folder / "server.crt", served.public_bytes(Encoding.PEM).decode())
+    write_secret(folder / "server.key", server_key)
+
+
+def certificate(
+    subject: x509.Name,
+    issuer: x509.Name,
+    public_key: Any,
+    signing_key: Any,
+    hosts: Sequence[str] = (),
+    is_authority: bool = False,
+) -> x509.Certificate:
+    """A certificate that is good for a year."""
+    now = datetime.datetime.now(datetime.UTC)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public_key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(days=DAYS))
+        .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
+    )
+    if hosts:
+        names = [general_name(host) for host in hosts]
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    return builder.sign(signing_key, hashes.SHA384())
+
+
+def general_name(host: str) -> x509.GeneralName:
+    """A host's name or address, as certificates have it."""
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+# ------------------------------------------------------------------------------ sites
+def register_site(folder: Path, name: str) -> Path:
+    """A new key for a site's node, registered under the site's name; the file of the key."""
+    known = read_registry(folder) if (folder / REGISTRY).exists() else {}
+    if name in known:
+        raise CoterieError(f"the site {name!r} is registered in {folder}", "choose another name")
+    key = new_key()
+    file = folder / f"{name}.key"
+    if file.name != f"{name}.key" or "/" in name or name.startswith("."):
+        raise CoterieError(f"{name!r} cannot be the name of a file", "choose another name")
+    write_secret(file, key)
+    public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    known[name] = public
+    text = {name: raw.decode() for name, raw in sorted(known.items())}
+    write_file(folder / REGISTRY, json.dumps(text, indent=1) + "\n")
+    return file
+
+
+def read_registry(folder: Path) -> dict[str, bytes]:
+    """By name, the public key of each site's node."""
+    file = folder / REGISTRY
+    try:
+        known = json.loads(file.read_bytes())
+        return {str(name): key.encode() for name, key in known.items()}
+    except OSError as e:
+        raise CoterieError(
+            f"{file} cannot be read ({e.strerror})", "register sites with `coterie network certs`"
+        ) from e
+    except (ValueError, AttributeError) as e:
+        raise CoterieError(f"{file} is damaged ({e})", "put it back") from e
+
+
+def new_key() -> ec.EllipticCurvePrivateKey:
+    """A private key."""
+    return ec.generate_private_key(ec.SECP384R1())
+
+
+def write_secret(file: Path, key: ec.EllipticCurvePrivateKey) -> None:
+    """Write a private key that only its owner can read."""
+    raw = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    try:
+        with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as f:
+            f.write(raw)
+    except OSError as e:
+        raise write_error(e, file) from e

@@ -1,0 +1,259 @@
+"""A node that lives on: it speaks to the Fleet in our server, and hands packets to its site.
+
+One process for all messages, in which torch is imported once. It runs no code that it is sent.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+from flwr.app import Message
+from flwr.app.message import remove_content_from_message
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeRequest,
+    DeactivateNodeRequest,
+    PullMessagesRequest,
+    PushMessagesRequest,
+)
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.proto.message_pb2 import (
+    ConfirmMessageReceivedRequest,
+    PullObjectRequest,
+    PushObjectRequest,
+)
+from flwr.proto.node_pb2 import Node
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    iterate_object_tree,
+    no_object_id_recompute,
+)
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+from coterie.engine.codec import BadBytes
+from coterie.errors import CoterieError
+from coterie.network.packets import Packet
+from coterie.network.records import Wrapper, unwrap
+from coterie.network.site import NetworkSite
+
+log = logging.getLogger("coterie")
+BEAT = 10.0  # seconds between signs of life; the least that Flower allows
+MOST_BYTES = 512 * 1024 * 1024  # of one message
+LONGEST_PAUSE = 5.0  # seconds between attempts to connect
+
+
+class Lost(Exception):
+    """The server does not know this connection any more."""
+
+
+class Connection:
+    """One activation of a node at its server."""
+
+    def __init__(self, server: str, key: Any, certificate: bytes | None) -> None:
+        """certificate: of the authority that signed the server's; None: without TLS."""
+        public = key.public_key()
+        self.client = FleetHttpClient.from_server_address(
+            server,
+            certificate is None,
+            certificate,
+            interceptors=[
+                RuntimeVersionHttpInterceptor(component_name="SuperNode"),
+                NodeAuthHttpInterceptor(key, public),
+            ],
+        )
+        request = ActivateNodeRequest(
+            public_key=public_key_to_bytes(public), heartbeat_interval=BEAT
+        )
+        self.node = Node(node_id=self.client.ActivateNode(request).node_id)
+        TaskIdentity.node_id, TaskIdentity.task_id = self.node.node_id, 0
+        self.gone = threading.Event()
+        threading.Thread(target=self._beat, daemon=True).start()
+
+    def _beat(self) -> None:
+        request = SendNodeHeartbeatRequest(node=self.node, heartbeat_interval=BEAT)
+        while not self.gone.wait(BEAT / 2):
+            try:
+                if not self.client.SendNodeHeartbeat(request).success:
+                    self.gone.set()
+            except httpx.TransportError:
+                continue  # whoever asks for messages notices
+            except Exception:
+                self.gone.set()
+
+    def receive(self) -> Any:
+        """The next message; None if none came while the server held the question open."""
+        if self.gone.is_set():
+            raise Lost("the server does not know this node any more")
+        response = self.client.PullMessages(PullMessagesRequest(node=self.node))
+        if not response.messages_list:
+            return None
+        metadata = message_from_proto(response.messages_list[0]).metadata
+        tree = response.message_object_trees[0]
+        raw: dict[str, bytes] = {}
+        for part in iterate_object_tree(tree):
+            raw[part.object_id] = self._object(metadata.run_id, part.object_id)
+            if sum(map(len, raw.values())) > MOST_BYTES:
+                raise Lost("a message is too large")
+        self.client.ConfirmMessageReceived(
+            ConfirmMessageReceivedRequest(
+                node=self.node, run_id=metadata.run_id, message_object_id=metadata.message_id
+            )
+        )
+        message: Any = inflate_object_from_contents(tree.object_id, raw)
+        message.metadata.__dict__["_message_id"] = tree.object_id
+        return message
+
+    def _object(self, run: int, name: str) -> bytes:
+        while True:
+            part = self.client.PullObject(
+                PullObjectRequest(node=self.node, run_id=run, object_id=name)
+            )
+            if not part.object_found:
+                raise Lost("a message was withdrawn")
+            if part.object_available:
+                return bytes(part.object_content)
+            time.sleep(0.02)
+
+    def reply(self, message: Any, packet: Packet, seconds: float) -> None:
+        """Send the reply to a message."""
+        TaskIdentity.run_id = message.metadata.run_id
+        out = Message(Wrapper().wrap(packet), reply_to=message)
+        out.metadata.__dict__["_message_id"] = out.object_id
+        with no_object_id_recompute():
+            tree, objects = get_object_tree(out), get_all_nested_objects(out)
+            response = self.client.PushMessages(
+                PushMessagesRequest(
+                    node=self.node,
+                    messages_list=[message_to_proto(remove_content_from_message(out))],
+                    message_object_trees=[tree],
+                    clientapp_runtime_list=[seconds],
+                )
+            )
+            for name in response.objects_to_push:
+                self.client.PushObject(
+                    PushObjectRequest(
+                        node=self.node,
+                        run_id=out.metadata.run_id,
+                        object_id=name,
+                        object_content=objects[name].deflate(),
+                        session_id=response.session_id,
+                    )
+                )
+
+    def close(self) -> None:
+        """Tell the server that this node leaves."""
+        self.gone.set()
+        try:
+            self.client.DeactivateNode(DeactivateNodeRequest(node_id=self.node.node_id))
+        except Exception:
+            log.info("the server was not told that this node leaves")
+        self.client.close()
+
+
+class FlowerNode:
+    """A site's process: connects, answers, and connects again whatever happens to the server."""
+
+    def __init__(self, site: NetworkSite, server: str, key: Path, certificate: Path | None) -> None:
+        self.site = site
+        self.server = server
+        self.key = read_key(key)
+        self.certificate = None if certificate is None else certificate.read_bytes()
+        self.connection: Connection | None = None
+
+    def live(self) -> None:
+        """Answer until this machine's owner must mend something."""
+        pause = 0.2
+        told = ""
+        while True:
+            try:
+                self.connection = Connection(self.server, self.key, self.certificate)
+                log.info("%s: connected to %s", self.site.client, self.server)
+                pause, told = 0.2, ""
+                while True:
+                    self._answer(self.connection)
+            except (httpx.HTTPError, Lost, RuntimeError) as e:
+                reason = why_not_connected(e)
+                if self.connection is None and is_refusal(e):
+                    raise CoterieError(reason, "see to the keys, certificates and clocks") from e
+                if reason != told:
+                    log.warning("%s: %s; trying again.", self.site.client, reason)
+                    told = reason
+                if self.connection is not None:
+                    self.connection.gone.set()
+                time.sleep(pause)
+                pause = min(LONGEST_PAUSE, 2 * pause)
+
+    def _answer(self, connection: Connection) -> None:
+        message = connection.receive()
+        if message is None:
+            return
+        began = time.perf_counter()
+        try:
+            packet = unwrap(message.content)
+        except BadBytes:
+            packet = Packet(b"", {})
+        reply = self.site.handle(packet)
+        try:
+            connection.reply(message, reply, time.perf_counter() - began)
+        except httpx.HTTPStatusError as e:
+            if not is_refusal(e):
+                raise
+            log.info("%s: the server no longer waits for an answer", self.site.client)
+        if self.site.fault is not None:
+            raise self.site.fault
+
+    def close(self) -> None:
+        """Leave."""
+        if self.connection is not None:
+            self.connection.close()
+
+
+def read_key(file: Path) -> Any:
+    """A node's private key."""
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        return load_pem_private_key(file.read_bytes(), None)
+    except OSError as e:
+        raise CoterieError(
+            f"the key {file} cannot be read ({e.strerror})", "make one with `coterie network certs`"
+        ) from e
+    except (ValueError, TypeError) as e:
+        raise CoterieError(
+            f"{file} is not a private key", "make one with `coterie network certs`"
+        ) from e
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether a server that is there does not want this node, or this node not the server."""
+    if isinstance(error, httpx.HTTPStatusError):
+        return 400 <= error.response.status_code < 500
+    return "CERTIFICATE_VERIFY_FAILED" in str(error)
+
+
+def why_not_connected(error: Exception) -> str:
+    """Why there is no connection, in a few words of ours."""
+    text = str(error)
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        return "the server's certificate is not signed by the authority that this node trusts"
+    if isinstance(error, httpx.HTTPStatusError) and is_refusal(error):
+        return (
+            "the server does not accept this node's key, or the clocks of both machines differ by "
+            "more than a few seconds"
+        )
+    if isinstance(error, httpx.ConnectError):
+        return "the server is not there"
+    if isinstance(error, Lost):
+        return text
+    return f"the connection was lost ({type(error).__name__})"

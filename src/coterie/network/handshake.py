@@ -1,0 +1,204 @@
+"""The server's half of the handshake: from sites that are strangers to a run that all agree on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+
+from coterie.contract import Algorithm, check_settings
+from coterie.data.frames import refuse_all_small
+from coterie.data.merging import merge
+from coterie.data.roster import Roster, RowCounts
+from coterie.data.schema import Schema
+from coterie.data.schema_log import log_schema
+from coterie.data.table_options import TableOptions
+from coterie.errors import CoterieError
+from coterie.network.packets import Described, Dismiss, Done, Fit, Fitted, Hello, Order, Terms
+from coterie.network.terms import data_terms, run_terms, site_settings
+from coterie.network.transport import Post, first_names, reason_of
+from coterie.runs.options import Options
+from coterie.runs.run import check_run
+from coterie.runs.start import model_fingerprint, model_name, task_for
+from coterie.runs.suited import depends_on_curvature, suited_to
+from coterie.task import Task
+from coterie.version import __version__
+
+GOODBYE = 5.0  # seconds in which sites may hear why there is no run
+A = TypeVar("A", Described, Fitted, Done)
+NOT_ON_NETWORKS = ("attack", "attackers", "attack_strength", "dropout")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What a server is asked to run; its clients bring the rows."""
+
+    method: Algorithm
+    data: TableOptions
+    options: Options
+    model: str | None = None  # None: by the data
+
+    def __post_init__(self) -> None:
+        check_settings(self.options)
+        check_settings(self.method)
+        defaults = Options()
+        for name in NOT_ON_NETWORKS:
+            if getattr(self.options, name) != getattr(defaults, name):
+                raise CoterieError(
+                    f"{name} is for simulations, and sites of a network are real", "leave it out"
+                )
+        if self.data.unseen:
+            raise CoterieError(
+                "unseen is for simulations: a site that comes later is a newcomer anyway",
+                "leave it out",
+            )
+
+
+class Agreed(NamedTuple):
+    """What server and sites agreed on."""
+
+    roster: Roster
+    method: Algorithm
+    task: Task
+    terms: Terms
+
+
+def shake_hands(post: Post, names: list[str], asked: Asked) -> Agreed:
+    """Agree with all of these sites; whoever cannot is told why, and so is the caller."""
+    try:
+        return _agree(post, names, asked)
+    except CoterieError as e:
+        post.exchange(Dismiss(str(e)), {name: {} for name in names}, quorum=0.0, deadline=GOODBYE)
+        raise
+
+
+def _agree(post: Post, names: list[str], asked: Asked) -> Agreed:
+    hello = Hello(coterie=__version__, data=data_terms(asked.data), run=run_terms(asked.options))
+    described = ask_all(post, names, hello, Described)
+    descriptions = {name: answer.description for name, answer in described.items()}
+    schema = schema_of(descriptions, asked)
+    roster = roster_of(names, described, schema)
+    model = model_name(asked.model, roster)
+    task, _ = task_for(roster, model, asked.options)
+    needs_curvature = depends_on_curvature(asked.method, task, roster, asked.options)
+    fit = Fit(
+        data=hello.data,
+        run=hello.run,
+        schema=json.loads(schema.to_json()),
+        model=model,
+        batch=getattr(asked.method, "batch", None),
+        curvature=needs_curvature,
+    )
+    fitted = ask_all(post, names, fit, Fitted)
+    fingerprint = model_fingerprint(task)
+    check_models(fitted, fingerprint, model)
+    curvature = None
+    if needs_curvature:
+        curvature = curvature_of(fitted, names)
+    method = suited_to(asked.method, curvature, roster, asked.options)
+    check_run(method, task, roster, asked.options)
+    terms = Terms(
+        coterie=__version__,
+        data=hello.data,
+        run=hello.run,
+        schema=fit.schema,
+        model=model,
+        fingerprint=fingerprint,
+        method=method.name,
+        settings=site_settings(method),
+        clients=len(names),
+    )
+    ask_all(post, names, terms, Done)
+    return Agreed(roster, method, task, terms)
+
+
+def ask_all(post: Post, names: list[str], order: Order, kind: type[A]) -> dict[str, A]:
+    """The answers of all sites; one sentence names those that do not give one."""
+    outcome = post.exchange(order, {name: {} for name in names}, quorum=1.0)
+    answers: dict[str, A] = {}
+    faults: dict[str, str] = dict(outcome.absent)
+    for name in names:
+        if name not in outcome.arrived:
+            continue
+        reply = outcome.arrived[name].reply
+        reason = reason_of(reply)
+        if reason is None and isinstance(reply.answer, kind):
+            answers[name] = reply.answer
+        else:
+            faults[name] = reason or "it answered another question"
+    if faults:
+        raise faults_of_sites(faults)
+    return answers
+
+
+def faults_of_sites(faults: Mapping[str, str]) -> CoterieError:
+    """One sentence of why sites cannot take part; equal reasons are told once."""
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in faults.items():
+        by_reason.setdefault(reason, []).append(name)
+    parts = [f"{first_names(names)} ({reason})" for reason, names in by_reason.items()]
+    remedy = "mend these sites, or begin without them"
+    return CoterieError(f"not all sites can take part: {'; '.join(parts)}", remedy)
+
+
+# ------------------------------------------------------------------------------ what sites said
+def schema_of(descriptions: dict[str, dict[str, Any]], asked: Asked) -> Schema:
+    """The schema of all sites' tables."""
+    try:
+        refuse_all_small(descriptions, asked.data.minimum_rows)
+    except (LookupError, TypeError, AttributeError) as e:
+        raise CoterieError("a site's description is not one", "see to its version") from e
+    schema = merge(descriptions, asked.data.minimum_count)
+    schema = replace(schema, fill=asked.data.fill, ignored=asked.data.left_out)
+    log_schema(schema)
+    if asked.options.label_scale == "none":
+        schema = replace(schema, label_deviation=0.0)
+    return schema
+
+
+def roster_of(names: list[str], described: Mapping[str, Described], schema: Schema) -> Roster:
+    """What the server knows of its sites."""
+    rows = {}
+    for part in RowCounts._fields:
+        counts = [described[name].rows.get(part, 0) for name in names]
+        rows[part] = torch.tensor(counts, dtype=torch.long)
+    without = [name for name, n in zip(names, rows["train"].tolist()) if not n]
+    if without:
+        raise CoterieError(f"{first_names(without)} have no training rows", "begin without them")
+    return Roster(
+        names=tuple(names),
+        unseen=0,
+        rows=RowCounts(**rows),
+        row_shape=(len(schema.columns),),
+        tokens=False,
+        kind=schema.kind,
+        classes=None if schema.classes is None else len(schema.classes),
+        labels=schema.classes,
+        schema=schema,
+        source="network",
+    )
+
+
+def check_models(fitted: Mapping[str, Fitted], fingerprint: str, model: str) -> None:
+    """Refuse sites at which the model of this name is another one."""
+    others = {
+        name: f"its model {model} is another one"
+        for name, answer in fitted.items()
+        if answer.fingerprint != fingerprint
+    }
+    if others:
+        raise faults_of_sites(others)
+
+
+def curvature_of(fitted: Mapping[str, Fitted], names: list[str]) -> torch.Tensor:
+    """How steep each site's loss is, float64 [N]."""
+    values = []
+    for name in names:
+        value = fitted[name].curvature
+        if value is None or not value > 0:
+            raise faults_of_sites({name: "it does not say how steep its loss is"})
+        values.append(value)
+    return torch.tensor(values, dtype=torch.float64)

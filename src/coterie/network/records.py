@@ -1,0 +1,50 @@
+"""Packets as records of Flower, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flwr.app import ConfigRecord, RecordDict
+
+from coterie.engine.codec import BadBytes
+from coterie.network.packets import Packet
+
+HEAD = "head"
+PIECE = "piece-"
+VALUE = "bytes"
+
+
+class Wrapper:
+    """Makes records of packets; a piece that several packets share becomes one record.
+
+    Flower knows objects by their content: what is shared is hashed, stored and sent once.
+    """
+
+    def __init__(self) -> None:
+        self.records: dict[int, ConfigRecord] = {}
+
+    def wrap(self, packet: Packet) -> RecordDict:
+        """A packet as the content of a message."""
+        records: Any = {HEAD: self._record(packet.head)}
+        for name, raw in packet.pieces.items():
+            records[PIECE + name] = self._record(raw)
+        return RecordDict(records)
+
+    def _record(self, raw: bytes) -> ConfigRecord:
+        if id(raw) not in self.records:
+            self.records[id(raw)] = ConfigRecord({VALUE: raw})
+        return self.records[id(raw)]
+
+
+def unwrap(content: RecordDict) -> Packet:
+    """The packet in a message; BadBytes if it holds anything else."""
+    pieces = {}
+    for name, record in content.items():
+        raw = record.get(VALUE) if isinstance(record, ConfigRecord) else None
+        if not isinstance(raw, bytes):
+            raise BadBytes("it holds something else than bytes")
+        pieces[name] = raw
+    head = pieces.pop(HEAD, b"")
+    if not all(name.startswith(PIECE) for name in pieces):
+        raise BadBytes("it holds pieces of other names")
+    return Packet(head, {name.removeprefix(PIECE): raw for name, raw in pieces.items()})

@@ -1,0 +1,160 @@
+"""A network's server: a run without rows, begun or gone on with."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from coterie import registry
+from coterie.contract import Algorithm
+from coterie.data.roster import Roster
+from coterie.engine.codec import types_of
+from coterie.engine.plan import plan_for
+from coterie.errors import CoterieError
+from coterie.metrics import Row
+from coterie.network.engine import Network
+from coterie.network.handshake import Asked, shake_hands
+from coterie.network.packets import Experiment, Terms
+from coterie.network.transport import Post, Transport, Waiting, first_names, reason_of
+from coterie.runs.config import (
+    Fingerprints,
+    Origin,
+    RunConfig,
+    decode,
+    encode_readable,
+    method_config,
+    method_from,
+    roster_config,
+    roster_from,
+)
+from coterie.runs.files import write_file
+from coterie.runs.folder import NETWORK, START_ANEW, RunFolder, hold, refuse_taken
+from coterie.runs.options import Options
+from coterie.runs.reopen import options_of
+from coterie.runs.run import Run
+from coterie.runs.start import model_fingerprint, task_for
+from coterie.task import Task
+
+log = logging.getLogger("coterie")
+Opened = Callable[[str, int], Post]  # from experiment and epoch
+
+
+class NetworkFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """network.json: what a server needs to find its sites again."""
+
+    experiment: Experiment
+    epoch: int  # how often the server was started
+    terms: Terms
+
+
+def post_for(transport: Transport, waiting: Waiting, **clock: Any) -> Opened:
+    """What makes the post of an experiment over a transport."""
+    return lambda experiment, epoch: Post(transport, experiment, epoch, waiting, **clock)
+
+
+# ------------------------------------------------------------------------------ a new run
+def begin(asked: Asked, names: list[str], open_post: Opened, out: Path) -> Run:
+    """Agree with the sites of these names, and make the run's folder."""
+    refuse_taken(out)
+    if not names:
+        raise CoterieError("a network needs at least one site", "register one")
+    experiment = secrets.token_hex(8)
+    post = open_post(experiment, 1)
+    roster, method, task, terms = shake_hands(post, sorted(names), asked)
+    config = RunConfig(
+        method=method_config(method),
+        model=terms.model,
+        options=asked.options,
+        every=asked.options.every,
+        plan=plan_for(task, roster),
+        roster=roster_config(roster),
+        fingerprint=Fingerprints(data="", salt="", model=terms.fingerprint),
+        origin=Origin(),
+        command=sys.argv,
+    )
+    kept = NetworkFile(experiment=experiment, epoch=1, terms=terms)
+    folder = RunFolder.create(out, config, before=lambda: write_network_file(out, kept))
+    return make_run(method, task, roster, asked.options, post, folder, terms.model)
+
+
+def write_network_file(folder: Path, kept: NetworkFile) -> None:
+    """Replace network.json."""
+    write_file(folder / NETWORK, encode_readable(kept))
+
+
+def make_run(
+    method: Algorithm,
+    task: Task,
+    roster: Roster,
+    options: Options,
+    post: Post,
+    folder: RunFolder,
+    model_name: str,
+) -> Run:
+    """The run, with its engine."""
+    engine = Network(roster, types_of(method), post, folder.path)
+    run = Run(method, task, roster, engine, options, folder=folder, model_name=model_name)
+    run.saves_every_round = True
+    return run
+
+
+# ------------------------------------------------------------------------------ going on
+def resume(out: Path, open_post: Opened) -> Run:
+    """The run of a folder where its newest checkpoint left it; sites are told of the restart.
+
+    Each start has a higher epoch, so that sites refuse what is left of earlier ones.
+    """
+    folder, config = RunFolder.open(out)
+    file = out / NETWORK
+    if not file.exists():
+        raise CoterieError(f"{out} is not a run of a network", f"use `coterie resume {out}`")
+    with hold(out):
+        kept = decode(file.read_bytes(), NetworkFile, str(file), START_ANEW)
+        kept.epoch += 1
+        write_network_file(out, kept)
+    roster = roster_from(config.roster, f"{out}/config.json")
+    cls = registry.find(config.method.name)
+    method = method_from(cls, config.method.settings, str(out))
+    options = options_of(config)
+    task, _ = task_for(roster, config.model, options)
+    if model_fingerprint(task) != config.fingerprint.model:
+        raise CoterieError(
+            f"the model of {out} ({config.model}) is another one in this version",
+            f"use coterie {config.coterie}",
+        )
+    post = open_post(kept.experiment, kept.epoch)
+    run = make_run(method, task, roster, options, post, folder, config.model)
+    run.restore()
+    remind(post, list(roster.names), kept.terms)
+    return run
+
+
+def remind(post: Post, names: list[str], terms: Terms) -> None:
+    """Tell the sites what was agreed on; those who are away now have it on their disks."""
+    outcome = post.exchange(terms, {name: {} for name in names})
+    for name, arrival in outcome.arrived.items():
+        reason = reason_of(arrival.reply)
+        if reason is not None:
+            log.warning("%s does not go on: %s.", name, reason)
+
+
+# ------------------------------------------------------------------------------ to the end
+def serve(run: Run, on_round: Callable[[Row], Any] | None = None) -> Run:
+    """Train to the end, then let every site write its own model."""
+    engine = run.engine
+    assert isinstance(engine, Network)
+    if not run.ended:
+        run.go(on_round)
+    faults = engine.finish(run)
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in faults.items():
+        by_reason.setdefault(reason, []).append(name)
+    for reason, names in by_reason.items():
+        log.warning("no model of its own was written by %s: %s.", first_names(names), reason)
+    return run

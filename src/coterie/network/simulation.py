@@ -1,0 +1,128 @@
+"""A network on one machine: a server in this process, and a process for each site."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from coterie.data.client_files import client_files
+from coterie.data.tables import READERS
+from coterie.errors import CoterieError
+from coterie.metrics import Row
+from coterie.network.certificates import make_authority, read_registry, register_site
+from coterie.network.flower_server import Address, FlowerServer
+from coterie.network.handshake import Asked
+from coterie.network.server import begin, post_for, serve
+from coterie.network.transport import Waiting
+from coterie.runs.files import write_error
+from coterie.runs.run import Run
+
+HOST = "127.0.0.1"
+TO_CONNECT = 180.0  # seconds that nodes have to start
+TO_END = 10.0  # seconds that nodes have to leave
+
+
+class Simulation:
+    """What a simulation needs: tables, keys that are thrown away, and processes that end."""
+
+    def __init__(self, asked: Asked, path: Path, nodes: int | None, port: int = 0) -> None:
+        files = client_files(path)
+        if next(iter(files.values())).suffix.lower() not in READERS:
+            raise CoterieError(f"{path} has arrays, and sites of a network have tables", "use CSV")
+        if nodes is not None and nodes > len(files):
+            raise CoterieError(f"{path} has {len(files)} files for {nodes} nodes", "ask for fewer")
+        self.files = dict(list(files.items())[:nodes])
+        self.asked = asked
+        self.port = port or free_port()
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    @contextmanager
+    def running(self, base: Path) -> Iterator[FlowerServer]:
+        """A server and its nodes; in the end, whatever happens, no process is left."""
+        with tempfile.TemporaryDirectory(prefix="coterie-") as folder:
+            keys = Path(folder)
+            make_authority(keys, HOST)
+            for name in self.files:
+                register_site(keys, name)
+            address = Address(
+                host=HOST,
+                port=self.port,
+                certificate=keys / "server.crt",
+                key=keys / "server.key",
+            )
+            transport = FlowerServer(address, read_registry(keys))
+            try:
+                for name, file in self.files.items():
+                    self.processes[name] = self._start(name, file, keys, base / "sites")
+                yield transport
+            finally:
+                self._stop()
+                transport.close()
+
+    def _start(self, name: str, file: Path, keys: Path, sites: Path) -> subprocess.Popen[bytes]:
+        """A node, which ends when this process does: its standard input is then closed."""
+        command = [
+            sys.executable, "-m", "coterie.cli", "network", "node", "--child",
+            "--data", str(file),
+            "--server", f"{HOST}:{self.port}",
+            "--key", str(keys / f"{name}.key"),
+            "--ca", str(keys / "ca.crt"),
+            "--state", str(sites / name),
+        ]  # fmt: skip
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        try:
+            sites.mkdir(parents=True, exist_ok=True)
+            with open(sites / f"{name}.log", "wb") as output:
+                return subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=output,
+                    stderr=output,
+                    env=environment,
+                    start_new_session=True,  # Ctrl-C is for the server, which then ends its nodes
+                )
+        except OSError as e:
+            raise write_error(e, sites) from e
+
+    def _stop(self) -> None:
+        for process in self.processes.values():
+            process.terminate()
+        for process in self.processes.values():
+            try:
+                process.wait(TO_END)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            if process.stdin is not None:
+                process.stdin.close()
+
+    def run(
+        self,
+        transport: FlowerServer,
+        base: Path,
+        waiting: Waiting,
+        follow: Callable[[Run], Callable[[Row], Any]],
+    ) -> Run:
+        """Wait until all nodes are there, and train."""
+        open_post = post_for(transport, waiting)
+        missing = open_post("0" * 16, 0).wait_for(sorted(self.files), TO_CONNECT)
+        if missing:
+            raise CoterieError(
+                f"the nodes of {', '.join(missing)} did not connect", f"see {base / 'sites'}/*.log"
+            )
+        run = begin(self.asked, sorted(self.files), open_post, base / "run")
+        return serve(run, follow(run))
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])

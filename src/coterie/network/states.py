@@ -1,0 +1,118 @@
+"""What a site keeps on its disk: what was agreed on, and its private states by version.
+
+Each is one file that is written beside its place and renamed, so that a kill at any point leaves
+the old one or the new one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from coterie.engine.call import Version
+from coterie.engine.codec import BadBytes, Types, decode, encode
+from coterie.errors import CoterieError
+from coterie.network.packets import Number, Terms
+from coterie.runs.files import write_bytes, write_file
+
+DIGEST = 32  # bytes of a SHA-256, with which a file of states begins
+START_ANEW = "put it back from a copy, or begin another run"
+
+
+class Agreed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """terms.json: what a site agreed to, and with which rows."""
+
+    experiment: str
+    client: str
+    terms: Terms
+    salt: str
+    data: str  # `hash_with_salt` of the rows
+
+
+class Kept(NamedTuple):
+    """The private states of a site, and the last request that changed them."""
+
+    versions: dict[Version, Any]
+    last: Number
+
+
+NOTHING_KEPT = Kept({}, Number(0, 0))
+
+
+class SiteFolder:
+    """The files of one client in one experiment."""
+
+    def __init__(self, base: Path, experiment: str, client: str) -> None:
+        of_client = hashlib.sha256(client.encode()).hexdigest()[:8]
+        self.path = base / f"{experiment}-{of_client}"
+        self.experiment = experiment
+        self.client = client
+
+    @property
+    def model(self) -> Path:
+        """Where the client's own model is written in the end."""
+        return self.path / "model"
+
+    # -- terms
+    def agreed(self) -> Agreed | None:
+        """What was agreed on; None if nothing was."""
+        file = self.path / "terms.json"
+        try:
+            raw = file.read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            agreed = msgspec.json.decode(raw, type=Agreed)
+        except (msgspec.DecodeError, UnicodeError) as e:
+            raise CoterieError(f"{file} is damaged ({e})", START_ANEW) from e
+        self._check_owner(file, agreed.experiment, agreed.client)
+        return agreed
+
+    def agree(self, agreed: Agreed) -> None:
+        """Keep what was agreed on."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        text = msgspec.json.format(msgspec.json.encode(agreed), indent=1).decode()
+        write_file(self.path / "terms.json", text + "\n")
+
+    # -- private states
+    def states(self, types: Types) -> Kept:
+        """The private states; none before the first answer."""
+        file = self.path / "states"
+        try:
+            raw = file.read_bytes()
+        except FileNotFoundError:
+            return NOTHING_KEPT
+        try:
+            if hashlib.sha256(raw[DIGEST:]).digest() != raw[:DIGEST]:
+                raise BadBytes("its checksum does not fit")
+            states, head = decode(raw[DIGEST:], types)
+            versions = [Version(*version) for version in head["versions"]]
+            kept = Kept(dict(zip(versions, states, strict=True)), Number(*head["last"]))
+            owner = head["experiment"], head["client"]
+        except (BadBytes, KeyError, TypeError, ValueError) as e:
+            raise CoterieError(f"{file} is damaged ({e})", START_ANEW) from e
+        self._check_owner(file, *owner)
+        return kept
+
+    def keep(self, kept: Kept, types: Types) -> None:
+        """Replace the private states."""
+        raw = encode(
+            tuple(kept.versions.values()),
+            types,
+            versions=list(kept.versions),
+            last=kept.last,
+            experiment=self.experiment,
+            client=self.client,
+        )
+        write_bytes(self.path / "states", hashlib.sha256(raw).digest() + raw)
+
+    def _check_owner(self, file: Path, experiment: str, client: str) -> None:
+        if (experiment, client) != (self.experiment, self.client):
+            raise CoterieError(
+                f"{file} is of the client {client!r} in the experiment {experiment}, not of "
+                f"{self.client!r} in {self.experiment}",
+                "give each site a state folder of its own",
+            )

@@ -1,0 +1,67 @@
+"""How a network's run goes, from the files in its folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from coterie.engine import diary
+from coterie.errors import CoterieError
+from coterie.runs.folder import NETWORK, RunFolder
+
+
+def status_of(path: Path) -> dict[str, Any]:
+    """Round, groups, scores, and of each site when it last answered and what was wrong since."""
+    folder, config = RunFolder.open(path)
+    if not (path / NETWORK).exists():
+        raise CoterieError(f"{path} is not a run of a network", "give the folder of one")
+    history = folder.rows()
+    entries = diary.read(path / "diary.jsonl") if (path / "diary.jsonl").exists() else []
+    last = history[-1] if history else {"round": -1}
+    scores = next((row for row in reversed(history) if "loss" in row), {})
+    sizes = next((row["sizes"] for row in reversed(history) if row.get("sizes")), None)
+    return {
+        "method": config.method.name,
+        "round": last["round"],
+        "rounds": config.options.rounds,
+        "groups": sizes,
+        "scores": {name: scores[name] for name in ("loss", "accuracy", "mse") if name in scores},
+        "starts": max((entry.epoch for entry in entries), default=1),
+        "sites": {name: status_of_site(name, entries) for name in config.roster.names},
+    }
+
+
+def status_of_site(name: str, entries: list[diary.Entry]) -> dict[str, Any]:
+    """When a site last answered, and why it did not since."""
+    status: dict[str, Any] = {"answers": 0, "absences": 0, "last_answer": None, "fault": None}
+    for entry in entries:
+        if name in entry.answered:
+            status["answers"] += 1
+            status["last_answer"] = entry.time
+            status["fault"] = None
+        fault = entry.refused.get(name) or entry.absent.get(name)
+        if fault is not None:
+            status["absences"] += 1
+            status["fault"] = fault
+    return status
+
+
+def status_as_text(status: dict[str, Any]) -> str:
+    """The same, a line per site."""
+    head = f"{status['method']}  round {status['round']} of {status['rounds']}"
+    if status["groups"]:
+        head += f"  groups {' '.join(map(str, status['groups']))}"
+    for name, value in status["scores"].items():
+        head += f"  {name} {value:.3g}"
+    if status["starts"] > 1:
+        head += f"  (the server was started {status['starts']} times)"
+    width = max(map(len, status["sites"]))
+    lines = [head]
+    for name, site in status["sites"].items():
+        line = (
+            f"  {name:<{width}}  {site['answers']} answers, last {site['last_answer'] or 'never'}"
+        )
+        if site["fault"]:
+            line += f"; since then: {site['fault']}"
+        lines.append(line)
+    return "\n".join(lines)

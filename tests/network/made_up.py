@@ -1,0 +1,118 @@
+"""Small tables of six sites, and networks of them in this process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._pytree import tree_map
+
+import coterie as ct
+from coterie.contract import Algorithm, Data
+from coterie.data.table_options import TableOptions
+from coterie.network.handshake import Asked
+from coterie.network.in_process import Fate, InProcess, arrives
+from coterie.network.server import begin, post_for, resume, serve
+from coterie.network.site import NetworkSite
+from coterie.network.transport import Waiting
+from coterie.runs.options import Options
+from coterie.runs.run import Run
+from coterie.runs.start import prepare
+
+NAMES = ("ash", "birch", "cedar", "elm", "fir", "oak")
+OPTIONS = {"rounds": 3, "seed": 1, "dtype": "float64", "eval_every": 2}
+MODEL = "mlp:4"
+
+
+def write_tables(folder: Path, names: tuple[str, ...] = NAMES) -> Path:
+    """A CSV file per site: two numbers, a text with a rare value, and a label of three classes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for i, name in enumerate(names):
+        rng = np.random.default_rng(i)
+        rows = 14 + 3 * i
+        a, b = rng.normal(size=(2, rows))
+        sign = 1 if i % 2 else -1
+        colour = rng.choice(["red", "blue", "green"], rows)
+        label = np.where(sign * a + 0.3 * b > 0.4, "high", np.where(sign * a > -0.4, "mid", "low"))
+        lines = [f"{x:.6f},{y:.6f},{c},{t}" for x, y, c, t in zip(a, b, colour, label)]
+        (folder / f"{name}.csv").write_text("a,b,colour,outcome\n" + "\n".join(lines) + "\n")
+    return folder
+
+
+@dataclass
+class InProcessNetwork:
+    """A server and its sites, in folders below `base`."""
+
+    base: Path
+    method: Algorithm
+    fate: Fate = arrives
+    model: str = MODEL
+    waiting: Waiting = field(default_factory=lambda: Waiting(deadline=10, quorum=0.5))
+    options: dict[str, Any] = field(default_factory=dict)
+    names: tuple[str, ...] = NAMES
+    data: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.tables = self.base / "tables"
+        if not self.tables.exists():
+            write_tables(self.tables, self.names)
+        self.transport = InProcess({name: self.site(name) for name in self.names}, self.fate)
+        whole = {"participation": 1.0} if self.method.needs_everyone else {}
+        self.options = {**OPTIONS, **self.options, **whole}
+
+    @property
+    def out(self) -> Path:
+        return self.base / "run"
+
+    def site(self, name: str, **how: Any) -> NetworkSite:
+        return NetworkSite(name, self.tables / f"{name}.csv", self.base / "states" / name, **how)
+
+    def post(self):
+        return post_for(self.transport, self.waiting, clock=self.transport.clock)
+
+    def begin(self) -> Run:
+        asked = Asked(
+            method=self.method,
+            data=TableOptions(label="outcome", seed=self.options["seed"], **self.data),
+            options=Options(**self.options),
+            model=self.model,
+        )
+        return begin(asked, list(self.names), self.post(), self.out)
+
+    def run(self) -> Run:
+        return serve(self.begin())
+
+    def resume(self) -> Run:
+        return serve(resume(self.out, self.post()))
+
+    def in_the_loop(self, **options: Any) -> Run:
+        """The same run in one process."""
+        fed = ct.data.folder(
+            str(self.tables), label="outcome", seed=self.options["seed"], **self.data
+        )
+        run = prepare(self.method, fed, self.model, **{**self.options, "engine": "loop", **options})
+        for _ in run.rounds():
+            pass
+        return run
+
+    def replayed(self) -> Run:
+        return self.in_the_loop(replay=str(self.out / "diary.jsonl"))
+
+    def private_states(self, run: Run) -> Any:
+        """The private state that counts of every site, a table per leaf, [N, ...]."""
+        states = []
+        _, welcome = run.method.start(run.task, len(run.roster), run.options.seed)
+        for i, name in enumerate(run.roster.names):
+            site = self.transport.sites[name].session.site
+            accepted = run.engine.accepted[i]
+            if accepted in site.versions:
+                states.append(site.versions[accepted])
+                continue
+            assert not run.engine.contacted[i], "the server asks for a state that is not there"
+            key = run.client_keys[i]
+            data = Data(site.parts["train"], key, key)
+            states.append(run.method.enroll(run.task, welcome, data))
+        return tree_map(lambda *rows: torch.stack(rows), *states)

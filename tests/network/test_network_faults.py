@@ -1,0 +1,425 @@
+"""What goes wrong in a network: each is named, nobody hangs, and nobody else is harmed."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from made_up import NAMES, InProcessNetwork
+from torch.utils._pytree import tree_leaves, tree_map
+
+import coterie as ct
+from coterie.engine.codec import decode, encode, types_of
+from coterie.errors import CoterieError
+from coterie.network import site as site_module
+from coterie.network.packets import Packet, Reply, read_head
+from coterie.network.terms import Owner
+from coterie.network.transport import Waiting
+from coterie.runs.files import write_error
+from oracles import private_states
+
+IFCA = ct.IFCA(clusters=2, local_steps=3)
+
+
+def is_question(request: Packet) -> bool:
+    return b'"do":"ask"' in request.head
+
+
+# ------------------------------------------------------------------------------ sites that lie
+def lying(change):
+    """A network in which what fir uploads is changed on its way."""
+
+    def fate(name, request, reply):
+        if name != "fir" or not reply.pieces:
+            return [(0.0, reply)]
+        return [(0.0, change(reply))]
+
+    return fate
+
+
+def with_values(change):
+    def changed(reply: Packet) -> Packet:
+        types = types_of(IFCA)
+        up, _ = decode(reply.pieces["upload"], types)
+        return reply._replace(pieces={"upload": encode(change(up), types)})
+
+    return changed
+
+
+def poisoned(up):
+    return up._replace(report=tree_map(lambda v: v.double() * torch.nan, up.report))
+
+
+def swollen(up):
+    return up._replace(report={**up.report, "more": torch.zeros(13_000_000, dtype=torch.float64)})
+
+
+def misshapen(up):
+    return up._replace(report=tree_map(lambda v: v[None], up.report))
+
+
+LIES = {
+    "poisoned": with_values(poisoned),
+    "swollen": with_values(swollen),
+    "misshapen": with_values(misshapen),
+    "no tensors": lambda reply: reply._replace(pieces={"upload": b"not tensors"}),
+    "no pieces": lambda reply: reply._replace(pieces={}),
+    "other pieces": lambda reply: reply._replace(pieces={**reply.pieces, "rows": b"1,2"}),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_an_answer_that_cannot_be_is_refused_and_harms_nobody(lie, tmp_path):
+    network = InProcessNetwork(tmp_path, IFCA, lying(LIES[lie]), options={"rounds": 1})
+    run = network.run()
+    assert all(row["refused"] == ["fir"] for row in run.history)
+    others = [s for name, s in zip(NAMES, tree_leaves(run.state)) if name != "fir"]
+    assert all(v.isfinite().all() for v in others)
+    replayed = network.replayed()
+    for mine, again in zip(tree_leaves(run.state), tree_leaves(replayed.state)):
+        assert torch.equal(mine, again)
+
+
+def test_a_reply_that_cannot_be_read_is_no_reply(tmp_path, caplog):
+    def fate(name, request, reply):
+        if name == "oak" and is_question(request):
+            return [(0.0, reply._replace(head=b'{"protocol": 1, "rows": [[1, 2]]}'))]
+        return [(0.0, reply)]
+
+    network = InProcessNetwork(tmp_path, IFCA, fate, options={"rounds": 1})
+    run = network.run()
+    assert run.history[1]["refused"] == [] and run.history[1]["absent"] == 1
+    reasons = {reason for entry in run.engine.entries for reason in entry.absent.values()}
+    assert reasons == {"its reply was not read: its head is not one of this protocol"}
+
+
+# ------------------------------------------------------------------------------ slow and absent
+def test_below_the_quorum_it_waits_and_says_for_whom(tmp_path, caplog):
+    network = InProcessNetwork(tmp_path, IFCA, options={"rounds": 1})
+    waits = []
+
+    def connections():
+        waits.append(network.transport.now)
+        if network.transport.now > 35 and network.transport.away:
+            network.transport.away.clear()
+        return {n: 0 for n in NAMES if n not in network.transport.away}
+
+    run = network.begin()
+    network.transport.connections = connections
+    network.transport.away.update(NAMES[:4])
+    run.go()
+    assert "2 sites have answered and 3 are needed" in caplog.text
+    assert "still waiting for ash, birch, cedar, elm." in caplog.text
+    assert run.history[0]["absent"] == 0, "all came in the end"
+    assert 35 < network.transport.now < 60
+
+
+def test_a_server_may_give_up_after_some_deadlines(tmp_path):
+    waiting = Waiting(deadline=10, quorum=1.0, turns=3)
+    network = InProcessNetwork(tmp_path, IFCA, waiting=waiting)
+    run = network.begin()
+    network.transport.away.add("elm")
+    with pytest.raises(CoterieError, match="no answer of elm came within 30 seconds"):
+        run.go()
+
+
+def test_absent_clients_keep_their_group(tmp_path):
+    method = ct.CFL(local_steps=3)
+    network = InProcessNetwork(tmp_path, method)
+    run = network.begin()
+    run.step()
+    run.step()
+    before = run.groups()
+    network.transport.away.add("oak")
+    run.step()
+    at = run.roster.names.index("oak")
+    assert run.history[-1]["absent"] == 1 and run.groups()[at] == before[at]
+
+
+def test_a_site_that_connects_again_is_asked_again_before_the_deadline(tmp_path, caplog):
+    caplog.set_level("INFO")
+    network = InProcessNetwork(tmp_path, IFCA, options={"rounds": 1})
+    dead = {"birch"}
+
+    def fate(name, request, reply):
+        if is_question(request) and name in dead:  # killed after its work, before it replied
+            dead.clear()
+            network.transport.restart(name, network.site(name))
+            return []
+        return [(0.0, reply)]
+
+    network.transport.fate = fate
+    run = network.run()
+    assert "birch has connected again, and is asked again" in caplog.text
+    assert sum(row["absent"] for row in run.history) == 0
+    assert network.transport.now < network.waiting.deadline
+
+
+# ------------------------------------------------------------------------------ old and new packets
+def asked_packets(network: InProcessNetwork, name: str) -> list[Packet]:
+    return [p for n, p, _ in network.transport.traffic if n == name and is_question(p)]
+
+
+def answer_of(site, packet: Packet):
+    return read_head(site.handle(packet).head, Reply).answer
+
+
+def test_a_site_never_goes_back(tmp_path):
+    """An old packet would ask to keep states that the server has gone on from."""
+    network = InProcessNetwork(tmp_path, ct.Ditto(local_steps=3))
+    run = network.run()
+    site = network.transport.sites["elm"]
+    states = dict(site.session.site.versions)
+    for packet in asked_packets(network, "elm")[:-1]:
+        answer = answer_of(site, packet)
+        assert answer.reason == "it is older than what this site has answered"
+    assert site.session.site.versions == states
+    again = network.site("elm")  # also after a restart, from its file
+    again._session(run.engine.post.experiment)
+    first = asked_packets(network, "elm")[0]
+    assert answer_of(again, first).reason == "it is older than what this site has answered"
+
+
+def test_a_packet_that_comes_twice_is_answered_alike_and_counts_once(tmp_path):
+    network = InProcessNetwork(tmp_path, ct.Ditto(local_steps=3))
+    network.run()
+    site = network.transport.sites["elm"]
+    last = asked_packets(network, "elm")[-1]
+    answered = dict(site.session.site.answered)
+    assert [reply for n, p, reply in network.transport.traffic if p == last and n == "elm"] == [
+        site.handle(last)
+    ]
+    assert site.session.site.answered == answered
+
+
+def test_another_server_under_the_same_experiment_is_refused(tmp_path):
+    network = InProcessNetwork(tmp_path, IFCA)
+    network.run()
+    terms = next(p for n, p, _ in network.transport.traffic if b'"do":"agree"' in p.head)
+    head = terms.head.replace(b'"rounds":3', b'"rounds":300')
+    site = network.transport.sites["ash"]
+    assert "agreed on differently" in answer_of(site, Packet(head, {})).reason
+    unknown = terms.head.replace(json.loads(terms.head)["experiment"].encode(), b"f" * 16)
+    question = Packet(unknown[: unknown.index(b'"order"')] + b'"order":{"do":"ask"}}', {})
+    question = question._replace(pieces={"shared": b"", "own": b""})
+    assert answer_of(site, question).reason == "nothing was agreed on with this server"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [b"", b"{}", b"[]", b'{"protocol": 2}', b"\xff" * 50, b'{"protocol": 1}', b"9" * 10_000_000],
+)
+def test_whatever_the_head_a_site_replies(head, tmp_path):
+    network = InProcessNetwork(tmp_path, IFCA)
+    answer = answer_of(network.site("ash"), Packet(head, {}))
+    assert len(answer.reason) < 100
+
+
+# ------------------------------------------------------------------------------ before round 0
+def begins(network: InProcessNetwork, sentence: str) -> str:
+    """The run does not begin, and its folder is not made; what the sites' logs say."""
+    with pytest.raises(CoterieError, match=sentence):
+        network.begin()
+    assert not network.out.exists()
+    return sentence
+
+
+def test_a_site_whose_columns_differ_is_named_on_both_sides(tmp_path, caplog):
+    network = InProcessNetwork(tmp_path, IFCA)
+    file = network.tables / "elm.csv"
+    file.write_text(file.read_text().replace("colour", "color", 1))
+    sentence = "the columns of client 'elm' differ .* lacks colour and adds color"
+    begins(network, sentence)
+    said = [r.getMessage() for r in caplog.records if "the server says" in r.getMessage()]
+    assert len(said) == 6 and all(re.search(sentence, line) for line in said)
+
+
+def test_a_table_that_cannot_be_used_is_told_to_its_owner_alone(tmp_path, caplog):
+    network = InProcessNetwork(tmp_path, IFCA)
+    file = network.tables / "elm.csv"
+    lines = file.read_text().splitlines()
+    lines[3] = "secret-cell," + lines[3].split(",", 1)[1]
+    file.write_text("\n".join(lines) + "\n")
+    with pytest.raises(CoterieError, match="elm"):
+        network.begin()
+    assert b"secret-cell" not in b"".join(r.head for _, _, r in network.transport.traffic)
+    file.write_text("a,b,colour,result\n1,2,red,low\n")
+    site = network.site("elm")
+    network.transport.sites["elm"] = site
+    begins(network, r"elm \(its table cannot be used for this run; its own log says why\)")
+    assert "'outcome'" in str(site.fault) and "label column of client 'elm'" in str(site.fault)
+
+
+def test_another_version_of_the_library_is_refused(tmp_path, monkeypatch):
+    network = InProcessNetwork(tmp_path, IFCA)
+    monkeypatch.setattr(site_module, "__version__", "0.9.9")
+    begins(network, r"it has coterie 0.9.9, and the server \d")
+
+
+def test_another_model_of_the_same_name_is_refused(tmp_path, monkeypatch):
+    network = InProcessNetwork(tmp_path, IFCA)
+    monkeypatch.setattr(site_module, "model_fingerprint", lambda task: "other")
+    begins(network, "its model mlp:4 is another one")
+
+
+@pytest.mark.parametrize(
+    "owner, sentence",
+    [
+        (Owner(label="income"), "its owner allows the label income alone"),
+        (Owner(minimum_rows=5), "its owner allows minimum_rows of 5 or more, not 1"),
+        (Owner(most_parameters=10), "its model has 43 parameters, above the 10"),
+    ],
+)
+def test_what_an_owner_insists_on_counts(owner, sentence, tmp_path):
+    network = InProcessNetwork(tmp_path, IFCA)
+    network.transport.sites["oak"] = network.site("oak", owner=owner)
+    begins(network, rf"oak \({sentence}")
+
+
+def test_a_site_that_is_not_there_is_waited_for_and_named(tmp_path):
+    network = InProcessNetwork(tmp_path, IFCA, waiting=Waiting(deadline=10, turns=2))
+    network.transport.away.add("cedar")
+    begins(network, "no answer of cedar came within 20 seconds")
+    post = network.post()("0" * 16, 1)
+    assert post.wait_for(list(NAMES), 7.0) == ["cedar"]
+
+
+@pytest.mark.parametrize("name, value", [("dropout", 0.5), ("attack", "flip")])
+def test_what_is_for_simulations_alone_is_refused(name, value, tmp_path):
+    network = InProcessNetwork(tmp_path, IFCA, options={name: value})
+    begins(network, f"{name} is for simulations")
+
+
+# ------------------------------------------------------------------------------ disks
+def test_a_site_whose_disk_is_full_is_absent_and_goes_on_later(tmp_path, monkeypatch):
+    network = InProcessNetwork(tmp_path, ct.Ditto(local_steps=3))
+    run = network.begin()
+    keep = site_module.SiteFolder.keep
+    full = True
+
+    def may_fail(self, kept, types):
+        if full and self.client == "fir":
+            raise write_error(OSError(28, "No space left on device"), Path("states"))
+        keep(self, kept, types)
+
+    monkeypatch.setattr(site_module.SiteFolder, "keep", may_fail)
+    run.step()
+    run.step()
+    assert run.history[1]["absent"] == 1 and not run.history[1]["refused"]
+    assert set(run.engine.entries[-1].absent.values()) == {site_module.NOT_KEPT}
+    full = False
+    run.step()
+    assert run.history[2]["absent"] == 0
+
+
+def test_a_server_whose_disk_is_full_says_so_and_can_go_on(tmp_path, monkeypatch):
+    network = InProcessNetwork(tmp_path, ct.Ditto(local_steps=3))
+    run = network.begin()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("coterie.engine.diary.append", full)
+        with pytest.raises(CoterieError, match="the disk is full, .*diary.jsonl was not written"):
+            run.go()
+    run = network.resume()
+    straight = network.in_the_loop()
+    for mine, other in zip(tree_leaves(run.state), tree_leaves(straight.state)):
+        assert torch.allclose(mine, other, rtol=1e-9, atol=0)
+
+
+def test_states_of_another_client_or_damaged_ones_are_refused(tmp_path):
+    network = InProcessNetwork(tmp_path, ct.Ditto(local_steps=3))
+    run = network.run()
+    experiment = run.engine.post.experiment
+    packet = asked_packets(network, "elm")[-1]
+    mine, other = (next((tmp_path / "states" / n).iterdir()) for n in ("elm", "oak"))
+    whole = (mine / "states").read_bytes()
+    (mine / "states").write_bytes((other / "states").read_bytes())
+    site = network.site("elm")
+    assert answer_of(site, packet).reason == site_module.BAD_STATES
+    assert "is of the client 'oak' in the experiment" in str(site.fault)
+    (mine / "states").write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    site = network.site("elm")
+    assert answer_of(site, packet).reason == site_module.BAD_STATES
+    assert "damaged" in str(site.fault)
+    (mine / "states").write_bytes(whole)
+    assert network.site("elm")._session(experiment).site.versions
+
+
+def test_a_table_that_has_changed_since_the_run_began_is_refused(tmp_path):
+    network = InProcessNetwork(tmp_path, ct.Ditto(local_steps=3))
+    network.run()
+    file = network.tables / "elm.csv"
+    lines = file.read_text().splitlines()
+    lines[1] = "0.5" + lines[1][lines[1].index(",") :]
+    file.write_text("\n".join(lines) + "\n")
+    site = network.site("elm")
+    assert answer_of(site, asked_packets(network, "elm")[-1]).reason == site_module.BAD_STATES
+    assert "have changed since the run began: put them back" in str(site.fault)
+
+
+# ------------------------------------------------------------------------------ the end
+def test_each_site_has_its_own_model_in_the_end_and_the_server_those_of_groups(tmp_path):
+    method = ct.Ditto(local_steps=3)
+    network = InProcessNetwork(tmp_path, method)
+    run = network.run()
+    expected = private_states(network.in_the_loop())
+    for i, name in enumerate(NAMES):
+        folder = next((tmp_path / "states" / name).iterdir()) / "model"
+        exported = ct.load(folder)
+        for layer, values in exported.models[name].items():
+            assert torch.allclose(values, expected[layer][i], rtol=1e-9)
+    with pytest.raises(CoterieError, match="the rows of .* are on the sites of its network"):
+        ct.resume(network.out)
+    assert ct.load(network.out).trained.round == run.round
+
+
+def test_a_run_folder_of_a_network_is_read_like_any_other(tmp_path):
+    network = InProcessNetwork(tmp_path, IFCA)
+    network.run()
+    result = ct.load(network.out)
+    result.export(tmp_path / "models")
+    assert (tmp_path / "models" / "group-1.safetensors").exists()
+    ct.report([network.out], tmp_path / "page.html")
+    assert "ifca" in (tmp_path / "page.html").read_text()
+    assert (network.out / "groups.csv").exists()
+
+
+# ------------------------------------------------------------------------------ what leaves
+def test_all_traffic_of_a_run_holds_declared_fields_alone(tmp_path):
+    """Nothing of any row: no cell, no private state, nothing beside what the methods declare."""
+    method = ct.Ditto(local_steps=3)
+    network = InProcessNetwork(tmp_path, method, data={"minimum_rows": 5, "minimum_count": 9})
+    run = network.run()
+    declared = {"train": {"model"}, "measure": set(), "membership": set()}
+    reports = {"train": set(), "measure": {"n", "loss", "brier", "scored", "confusion"}}
+    seen = set()
+    sent = b""
+    for _, request, reply in network.transport.traffic:
+        head = read_head(reply.head, Reply)
+        assert type(head.answer).__name__ in {"Described", "Fitted", "Done"}
+        assert reply.pieces.keys() <= {"upload"}
+        sent += reply.head + b"".join(reply.pieces.values())
+        if not reply.pieces:
+            continue
+        assert reply.pieces.keys() == {"upload"} and is_question(request)
+        _, asked = decode(request.pieces["own"], types_of(method))
+        up, plain = decode(reply.pieces["upload"], types_of(method))
+        assert not plain, "an upload has no plain values beside its tensors"
+        assert up.values.keys() == declared[asked["name"]]
+        assert up.report.keys() == reports[asked["name"]]
+        seen.add(asked["name"])
+    assert seen == {"train", "measure"}
+    for name in NAMES:
+        for line in (network.tables / f"{name}.csv").read_text().splitlines()[1:]:
+            assert line.encode() not in sent
+            for cell in line.split(",")[:2]:
+                assert cell.encode() not in sent
+    for table in tree_leaves(network.private_states(run)):
+        for row in table:
+            assert row.contiguous().numpy().tobytes() not in sent

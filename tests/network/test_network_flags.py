@@ -1,0 +1,156 @@
+"""`coterie network` on the command line: mistakes are one sentence, and exit status 2."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import socket
+
+import pytest
+from made_up import NAMES, InProcessNetwork, write_tables
+
+import coterie as ct
+from coterie.cli import main
+from coterie.network.flower_version import TESTED
+
+with_flower = pytest.mark.skipif(
+    importlib.util.find_spec("flwr") is None, reason="needs the extra `network`"
+)
+CONFIG = """
+method = "ifca"
+clusters = 2
+rounds = 2
+label = "outcome"
+data = "folder:sites"
+model = "mlp:4"
+"""
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder with tables of sites and a config file."""
+    monkeypatch.chdir(tmp_path)
+    write_tables(tmp_path / "sites")
+    (tmp_path / "net.toml").write_text(CONFIG)
+    return tmp_path
+
+
+def says(capsys, words: list[str], sentence: str) -> None:
+    """The command fails with one sentence."""
+    assert main(["network", *words]) == 2
+    error = capsys.readouterr().err.strip()
+    assert sentence in error and len(error.splitlines()) == 1
+
+
+@pytest.fixture
+def flower(monkeypatch):
+    """A version of Flower that seems to be installed."""
+
+    def pretend(version: str | None) -> None:
+        def found(name: str) -> str:
+            if version is None:
+                raise importlib.metadata.PackageNotFoundError(name)
+            return version
+
+        monkeypatch.setattr("importlib.metadata.version", found)
+
+    return pretend
+
+
+COMMANDS = [
+    ["simulate", "net.toml"],
+    ["server", "net.toml"],
+    ["node", "--data", "sites/ash.csv", "--server", "localhost:1", "--key", "ash.key"],
+    ["certs", "certs", "--host", "localhost"],
+]
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: words[0])
+def test_without_flower_or_with_another_version_nothing_begins(words, place, flower, capsys):
+    flower(None)
+    says(capsys, words, "needs Flower: pip install 'coterie[network]'.")
+    flower("1.99.0")
+    assert TESTED == ("1.41.0",)
+    sentence = "flwr 1.99.0 is installed, and this version of coterie was tried with 1.41.0"
+    says(capsys, words, sentence)
+
+
+@pytest.mark.parametrize(
+    "old, new, sentence",
+    [
+        ('method = "ifca"', "", "does not name a method"),
+        ('label = "outcome"', "", "does not name the label"),
+        ("folder:sites", "rotated:digits", "sites of a network have a table each"),
+        ("rounds = 2", "rounds = 2\ndropout = 0.1", "dropout is for simulations"),
+        ("rounds = 2", "rounds = 2\nunseen = 1", "unseen is for simulations"),
+    ],
+)
+def test_a_config_that_no_network_can_run_is_one_sentence(old, new, sentence, place, capsys):
+    (place / "net.toml").write_text(CONFIG.replace(old, new))
+    says(capsys, ["describe", "net.toml", "--data", "sites/ash.csv"], sentence)
+
+
+def test_describe_shows_what_would_leave_and_nothing_else(place, capsys):
+    assert main(["network", "describe", "net.toml", "--data", "sites/ash.csv"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["rows"] == {"train": 10, "test": 4, "valid": 0}
+    assert set(told["description"]["columns"]) == {"a", "b", "colour"}
+    first_cell = (place / "sites/ash.csv").read_text().splitlines()[1].split(",")[0]
+    assert first_cell not in json.dumps(told)
+    (place / "sites/ash.csv").write_text("a,b,colour\n1,2,red\n")
+    says(capsys, ["describe", "net.toml", "--data", "sites/ash.csv"], "'outcome'")
+
+
+def test_the_same_file_is_for_run_and_for_networks(place, capsys):
+    (place / "net.toml").write_text(CONFIG + "\n[network]\ndeadline = 5\n")
+    assert main(["run", "ifca", "--config", "net.toml", "--out", "run", "--quiet"]) == 0
+
+
+def test_status_says_who_answers_and_who_does_not(place, capsys):
+    network = InProcessNetwork(place / "made", ct.IFCA(clusters=2))
+    run = network.begin()
+    run.folder.append(run.step())
+    network.transport.away.add("oak")
+    run.folder.append(run.step())
+    assert main(["network", "status", str(network.out)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("ifca  round 1 of 3") and len(lines) == 1 + len(NAMES)
+    assert "since then: not connected" in lines[-1] and "since" not in lines[1]
+    assert main(["network", "status", str(network.out), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["sites"]["oak"]["fault"] == "not connected"
+    says(capsys, ["status", "sites"], "is not a run folder")
+
+
+def test_unknown_commands_are_named(capsys):
+    says(capsys, ["simulat"], "did you mean 'simulate'?")
+    assert main(["network"]) == 0
+
+
+# ------------------------------------------------------------------------------ with Flower
+@with_flower
+def test_a_port_in_use_is_one_sentence(place, capsys):
+    assert main(["network", "certs", "certs", "--host", "localhost", "--sites", "ash,elm"]) == 0
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        words = ["server", "net.toml", "--host", "127.0.0.1", "--port", port, "--quiet"]
+        capsys.readouterr()
+        says(capsys, words, f"cannot listen on 127.0.0.1:{port} (Address already in use)")
+
+
+@with_flower
+def test_keys_and_certificates_are_made_once_and_read_by_their_owner_alone(place, capsys):
+    assert main(["network", "certs", "certs", "--host", "localhost", "--sites", "ash"]) == 0
+    assert (place / "certs/server.key").stat().st_mode & 0o77 == 0
+    assert (place / "certs/ash.key").stat().st_mode & 0o77 == 0
+    capsys.readouterr()
+    says(capsys, ["certs", "certs", "--sites", "ash"], "is registered")
+    says(capsys, ["certs", "certs", "--host", "localhost"], "has certificates already")
+    says(capsys, ["certs", "certs", "--sites", "../ash"], "cannot be the name of a file")
+    node = ["node", "--data", "sites/ash.csv", "--server", "localhost:1"]
+    says(capsys, [*node, "--key", "certs/ash.key"], "give --ca")
+    says(capsys, [*node, "--key", "net.toml", "--ca", "certs/ca.crt"], "is not a private key")
+    says(capsys, [*node, "--key", "no.key", "--insecure"], "cannot be read")
+    says(capsys, ["server", "net.toml", "--certs", "none"], "register sites with")
