@@ -472,7 +472,7 @@ def compare(case: Case, repeats: int, threads: set[int]) -> float:
 # ------------------------------------------------------------------------------ the baseline
 def compare_with_baseline(ratios: dict[str, float]) -> list[str]:
     """A line for each case whose ratio fell by more than a quarter."""
-    baseline = json.loads(BASELINE.read_text())
+    baseline = read_baseline()
     return [
         f"{name} fell: processor time {ratio:.2f}x, {baseline[name]:.2f}x in {BASELINE.name}"
         for name, ratio in ratios.items()
@@ -480,10 +480,16 @@ def compare_with_baseline(ratios: dict[str, float]) -> list[str]:
     ]
 
 
+def read_baseline() -> dict[str, float]:
+    if not BASELINE.exists():
+        return {}
+    baseline: dict[str, float] = json.loads(BASELINE.read_text())
+    return baseline
+
+
 def save_baseline(ratios: dict[str, float]) -> None:
     """Write the ratios of the cases that ran; those of others stay."""
-    kept = json.loads(BASELINE.read_text()) if BASELINE.exists() else {}
-    both = {**kept, **{name: round(ratio, 2) for name, ratio in ratios.items()}}
+    both = {**read_baseline(), **{name: round(ratio, 2) for name, ratio in ratios.items()}}
     BASELINE.write_text(json.dumps(both, indent=2) + "\n")
 
 

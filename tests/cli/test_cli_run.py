@@ -157,6 +157,19 @@ def test_dry_run_counts_what_a_run_sends(coterie, tiny, tmp_path, method):
     assert (estimate["clients"], estimate["unseen"], estimate["parameters"]) == (7, 1, 650)
 
 
+@pytest.mark.parametrize(
+    "settings, form",
+    [
+        ("--model mlp:200 --local-epochs 5 --batch 10", "dual, all 12 rows of a client in one"),
+        ("--model mlp:200 --clip 1", "plain: clipping needs the whole gradient"),
+        ("--model cnn", "plain: the model has no linear layer that takes the rows themselves"),
+    ],
+)
+def test_dry_run_says_which_form_local_steps_take(coterie, tiny, settings, form):
+    out = coterie("run fedavg", tiny, settings, "--dry-run").out
+    assert f"local steps  {form}" in out
+
+
 def test_dry_run_of_several_methods(coterie, tiny):
     out = coterie("compare fedavg local", tiny, "--dry-run").out
     assert "fedavg on rotated:digits?" in out and "local on rotated:digits?" in out

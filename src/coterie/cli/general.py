@@ -54,7 +54,9 @@ class General:
     )
     plan: str | None = setting(None, "CHUNK,WORKERS: clients at once, and threads", hidden=True)
     dry_run: bool = setting(
-        False, "train nothing; show sizes, bytes per round, memory and plan", switch=True
+        False,
+        "train nothing; show sizes, bytes per round, memory, plan and form of local steps",
+        switch=True,
     )
     strict: bool = setting(
         False, "end with an error where a run diverged, also if only for some clients", switch=True
