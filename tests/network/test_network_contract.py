@@ -15,6 +15,7 @@ from coterie.network.packets import Reply, read_head
 from oracles import private_states
 
 METHODS = {name: method for name, method in variants().items() if " " not in name}
+slow = pytest.mark.slow
 every_method = pytest.mark.parametrize("name", METHODS)
 
 
@@ -119,11 +120,11 @@ class Dying:
 
 
 KILLED = ["ifca", "fedsoft", "ditto"]
-KILLED_SLOWLY = [pytest.param(n, marks=pytest.mark.slow) for n in METHODS if n not in KILLED]
+KILLED_SLOWLY = [pytest.param(n, marks=slow) for n in METHODS if n not in KILLED]
 
 
 @pytest.mark.parametrize("name", [*KILLED, *KILLED_SLOWLY])
-@pytest.mark.parametrize("first", [2, 7, 13, 20, 31])
+@pytest.mark.parametrize("first", [2, 13, 31, *(pytest.param(n, marks=slow) for n in (7, 20))])
 def test_a_server_that_dies_anywhere_goes_on(name, first, tmp_path):
     """Also in its first round, and between the exchanges of one round; twice."""
     network = InProcessNetwork(tmp_path, METHODS[name], Dying(first))
