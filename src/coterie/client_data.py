@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -28,6 +29,27 @@ class Step(NamedTuple):
     counts: Tensor | None = None  # bool: False where the step is padding; None: it counts
 
 
+class Sizes(NamedTuple):
+    """The numbers of rows of some batches, never written out: there may be very many."""
+
+    of_pass: tuple[int, ...]
+    times: int
+
+    @property
+    def batches(self) -> int:
+        """How many batches there are."""
+        return len(self.of_pass) * self.times
+
+    @property
+    def rows(self) -> int:
+        """How many rows they have in all."""
+        return sum(self.of_pass) * self.times
+
+    def each(self) -> Iterator[int]:
+        """The sizes one by one."""
+        return itertools.chain.from_iterable(itertools.repeat(self.of_pass, self.times))
+
+
 @dataclass(frozen=True)
 class Drawn:
     """Batches of a client's own rows; iterating gives the batches one by one.
@@ -36,7 +58,7 @@ class Drawn:
     """
 
     own: Batch
-    sizes: tuple[int, ...]  # of the batches
+    sizes: Sizes  # of the batches
     steps: Callable[[], Iterator[Step]]  # draws the rows as they are needed
 
     def __iter__(self) -> Iterator[Batch]:
@@ -87,7 +109,7 @@ class Data(NamedTuple):
     def samples(self, size: int, streams: Iterable[int | Tensor]) -> Drawn:
         """A batch as `sample` draws it for each of the streams."""
         streams = list(streams)
-        sizes = (min(size, len(self.all.mask)),) * len(streams)
+        sizes = Sizes((min(size, len(self.all.mask)),), len(streams))
         return Drawn(self.all, sizes, lambda: (Step(self.shuffled(s)[:size]) for s in streams))
 
     def part(self, p: int, of: int) -> Batch:
@@ -144,12 +166,12 @@ class Data(NamedTuple):
                 for rows in self.shuffled(turn).split(how.batch):
                     yield turn, rows
 
-    def _sizes(self, how: Local) -> tuple[int, ...]:
+    def _sizes(self, how: Local) -> Sizes:
         """The sizes of the batches that `_numbered` gives."""
         n = len(self.all.mask)
         if how.batch is None:
-            return (n,) * (how.local_epochs or how.local_steps)
+            return Sizes((n,), how.local_epochs or how.local_steps)
         if how.local_epochs is None:
-            return (min(how.batch, n),) * how.local_steps
-        a_pass = [min(how.batch, n - first) for first in range(0, n, how.batch)]
-        return tuple(a_pass * how.local_epochs)
+            return Sizes((min(how.batch, n),), how.local_steps)
+        a_pass = tuple(min(how.batch, n - first) for first in range(0, n, how.batch))
+        return Sizes(a_pass, how.local_epochs)

@@ -7,7 +7,7 @@ import random
 from collections import Counter
 
 import pytest
-from made_up import InProcessNetwork
+from made_network import InProcessNetwork
 from torch.utils._pytree import tree_leaves
 
 from cases import variants

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from made_up import NAMES, InProcessNetwork
+from made_network import NAMES, InProcessNetwork
 from torch.utils._pytree import tree_leaves, tree_map
 
 import coterie as ct

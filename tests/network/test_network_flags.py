@@ -8,7 +8,7 @@ import json
 import socket
 
 import pytest
-from made_up import NAMES, InProcessNetwork, write_tables
+from made_network import NAMES, InProcessNetwork, write_tables
 
 import coterie as ct
 from coterie.cli import main

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from made_up import write_tables
+from made_network import write_tables
 from torch.utils._pytree import tree_leaves
 
 import coterie as ct

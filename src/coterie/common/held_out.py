@@ -91,6 +91,9 @@ class HeldOut(Local, Algorithm):
     def count_groups(self, model: Params, ask: Ask) -> Count:
         """The number of groups; it is noted, with the curve over K: the loss of K = 1 is 1."""
         trial = Trial(self, model, ask)
+        if trial.most < 2:
+            ask.note("clusters", 1)
+            return Count(1, trial.clients)
         losses = trial.losses_up_to_the_best()
         for fold in range(1, FOLDS):
             if fold >= FEWEST_FOLDS and not is_in_doubt(losses):
@@ -99,10 +102,11 @@ class HeldOut(Local, Algorithm):
         by_client = losses
         losses = believed(losses, hostile_share(ask))
         k = least_not_worse(losses)
-        ask.note("curve", (losses.sum(0) / losses[:, 0].sum()).tolist())
+        of_one = losses[:, 0].sum().clamp(min=1e-300)
+        ask.note("curve", (losses.sum(0) / of_one).tolist())
         ask.note("clusters", k)
         gain = by_client[:, 0] - by_client[:, k - 1]  # NaN, which is not above, without an answer
-        return Count(k, trial.clients[gain > WORSE * losses[:, 0].sum()])
+        return Count(k, trial.clients[gain > WORSE * of_one])
 
     # ------------------------------------------------------------------ one client
     @client(

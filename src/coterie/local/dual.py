@@ -26,7 +26,8 @@ The rows X of a block of steps are one of two kinds (`local/forms.py` counts wha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -62,7 +63,7 @@ class Block(NamedTuple):
 
     x: Tensor  # X [m, d]
     gram: Tensor | None  # XXᵀ; None where rows stand in the order of use
-    visits: list[Visit]
+    visits: Iterable[Visit]  # taken once
 
     def seen_from(self, at: Rows, sums: Tensor) -> Tensor:
         """(X_B·Xᵀ)·S, the batch's outputs under what the rows have added to the weights."""
@@ -251,12 +252,11 @@ def _add(sums: Tensor, at: Rows, g: Tensor) -> None:
 def _blocks(task: Task, batches: Drawn, form: Form) -> Iterator[Block]:
     """The steps in blocks, as the form says."""
     if form.rows is None:
-        steps = list(batches.steps())
-        yield _block_of_own_rows(task, batches.own, steps)
+        yield _block_of_own_rows(task, batches.own, batches.steps())
         return
-    steps = []
+    steps: list[Step] = []
     rows = 0
-    for step, size in zip(batches.steps(), batches.sizes):
+    for step, size in zip(batches.steps(), batches.sizes.each()):
         if steps and rows + size > form.rows:
             yield _block_in_order_of_use(batches.own, steps)
             steps = []
@@ -267,13 +267,15 @@ def _blocks(task: Task, batches: Drawn, form: Form) -> Iterator[Block]:
         yield _block_in_order_of_use(batches.own, steps)
 
 
-def _block_of_own_rows(task: Task, own: Batch, steps: list[Step]) -> Block:
+def _block_of_own_rows(task: Task, own: Batch, drawn: Iterator[Step]) -> Block:
     """All rows of the client; what comes beside the rows is gathered once for all steps."""
     x = own.x.flatten(1)
-    if steps[0].rows is None:
+    first = next(drawn)
+    drawn = itertools.chain([first], drawn)
+    if first.rows is None:
         everything = slice(0, len(x))
-        visits = [Visit(everything, _counted(own, step)) for step in steps]
-        return Block(x, gram_matrix(x), visits)
+        return Block(x, gram_matrix(x), (Visit(everything, _counted(own, step)) for step in drawn))
+    steps = list(drawn)
     numbers = _numbers(own, steps)
     beside = take(own._replace(x=own.mask), torch.cat(numbers))
     visits = []

@@ -35,7 +35,7 @@ def dual_pays(
     if task.first is None:
         note("plain: the model has no linear layer that takes the rows themselves")
         return None
-    if not batches.sizes:
+    if not batches.sizes.batches:
         return None
     shapes = shapes_of(task, w, batches, has_momentum, pull)
     best = min(dual_forms(shapes), key=lambda form: form.work, default=Form(None, 1.0))
@@ -106,8 +106,8 @@ def shapes_of(
         d=d,
         h=h,
         n=len(batches.own.mask),
-        steps=len(batches.sizes),
-        batch=sum(batches.sizes) / len(batches.sizes),
+        steps=batches.sizes.batches,
+        batch=batches.sizes.rows / batches.sizes.batches,
         origins=1 + has_momentum + has_centre,
         results=1 + has_momentum,
         is_pulled=pull is not None,

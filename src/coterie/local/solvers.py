@@ -6,6 +6,7 @@ is given. A step whose batch is all padding changes neither the model nor the so
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
-from coterie.client_data import Drawn, Repeat, Step
+from coterie.client_data import Drawn, Repeat, Sizes, Step
 from coterie.local.dual import dual_steps
 from coterie.local.forms import dual_pays, note
 from coterie.local.pull import Number, Pull, WithMomentum, joined, take_step, with_pull
@@ -123,7 +124,7 @@ def gradient(task: Task, w: Params, batch: Batch, how: Local) -> Params:
 def each(batches: Repeat | Iterable[Batch]) -> Iterator[Batch]:
     """The batches one by one."""
     if isinstance(batches, Repeat):
-        return iter([batches.batch] * batches.times)
+        return itertools.repeat(batches.batch, batches.times)
     return iter(batches)
 
 
@@ -136,8 +137,9 @@ def as_drawn(batches: Repeat | Iterable[Batch]) -> Drawn | None:
         return batches
     if not isinstance(batches, Repeat):
         return None
-    sizes = (len(batches.batch.mask),) * batches.times
-    return Drawn(batches.batch, sizes, lambda: (Step(None) for _ in sizes))
+    times = batches.times
+    sizes = Sizes((len(batches.batch.mask),), times)
+    return Drawn(batches.batch, sizes, lambda: itertools.repeat(Step(None), times))
 
 
 def walk(carry: C, batches: Repeat | Iterable[Batch], step: Callable[[C, Batch], C]) -> C:
