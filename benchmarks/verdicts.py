@@ -4,8 +4,11 @@ On every table of sites, 20 times each with another split:
 * "random": the sites are put into three groups by chance, and each group has its own model;
 * "none": rows are dealt out to the sites anew, so that no site differs from another, and IFCA looks
   for three groups;
-* "planted": for a random half of the sites the label is turned round, and IFCA looks for two
-  groups. Only tables of 50 sites or more: of 4 or 17 large sites each does well alone.
+* "planted": rows are dealt out anew, then the label of a random half of the sites is turned round,
+  and IFCA looks for two groups. Only exam, hsb82 and star: of 4 or 17 large sites each does well
+  alone, and in lending the commonest class, which each site knows by itself, is as accurate as any
+  model. (Rows must be dealt out anew: in the tables themselves sites differ so much that each does
+  better alone, or by fine-tuning, than in a group, whatever is turned round.)
 
 Results go to docs/results/verdicts.jsonl as they are made, so that a stopped run goes on.
 """
@@ -34,6 +37,7 @@ from coterie.reporting.comparison import compare_rows
 from site_tables import TABLES, load
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results" / "verdicts.jsonl"
+PLANTED = ("exam", "hsb82", "star")  # tables in which groups can be planted that pay
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +91,7 @@ def pays(kind: str, name: str, seed: int) -> bool:
     elif kind == "none":
         fed = dealt_anew(fed, seed)
     else:
-        fed = turned_round(fed, seed)
+        fed = turned_round(dealt_anew(fed, seed), seed)
         method = ct.IFCA(clusters=2)
     methods = [method, ct.FedAvg(), FineTuned(), ct.LocalOnly()]
     runs = [summary_row(ct.run(m, fed, seed=seed, eval_every=50)) for m in methods]
@@ -112,7 +116,7 @@ def main() -> None:
     for seed in range(args.draws):
         for name in TABLES:
             for kind in args.kinds:
-                if (kind, name, seed) in said or (kind == "planted" and name in ("heart", "azpro")):
+                if (kind, name, seed) in said or (kind == "planted" and name not in PLANTED):
                     continue
                 said[kind, name, seed] = pays(kind, name, seed)
                 with args.out.open("a") as f:
