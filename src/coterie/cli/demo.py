@@ -40,7 +40,16 @@ OWN: dict[str, dict[str, Any]] = {
     "ifca": {"clusters": GROUPS},
 }
 MARK = "demo.json"  # the file that marks a folder as a demo's
-MADE = (*STARTS, MARK, "accuracy.svg", "groups.svg", "report.html")
+MADE = (
+    *STARTS,
+    MARK,
+    "accuracy.svg",
+    "groups.svg",
+    "report.html",
+    "report-groups.csv",
+    "report-clients.csv",
+    "report.xlsx",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

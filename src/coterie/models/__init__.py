@@ -13,7 +13,9 @@ from coterie.data.roster import Roster
 from coterie.errors import CoterieError, unknown
 
 Factory = Callable[[], nn.Module]
-START = 0.01  # deviation of a linear model's weights at the start: small, yet no two alike
+START = (
+    0.01  # deviation of a linear model's weights at the start on tables: small, yet no two alike
+)
 MODELS: dict[str, Callable[[Roster, str], Factory]] = {}
 
 
@@ -55,7 +57,8 @@ def linear(roster: Roster, option: str) -> Factory:
     """One linear layer; linear:nobias is without intercept."""
     if option not in ("", "nobias"):
         raise unknown("option of the model linear", option, ["nobias"])
-    return partial(one_layer, inputs(roster), outputs(roster), bias=not option)
+    is_table = roster.schema is not None
+    return partial(one_layer, inputs(roster), outputs(roster), bias=not option, near_0=is_table)
 
 
 @model
@@ -66,7 +69,8 @@ def softmax(roster: Roster, option: str) -> Factory:
         raise CoterieError(
             "the model softmax is for classes, and the data are for regression: use linear."
         )
-    return partial(one_layer, inputs(roster), outputs(roster))
+    is_table = roster.schema is not None
+    return partial(one_layer, inputs(roster), outputs(roster), near_0=is_table)
 
 
 @model
@@ -113,16 +117,19 @@ def no_option(name: str, option: str) -> None:
         )
 
 
-def one_layer(inputs: int, outputs: int, bias: bool = True) -> nn.Sequential:
-    """One linear layer that starts near 0.
+def one_layer(inputs: int, outputs: int, bias: bool = True, near_0: bool = False) -> nn.Sequential:
+    """One linear layer.
 
-    A client with fewer rows than columns learns nothing of some directions: there its model stays
-    where it started, and torch's own start would add a third of the target's variance as noise.
+    near_0: where it starts, for tables. A client with fewer rows than columns learns nothing of
+        some directions: there its model stays where it started, and torch's own start would add a
+        third of the target's variance as noise. Elsewhere the start is torch's own: methods that
+        begin with several random models need them to differ.
     """
     layer = nn.Linear(inputs, outputs, bias)
-    nn.init.normal_(layer.weight, std=START)
-    if bias:
-        nn.init.zeros_(layer.bias)
+    if near_0:
+        nn.init.normal_(layer.weight, std=START)
+        if bias:
+            nn.init.zeros_(layer.bias)
     return nn.Sequential(nn.Flatten(), layer)
 
 

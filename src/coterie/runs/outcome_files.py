@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from coterie.runs.files import write_file
+from coterie.runs.files import is_unfinished, write_file
 from coterie.runs.trained import Trained
 
 GROUPS = "groups.csv"
@@ -35,6 +35,9 @@ def remove_outcome(folder: Path) -> None:
     """Remove the tables of a run that goes on."""
     for name in (GROUPS, CLIENTS):
         (folder / name).unlink(missing_ok=True)
+    for path in folder.iterdir():  # one that was being written when its command was killed
+        if path.is_file() and is_unfinished(path):
+            path.unlink()
 
 
 # ------------------------------------------------------------------------------ lines
