@@ -20,6 +20,7 @@ from coterie.runs.config import Origin
 from coterie.runs.folder import hold, refuse_busy, refuse_taken
 from coterie.runs.interrupt import Interrupted
 from coterie.runs.options import Options
+from coterie.runs.outcome_files import complete_outcome
 from coterie.runs.planned import LIST, Planned, has_begun, make_list, make_missing, runs_in
 from coterie.runs.reopen import load_shared, reopen
 from coterie.runs.run import Run
@@ -153,7 +154,8 @@ def train_one(run: Run, title: str, watcher: Watcher) -> Result:
     if run.stopped:
         note = f"{title} has stopped early after {run.round} rounds, as --stop-after asked"
     watcher.note(note)
-    result = Result.of(run)  # its folder is only read
+    result = Result.of(run)  # its folder is only read, unless it was killed in its last moment
+    complete_outcome(path_of(run), run.trained())
     for concern in result.warnings:
         watcher.warn(f"{run.method.name}: {concern}")
     return result

@@ -40,6 +40,13 @@ def remove_outcome(folder: Path) -> None:
             path.unlink()
 
 
+def complete_outcome(folder: Path, trained: Trained) -> None:
+    """Write the tables of a run that has ended, if a kill kept it from doing so."""
+    if not (folder / CLIENTS).exists():
+        remove_outcome(folder)
+        write_outcome(folder, trained)
+
+
 # ------------------------------------------------------------------------------ lines
 def groups_lines(trained: Trained) -> list[Cells]:
     """A line per client, by `GROUPS_HEAD`, group by group; none for methods without groups."""
