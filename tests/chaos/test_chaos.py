@@ -107,7 +107,6 @@ def some_of(points: range) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="a kill while clients.csv is written may leave its temporary file")
 @pytest.mark.parametrize("name", CASES)
 def test_a_kill_before_any_change_of_a_file_loses_nothing(name: str, tmp_path: Path) -> None:
     case = CASES[name]
