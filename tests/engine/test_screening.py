@@ -12,7 +12,7 @@ import coterie as ct
 from cases import federation
 from coterie.contract import Upload
 from coterie.engine.codec import decode, encode
-from coterie.engine.guard import Guard
+from coterie.engine.guard import Guard, third_quartile
 from coterie.engine.screening import Limit, Screening
 from coterie.runs.start import prepare
 
@@ -27,6 +27,19 @@ def test_a_long_move_is_shortened_by_hand():
     shorter, rows = screening.shorten(up, moved)
     assert rows == {1}
     assert shorter.values["model"]["w"].tolist() == [[3.0, 0.0], [1.0, 2.0]]
+
+
+@pytest.mark.parametrize(
+    "lengths, usual",
+    [
+        ([0.0, 0, 0, 5, 5, 5], 5.0),  # half of the honest need not move
+        ([1.0, 1, 1, 1000], 1.0),  # one of four is hostile
+        ([1.0, 1, 1, 1, 1, 1, 900, 1000], 1.0),  # two of eight
+        ([1.0, 2, 1000], 2.0),
+    ],
+)
+def test_what_is_usual_is_the_third_quartile(lengths, usual):
+    assert third_quartile(tensor(lengths)) == usual
 
 
 def test_moves_are_measured_from_the_centre_that_was_chosen():
