@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from made_up import GROUPS, NAMES, grouped, portrait, scored
 
+import coterie as ct
 from coterie.reporting.comparison import compare
 from coterie.reporting.diverged import describe_diverged, find_diverged
 from coterie.reporting.page import collect_page
 from coterie.reporting.render import render_page
+from coterie.reporting.source import sources
+from coterie.runs.folder import RunFolder
 
 
 def errors(scores: list[float], label: str, seed: int = 0):
@@ -31,7 +35,7 @@ def test_an_error_that_grows_or_is_not_finite_has_diverged():
     found = find_diverged(compare(methods))
     assert [(one.label, one.seeds, one.of) for one in found] == [("ifca", 1, 2), ("local", 1, 1)]
     assert describe_diverged(found) == (
-        "ifca (1 of 2 seeds) and local diverged: their test MSE grew without bound. They are "
+        "ifca (1 of 2 seeds) and local diverged: their errors grew without bound. They are "
         "neither judged nor drawn here; a smaller step size (lr) helps."
     )
     assert describe_diverged([]) == ""
@@ -58,7 +62,7 @@ def test_a_diverged_method_is_named_but_not_drawn():
         "local": portrait([1, np.inf, 3, 4], metric="mse"),
     }
     page = made({"ifca": [ifca], "local": [local]}, portraits)
-    assert "local diverged: its test MSE grew without bound." in page
+    assert "local diverged: its errors grew without bound." in page
     assert 'data-line="ifca"' in page and 'data-line="local"' not in page
     assert "<td>local</td>" in page  # in the comparison
     assert '<th scope="col">local</th>' not in page and "a, local: " not in page
@@ -70,3 +74,17 @@ def test_a_page_is_made_where_every_method_diverged():
     run.history[-1]["mse"] = np.nan
     page = made({"ifca": [run]}, {"ifca": portrait([np.nan] * 4, GROUPS, metric="mse")})
     assert "ifca diverged" in page and "<svg" not in page and "<h2>Groups</h2>" not in page
+
+
+def test_a_run_that_ended_early_is_not_judged_by_its_start(tmp_path):
+    fed = ct.data.linear(clients=4, dim=3, samples=10)
+    ct.run(ct.FedAvg(lr=0.01, local_steps=1), fed, rounds=2, out=tmp_path / "good")
+    with pytest.raises(ct.Diverged, match="round 1"):
+        ct.run(ct.LocalOnly(lr=1e30), fed, rounds=2, out=tmp_path / "wild")
+    runs, _ = sources([tmp_path])
+    found = find_diverged(compare({run.label: [run] for run in runs}))
+    assert [one.label for one in found] == ["local"]
+
+    folder, _ = RunFolder.open(tmp_path / "wild")
+    with folder.training():  # a run that is trained again may end otherwise
+        assert not folder.has_diverged

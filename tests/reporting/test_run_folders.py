@@ -200,7 +200,7 @@ def test_a_setting_that_the_method_no_longer_has(fedavg, tmp_path):
 def test_a_run_that_was_stopped_is_said_to_be(fedavg, tmp_path, capsys):
     config = json.loads((fedavg / "config.json").read_text())
     change_config(fedavg, options={**config["options"], "rounds": 9})
-    words = "fedavg is shown as it was after round 2 of 9: it was stopped, or diverged."
+    words = "fedavg is shown as it was after round 2 of 9: it was stopped there."
     assert words in written([fedavg], tmp_path / "page.html")
     other = tmp_path / "other.html"
     assert main(["report", str(fedavg), "--out", str(other)]) == 0

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from coterie.reporting.comparison import Comparison
-from coterie.reporting.text import join_names, metric_name
+from coterie.reporting.text import join_names
 
 
 class Diverged(NamedTuple):
@@ -15,13 +15,12 @@ class Diverged(NamedTuple):
     label: str
     seeds: int  # of its runs, how many did
     of: int
-    metric: str
 
 
 def find_diverged(comparison: Comparison) -> list[Diverged]:
     """List the methods of which any run diverged."""
     return [
-        Diverged(label, seeds, len(comparison.runs[label]), comparison.metric)
+        Diverged(label, seeds, len(comparison.runs[label]))
         for label, seeds in comparison.diverged.items()
     ]
 
@@ -42,6 +41,6 @@ def describe_diverged(diverged: Sequence[Diverged]) -> str:
         whose = "its"
         verb = "It is"
     return (
-        f"{join_names(names)} diverged: {whose} test {metric_name(diverged[0].metric)} grew "
-        f"without bound. {verb} neither judged nor drawn here; a smaller step size (lr) helps."
+        f"{join_names(names)} diverged: {whose} errors grew without bound. {verb} neither "
+        "judged nor drawn here; a smaller step size (lr) helps."
     )

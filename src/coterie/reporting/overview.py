@@ -106,10 +106,14 @@ def describe_last_save(label: str, saved: int) -> str:
 
 
 def describe_unfinished(label: str, runs: Sequence[Source]) -> str:
-    """Say that runs ended before their last round; "" where none did."""
+    """Say that runs were stopped before their last round; "" where none was."""
     if runs[0].config["options"].get("stop_after") is not None:
         return ""  # it may end early
-    ends = [(run.history[-1]["round"], run.config["options"]["rounds"]) for run in runs]
+    ends = [
+        (run.history[-1]["round"], run.config["options"]["rounds"])
+        for run in runs
+        if not run.diverged
+    ]
     short = [(done, asked) for done, asked in ends if done < asked]
     if not short:
         return ""
@@ -118,6 +122,5 @@ def describe_unfinished(label: str, runs: Sequence[Source]) -> str:
         which = f" with {len(short)} of {len(runs)} seeds"
     done, asked = short[0]
     return (
-        f"{label} is shown as it was after round {done} of {asked}{which}: it was stopped, or "
-        "diverged."
+        f"{label} is shown as it was after round {done} of {asked}{which}: it was stopped there."
     )

@@ -37,6 +37,7 @@ class Source:
     label: str = ""  # the method's name, with what sets it apart from others of the same method
     model: Model = None  # where the folder cannot name it
     trust: Trust = ()  # hashes of the Python files that the folder may name
+    diverged: bool = False  # training ended early: the last scores are of models before that
 
     @property
     def seed(self) -> int:
@@ -79,6 +80,8 @@ class Source:
             name: sum(row[name] for row in self.history)
             for name in ("seconds", "bytes_down", "bytes_up")
         }
+        if self.diverged:
+            last = {**last, self.metric: None}
         kind = "regression" if self.metric == "mse" else "classification"
         return {
             **last,
@@ -180,7 +183,16 @@ def of_folder(base: Path, model: Model = None, trust: Trust = ()) -> list[Source
         folder, config = RunFolder.open(path)
         history = folder.rows()
         check_groups(path, history, len(config.roster.names) - config.roster.unseen)
-        result.append(Source(plain_config(config), history, path, model=model, trust=trust))
+        result.append(
+            Source(
+                plain_config(config),
+                history,
+                path,
+                model=model,
+                trust=trust,
+                diverged=folder.has_diverged,
+            )
+        )
     return result
 
 

@@ -4,6 +4,7 @@ config.json      method, data, model, options, plan and fingerprints
 metrics.jsonl    a row per round
 checkpoints/     the last two, each one safetensors file
 log.txt          who was refused and why, warnings
+diverged.txt     why training ended before its last round, if it did not stay finite
 .lock            locked while a process trains in the folder
 network.json     of a network's run: what its sites agreed on, and how often it was started
 diary.jsonl      of a network's run: who answered when
@@ -26,7 +27,7 @@ import msgspec
 from safetensors import SafetensorError
 
 from coterie.engine.codec import BadBytes, Types
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, Diverged
 from coterie.metrics import Row
 from coterie.runs import checkpoint
 from coterie.runs.config import (
@@ -42,6 +43,7 @@ from coterie.runs.files import LOCK, is_unfinished, locked, write_error, write_f
 
 log = logging.getLogger("coterie")
 NETWORK = "network.json"
+DIVERGED = "diverged.txt"
 START_ANEW = "the run cannot be resumed; start it anew"
 
 
@@ -130,13 +132,26 @@ class RunFolder:
     # -- training
     @contextmanager
     def training(self) -> Iterator[None]:
-        """Hold the folder's lock and write its log; what a kill left unfinished is removed."""
+        """Hold the folder's lock and write its log; what a kill left unfinished is removed.
+
+        Where training diverges, the folder says so until it is trained again.
+        """
         with hold(self.path), self:
+            (self.path / DIVERGED).unlink(missing_ok=True)
             for folder in (self.path, self.path / "checkpoints"):
                 for file in folder.iterdir():
                     if is_unfinished(file) or file.suffix == ".new":  # as earlier versions wrote
                         file.unlink(missing_ok=True)
-            yield
+            try:
+                yield
+            except Diverged as e:
+                write_file(self.path / DIVERGED, f"{e}\n")
+                raise
+
+    @property
+    def has_diverged(self) -> bool:
+        """Whether the last training in this folder ended because it diverged."""
+        return (self.path / DIVERGED).exists()
 
     # -- metrics
     def append(self, row: Row) -> None:
