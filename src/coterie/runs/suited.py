@@ -45,10 +45,9 @@ def suited_to(
 
 
 def depends_on_curvature(method: Algorithm, task: Task, roster: Roster, options: Options) -> bool:
-    """Whether steps follow from the rows: of a linear model on a table, or of least squares."""
-    if options.paper or not isinstance(method, Local) or not task.is_linear:
-        return False
-    return roster.schema is not None or roster.kind == "regression"
+    """Whether steps can be bounded by the rows: a linear model on a table."""
+    is_known = roster.schema is not None and task.is_linear
+    return is_known and isinstance(method, Local) and not options.paper
 
 
 def with_caution(
