@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from coterie.experiments.catalogue import cfl_mgd, ifca, ifca_figure3
+from coterie.experiments.catalogue import cfl_mgd, ifca, ifca_figure3, threshold
 from coterie.experiments.spec import Experiment
 
 EXPERIMENTS: tuple[Experiment, ...] = (
     *ifca.EXPERIMENTS,
     *ifca_figure3.EXPERIMENTS,
     *cfl_mgd.EXPERIMENTS,
+    *threshold.EXPERIMENTS,
 )
