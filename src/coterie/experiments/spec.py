@@ -36,7 +36,7 @@ class Line:
     """A line of the table: a method with its settings."""
 
     label: str
-    method: Algorithm
+    method: Algorithm | None = None  # None: the work knows the line by its label
     data_options: Options = field(default_factory=dict)  # where its data differ from others'
     options: Options = field(default_factory=dict)  # where its runs differ from others'
     in_paper: bool = True
@@ -167,14 +167,15 @@ class Cell:
     @property
     def method(self) -> Algorithm:
         """The method, with the settings of the column and the scale that it has."""
+        assert self.line.method is not None, f"{self.line.label} is no method"
         return with_settings(self.line.method, {**self.column.settings, **self.scale.settings})
 
     @cached_property
     def mark(self) -> str:
         """A hash of all that was decided: a cell that was run under another one is run again."""
         decided = (
-            self.method.name,
-            sorted(asdict(self.method).items(), key=lambda item: item[0]),  # type: ignore[call-overload]
+            self.line.label,
+            self._described_method(),
             self.column.data,
             sorted(self.data_options.items()),
             self.column.model,
@@ -182,6 +183,13 @@ class Cell:
             self.seed,
         )
         return hashlib.sha256(repr(decided).encode()).hexdigest()[:16]
+
+    def _described_method(self) -> tuple[Any, ...]:
+        """The method's name and settings; nothing where the line has none."""
+        if self.line.method is None:
+            return ()
+        settings = asdict(self.method)  # type: ignore[call-overload]
+        return (self.method.name, sorted(settings.items(), key=lambda item: item[0]))
 
     @property
     def title(self) -> str:

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from coterie.experiments.catalogue import cfl_mgd, cgpfl, fedsoft, ifca, ifca_figure3, threshold
+from coterie.experiments.catalogue import (
+    cfl_mgd,
+    cgpfl,
+    fedsoft,
+    ifca,
+    ifca_figure3,
+    natural,
+    threshold,
+)
 from coterie.experiments.spec import Experiment
 
 EXPERIMENTS: tuple[Experiment, ...] = (
@@ -12,4 +20,5 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     *fedsoft.EXPERIMENTS,
     *cgpfl.EXPERIMENTS,
     *threshold.EXPERIMENTS,
+    *natural.EXPERIMENTS,
 )
