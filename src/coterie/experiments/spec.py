@@ -176,6 +176,7 @@ class Cell:
         decided = (
             self.line.label,
             self._described_method(),
+            self.column.label,
             self.column.data,
             sorted(self.data_options.items()),
             self.column.model,
