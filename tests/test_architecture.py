@@ -48,6 +48,7 @@ ORDER = (
     "live",
     "result",
     "network",
+    "experiments",
     "cli",
 )  # fmt: skip
 
