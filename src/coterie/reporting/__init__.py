@@ -9,6 +9,7 @@ Statistics as plain data, each with the functions that put it into sentences and
 
 comparison.py       final scores and the best method; comparison_table.py: the table of methods
 benefit.py          whether groups pay
+constant_guess.py   where models are no better than a constant guess
 membership.py       who is with whom
 apart.py            what sets groups apart; differences.py, sums.py, columns.py: how it is computed
 clients.py          each client by name; client_table.py: as a table

@@ -121,6 +121,4 @@ def describe_unfinished(label: str, runs: Sequence[Source]) -> str:
     if len(short) < len(runs):
         which = f" with {len(short)} of {len(runs)} seeds"
     done, asked = short[0]
-    return (
-        f"{label} is shown as it was after round {done} of {asked}{which}: it was stopped there."
-    )
+    return f"{label} is shown as it was after round {done} of {asked}{which}: it was stopped there."

@@ -12,6 +12,7 @@ from coterie.reporting.benefit import GroupBenefit, group_benefit
 from coterie.reporting.clients import EachClient, each_client
 from coterie.reporting.coefficients import Coefficients
 from coterie.reporting.comparison import Comparison, Methods, compare
+from coterie.reporting.constant_guess import ConstantGuess, find_no_better
 from coterie.reporting.convergence import Convergence, convergence
 from coterie.reporting.cost import CostToTarget, cost_to_target
 from coterie.reporting.diverged import Diverged, find_diverged
@@ -33,6 +34,7 @@ class Page:
     title: str
     verdict: Verdict | None
     benefit: GroupBenefit | None
+    no_better: ConstantGuess | None  # where models are no better than a constant guess
     diverged: Sequence[Diverged]  # methods that are neither judged nor drawn
     data: str  # a sentence about the data
     names: str  # sentences on what the names of methods and metrics mean
@@ -87,6 +89,7 @@ def collect_page(
         title=describe_title(methods),
         verdict=judged.verdict,
         benefit=judged.benefit,
+        no_better=judged.no_better,
         diverged=diverged,
         data=describe_data(next(iter(methods.values()))),
         names=describe_names(list(methods), ends, comparison.metric),
@@ -112,6 +115,7 @@ class Judged(NamedTuple):
 
     verdict: Verdict | None = None
     benefit: GroupBenefit | None = None
+    no_better: ConstantGuess | None = None
     convergence: Convergence | None = None
     cost: CostToTarget | None = None
 
@@ -124,6 +128,7 @@ def judge_methods(methods: Methods, target: float | None) -> Judged:
     return Judged(
         verdict=judge(comparison),
         benefit=group_benefit(comparison),
+        no_better=find_no_better(comparison),
         convergence=convergence(methods, comparison),
         cost=cost_to_target(methods, comparison, target),
     )
