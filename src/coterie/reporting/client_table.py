@@ -46,7 +46,7 @@ def clients_table(result: EachClient) -> Table:
 
 def unknown_columns(result: EachClient, balanced_at: int) -> list[int]:
     """Return the positions of columns of which nothing is known of any client."""
-    columns = {
+    columns: dict[int, Sequence[float | None]] = {
         1: [client.group for client in result.clients],
         2: [client.sure for client in result.clients],
         3: [client.train_rows for client in result.clients],
