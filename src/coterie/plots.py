@@ -73,12 +73,12 @@ def curves(
     """
     from matplotlib.ticker import MaxNLocator
 
-    figure = _figure()
+    figure = new_figure()
     axes = figure.add_subplot()
     metric = _metric(results)
     ends: list[tuple[float, str, str]] = []
     last = 0.0
-    for colour, (name, runs) in zip(_colours(len(results)), results.items()):
+    for colour, (name, runs) in zip(colours_for(len(results)), results.items()):
         curve = _curve(runs, metric, (starts or {}).get(name, 0))
         mean = curve.values.mean(0)
         lowest = curve.values.min(0)
@@ -97,7 +97,7 @@ def curves(
     axes.set_xlabel("rounds of local training", color=INK)
     title = title or f"test {metric.replace('mse', 'MSE')}"
     axes.set_title(title, loc="left", color=INK, fontsize=11, pad=12)
-    _label_ends(axes, ends)
+    label_ends(axes, ends)
     return figure
 
 
@@ -123,7 +123,7 @@ def _number(value: float, metric: str) -> str:
     return f"{value:.3f}"
 
 
-def _label_ends(axes: Axes, ends: list[tuple[float, str, str]]) -> None:
+def label_ends(axes: Axes, ends: list[tuple[float, str, str]]) -> None:
     """Write a name at the end of each line, moved apart where lines end close together."""
     axes.get_ylim()  # settles the limits, on which heights depend
     to_axes = axes.transAxes.inverted()
@@ -158,7 +158,7 @@ def groups(result: Run, title: str = "") -> Figure:
     matched = _matched(clusters, true)[:, order].T
     style = _group_style(int(max(matched.max(), true.max())) + 1)
 
-    figure = _figure()
+    figure = new_figure()
     strip, axes = figure.subplots(1, 2, width_ratios=(1.4, 28), gridspec_kw={"wspace": 0.03})
     rounds, clients = clusters.shape
     strip.imshow(true[order][:, None], extent=(0, 1, clients, 0), **style)
@@ -186,7 +186,7 @@ def _group_style(groups: int) -> dict[str, Any]:
     from matplotlib.colors import ListedColormap
 
     return {
-        "cmap": ListedColormap([UNKNOWN, *_colours(groups)]),
+        "cmap": ListedColormap([UNKNOWN, *colours_for(groups)]),
         "vmin": -1,
         "vmax": groups - 1,
         "aspect": "auto",
@@ -240,14 +240,14 @@ def save(figure: Figure, path: str | Path) -> Path:
     return Path(path)
 
 
-def _figure() -> Figure:
-    """A figure of its own: no global state, no window."""
+def new_figure(width: float = 7.2, height: float = 4.2) -> Figure:
+    """A figure of its own, in inches: no global state, no window."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(7.2, 4.2), layout="constrained", facecolor="white")
+    return Figure(figsize=(width, height), layout="constrained", facecolor="white")
 
 
-def _colours(n: int) -> list[str]:
+def colours_for(n: int) -> list[str]:
     """n colours that differ visibly: a fixed set, and beyond it steps of a sequential map."""
     if n <= len(COLOURS):
         return list(COLOURS[:n])

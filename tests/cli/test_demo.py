@@ -71,4 +71,4 @@ def test_figures(tmp_path):
 
 
 def test_colours_do_not_run_out():
-    assert len(set(plots._colours(30))) == 30 and plots._colours(2) == list(plots.COLOURS[:2])
+    assert len(set(plots.colours_for(30))) == 30 and plots.colours_for(2) == list(plots.COLOURS[:2])

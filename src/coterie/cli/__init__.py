@@ -1,6 +1,7 @@
 """The command line.
 
-`coterie demo | list | run | compare | search | resume | assign | predict | export | report | watch`
+`coterie demo | list | run | compare | search | resume | assign | predict | export | network |
+report | reproduce | watch`
 """
 
 from __future__ import annotations
@@ -65,6 +66,11 @@ COMMANDS = {
     ),
     "report": Command(
         "report RUN… [--out FILE]", "one HTML page: table, figures, groups", "commands.report"
+    ),
+    "reproduce": Command(
+        "reproduce NAME [--scale smoke]",
+        "a paper's table or figure, ours beside theirs",
+        "reproduce.reproduce",
     ),
     "watch": Command(
         "watch RUN [--port N]", "a page that shows a run while it is trained", "watch.watch"

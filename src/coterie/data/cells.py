@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 Form = Literal["number", "category", "date", "empty"]
 DECIMAL_COMMA = re.compile(r"[+-]?\d+(\.\d{3})*,\d+")  # as much of the world writes 1.5 and 1000.5
+WHOLE_WITH_POINT = re.compile(r"[+-]?\d+\.0+")  # as spreadsheets write codes
 MOST_CATEGORIES = 50
 EXACT = 2**53  # float64 holds every whole number up to here
 HUGE = 1e100  # the square of a number must be finite, too
@@ -253,6 +254,8 @@ def as_texts(cells: Iterable[Any]) -> list[str]:
 def as_text(cell: Any) -> str:
     """One cell as text."""
     if isinstance(cell, str):
+        if WHOLE_WITH_POINT.fullmatch(cell):
+            return cell.partition(".")[0]
         return to_nfc(cell)
     if isinstance(cell, float) and cell.is_integer():
         return str(int(cell))

@@ -1,0 +1,31 @@
+"""The papers' tables and figures, made again: `coterie reproduce`.
+
+spec.py        what an experiment is: lines, columns, scales, cells
+catalogue/     the experiments, a file for each paper
+work.py        what is done in a cell
+runner.py      runs cells side by side and keeps each as it is done
+outcome.py     the file of results
+claims.py      what should hold, checked over the seeds
+page.py        Markdown: ours beside the paper's
+figures.py     the figures
+"""
+
+from __future__ import annotations
+
+from coterie.errors import unknown
+from coterie.experiments.spec import Experiment
+
+
+def all_experiments() -> dict[str, Experiment]:
+    """Every experiment, by its name."""
+    from coterie.experiments.catalogue import EXPERIMENTS
+
+    return {experiment.name: experiment for experiment in EXPERIMENTS}
+
+
+def find(name: str) -> Experiment:
+    """The experiment of a name."""
+    every = all_experiments()
+    if name not in every:
+        raise unknown("experiment", name, every)
+    return every[name]

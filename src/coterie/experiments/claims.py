@@ -1,0 +1,163 @@
+"""What a paper's table shows, as sentences that can be checked against ours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from coterie.experiments.outcome import Outcome
+from coterie.experiments.spec import Quantity
+
+HOLDS = "✓"
+FAILS = "✗"
+UNSURE = "≈"  # the difference may be chance
+CONFIDENCE = 0.95
+
+
+class Verdict(NamedTuple):
+    """Whether a claim holds, and what was measured."""
+
+    mark: str
+    sentence: str
+
+
+class Claim(Protocol):
+    """A sentence that can be checked."""
+
+    def judge(self, outcome: Outcome) -> list[Verdict]:
+        """A verdict for each column it speaks of; none where cells are missing."""
+        ...
+
+
+class Gap(NamedTuple):
+    """One line's values less another's, over the seeds that both have."""
+
+    mean: float
+    low: float | None  # of the 95 % interval; None: one seed tells nothing
+    high: float | None
+    seeds: int
+
+    @property
+    def may_be_chance(self) -> bool:
+        """Whether the interval holds 0, or is not known."""
+        return self.low is None or self.high is None or self.low <= 0 <= self.high
+
+
+def paired_gap(one: dict[int, float], other: dict[int, float]) -> Gap | None:
+    """The gap between two lines, paired by seed; None where no seed has both."""
+    from scipy.stats import t
+
+    seeds = sorted(one.keys() & other.keys())
+    if not seeds:
+        return None
+    gaps = np.array([one[seed] - other[seed] for seed in seeds])
+    mean = float(gaps.mean())
+    if len(seeds) < 2 or not np.isfinite(gaps).all():
+        return Gap(mean, None, None, len(seeds))
+    half = float(t.ppf(0.5 + CONFIDENCE / 2, len(seeds) - 1) * gaps.std(ddof=1) / len(seeds) ** 0.5)
+    return Gap(mean, mean - half, mean + half, len(seeds))
+
+
+@dataclass(frozen=True)
+class Beats:
+    """One line is better than another, by at least so much, in each of the columns."""
+
+    one: str
+    other: str
+    by: float = 0.0  # in the quantity's printed unit
+    quantity: str = ""  # none: the table's first
+    columns: tuple[str, ...] = ()  # none: all
+
+    def judge(self, outcome: Outcome) -> list[Verdict]:
+        """A verdict for each column that has both lines."""
+        quantity = find_quantity(outcome, self.quantity)
+        verdicts = []
+        for column in self.columns or outcome.columns:
+            gap = paired_gap(
+                outcome.values(self.one, column, quantity.name),
+                outcome.values(self.other, column, quantity.name),
+            )
+            if gap is not None:
+                verdicts.append(self._judge_gap(gap, quantity, column))
+        return verdicts
+
+    def _judge_gap(self, gap: Gap, quantity: Quantity, column: str) -> Verdict:
+        sign = 1 if quantity.higher_is_better else -1
+        by = sign * gap.mean * quantity.factor
+        mark = HOLDS
+        if gap.may_be_chance and gap.seeds > 1:
+            mark = UNSURE
+        if not by >= self.by:
+            mark = FAILS
+        wanted = f"{self.one} is better than {self.other}"
+        if self.by:
+            wanted += f" by {self.by:g} or more"
+        return Verdict(mark, f"{column}: {wanted}; by {by:.3g} here{interval(gap, quantity)}.")
+
+
+@dataclass(frozen=True)
+class Near:
+    """A line's mean lies within so much of a number."""
+
+    line: str
+    column: str
+    value: float  # in the quantity's printed unit
+    within: float
+    quantity: str = ""
+
+    def judge(self, outcome: Outcome) -> list[Verdict]:
+        """One verdict, where the line was run."""
+        quantity = find_quantity(outcome, self.quantity)
+        values = outcome.values(self.line, self.column, quantity.name)
+        if not values:
+            return []
+        mean = float(np.mean(list(values.values()))) * quantity.factor
+        mark = HOLDS if abs(mean - self.value) <= self.within else FAILS
+        wanted = f"{self.line} is within {self.within:g} of {self.value:g}"
+        return [Verdict(mark, f"{self.column}: {wanted}; {mean:.4g} here.")]
+
+
+@dataclass(frozen=True)
+class Rises:
+    """A line's value rises (or falls) from each column to the next."""
+
+    line: str
+    columns: tuple[str, ...]
+    falls: bool = False
+    quantity: str = ""
+
+    def judge(self, outcome: Outcome) -> list[Verdict]:
+        """One verdict over the columns that were run."""
+        quantity = find_quantity(outcome, self.quantity)
+        shown = [c for c in self.columns if outcome.values(self.line, c, quantity.name)]
+        if len(shown) < 2:
+            return []
+        means = [
+            float(np.mean(list(outcome.values(self.line, c, quantity.name).values())))
+            for c in shown
+        ]
+        steps = np.diff(means) * (-1 if self.falls else 1)
+        mark = HOLDS if (steps >= 0).all() else FAILS
+        verb = "falls" if self.falls else "rises"
+        told = ", ".join(f"{mean * quantity.factor:.4g}" for mean in means)
+        return [Verdict(mark, f"{self.line} {verb} over {', '.join(shown)}; {told} here.")]
+
+
+def find_quantity(outcome: Outcome, name: str) -> Quantity:
+    """The quantity of a name among those of the table; the first where none is named."""
+    quantities = outcome.experiment.quantities
+    if not name:
+        return quantities[0]
+    return next(quantity for quantity in quantities if quantity.name == name)
+
+
+def interval(gap: Gap, quantity: Quantity) -> str:
+    """The interval of a gap, in brackets."""
+    if gap.low is None or gap.high is None:
+        return f" ({gap.seeds} seed{'s' * (gap.seeds > 1)})"
+    ends = sorted([gap.low * quantity.factor, gap.high * quantity.factor])
+    if not quantity.higher_is_better:
+        ends = [-ends[1], -ends[0]]
+    return f" (95 % interval {ends[0]:.3g} to {ends[1]:.3g}, {gap.seeds} seeds)"

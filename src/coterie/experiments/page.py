@@ -1,0 +1,164 @@
+"""Markdown of an experiment: ours beside the paper's, what should hold, and how it was made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from coterie.experiments.claims import Verdict
+from coterie.experiments.outcome import Outcome, mean_and_deviation
+from coterie.experiments.spec import Cell, Quantity
+from coterie.reporting.text import capitalise
+
+NOTHING = "–"
+
+
+def page(outcome: Outcome) -> str:
+    """The whole page of an experiment."""
+    experiment = outcome.experiment
+    parts = [
+        f"## {experiment.title}",
+        f"{experiment.paper}, {experiment.where}, at scale {outcome.scale}:",
+        f"```\n{command(outcome)}\n```",
+        quantity_table(outcome, experiment.quantities[0]),
+    ]
+    for quantity in experiment.quantities[1:]:
+        parts += [f"{capitalise(quantity.label)}:", short_table(outcome, quantity)]
+    for suffix in experiment.figures:
+        file = f"{outcome.path.stem}{suffix}.svg"
+        parts.append(f"![{experiment.title}]({file})")
+    parts += [
+        listed("What should hold", [f"{v.mark} {v.sentence}" for v in verdicts(outcome)]),
+        listed("What was found", experiment.findings),
+        listed("Other than in the paper", differences(outcome)),
+        listed("What the paper leaves open, and what is taken here", experiment.open_points),
+        how_made(outcome),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def command(outcome: Outcome) -> str:
+    """What makes this page again."""
+    return f"coterie reproduce {outcome.experiment.name} --scale {outcome.scale}"
+
+
+def verdicts(outcome: Outcome) -> list[Verdict]:
+    """Every claim, judged."""
+    return [verdict for claim in outcome.experiment.claims for verdict in claim.judge(outcome)]
+
+
+# ------------------------------------------------------------------------------ tables
+def quantity_table(outcome: Outcome, quantity: Quantity) -> str:
+    """A table with two columns for each of the experiment's: ours, and the paper's."""
+    head = ["method"]
+    for column in outcome.columns:
+        head += [column, "paper"]
+    printed = outcome.experiment.printed
+    if not printed:
+        return short_table(outcome, quantity)
+    rows = []
+    for line in outcome.lines:
+        row = [name_of(outcome, line)]
+        for column in outcome.columns:
+            theirs = printed.get(line, {}).get(column, NOTHING)
+            row += [cell_text(outcome, line, column, quantity), theirs]
+        rows.append(row)
+    return f"{quantity.label}, mean ± deviation over seeds:\n\n" + markdown(head, rows)
+
+
+def short_table(outcome: Outcome, quantity: Quantity) -> str:
+    """A table of ours alone."""
+    rows = [
+        [
+            name_of(outcome, line),
+            *(cell_text(outcome, line, column, quantity) for column in outcome.columns),
+        ]
+        for line in outcome.lines
+    ]
+    return markdown(["method", *outcome.columns], rows)
+
+
+def name_of(outcome: Outcome, line: str) -> str:
+    """A line's label; those that the paper does not have are marked."""
+    if outcome.experiment.line(line).in_paper:
+        return line
+    return f"{line} (ours)"
+
+
+def cell_text(outcome: Outcome, line: str, column: str, quantity: Quantity) -> str:
+    """The mean over seeds and their deviation; "diverged" where any run did."""
+    values = outcome.values(line, column, quantity.name)
+    if not values:
+        return NOTHING
+    if not all(map(math.isfinite, values.values())):
+        return "diverged"
+    mean, deviation = mean_and_deviation(values.values())
+    text = f"{mean * quantity.factor:.{quantity.digits}f}"
+    if deviation is not None:
+        text += f" ± {deviation * quantity.factor:.{quantity.digits}f}"
+    return text
+
+
+def markdown(head: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table, numbers to the right."""
+    lines = [
+        f"| {' | '.join(head)} |",
+        "| --- |" + " ---: |" * (len(head) - 1),
+        *(f"| {' | '.join(row)} |" for row in rows),
+    ]
+    return "\n".join(lines)
+
+
+# ------------------------------------------------------------------------------ lists
+def listed(title: str, items: list[str] | tuple[str, ...]) -> str:
+    """A heading in bold with a list; nothing where the list is empty."""
+    if not items:
+        return ""
+    return f"**{title}**\n\n" + "\n".join(f"* {item}" for item in items)
+
+
+def differences(outcome: Outcome) -> list[str]:
+    """Every setting of this scale that is another one in the paper."""
+    experiment = outcome.experiment
+    scale = experiment.scale(outcome.scale)
+    seeds = experiment.scales["full"].seeds
+    items = []
+    if scale.seeds != seeds:
+        items.append(f"Seeds: {scale.seeds} instead of {seeds}.")
+    cells = {cell.mark: cell for cell in experiment.cells(outcome.scale)}
+    changed: dict[str, None] = {}  # in order, each once
+    for mark in outcome.cells:
+        changed.update(dict.fromkeys(changes(cells[mark])))
+    items += changed
+    left_out = [c.label for c in experiment.columns if c.label not in outcome.columns]
+    if left_out:
+        items.append(f"Not run: {', '.join(left_out)}.")
+    return [*items, *scale.remarks]
+
+
+def changes(cell: Cell) -> Iterator[str]:
+    """What the scale changes in a cell."""
+    scale = cell.scale
+    asked = {
+        **cell.column.data_options,
+        **cell.column.options,
+        **cell.line.options,
+        **cell.column.settings,
+    }
+    for name, value in {**scale.data_options, **scale.options, **scale.settings}.items():
+        before = asked.get(name, getattr(cell.line.method, name, None))
+        if before is None:
+            yield f"{name} is {value}."
+        elif before != value:
+            yield f"{name} is {value} instead of {before}."
+
+
+def how_made(outcome: Outcome) -> str:
+    """Seeds, time and commits."""
+    seeds = ", ".join(map(str, outcome.seeds))
+    missing = len(outcome.missing)
+    unfinished = f" {missing} of its cells are still to be run." if missing else ""
+    return (
+        f"Seeds {seeds}; {outcome.seconds:,.0f} s of runs, one after another; commit "
+        f"{', '.join(outcome.commits)}.{unfinished}"
+    )

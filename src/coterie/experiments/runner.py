@@ -1,0 +1,91 @@
+"""Runs the cells of an experiment, side by side; each is kept as soon as it is done."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import NamedTuple
+
+from coterie.errors import Diverged
+from coterie.experiments.outcome import Outcome
+from coterie.experiments.spec import Cell, Measured
+
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+class Done(NamedTuple):
+    """A cell that was run."""
+
+    cell: Cell
+    measured: Measured
+    seconds: float
+    error: str  # "" where it has values
+
+
+def run_missing(
+    outcome: Outcome, jobs: int, on_done: Callable[[Done], None] = lambda done: None
+) -> None:
+    """Run every cell that has no result yet.
+
+    jobs: how many processes run cells side by side, each with one thread; 1: this process.
+    """
+    cells = outcome.missing
+    folder = outcome.path.with_suffix(".runs")  # what a stopped cell goes on from
+    ran = one_by_one(cells, folder)
+    if jobs > 1 and len(cells) > 1:
+        ran = side_by_side(cells, folder, min(jobs, len(cells)))
+    for done in ran:
+        outcome.add(done.cell, done.measured, done.seconds, done.error)
+        shutil.rmtree(folder / done.cell.mark, ignore_errors=True)
+        on_done(done)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def one_by_one(cells: list[Cell], folder: Path) -> Iterator[Done]:
+    """Run cells in this process."""
+    for cell in cells:
+        yield Done(cell, *run_cell(cell, folder / cell.mark))
+
+
+def side_by_side(cells: list[Cell], folder: Path, jobs: int) -> Iterator[Done]:
+    """Run cells in processes of their own, which look each cell up by its name."""
+    before = {name: os.environ.get(name) for name in THREADS}
+    os.environ.update(dict.fromkeys(THREADS, "1"))  # of the new processes
+    pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
+    try:
+        asked: dict[Future[tuple[Measured, float, str]], Cell] = {}
+        for cell in cells:
+            name = cell.experiment.name
+            place = folder / cell.mark
+            asked[pool.submit(find_and_run, name, cell.scale_name, cell.mark, place)] = cell
+        for future in as_completed(asked):
+            yield Done(asked[future], *future.result())
+    finally:
+        pool.shutdown(cancel_futures=True)
+        for variable, value in before.items():
+            os.environ.pop(variable, None)
+            if value is not None:
+                os.environ[variable] = value
+
+
+def find_and_run(name: str, scale: str, mark: str, folder: Path) -> tuple[Measured, float, str]:
+    """Run the cell of a name; cells themselves do not travel between processes."""
+    from coterie.experiments import find
+
+    cell = next(cell for cell in find(name).cells(scale) if cell.mark == mark)
+    return run_cell(cell, folder)
+
+
+def run_cell(cell: Cell, folder: Path) -> tuple[Measured, float, str]:
+    """(what it came to, its seconds, why it has no values)."""
+    began = time.monotonic()
+    try:
+        measured = cell.run(folder)
+    except Diverged as e:
+        return Measured({}), time.monotonic() - began, str(e)
+    return measured, time.monotonic() - began, ""

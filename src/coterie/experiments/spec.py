@@ -1,0 +1,199 @@
+"""What an experiment is: a table of runs, as a paper prints it.
+
+    Experiment   its lines × columns × seeds are the cells; each cell is one run, or a few
+    Line         a method with its settings
+    Column       the data and the model, and what else changes from column to column
+    Scale        how much of it is run: "full" is the paper's own setting
+    Cell         one of them, with everything decided
+
+The experiments themselves stand in catalogue/, a file for each paper.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from coterie.contract import Algorithm
+from coterie.errors import unknown
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from coterie.experiments.claims import Claim
+    from coterie.experiments.outcome import Outcome
+
+Options = Mapping[str, Any]
+SCALES = ("smoke", "medium", "full")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A line of the table: a method with its settings."""
+
+    label: str
+    method: Algorithm
+    options: Options = field(default_factory=dict)  # of its runs, where they differ from others'
+    in_paper: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A column of the table: the data, the model, and what else changes from column to column."""
+
+    label: str
+    data: str  # as `--data` takes it
+    data_options: Options = field(default_factory=dict)
+    model: str | None = None
+    options: Options = field(default_factory=dict)  # of the runs
+    settings: Options = field(default_factory=dict)  # of those methods that have them
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """How much of an experiment is run; what is given here counts over lines and columns."""
+
+    seeds: int
+    first_seed: int = 0
+    data_options: Options = field(default_factory=dict)
+    options: Options = field(default_factory=dict)
+    settings: Options = field(default_factory=dict)
+    lines: tuple[str, ...] = ()  # the labels of those that are run; none: all
+    columns: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()  # differences from the paper that the options do not show
+
+
+class Quantity(NamedTuple):
+    """What is read off a cell, and how it is printed."""
+
+    name: str  # among a cell's values
+    label: str
+    digits: int = 2
+    factor: float = 1.0  # 100: as percent
+    higher_is_better: bool = True
+
+
+ACCURACY = Quantity("accuracy", "test accuracy, %", 2, 100.0)
+WORST = Quantity("worst", "worst tenth of the clients, %", 2, 100.0)
+MSE = Quantity("mse", "test MSE", 3, 1.0, higher_is_better=False)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a cell came to."""
+
+    values: dict[str, float]
+    curves: dict[str, list[tuple[int, float]]] = field(default_factory=dict)  # (round, value)
+    extra: dict[str, Any] = field(default_factory=dict)  # what a figure needs beside that
+
+
+Work = Callable[["Cell", Path], Measured]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """A table or a figure of a paper, and what it takes to make it again."""
+
+    name: str
+    title: str
+    paper: str  # whose: authors and year
+    where: str  # such as "table 1"
+    lines: tuple[Line, ...]
+    columns: tuple[Column, ...]
+    scales: Mapping[str, Scale]
+    work: Work
+    quantities: tuple[Quantity, ...]
+    printed: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by line, by column
+    claims: tuple[Claim, ...] = ()
+    open_points: tuple[str, ...] = ()  # what the paper does not say, and what is taken here
+    findings: tuple[str, ...] = ()  # what was found out where ours differs
+    figures: Mapping[str, Callable[[Outcome], Figure]] = field(default_factory=dict)  # by suffix
+
+    def scale(self, name: str) -> Scale:
+        """The scale of a name."""
+        if name not in self.scales:
+            raise unknown(f"scale of {self.name}", name, self.scales)
+        return self.scales[name]
+
+    def line(self, label: str) -> Line:
+        """The line of a label."""
+        return next(line for line in self.lines if line.label == label)
+
+    def column(self, label: str) -> Column:
+        """The column of a label."""
+        return next(column for column in self.columns if column.label == label)
+
+    def cells(self, scale: str) -> Iterator[Cell]:
+        """Every cell of a scale; seed by seed, so that a stopped table has whole columns first."""
+        chosen = self.scale(scale)
+        lines = [line for line in self.lines if line.label in (chosen.lines or (line.label,))]
+        columns = [c for c in self.columns if c.label in (chosen.columns or (c.label,))]
+        for seed in range(chosen.first_seed, chosen.first_seed + chosen.seeds):
+            for column in columns:
+                for line in lines:
+                    yield Cell(self, scale, line, column, seed)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One line, one column, one seed."""
+
+    experiment: Experiment
+    scale_name: str
+    line: Line
+    column: Column
+    seed: int
+
+    @property
+    def scale(self) -> Scale:
+        """How much is run."""
+        return self.experiment.scale(self.scale_name)
+
+    @property
+    def data_options(self) -> dict[str, Any]:
+        """Options of the data set."""
+        return {**self.column.data_options, **self.scale.data_options}
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options of the run: of all lines, of this line, of the scale."""
+        return {**self.column.options, **self.line.options, **self.scale.options}
+
+    @property
+    def method(self) -> Algorithm:
+        """The method, with the settings of the column and the scale that it has."""
+        return with_settings(self.line.method, {**self.column.settings, **self.scale.settings})
+
+    @cached_property
+    def mark(self) -> str:
+        """A hash of all that was decided: a cell that was run under another one is run again."""
+        decided = (
+            self.method.name,
+            sorted(asdict(self.method).items(), key=lambda item: item[0]),  # type: ignore[call-overload]
+            self.column.data,
+            sorted(self.data_options.items()),
+            self.column.model,
+            sorted(self.options.items()),
+            self.seed,
+        )
+        return hashlib.sha256(repr(decided).encode()).hexdigest()[:16]
+
+    @property
+    def title(self) -> str:
+        """How progress calls it."""
+        return f"{self.line.label}, {self.column.label}, seed {self.seed}"
+
+    def run(self, folder: Path) -> Measured:
+        """Do the work; a run that is stopped goes on in this folder."""
+        return self.experiment.work(self, folder)
+
+
+def with_settings(method: Algorithm, settings: Options) -> Algorithm:
+    """The method with those of the settings that it has."""
+    known = {f.name for f in fields(method)}  # type: ignore[arg-type]
+    own = {name: value for name, value in settings.items() if name in known}
+    return replace(method, **own)  # type: ignore[type-var]
