@@ -46,3 +46,20 @@ def test_sites_whose_model_is_of_no_use_are_named(coterie, odd_sites):
     assert table.loc["Davos", "commonest"] >= 0.9 > table.loc["Aalen", "commonest"]
     assert coterie("report o --out page.html").status == 0
     assert words in Path("page.html").read_text(encoding="utf-8").replace("&#39;", "'")
+
+
+def test_a_column_that_never_changes_at_one_site_is_named_once(coterie, odd_sites):
+    bern = pd.read_csv(odd_sites / "Bern.csv")
+    bern.assign(age=0).to_csv(odd_sites / "Bern.csv", index=False)
+    outcome = coterie("compare fedavg local --data", f"folder:{odd_sites}", COMMAND)
+    words = "varies elsewhere: age (always 0 at Bern, 120 rows)"
+    assert outcome.err.count(words) == 1  # though each seed reads the tables anew
+    assert "--data.drop age" in outcome.err
+    assert "dose" not in outcome.err.partition("warning:")[2].partition("\n")[0]
+
+
+def test_columns_that_are_nearly_empty_at_a_site_are_named(coterie, odd_sites):
+    celle = pd.read_csv(odd_sites / "Celle.csv")
+    celle.assign(age=np.nan).to_csv(odd_sites / "Celle.csv", index=False)
+    outcome = coterie("run fedavg --fill mean --data", f"folder:{odd_sites}", "--label outcome")
+    assert "nearly all of these cells are empty: age at Celle\n" in outcome.err

@@ -17,6 +17,7 @@ fairness.py         who is served worst
 convergence.py      scores over rounds and bytes
 cost.py             rounds and bytes to a target
 coefficients.py     what the linear models of groups go by
+filled.py           which cells were empty
 excess.py           how much worse each group's model fits a client than the best
 diverged.py         which methods diverged
 lookup.py           what the field "Find a site" shows

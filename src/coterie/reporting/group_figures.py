@@ -134,11 +134,13 @@ def draw_coefficients(result: Coefficients) -> Figure:
         dots = []
         texts = []
         for group, value in zip(result.groups, result.values[row].tolist()):
-            dots.append(Dot(value, row, group_colour(group), radius=5.5))
+            if np.isfinite(value):
+                dots.append(Dot(value, row, group_colour(group), radius=5.5))
             texts.append(f"group {group} {format_signed(value)}")
         marks.append(Named(f"{name}: {', '.join(texts)}", dots))
     y_axis = row_axis(columns)
-    x_axis = number_axis([0.0, *result.values[:MOST_DRAWN].ravel()], "coefficient")
+    drawn = result.values[:MOST_DRAWN]
+    x_axis = number_axis([0.0, *drawn[np.isfinite(drawn)]], "coefficient")
     height = 2 * map_height(len(columns)) - 10 * len(columns) // 2
     legend = group_legend(result.groups)
     return Figure(x_axis, y_axis, marks, height, legend)

@@ -9,6 +9,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from coterie.data.site_columns import describe_constants
 from coterie.reporting import (
     apart,
     benefit,
@@ -24,6 +25,7 @@ from coterie.reporting import (
     drawing,
     fairness,
     figures,
+    filled,
     fit,
     group_figures,
     lookup,
@@ -54,6 +56,7 @@ STATISTICS = (
     cost,
     diverged,
     fairness,
+    filled,
     fit,
     membership,
     method,
@@ -86,6 +89,7 @@ def environment() -> Environment:
         group_figures=group_figures,
         membership_colours=membership_colours,
         draw=svg.draw,
+        describe_constants=describe_constants,
         can_search=lookup.can_search,
         lookup_json=lookup.lookup_json,
     )
