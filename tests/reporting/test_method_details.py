@@ -61,6 +61,16 @@ def test_groups_come_with_their_members_and_who_else_found_them():
     assert result.seeds is None and "other seed" not in describe_main_groups(result)
 
 
+def test_groups_of_one_member_are_said_to_be_none():
+    alone = [3, 0, 2, 1]
+    sources = [grouped(seed=seed, history=[alone], data="folder:d") for seed in range(3)]
+    result = main_groups("ifca", {"ifca": sources}, {"ifca": np.array(alone)}, None)
+    assert describe_main_groups(result) == (
+        "The groups that ifca ended with (seed 0). No two clients belong together: each group has "
+        "one member, which is what local does. Of its 2 other seeds, 2 left everyone alone, too."
+    )
+
+
 def test_warnings_stand_where_the_groups_stand():
     odd = portrait([1] * 4, GROUPS, warnings=["the groups are not stable."])
     result = main_groups("ifca", {"ifca": [grouped()]}, {"ifca": GROUPS}, odd)
