@@ -125,11 +125,14 @@ def describe_few_rows(few: FewRows, metric: str) -> str:
     )
 
 
-def describe_wins(wins: Wins, method: str) -> str:
-    """Say for how many clients a method is better than a baseline."""
+def describe_wins(wins: Wins, result: EachClient) -> str:
+    """Say for how many clients a method is better than a baseline; of several seeds, with which."""
     of = wins.better + wins.worse + wins.equal
+    start = "Compared"
+    if result.seeds > 1:
+        start = f"With seed {result.seed} alone, compared"
     return (
-        f"Compared with {wins.baseline}, {method} is better for {wins.better} of {of} clients, "
+        f"{start} with {wins.baseline}, {result.method} is better for {wins.better} of {of} clients, "
         f"worse for {wins.worse} and equal for {wins.equal}."
     )
 
@@ -137,7 +140,7 @@ def describe_wins(wins: Wins, method: str) -> str:
 def describe_client_notes(result: EachClient) -> list[str]:
     """List what there is to say about the clients' scores, a sentence each."""
     sentences = [describe_few_rows(result.few_rows, result.metric)]
-    sentences += [describe_wins(wins, result.method) for wins in result.wins]
+    sentences += [describe_wins(wins, result) for wins in result.wins]
     if result.clients[0].train_rows is None:
         sentences.append("Training rows are not counted, as they are not at hand.")
     if result.other_rows:

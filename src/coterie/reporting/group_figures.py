@@ -36,7 +36,7 @@ from coterie.reporting.drawing import (
 )
 from coterie.reporting.excess import BOUNDS, describe_excess, name_bounds
 from coterie.reporting.figures import cell
-from coterie.reporting.fit import ClientMap, ClientPositions, GroupScores
+from coterie.reporting.fit import FEWEST_IN_BOX, ClientMap, ClientPositions, GroupScores
 from coterie.reporting.moves import Moves
 from coterie.reporting.text import format_score
 from coterie.reporting.ticks import format_percent
@@ -177,7 +177,7 @@ def strip(
     if not len(members):
         return []
     marks: list[Mark] = []
-    if len(members) >= 4:  # of fewer, the points say it all
+    if len(members) >= FEWEST_IN_BOX:  # of fewer, the points say it all
         low, median, high = np.quantile(scores[members], [0.25, 0.5, 0.75]).tolist()
         title = f"{label}: median {format_score(median, result.metric)}"
         left = middle - 0.42 * width

@@ -36,7 +36,8 @@ class Membership(NamedTuple):
     @property
     def is_of_singles(self) -> bool:
         """Whether there are several groups, and each has one member."""
-        return len(self.groups) > 1 and all(len(group.members) == 1 for group in self.groups)
+        sizes = [len(group.members) for group in self.groups if group.number >= 0]
+        return len(sizes) > 1 and max(sizes) == 1
 
 
 class SeedAgreement(NamedTuple):
