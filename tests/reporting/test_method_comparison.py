@@ -72,7 +72,7 @@ def test_methods_are_level_where_the_interval_holds_zero():
 def test_without_enough_sites_no_interval_is_given():
     methods = {label: [scored([s], label=label)] for label, s in (("m", 0.9), ("n", 0.5))}
     two = {"m": sites_of([0.9, 0.9]), "n": sites_of([0.5, 0.5])}
-    assert "cannot be told on 2 sites: an interval takes 3 or more." in verdict(
+    assert "cannot be told: an interval takes 3 sites or more, not 2." in verdict(
         compared(methods, two)
     )
     assert verdict(compared(methods)).endswith("the runs did not keep scores by site.")
@@ -176,6 +176,18 @@ def test_a_smaller_error_that_is_worse_for_half_of_the_sites_is_not_said_to_pay(
     assert text.startswith("Whether groups pay cannot be told: ifca's error is 7.0 % lower")
 
 
+def test_on_two_sites_it_cannot_be_told_whether_groups_pay():
+    methods = {label: [scored([0.5], label=label)] for label in ("ifca", "fedavg", "local")}
+    methods["ifca"][0].history[-1]["sizes"] = [2, 1]
+    two = {label: sites_of([0.9, 0.9]) for label in methods}
+    assert describe_benefit(group_benefit(compared(methods, two))) == (
+        "Whether groups pay cannot be told: an interval takes 3 sites or more, not 2."
+    )
+    assert describe_benefit(group_benefit(compared(methods))) == (
+        "Whether groups pay cannot be told: the runs did not keep scores by site."
+    )
+
+
 def test_groups_of_one_member_are_no_groups():
     comparison = methods_of(seeds=2, ifca=0.9, fedavg=0.7, local=0.9)
     for run in comparison.runs["ifca"]:
@@ -183,7 +195,7 @@ def test_groups_of_one_member_are_no_groups():
     text = describe_benefit(group_benefit(comparison))
     assert text.startswith(
         "No two sites belong together: each of the 4 groups of ifca has one member, which is what "
-        "local does. ifca's accuracy is 0.000 "
+        "local does; ifca's accuracy is 0.000 "
     )
     assert "and 0.200 higher than fedavg's" in text
     comparison.runs["ifca"][1]["sizes"] = [2, 1, 1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -29,7 +30,12 @@ from coterie.reporting.render import render
 
 def fold(details) -> tuple[str, int]:
     """One method as HTML, and the number of its figures."""
-    page = render("method.html.jinja", details=details, styles=method_styles(["ifca"]))
+    page = render(
+        "method.html.jinja",
+        details=details,
+        styles=method_styles(["ifca"]),
+        page=SimpleNamespace(one_seed=""),
+    )
     return page, page.count('class="plot"')
 
 
@@ -106,6 +112,11 @@ def compared_groups(count: int, silent: tuple[int, ...] = ()) -> list[GroupCompa
 def test_what_does_not_stand_out_is_said_to_be_so():
     nothing = describe_comparisons([GroupComparison(0, 1, [])])
     assert nothing.parts == [] and nothing.rest[0].startswith("No column stands out")
+    few = describe_comparisons([GroupComparison(0, 1, [])], clients=4, has_labels=True)
+    assert few.rest[1:] == [
+        "4 clients are too few to tell more for certain.",
+        "How the labels of the groups differ stands in the table above.",
+    ]
     three = describe_comparisons(compared_groups(3, silent=(1,)))
     higher = "x is higher in group 0: mean 2, against 1 in the other groups."
     assert three.parts[0] == ("Group 0 against the other groups:", [higher])

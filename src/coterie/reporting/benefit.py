@@ -10,8 +10,8 @@ from coterie.reporting.text import join_names
 from coterie.reporting.verdict import (
     Lead,
     describe_lead,
-    describe_no_interval,
     describe_size,
+    explain_no_interval,
     has_interval,
     is_certain,
     is_certainly_worse,
@@ -101,53 +101,65 @@ def method_name(label: str) -> str:
 
 
 # ------------------------------------------------------------------------------ as text
+class Answer(NamedTuple):
+    """Whether groups pay, in words."""
+
+    short: str  # without a full stop, as `reason`
+    reason: str  # "": none
+
+
 def describe_benefit(benefit: GroupBenefit) -> str:
-    """Say whether groups pay, or what is known of it.
+    """Say whether groups pay, or what is known of it, and why."""
+    answer = answer_of(benefit)
+    if not answer.reason:
+        return f"{answer.short}."
+    return f"{answer.short}: {answer.reason}."
+
+
+def answer_of(benefit: GroupBenefit) -> Answer:
+    """Answer whether groups pay.
 
     They pay if every difference is above 0 with its whole interval, and do not if any is below.
     """
-    known = [lead for lead in benefit.leads if has_interval(lead)]
-    in_doubt = [lead for lead in benefit.leads if not is_certain(lead)]
-    worse = [lead for lead in benefit.leads if is_certainly_worse(lead)]
     if benefit.singles:
-        return describe_singles(benefit)
+        alone = f"each of the {benefit.singles} groups of {benefit.method} has one member"
+        reason = join_clauses(f"{alone}, which is what local does", describe_leads(benefit, []))
+        return Answer("No two sites belong together", reason)
     if benefit.pays:
-        start = f"Groups pay: {benefit.method} beats every method without groups"
-    elif worse:
-        start = "Groups do not pay"
-    elif not in_doubt:
-        start = f"Whether groups pay cannot be told without {join_names(benefit.missing)}"
-    elif not known:
-        return f"Whether groups pay cannot be told. {describe_no_interval(in_doubt[0])}"
-    else:
-        start = "Whether groups pay cannot be told"
-    if not known:
-        return f"{start}."
-    leads = describe_leads(benefit, worse or in_doubt)
-    if benefit.pays:
-        return f"{start}; {leads}."
-    return f"{start}: {leads}."
-
-
-def describe_singles(benefit: GroupBenefit) -> str:
-    """Say that groups of one member are no groups."""
-    sentence = (
-        f"No two sites belong together: each of the {benefit.singles} groups of {benefit.method} "
-        "has one member, which is what local does."
-    )
+        reason = f"{benefit.method} beats every method without groups"
+        return Answer("Groups pay", join_clauses(reason, describe_leads(benefit, [])))
+    worse = [lead for lead in benefit.leads if is_certainly_worse(lead)]
+    if worse:
+        return Answer("Groups do not pay", describe_leads(benefit, worse))
+    unknown = "Whether groups pay cannot be told"
+    in_doubt = [lead for lead in benefit.leads if not is_certain(lead)]
+    if not in_doubt:
+        short = f"{unknown} without {join_names(benefit.missing)}"
+        return Answer(short, describe_leads(benefit, []))
     if not any(map(has_interval, benefit.leads)):
-        return sentence
-    return f"{sentence} {describe_leads(benefit, [])}."
+        return Answer(unknown, explain_no_interval(in_doubt[0]))
+    return Answer(unknown, describe_leads(benefit, in_doubt))
+
+
+def join_clauses(first: str, second: str) -> str:
+    """Join two clauses, of which the second may be empty."""
+    if not second:
+        return first
+    return f"{first}; {second}"
 
 
 def describe_leads(benefit: GroupBenefit, deciding: list[Lead]) -> str:
     """Compare groups with the best method without any, and with one model for all.
 
     deciding: differences that decide the verdict, of which the first is described, too.
+    "" where no difference has an interval.
     """
     one_for_all = [lead for lead in benefit.leads if method_name(lead.other) in ONE_FOR_ALL]
     chosen = {lead.other: lead for lead in [*benefit.leads[:1], *deciding[:1], *one_for_all[:1]]}
-    first, *others = [lead for lead in chosen.values() if has_interval(lead)]
+    known = [lead for lead in chosen.values() if has_interval(lead)]
+    if not known:
+        return ""
+    first, *others = known
     sentence = describe_lead(first)
     is_tagged = len(benefit.leads) > 1 and first is benefit.leads[0]
     if is_tagged:

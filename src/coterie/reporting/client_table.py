@@ -132,8 +132,8 @@ def describe_wins(wins: Wins, result: EachClient) -> str:
     if result.seeds > 1:
         start = f"With seed {result.seed} alone, compared"
     return (
-        f"{start} with {wins.baseline}, {result.method} is better for {wins.better} of {of} clients, "
-        f"worse for {wins.worse} and equal for {wins.equal}."
+        f"{start} with {wins.baseline}, {result.method} is better for {wins.better} of {of} "
+        f"clients, worse for {wins.worse} and equal for {wins.equal}."
     )
 
 

@@ -34,6 +34,11 @@ class Membership(NamedTuple):
     lacks_rows: bool  # nothing was compared, as the training rows are not at hand
 
     @property
+    def clients(self) -> int:
+        """How many are in groups."""
+        return sum(len(group.members) for group in self.groups if group.number >= 0)
+
+    @property
     def is_of_singles(self) -> bool:
         """Whether there are several groups, and each has one member."""
         sizes = [len(group.members) for group in self.groups if group.number >= 0]

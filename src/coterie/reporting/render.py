@@ -90,6 +90,7 @@ def environment() -> Environment:
         membership_colours=membership_colours,
         draw=svg.draw,
         describe_constants=describe_constants,
+        answer_of=benefit.answer_of,
         can_search=lookup.can_search,
         lookup_json=lookup.lookup_json,
     )

@@ -128,17 +128,14 @@ def describe_level(verdict: Verdict) -> str:
 
 def describe_no_interval(lead: Lead) -> str:
     """Say why nobody can tell whether a difference is chance."""
+    return f"Whether the difference is chance cannot be told: {explain_no_interval(lead)}."
+
+
+def explain_no_interval(lead: Lead) -> str:
+    """Say why a difference has no interval."""
     if lead.difference is None:
-        return (
-            "Whether the difference is chance cannot be told: the runs did not keep scores by site."
-        )
-    count = "1 site"
-    if lead.difference.sites > 1:
-        count = f"{lead.difference.sites} sites"
-    return (
-        f"Whether the difference is chance cannot be told on {count}: an interval takes "
-        f"{FEWEST_SITES} or more."
-    )
+        return "the runs did not keep scores by site"
+    return f"an interval takes {FEWEST_SITES} sites or more, not {lead.difference.sites}"
 
 
 def describe_lead(lead: Lead) -> str:
