@@ -4,20 +4,25 @@ BIN := .venv/bin
 READY := .venv/.ready
 DEV := .venv/.dev
 
-.PHONY: demo test test-slow test-all test-network chaos fuzz lint docs bench clean
+.PHONY: demo test test-slow test-all test-network test-experiments chaos fuzz lint docs bench clean
 
 demo: $(READY)
 	$(BIN)/coterie demo --out demo
 
 # What people run while they work: at most six minutes on two quiet cores.
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not experiments"
 
 # The rest: statistics over many seeds, kills of real processes, whole pages of the documents.
 test-slow: $(DEV)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
-test-all: test test-slow
+test-all: test test-slow test-experiments
+
+# Every experiment of `coterie reproduce` at its smallest scale; those that need data sets which are
+# not there are skipped.
+test-experiments: $(DEV)
+	$(BIN)/python -m pytest -n 2 --dist worksteal tests/experiments -m experiments
 
 # A server and its sites as real processes, over Flower: needs the extra `network`, about 5 minutes.
 test-network: $(DEV)

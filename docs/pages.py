@@ -19,6 +19,7 @@ from pathlib import Path
 from attack_table import attack_table
 from cells import notebook
 from reference import base_sets, commands, data_sets, model_names, table
+from reproduction import reproduction
 from table_results import error_table, gap_table, verdict_table
 from what_leaves import what_leaves
 
@@ -235,6 +236,7 @@ def problems(docs: Path = DOCS, write: bool = False) -> list[str]:
         "data.md": {"data sets": data_sets(), "base sets": base_sets()},
         "commands.md": {"commands": commands()},
         "security.md": {"what leaves": what_leaves(known.values()), "attacks": attack_table()},
+        "experiments/README.md": {"reproduction": reproduction()},
         "results/tables.md": {
             "errors": error_table(),
             "gaps": gap_table(),

@@ -121,28 +121,28 @@ class Near:
 
 @dataclass(frozen=True)
 class Rises:
-    """A line's value rises (or falls) from each column to the next."""
+    """The mean rises (or falls) from each (line, column) to the next, or stays."""
 
-    line: str
-    columns: tuple[str, ...]
+    points: tuple[tuple[str, str], ...]
     falls: bool = False
     quantity: str = ""
 
     def judge(self, outcome: Outcome) -> list[Verdict]:
-        """One verdict over the columns that were run."""
+        """One verdict over the points that were run."""
         quantity = find_quantity(outcome, self.quantity)
-        shown = [c for c in self.columns if outcome.values(self.line, c, quantity.name)]
+        shown = [point for point in self.points if outcome.values(*point, quantity.name)]
         if len(shown) < 2:
             return []
         means = [
-            float(np.mean(list(outcome.values(self.line, c, quantity.name).values())))
-            for c in shown
+            quantity.factor * float(np.mean(list(outcome.values(*point, quantity.name).values())))
+            for point in shown
         ]
         steps = np.diff(means) * (-1 if self.falls else 1)
         mark = HOLDS if (steps >= 0).all() else FAILS
         verb = "falls" if self.falls else "rises"
-        told = ", ".join(f"{mean * quantity.factor:.4g}" for mean in means)
-        return [Verdict(mark, f"{self.line} {verb} over {', '.join(shown)}; {told} here.")]
+        first, last = (", ".join(point) for point in (shown[0], shown[-1]))
+        told = ", ".join(f"{mean:.4g}" for mean in means)
+        return [Verdict(mark, f"It {verb} from {first} to {last}; {told} here.")]
 
 
 def find_quantity(outcome: Outcome, name: str) -> Quantity:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -68,7 +69,7 @@ class Outcome:
         return [cell for cell in every if cell.mark not in self.cells]
 
     def add(self, cell: Cell, measured: Measured, seconds: float, error: str = "") -> None:
-        """Keep the result of a cell."""
+        """Take in the result of a cell."""
         self.cells[cell.mark] = CellResult(
             line=cell.line.label,
             column=cell.column.label,
@@ -84,6 +85,9 @@ class Outcome:
             commit=commit(),
             error=error,
         )
+
+    def save(self) -> None:
+        """Write the file of results."""
         order = [cell.mark for cell in self.experiment.cells(self.scale)]
         done = [self.cells[mark] for mark in order if mark in self.cells]
         content = ResultsFile(
@@ -157,6 +161,7 @@ def finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
+@functools.cache
 def commit() -> str:
     """The commit of the source, where it stands in a repository; else the version."""
     here = Path(__file__).parent

@@ -141,6 +141,7 @@ def changes(cell: Cell) -> Iterator[str]:
     scale = cell.scale
     asked = {
         **cell.column.data_options,
+        **cell.line.data_options,
         **cell.column.options,
         **cell.line.options,
         **cell.column.settings,

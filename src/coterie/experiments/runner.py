@@ -15,6 +15,7 @@ from coterie.errors import Diverged
 from coterie.experiments.outcome import Outcome
 from coterie.experiments.spec import Cell, Measured
 
+SAVE_EVERY = 2.0  # seconds
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -39,10 +40,16 @@ def run_missing(
     ran = one_by_one(cells, folder)
     if jobs > 1 and len(cells) > 1:
         ran = side_by_side(cells, folder, min(jobs, len(cells)))
-    for done in ran:
-        outcome.add(done.cell, done.measured, done.seconds, done.error)
-        shutil.rmtree(folder / done.cell.mark, ignore_errors=True)
-        on_done(done)
+    saved = time.monotonic()
+    try:
+        for done in ran:
+            outcome.add(done.cell, done.measured, done.seconds, done.error)
+            if time.monotonic() - saved > SAVE_EVERY:  # a table may have a thousand tiny cells
+                outcome.save()
+                saved = time.monotonic()
+            on_done(done)
+    finally:
+        outcome.save()
     shutil.rmtree(folder, ignore_errors=True)
 
 

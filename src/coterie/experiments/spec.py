@@ -37,7 +37,8 @@ class Line:
 
     label: str
     method: Algorithm
-    options: Options = field(default_factory=dict)  # of its runs, where they differ from others'
+    data_options: Options = field(default_factory=dict)  # where its data differ from others'
+    options: Options = field(default_factory=dict)  # where its runs differ from others'
     in_paper: bool = True
 
 
@@ -156,7 +157,7 @@ class Cell:
     @property
     def data_options(self) -> dict[str, Any]:
         """Options of the data set."""
-        return {**self.column.data_options, **self.scale.data_options}
+        return {**self.column.data_options, **self.line.data_options, **self.scale.data_options}
 
     @property
     def options(self) -> dict[str, Any]:

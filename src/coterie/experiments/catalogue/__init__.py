@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from coterie.experiments.catalogue import cfl_mgd, ifca
+from coterie.experiments.catalogue import cfl_mgd, cgpfl, fedsoft, ifca, ifca_figure3, threshold
 from coterie.experiments.spec import Experiment
 
-EXPERIMENTS: tuple[Experiment, ...] = (*ifca.EXPERIMENTS, *cfl_mgd.EXPERIMENTS)
+EXPERIMENTS: tuple[Experiment, ...] = (
+    *ifca.EXPERIMENTS,
+    *ifca_figure3.EXPERIMENTS,
+    *cfl_mgd.EXPERIMENTS,
+    *fedsoft.EXPERIMENTS,
+    *cgpfl.EXPERIMENTS,
+    *threshold.EXPERIMENTS,
+)

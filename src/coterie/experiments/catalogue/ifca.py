@@ -104,4 +104,5 @@ TABLE_1_MNIST = Experiment(
     },
 )
 
+
 EXPERIMENTS = (TABLE_1_MNIST,)

@@ -1,0 +1,179 @@
+"""Experiments: their cells, what is kept of them, what they claim, and the command."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from made_experiment import CALLS, MADE, TRAINED
+
+import coterie as ct
+from coterie.cli import main
+from coterie.experiments import all_experiments
+from coterie.experiments import runner as runner_module
+from coterie.experiments.claims import Gap, paired_gap
+from coterie.experiments.outcome import Outcome
+from coterie.experiments.page import changes, page, verdicts
+from coterie.experiments.runner import run_missing
+from coterie.experiments.spec import Measured
+
+
+def ran(experiment, scale, folder) -> Outcome:
+    outcome = Outcome.open(experiment, scale, folder)
+    run_missing(outcome, jobs=1)
+    return outcome
+
+
+# ------------------------------------------------------------------------------ cells
+def test_a_scale_changes_data_and_those_settings_that_a_method_has():
+    (cell, other) = MADE.cells("smoke")
+    assert cell.data_options == {"clients": 4} and cell.method.lr == 0.2
+    assert list(changes(cell)) == ["clients is 4 instead of 8.", "lr is 0.2 instead of 0.1."]
+    assert cell.mark != other.mark
+    assert len(list(MADE.cells("full"))) == 2 * 2 * 3
+
+
+def test_a_stopped_table_goes_on_and_done_cells_are_not_run_again(tmp_path, monkeypatch):
+    CALLS.clear()
+    run_cell = runner_module.run_cell
+
+    def stopping(cell, folder):
+        if len(CALLS) == 5:
+            raise KeyboardInterrupt
+        return run_cell(cell, folder)
+
+    monkeypatch.setattr(runner_module, "run_cell", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        ran(MADE, "full", tmp_path)
+    monkeypatch.undo()
+    assert len(Outcome.open(MADE, "full", tmp_path).cells) == 5
+    outcome = ran(MADE, "full", tmp_path)
+    assert len(CALLS) == len(set(CALLS)) == 12 and not outcome.missing
+
+
+def test_a_cell_that_was_decided_otherwise_is_run_again(tmp_path):
+    ran(MADE, "smoke", tmp_path)
+    file = tmp_path / "made.table-smoke.json"
+    content = json.loads(file.read_text())
+    content["cells"][0]["mark"] = "0" * 16
+    file.write_text(json.dumps(content))
+    assert [cell.title for cell in Outcome.open(MADE, "smoke", tmp_path).missing] == [
+        "first, a, seed 0"
+    ]
+
+
+def test_a_run_is_trained_and_one_that_diverges_has_no_values(tmp_path):
+    outcome = ran(TRAINED, "full", tmp_path)
+    fed = ct.data.rotated("digits", clients=4, samples=20, seed=0)
+    same = ct.run(ct.FedAvg(lr=0.1, local_steps=2), fed, "softmax", rounds=2, seed=0, paper=True)
+    assert outcome.values("global", "digits", "accuracy") == {0: same.accuracy.weighted}
+    (wild,) = outcome.of("wild", "digits")
+    assert "training diverged" in wild.error and not wild.values
+    assert "| wild | diverged |" in page(outcome)
+    assert not (tmp_path / "made.digits-full.runs").exists()
+
+
+# ------------------------------------------------------------------------------ claims
+def test_gaps_are_paired_by_seed():
+    gap = paired_gap({0: 1.0, 1: 2.0, 2: 4.0}, {0: 0.0, 1: 1.0, 2: 2.0, 3: 9.0})
+    # the gaps are 1, 1, 2: mean 4/3, deviation √(1/3), t(0.975, 2) = 4.303
+    assert gap is not None and gap.seeds == 3
+    assert gap.mean == pytest.approx(4 / 3)
+    assert gap.low == pytest.approx(4 / 3 - 4.302653 / 3, rel=1e-6)
+    assert gap.may_be_chance
+    assert not Gap(1.0, 0.5, 1.5, 3).may_be_chance and Gap(1.0, None, None, 1).may_be_chance
+    assert paired_gap({0: 1.0}, {1: 1.0}) is None
+
+
+def test_claims_are_judged(tmp_path):
+    marks = [verdict.mark for verdict in verdicts(ran(MADE, "full", tmp_path))]
+    assert marks == ["✓", "✓", "✗", "✗", "✓", "✓"]
+    sentences = [verdict.sentence for verdict in verdicts(ran(MADE, "full", tmp_path))]
+    assert sentences[0] == (
+        "a: second is better than first by 4 or more; by 10 here (95 % interval 10 to 10, 3 seeds)."
+    )
+    assert sentences[4] == "a: first is within 0.5 of 51; 51 here."
+
+
+# ------------------------------------------------------------------------------ the page
+def test_the_page_has_ours_beside_the_papers(tmp_path):
+    text = page(ran(MADE, "smoke", tmp_path))
+    assert "| first | 50.00 | 51.00 ± .10 |" in text and "| second (ours) | 60.00 | – |" in text
+    assert "coterie reproduce made.table --scale smoke" in text
+    assert "* clients is 4 instead of 8." in text and "* Not run: b." in text
+    assert "![A made table](made.table-smoke.svg)" in text
+
+
+# ------------------------------------------------------------------------------ files and flags
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('{"format": 9}', "of another version"),
+        ("{", "made.table-smoke.json is damaged"),
+        ('{"format":1,"experiment":"x","scale":"smoke","cells":[]}', "holds x at scale smoke"),
+    ],
+)
+def test_a_file_of_other_results_is_refused(tmp_path, content, words):
+    (tmp_path / "made.table-smoke.json").write_text(content)
+    with pytest.raises(ct.CoterieError, match=words):
+        Outcome.open(MADE, "smoke", tmp_path)
+
+
+def test_numbers_that_are_not_finite_are_kept_as_none(tmp_path):
+    outcome = Outcome.open(MADE, "smoke", tmp_path)
+    cell = outcome.missing[0]
+    outcome.add(cell, Measured({"accuracy": float("inf")}), 1.0)
+    outcome.save()
+    again = Outcome.open(MADE, "smoke", tmp_path)
+    assert again.values("first", "a", "accuracy") == {0: float("inf")}
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["reproduce"], "needs the name of one experiment"),
+        (["reproduce", "ifca.tabel1-mnist"], "did you mean 'ifca.table1-mnist'?"),
+        (["reproduce", "threshold.figure1", "--scale", "huge"], "huge"),
+        (["reproduce", "threshold.figure1", "--show", "--out", "nothing"], "leave out --show"),
+    ],
+)
+def test_mistakes_are_one_sentence(argv, words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(argv) == 2
+    told = capsys.readouterr().err
+    assert words in told and told.count("\n") == 1
+
+
+def test_missing_data_are_named(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("COTERIE_DATA", str(tmp_path))
+    argv = ["reproduce", "ifca.table1-mnist", "--scale", "smoke", "--out", str(tmp_path / "out")]
+    assert main([*argv, "--jobs", "1", "--quiet"]) == 2
+    told = capsys.readouterr().err
+    assert "train-images-idx3-ubyte.gz" in told and "COTERIE_DATA" in told
+
+
+def test_every_experiment_is_listed_and_its_specs_agree(capsys):
+    assert main(["reproduce", "--list"]) == 0
+    told = capsys.readouterr().out
+    for name, experiment in all_experiments().items():
+        assert name in told and experiment.title in told
+        assert set(experiment.scales) == {"smoke", "medium", "full"}
+        lines = {line.label for line in experiment.lines}
+        columns = {column.label for column in experiment.columns}
+        assert len(lines) == len(experiment.lines) and len(columns) == len(experiment.columns)
+        assert set(experiment.printed) <= lines
+        assert all(set(of) <= columns for of in experiment.printed.values())
+        for scale in experiment.scales.values():
+            assert set(scale.lines) <= lines and set(scale.columns) <= columns
+        marks = [cell.mark for cell in experiment.cells("full")]
+        assert len(set(marks)) == len(marks)
+
+
+def test_the_command_writes_a_page_and_figures(capsys, tmp_path):
+    argv = ["reproduce", "threshold.theorem1", "--scale", "smoke", "--out", str(tmp_path)]
+    assert main([*argv, "--jobs", "1", "--quiet"]) == 0
+    told = capsys.readouterr().out
+    stem = "threshold.theorem1-smoke"
+    assert "| half, M=50 |" in told
+    names = sorted(file.name for file in tmp_path.iterdir() if file.suffix != ".lock")
+    assert names == [f"{stem}.json", f"{stem}.md", f"{stem}.svg"]
