@@ -55,10 +55,13 @@ def test_what_may_be_chance_is_no_news():
     assert [constant.site for constant in girls] == ["girls"]
 
 
-def test_what_is_the_same_at_most_sites_is_a_trait_of_sites():
-    tables = {"a": table(0), "b": table(1, chol=0.0), "c": table(2, chol=1.0)}
-    assert columns_of(**tables).constants == []
-    assert len(columns_of(**tables, d=table(3)).constants) == 2
+def test_what_is_the_same_at_several_sites_is_a_trait_of_sites():
+    odd = {"b": table(1, chol=0.0), "c": table(2, chol=1.0)}
+    usual = {f"s{i}": table(i) for i in range(40)}
+    assert columns_of(a=table(0), **odd).constants == []
+    assert columns_of(**odd, **dict(list(usual.items())[:39])).constants == []
+    assert [constant.site for constant in columns_of(**odd, **usual).constants] == ["b", "c"]
+    assert columns_of(a=table(1, chol=0.0)).constants == []  # there is no other
 
 
 def test_at_most_five_are_named():

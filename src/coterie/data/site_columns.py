@@ -19,6 +19,7 @@ from coterie.errors import CoterieWarning, Option
 
 SEVERAL = 10  # rows at a site: of fewer, equal values are no news
 CHANCE = 0.01  # that a sentence is said of sites that do not differ
+RARE = 20  # one site in so many may have a column that never changes
 NEARLY_ALL = 0.9  # of a column's cells: what a model makes of the others hardly counts
 MOST_NAMED = 5  # columns or sites in one sentence
 ROUNDING = 1e-24  # of the squared mean: a spread that is no larger comes from rounding
@@ -73,14 +74,15 @@ def site_columns(descriptions: Mapping[str, Description]) -> SiteColumns:
 
 # ------------------------------------------------------------------------------ constants
 def find_constants(column: str, parts: Mapping[str, Description], looks: int) -> list[Constant]:
-    """List the sites at which a column never changes, unless it is so at most sites.
+    """List the sites at which a column never changes, unless that is the way of several sites.
 
+    A sex that never changes at a third of the schools says what schools they are.
     looks: how many columns of sites are looked at in all.
     """
     values = {site: only_value(d) for site, d in parts.items() if count_of(d) >= SEVERAL}
     varying = [parts[site] for site, value in values.items() if value is None]
     constant = {site: value for site, value in values.items() if value is not None}
-    if len(constant) > len(varying):
+    if not varying or len(constant) > max(1, len(varying) // RARE):
         return []
     result = []
     for site, value in constant.items():
