@@ -46,6 +46,16 @@ def test_errors_and_r2_are_those_of_all_rows_together() -> None:
 
 
 # ------------------------------------------------------------------------------ classes
+def test_the_commonest_class_is_that_of_each_client_and_of_all() -> None:
+    """Three of four rows are of class 0 at one site, both rows of class 1 at the other."""
+    y = [torch.tensor([0, 0, 1, 0]), torch.tensor([1, 1])]
+    report = report_of("classification", [(torch.zeros(len(one), 2).double(), one) for one in y])
+    assert per_client("classification", report)["commonest"].tolist() == [0.75, 1.0]
+    row = summary("classification", report)
+    assert row["commonest"] == 0.5
+    assert row["commonest_own"] == pytest.approx(5 / 6)
+
+
 @pytest.mark.parametrize("classes", [2, 5, 15])
 def test_scores_of_classes_are_those_of_all_rows_together(classes: int) -> None:
     rng = torch.Generator().manual_seed(classes)

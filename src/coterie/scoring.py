@@ -95,6 +95,7 @@ def classification_scores(sums: Arrays) -> Arrays:
         "loss": sums["loss"] / sums["n"],
         "brier": sums["brier"] / sums["n"],
         "accuracy": hit.sum(1) / sums["n"],
+        "commonest": true.max(1) / sums["n"],  # always guessing the commonest class
         "balanced_accuracy": np.where(has_several, mean_of_known(recall), np.nan),
         "f1": np.where(has_several, mean_of_known(f1), np.nan),
     }
@@ -139,9 +140,11 @@ def summary(kind: Kind, report: dict[str, Tensor], prefix: str = "") -> Row:
     clients = per_client(kind, report)
     row: Row = {}
     if kind == "classification":
-        _, true, _ = class_counts(pooled)
-        # how often somebody is right who always guesses the commonest class
-        row[f"{prefix}commonest"] = float(true.max() / max(true.sum(), 1))
+        # how often somebody is right who always guesses the commonest class: of all clients
+        # together, and of each client
+        row[f"{prefix}commonest"] = float(overall["commonest"][0])
+        own = scores(clients["commonest"], clients["rows"], higher_is_better=True)
+        row[f"{prefix}commonest_own"] = own.weighted
     for name, higher_is_better in HIGHER_IS_BETTER.items():
         if name not in clients:
             continue

@@ -78,3 +78,13 @@ def test_members_are_named_beyond_45_sites(coterie) -> None:
     assert len(groups) == 2 and "client-000" in outcome.out
     sizes = [int(line.partition("(")[2].split()[0]) for line in groups]
     assert sum(sizes) == 60
+
+
+def test_groups_of_one_client_each_are_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    print_groups([run(members={"0": ["school 10"], "2": ["school 9"], "3": ["x"]})])
+    assert capsys.readouterr().out == (
+        "ifca: no two sites belong together; every group has one client, as in local: school 9, "
+        "school 10, x\n"
+    )
+    print_groups([run(members={"0": ["only one"]})])
+    assert "belong" not in capsys.readouterr().out

@@ -144,7 +144,7 @@ def test_numbers_that_look_like_ids_are_pointed_out() -> None:
         from_frames({"a": rows, "b": rows, "c": rows}, "y")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        from_frames({"a": rows, "b": rows, "c": rows.assign(id=7)}, "y")
+        from_frames({"a": rows, "b": rows, "c": rows.assign(id=[7, 8] * 15)}, "y")
         from_frames({"a": rows, "b": rows, "c": rows}, "y", drop="id")
 
 

@@ -113,6 +113,7 @@ CASES: dict[
         DROP,
     ),
     "another whole number": (numbered, DROP),
+    "never changes": (only("b", lambda f: f.assign(age=0)), ["--data.drop", "age"]),
     "fill them": (lambda f: f.assign(age=f.age.where(f.index != 3)), FILL),
     "give the rows": (lambda f: f.assign(outcome=f.outcome.where(f.index != 3)), None),
     "has '61,9'": (without_points, None),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import coterie as ct
+from coterie.data.site_columns import SiteColumns
 from coterie.reporting.coefficients import (
     coefficients,
     coefficients_table,
@@ -78,3 +79,22 @@ def test_two_classes_have_log_odds(site_results):
     assert "mar<ker" in result.columns and "log-odds" in describe_coefficients(result)
     signs = np.sign(result.values[result.columns.index("mar<ker")])
     assert set(signs) == {-1, 1}
+
+
+def test_columns_that_were_filled_in_a_group_have_no_coefficient_there(trained):
+    groups = trained.groups.numpy()
+    names = trained.roster.training_names
+    other = int(groups[5])
+    empty = {names[i]: 60 for i in np.flatnonzero(groups == other)}
+    rows = dict.fromkeys(names, 60)
+    of_sites = SiteColumns(rows, {"dose": empty, "sex": {names[0]: 60}}, [])
+    result = coefficients(trained, groups, of_sites)
+    assert result.filled == [("dose", other)]
+    values = result.values[result.columns.index("dose")]
+    assert np.isnan(values[result.groups.index(other)]) and np.isfinite(values).sum() == 1
+    assert result.columns[-1] == "dose"  # it has nothing to be compared with
+    assert f"were filled: dose in group {other}." in describe_coefficients(result)
+    cells = {row[0]: row[1:] for row in coefficients_table(result).rows}
+    assert sorted(cell == "filled" for cell in cells["dose"]) == [False, True]
+    marks = {mark.title.partition(":")[0]: mark for mark in draw_coefficients(result).marks}
+    assert len(marks["dose"].marks) == 1 and len(marks["sex = f"].marks) == 2

@@ -89,3 +89,20 @@ def test_columns_of_which_nothing_is_known_are_left_out():
     without_groups = each_client(grouped(), {"ifca": portrait([1] * 4)}, 1)
     head = clients_table(without_groups).head
     assert head == ["client", "training rows", "test rows", "ifca"]
+
+
+def test_the_clients_own_commonest_class_stands_beside_its_scores():
+    of_ifca = portrait([0.9, 0.8, 0.6, 1.0], GROUPS)
+    of_ifca.per_client["commonest"] = np.array([0.9, 0.5, 0.55, np.nan])
+    of_ifca.per_client["balanced_accuracy"] = np.array([0.5, 0.8, 0.61, np.nan])
+    both = {"ifca": of_ifca, "fedavg": portrait([0.5, 0.9, 0.6, 1.0])}
+    result = each_client(grouped(), both, seeds=1)
+    head, rows, _ = clients_table(result)
+    assert head[4:8] == ["commonest class", "ifca", "fedavg", "balanced, ifca"]
+    by_client = {row[0]: [row[4], row[5], row[7]] for row in rows}
+    assert by_client["a"] == ["0.900", "0.900", "0.500"]
+    assert by_client["c"] == ["0.550", "0.600", "0.610"]
+    assert by_client["d"] == ["–", "1.000", "–"]
+    assert "Commonest class" in describe_clients(result)
+    alone = clients_table(each_client(grouped(), {"ifca": of_ifca}, seeds=1))
+    assert alone.head[-1] == "balanced"

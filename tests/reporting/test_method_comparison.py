@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from made_up import compared, scored, sites_of
 from coterie.reporting.benefit import describe_benefit, group_benefit
 from coterie.reporting.comparison import Comparison, any_diverged
 from coterie.reporting.comparison_table import comparison_table, describe_comparison_table
-from coterie.reporting.verdict import describe_verdict, judge
+from coterie.reporting.intervals import Difference
+from coterie.reporting.verdict import Lead, describe_lead, describe_verdict, judge
 
 NOISE = [0.1, -0.1, 0.05, -0.05, 0.02, -0.02, 0.08, -0.08]  # of eight sites
 
@@ -59,8 +61,9 @@ def test_methods_are_level_where_the_interval_holds_zero():
     text = verdict(comparison)
     assert text.startswith(
         "m scores best, with a test MSE of 1. n is level with it: m's error is 2.0 % lower than n's"
-        " (−"
+        " ("
     )
+    assert re.search(r"\([\d.]+ % lower to [\d.]+ % higher, 8 sites, 1 seed\), which", text)
     assert text.endswith(
         "which may be chance. m's error is 50.0 % lower than o's (50.0 to 50.0 %, 8 sites, 1 seed)."
     )
@@ -69,7 +72,7 @@ def test_methods_are_level_where_the_interval_holds_zero():
 def test_without_enough_sites_no_interval_is_given():
     methods = {label: [scored([s], label=label)] for label, s in (("m", 0.9), ("n", 0.5))}
     two = {"m": sites_of([0.9, 0.9]), "n": sites_of([0.5, 0.5])}
-    assert "cannot be told on 2 sites: an interval takes 3 or more." in verdict(
+    assert "cannot be told: an interval takes 3 sites or more, not 2." in verdict(
         compared(methods, two)
     )
     assert verdict(compared(methods)).endswith("the runs did not keep scores by site.")
@@ -121,16 +124,48 @@ def test_groups_pay_if_they_beat_every_method_without():
     assert benefit.pays
     assert describe_benefit(benefit) == (
         "Groups pay: ifca beats every method without groups; ifca's accuracy is 0.100 higher than "
-        "local's (0.100 to 0.100, 8 sites, 1 seed), the best of them."
+        "local's (0.100 to 0.100, 8 sites, 1 seed), the best without groups, and 0.200 higher than "
+        "fedavg's (0.200 to 0.200, 8 sites, 1 seed)."
     )
     assert group_benefit(methods_of(fedavg=0.7, local=0.8)) is None
     assert group_benefit(methods_of(ifca=0.9)) is None
 
 
-def test_groups_do_not_pay_where_a_personal_method_is_as_good():
-    benefit = group_benefit(methods_of(ifca=0.9, fedavg=0.7, local=0.7, ditto=0.9))
+def test_groups_do_not_pay_where_a_method_without_is_better_for_certain():
+    benefit = group_benefit(methods_of(ifca=0.8, fedavg=0.7, local=0.7, ditto=0.9))
     assert not benefit.pays
-    assert describe_benefit(benefit).startswith("Groups do not pay: ifca's accuracy is 0.000")
+    assert describe_benefit(benefit) == (
+        "Groups do not pay: ifca's accuracy is 0.100 lower than ditto's (0.100 to 0.100, 8 sites, "
+        "1 seed), the best without groups, and 0.100 higher than fedavg's (0.100 to 0.100, 8 sites,"
+        " 1 seed)."
+    )
+
+
+@pytest.mark.parametrize("ahead", [0.003, -0.003, 0.0])
+@pytest.mark.parametrize("metric", ["accuracy", "mse"])
+def test_nothing_is_concluded_from_an_interval_that_holds_zero(metric, ahead):
+    own = [0.1, -0.1, 0.1, -0.1, 0.1, -0.1, 0.1, -0.1]
+    other = {"accuracy": 0.5, "mse": 2.0}[metric]
+    level = {"ifca": 1.0, "fedavg": (1.0 - ahead, own), "local": other}
+    text = describe_benefit(group_benefit(methods_of(metric=metric, **level)))
+    assert text.startswith("Whether groups pay cannot be told: ifca's ")
+    assert text.endswith("8 sites, 1 seed), the best without groups.")
+    assert re.search(r"\([\d.]+( %)? lower to [\d.]+( %)? higher, 8 sites", text)
+
+
+def test_ends_of_an_interval_have_the_direction_of_the_number():
+    difference = Difference(-0.015, -0.026, 0.006, sites=4, seeds=5)
+    lead = Lead("ifca", "local", "accuracy", 0.8, difference)
+    words = "0.015 lower than local's (0.026 lower to 0.006 higher, 4 sites, 5 seeds)"
+    assert describe_lead(lead) == f"ifca's accuracy is {words}"
+    worse = lead._replace(difference=Difference(-0.02, -0.03, -0.01, sites=4, seeds=5))
+    assert "0.020 lower than local's (0.010 to 0.030, " in describe_lead(worse)
+    # of errors, being ahead by 0.2 of 4 is an error that is 5 % lower
+    error = Lead("ifca", "local", "mse", 4.0, Difference(0.2, -0.1, 0.4, sites=4, seeds=5))
+    words = "5.0 % lower than local's (10.0 % lower to 2.5 % higher, 4 sites, 5 seeds)"
+    assert describe_lead(error) == f"ifca's error is {words}"
+    better = error._replace(difference=Difference(0.2, 0.1, 0.4, sites=4, seeds=5))
+    assert "5.0 % lower than local's (2.5 to 10.0 %, 4 sites" in describe_lead(better)
 
 
 def test_a_smaller_error_that_is_worse_for_half_of_the_sites_is_not_said_to_pay():
@@ -138,17 +173,42 @@ def test_a_smaller_error_that_is_worse_for_half_of_the_sites_is_not_said_to_pay(
     benefit = group_benefit(methods_of(metric="mse", ifca=1.0, fedavg=(1.0, own), local=2.0))
     assert not benefit.pays
     text = describe_benefit(benefit)
-    assert text.startswith(
-        "Whether groups pay cannot be told on these sites: ifca's error is 7.0 %"
+    assert text.startswith("Whether groups pay cannot be told: ifca's error is 7.0 % lower")
+
+
+def test_on_two_sites_it_cannot_be_told_whether_groups_pay():
+    methods = {label: [scored([0.5], label=label)] for label in ("ifca", "fedavg", "local")}
+    methods["ifca"][0].history[-1]["sizes"] = [2, 1]
+    two = {label: sites_of([0.9, 0.9]) for label in methods}
+    assert describe_benefit(group_benefit(compared(methods, two))) == (
+        "Whether groups pay cannot be told: an interval takes 3 sites or more, not 2."
     )
-    assert text.endswith("which may be chance.")
+    assert describe_benefit(group_benefit(compared(methods))) == (
+        "Whether groups pay cannot be told: the runs did not keep scores by site."
+    )
+
+
+def test_groups_of_one_member_are_no_groups():
+    comparison = methods_of(seeds=2, ifca=0.9, fedavg=0.7, local=0.9)
+    for run in comparison.runs["ifca"]:
+        run["sizes"] = [1, 0, 1, 1, 1]
+    text = describe_benefit(group_benefit(comparison))
+    assert text.startswith(
+        "No two sites belong together: each of the 4 groups of ifca has one member, which is what "
+        "local does; ifca's accuracy is 0.000 "
+    )
+    assert "and 0.200 higher than fedavg's" in text
+    comparison.runs["ifca"][1]["sizes"] = [2, 1, 1]
+    text = describe_benefit(group_benefit(comparison))
+    assert text.startswith("Whether groups pay cannot be told: ")
 
 
 def test_what_is_missing_to_say_that_groups_pay_is_named():
     benefit = group_benefit(methods_of(ifca=0.9, fedavg=0.7))
     assert not benefit.pays
     assert describe_benefit(benefit) == (
-        "Whether groups pay cannot be told without one model for each client (such as local)."
+        "Whether groups pay cannot be told without one model for each client (such as local): "
+        "ifca's accuracy is 0.200 higher than fedavg's (0.200 to 0.200, 8 sites, 1 seed)."
     )
     comparison = methods_of(metric="mse", ifca=0.5, fedavg=0.7, local=0.8)
     comparison.runs["local"][0]["mse"] = math.inf

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -29,7 +30,12 @@ from coterie.reporting.render import render
 
 def fold(details) -> tuple[str, int]:
     """One method as HTML, and the number of its figures."""
-    page = render("method.html.jinja", details=details, styles=method_styles(["ifca"]))
+    page = render(
+        "method.html.jinja",
+        details=details,
+        styles=method_styles(["ifca"]),
+        page=SimpleNamespace(one_seed=""),
+    )
     return page, page.count('class="plot"')
 
 
@@ -59,6 +65,16 @@ def test_groups_come_with_their_members_and_who_else_found_them():
     drawn = [grouped(seed=seed, history=last) for seed in range(2)]
     result = main_groups("ifca", {"ifca": drawn}, ends, None)
     assert result.seeds is None and "other seed" not in describe_main_groups(result)
+
+
+def test_groups_of_one_member_are_said_to_be_none():
+    alone = [3, 0, 2, 1]
+    sources = [grouped(seed=seed, history=[alone], data="folder:d") for seed in range(3)]
+    result = main_groups("ifca", {"ifca": sources}, {"ifca": np.array(alone)}, None)
+    assert describe_main_groups(result) == (
+        "The groups that ifca ended with (seed 0). No two clients belong together: each group has "
+        "one member, which is what local does. Of its 2 other seeds, 2 left everyone alone, too."
+    )
 
 
 def test_warnings_stand_where_the_groups_stand():
@@ -96,6 +112,11 @@ def compared_groups(count: int, silent: tuple[int, ...] = ()) -> list[GroupCompa
 def test_what_does_not_stand_out_is_said_to_be_so():
     nothing = describe_comparisons([GroupComparison(0, 1, [])])
     assert nothing.parts == [] and nothing.rest[0].startswith("No column stands out")
+    few = describe_comparisons([GroupComparison(0, 1, [])], clients=4, has_labels=True)
+    assert few.rest[1:] == [
+        "4 clients are too few to tell more for certain.",
+        "How the labels of the groups differ stands in the table above.",
+    ]
     three = describe_comparisons(compared_groups(3, silent=(1,)))
     higher = "x is higher in group 0: mean 2, against 1 in the other groups."
     assert three.parts[0] == ("Group 0 against the other groups:", [higher])

@@ -55,7 +55,9 @@ def print_groups(runs: Sequence[Row]) -> None:
     listed = sum(len(run["members"]) for run in shown) <= MOST_GROUPS
     for run in shown:
         title = f"{run['method']}{with_seed}"
-        if listed:
+        if is_of_singles(run["members"]):
+            print(describe_singles(title, run["members"], file_of(run), width()))
+        elif listed:
             for group, names in run["members"].items():
                 print(describe_group(f"{title} group {group}", names, file_of(run), width()))
         else:
@@ -64,9 +66,26 @@ def print_groups(runs: Sequence[Row]) -> None:
             print(describe_doubtful(title, run["doubtful"], file_of(run), width()))
 
 
+def is_of_singles(members: dict[str, list[str]]) -> bool:
+    """Whether there are several groups, and each has one member."""
+    return len(members) > 1 and all(len(names) == 1 for names in members.values())
+
+
+def describe_singles(title: str, members: dict[str, list[str]], file: str, width: int) -> str:
+    """Groups of one member each in a few lines."""
+    names = [name for (name,) in members.values()]
+    start = f"{title}: no two sites belong together; every group has one client, as in local"
+    return describe_names(start, sorted(names, key=natural_key), file, width)
+
+
 def describe_group(title: str, names: Sequence[str], file: str, width: int) -> str:
     """One group in a few lines: its size and its clients, as many as have room."""
-    start = f"{title} ({count_clients(len(names))}): "
+    return describe_names(f"{title} ({count_clients(len(names))})", names, file, width)
+
+
+def describe_names(title: str, names: Sequence[str], file: str, width: int) -> str:
+    """Clients under a title, as many as have room in a few lines."""
+    start = f"{title}: "
     room = MOST_LINES * (width - len(INDENT)) - len(start) - len(more(len(names), file))
     text = ""
     for number, name in enumerate(names):

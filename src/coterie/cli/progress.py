@@ -39,6 +39,12 @@ class Watcher:
         """Show a warning in one line."""
         self.note(f"warning: {' '.join(line.split())}")
 
+    def warn_once(self, line: str) -> None:
+        """Show a warning, unless it was shown: all runs on the same data give the same."""
+        if line not in self.shown:
+            self.shown.add(line)
+            self.warn(line)
+
     def log(self, record: logging.LogRecord) -> None:
         """Show a log line; what is no warning only once, as all runs on the same data log it."""
         line = spell_record(record)
@@ -56,7 +62,7 @@ class Watcher:
         log.addHandler(handler)
         log.setLevel(logging.INFO)
         with warnings.catch_warnings():
-            warnings.showwarning = lambda message, *_, **__: self.warn(spell_warning(message))
+            warnings.showwarning = lambda message, *_, **__: self.warn_once(spell_warning(message))
             try:
                 if self.bar is not None:
                     self.bar.start()

@@ -24,6 +24,7 @@ from coterie.reporting.comparison import (
     spread,
 )
 from coterie.reporting.comparison_table import comparison_table, describe_comparison_table
+from coterie.reporting.constant_guess import describe_constant_guess, find_no_better
 from coterie.reporting.verdict import describe_verdict, judge
 from coterie.result import Result
 from coterie.version import __version__
@@ -140,7 +141,10 @@ def print_table(runs: Sequence[Row]) -> None:
 
 
 def describe_conclusions(comparison: Comparison) -> list[str]:
-    """Say which method is best and whether groups pay, as the page does; of one method, nothing."""
+    """Say which method is best, whether groups pay and where models are useless, as the page does.
+
+    Of one method only the last is said.
+    """
     sentences = []
     verdict = judge(comparison)
     if verdict is not None and (len(comparison.runs) > 1 or verdict.diverged):
@@ -148,4 +152,7 @@ def describe_conclusions(comparison: Comparison) -> list[str]:
     benefit = group_benefit(comparison)
     if benefit is not None:
         sentences.append(describe_benefit(benefit))
+    no_better = find_no_better(comparison)
+    if no_better is not None:
+        sentences.append(describe_constant_guess(no_better))
     return sentences

@@ -20,6 +20,7 @@ from coterie.errors import CoterieError
 
 if TYPE_CHECKING:
     from coterie.data.schema import Schema
+    from coterie.data.site_columns import SiteColumns
 
 
 def rng(seed: int, *purpose: object) -> np.random.Generator:
@@ -103,6 +104,7 @@ class Federation:
     planted: Tensor | None = None  # [K, d] true parameters of synthetic data
     schema: Schema | None = None  # what the columns of x mean, where it came from tables
     caution: Tensor | None = None  # [total] factor of each client's training losses; None: 1
+    site_columns: SiteColumns | None = None  # what is odd about columns at single sites
 
     def __post_init__(self) -> None:
         _ = self.roster  # which checks names, unseen and truth

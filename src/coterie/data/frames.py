@@ -20,6 +20,7 @@ from coterie.data.row_checks import check_values
 from coterie.data.row_split import split_rows
 from coterie.data.schema import MINIMUM_COUNT, Fill, Schema
 from coterie.data.schema_log import log_schema
+from coterie.data.site_columns import describe_nearly_empty, site_columns, warn_of_constants
 from coterie.data.table_options import TableOptions, as_names
 from coterie.errors import CoterieError, Option, Refused, collecting, gather, unknown
 
@@ -109,10 +110,12 @@ def encode_tables(tables: dict[str, Table], options: TableOptions) -> Federation
     tables, index = split_tables(tables, options)
     index = index.with_unseen(options.unseen, options.seed)
     tables = without_columns(tables, options)
-    schema = fit_schema(tables, index, options)
+    schema, descriptions = fit_schema(tables, index, options)
     encoded = {name: schema.encode_table(table) for name, table in tables.items()}
-    log_schema(schema)
-    return assemble(encoded, index, schema)
+    of_sites = site_columns(descriptions)
+    log_schema(schema, describe_nearly_empty(of_sites))
+    warn_of_constants(of_sites.constants)
+    return replace(assemble(encoded, index, schema), site_columns=of_sites)
 
 
 def split_tables(
@@ -135,8 +138,13 @@ def without_columns(tables: dict[str, Table], options: TableOptions) -> dict[str
 
 
 # ------------------------------------------------------------------------------ columns
-def fit_schema(tables: dict[str, Table], index: Federation, options: TableOptions) -> Schema:
-    """The schema of the training rows; all columns that cannot be used are named at once."""
+def fit_schema(
+    tables: dict[str, Table], index: Federation, options: TableOptions
+) -> tuple[Schema, dict[str, Description]]:
+    """(the schema of the training rows, the clients' descriptions that it was made from)
+
+    All columns that cannot be used are named at once.
+    """
     problems: dict[str, list[CoterieError]] = {}
     descriptions = {}
     train_rows = dict(zip(index.names[: len(index)], rows_by_client(index.train)))
@@ -161,7 +169,7 @@ def fit_schema(tables: dict[str, Table], index: Federation, options: TableOption
                 refuse_gaps(table.without(checked))
     if problems:
         raise Refused(problems)
-    return replace(schema, fill=options.fill, ignored=options.left_out)
+    return replace(schema, fill=options.fill, ignored=options.left_out), descriptions
 
 
 def refuse_all_small(descriptions: Mapping[str, Description], minimum_rows: int) -> None:

@@ -11,8 +11,11 @@ from coterie.errors import Option
 log = logging.getLogger("coterie")
 
 
-def log_schema(schema: Schema) -> None:
-    """Log what the columns and the label were taken for, a line each."""
+def log_schema(schema: Schema, nearly_empty: str = "") -> None:
+    """Log what the columns and the label were taken for, a line each.
+
+    nearly_empty: names the columns that are nearly empty at some clients.
+    """
     numbers = [c.name for c in schema.features if c.kind == "number"]
     if numbers:
         log.info("columns of numbers: %s", ", ".join(numbers))
@@ -26,6 +29,8 @@ def log_schema(schema: Schema) -> None:
     log_gaps("number", f"are filled with the {schema.fill}", schema)
     log_gaps("date", f"are filled with the {schema.fill}", schema)
     log_gaps("category", "count as other", schema)
+    if nearly_empty:
+        log.info("nearly all of these cells are empty: %s", nearly_empty)
     if schema.ignored:
         log.info("columns left out: %s", ", ".join(schema.ignored))
     label = f"the label {schema.label} holds numbers: regression"

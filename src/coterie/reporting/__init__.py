@@ -9,6 +9,7 @@ Statistics as plain data, each with the functions that put it into sentences and
 
 comparison.py       final scores and the best method; comparison_table.py: the table of methods
 benefit.py          whether groups pay
+constant_guess.py   where models are no better than a constant guess
 membership.py       who is with whom
 apart.py            what sets groups apart; differences.py, sums.py, columns.py: how it is computed
 clients.py          each client by name; client_table.py: as a table
@@ -16,6 +17,7 @@ fairness.py         who is served worst
 convergence.py      scores over rounds and bytes
 cost.py             rounds and bytes to a target
 coefficients.py     what the linear models of groups go by
+filled.py           which cells were empty
 excess.py           how much worse each group's model fits a client than the best
 diverged.py         which methods diverged
 lookup.py           what the field "Find a site" shows

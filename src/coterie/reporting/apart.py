@@ -19,6 +19,7 @@ from coterie.reporting.differences import (
 from coterie.reporting.sums import sums_in_blocks
 from coterie.reporting.text import capitalise, join_names
 
+FEW_CLIENTS = 10  # with fewer, hardly any difference between groups is certain
 MOST_COMPARISONS = 12  # groups whose differences from the others are described
 
 
@@ -95,12 +96,22 @@ class Described(NamedTuple):
     rest: list[str]  # sentences about all other groups
 
 
-def describe_comparisons(comparisons: list[GroupComparison]) -> Described:
-    """Describe what sets groups apart, group by group."""
+def describe_comparisons(
+    comparisons: list[GroupComparison], clients: int = FEW_CLIENTS, has_labels: bool = False
+) -> Described:
+    """Describe what sets groups apart, group by group.
+
+    clients: how many there are in all groups.  has_labels: whether the labels of each group stand
+    above.
+    """
     notable = [comparison for comparison in comparisons if comparison.differences]
     if not notable:
-        silence = "No column stands out, neither by itself nor in how it goes with the label."
-        return Described([], [silence])
+        silence = ["No column stands out, neither by itself nor in how it goes with the label."]
+        if clients < FEW_CLIENTS:
+            silence.append(f"{clients} clients are too few to tell more for certain.")
+        if has_labels:
+            silence.append("How the labels of the groups differ stands in the table above.")
+        return Described([], silence)
     parts = []
     for comparison in notable[:MOST_COMPARISONS]:
         first, second = name_sides(comparison)

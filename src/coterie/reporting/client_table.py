@@ -18,30 +18,50 @@ MARK = "†"
 def clients_table(result: EachClient) -> Table:
     """Lay out one row per client; columns of which nothing is known are left out."""
     shown_first = 1 + len(result.baselines)  # the method and its baselines, then the gains
+    balanced = "balanced"
+    if len(result.methods) > 1:
+        balanced = f"balanced, {result.method}"
     head = [
         "client",
         "group",
         "how sure",
         "training rows",
         "test rows",
+        "commonest class",
         *result.methods[:shown_first],
+        balanced,
         *(f"gain over {label}" for label in result.baselines),
         *result.methods[shown_first:],
-    ]
-    first = result.clients[0]
-    sure = next((client.sure for client in result.clients if client.sure is not None), None)
-    unknown = [
-        i
-        for i, value in enumerate((first.group, sure, first.train_rows, first.test_rows), start=1)
-        if value is None
     ]
     rows = []
     for client in result.clients:
         scores = [format_score(score, result.metric) for score in client.scores]
         gains = [format_gain(gain, result.metric) for gain in client.gains]
-        cells = [client.name, *row_cells(client)]
-        rows.append([*cells, *scores[:shown_first], *gains, *scores[shown_first:]])
+        cells = [client.name, *row_cells(client), format_known(client.commonest)]
+        cells += [*scores[:shown_first], format_known(client.balanced)]
+        rows.append([*cells, *gains, *scores[shown_first:]])
+    unknown = unknown_columns(result, balanced_at=6 + shown_first)
     return Table(without(head, unknown), [without(row, unknown) for row in rows])
+
+
+def unknown_columns(result: EachClient, balanced_at: int) -> list[int]:
+    """Return the positions of columns of which nothing is known of any client."""
+    columns: dict[int, Sequence[float | None]] = {
+        1: [client.group for client in result.clients],
+        2: [client.sure for client in result.clients],
+        3: [client.train_rows for client in result.clients],
+        4: [client.test_rows for client in result.clients],
+        5: [client.commonest for client in result.clients],
+        balanced_at: [client.balanced for client in result.clients],
+    }
+    return [place for place, values in columns.items() if all(v is None for v in values)]
+
+
+def format_known(share: float | None) -> str:
+    """Write a share with three decimals; a dash where it is unknown."""
+    if share is None:
+        return NOTHING
+    return f"{share:.3f}"
 
 
 def row_cells(client: ClientScores) -> list[str]:
@@ -69,6 +89,12 @@ def describe_clients(result: EachClient) -> str:
     if result.baselines:
         score += f"; the gain is that of {result.method}, above 0 where it is better"
     sentences = [f"{score}. A click on a heading sorts by it."]
+    if any(client.commonest is not None for client in result.clients):
+        sentences.append(
+            "Commonest class: the share of the client's test rows that are of their commonest "
+            "class; who always guesses that is right as often, with a balanced accuracy of one "
+            "over the number of classes."
+        )
     if result.count > MOST:
         sentences.append(
             f"Of the {result.count:,} clients, the {WORST} that do worst under {result.method} "
@@ -99,19 +125,22 @@ def describe_few_rows(few: FewRows, metric: str) -> str:
     )
 
 
-def describe_wins(wins: Wins, method: str) -> str:
-    """Say for how many clients a method is better than a baseline."""
+def describe_wins(wins: Wins, result: EachClient) -> str:
+    """Say for how many clients a method is better than a baseline; of several seeds, with which."""
     of = wins.better + wins.worse + wins.equal
+    start = "Compared"
+    if result.seeds > 1:
+        start = f"With seed {result.seed} alone, compared"
     return (
-        f"Compared with {wins.baseline}, {method} is better for {wins.better} of {of} clients, "
-        f"worse for {wins.worse} and equal for {wins.equal}."
+        f"{start} with {wins.baseline}, {result.method} is better for {wins.better} of {of} "
+        f"clients, worse for {wins.worse} and equal for {wins.equal}."
     )
 
 
 def describe_client_notes(result: EachClient) -> list[str]:
     """List what there is to say about the clients' scores, a sentence each."""
     sentences = [describe_few_rows(result.few_rows, result.metric)]
-    sentences += [describe_wins(wins, result.method) for wins in result.wins]
+    sentences += [describe_wins(wins, result) for wins in result.wins]
     if result.clients[0].train_rows is None:
         sentences.append("Training rows are not counted, as they are not at hand.")
     if result.other_rows:

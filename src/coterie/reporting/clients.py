@@ -31,6 +31,8 @@ class ClientScores(NamedTuple):
     scores: list[float]  # under each of `EachClient.methods`; NaN: none
     gains: list[float]  # over each of `EachClient.baselines`, above 0 where it is better; NaN: none
     sure: float | None = None  # how sure its group is, 0 to 1; None: unknown
+    commonest: float | None = None  # share of its commonest class in its test rows; None: unknown
+    balanced: float | None = None  # its balanced accuracy under the method; None: unknown
     fit: list[float] | None = None  # by group: by which share its model fits worse than the best
 
 
@@ -108,6 +110,8 @@ def each_client(run: Source, portraits: Mapping[str, Portrait], seeds: int) -> E
             scores=[float(scores[label][i]) for label in methods],
             gains=[float(gains[label][i]) for label in baselines],
             sure=certainty_of(portrait, i),
+            commonest=score_of(portrait, "commonest", i),
+            balanced=score_of(portrait, "balanced_accuracy", i),
             fit=fit.get(i),
         )
         for i in range(len(names))
@@ -133,6 +137,14 @@ def value_of(values: np.ndarray | None, client: int) -> int | None:
     if values is None:
         return None
     return int(values[client])
+
+
+def score_of(portrait: Portrait, name: str, client: int) -> float | None:
+    """Return a score of one client; None where it was not measured."""
+    values = portrait.per_client.get(name)
+    if values is None or not np.isfinite(values[client]):
+        return None
+    return float(values[client])
 
 
 def fit_by_client(portrait: Portrait) -> dict[int, list[float]]:

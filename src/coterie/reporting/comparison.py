@@ -169,7 +169,23 @@ def site_scores(
     """The scores by site that a comparison needs; None where they were not kept."""
     if metric not in scores or "rows" not in scores:
         return None
-    return SiteScores(tuple(names), scores[metric], scores["rows"])
+    simplest = scores_of_constant(scores, metric)
+    return SiteScores(tuple(names), scores[metric], scores["rows"], simplest)
+
+
+def scores_of_constant(scores: Mapping[str, np.ndarray], metric: str) -> np.ndarray | None:
+    """What the best constant guess scores at each site, [sites]; None where that is unknown.
+
+    NaN where nothing could be better: all test rows are of one class, or have the same target.
+    """
+    if metric == "accuracy" and "commonest" in scores:
+        return np.where(scores["commonest"] < 1, scores["commonest"], np.nan)
+    if metric == "mse" and "r2" in scores:
+        unexplained = 1 - scores["r2"]
+        return np.where(unexplained > 0, scores["mse"], np.nan) / np.where(
+            unexplained > 0, unexplained, 1
+        )
+    return None
 
 
 def main_metric(kind: str) -> str:

@@ -148,7 +148,8 @@ def format_traffic(runs: Sequence[Row]) -> str:
 
 def describe_comparison_table(comparison: Comparison) -> str:
     """Explain the columns of the table."""
-    first = next(iter(comparison.runs.values()))[0]
+    runs = next(iter(comparison.runs.values()))
+    first = runs[0]
     over = f"the {first.get('evaluated', first['clients'])} clients"
     if comparison.seeds > 1:
         over = f"{comparison.seeds} seeds, means in the other columns"
@@ -157,8 +158,19 @@ def describe_comparison_table(comparison: Comparison) -> str:
         f"{name} over all test rows, ± standard deviation over {over}",
         "worst 10 %: mean of the clients that do worst",
     ]
-    if comparison.metric == "accuracy" and "commonest" in first:
-        parts.append(f"always the commonest class: {first['commonest']:.3f}")
+    if comparison.metric == "accuracy":
+        parts += describe_commonest(runs)
     if len(comparison.runs) > 1 and comparison.best:
         parts.append("* best, or level with it: the 95 % interval of the difference holds 0")
     return capitalise("; ".join(parts)) + "."
+
+
+def describe_commonest(runs: Sequence[Row]) -> list[str]:
+    """Say what a constant guess scores: one class for all clients, or each client's own."""
+    for_all = format_average(runs, "commonest", ".3f")
+    own = format_average(runs, "commonest_own", ".3f")
+    if not for_all:
+        return []
+    if not own:
+        return [f"always the commonest class: {for_all}"]
+    return [f"always the commonest class: {for_all}, each client's own: {own}"]

@@ -18,6 +18,7 @@ from coterie.reporting.text import join_names, natural_key
 
 NAMED = 20  # clients that a sentence names
 FLAT = 1e-3  # relative difference between columns of a map, up to which they are alike
+FEWEST_IN_BOX = 4  # clients of a group; of fewer, the points say it all
 
 
 class GroupScores(NamedTuple):
@@ -134,17 +135,23 @@ def describe_group_scores(result: GroupScores) -> str:
     beside = ""
     if baselines:
         beside = f", beside what the same client gets from {' and '.join(baselines)}"
-    return (
-        f"Each point is a client on its own test rows{beside}; a box holds the middle half of a "
-        "group."
-    )
+    box = ""
+    if has_boxes(result):
+        box = "; a box holds the middle half of a group"
+    return f"Each point is a client on its own test rows{beside}{box}."
+
+
+def has_boxes(result: GroupScores) -> bool:
+    """Tell whether any group has members enough for a box."""
+    _, sizes = np.unique(result.groups, return_counts=True)
+    return bool((sizes >= FEWEST_IN_BOX).any())
 
 
 def describe_score_boxes(result: GroupScores) -> str:
     """Say in words what the figure of scores by group shows."""
     return (
-        f"Boxes of the clients' scores by group, under {', '.join(result.scores)}; the numbers "
-        "stand under Each client."
+        f"The clients' scores by group, under {', '.join(result.scores)}; the numbers stand under "
+        "Each client."
     )
 
 

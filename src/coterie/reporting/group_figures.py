@@ -36,7 +36,7 @@ from coterie.reporting.drawing import (
 )
 from coterie.reporting.excess import BOUNDS, describe_excess, name_bounds
 from coterie.reporting.figures import cell
-from coterie.reporting.fit import ClientMap, ClientPositions, GroupScores
+from coterie.reporting.fit import FEWEST_IN_BOX, ClientMap, ClientPositions, GroupScores
 from coterie.reporting.moves import Moves
 from coterie.reporting.text import format_score
 from coterie.reporting.ticks import format_percent
@@ -134,11 +134,13 @@ def draw_coefficients(result: Coefficients) -> Figure:
         dots = []
         texts = []
         for group, value in zip(result.groups, result.values[row].tolist()):
-            dots.append(Dot(value, row, group_colour(group), radius=5.5))
+            if np.isfinite(value):
+                dots.append(Dot(value, row, group_colour(group), radius=5.5))
             texts.append(f"group {group} {format_signed(value)}")
         marks.append(Named(f"{name}: {', '.join(texts)}", dots))
     y_axis = row_axis(columns)
-    x_axis = number_axis([0.0, *result.values[:MOST_DRAWN].ravel()], "coefficient")
+    drawn = result.values[:MOST_DRAWN]
+    x_axis = number_axis([0.0, *drawn[np.isfinite(drawn)]], "coefficient")
     height = 2 * map_height(len(columns)) - 10 * len(columns) // 2
     legend = group_legend(result.groups)
     return Figure(x_axis, y_axis, marks, height, legend)
@@ -175,7 +177,7 @@ def strip(
     if not len(members):
         return []
     marks: list[Mark] = []
-    if len(members) >= 4:  # of fewer, the points say it all
+    if len(members) >= FEWEST_IN_BOX:  # of fewer, the points say it all
         low, median, high = np.quantile(scores[members], [0.25, 0.5, 0.75]).tolist()
         title = f"{label}: median {format_score(median, result.metric)}"
         left = middle - 0.42 * width

@@ -26,6 +26,7 @@ class SiteScores(NamedTuple):
     names: tuple[str, ...]
     values: np.ndarray  # [sites]; NaN: not measured
     rows: np.ndarray  # [sites] test rows
+    simplest: np.ndarray | None = None  # [sites] what a constant guess scores; NaN: unknown
 
 
 BySeed = Mapping[int, SiteScores]  # the runs of one method

@@ -33,6 +33,17 @@ class Membership(NamedTuple):
     comparisons: list[GroupComparison]  # what sets groups apart; empty where nothing was compared
     lacks_rows: bool  # nothing was compared, as the training rows are not at hand
 
+    @property
+    def clients(self) -> int:
+        """How many are in groups."""
+        return sum(len(group.members) for group in self.groups if group.number >= 0)
+
+    @property
+    def is_of_singles(self) -> bool:
+        """Whether there are several groups, and each has one member."""
+        sizes = [len(group.members) for group in self.groups if group.number >= 0]
+        return len(sizes) > 1 and max(sizes) == 1
+
 
 class SeedAgreement(NamedTuple):
     """How many of a method's other seeds ended with the same groups."""
@@ -166,22 +177,30 @@ def describe_main_groups(groups: MainGroups) -> str:
     if groups.seed is not None:
         seed = f" (seed {groups.seed})"
     sentences = [f"The groups that {groups.method} ended with{seed}."]
+    is_of_singles = groups.membership.is_of_singles
+    if is_of_singles:
+        sentences.append(
+            "No two clients belong together: each group has one member, which is what local does."
+        )
     if groups.same:
         sentences.append(f"{join_names(groups.same)} found the same groups.")
     if groups.other:
         sentences.append(f"{join_names(groups.other)} found other groups: see Method by method.")
     if groups.seeds is not None:
-        sentences.append(describe_seeds(groups.seeds))
+        sentences.append(describe_seeds(groups.seeds, is_of_singles))
     return " ".join(sentences)
 
 
-def describe_seeds(agreement: SeedAgreement) -> str:
-    """Say how many other seeds ended with the same groups."""
+def describe_seeds(agreement: SeedAgreement, is_of_singles: bool = False) -> str:
+    """Say how many other seeds ended with the same groups, or left everyone alone, too."""
     same, others = agreement
+    ended = "ended with the same groups"
+    if is_of_singles:
+        ended = "left everyone alone, too"
     if others > 1:
-        return f"Of its {others} other seeds, {same} ended with the same groups."
+        return f"Of its {others} other seeds, {same} {ended}."
     if same:
-        return "Its other seed ended with the same groups."
+        return f"Its other seed {ended}."
     return "Its other seed ended with other groups."
 
 

@@ -8,15 +8,18 @@ from typing import NamedTuple
 
 import numpy as np
 
+from coterie.data.site_columns import Constant
 from coterie.reporting.benefit import GroupBenefit, group_benefit
 from coterie.reporting.clients import EachClient, each_client
 from coterie.reporting.coefficients import Coefficients
 from coterie.reporting.comparison import Comparison, Methods, compare
+from coterie.reporting.constant_guess import ConstantGuess, find_no_better
 from coterie.reporting.convergence import Convergence, convergence
 from coterie.reporting.cost import CostToTarget, cost_to_target
 from coterie.reporting.diverged import Diverged, find_diverged
 from coterie.reporting.drawing import Styles, method_styles
 from coterie.reporting.fairness import Fairness, choose_grouping, fairness
+from coterie.reporting.filled import Filled
 from coterie.reporting.guesses import Guesses
 from coterie.reporting.membership import MainGroups, last_groups, main_groups
 from coterie.reporting.method import MethodByMethod, MethodDetails, method_by_method
@@ -33,8 +36,12 @@ class Page:
     title: str
     verdict: Verdict | None
     benefit: GroupBenefit | None
+    no_better: ConstantGuess | None  # where models are no better than a constant guess
     diverged: Sequence[Diverged]  # methods that are neither judged nor drawn
     data: str  # a sentence about the data
+    filled: Filled | None  # of tables: which cells were empty
+    constants: Sequence[Constant]  # columns that never change at one site
+    one_seed: str  # the seed of all that is shown of one alone; "" where there are not several
     names: str  # sentences on what the names of methods and metrics mean
     missing: Sequence[str]  # a sentence for each thing that the page lacks
     groups: MainGroups | None
@@ -87,8 +94,12 @@ def collect_page(
         title=describe_title(methods),
         verdict=judged.verdict,
         benefit=judged.benefit,
+        no_better=judged.no_better,
         diverged=diverged,
         data=describe_data(next(iter(methods.values()))),
+        filled=next((p.filled for p in portraits.values() if p.filled is not None), None),
+        constants=next((p.constants for p in portraits.values() if p.constants), ()),
+        one_seed=name_one_seed(methods),
         names=describe_names(list(methods), ends, comparison.metric),
         missing=missing,
         groups=groups,
@@ -107,11 +118,22 @@ def collect_page(
     )
 
 
+def name_one_seed(methods: Methods) -> str:
+    """Name the seed that is shown where there are several, the lowest; "" where there is one."""
+    if all(len(runs) == 1 for runs in methods.values()):
+        return ""
+    lowest = {runs[0].seed for runs in methods.values()}
+    if len(lowest) > 1:
+        return "the lowest seed of each method"
+    return f"seed {lowest.pop()}"
+
+
 class Judged(NamedTuple):
     """What follows from the scores of methods that did not diverge; None where all did."""
 
     verdict: Verdict | None = None
     benefit: GroupBenefit | None = None
+    no_better: ConstantGuess | None = None
     convergence: Convergence | None = None
     cost: CostToTarget | None = None
 
@@ -124,6 +146,7 @@ def judge_methods(methods: Methods, target: float | None) -> Judged:
     return Judged(
         verdict=judge(comparison),
         benefit=group_benefit(comparison),
+        no_better=find_no_better(comparison),
         convergence=convergence(methods, comparison),
         cost=cost_to_target(methods, comparison, target),
     )

@@ -11,12 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from coterie.data.site_columns import Constant, SiteColumns
 from coterie.engine.call import pick_clients
 from coterie.errors import Diverged
 from coterie.metrics import hard
 from coterie.params import count
 from coterie.reporting.apart import Apart, apart
 from coterie.reporting.coefficients import Coefficients, coefficients
+from coterie.reporting.filled import Filled, filled
 from coterie.reporting.guesses import Guesses, guesses
 from coterie.reporting.text import natural_order
 from coterie.runs.run import Run
@@ -51,6 +53,8 @@ class Portrait(NamedTuple):
     coefficients: Coefficients | None = None  # of the groups' models, where these are linear
     sure: np.ndarray | None = None  # [N] how sure each client's group is, 0 to 1; NaN: unknown
     guesses: Guesses | None = None  # of classes: which were right, and how sure
+    filled: Filled | None = None  # of tables: which cells were empty
+    constants: Sequence[Constant] = ()  # columns that never change at one site, needs rows
 
 
 def portrait(trained: Trained, run: Run | None, fingerprint: str) -> Portrait:
@@ -64,6 +68,7 @@ def portrait(trained: Trained, run: Run | None, fingerprint: str) -> Portrait:
         by = truth
     shown = sample(by, roster.training_names)
     losses = None if run is None else losses_under_centres(run, shown)
+    of_sites = columns_of_sites(run)
     return Portrait(
         per_client=trained.client_scores,
         train_rows=roster.rows.train[:n].numpy(),
@@ -77,10 +82,18 @@ def portrait(trained: Trained, run: Run | None, fingerprint: str) -> Portrait:
         apart=what_sets_apart(run, groups),
         warnings=trained.warnings,
         fingerprint=fingerprint,
-        coefficients=coefficients(trained, groups),
+        coefficients=coefficients(trained, groups, of_sites),
         sure=None if trained.certainty is None else trained.certainty.sure,
         guesses=guesses(trained),
+        filled=filled(roster.schema, of_sites),
+        constants=() if of_sites is None else of_sites.constants,
     )
+
+
+def columns_of_sites(run: Run | None) -> SiteColumns | None:
+    """What is odd about columns at single sites, where the rows are at hand and are tables."""
+    fed = getattr(run.engine, "fed", None) if run is not None else None
+    return None if fed is None else fed.site_columns
 
 
 def sort_clients(groups: np.ndarray | None, names: Sequence[str]) -> np.ndarray:

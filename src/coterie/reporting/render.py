@@ -9,6 +9,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from coterie.data.site_columns import describe_constants
 from coterie.reporting import (
     apart,
     benefit,
@@ -17,12 +18,14 @@ from coterie.reporting import (
     coefficients,
     comparison,
     comparison_table,
+    constant_guess,
     convergence,
     cost,
     diverged,
     drawing,
     fairness,
     figures,
+    filled,
     fit,
     group_figures,
     lookup,
@@ -48,10 +51,12 @@ STATISTICS = (
     coefficients,
     comparison,
     comparison_table,
+    constant_guess,
     convergence,
     cost,
     diverged,
     fairness,
+    filled,
     fit,
     membership,
     method,
@@ -84,6 +89,8 @@ def environment() -> Environment:
         group_figures=group_figures,
         membership_colours=membership_colours,
         draw=svg.draw,
+        describe_constants=describe_constants,
+        answer_of=benefit.answer_of,
         can_search=lookup.can_search,
         lookup_json=lookup.lookup_json,
     )

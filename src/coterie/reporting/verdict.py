@@ -54,6 +54,11 @@ def is_certain(lead: Lead) -> bool:
     return lead.difference is not None and lead.difference.is_above
 
 
+def is_certainly_worse(lead: Lead) -> bool:
+    """Tell whether the whole interval of a lead is below 0."""
+    return lead.difference is not None and lead.difference.is_below
+
+
 def has_interval(lead: Lead) -> bool:
     """Tell whether a lead has an interval."""
     return lead.difference is not None and lead.difference.has_interval
@@ -123,56 +128,69 @@ def describe_level(verdict: Verdict) -> str:
 
 def describe_no_interval(lead: Lead) -> str:
     """Say why nobody can tell whether a difference is chance."""
+    return f"Whether the difference is chance cannot be told: {explain_no_interval(lead)}."
+
+
+def explain_no_interval(lead: Lead) -> str:
+    """Say why a difference has no interval."""
     if lead.difference is None:
-        return (
-            "Whether the difference is chance cannot be told: the runs did not keep scores by site."
-        )
-    count = "1 site"
-    if lead.difference.sites > 1:
-        count = f"{lead.difference.sites} sites"
-    return (
-        f"Whether the difference is chance cannot be told on {count}: an interval takes "
-        f"{FEWEST_SITES} or more."
-    )
+        return "the runs did not keep scores by site"
+    return f"an interval takes {FEWEST_SITES} sites or more, not {lead.difference.sites}"
 
 
 def describe_lead(lead: Lead) -> str:
-    """Say by how much a method is better or worse than another, with the interval.
-
-    Errors are compared in percent, scores as they are.
-    """
-    difference = lead.difference
-    if difference is None:
+    """Say by how much a method is better or worse than another, with the interval."""
+    if lead.difference is None:
         return f"{lead.one} is compared with {lead.other}"
     what = metric_name(lead.metric)
-    better = "higher"
-    worse = "lower"
+    if lead.metric == "mse":
+        what = "error"
+    return f"{lead.one}'s {what} is {describe_size(lead)}"
+
+
+def describe_size(lead: Lead) -> str:
+    """Write "0.012 higher than n's", with the interval.
+
+    Errors are compared in percent, scores as they are. Numbers have a direction instead of a sign.
+    """
+    difference = lead.difference
+    assert difference is not None
     unit = 1.0
     after = ""
     if lead.metric == "mse":
-        what = "error"
-        better, worse = worse, better
         unit = lead.other_score / 100
         after = " %"
-    direction = better
-    if difference.value < 0:
-        direction = worse
-        difference = difference.negated()
-    size = format_part(difference.value / unit, lead.metric)
-    sentence = f"{lead.one}'s {what} is {size}{after} {direction} than {lead.other}'s"
+        difference = difference.negated()  # a lower error is better
+    direction = "higher"
+    if is_lower(lead):
+        direction = "lower"
+    size = format_part(abs(difference.value) / unit, lead.metric)
+    sentence = f"{size}{after} {direction} than {lead.other}'s"
     if difference.low is None or difference.high is None:
         return sentence
-    low = format_part(difference.low / unit, lead.metric)
-    high = format_part(difference.high / unit, lead.metric)
-    return f"{sentence} ({low} to {high}{after}, {count_evidence(difference)})"
+    low = format_part(abs(difference.low) / unit, lead.metric)
+    high = format_part(abs(difference.high) / unit, lead.metric)
+    interval = f"{low}{after} lower to {high}{after} higher"
+    if difference.low >= 0:
+        interval = f"{low} to {high}{after}"
+    elif difference.high <= 0:
+        interval = f"{high} to {low}{after}"
+    return f"{sentence} ({interval}, {count_evidence(difference)})"
+
+
+def is_lower(lead: Lead) -> bool:
+    """Tell whether the score or the error of a method is lower than that of the other."""
+    assert lead.difference is not None
+    if lead.metric == "mse":
+        return lead.difference.value >= 0
+    return lead.difference.value < 0
 
 
 def format_part(value: float, metric: str) -> str:
     """Write a part of an interval: percent of an error with one decimal, a score with three."""
-    text = f"{value:.3f}"
     if metric == "mse":
-        text = f"{value:.1f}"
-    return text.replace("-", "−")
+        return f"{value:.1f}"
+    return f"{value:.3f}"
 
 
 def count_evidence(difference: Difference) -> str:

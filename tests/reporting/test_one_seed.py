@@ -1,0 +1,78 @@
+"""Every part of a page that shows one seed says so, where there are several."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_up import GROUPS, grouped, portrait, scored
+from small_runs import HOW
+
+import coterie as ct
+from coterie.reporting.client_table import describe_client_notes
+from coterie.reporting.clients import each_client
+from coterie.reporting.fit import GroupScores, describe_group_scores
+from coterie.reporting.page import name_one_seed
+
+OF_ONE_SEED = (
+    "What sets the groups apart",
+    "What each group's model goes by",
+    "Find a site",
+    "Scores by group",
+    "How well each group's model fits each client",
+    "Right and wrong guesses",
+)
+
+
+def page_of(folder: Path, sites: Path, seeds: int) -> str:
+    results = []
+    for seed in range(seeds):
+        fed = ct.data.folder(str(sites), label="outcome", seed=seed)
+        for method in (ct.IFCA(clusters=2, **HOW), ct.FedAvg(**HOW)):
+            results.append(ct.run(method, fed, "softmax", rounds=3, seed=seed))
+    page = ct.report(results, folder / f"{seeds}.html")
+    return page.read_text(encoding="utf-8").replace("&#39;", "'")
+
+
+def section(page: str, title: str) -> str:
+    """What stands between a heading and the next one."""
+    _, found, rest = page.partition(f">{title}</h")
+    assert found, title
+    return re.split("<h[1-5]", rest)[0]
+
+
+def test_each_part_names_its_seed(tmp_path, sites):
+    page = page_of(tmp_path, sites, seeds=2)
+    for title in OF_ONE_SEED:
+        assert "With seed 0 alone." in section(page, title), title
+    assert "seed" in section(page, "Groups") and "lowest seed" in section(page, "Fairness")
+    assert "With seed 0 alone, compared with fedavg" in section(page, "Each client")
+    assert "alone." not in section(page, "Comparison") + section(page, "Over rounds")
+
+
+def test_with_one_seed_nothing_is_said_of_it(tmp_path, sites):
+    page = page_of(tmp_path, sites, seeds=1)
+    for title in OF_ONE_SEED:
+        assert "With seed" not in section(page, title)
+
+
+def test_seeds_that_differ_are_not_named():
+    one, two = scored([0.5], seed=3), scored([0.5], seed=4)
+    assert name_one_seed({"a": [one], "b": [two]}) == ""
+    assert name_one_seed({"a": [one, two], "b": [one]}) == "seed 3"
+    assert name_one_seed({"a": [one, two], "b": [two]}) == "the lowest seed of each method"
+
+
+@pytest.mark.parametrize("seeds, start", [(1, "Compared with"), (5, "With seed 7 alone, compared")])
+def test_wins_are_those_of_one_seed(seeds, start):
+    both = {"ifca": portrait([0.9] * 4, GROUPS), "fedavg": portrait([0.5] * 4)}
+    result = each_client(grouped(seed=7), both, seeds)
+    assert describe_client_notes(result)[-1].startswith(start)
+
+
+def test_boxes_are_explained_where_there_are_any():
+    few = GroupScores("accuracy", list("abcd"), np.array([0, 0, 1, 1]), {"ifca": np.ones(4)})
+    assert "box" not in describe_group_scores(few)
+    assert "box" in describe_group_scores(few._replace(groups=np.zeros(4, dtype=int)))
