@@ -34,7 +34,8 @@ def server(words: list[str], argv: list[str]) -> int:
     flags = read_flags("coterie network server CONFIG", ServerFlags, about, argv)
     check_flower()
     from coterie.network.certificates import read_registry
-    from coterie.network.flower_server import Address, FlowerServer
+    from coterie.network.flower_server import FlowerServer
+    from coterie.network.listening import Address
     from coterie.network.server import begin, post_for, resume, serve
 
     read, asked, _ = read_asked(one_config("server", words), flags.out)

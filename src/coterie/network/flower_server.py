@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import threading
 import time
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import uvicorn
@@ -51,6 +48,7 @@ from starlette.middleware.base import BaseHTTPMiddleware
 
 from coterie.engine.codec import BadBytes
 from coterie.errors import CoterieError
+from coterie.network.listening import Address, Gate, Refusals, refuse_port_in_use
 from coterie.network.packets import Packet
 from coterie.network.records import Wrapper, unwrap
 
@@ -58,39 +56,6 @@ log = logging.getLogger("coterie")
 LONG_POLL = 10.0  # seconds that a node's question for messages is held open
 PERIOD = 0.02  # seconds between looks for replies
 LIFETIME = 7 * 24 * 3600.0  # seconds of a message; deadlines are our own
-MOST_BYTES = 512 * 1024 * 1024  # of one request
-
-
-@dataclass(frozen=True, kw_only=True)
-class Address:
-    """Where a server listens; without a certificate, packets travel in the clear."""
-
-    host: str
-    port: int
-    certificate: Path | None = None
-    key: Path | None = None
-
-
-class LengthLimit:
-    """Refuses requests that are too long before they are read."""
-
-    def __init__(self, app: Any, most: int = MOST_BYTES) -> None:
-        self.app = app
-        self.most = most
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Pass on a request whose length is known and within the limit."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        headers = dict(scope["headers"])
-        length = headers.get(b"content-length", b"")
-        if length.isdigit() and int(length) <= self.most:
-            await self.app(scope, receive, send)
-            return
-        status = 413 if length else 411
-        await send({"type": "http.response.start", "status": status, "headers": []})
-        await send({"type": "http.response.body", "body": b""})
 
 
 class FlowerServer:
@@ -106,6 +71,8 @@ class FlowerServer:
             node = self.state.create_node(NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, key, 0)
             self.names[node] = name
         self.nodes = {name: node for node, name in self.names.items()}
+        self.keys = {key: name for name, key in keys.items()}
+        self.refusals = Refusals()
         self.starts = dict.fromkeys(self.names, 0)  # how often each node has connected
         self.pending: dict[str, int] = {}  # by message: the node that it was sent to
         self.half: dict[str, Any] = {}  # replies of which not all has come yet, by request
@@ -232,7 +199,7 @@ class FlowerServer:
 
     def _listen(self, address: Address) -> None:
         refuse_port_in_use(address)
-        logging.getLogger("flwr").setLevel(logging.ERROR)
+        logging.getLogger("flwr").setLevel(logging.CRITICAL)  # it quotes requests of strangers
         ssl = {}
         if address.certificate is not None:
             ssl = {"ssl_certfile": str(address.certificate), "ssl_keyfile": str(address.key)}
@@ -261,7 +228,7 @@ class FlowerServer:
             redoc_url=None,
             openapi_url=None,
             middleware=[
-                Middleware(LengthLimit),
+                Middleware(Gate, keys=self.keys, refuse=self.refusals),
                 Middleware(BaseHTTPMiddleware, dispatch=http_error_translator),
                 Middleware(ProtobufTranslationMiddleware),
                 Middleware(NodeAuthMiddleware),
@@ -321,16 +288,3 @@ def read_packet(message: Any) -> Packet:
         return unwrap(message.content)
     except BadBytes:
         return Packet(b"", {})
-
-
-def refuse_port_in_use(address: Address) -> None:
-    """Say in one sentence that somebody listens there already."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((address.host, address.port))
-        except OSError as e:
-            raise CoterieError(
-                f"the server cannot listen on {address.host}:{address.port} ({e.strerror})",
-                "choose another port",
-            ) from e

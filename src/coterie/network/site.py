@@ -70,6 +70,7 @@ BAD_STATES = "its own files of this run cannot be used; its own log says why"
 NOT_KEPT = "it could not keep its private state; its own log says why"
 BUG = "it failed; its own log says why"
 NOT_WRITTEN = "it could not write its own model; its own log says why"
+FOR_ITS_OWNER = (BAD_TABLE, BAD_STATES)  # a node ends; a full disk may have room again
 
 
 class Session(NamedTuple):
@@ -166,9 +167,10 @@ class NetworkSite:
     def _table(self, data: DataTerms) -> SiteTable:
         options = table_options(data)
         with self._failing(BAD_TABLE):
-            return self.read_table(options)
+            about = self.table.stat()  # a table that its owner has mended is read again
+            return self.read_table(options, about.st_size, about.st_mtime_ns)
 
-    def _read_table(self, options: TableOptions) -> SiteTable:
+    def _read_table(self, options: TableOptions, size: int, changed: int) -> SiteTable:
         return SiteTable(self.client, self.table, options)
 
     def _fit(self, order: Fit) -> Answer:
@@ -295,7 +297,7 @@ class NetworkSite:
             yield
         except (CoterieError, OSError, MemoryError) as e:
             log.error("%s: %s", self.client, e)
-            if isinstance(e, CoterieError):
+            if isinstance(e, CoterieError) and words in FOR_ITS_OWNER:
                 self.fault = e
             raise Failure(words) from e
 
