@@ -1,8 +1,7 @@
-"""What the commands of a network share: the config file, and how a server waits."""
+"""What the commands of a network share: the config file, and a warning."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from coterie.cli.config_file import read_toml
@@ -12,9 +11,7 @@ from coterie.data.spec import read_spec
 from coterie.data.table_options import TableOptions, as_names
 from coterie.errors import CoterieError
 from coterie.network.handshake import Asked
-from coterie.network.transport import Waiting
 from coterie.runs.options import Options
-from coterie.settings import setting
 
 
 def read_asked(config: str, out: str | None) -> tuple[Setup, Asked, Path]:
@@ -57,22 +54,6 @@ def one_config(command: str, words: list[str]) -> str:
             f"{command} needs one config file, as in `coterie network {command} ifca.toml`."
         )
     return words[0]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Waits:
-    """How a server waits."""
-
-    deadline: float = setting(120.0, "seconds that sites have for an answer", above=0)
-    quorum: float = setting(
-        0.5, "share of the asked sites without whose answers no round goes on", above=0, most=1
-    )
-    quiet: bool = setting(False, "no progress", switch=True)
-    debug: bool = setting(False, "show tracebacks", switch=True)
-
-    def waiting(self) -> Waiting:
-        """As the server takes it."""
-        return Waiting(deadline=self.deadline, quorum=self.quorum)
 
 
 def tell_insecure(insecure: bool, watcher: Watcher) -> None:

@@ -2,56 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
 from pathlib import Path
+from typing import Any
 
-from coterie.cli.network_config import Waits, one_config, read_asked, tell_insecure
+from coterie.cli.network_config import read_asked, tell_insecure
+from coterie.cli.network_flags import ServerFlags, read_network_flags
 from coterie.cli.progress import Watcher
-from coterie.cli.values import read_flags
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, Option
 from coterie.network.flower_version import check_flower
-from coterie.settings import setting
+from coterie.network.listening import Address
+from coterie.network.server import Opened, begin, post_for, resume, serve
+from coterie.runs.folder import refuse_taken
 
-
-@dataclass(frozen=True, kw_only=True)
-class ServerFlags(Waits):
-    """The flags of `coterie network server`."""
-
-    out: str | None = setting(None, "folder of the run; none: runs/METHOD-DATA-TIME")
-    host: str = setting("0.0.0.0", "address to listen on")
-    port: int = setting(8443, "port to listen on", least=1, most=65535)
-    certs: str = setting("certs", "folder of `coterie network certs`")
-    wait: float = setting(3600.0, "seconds that all sites have to connect at first", above=0)
-    resume: bool = setting(False, "go on with the run in --out", switch=True)
-    insecure: bool = setting(
-        False, "without TLS: whoever is between can read all that is sent", switch=True
-    )
+log = logging.getLogger("coterie")
 
 
 def server(words: list[str], argv: list[str]) -> int:
     """`coterie network server CONFIG`"""
     about = "Wait for all sites that have a key, agree with them, and train."
-    flags = read_flags("coterie network server CONFIG", ServerFlags, about, argv)
+    flags, config = read_network_flags("server", ServerFlags, about, words, argv)
     check_flower()
     from coterie.network.certificates import read_registry
     from coterie.network.flower_server import FlowerServer
-    from coterie.network.listening import Address
-    from coterie.network.server import begin, post_for, resume, serve
 
-    read, asked, _ = read_asked(one_config("server", words), flags.out)
-    folder = Path(flags.certs)
-    keys = read_registry(folder)
-    address = Address(host=flags.host, port=flags.port)
-    if not flags.insecure:
-        needed = {"certificate": folder / "server.crt", "key": folder / "server.key"}
-        for file in needed.values():
-            if not file.exists():
-                raise CoterieError(
-                    f"there is no {file}", f"make it with `coterie network certs {folder}`"
-                )
-        address = Address(host=flags.host, port=flags.port, **needed)
-    if flags.resume and read.given_folder is None:
+    read, asked, _ = read_asked(config, flags.out)
+    keys = read_registry(Path(flags.certs))
+    check_sites(flags, len(keys))
+    address = address_of(flags)
+    out = read.given_folder
+    if flags.resume and out is None:
         raise CoterieError("--resume needs the folder of the run", "give --out")
+    if out is not None and not flags.resume:
+        refuse_taken(out)  # now, and not when all sites have come
     watcher = Watcher(flags.quiet)
     with watcher():
         tell_insecure(flags.insecure, watcher)
@@ -59,20 +42,51 @@ def server(words: list[str], argv: list[str]) -> int:
         watcher.note(f"listening on {flags.host}:{flags.port} for {len(keys)} sites")
         open_post = post_for(transport, flags.waiting())
         try:
-            if flags.resume:
-                assert read.given_folder is not None
-                run = resume(read.given_folder, open_post)
+            if flags.resume and out is not None:
+                run = resume(out, open_post)
             else:
-                missing = open_post("0" * 16, 0).wait_for(sorted(keys), flags.wait)
-                if missing:
-                    raise CoterieError(
-                        f"{', '.join(missing)} did not connect", "see to them, or remove their keys"
-                    )
-                out = read.given_folder or read.folder()
-                run = begin(asked, sorted(keys), open_post, out)
+                names = wait_for_sites(flags, sorted(keys), open_post)
+                run = begin(asked, names, open_post, out or read.folder())
             serve(run, watcher.follow(run.method.name, run))
         finally:
             transport.close()
     assert run.folder is not None
     print(f"run kept in {run.folder.path}")
     return 0
+
+
+def check_sites(flags: ServerFlags, registered: int) -> None:
+    """Refuse to wait for more sites than can come."""
+    if flags.minimum_sites is not None and flags.minimum_sites > registered:
+        raise CoterieError(
+            f"{flags.minimum_sites} sites are to take part, and {registered} have a key in "
+            f"{flags.certs}",
+            "give {} of them or fewer, or register more with `coterie network certs`",
+            options=[Option("minimum_sites", str(registered))],
+        )
+
+
+def address_of(flags: ServerFlags) -> Address:
+    """Where to listen, with which certificate."""
+    if flags.insecure:
+        return Address(host=flags.host, port=flags.port)
+    folder = Path(flags.certs)
+    files: dict[str, Any] = {"certificate": folder / "server.crt", "key": folder / "server.key"}
+    for file in files.values():
+        if not file.exists():
+            raise CoterieError(
+                f"there is no {file}", f"make it with `coterie network certs {folder}`"
+            )
+    return Address(host=flags.host, port=flags.port, **files)
+
+
+def wait_for_sites(flags: ServerFlags, registered: list[str], open_post: Opened) -> list[str]:
+    """Those who take part: all who have a key, or enough of them when the time is over."""
+    missing = open_post("0" * 16, 0).wait_for(registered, flags.wait)
+    there = [name for name in registered if name not in missing]
+    if not missing:
+        return there
+    if flags.minimum_sites is not None and len(there) >= flags.minimum_sites:
+        log.warning("the run begins without %s.", ", ".join(missing))
+        return there
+    raise CoterieError(f"{', '.join(missing)} did not connect", "see to them, or remove their keys")

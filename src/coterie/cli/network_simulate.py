@@ -6,9 +6,9 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from coterie.cli.network_config import Waits, one_config, read_asked
+from coterie.cli.network_config import read_asked
+from coterie.cli.network_flags import Waits, read_network_flags
 from coterie.cli.progress import Watcher
-from coterie.cli.values import read_flags
 from coterie.network.flower_version import check_flower
 from coterie.reporting import report as write_report
 from coterie.result import Result
@@ -33,18 +33,18 @@ def simulate(words: list[str], argv: list[str]) -> int:
         "A server and its sites on this machine, each in a process of its own, with TLS and keys\n"
         "that are thrown away: from a folder of tables to models, a report and no process left."
     )
-    asked_flags = read_flags("coterie network simulate CONFIG", SimulateFlags, about, argv)
+    flags, config = read_network_flags("simulate", SimulateFlags, about, words, argv)
     check_flower()
     from coterie.network.simulation import Simulation
 
-    read, asked, path = read_asked(one_config("simulate", words), asked_flags.out)
-    watcher = Watcher(asked_flags.quiet)
+    read, asked, path = read_asked(config, flags.out)
+    watcher = Watcher(flags.quiet)
     with watcher():
-        simulation = Simulation(asked, path, asked_flags.nodes, asked_flags.port)
+        simulation = Simulation(asked, path, flags.nodes, flags.port)
         base = read.folder()
         with simulation.running(base) as transport:
             run = simulation.run(
-                transport, base, asked_flags.waiting(), lambda r: watcher.follow("network", r)
+                transport, base, flags.waiting(), lambda r: watcher.follow("network", r)
             )
         models = write_results(run, base)
     print(f"run kept in {base / 'run'}; report in {base / 'report.html'}")
