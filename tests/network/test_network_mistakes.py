@@ -231,7 +231,12 @@ def answered(gate: listening.Gate, headers: dict[bytes, bytes]) -> int:
     async def send(message):
         sent.append(message)
 
-    scope = {"type": "http", "headers": list(headers.items()), "client": ("10.0.0.9", 1)}
+    scope = {
+        "type": "http",
+        "headers": list(headers.items()),
+        "client": ("10.0.0.9", 1),
+        "path": "/",
+    }
     asyncio.run(gate(scope, None, send))
     return sent[0]["status"]
 
@@ -260,3 +265,21 @@ def test_who_names_no_key_may_send_a_signature_and_no_more(caplog):
         "ash was refused: a request that is too long.",
         "somebody at 10.0.0.9 was refused: a request that is too long.",
     ], "the same is said once in a while"
+
+
+def test_a_node_of_before_a_restart_is_no_stranger():
+    """It is sent away, connects again, and nobody is alarmed."""
+    import datetime
+
+    now = datetime.datetime.now(datetime.UTC)
+    signed = {b"flwr-timestamp": now.isoformat().encode()}
+    old = {b"flwr-timestamp": (now - datetime.timedelta(seconds=400)).isoformat().encode()}
+    connect, pull = "/v1/fleet/activate-node", "/v1/fleet/pull-messages"
+    assert listening.reason_for(401, pull, signed, "ash") is None
+    assert listening.reason_for(401, connect, signed, "ash") == listening.NO_SIGNATURE
+    assert listening.reason_for(401, connect, {}, "ash") == listening.NO_SIGNATURE
+    assert listening.reason_for(401, pull, old, "ash") == "a clock that is off by 400 seconds"
+    assert listening.reason_for(401, pull, signed, None) == listening.UNKNOWN_KEY
+    assert listening.reason_for(412, pull, signed, "ash") is None
+    assert listening.reason_for(200, connect, signed, None) is None
+    assert listening.reason_for(500, pull, signed, "ash") == listening.FAILURE

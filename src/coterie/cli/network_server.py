@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coterie.cli.network_config import read_asked, tell_insecure
 from coterie.cli.network_flags import ServerFlags, read_network_flags
 from coterie.cli.progress import Watcher
+from coterie.cli.watch import TOKEN, tell_unencrypted
 from coterie.errors import CoterieError, Option
 from coterie.network.flower_version import check_flower
-from coterie.network.listening import Address
+from coterie.network.listening import Address, refuse_port_in_use
 from coterie.network.server import Opened, begin, post_for, resume, serve
 from coterie.runs.folder import refuse_taken
+from coterie.runs.run import Run
+
+if TYPE_CHECKING:
+    from coterie.network.watching import Served
 
 log = logging.getLogger("coterie")
 
@@ -29,6 +37,7 @@ def server(words: list[str], argv: list[str]) -> int:
     read, asked, _ = read_asked(config, flags.out)
     keys = read_registry(Path(flags.certs))
     check_sites(flags, len(keys))
+    check_page(flags)
     address = address_of(flags)
     out = read.given_folder
     if flags.resume and out is None:
@@ -47,12 +56,38 @@ def server(words: list[str], argv: list[str]) -> int:
             else:
                 names = wait_for_sites(flags, sorted(keys), open_post)
                 run = begin(asked, names, open_post, out or read.folder())
-            serve(run, watcher.follow(run.method.name, run))
+            with page_of(flags, run, transport, watcher):
+                serve(run, watcher.follow(run.method.name, run))
         finally:
             transport.close()
     assert run.folder is not None
     print(f"run kept in {run.folder.path}")
     return 0
+
+
+@contextmanager
+def page_of(flags: ServerFlags, run: Run, transport: Served, watcher: Watcher) -> Iterator[None]:
+    """Serve a live page while a run goes on, if there is to be one."""
+    if flags.page is None:
+        yield
+        return
+    from coterie.network.page import LivePage, kept_token
+    from coterie.network.watching import ServerView
+
+    token = os.environ.get(TOKEN) or kept_token(Path(flags.certs))
+    page = LivePage(ServerView(run, transport), flags.page_host, flags.page, token)
+    tell_unencrypted(flags.page_host, watcher)
+    print(f"the run is shown at {page.address}", flush=True)
+    try:
+        yield
+    finally:
+        page.close()
+
+
+def check_page(flags: ServerFlags) -> None:
+    """Refuse a port of the page that cannot be had before anybody waits for sites."""
+    if flags.page:
+        refuse_port_in_use(Address(host=flags.page_host, port=flags.page))
 
 
 def check_sites(flags: ServerFlags, registered: int) -> None:

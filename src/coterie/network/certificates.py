@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,8 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import NameOID
 
 from coterie.errors import CoterieError
-from coterie.runs.files import write_error, write_file
+from coterie.network.private_file import write_private
+from coterie.runs.files import write_file
 
 DAYS = 365
 REGISTRY = "sites.json"  # by name, the public key of each site's node
@@ -119,9 +119,4 @@ def new_key() -> ec.EllipticCurvePrivateKey:
 
 def write_secret(file: Path, key: ec.EllipticCurvePrivateKey) -> None:
     """Write a private key that only its owner can read."""
-    raw = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    try:
-        with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as f:
-            f.write(raw)
-    except OSError as e:
-        raise write_error(e, file) from e
+    write_private(file, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))

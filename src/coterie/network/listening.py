@@ -20,6 +20,7 @@ MOST_BYTES = 512 * 1024 * 1024  # of one request
 STRANGERS_BYTES = 16 * 1024  # of one request that names no key which is registered
 KEY_HEADER = b"flwr-public-key"
 TIME_HEADER = b"flwr-timestamp"
+CONNECT = "/activate-node"
 CLOCK_TOLERANCE = 5.0  # seconds by which a node's clock may be ahead, as Flower has it
 OLDEST_SIGNATURE = 305.0  # seconds
 SAY_AGAIN = 600.0  # seconds after which the same refusal is logged again
@@ -91,7 +92,7 @@ class Gate:
 
         async def watched_send(message: Any) -> None:
             if message["type"] == "http.response.start":
-                reason = reason_for(message["status"], headers, name)
+                reason = reason_for(message["status"], scope["path"], headers, name)
                 if reason is not None:
                     self.refuse(reason, who_sent(scope, name))
             await send(message)
@@ -123,7 +124,9 @@ def who_sent(scope: Any, name: str | None) -> str:
     return f"somebody at {client[0]}"
 
 
-def reason_for(status: int, headers: Mapping[bytes, bytes], name: str | None) -> str | None:
+def reason_for(
+    status: int, path: str, headers: Mapping[bytes, bytes], name: str | None
+) -> str | None:
     """Why a node is refused, by the status that Flower answers; None if it is not."""
     if status >= 500:
         return FAILURE
@@ -134,11 +137,11 @@ def reason_for(status: int, headers: Mapping[bytes, bytes], name: str | None) ->
     if status == 412:
         return None  # of a node whose key is known: it only came too late with something
     age = age_of(headers.get(TIME_HEADER, b""))
-    if age is None:
-        return NO_SIGNATURE
-    if -CLOCK_TOLERANCE < age < OLDEST_SIGNATURE:
-        return NO_SIGNATURE
-    return f"{CLOCK_OFF} by {abs(age):.0f} seconds"
+    if age is not None and not -CLOCK_TOLERANCE < age < OLDEST_SIGNATURE:
+        return f"{CLOCK_OFF} by {abs(age):.0f} seconds"
+    if not path.endswith(CONNECT):
+        return None  # a node of before this server was restarted, which connects again
+    return NO_SIGNATURE
 
 
 def age_of(timestamp: bytes) -> float | None:

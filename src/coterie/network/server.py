@@ -98,6 +98,7 @@ def make_run(
     model_name: str,
 ) -> Run:
     """The run, with its engine."""
+    post.audit.keep_in(folder.path)
     engine = Network(roster, types_of(method), post, folder.path)
     run = Run(method, task, roster, engine, options, folder=folder, model_name=model_name)
     run.saves_every_round = True

@@ -11,7 +11,10 @@ from typing import NamedTuple, Protocol
 
 from coterie.engine.codec import BadBytes
 from coterie.errors import CoterieError
+from coterie.network.audit import Audit, Line, Result, now_as_text
 from coterie.network.packets import (
+    Ask,
+    Finish,
     Number,
     Order,
     Packet,
@@ -76,6 +79,7 @@ class Outcome(NamedTuple):
     arrived: dict[str, Arrival]
     absent: dict[str, str]  # why there is no reply
     seconds: float
+    bytes_out: dict[str, int]  # by site, with what was sent again
 
 
 @dataclass
@@ -90,6 +94,8 @@ class Post:
     sequence: int = 0
     # a site's unreadable reply is no reply; what it said stands here, by name
     unreadable: dict[str, str] = field(default_factory=dict)
+    audit: Audit = field(default_factory=Audit)
+    awaited: frozenset[str] = frozenset()  # who is being asked now, and has not replied
 
     def exchange(
         self,
@@ -104,6 +110,7 @@ class Post:
         whom it waits, and asks them again.
         """
         began = self.clock()
+        time_began = now_as_text()
         self.sequence += 1
         number = Number(self.epoch, self.sequence)
         head = self._head(number, order)
@@ -112,12 +119,15 @@ class Post:
         deadline = deadline or self.waiting.deadline
         needed = math.ceil(share * len(packets))
         arrived: dict[str, Arrival] = {}
+        bytes_out = dict.fromkeys(packets, 0)
         sent: dict[str, Hashable] = {}
         end = began + deadline
         turn = 1
         while len(arrived) < len(packets):
             missing = {n: packet for n, packet in packets.items() if n not in arrived}
-            self._send(missing, sent)
+            self.awaited = frozenset(missing)
+            for name, size in self._send(missing, sent).items():
+                bytes_out[name] += size
             patience = min(self.waiting.pause, max(0.0, end - self.clock()))
             for name, packet in self.transport.receive(patience):
                 reply = self._read(name, packet, number)
@@ -138,7 +148,11 @@ class Post:
             for name in packets
             if name not in arrived
         }
-        return Outcome(number, arrived, absent, self.clock() - began)
+        self.awaited = frozenset()
+        outcome = Outcome(number, arrived, absent, self.clock() - began, bytes_out)
+        if not isinstance(order, Ask):  # whether answers to questions are accepted is not known yet
+            self.audit.record(lines_of(order, outcome, time_began))
+        return outcome
 
     def wait_for(self, names: list[str], seconds: float) -> list[str]:
         """Wait until all of these are connected; those who are not in the end."""
@@ -163,8 +177,11 @@ class Post:
         )
         return write_head(request)
 
-    def _send(self, missing: dict[str, Packet], sent: dict[str, Hashable]) -> None:
-        """Send to those who are connected by a way that their packet has not been sent by."""
+    def _send(self, missing: dict[str, Packet], sent: dict[str, Hashable]) -> dict[str, int]:
+        """Send to those who are connected by a way that their packet has not been sent by.
+
+        By name, how many bytes.
+        """
         connected = self.transport.connections()
         new = {}
         for name, packet in missing.items():
@@ -175,6 +192,7 @@ class Post:
                 new[name] = packet
         if new:
             self.transport.send(new)
+        return {name: packet.size for name, packet in new.items()}
 
     def _read(self, name: str, packet: Packet, number: Number) -> Reply | None:
         """A reply to this request; None for one that cannot be read, or is to another request."""
@@ -208,6 +226,42 @@ class Post:
                 f"{turn * self.waiting.deadline:g} seconds",
                 "see to these sites, then resume",
             )
+
+
+def lines_of(order: Order, outcome: Outcome, time_began: str) -> list[Line]:
+    """What the audit keeps of an exchange that asked for no client function."""
+    lines = []
+    for name, size in outcome.bytes_out.items():
+        arrival = outcome.arrived.get(name)
+        reason = outcome.absent.get(name)
+        if arrival is not None:
+            reason = reason_of(arrival.reply)
+        lines.append(
+            Line(
+                time=time_began,
+                epoch=outcome.number.epoch,
+                sequence=outcome.number.sequence,
+                round=None,
+                phase="end" if isinstance(order, Finish) else "start",
+                function=str(order.__struct_config__.tag),
+                site=name,
+                bytes_out=size,
+                bytes_in=arrival.bytes if arrival else 0,
+                seconds=round(arrival.seconds, 3) if arrival else None,
+                result=result_of(arrival, reason),
+                reason=reason or "",
+            )
+        )
+    return lines
+
+
+def result_of(arrival: Arrival | None, reason: str | None) -> Result:
+    """What came of a request for the audit."""
+    if reason is None:
+        return "accepted"
+    if arrival is not None and isinstance(arrival.reply.answer, Refused):
+        return "refused"
+    return "absent"
 
 
 def first_names(names: list[str]) -> str:
