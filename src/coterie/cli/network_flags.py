@@ -50,7 +50,9 @@ class ServerFlags(Waits):
         None, "port of a live page, with metrics at /metrics; none: no page", least=0, most=65535
     )
     page_host: str = setting("127.0.0.1", "address to serve the page at")
-    resume: bool = setting(False, "go on with the run in --out", switch=True)
+    resume: bool = setting(
+        False, "go on with the run in --out; begin it if there is none yet", switch=True
+    )
     insecure: bool = setting(
         False, "without TLS: whoever is between can read all that is sent", switch=True
     )

@@ -17,7 +17,7 @@ from coterie.errors import CoterieError, Option
 from coterie.network.flower_version import check_flower
 from coterie.network.listening import Address, refuse_port_in_use
 from coterie.network.server import Opened, begin, post_for, resume, serve
-from coterie.runs.folder import refuse_taken
+from coterie.runs.folder import refuse_taken, was_being_made
 from coterie.runs.run import Run
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ def server(words: list[str], argv: list[str]) -> int:
     out = read.given_folder
     if flags.resume and out is None:
         raise CoterieError("--resume needs the folder of the run", "give --out")
-    if out is not None and not flags.resume:
+    goes_on = flags.resume and out is not None and not has_no_run(out)
+    if out is not None and not goes_on:
         refuse_taken(out)  # now, and not when all sites have come
     watcher = Watcher(flags.quiet)
     with watcher():
@@ -51,7 +52,7 @@ def server(words: list[str], argv: list[str]) -> int:
         watcher.note(f"listening on {flags.host}:{flags.port} for {len(keys)} sites")
         open_post = post_for(transport, flags.waiting())
         try:
-            if flags.resume and out is not None:
+            if goes_on and out is not None:
                 run = resume(out, open_post)
             else:
                 names = wait_for_sites(flags, sorted(keys), open_post)
@@ -88,6 +89,11 @@ def check_page(flags: ServerFlags) -> None:
     """Refuse a port of the page that cannot be had before anybody waits for sites."""
     if flags.page:
         refuse_port_in_use(Address(host=flags.page_host, port=flags.page))
+
+
+def has_no_run(out: Path) -> bool:
+    """Whether a folder is not there, or its command was killed before the run began."""
+    return not out.exists() or was_being_made(out)
 
 
 def check_sites(flags: ServerFlags, registered: int) -> None:

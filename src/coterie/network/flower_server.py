@@ -257,8 +257,14 @@ class FlowerServer:
             self.state.deactivate_node(node)
         response = fleet_handlers.activate_node(request=request, state=self.state)
         self.starts[response.node_id] += 1
-        log.info("%s has connected", self.names[response.node_id])
+        self._tell_connected(response.node_id)
         return response
+
+    def _tell_connected(self, node: int) -> None:
+        if self.starts[node] == 1:
+            log.info("%s has connected", self.names[node])
+            return
+        log.info("%s has connected again, now %d times", self.names[node], self.starts[node])
 
     async def _wait_for_message(
         self, request: Annotated[PullMessagesRequest, PROTOBUF_REQUEST_DEPENDENCY]
