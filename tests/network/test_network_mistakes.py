@@ -283,3 +283,31 @@ def test_a_node_of_before_a_restart_is_no_stranger():
     assert listening.reason_for(412, pull, signed, "ash") is None
     assert listening.reason_for(200, connect, signed, None) is None
     assert listening.reason_for(500, pull, signed, "ash") == listening.FAILURE
+
+
+# ------------------------------------------------------------------------------ leaving
+def test_a_node_whose_owner_leaves_tells_the_server_and_ends(place, capsys, delivers, monkeypatch):
+    from coterie.network import flower_node
+    from coterie.network.presence import Presence
+
+    network = InProcessNetwork(place / "made", ct.IFCA(clusters=2), names=TWO)
+    network.begin()
+    hello = packets_for(network, "ash", b"hello")
+    replies = delivers([*hello, *hello, *hello])
+    receive = flower_node.Connection.receive
+
+    def leaving(connection):
+        if len(replies) == 1:
+            Presence(Path("coterie-site")).leave()
+        return receive(connection)
+
+    monkeypatch.setattr(flower_node.Connection, "receive", leaving)
+    node = ["network", "node", "--data", str(network.tables / "ash.csv"), *NODE]
+    assert main(node) == 0
+    answers = [read_head(reply.head, Reply).answer for reply in replies]
+    assert [type(answer).__name__ for answer in answers] == ["Described", "Away"]
+    assert answers[1].wish == "left"
+    capsys.readouterr()
+    assert main(node) == 0
+    assert "the owner of coterie-site has left" in capsys.readouterr().out
+    assert len(replies) == 2

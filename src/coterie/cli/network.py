@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from coterie.cli.flags import Parser
 from coterie.cli.network_node import node
+from coterie.cli.network_owner import leave, pause, unpause
 from coterie.cli.network_server import server
 from coterie.cli.network_simulate import simulate
 from coterie.cli.network_tools import certs, describe, status
@@ -21,6 +22,7 @@ The same run on real sites, which keep their rows.
   coterie network describe CONFIG --data FILE
                                         what would leave a site before the first round
   coterie network status RUN            round, groups, who answers and who does not
+  coterie network pause                 let a site rest; `unpause` ends that, `leave` is for good
 
 CONFIG is a TOML file as for `coterie run --config`, with a key `method`.
 """
@@ -38,6 +40,9 @@ def network(words: list[str], argv: list[str]) -> int:
         "node": node,
         "describe": describe,
         "status": status,
+        "pause": pause,
+        "unpause": unpause,
+        "leave": leave,
     }
     if words[0] not in commands:
         raise unknown("command of coterie network", words[0], commands)

@@ -15,6 +15,7 @@ from coterie.cli.values import read_flags
 from coterie.errors import CoterieError
 from coterie.network.flower_version import check_flower
 from coterie.network.terms import Owner
+from coterie.runs.files import write_error
 from coterie.settings import setting
 
 
@@ -56,9 +57,13 @@ def node(words: list[str], argv: list[str]) -> int:
 
     torch.set_num_threads(max(1, min(torch.get_num_threads(), (os.cpu_count() or 2) // 2)))
     key = Path(flags.key)
+    make_folder(Path(flags.state))
     owner = Owner(label=flags.label, minimum_rows=flags.minimum_rows)
     site = NetworkSite(flags.name or key.stem, Path(flags.data), Path(flags.state), owner)
     certificate = None if flags.ca is None or flags.insecure else Path(flags.ca)
+    if site.presence.wish == "left":
+        print(f"the owner of {flags.state} has left; `coterie network unpause` takes that back")
+        return 0
     living = FlowerNode(site, flags.server, key, certificate)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     if flags.child:
@@ -71,6 +76,14 @@ def node(words: list[str], argv: list[str]) -> int:
     finally:
         living.close()
     return 0
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder of a site's states, where its owner can pause it at once."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise write_error(e, folder) from e
 
 
 def end_with_parent() -> None:

@@ -18,8 +18,9 @@ from coterie.engine.message import Message
 from coterie.engine.site_ledger import Reply, SiteLedger
 from coterie.errors import CoterieError
 from coterie.network.audit import Line, Result
+from coterie.network.outcomes import Arrival, Outcome, reason_of
 from coterie.network.packets import Ask, Done, Finish, Refused
-from coterie.network.transport import Arrival, Outcome, Post, reason_of
+from coterie.network.transport import Post
 from coterie.runs.files import write_error
 from coterie.runs.run import Run
 

@@ -59,6 +59,7 @@ log = logging.getLogger("coterie")
 BEAT = 10.0  # seconds between signs of life; the least that Flower allows
 MOST_BYTES = 512 * 1024 * 1024  # of one message
 LONGEST_PAUSE = 5.0  # seconds between attempts to connect
+TO_LEAVE = 60.0  # seconds in which a server may hear that a site's owner has left
 
 
 class Connection:
@@ -174,9 +175,11 @@ class FlowerNode:
         self.key = read_key(key)
         self.certificate = None if certificate is None else read_authority(certificate)
         self.connection: Connection | None = None
+        self.left_at: float | None = None  # when this node first saw that its owner has left
+        self.told_left = False
 
     def live(self) -> None:
-        """Answer until this machine's owner must mend something."""
+        """Answer until this machine's owner must mend something, or has left."""
         pause = 0.2
         told = ""
         while True:
@@ -184,8 +187,9 @@ class FlowerNode:
                 self.connection = Connection(self.server, self.key, self.certificate)
                 log.info("%s: connected to %s", self.site.client, self.server)
                 pause, told = 0.2, ""
-                while True:
+                while not self._may_end():
                     self._answer(self.connection)
+                return
             except (httpx.HTTPError, Lost, RuntimeError) as e:
                 reason = why_not_connected(e)
                 if self.connection is None and is_refusal(e):
@@ -199,6 +203,16 @@ class FlowerNode:
                     self.connection.gone.set()
                 time.sleep(pause)
                 pause = min(LONGEST_PAUSE, 2 * pause)
+                if self._may_end():
+                    return
+
+    def _may_end(self) -> bool:
+        """Whether the owner has left, and the server was told so or does not ask."""
+        if self.site.presence.wish != "left":
+            return False
+        if self.left_at is None:
+            self.left_at = time.monotonic()
+        return self.told_left or time.monotonic() - self.left_at > TO_LEAVE
 
     def _answer(self, connection: Connection) -> None:
         message = connection.receive()
@@ -209,6 +223,7 @@ class FlowerNode:
             packet = unwrap(message.content)
         except BadBytes:
             packet = Packet(b"", {})
+        has_left = self.site.presence.wish == "left"
         reply = self.site.handle(packet)
         try:
             connection.reply(message, reply, time.perf_counter() - began)
@@ -216,6 +231,7 @@ class FlowerNode:
             if not is_refusal(e):
                 raise
             log.info("%s: the server no longer waits for an answer", self.site.client)
+        self.told_left = has_left
         if self.site.fault is not None:
             raise self.site.fault
 

@@ -14,14 +14,17 @@ import msgspec
 from coterie import registry
 from coterie.contract import Algorithm
 from coterie.data.roster import Roster
+from coterie.engine import diary
 from coterie.engine.codec import types_of
 from coterie.engine.plan import plan_for
 from coterie.errors import CoterieError
 from coterie.metrics import Row
 from coterie.network.engine import Network
 from coterie.network.handshake import Asked, shake_hands
+from coterie.network.outcomes import first_names, reason_of
 from coterie.network.packets import Experiment, Terms
-from coterie.network.transport import Post, Transport, Waiting, first_names, reason_of
+from coterie.network.presence import WORDS
+from coterie.network.transport import Post, Transport, Waiting
 from coterie.runs.config import (
     Fingerprints,
     Origin,
@@ -130,10 +133,22 @@ def resume(out: Path, open_post: Opened) -> Run:
             f"use coterie {config.coterie}",
         )
     post = open_post(kept.experiment, kept.epoch)
+    post.left.update(dict.fromkeys(who_left(out / "diary.jsonl")))
     run = make_run(method, task, roster, options, post, folder, config.model)
     run.restore()
     remind(post, list(roster.names), kept.terms)
     return run
+
+
+def who_left(file: Path) -> set[str]:
+    """The sites whose owners had left when the server was stopped."""
+    if not file.exists():
+        return set()
+    left: set[str] = set()
+    for entry in diary.read(file):
+        left -= entry.answered.keys()
+        left |= {name for name, reason in entry.absent.items() if reason == WORDS["left"]}
+    return left
 
 
 def remind(post: Post, names: list[str], terms: Terms) -> None:

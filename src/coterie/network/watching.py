@@ -9,6 +9,7 @@ from coterie.network.audit import Seen
 from coterie.network.engine import Network
 from coterie.network.listening import Refusals
 from coterie.network.metrics import Metric, counter, counter_by, few_reasons, gauge
+from coterie.network.presence import WORDS
 from coterie.network.transport import Transport
 from coterie.runs.run import Run
 
@@ -84,6 +85,9 @@ def report_of(seen: Seen | None, is_connected: bool, is_awaited: bool) -> SiteRe
     words = "" if seen is None else last_words(seen)
     answered = None if seen is None else seen.answered
     fault = seen is not None and seen.line.result != "accepted"
+    for wish, reason in WORDS.items():
+        if seen is not None and seen.line.reason == reason:
+            return SiteReport(wish, words, answered, is_well=False)
     if not is_connected:
         return SiteReport("away", words, answered, is_well=False)
     if is_awaited:
