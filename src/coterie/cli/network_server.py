@@ -16,6 +16,7 @@ from coterie.cli.watch import TOKEN, tell_unencrypted
 from coterie.errors import CoterieError, Option
 from coterie.network.flower_version import check_flower
 from coterie.network.listening import Address, refuse_port_in_use
+from coterie.network.registry import NewSites, read_registry
 from coterie.network.server import Opened, begin, post_for, resume, serve
 from coterie.runs.folder import refuse_taken, was_being_made
 from coterie.runs.run import Run
@@ -31,11 +32,11 @@ def server(words: list[str], argv: list[str]) -> int:
     about = "Wait for all sites that have a key, agree with them, and train."
     flags, config = read_network_flags("server", ServerFlags, about, words, argv)
     check_flower()
-    from coterie.network.certificates import read_registry
     from coterie.network.flower_server import FlowerServer
 
     read, asked, _ = read_asked(config, flags.out)
-    keys = read_registry(Path(flags.certs))
+    certs = Path(flags.certs)
+    keys = read_registry(certs)
     check_sites(flags, len(keys))
     check_page(flags)
     address = address_of(flags)
@@ -58,7 +59,9 @@ def server(words: list[str], argv: list[str]) -> int:
                 names = wait_for_sites(flags, sorted(keys), open_post)
                 run = begin(asked, names, open_post, out or read.folder())
             with page_of(flags, run, transport, watcher):
-                serve(run, watcher.follow(run.method.name, run))
+                serve(
+                    run, watcher.follow(run.method.name, run), NewSites(certs, transport.register)
+                )
         finally:
             transport.close()
     assert run.folder is not None

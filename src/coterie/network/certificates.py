@@ -22,10 +22,10 @@ from cryptography.x509.oid import NameOID
 
 from coterie.errors import CoterieError
 from coterie.network.private_file import write_private
+from coterie.network.registry import REGISTRY, read_registry
 from coterie.runs.files import write_file
 
 DAYS = 365
-REGISTRY = "sites.json"  # by name, the public key of each site's node
 
 
 def make_authority(folder: Path, host: str) -> None:
@@ -96,20 +96,6 @@ def register_site(folder: Path, name: str) -> Path:
     text = {name: raw.decode() for name, raw in sorted(known.items())}
     write_file(folder / REGISTRY, json.dumps(text, indent=1) + "\n")
     return file
-
-
-def read_registry(folder: Path) -> dict[str, bytes]:
-    """By name, the public key of each site's node."""
-    file = folder / REGISTRY
-    try:
-        known = json.loads(file.read_bytes())
-        return {str(name): key.encode() for name, key in known.items()}
-    except OSError as e:
-        raise CoterieError(
-            f"{file} cannot be read ({e.strerror})", "register sites with `coterie network certs`"
-        ) from e
-    except (ValueError, AttributeError) as e:
-        raise CoterieError(f"{file} is damaged ({e})", "put it back") from e
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:

@@ -41,7 +41,6 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from coterie.engine.codec import BadBytes
 from coterie.errors import CoterieError
 from coterie.network.connecting import (
     Lost,
@@ -52,7 +51,7 @@ from coterie.network.connecting import (
     why_not_connected,
 )
 from coterie.network.packets import Packet
-from coterie.network.records import Wrapper, unwrap
+from coterie.network.records import Wrapper, read_packet
 from coterie.network.site import NetworkSite
 
 log = logging.getLogger("coterie")
@@ -219,10 +218,7 @@ class FlowerNode:
         if message is None:
             return
         began = time.perf_counter()
-        try:
-            packet = unwrap(message.content)
-        except BadBytes:
-            packet = Packet(b"", {})
+        packet = read_packet(message)
         has_left = self.site.presence.wish == "left"
         reply = self.site.handle(packet)
         try:

@@ -46,11 +46,10 @@ from flwr.superlink.servicer.fleet import fleet_handlers
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
 
-from coterie.engine.codec import BadBytes
 from coterie.errors import CoterieError
 from coterie.network.listening import Address, Gate, Refusals, refuse_port_in_use
 from coterie.network.packets import Packet
-from coterie.network.records import Wrapper, unwrap
+from coterie.network.records import Wrapper, read_packet
 
 log = logging.getLogger("coterie")
 LONG_POLL = 10.0  # seconds that a node's question for messages is held open
@@ -67,19 +66,28 @@ class FlowerServer:
         _, self.factory = get_objectstore_linkstate_factories(FLWR_IN_MEMORY_DB_NAME, manager)
         self.state: Any = self.factory.state()
         self.names: dict[int, str] = {}
-        for name, key in keys.items():
-            node = self.state.create_node(NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, key, 0)
-            self.names[node] = name
-        self.nodes = {name: node for node, name in self.names.items()}
-        self.keys = {key: name for name, key in keys.items()}
+        self.nodes: dict[str, int] = {}
+        self.keys: dict[bytes, str] = {}
+        self.starts: dict[int, int] = {}  # how often each node has connected
         self.refusals = Refusals()
-        self.starts = dict.fromkeys(self.names, 0)  # how often each node has connected
+        self.register(keys)
         self.pending: dict[str, int] = {}  # by message: the node that it was sent to
         self.half: dict[str, Any] = {}  # replies of which not all has come yet, by request
         self.waiting: dict[int, asyncio.Event] = {}
         self.loop: asyncio.AbstractEventLoop | None = None
         self._begin_run()
         self._listen(address)
+
+    def register(self, keys: Mapping[str, bytes]) -> None:
+        """Let in those sites, too, that were not known before."""
+        for name, key in keys.items():
+            if name in self.nodes:
+                continue
+            node = self.state.create_node(NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, key, 0)
+            self.names[node] = name
+            self.starts[node] = 0
+            self.nodes[name] = node
+            self.keys[key] = name
 
     # -- a transport
     def connections(self) -> Mapping[str, Hashable]:
@@ -286,11 +294,3 @@ class FlowerServer:
         return fleet_handlers.pull_messages(
             request=request, state=self.state, store=self.state.object_store
         )
-
-
-def read_packet(message: Any) -> Packet:
-    """The packet of a message; an empty one, which is no reply, if it has none."""
-    try:
-        return unwrap(message.content)
-    except BadBytes:
-        return Packet(b"", {})

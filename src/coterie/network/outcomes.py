@@ -30,8 +30,13 @@ class Outcome(NamedTuple):
     bytes_out: dict[str, int]  # by site, with what was sent again
 
 
-def lines_of(order: Order, outcome: Outcome, time_began: str) -> list[Line]:
-    """What the audit keeps of an exchange; of questions, before their answers are judged."""
+def lines_of(
+    order: Order, outcome: Outcome, time_began: str, function: str | None = None
+) -> list[Line]:
+    """What the audit keeps of an exchange that no round is made of.
+
+    function: that was asked for; None: the order has a name of its own.
+    """
     lines = []
     for name, size in outcome.bytes_out.items():
         arrival = outcome.arrived.get(name)
@@ -45,7 +50,7 @@ def lines_of(order: Order, outcome: Outcome, time_began: str) -> list[Line]:
                 sequence=outcome.number.sequence,
                 round=None,
                 phase="end" if isinstance(order, Finish) else "start",
-                function=str(order.__struct_config__.tag),
+                function=function or str(order.__struct_config__.tag),
                 site=name,
                 bytes_out=size,
                 bytes_in=arrival.bytes if arrival else 0,

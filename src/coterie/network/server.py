@@ -21,6 +21,7 @@ from coterie.errors import CoterieError
 from coterie.metrics import Row
 from coterie.network.engine import Network
 from coterie.network.handshake import Asked, shake_hands
+from coterie.network.latecomers import Latecomers
 from coterie.network.outcomes import first_names, reason_of
 from coterie.network.packets import Experiment, Terms
 from coterie.network.presence import WORDS
@@ -86,6 +87,12 @@ def begin(asked: Asked, names: list[str], open_post: Opened, out: Path) -> Run:
     return make_run(method, task, roster, asked.options, post, folder, terms.model)
 
 
+def read_network_file(folder: Path) -> NetworkFile:
+    """network.json of a run's folder."""
+    file = folder / NETWORK
+    return decode(file.read_bytes(), NetworkFile, str(file), START_ANEW)
+
+
 def write_network_file(folder: Path, kept: NetworkFile) -> None:
     """Replace network.json."""
     write_file(folder / NETWORK, encode_readable(kept))
@@ -119,7 +126,7 @@ def resume(out: Path, open_post: Opened) -> Run:
     if not file.exists():
         raise CoterieError(f"{out} is not a run of a network", f"use `coterie resume {out}`")
     with hold(out):
-        kept = decode(file.read_bytes(), NetworkFile, str(file), START_ANEW)
+        kept = read_network_file(out)
         kept.epoch += 1
         write_network_file(out, kept)
     roster = roster_from(config.roster, f"{out}/config.json")
@@ -161,13 +168,28 @@ def remind(post: Post, names: list[str], terms: Terms) -> None:
 
 
 # ------------------------------------------------------------------------------ to the end
-def serve(run: Run, on_round: Callable[[Row], Any] | None = None) -> Run:
-    """Train to the end, then let every site write its own model."""
+def serve(
+    run: Run,
+    on_round: Callable[[Row], Any] | None = None,
+    refresh: Callable[[], None] = lambda: None,
+) -> Run:
+    """Train to the end, then let every site write its own model.
+
+    refresh: called after each round, before sites are looked for that have come meanwhile.
+    """
     engine = run.engine
-    assert isinstance(engine, Network)
+    assert isinstance(engine, Network) and run.folder is not None
+    latecomers = Latecomers(run, read_network_file(run.folder.path).terms, refresh)
+
+    def after_round(row: Row) -> None:
+        if on_round is not None:
+            on_round(row)
+        latecomers.look()
+
     if not run.ended:
-        run.go(on_round)
+        run.go(after_round)
     faults = engine.finish(run)
+    latecomers.finish()
     by_reason: dict[str, list[str]] = {}
     for name, reason in faults.items():
         by_reason.setdefault(reason, []).append(name)

@@ -284,7 +284,7 @@ class NetworkSite:
             shutil.rmtree(session.folder.model, ignore_errors=True)
             trained = session.built.trained(session.terms.model)
             export_own(trained, self.client, model, session.folder.model)
-        log.info("%s: the run has ended; its own model is in %s", self.client, session.folder.model)
+        log.info("%s: its own model was written into %s", self.client, session.folder.model)
         return Done()
 
     # -- failures of this machine
