@@ -16,9 +16,10 @@ import pytest
 from made_network import write_tables
 
 import coterie as ct
+from coterie.runs.latecomers import read_latecomers
 
 ROOT = Path(__file__).parent.parent.parent
-SITES = ("north", "south")
+SITES = ("north", "south", "west")
 BLOCK = re.compile(r"^```text\n# (.+?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -41,9 +42,9 @@ def namespaces_are_permitted() -> bool:
 
 
 class Hosts:
-    """A server and two sites, each with a network, a folder and a file of hosts of its own.
+    """A server and three sites, each with a network, a folder and a file of hosts of its own.
 
-    Each site has a cable to the server, and none to the other site.
+    Each site has a cable to the server, and none to another site.
     """
 
     def __init__(self, base: Path) -> None:
@@ -175,7 +176,7 @@ def fetch_metrics(hosts: Hosts) -> str:
 
 @pytest.mark.slow
 @pytest.mark.network
-def test_the_guide_leads_to_a_run_on_three_hosts(hosts):
+def test_the_guide_leads_to_a_run_on_several_hosts(hosts):
     """Meanwhile a cable is pulled, and the server is killed and started by the same command."""
     places = [where for where, _ in blocks()]
     assert places.count("on the server") >= 5 and "net.toml" in places
@@ -192,20 +193,24 @@ def test_the_guide_leads_to_a_run_on_three_hosts(hosts):
         hosts.follow(where, lines)
         if lines[0].startswith("coterie network server"):
             start = lines[0]
+    wait_for(lambda: "west: connected" in hosts.log("west"), 120, "the site that comes late")
     hosts.cable("south", "down")
     metrics = fetch_metrics(hosts)
-    assert "coterie_sites_registered 2" in metrics and "coterie_rounds 20" in metrics
+    assert "coterie_sites_registered 3" in metrics and "coterie_rounds 60" in metrics
     hosts.processes["server"].kill()
     hosts.processes["server"].wait()
     hosts.cable("south", "up")
     hosts.start("server", start)
     assert hosts.processes["server"].wait(240) == 0, hosts.log("server")
-    assert ct.load(server / "run").trained.round == 20
+    assert ct.load(server / "run").trained.round == 60
     for site in SITES:
         wait_for(
             lambda site=site: list((hosts.base / site).glob("coterie-site/*/model/card.json")),
             30, f"the model of {site}",
         )  # fmt: skip
+    assert ct.load(server / "run").trained.roster.names == ("north", "south")
+    west = read_latecomers(server / "run")["west"]
+    assert west.group in (0, 1) and not west.fault
     lines = [json.loads(line) for line in (server / "run/audit.jsonl").read_text().splitlines()]
     assert {line["epoch"] for line in lines} == {1, 2}
     assert not list(server.rglob("patients*")), "the server has no table"

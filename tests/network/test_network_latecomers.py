@@ -36,13 +36,13 @@ class Later:
         self.network.transport.sites["oak"] = self.network.site("oak")
         self.network.transport.starts["oak"] = 1
 
-    def refresh(self) -> None:
-        if self.run.round == self.round:
+    def after(self, row) -> None:
+        if row["round"] == self.round:
             self.come()
 
     def serve(self):
         self.run = self.network.begin()
-        return serve(self.run, refresh=self.refresh)
+        return serve(self.run, self.after)
 
     def models(self) -> list:
         return list((self.network.base / "states/oak").glob("*/model"))
@@ -145,11 +145,12 @@ def test_after_a_restart_a_latecomer_is_still_known(tmp_path):
         pass
 
     def killed(row):
+        later.after(row)
         if row["round"] == 2:
             raise Killed
 
     with pytest.raises(Killed):
-        serve(run, killed, later.refresh)
+        serve(run, killed)
     before = read_latecomers(network.out)["oak"]
     assert before.round == 1
     run = serve(resume(network.out, network.post()))

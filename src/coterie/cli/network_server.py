@@ -50,6 +50,7 @@ def server(words: list[str], argv: list[str]) -> int:
     with watcher():
         tell_insecure(flags.insecure, watcher)
         transport = FlowerServer(address, keys)
+        transport.on_stranger = NewSites(certs, transport.register)
         watcher.note(f"listening on {flags.host}:{flags.port} for {len(keys)} sites")
         open_post = post_for(transport, flags.waiting())
         try:
@@ -59,9 +60,7 @@ def server(words: list[str], argv: list[str]) -> int:
                 names = wait_for_sites(flags, sorted(keys), open_post)
                 run = begin(asked, names, open_post, out or read.folder())
             with page_of(flags, run, transport, watcher):
-                serve(
-                    run, watcher.follow(run.method.name, run), NewSites(certs, transport.register)
-                )
+                serve(run, watcher.follow(run.method.name, run))
         finally:
             transport.close()
     assert run.folder is not None

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Annotated, Any
 
 import uvicorn
@@ -70,6 +70,8 @@ class FlowerServer:
         self.keys: dict[bytes, str] = {}
         self.starts: dict[int, int] = {}  # how often each node has connected
         self.refusals = Refusals()
+        # called when a node comes whose key is not known: it may have been registered meanwhile
+        self.on_stranger: Callable[[], None] = lambda: None
         self.register(keys)
         self.pending: dict[str, int] = {}  # by message: the node that it was sent to
         self.half: dict[str, Any] = {}  # replies of which not all has come yet, by request
@@ -260,6 +262,8 @@ class FlowerServer:
         self, request: Annotated[ActivateNodeRequest, PROTOBUF_REQUEST_DEPENDENCY]
     ) -> ActivateNodeResponse:
         """Take in a node; one that was killed need not wait until it is missed."""
+        if request.public_key not in self.keys:
+            self.on_stranger()
         node = self.state.get_node_id_by_public_key(request.public_key)
         if node is not None:
             self.state.deactivate_node(node)

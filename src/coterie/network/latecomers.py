@@ -8,7 +8,7 @@ comes, and again at the end. Its answers change nothing in the run.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +34,10 @@ NO_ANSWER = "it did not say which group fits it"
 class Latecomers:
     """Looks for sites that are connected and take no part in the run."""
 
-    def __init__(self, run: Run, terms: Terms, refresh: Callable[[], None] = lambda: None) -> None:
-        """refresh: lets the transport know of sites that were registered meanwhile."""
+    def __init__(self, run: Run, terms: Terms) -> None:
         assert isinstance(run.engine, Network) and run.folder is not None
         self.run = run
         self.terms = terms
-        self.refresh = refresh
         self.post = run.engine.post
         self.folder: Path = run.folder.path
         self.known = read_latecomers(self.folder)
@@ -47,7 +45,6 @@ class Latecomers:
 
     def look(self) -> None:
         """Take in those who have come since; one whose join failed may connect again."""
-        self.refresh()
         connected = self.post.transport.connections()
         new = []
         for name in sorted(connected.keys() - set(self.run.roster.names)):

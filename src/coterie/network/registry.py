@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -33,18 +34,20 @@ class NewSites:
     def __init__(self, certs: Path, register: Callable[[Mapping[str, bytes]], None]) -> None:
         self.certs = certs
         self.register = register
+        self.lock = threading.Lock()
         self.read_at = self._changed_at()
 
     def __call__(self) -> None:
         """Read the list of sites again where it was changed."""
-        changed = self._changed_at()
-        if changed in (None, self.read_at):
-            return
-        self.read_at = changed
-        try:
-            self.register(read_registry(self.certs))
-        except CoterieError as e:
-            log.warning("new sites are not let in: %s", e)
+        with self.lock:  # several nodes may come at once
+            changed = self._changed_at()
+            if changed in (None, self.read_at):
+                return
+            self.read_at = changed
+            try:
+                self.register(read_registry(self.certs))
+            except CoterieError as e:
+                log.warning("new sites are not let in: %s", e)
 
     def _changed_at(self) -> int | None:
         try:

@@ -168,18 +168,14 @@ def remind(post: Post, names: list[str], terms: Terms) -> None:
 
 
 # ------------------------------------------------------------------------------ to the end
-def serve(
-    run: Run,
-    on_round: Callable[[Row], Any] | None = None,
-    refresh: Callable[[], None] = lambda: None,
-) -> Run:
+def serve(run: Run, on_round: Callable[[Row], Any] | None = None) -> Run:
     """Train to the end, then let every site write its own model.
 
-    refresh: called after each round, before sites are looked for that have come meanwhile.
+    After each round, sites that have come meanwhile are taken in.
     """
     engine = run.engine
     assert isinstance(engine, Network) and run.folder is not None
-    latecomers = Latecomers(run, read_network_file(run.folder.path).terms, refresh)
+    latecomers = Latecomers(run, read_network_file(run.folder.path).terms)
 
     def after_round(row: Row) -> None:
         if on_round is not None:
