@@ -9,10 +9,10 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from commands import environment, wait_for
 from made_network import write_tables
 
 import coterie as ct
@@ -90,11 +90,7 @@ class Hosts:
         return [*in_space, sys.executable, "-m", "coterie.cli", *words[1:]]
 
     def options(self, host: str) -> dict:
-        source = str(Path(ct.__file__).parent.parent)
-        return {
-            "cwd": self.base / host,
-            "env": {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"},
-        }
+        return {"cwd": self.base / host, "env": environment()}
 
     def run(self, host: str, line: str) -> str:
         done = subprocess.run(
@@ -136,13 +132,6 @@ class Hosts:
         for host in ("server", *SITES):
             subprocess.run(["ip", "netns", "del", self.space(host)], capture_output=True)
             shutil.rmtree(Path("/etc/netns") / self.space(host), ignore_errors=True)
-
-
-def wait_for(condition, seconds: float, what: str) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"{what} did not come within {seconds} seconds"
-        time.sleep(0.1)
 
 
 @pytest.fixture
