@@ -90,6 +90,7 @@ def register_site(folder: Path, name: str) -> Path:
     file = folder / f"{name}.key"
     if file.name != f"{name}.key" or "/" in name or name.startswith("."):
         raise CoterieError(f"{name!r} cannot be the name of a file", "choose another name")
+    folder.mkdir(parents=True, exist_ok=True)
     write_secret(file, key)
     public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     known[name] = public
