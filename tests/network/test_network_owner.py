@@ -72,7 +72,8 @@ def test_a_site_that_is_paused_meanwhile_is_asked_again_at_the_deadline(tmp_path
 
 
 def test_who_has_left_is_not_asked_any_more_also_after_a_restart(tmp_path):
-    network = InProcessNetwork(tmp_path, CFL, waiting=Waiting(deadline=10, quorum=1.0))
+    waiting = Waiting(deadline=10, quorum=1.0, turns=2)
+    network = InProcessNetwork(tmp_path, CFL, waiting=waiting)
     run = network.begin()
     run.folder.append(run.step())
     wishes(network, "elm").leave()
