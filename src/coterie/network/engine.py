@@ -181,7 +181,7 @@ def audit_line(name: str, entry: diary.Entry, outcome: Outcome) -> Line:
         phase=version.phase,
         function=entry.function,
         site=name,
-        bytes_out=outcome.bytes_out[name],
+        bytes_out=outcome.bytes_out.get(name, 0),
         bytes_in=arrival.bytes if arrival else 0,
         seconds=round(arrival.seconds, 3) if arrival else None,
         result=result,

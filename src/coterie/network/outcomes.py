@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from coterie.network.audit import Line, Result
@@ -27,7 +29,7 @@ class Outcome(NamedTuple):
     arrived: dict[str, Arrival]
     absent: dict[str, str]  # why there is no reply
     seconds: float
-    bytes_out: dict[str, int]  # by site, with what was sent again
+    bytes_out: Mapping[str, int] = MappingProxyType({})  # by site, with what was sent again
 
 
 def lines_of(
