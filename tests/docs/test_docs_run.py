@@ -139,7 +139,7 @@ AFTER = {"quickstart": two_kinds, "tables": without_files}
 # The commands of network.md need Flower, several processes and another machine: what they do is
 # tested by `make test-network`.
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in PAGES if name != "network"])
+@pytest.mark.parametrize("name", [name for name in PAGES if name not in ("network", "deploy")])
 def test_the_page_runs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:

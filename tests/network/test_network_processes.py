@@ -283,7 +283,8 @@ def test_only_the_fleet_is_served_and_long_requests_are_refused_unread(place):
     import httpx
 
     from coterie.network.certificates import make_authority, read_registry, register_site
-    from coterie.network.flower_server import Address, FlowerServer
+    from coterie.network.flower_server import FlowerServer
+    from coterie.network.listening import Address
 
     make_authority(place / "certs", "127.0.0.1")
     register_site(place / "certs", "ash")

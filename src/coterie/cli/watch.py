@@ -45,11 +45,16 @@ def watch(words: list[str], argv: list[str]) -> int:
             raise CoterieError(what, "pip install 'coterie[watch]'") from e
         token = asked.token or os.environ.get(TOKEN) or None
         server = LiveServer(folder, asked.host, asked.port, token)
-        if asked.host not in LOCAL:
-            watcher.warn(
-                "the page is served to the network without encryption: put a proxy with TLS before "
-                "it, or use a tunnel."
-            )
+        tell_unencrypted(asked.host, watcher)
         print(f"{words[0]} is shown at {server.address}", flush=True)
         server.run()
     return 0
+
+
+def tell_unencrypted(host: str, watcher: Watcher) -> None:
+    """Warn of a page that others can read on its way."""
+    if host not in LOCAL:
+        watcher.warn(
+            "the page is served to the network without encryption: put a proxy with TLS before it, "
+            "or use a tunnel."
+        )

@@ -34,12 +34,17 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 def append(file: Path, entry: Entry) -> None:
     """Write one more line; it is on the disk before the run goes on."""
+    append_lines(file, msgspec.json.encode(entry) + b"\n")
+
+
+def append_lines(file: Path, lines: bytes) -> None:
+    """Write whole lines at the end of a file; they are on the disk when this returns."""
     with open(file, "a+b") as f:
         if f.tell():
             f.seek(-1, os.SEEK_END)
             if f.read(1) != b"\n":  # a kill left half a line
                 f.write(b"\n")
-        f.write(msgspec.json.encode(entry) + b"\n")
+        f.write(lines)
         f.flush()
         os.fsync(f.fileno())
 

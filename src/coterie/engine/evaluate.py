@@ -110,6 +110,15 @@ class Evaluation:
         model = self.method.model(task, shared, per_client, private, data)
         return Upload({"model": model}, torch.ones_like(data.size)[None], {}), private
 
+    @client(weight=Weight())
+    def newcomer_model(
+        self, task: Task, shared: Any, per_client: Any, private: Any, data: Data
+    ) -> tuple[Upload, Any]:
+        """The model of a client that was never trained: it joins first."""
+        per_client, joined = self.method.join(task, shared, data)
+        model = self.method.model(task, shared, per_client, joined, data)
+        return Upload({"model": model}, torch.ones_like(data.size)[None], {}), private
+
     @client(report={"losses": Losses()})
     def losses(
         self, task: Task, centres: Params, per_client: Any, private: Any, data: Data

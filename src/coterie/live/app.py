@@ -12,7 +12,7 @@ import asyncio
 import hashlib
 import json
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from urllib.parse import parse_qsl, urlencode
 
@@ -20,7 +20,7 @@ from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coterie.live.feed import Feed
@@ -52,8 +52,11 @@ LOCKED = "This page needs its token: open the address that the command printed.\
 FULL = "Too many pages are open.\n"
 
 
-def make_app(feed: Feed, token: str) -> Starlette:
-    """The application that shows what a feed watches to whoever has the token."""
+def make_app(feed: Feed, token: str, more: Sequence[BaseRoute] = ()) -> Starlette:
+    """The application that shows what a feed watches to whoever has the token.
+
+    more: what a server of sites answers beside it, behind the same token.
+    """
     pages = Pages(feed)
     app = Starlette(
         routes=[
@@ -61,6 +64,7 @@ def make_app(feed: Feed, token: str) -> Starlette:
             Route("/events", pages.events),
             Route("/page.css", pages.style),
             Route("/page.js", pages.script),
+            *more,
         ],
         lifespan=pages.lifespan,
     )

@@ -12,8 +12,9 @@ from coterie.errors import CoterieError
 from coterie.live.tail import RowTail
 from coterie.metrics import Row
 from coterie.reporting.comparison import main_metric
-from coterie.runs import checkpoint
+from coterie.runs import checkpoint, latecomers
 from coterie.runs.folder import RunFolder, round_of
+from coterie.runs.latecomers import Latecomer
 
 LOG_BYTES = 20_000  # of the end of a log that are read
 LOG_LINES = 8  # that are kept
@@ -37,8 +38,10 @@ class RunFiles:
         self.site_scores: dict[int, np.ndarray] = {}  # by round of the evaluation, [N]
         self.stopped_early = False  # as `stop_after` asked
         self.log: list[str] = []  # its last lines
+        self.latecomers: dict[str, Latecomer] = {}  # of a network: who came when it had begun
         self._config_stamp: Stamp | None = None
         self._log_stamp: Stamp | None = None
+        self._latecomers_stamp: Stamp | None = None
         self._checkpoints: set[Path] = set()  # that need not be read again
 
     @property
@@ -55,7 +58,7 @@ class RunFiles:
     def poll(self) -> bool:
         """Read what is new; whether anything was."""
         checkpoints = self.folder.checkpoints()  # before the rows, which are written first
-        news = [self._poll_config(), self.tail.poll(), self._poll_log()]
+        news = [self._poll_config(), self.tail.poll(), self._poll_log(), self._poll_latecomers()]
         self._forget_undone_rounds()
         for file in reversed(checkpoints):
             has_rows = round_of(file) < len(self.rows)
@@ -85,6 +88,14 @@ class RunFiles:
             return False
         self._log_stamp = stamp
         self.log = last_lines(file)
+        return True
+
+    def _poll_latecomers(self) -> bool:
+        stamp = stamp_of(self.path / latecomers.FILE)
+        if stamp == self._latecomers_stamp:
+            return False
+        self._latecomers_stamp = stamp
+        self.latecomers = latecomers.read_latecomers(self.path)
         return True
 
     def _read_scores(self, file: Path) -> None:

@@ -13,6 +13,7 @@ from coterie.live import figures, words
 from coterie.live.folder import Board
 from coterie.reporting import group_figures, moves, svg, text
 from coterie.reporting.drawing import group_colour, group_title
+from coterie.runs import latecomers
 
 # The sections in their order; each may be replaced while the page is open
 SECTIONS = (
@@ -52,6 +53,7 @@ def environment() -> Environment:
         chip=chip,
         group_title=group_title,
         most_on_card=most_on_card,
+        describe_latecomer=latecomers.describe,
     )
     return templates
 

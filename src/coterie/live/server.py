@@ -7,9 +7,11 @@ import errno
 import re
 import secrets
 import socket
+from collections.abc import Sequence
 from typing import Any
 
 import uvicorn
+from starlette.routing import BaseRoute
 
 from coterie.errors import CoterieError, Option
 from coterie.live.app import make_app
@@ -28,15 +30,23 @@ class LiveServer(uvicorn.Server):
     """
 
     def __init__(
-        self, watched: Watched, host: str = "127.0.0.1", port: int = 0, token: str | None = None
+        self,
+        watched: Watched,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        token: str | None = None,
+        more: Sequence[BaseRoute] = (),
     ) -> None:
-        """An error in one sentence where the port cannot be had."""
+        """An error in one sentence where the port cannot be had.
+
+        more: what is served beside the page, behind the same token.
+        """
         self.token = check_token(token)
         self.socket = listen(host, port)
         self.feed = Feed(watched)
         super().__init__(
             uvicorn.Config(
-                make_app(self.feed, self.token),
+                make_app(self.feed, self.token, more),
                 http="h11",
                 ws="none",
                 loop="asyncio",

@@ -14,6 +14,7 @@ from coterie.metrics import Row
 from coterie.reporting.moves import Moves, moves
 from coterie.reporting.source import Source
 from coterie.reporting.text import natural_order
+from coterie.runs.latecomers import Latecomer
 
 RECENT = 5  # rounds in which a move or a refusal counts as recent
 PACE_ROUNDS = 20  # the last rounds whose time says how long the others will take
@@ -128,6 +129,7 @@ class Snapshot:
     incidents: Sequence[Incident]  # the newest first
     totals: Totals
     log: Sequence[str]  # its last lines
+    latecomers: Mapping[str, Latecomer]  # sites that came when the run had begun, and do not train
 
     @property
     def is_grouped(self) -> bool:
@@ -173,6 +175,7 @@ def take_snapshot(
         incidents=incidents[::-1],
         totals=totals_of(rows),
         log=files.log,
+        latecomers=files.latecomers,
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,11 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import NameOID
 
 from coterie.errors import CoterieError
-from coterie.runs.files import write_error, write_file
+from coterie.network.private_file import write_private
+from coterie.network.registry import REGISTRY, read_registry
+from coterie.runs.files import write_file
 
 DAYS = 365
-REGISTRY = "sites.json"  # by name, the public key of each site's node
 
 
 def make_authority(folder: Path, host: str) -> None:
@@ -90,26 +90,13 @@ def register_site(folder: Path, name: str) -> Path:
     file = folder / f"{name}.key"
     if file.name != f"{name}.key" or "/" in name or name.startswith("."):
         raise CoterieError(f"{name!r} cannot be the name of a file", "choose another name")
+    folder.mkdir(parents=True, exist_ok=True)
     write_secret(file, key)
     public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     known[name] = public
     text = {name: raw.decode() for name, raw in sorted(known.items())}
     write_file(folder / REGISTRY, json.dumps(text, indent=1) + "\n")
     return file
-
-
-def read_registry(folder: Path) -> dict[str, bytes]:
-    """By name, the public key of each site's node."""
-    file = folder / REGISTRY
-    try:
-        known = json.loads(file.read_bytes())
-        return {str(name): key.encode() for name, key in known.items()}
-    except OSError as e:
-        raise CoterieError(
-            f"{file} cannot be read ({e.strerror})", "register sites with `coterie network certs`"
-        ) from e
-    except (ValueError, AttributeError) as e:
-        raise CoterieError(f"{file} is damaged ({e})", "put it back") from e
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
@@ -119,9 +106,4 @@ def new_key() -> ec.EllipticCurvePrivateKey:
 
 def write_secret(file: Path, key: ec.EllipticCurvePrivateKey) -> None:
     """Write a private key that only its owner can read."""
-    raw = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    try:
-        with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as f:
-            f.write(raw)
-    except OSError as e:
-        raise write_error(e, file) from e
+    write_private(file, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))

@@ -17,8 +17,10 @@ from coterie.engine.fold import Fold, Part
 from coterie.engine.message import Message
 from coterie.engine.site_ledger import Reply, SiteLedger
 from coterie.errors import CoterieError
+from coterie.network.audit import Line, Result
+from coterie.network.outcomes import Arrival, Outcome, reason_of
 from coterie.network.packets import Ask, Done, Finish, Refused
-from coterie.network.transport import Arrival, Outcome, Post, reason_of
+from coterie.network.transport import Post
 from coterie.runs.files import write_error
 from coterie.runs.run import Run
 
@@ -102,6 +104,7 @@ class Network(SiteLedger):
             absent=absent,
         )
         self.entries.append(entry)
+        self.post.audit.record([audit_line(name, entry, outcome) for name in names])
         if self.folder is None:
             return
         file = self.folder / "diary.jsonl"
@@ -159,6 +162,31 @@ class Network(SiteLedger):
 def as_pieces(message: Message) -> dict[str, bytes]:
     """The pieces of a message by name, without those that are not there."""
     return {name: raw for name, raw in message._asdict().items() if raw is not None}
+
+
+def audit_line(name: str, entry: diary.Entry, outcome: Outcome) -> Line:
+    """What the audit keeps of a question to one site."""
+    arrival = outcome.arrived.get(name)
+    result: Result = "accepted"
+    if name in entry.refused:
+        result = "refused"
+    if name in entry.absent:
+        result = "absent"
+    version = Version(*entry.version)
+    return Line(
+        time=entry.time,
+        epoch=entry.epoch,
+        sequence=entry.sequence,
+        round=version.round,
+        phase=version.phase,
+        function=entry.function,
+        site=name,
+        bytes_out=outcome.bytes_out.get(name, 0),
+        bytes_in=arrival.bytes if arrival else 0,
+        seconds=round(arrival.seconds, 3) if arrival else None,
+        result=result,
+        reason=entry.refused.get(name) or entry.absent.get(name) or "",
+    )
 
 
 def why_absent(outcome: Outcome, name: str) -> str:

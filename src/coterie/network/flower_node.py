@@ -41,20 +41,24 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from coterie.engine.codec import BadBytes
 from coterie.errors import CoterieError
+from coterie.network.connecting import (
+    Lost,
+    check_address,
+    is_refusal,
+    read_authority,
+    read_key,
+    why_not_connected,
+)
 from coterie.network.packets import Packet
-from coterie.network.records import Wrapper, unwrap
+from coterie.network.records import Wrapper, read_packet
 from coterie.network.site import NetworkSite
 
 log = logging.getLogger("coterie")
 BEAT = 10.0  # seconds between signs of life; the least that Flower allows
 MOST_BYTES = 512 * 1024 * 1024  # of one message
 LONGEST_PAUSE = 5.0  # seconds between attempts to connect
-
-
-class Lost(Exception):
-    """The server does not know this connection any more."""
+TO_LEAVE = 60.0  # seconds in which a server may hear that a site's owner has left
 
 
 class Connection:
@@ -166,13 +170,15 @@ class FlowerNode:
 
     def __init__(self, site: NetworkSite, server: str, key: Path, certificate: Path | None) -> None:
         self.site = site
-        self.server = server
+        self.server = check_address(server)
         self.key = read_key(key)
-        self.certificate = None if certificate is None else certificate.read_bytes()
+        self.certificate = None if certificate is None else read_authority(certificate)
         self.connection: Connection | None = None
+        self.left_at: float | None = None  # when this node first saw that its owner has left
+        self.told_left = False
 
     def live(self) -> None:
-        """Answer until this machine's owner must mend something."""
+        """Answer until this machine's owner must mend something, or has left."""
         pause = 0.2
         told = ""
         while True:
@@ -180,12 +186,15 @@ class FlowerNode:
                 self.connection = Connection(self.server, self.key, self.certificate)
                 log.info("%s: connected to %s", self.site.client, self.server)
                 pause, told = 0.2, ""
-                while True:
+                while not self._may_end():
                     self._answer(self.connection)
+                return
             except (httpx.HTTPError, Lost, RuntimeError) as e:
                 reason = why_not_connected(e)
                 if self.connection is None and is_refusal(e):
-                    raise CoterieError(reason, "see to the keys, certificates and clocks") from e
+                    raise CoterieError(reason, "see to keys, certificates and clocks") from e
+                if self.connection is None and self.certificate is None:
+                    reason += ", maybe because it speaks with TLS alone"
                 if reason != told:
                     log.warning("%s: %s; trying again.", self.site.client, reason)
                     told = reason
@@ -193,16 +202,24 @@ class FlowerNode:
                     self.connection.gone.set()
                 time.sleep(pause)
                 pause = min(LONGEST_PAUSE, 2 * pause)
+                if self._may_end():
+                    return
+
+    def _may_end(self) -> bool:
+        """Whether the owner has left, and the server was told so or does not ask."""
+        if self.site.presence.wish != "left":
+            return False
+        if self.left_at is None:
+            self.left_at = time.monotonic()
+        return self.told_left or time.monotonic() - self.left_at > TO_LEAVE
 
     def _answer(self, connection: Connection) -> None:
         message = connection.receive()
         if message is None:
             return
         began = time.perf_counter()
-        try:
-            packet = unwrap(message.content)
-        except BadBytes:
-            packet = Packet(b"", {})
+        packet = read_packet(message)
+        has_left = self.site.presence.wish == "left"
         reply = self.site.handle(packet)
         try:
             connection.reply(message, reply, time.perf_counter() - began)
@@ -210,6 +227,7 @@ class FlowerNode:
             if not is_refusal(e):
                 raise
             log.info("%s: the server no longer waits for an answer", self.site.client)
+        self.told_left = has_left
         if self.site.fault is not None:
             raise self.site.fault
 
@@ -217,43 +235,3 @@ class FlowerNode:
         """Leave."""
         if self.connection is not None:
             self.connection.close()
-
-
-def read_key(file: Path) -> Any:
-    """A node's private key."""
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
-    try:
-        return load_pem_private_key(file.read_bytes(), None)
-    except OSError as e:
-        raise CoterieError(
-            f"the key {file} cannot be read ({e.strerror})", "make one with `coterie network certs`"
-        ) from e
-    except (ValueError, TypeError) as e:
-        raise CoterieError(
-            f"{file} is not a private key", "make one with `coterie network certs`"
-        ) from e
-
-
-def is_refusal(error: Exception) -> bool:
-    """Whether a server that is there does not want this node, or this node not the server."""
-    if isinstance(error, httpx.HTTPStatusError):
-        return 400 <= error.response.status_code < 500
-    return "CERTIFICATE_VERIFY_FAILED" in str(error)
-
-
-def why_not_connected(error: Exception) -> str:
-    """Why there is no connection, in a few words of ours."""
-    text = str(error)
-    if "CERTIFICATE_VERIFY_FAILED" in text:
-        return "the server's certificate is not signed by the authority that this node trusts"
-    if isinstance(error, httpx.HTTPStatusError) and is_refusal(error):
-        return (
-            "the server does not accept this node's key, or the clocks of both machines differ by "
-            "more than a few seconds"
-        )
-    if isinstance(error, httpx.ConnectError):
-        return "the server is not there"
-    if isinstance(error, Lost):
-        return text
-    return f"the connection was lost ({type(error).__name__})"

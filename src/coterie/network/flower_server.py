@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import threading
 import time
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Hashable, Mapping
 from typing import Annotated, Any
 
 import uvicorn
@@ -49,48 +46,15 @@ from flwr.superlink.servicer.fleet import fleet_handlers
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
 
-from coterie.engine.codec import BadBytes
 from coterie.errors import CoterieError
+from coterie.network.listening import Address, Gate, Refusals, refuse_port_in_use
 from coterie.network.packets import Packet
-from coterie.network.records import Wrapper, unwrap
+from coterie.network.records import Wrapper, read_packet
 
 log = logging.getLogger("coterie")
 LONG_POLL = 10.0  # seconds that a node's question for messages is held open
 PERIOD = 0.02  # seconds between looks for replies
 LIFETIME = 7 * 24 * 3600.0  # seconds of a message; deadlines are our own
-MOST_BYTES = 512 * 1024 * 1024  # of one request
-
-
-@dataclass(frozen=True, kw_only=True)
-class Address:
-    """Where a server listens; without a certificate, packets travel in the clear."""
-
-    host: str
-    port: int
-    certificate: Path | None = None
-    key: Path | None = None
-
-
-class LengthLimit:
-    """Refuses requests that are too long before they are read."""
-
-    def __init__(self, app: Any, most: int = MOST_BYTES) -> None:
-        self.app = app
-        self.most = most
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Pass on a request whose length is known and within the limit."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        headers = dict(scope["headers"])
-        length = headers.get(b"content-length", b"")
-        if length.isdigit() and int(length) <= self.most:
-            await self.app(scope, receive, send)
-            return
-        status = 413 if length else 411
-        await send({"type": "http.response.start", "status": status, "headers": []})
-        await send({"type": "http.response.body", "body": b""})
 
 
 class FlowerServer:
@@ -102,17 +66,30 @@ class FlowerServer:
         _, self.factory = get_objectstore_linkstate_factories(FLWR_IN_MEMORY_DB_NAME, manager)
         self.state: Any = self.factory.state()
         self.names: dict[int, str] = {}
-        for name, key in keys.items():
-            node = self.state.create_node(NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, key, 0)
-            self.names[node] = name
-        self.nodes = {name: node for node, name in self.names.items()}
-        self.starts = dict.fromkeys(self.names, 0)  # how often each node has connected
+        self.nodes: dict[str, int] = {}
+        self.keys: dict[bytes, str] = {}
+        self.starts: dict[int, int] = {}  # how often each node has connected
+        self.refusals = Refusals()
+        # called when a node comes whose key is not known: it may have been registered meanwhile
+        self.on_stranger: Callable[[], None] = lambda: None
+        self.register(keys)
         self.pending: dict[str, int] = {}  # by message: the node that it was sent to
         self.half: dict[str, Any] = {}  # replies of which not all has come yet, by request
         self.waiting: dict[int, asyncio.Event] = {}
         self.loop: asyncio.AbstractEventLoop | None = None
         self._begin_run()
         self._listen(address)
+
+    def register(self, keys: Mapping[str, bytes]) -> None:
+        """Let in those sites, too, that were not known before."""
+        for name, key in keys.items():
+            if name in self.nodes:
+                continue
+            node = self.state.create_node(NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, key, 0)
+            self.names[node] = name
+            self.starts[node] = 0
+            self.nodes[name] = node
+            self.keys[key] = name
 
     # -- a transport
     def connections(self) -> Mapping[str, Hashable]:
@@ -232,7 +209,7 @@ class FlowerServer:
 
     def _listen(self, address: Address) -> None:
         refuse_port_in_use(address)
-        logging.getLogger("flwr").setLevel(logging.ERROR)
+        logging.getLogger("flwr").setLevel(logging.CRITICAL)  # it quotes requests of strangers
         ssl = {}
         if address.certificate is not None:
             ssl = {"ssl_certfile": str(address.certificate), "ssl_keyfile": str(address.key)}
@@ -261,7 +238,7 @@ class FlowerServer:
             redoc_url=None,
             openapi_url=None,
             middleware=[
-                Middleware(LengthLimit),
+                Middleware(Gate, keys=self.keys, refuse=self.refusals),
                 Middleware(BaseHTTPMiddleware, dispatch=http_error_translator),
                 Middleware(ProtobufTranslationMiddleware),
                 Middleware(NodeAuthMiddleware),
@@ -285,13 +262,21 @@ class FlowerServer:
         self, request: Annotated[ActivateNodeRequest, PROTOBUF_REQUEST_DEPENDENCY]
     ) -> ActivateNodeResponse:
         """Take in a node; one that was killed need not wait until it is missed."""
+        if request.public_key not in self.keys:
+            self.on_stranger()
         node = self.state.get_node_id_by_public_key(request.public_key)
         if node is not None:
             self.state.deactivate_node(node)
         response = fleet_handlers.activate_node(request=request, state=self.state)
         self.starts[response.node_id] += 1
-        log.info("%s has connected", self.names[response.node_id])
+        self._tell_connected(response.node_id)
         return response
+
+    def _tell_connected(self, node: int) -> None:
+        if self.starts[node] == 1:
+            log.info("%s has connected", self.names[node])
+            return
+        log.info("%s has connected again, now %d times", self.names[node], self.starts[node])
 
     async def _wait_for_message(
         self, request: Annotated[PullMessagesRequest, PROTOBUF_REQUEST_DEPENDENCY]
@@ -313,24 +298,3 @@ class FlowerServer:
         return fleet_handlers.pull_messages(
             request=request, state=self.state, store=self.state.object_store
         )
-
-
-def read_packet(message: Any) -> Packet:
-    """The packet of a message; an empty one, which is no reply, if it has none."""
-    try:
-        return unwrap(message.content)
-    except BadBytes:
-        return Packet(b"", {})
-
-
-def refuse_port_in_use(address: Address) -> None:
-    """Say in one sentence that somebody listens there already."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((address.host, address.port))
-        except OSError as e:
-            raise CoterieError(
-                f"the server cannot listen on {address.host}:{address.port} ({e.strerror})",
-                "choose another port",
-            ) from e

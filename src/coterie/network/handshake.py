@@ -17,9 +17,10 @@ from coterie.data.schema import Schema
 from coterie.data.schema_log import log_schema
 from coterie.data.table_options import TableOptions
 from coterie.errors import CoterieError
+from coterie.network.outcomes import first_names, reason_of
 from coterie.network.packets import Described, Dismiss, Done, Fit, Fitted, Hello, Order, Terms
 from coterie.network.terms import data_terms, run_terms, site_settings
-from coterie.network.transport import Post, first_names, reason_of
+from coterie.network.transport import Post
 from coterie.runs.options import Options
 from coterie.runs.run import check_run
 from coterie.runs.start import model_fingerprint, model_name, task_for

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from coterie.engine.codec import BadBytes
+from coterie.network.presence import Wish
 
 PROTOCOL = 1
 MOST_HEAD = 8 * 1024 * 1024  # bytes; a description of many columns and texts is the longest
@@ -177,7 +178,13 @@ class Unable(Plain, frozen=True, tag="unable", tag_field="is"):
     reason: str
 
 
-Answer = Described | Fitted | Done | Refused | Unable
+class Away(Plain, frozen=True, tag="away", tag_field="is"):
+    """Its owner does not want it to take part now, or any more."""
+
+    wish: Wish
+
+
+Answer = Described | Fitted | Done | Refused | Unable | Away
 
 
 class Reply(Plain, frozen=True, kw_only=True):

@@ -48,3 +48,11 @@ def unwrap(content: RecordDict) -> Packet:
     if not all(name.startswith(PIECE) for name in pieces):
         raise BadBytes("it holds pieces of other names")
     return Packet(head, {name.removeprefix(PIECE): raw for name, raw in pieces.items()})
+
+
+def read_packet(message: Any) -> Packet:
+    """The packet of a message; an empty one, which is no reply, if it has none."""
+    try:
+        return unwrap(message.content)
+    except BadBytes:
+        return Packet(b"", {})

@@ -14,14 +14,18 @@ import msgspec
 from coterie import registry
 from coterie.contract import Algorithm
 from coterie.data.roster import Roster
+from coterie.engine import diary
 from coterie.engine.codec import types_of
 from coterie.engine.plan import plan_for
 from coterie.errors import CoterieError
 from coterie.metrics import Row
 from coterie.network.engine import Network
 from coterie.network.handshake import Asked, shake_hands
+from coterie.network.latecomers import Latecomers
+from coterie.network.outcomes import first_names, reason_of
 from coterie.network.packets import Experiment, Terms
-from coterie.network.transport import Post, Transport, Waiting, first_names, reason_of
+from coterie.network.presence import WORDS
+from coterie.network.transport import Post, Transport, Waiting
 from coterie.runs.config import (
     Fingerprints,
     Origin,
@@ -83,6 +87,12 @@ def begin(asked: Asked, names: list[str], open_post: Opened, out: Path) -> Run:
     return make_run(method, task, roster, asked.options, post, folder, terms.model)
 
 
+def read_network_file(folder: Path) -> NetworkFile:
+    """network.json of a run's folder."""
+    file = folder / NETWORK
+    return decode(file.read_bytes(), NetworkFile, str(file), START_ANEW)
+
+
 def write_network_file(folder: Path, kept: NetworkFile) -> None:
     """Replace network.json."""
     write_file(folder / NETWORK, encode_readable(kept))
@@ -98,6 +108,7 @@ def make_run(
     model_name: str,
 ) -> Run:
     """The run, with its engine."""
+    post.audit.keep_in(folder.path)
     engine = Network(roster, types_of(method), post, folder.path)
     run = Run(method, task, roster, engine, options, folder=folder, model_name=model_name)
     run.saves_every_round = True
@@ -115,7 +126,7 @@ def resume(out: Path, open_post: Opened) -> Run:
     if not file.exists():
         raise CoterieError(f"{out} is not a run of a network", f"use `coterie resume {out}`")
     with hold(out):
-        kept = decode(file.read_bytes(), NetworkFile, str(file), START_ANEW)
+        kept = read_network_file(out)
         kept.epoch += 1
         write_network_file(out, kept)
     roster = roster_from(config.roster, f"{out}/config.json")
@@ -129,10 +140,22 @@ def resume(out: Path, open_post: Opened) -> Run:
             f"use coterie {config.coterie}",
         )
     post = open_post(kept.experiment, kept.epoch)
+    post.left.update(dict.fromkeys(who_left(out / "diary.jsonl")))
     run = make_run(method, task, roster, options, post, folder, config.model)
     run.restore()
     remind(post, list(roster.names), kept.terms)
     return run
+
+
+def who_left(file: Path) -> set[str]:
+    """The sites whose owners had left when the server was stopped."""
+    if not file.exists():
+        return set()
+    left: set[str] = set()
+    for entry in diary.read(file):
+        left -= entry.answered.keys()
+        left |= {name for name, reason in entry.absent.items() if reason == WORDS["left"]}
+    return left
 
 
 def remind(post: Post, names: list[str], terms: Terms) -> None:
@@ -146,12 +169,23 @@ def remind(post: Post, names: list[str], terms: Terms) -> None:
 
 # ------------------------------------------------------------------------------ to the end
 def serve(run: Run, on_round: Callable[[Row], Any] | None = None) -> Run:
-    """Train to the end, then let every site write its own model."""
+    """Train to the end, then let every site write its own model.
+
+    After each round, sites that have come meanwhile are taken in.
+    """
     engine = run.engine
-    assert isinstance(engine, Network)
+    assert isinstance(engine, Network) and run.folder is not None
+    latecomers = Latecomers(run, read_network_file(run.folder.path).terms)
+
+    def after_round(row: Row) -> None:
+        if on_round is not None:
+            on_round(row)
+        latecomers.look()
+
     if not run.ended:
-        run.go(on_round)
+        run.go(after_round)
     faults = engine.finish(run)
+    latecomers.finish()
     by_reason: dict[str, list[str]] = {}
     for name, reason in faults.items():
         by_reason.setdefault(reason, []).append(name)

@@ -16,9 +16,11 @@ from coterie.data.client_files import client_files
 from coterie.data.tables import READERS
 from coterie.errors import CoterieError
 from coterie.metrics import Row
-from coterie.network.certificates import make_authority, read_registry, register_site
-from coterie.network.flower_server import Address, FlowerServer
+from coterie.network.certificates import make_authority, register_site
+from coterie.network.flower_server import FlowerServer
 from coterie.network.handshake import Asked
+from coterie.network.listening import Address
+from coterie.network.registry import read_registry
 from coterie.network.server import begin, post_for, serve
 from coterie.network.transport import Waiting
 from coterie.runs.files import write_error

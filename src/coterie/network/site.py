@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
 from coterie.data.curvature import curvatures
 from coterie.data.site_table import SiteTable
@@ -26,6 +25,7 @@ from coterie.errors import CoterieError
 from coterie.network.packets import (
     Answer,
     Ask,
+    Away,
     DataTerms,
     Described,
     Dismiss,
@@ -37,15 +37,27 @@ from coterie.network.packets import (
     Number,
     Packet,
     Refused,
-    Reply,
     Request,
     RunTerms,
     Terms,
     Unable,
     read_head,
     shown,
-    write_head,
 )
+from coterie.network.presence import Presence
+from coterie.network.replies import (
+    BAD_STATES,
+    BAD_TABLE,
+    BUG,
+    FOR_ITS_OWNER,
+    NO_EXPERIMENT,
+    NOT_KEPT,
+    NOT_WRITTEN,
+    Failure,
+    packed,
+    read_message,
+)
+from coterie.network.session import Session
 from coterie.network.states import Agreed, Kept, SiteFolder
 from coterie.network.terms import (
     Built,
@@ -64,23 +76,6 @@ from coterie.serve.export import export_own
 from coterie.version import __version__
 
 log = logging.getLogger("coterie")
-NO_EXPERIMENT = "0" * 16
-BAD_TABLE = "its table cannot be used for this run; its own log says why"
-BAD_STATES = "its own files of this run cannot be used; its own log says why"
-NOT_KEPT = "it could not keep its private state; its own log says why"
-BUG = "it failed; its own log says why"
-NOT_WRITTEN = "it could not write its own model; its own log says why"
-
-
-class Session(NamedTuple):
-    """A run that this site takes part in."""
-
-    experiment: str
-    terms: Terms
-    built: Built
-    site: Site
-    folder: SiteFolder
-    last: Number  # the last request that was answered
 
 
 class NetworkSite:
@@ -91,6 +86,7 @@ class NetworkSite:
         self.table = table
         self.folder = folder
         self.owner = owner or Owner()
+        self.presence = Presence(folder)
         self.session: Session | None = None
         self.fault: CoterieError | None = None  # what this machine's owner must mend
         self.last_answer: tuple[Packet, Packet] | None = None  # the same packet is answered alike
@@ -117,12 +113,15 @@ class NetworkSite:
         if isinstance(answer, Refused | Unable):
             log.warning("%s: a request was not answered: %s.", self.client, answer.reason)
         reply = packed(request.experiment, request.number, answer, pieces)
-        if isinstance(request.order, Ask):
+        if isinstance(request.order, Ask) and isinstance(answer, Done):
             self.last_answer = packet, reply
         return reply
 
     def _obey(self, request: Request, pieces: dict[str, bytes]) -> tuple[Answer, dict[str, bytes]]:
         order = request.order
+        wish = self.presence.wish
+        if wish is not None and not isinstance(order, Dismiss):
+            return Away(wish), {}
         if isinstance(order, Hello):
             return self._hello(order), {}
         if isinstance(order, Fit):
@@ -166,9 +165,10 @@ class NetworkSite:
     def _table(self, data: DataTerms) -> SiteTable:
         options = table_options(data)
         with self._failing(BAD_TABLE):
-            return self.read_table(options)
+            about = self.table.stat()  # a table that its owner has mended is read again
+            return self.read_table(options, about.st_size, about.st_mtime_ns)
 
-    def _read_table(self, options: TableOptions) -> SiteTable:
+    def _read_table(self, options: TableOptions, size: int, changed: int) -> SiteTable:
         return SiteTable(self.client, self.table, options)
 
     def _fit(self, order: Fit) -> Answer:
@@ -284,7 +284,7 @@ class NetworkSite:
             shutil.rmtree(session.folder.model, ignore_errors=True)
             trained = session.built.trained(session.terms.model)
             export_own(trained, self.client, model, session.folder.model)
-        log.info("%s: the run has ended; its own model is in %s", self.client, session.folder.model)
+        log.info("%s: its own model was written into %s", self.client, session.folder.model)
         return Done()
 
     # -- failures of this machine
@@ -295,27 +295,6 @@ class NetworkSite:
             yield
         except (CoterieError, OSError, MemoryError) as e:
             log.error("%s: %s", self.client, e)
-            if isinstance(e, CoterieError):
+            if isinstance(e, CoterieError) and words in FOR_ITS_OWNER:
                 self.fault = e
             raise Failure(words) from e
-
-
-class Failure(Exception):
-    """This machine could not do what it was asked; the text is what the server is told."""
-
-
-def read_message(pieces: dict[str, bytes]) -> Message:
-    """The message in the pieces of a packet."""
-    if not {"shared", "own"} <= pieces.keys() <= set(Message._fields):
-        raise BadBytes("its pieces are not those of a message")
-    return Message(pieces["shared"], pieces["own"], pieces.get("welcome"))
-
-
-def packed(
-    experiment: str, number: Number, answer: Answer, pieces: dict[str, bytes] | None = None
-) -> Packet:
-    """A reply as a packet."""
-    reply = Reply(
-        experiment=experiment, epoch=number.epoch, sequence=number.sequence, answer=answer
-    )
-    return Packet(write_head(reply), pieces or {})

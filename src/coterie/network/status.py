@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from coterie.engine import diary
 from coterie.errors import CoterieError
 from coterie.runs.folder import NETWORK, RunFolder
+from coterie.runs.latecomers import Latecomer, describe, read_latecomers
 
 
 def status_of(path: Path) -> dict[str, Any]:
@@ -28,6 +31,7 @@ def status_of(path: Path) -> dict[str, Any]:
         "scores": {name: scores[name] for name in ("loss", "accuracy", "mse") if name in scores},
         "starts": max((entry.epoch for entry in entries), default=1),
         "sites": {name: status_of_site(name, entries) for name in config.roster.names},
+        "latecomers": msgspec.to_builtins(read_latecomers(path)),
     }
 
 
@@ -55,7 +59,7 @@ def status_as_text(status: dict[str, Any]) -> str:
         head += f"  {name} {value:.3g}"
     if status["starts"] > 1:
         head += f"  (the server was started {status['starts']} times)"
-    width = max(map(len, status["sites"]))
+    width = max(map(len, [*status["sites"], *status["latecomers"]]))
     lines = [head]
     for name, site in status["sites"].items():
         line = (
@@ -64,4 +68,6 @@ def status_as_text(status: dict[str, Any]) -> str:
         if site["fault"]:
             line += f"; since then: {site['fault']}"
         lines.append(line)
+    for name, late in status["latecomers"].items():
+        lines.append(f"  {name:<{width}}  {describe(Latecomer(**late))}")
     return "\n".join(lines)

@@ -180,4 +180,4 @@ def build(terms: Terms, table: SiteTable, owner: Owner) -> Built:
 
 def own_agreement(agreement: Agreement) -> Agreement:
     """The same, by which a site may also ask itself for its own model."""
-    return replace(agreement, allowed=frozenset({"personal_model"}))
+    return replace(agreement, allowed=frozenset({"personal_model", "newcomer_model"}))

@@ -7,25 +7,26 @@ import math
 import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from coterie.engine.codec import BadBytes
 from coterie.errors import CoterieError
+from coterie.network.audit import Audit, now_as_text
+from coterie.network.outcomes import Arrival, Outcome, first_names, lines_of
 from coterie.network.packets import (
+    Ask,
+    Away,
     Number,
     Order,
     Packet,
-    Refused,
     Reply,
     Request,
-    Unable,
     read_head,
-    shown,
     write_head,
 )
+from coterie.network.presence import WORDS
 
 log = logging.getLogger("coterie")
-MOST_NAMED = 8  # sites that one line names
 
 
 class Transport(Protocol):
@@ -60,22 +61,50 @@ class Waiting:
             raise CoterieError(f"the quorum is {self.quorum}: it must be above 0 and at most 1.")
 
 
-class Arrival(NamedTuple):
-    """A reply that came in time."""
+class Progress:
+    """How far one exchange is."""
 
-    reply: Reply
-    pieces: dict[str, bytes]
-    seconds: float  # after the exchange began
-    bytes: int
+    def __init__(self, packets: Mapping[str, Packet], share: float, left: set[str]) -> None:
+        """share: of the sites that have not left, without whose replies nothing goes on."""
+        self.packets = packets
+        self.share = share
+        self.left = left
+        self.arrived: dict[str, Arrival] = {}
+        self.away = dict.fromkeys(left, WORDS["left"])  # whose owners do not take part, and why
+        self.sent: dict[str, Hashable] = {}  # over which connection
+        self.bytes_out = dict.fromkeys(packets, 0)
 
+    @property
+    def needed(self) -> int:
+        """How many must reply; one at least, where any must."""
+        if not self.packets or not self.share:
+            return 0
+        return max(1, math.ceil(self.share * (len(self.packets) - len(self.left))))
 
-class Outcome(NamedTuple):
-    """What came of one exchange."""
+    @property
+    def is_enough(self) -> bool:
+        """Whether the quorum has replied."""
+        return len(self.arrived) >= self.needed
 
-    number: Number
-    arrived: dict[str, Arrival]
-    absent: dict[str, str]  # why there is no reply
-    seconds: float
+    @property
+    def missing(self) -> list[str]:
+        """Who has not said anything."""
+        return [n for n in self.packets if n not in self.arrived and n not in self.away]
+
+    @property
+    def unanswered(self) -> list[str]:
+        """Who is waited for, those whose owners have paused them among them."""
+        return [n for n in self.packets if n not in self.arrived and n not in self.left]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether there is nothing more to wait for."""
+        return self.is_enough and not self.missing
+
+    def ask_again(self) -> None:
+        """Let all be asked again who have not replied."""
+        self.sent.clear()
+        self.away = dict.fromkeys(self.left, WORDS["left"])
 
 
 @dataclass
@@ -90,6 +119,10 @@ class Post:
     sequence: int = 0
     # a site's unreadable reply is no reply; what it said stands here, by name
     unreadable: dict[str, str] = field(default_factory=dict)
+    audit: Audit = field(default_factory=Audit)
+    awaited: frozenset[str] = frozenset()  # who is being asked now, and has not replied
+    # whose owners have left, by the connection over which they said so; None: before a restart
+    left: dict[str, Hashable] = field(default_factory=dict)
 
     def exchange(
         self,
@@ -101,44 +134,72 @@ class Post:
         """Send an order to sites, each with its pieces, and wait until all have replied.
 
         At the deadline it goes on with those who have, if they are the quorum; else it says for
-        whom it waits, and asks them again.
+        whom it waits, and asks them again. Sites whose owners have left are not asked.
         """
         began = self.clock()
+        time_began = now_as_text()
         self.sequence += 1
         number = Number(self.epoch, self.sequence)
         head = self._head(number, order)
         packets = {name: Packet(head, own) for name, own in pieces.items()}
         share = self.waiting.quorum if quorum is None else quorum
         deadline = deadline or self.waiting.deadline
-        needed = math.ceil(share * len(packets))
-        arrived: dict[str, Arrival] = {}
-        sent: dict[str, Hashable] = {}
+        progress = Progress(packets, share, self._who_left(packets))
         end = began + deadline
         turn = 1
-        while len(arrived) < len(packets):
-            missing = {n: packet for n, packet in packets.items() if n not in arrived}
-            self._send(missing, sent)
+        while not progress.is_complete:
+            self.awaited = frozenset(progress.missing)
+            self._send(progress)
             patience = min(self.waiting.pause, max(0.0, end - self.clock()))
             for name, packet in self.transport.receive(patience):
                 reply = self._read(name, packet, number)
-                if reply is not None and name in missing:
+                if reply is not None and name in progress.missing:
                     seconds = self.clock() - began
-                    arrived[name] = Arrival(reply, packet.pieces, seconds, packet.size)
-            if self.clock() < end or len(arrived) == len(packets):
+                    self._take(progress, name, Arrival(reply, packet.pieces, seconds, packet.size))
+            if self.clock() < end or progress.is_complete:
                 continue
-            if len(arrived) >= needed:
+            if progress.is_enough:
                 break
-            self._tell(missing, arrived, needed)
-            self._give_up(turn, missing, arrived)
-            sent.clear()
+            self._tell(progress)
+            self._give_up(turn, progress)
+            progress.ask_again()
             turn += 1
             end = self.clock() + deadline
+        self.awaited = frozenset()
         absent = {
-            name: self.unreadable.pop(name, "no answer" if name in sent else "not connected")
+            name: progress.away.get(name) or self._why_absent(name, progress)
             for name in packets
-            if name not in arrived
+            if name not in progress.arrived
         }
-        return Outcome(number, arrived, absent, self.clock() - began)
+        seconds = self.clock() - began
+        outcome = Outcome(number, progress.arrived, absent, seconds, progress.bytes_out)
+        if not isinstance(order, Ask):  # whether answers to questions are accepted is not known yet
+            self.audit.record(lines_of(order, outcome, time_began))
+        return outcome
+
+    def _take(self, progress: Progress, name: str, arrival: Arrival) -> None:
+        """Take a reply; one that says that a site's owner does not take part is none."""
+        answer = arrival.reply.answer
+        if not isinstance(answer, Away):
+            progress.arrived[name] = arrival
+            return
+        progress.away[name] = WORDS[answer.wish]
+        if answer.wish == "left":
+            log.warning("%s: %s.", name, WORDS["left"])
+            self.left[name] = progress.sent.get(name)
+            progress.left.add(name)
+
+    def _who_left(self, names: Mapping[str, Packet]) -> set[str]:
+        """Those whose owners have left, and who have not connected again since."""
+        connected = self.transport.connections()
+        for name, when_left in list(self.left.items()):
+            if name in connected and connected[name] != when_left:
+                del self.left[name]
+        return {name for name in names if name in self.left}
+
+    def _why_absent(self, name: str, progress: Progress) -> str:
+        unanswered = "no answer" if name in progress.sent else "not connected"
+        return self.unreadable.pop(name, unanswered)
 
     def wait_for(self, names: list[str], seconds: float) -> list[str]:
         """Wait until all of these are connected; those who are not in the end."""
@@ -163,16 +224,17 @@ class Post:
         )
         return write_head(request)
 
-    def _send(self, missing: dict[str, Packet], sent: dict[str, Hashable]) -> None:
+    def _send(self, progress: Progress) -> None:
         """Send to those who are connected by a way that their packet has not been sent by."""
         connected = self.transport.connections()
         new = {}
-        for name, packet in missing.items():
-            if name in connected and sent.get(name) != connected[name]:
-                if name in sent:
+        for name in progress.missing:
+            if name in connected and progress.sent.get(name) != connected[name]:
+                if name in progress.sent:
                     log.info("%s has connected again, and is asked again", name)
-                sent[name] = connected[name]
-                new[name] = packet
+                progress.sent[name] = connected[name]
+                new[name] = progress.packets[name]
+                progress.bytes_out[name] += new[name].size
         if new:
             self.transport.send(new)
 
@@ -189,38 +251,16 @@ class Post:
             return None
         return reply
 
-    def _tell(
-        self, missing: Mapping[str, Packet], arrived: Mapping[str, Arrival], needed: int
-    ) -> None:
-        without = [name for name in missing if name not in arrived]
+    def _tell(self, progress: Progress) -> None:
         log.warning(
             "%d sites have answered and %d are needed: still waiting for %s.",
-            len(arrived), needed, first_names(without),
+            len(progress.arrived), progress.needed, first_names(progress.unanswered),
         )  # fmt: skip
 
-    def _give_up(
-        self, turn: int, missing: Mapping[str, Packet], arrived: Mapping[str, Arrival]
-    ) -> None:
+    def _give_up(self, turn: int, progress: Progress) -> None:
         if self.waiting.turns is not None and turn >= self.waiting.turns:
-            without = [name for name in missing if name not in arrived]
             raise CoterieError(
-                f"no answer of {first_names(without)} came within "
+                f"no answer of {first_names(progress.unanswered)} came within "
                 f"{turn * self.waiting.deadline:g} seconds",
                 "see to these sites, then resume",
             )
-
-
-def first_names(names: list[str]) -> str:
-    """Names in one line, shortened."""
-    listed = ", ".join(names[:MOST_NAMED])
-    if len(names) > MOST_NAMED:
-        return f"{listed} and {len(names) - MOST_NAMED} more"
-    return listed
-
-
-def reason_of(reply: Reply) -> str | None:
-    """Why a site did not do as it was asked; None if it did."""
-    answer = reply.answer
-    if isinstance(answer, Refused | Unable):
-        return shown(answer.reason)
-    return None

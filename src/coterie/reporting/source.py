@@ -65,7 +65,8 @@ class Source:
     @property
     def is_of_sites(self) -> bool:
         """Whether each client is a site with a table of its own, which no seed draws."""
-        return re.split("[:?]", self.config["data"])[0] in ("folder", "table", "frames")
+        kind = re.split("[:?]", self.config["data"])[0]
+        return kind in ("folder", "table", "frames", "network")
 
     @property
     def metric(self) -> str:

@@ -1,0 +1,135 @@
+"""`coterie network server`: waits for its sites, agrees with them, and trains."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from coterie.cli.network_config import read_asked, tell_insecure
+from coterie.cli.network_flags import ServerFlags, read_network_flags
+from coterie.cli.progress import Watcher
+from coterie.cli.watch import TOKEN, tell_unencrypted
+from coterie.errors import CoterieError, Option
+from coterie.network.flower_version import check_flower
+from coterie.network.listening import Address, refuse_port_in_use
+from coterie.network.registry import NewSites, read_registry
+from coterie.network.server import Opened, begin, post_for, resume, serve
+from coterie.runs.folder import refuse_taken, was_being_made
+from coterie.runs.run import Run
+
+if TYPE_CHECKING:
+    from coterie.network.watching import Served
+
+log = logging.getLogger("coterie")
+
+
+def server(words: list[str], argv: list[str]) -> int:
+    """`coterie network server CONFIG`"""
+    about = "Wait for all sites that have a key, agree with them, and train."
+    flags, config = read_network_flags("server", ServerFlags, about, words, argv)
+    check_flower()
+    from coterie.network.flower_server import FlowerServer
+
+    read, asked, _ = read_asked(config, flags.out)
+    certs = Path(flags.certs)
+    keys = read_registry(certs)
+    check_sites(flags, len(keys))
+    check_page(flags)
+    address = address_of(flags)
+    out = read.given_folder
+    if flags.resume and out is None:
+        raise CoterieError("--resume needs the folder of the run", "give --out")
+    goes_on = flags.resume and out is not None and not has_no_run(out)
+    if out is not None and not goes_on:
+        refuse_taken(out)  # now, and not when all sites have come
+    watcher = Watcher(flags.quiet)
+    with watcher():
+        tell_insecure(flags.insecure, watcher)
+        transport = FlowerServer(address, keys)
+        transport.on_stranger = NewSites(certs, transport.register)
+        watcher.note(f"listening on {flags.host}:{flags.port} for {len(keys)} sites")
+        open_post = post_for(transport, flags.waiting())
+        try:
+            if goes_on and out is not None:
+                run = resume(out, open_post)
+            else:
+                names = wait_for_sites(flags, sorted(keys), open_post)
+                run = begin(asked, names, open_post, out or read.folder())
+            with page_of(flags, run, transport, watcher):
+                serve(run, watcher.follow(run.method.name, run))
+        finally:
+            transport.close()
+    assert run.folder is not None
+    print(f"run kept in {run.folder.path}")
+    return 0
+
+
+@contextmanager
+def page_of(flags: ServerFlags, run: Run, transport: Served, watcher: Watcher) -> Iterator[None]:
+    """Serve a live page while a run goes on, if there is to be one."""
+    if flags.page is None:
+        yield
+        return
+    from coterie.network.page import LivePage, kept_token
+    from coterie.network.watching import ServerView
+
+    token = os.environ.get(TOKEN) or kept_token(Path(flags.certs))
+    page = LivePage(ServerView(run, transport), flags.page_host, flags.page, token)
+    tell_unencrypted(flags.page_host, watcher)
+    print(f"the run is shown at {page.address}", flush=True)
+    try:
+        yield
+    finally:
+        page.close()
+
+
+def check_page(flags: ServerFlags) -> None:
+    """Refuse a port of the page that cannot be had before anybody waits for sites."""
+    if flags.page:
+        refuse_port_in_use(Address(host=flags.page_host, port=flags.page))
+
+
+def has_no_run(out: Path) -> bool:
+    """Whether a folder is not there, or its command was killed before the run began."""
+    return not out.exists() or was_being_made(out)
+
+
+def check_sites(flags: ServerFlags, registered: int) -> None:
+    """Refuse to wait for more sites than can come."""
+    if flags.minimum_sites is not None and flags.minimum_sites > registered:
+        raise CoterieError(
+            f"{flags.minimum_sites} sites are to take part, and {registered} have a key in "
+            f"{flags.certs}",
+            "give {} of them or fewer, or register more with `coterie network certs`",
+            options=[Option("minimum_sites", str(registered))],
+        )
+
+
+def address_of(flags: ServerFlags) -> Address:
+    """Where to listen, with which certificate."""
+    if flags.insecure:
+        return Address(host=flags.host, port=flags.port)
+    folder = Path(flags.certs)
+    files: dict[str, Any] = {"certificate": folder / "server.crt", "key": folder / "server.key"}
+    for file in files.values():
+        if not file.exists():
+            raise CoterieError(
+                f"there is no {file}", f"make it with `coterie network certs {folder}`"
+            )
+    return Address(host=flags.host, port=flags.port, **files)
+
+
+def wait_for_sites(flags: ServerFlags, registered: list[str], open_post: Opened) -> list[str]:
+    """Those who take part: all who have a key, or enough of them when the time is over."""
+    missing = open_post("0" * 16, 0).wait_for(registered, flags.wait)
+    there = [name for name in registered if name not in missing]
+    if not missing:
+        return there
+    if flags.minimum_sites is not None and len(there) >= flags.minimum_sites:
+        log.warning("the run begins without %s.", ", ".join(missing))
+        return there
+    raise CoterieError(f"{', '.join(missing)} did not connect", "see to them, or remove their keys")

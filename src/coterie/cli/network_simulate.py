@@ -1,0 +1,63 @@
+"""`coterie network simulate`: a server and its sites on this machine."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from coterie.cli.network_config import read_asked
+from coterie.cli.network_flags import Waits, read_network_flags
+from coterie.cli.progress import Watcher
+from coterie.network.flower_version import check_flower
+from coterie.reporting import report as write_report
+from coterie.result import Result
+from coterie.runs.run import Run
+from coterie.settings import setting
+
+log = logging.getLogger("coterie")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulateFlags(Waits):
+    """The flags of `coterie network simulate`."""
+
+    nodes: int | None = setting(None, "use the first files of the folder alone; none: all", least=1)
+    out: str | None = setting(None, "folder of all that is written; none: runs/METHOD-DATA-TIME")
+    port: int = setting(0, "port of the server; 0: a free one", least=0, most=65535)
+
+
+def simulate(words: list[str], argv: list[str]) -> int:
+    """`coterie network simulate CONFIG`"""
+    about = (
+        "A server and its sites on this machine, each in a process of its own, with TLS and keys\n"
+        "that are thrown away: from a folder of tables to models, a report and no process left."
+    )
+    flags, config = read_network_flags("simulate", SimulateFlags, about, words, argv)
+    check_flower()
+    from coterie.network.simulation import Simulation
+
+    read, asked, path = read_asked(config, flags.out)
+    watcher = Watcher(flags.quiet)
+    with watcher():
+        simulation = Simulation(asked, path, flags.nodes, flags.port)
+        base = read.folder()
+        with simulation.running(base) as transport:
+            run = simulation.run(
+                transport, base, flags.waiting(), lambda r: watcher.follow("network", r)
+            )
+        models = write_results(run, base)
+    print(f"run kept in {base / 'run'}; report in {base / 'report.html'}")
+    if models is not None:
+        print(f"models of the groups in {models}")
+    print(f"each site's own model is in its folder in {base / 'sites'}")
+    return 0
+
+
+def write_results(run: Run, base: Path) -> Path | None:
+    """The groups' models, where the method has groups, and a report."""
+    models = None
+    if run.trained().centres is not None:
+        models = Path(Result.of(run).export(base / "models"))
+    write_report([str(base / "run")], str(base / "report.html"), tell=log.info)
+    return models

@@ -1,0 +1,36 @@
+"""What a site replies: the fixed words of its failures, and packets of its answers."""
+
+from __future__ import annotations
+
+from coterie.engine.codec import BadBytes
+from coterie.engine.message import Message
+from coterie.network.packets import Answer, Number, Packet, Reply, write_head
+
+NO_EXPERIMENT = "0" * 16
+BAD_TABLE = "its table cannot be used for this run; its own log says why"
+BAD_STATES = "its own files of this run cannot be used; its own log says why"
+NOT_KEPT = "it could not keep its private state; its own log says why"
+BUG = "it failed; its own log says why"
+NOT_WRITTEN = "it could not write its own model; its own log says why"
+FOR_ITS_OWNER = (BAD_TABLE, BAD_STATES)  # a node ends; a full disk may have room again
+
+
+class Failure(Exception):
+    """This machine could not do what it was asked; the text is what the server is told."""
+
+
+def read_message(pieces: dict[str, bytes]) -> Message:
+    """The message in the pieces of a packet."""
+    if not {"shared", "own"} <= pieces.keys() <= set(Message._fields):
+        raise BadBytes("its pieces are not those of a message")
+    return Message(pieces["shared"], pieces["own"], pieces.get("welcome"))
+
+
+def packed(
+    experiment: str, number: Number, answer: Answer, pieces: dict[str, bytes] | None = None
+) -> Packet:
+    """A reply as a packet."""
+    reply = Reply(
+        experiment=experiment, epoch=number.epoch, sequence=number.sequence, answer=answer
+    )
+    return Packet(write_head(reply), pieces or {})

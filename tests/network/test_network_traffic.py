@@ -1,0 +1,193 @@
+"""What travels between real nodes and a server: nothing of any row, and no text of an error."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import socket
+import struct
+import threading
+
+import numpy as np
+import pytest
+from commands import start, wait_for
+from made_network import InProcessNetwork, write_tables
+
+import coterie as ct
+from coterie.errors import CoterieError
+from coterie.network.packets import Packet, Reply, read_head
+from coterie.network.site import BUG, NetworkSite
+
+with_flower = pytest.mark.skipif(
+    importlib.util.find_spec("flwr") is None, reason="needs the extra `network`"
+)
+TWO = ("ash", "elm")
+SECRET = "the cell 4711 of row 12"
+
+
+# ------------------------------------------------------------------------------ fixed words
+def test_a_bug_at_a_site_is_told_in_fixed_words(tmp_path, monkeypatch, caplog):
+    network = InProcessNetwork(tmp_path, ct.IFCA(clusters=2), names=TWO)
+    network.begin()
+    hello = next(p for n, p, _ in network.transport.traffic if b'"do":"hello"' in p.head)
+
+    def broken(self, order):
+        raise ZeroDivisionError(SECRET)
+
+    monkeypatch.setattr(NetworkSite, "_hello", broken)
+    reply = network.transport.sites["ash"].handle(hello)
+    assert read_head(reply.head, Reply).answer.reason == BUG
+    assert SECRET.encode() not in reply.head and SECRET in caplog.text
+
+
+def test_an_error_while_a_model_is_computed_is_told_by_its_kind_alone(tmp_path, monkeypatch):
+    network = InProcessNetwork(tmp_path, ct.IFCA(clusters=2), names=TWO)
+    run = network.begin()
+    run.step()  # after which the server need not try the function itself
+
+    def broken(*_, **__):
+        raise ValueError(SECRET)
+
+    monkeypatch.setattr("coterie.engine.evaluate.measured_sums", broken)
+    run.step()
+    with pytest.raises(CoterieError) as caught:  # as all sites have refused
+        run.step()
+    assert SECRET not in str(caught.value)
+    replies = [reply for n, p, reply in network.transport.traffic if b'"do":"ask"' in p.head]
+    reasons = [getattr(read_head(r.head, Reply).answer, "reason", "") for r in replies]
+    assert any("(ValueError)" in reason for reason in reasons)
+    assert not any(SECRET.encode() in reply.head for reply in replies)
+    assert SECRET not in (network.out / "audit.jsonl").read_text()
+
+
+@with_flower
+def test_an_error_in_the_server_is_told_in_fixed_words(tmp_path, monkeypatch, caplog):
+    import httpx
+    from flwr.superlink.servicer.fleet import fleet_handlers
+
+    from coterie.network.certificates import make_authority, read_registry, register_site
+    from coterie.network.connecting import read_key, why_not_connected
+    from coterie.network.flower_node import Connection
+    from coterie.network.flower_server import FlowerServer
+    from coterie.network.listening import FAILURE, Address
+    from coterie.network.simulation import free_port
+
+    make_authority(tmp_path, "127.0.0.1")
+    key = read_key(register_site(tmp_path, "ash"))
+    address = Address(host="127.0.0.1", port=free_port())
+    server = FlowerServer(address, read_registry(tmp_path))
+
+    def broken(**_):
+        raise ZeroDivisionError(SECRET)
+
+    monkeypatch.setattr(fleet_handlers, "activate_node", broken)
+    try:
+        with pytest.raises(httpx.HTTPStatusError) as caught:
+            Connection(f"127.0.0.1:{address.port}", key, None)
+    finally:
+        server.close()
+    assert caught.value.response.status_code == 500
+    assert SECRET not in caught.value.response.text
+    assert SECRET not in why_not_connected(caught.value)
+    assert server.refusals.counts == {FAILURE: 1} and f"ash was refused: {FAILURE}" in caplog.text
+
+
+# ------------------------------------------------------------------------------ a whole run
+class Recorder:
+    """Stands between nodes and their server, and keeps all that passes."""
+
+    def __init__(self, port: int) -> None:
+        self.server = port
+        self.bytes = {"up": bytearray(), "down": bytearray()}
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                node, _ = self.listener.accept()
+                server = socket.create_connection(("127.0.0.1", self.server))
+            except OSError:
+                return
+            for direction, ends in (("up", (node, server)), ("down", (server, node))):
+                threading.Thread(target=self._pass, args=(direction, *ends), daemon=True).start()
+
+    def _pass(self, direction: str, source: socket.socket, target: socket.socket) -> None:
+        try:
+            while piece := source.recv(1 << 16):
+                self.bytes[direction] += piece
+                target.sendall(piece)
+        except OSError:
+            pass
+        finally:
+            for end in (source, target):
+                end.close()
+
+
+def forms_of(numbers: list[float]) -> list[bytes]:
+    """Consecutive numbers of a row as a tensor of either precision would hold them."""
+    return [struct.pack(f"<{len(numbers)}{kind}", *numbers) for kind in "fd"]
+
+
+def test_the_search_finds_rows_where_they_are():
+    row = [0.125, -3.5]
+    for raw in (np.array([1.0, *row], "<f4").tobytes(), np.array([*row, 2.0], "<f8").tobytes()):
+        assert any(form in raw for form in forms_of(row))
+
+
+@pytest.mark.slow
+@pytest.mark.network
+@with_flower
+def test_no_cell_of_any_row_is_in_the_traffic_of_a_run(tmp_path):
+    """Without TLS, so that it can be looked at: bytes of rows, texts of cells, names of files."""
+    from coterie.network.simulation import free_port
+
+    tables = write_tables(tmp_path / "sites", TWO)
+    (tmp_path / "net.toml").write_text(
+        'method = "ditto"\nrounds = 3\nlabel = "outcome"\ndata = "folder:sites"\nmodel = "mlp:4"\n'
+    )
+    certs = start(tmp_path, "certs", "certs", "--sites", ",".join(TWO), log="certs.log")
+    assert certs.wait(120) == 0
+    port = free_port()
+    recorder = Recorder(port)
+    server = start(
+        tmp_path, "server", "net.toml", "--out", "run", "--host", "127.0.0.1", "--port", str(port),
+        "--insecure", log="server.log",
+    )  # fmt: skip
+    wait_for(lambda: "listening" in (tmp_path / "server.log").read_text(), 120, "the server")
+    nodes = [
+        start(
+            tmp_path, "node", "--data", f"sites/{name}.csv", "--state", f"states/{name}",
+            "--server", f"127.0.0.1:{recorder.port}", "--key", f"certs/{name}.key", "--insecure",
+            log=f"{name}.log",
+        )
+        for name in TWO
+    ]  # fmt: skip
+    try:
+        assert server.wait(300) == 0, (tmp_path / "server.log").read_text()
+    finally:
+        for process in (server, *nodes):
+            process.kill()
+            process.wait()
+        recorder.listener.close()
+    up = bytes(recorder.bytes["up"])
+    assert len(up) > 10_000 and b"described" in up, "the recorder saw the run"
+    for name in TWO:
+        for line in (tables / f"{name}.csv").read_text().splitlines()[1:]:
+            a, b, _, _ = line.split(",")
+            assert a.encode() not in up and b.encode() not in up, "a cell as text"
+            assert line.encode() not in up
+            for form in forms_of([float(a), float(b)]):
+                assert form not in up, "a row as numbers"
+        (states,) = (tmp_path / "states" / name).glob("*/states")
+        assert states.read_bytes()[40:] not in up, "a private state"
+        assert str(tmp_path).encode() not in up, "a path of the site"
+    heads = re.findall(rb'\{"protocol":1,.{0,80}', up)
+    assert heads and all(b'"answer":' in head for head in heads)
+
+
+def test_a_packet_that_is_no_packet_is_answered_in_fixed_words(tmp_path):
+    network = InProcessNetwork(tmp_path, ct.IFCA(clusters=2), names=TWO)
+    reply = network.site("ash").handle(Packet(f'{{"protocol":1,"x":"{SECRET}"}}'.encode(), {}))
+    assert SECRET.encode() not in reply.head
