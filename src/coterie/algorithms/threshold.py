@@ -231,6 +231,7 @@ class PDLTC(ThresholdMomenta):
     name: ClassVar[str] = "pdl-tc"
     paper: ClassVar[str] = "Werner et al. 2022"
     needs_everyone: ClassVar[bool] = True
+    is_decentralised: ClassVar[bool] = True
 
     threshold: float | str = setting(
         "quantile", "τ, or the rule that sets it", least=0, words=("quantile", "k-means", "gap")

@@ -43,6 +43,7 @@ The same run on real sites, which keep their rows.
   coterie network node --data FILE …    a site: answers a server, and keeps its rows
   coterie network describe CONFIG --data FILE
                                         what would leave a site before the first round
+  coterie network peers CONFIG …        a method without a server, one process per client
   coterie network status RUN            round, groups, who answers and who does not
 
 CONFIG is a TOML file as for `coterie run --config`, with a key `method`.
@@ -54,6 +55,8 @@ def network(words: list[str], argv: list[str]) -> int:
     if not words:
         Parser("coterie network COMMAND", [], USAGE).print_help()
         return 0
+    from coterie.cli.network_peers import peers
+
     commands: dict[str, Callable[[list[str], list[str]], int]] = {
         "simulate": simulate,
         "certs": certs,
@@ -61,6 +64,7 @@ def network(words: list[str], argv: list[str]) -> int:
         "node": node,
         "describe": describe,
         "status": status,
+        "peers": peers,
     }
     if words[0] not in commands:
         raise unknown("command of coterie network", words[0], commands)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,12 +18,12 @@ from coterie.metrics import Row
 from coterie.network.certificates import make_authority, read_registry, register_site
 from coterie.network.flower_server import Address, FlowerServer
 from coterie.network.handshake import Asked
+from coterie.network.ports import HOST, free_port
 from coterie.network.server import begin, post_for, serve
 from coterie.network.transport import Waiting
 from coterie.runs.files import write_error
 from coterie.runs.run import Run
 
-HOST = "127.0.0.1"
 TO_CONNECT = 180.0  # seconds that nodes have to start
 TO_END = 10.0  # seconds that nodes have to leave
 
@@ -119,10 +118,3 @@ class Simulation:
             )
         run = begin(self.asked, sorted(self.files), open_post, base / "run")
         return serve(run, follow(run))
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
