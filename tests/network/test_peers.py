@@ -176,10 +176,12 @@ def test_peers_are_the_loop(tmp_path):
 
 
 EXCHANGES = 12  # cards, three of the handshake, the start, two in each of three rounds, the end
+QUICK = (4, 9)  # where folders are made, and the end of the second round
+ALL = [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in range(1, 13)]
 
 
 @pytest.mark.parametrize("when", ["killed_before", "killed_after"])
-@pytest.mark.parametrize("number", range(1, EXCHANGES + 1))
+@pytest.mark.parametrize("number", ALL)
 def test_after_a_kill_of_one_peer_all_go_on_from_their_own_files(number, when, tmp_path):
     """Where it is killed after the last exchange of a round, the others have finished the round."""
     peers = Peers(tmp_path)
@@ -193,6 +195,7 @@ def test_after_a_kill_of_one_peer_all_go_on_from_their_own_files(number, when, t
     same_as_the_loop(peers.run(), loop)  # a run that has ended stays as it is
 
 
+@pytest.mark.slow
 def test_a_peer_may_be_killed_again_and_again(tmp_path):
     peers = Peers(tmp_path)
     for when in ("killed_before", "killed_after") * 4:

@@ -11,12 +11,14 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 from coterie.network.peers.meeting import Place, Store, connect
 
 BEAT = 0.5  # seconds between signs of life
 LOOK = 3.0  # seconds in which a living peer gives another one
+LONGEST_ANSWER = LOOK + 5.0  # seconds until the store must have answered
 VERDICT = "verdict"
 
 
@@ -75,16 +77,32 @@ def read_signs(store: Store, place: Place) -> list[Sign]:
 
 
 def agree_on_verdict(store: Store, place: Place, exchange: int) -> Verdict:
-    """Who is gone or slow, as the first peer saw it that noticed; then this peer has left."""
-    try:
-        if not store.check([VERDICT]):
-            verdict = look_around(store, place, exchange)
-            store.compare_set(VERDICT, "", json.dumps(verdict))
-        verdict = Verdict(*json.loads(store.get(VERDICT)))
-        store.set(f"left/{place.rank}", "yes")
-        return verdict
-    except RuntimeError:
+    """Who is gone or slow, as the first peer saw it that noticed; then this peer has left.
+
+    A question to a store whose process stands still never ends, so it is asked in a thread.
+    """
+    verdicts: list[Verdict] = []
+
+    def ask() -> None:
+        with suppress(RuntimeError):  # rank 0 has ended
+            verdicts.append(ask_for_verdict(store, place, exchange))
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(LONGEST_ANSWER)
+    if not verdicts:
         return RANK_0_IS_GONE
+    return verdicts[0]
+
+
+def ask_for_verdict(store: Store, place: Place, exchange: int) -> Verdict:
+    """The verdict that is written down, or this peer's own."""
+    if not store.check([VERDICT]):
+        verdict = look_around(store, place, exchange)
+        store.compare_set(VERDICT, "", json.dumps(verdict))
+    agreed = Verdict(*json.loads(store.get(VERDICT)))
+    store.set(f"left/{place.rank}", "yes")
+    return agreed
 
 
 def look_around(store: Store, place: Place, exchange: int) -> Verdict:
