@@ -58,6 +58,22 @@ def diary_lines(place: Path) -> int:
     return len(file.read_bytes().splitlines()) if file.exists() else 0
 
 
+def processes_of(place: Path, command: str) -> list[int]:
+    """Processes of `coterie network COMMAND` that run in this folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            folder = os.readlink(entry / "cwd")
+        except OSError:
+            continue
+        if command.encode() in words and folder == str(place):
+            found.append(int(entry.name))
+    return found
+
+
 def distance(a, b) -> float:
     """Largest difference, relative to the largest number of each leaf."""
     gaps = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import signal
 import socket
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 
 import coterie as ct
 from coterie.network.ports import free_port
-from machines import Machines, distance, start, wait_for, write_tables
+from machines import Machines, distance, processes_of, start, wait_for, write_tables
 from oracles import private_states
 
 pytestmark = [
@@ -61,19 +60,7 @@ def test_simulate_is_the_loop_and_leaves_models_a_report_and_no_process(name, pl
 
 
 def nodes_of(place: Path) -> list[int]:
-    """Processes whose command names this test's folder, or that run in it."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-            folder = os.readlink(entry / "cwd")
-        except OSError:
-            continue
-        if b"node" in words and folder == str(place):
-            found.append(int(entry.name))
-    return found
+    return processes_of(place, "node")
 
 
 def test_nodes_end_when_the_simulation_is_killed(place):

@@ -12,7 +12,7 @@ import pytest
 import coterie as ct
 from coterie.network.peers.interface import interface_towards
 from coterie.network.ports import free_port
-from machines import distance, start, wait_for, write_tables
+from machines import distance, processes_of, start, wait_for, write_tables
 from oracles import private_states
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
@@ -156,7 +156,20 @@ def test_local_starts_all_peers_and_leaves_no_process(place):
     command = start(place, *words, log="local.log")
     assert command.wait(180) == 0, (place / "local.log").read_text()
     assert "round 3/3" in (place / "local.log").read_text()
+    assert not processes_of(place, "peers")
     are_the_loop(place, 3)
+
+
+def test_peers_end_when_the_command_that_started_them_is_killed(place):
+    (place / "net.toml").write_text(CONFIG.format(rounds=5000, dtype="float64"))
+    command = start(
+        place, "peers", "net.toml", "--local", "4", "--state", "states", log="local.log"
+    )
+    wait_for(lambda: (place / "states/elm/run").exists(), 120, "the first round")
+    assert len(processes_of(place, "peers")) == 5
+    command.kill()
+    command.wait()
+    wait_for(lambda: not processes_of(place, "peers"), 30, "the end of the peers")
 
 
 def test_a_peer_that_is_started_again_while_others_wait_is_taken(place):
