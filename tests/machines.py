@@ -104,11 +104,14 @@ class Machines:
         )  # fmt: skip
 
     def start_node(self, name: str) -> subprocess.Popen:
-        return start(
-            self.place, "node", "--data", f"sites/{name}.csv",
+        return start(self.place, *self.node_words(name), log=f"{name}.log")
+
+    def node_words(self, name: str) -> list[str]:
+        return [
+            "node", "--data", f"sites/{name}.csv",
             "--server", f"127.0.0.1:{self.port}", "--key", f"certs/{name}.key",
-            "--ca", "certs/ca.crt", "--state", f"states/{name}", log=f"{name}.log",
-        )  # fmt: skip
+            "--ca", "certs/ca.crt", "--state", f"states/{name}",
+        ]  # fmt: skip
 
     def kill_server(self) -> None:
         """Kill it, and go on with the run."""

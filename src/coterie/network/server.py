@@ -143,6 +143,11 @@ def resume(out: Path, open_post: Opened, engine: type[Network] = Network) -> Run
     post = open_post(kept.experiment, kept.epoch)
     run = make_run(method, task, roster, options, post, folder, config.model, engine=engine)
     run.restore()
+    with folder:
+        log.warning(
+            "the server starts again, now %d times, and goes on after round %d",
+            kept.epoch - 1, max(run.round, 0),
+        )  # fmt: skip
     remind(post, list(roster.names), kept.terms)
     return run
 

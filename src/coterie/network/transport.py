@@ -90,6 +90,7 @@ class Post:
     sequence: int = 0
     # a site's unreadable reply is no reply; what it said stands here, by name
     unreadable: dict[str, str] = field(default_factory=dict)
+    told_absent: set[str] = field(default_factory=set)  # whose absence the log has named
 
     def exchange(
         self,
@@ -138,6 +139,7 @@ class Post:
             for name in packets
             if name not in arrived
         }
+        self._tell_absent(absent, arrived)
         return Outcome(number, arrived, absent, self.clock() - began)
 
     def wait_for(self, names: list[str], seconds: float) -> list[str]:
@@ -197,6 +199,17 @@ class Post:
             "%d sites have answered and %d are needed: still waiting for %s.",
             len(arrived), needed, first_names(without),
         )  # fmt: skip
+
+    def _tell_absent(self, absent: Mapping[str, str], arrived: Mapping[str, Arrival]) -> None:
+        """Say once of each site that it does not answer, and that it does so again."""
+        for name, reason in absent.items():
+            if name not in self.told_absent:
+                log.warning("%s does not answer (%s): going on without it.", name, reason)
+        back = [name for name in arrived if name in self.told_absent]
+        for name in back:
+            log.warning("%s answers again.", name)
+        self.told_absent.update(absent)
+        self.told_absent.difference_update(back)
 
     def _give_up(
         self, turn: int, missing: Mapping[str, Packet], arrived: Mapping[str, Arrival]
