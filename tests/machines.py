@@ -134,7 +134,7 @@ class Machines:
         wait_for(lambda: diary_lines(self.place) >= until, 120, f"{number} exchanges")
 
     def ends_well(self) -> None:
-        assert self.server.wait(240) == 0, self.log
+        assert self.server.wait(400) == 0, self.log
 
     def stop(self) -> None:
         for process in (self.server, *self.nodes.values()):

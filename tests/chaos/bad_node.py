@@ -5,6 +5,7 @@ It answers honestly now and then, so that its private state counts for something
 
 from __future__ import annotations
 
+import itertools
 import random
 import sys
 import time
@@ -17,7 +18,8 @@ from coterie.engine.codec import decode, encode
 from coterie.network.packets import Packet
 from coterie.network.site import NetworkSite
 
-SHARE = 0.3  # of the answers that are late, or lies
+SHARE = 0.3  # of the answers that are lies
+EVERY = 8  # how many answers of a slow node have one that is late
 LIES = ("poisoned", "misshapen", "swollen", "no tensors", "no pieces", "more pieces", "no head")
 
 
@@ -46,15 +48,17 @@ def lie(kind: str, site: NetworkSite, reply: Packet) -> Packet:
 def misbehave(how: str, rng: random.Random, seconds: float) -> None:
     """Let every site of this process be slow, or lie."""
     handle = NetworkSite.handle
+    answers = itertools.count(rng.randrange(EVERY))
 
     def badly(site: NetworkSite, packet: Packet) -> Packet:
         reply = handle(site, packet)
-        if "upload" not in reply.pieces or rng.random() > SHARE:
+        if "upload" not in reply.pieces:
             return reply
-        if how == "slow":
+        if how == "slow" and next(answers) % EVERY == 0:
             time.sleep(seconds)
-            return reply
-        return lie(rng.choice(LIES), site, reply)
+        if how == "lying" and rng.random() < SHARE:
+            return lie(rng.choice(LIES), site, reply)
+        return reply
 
     NetworkSite.handle = badly  # type: ignore[method-assign]
 

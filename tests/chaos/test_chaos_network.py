@@ -39,7 +39,7 @@ SLOW, LYING = "elm", "fir"
 ROUNDS = 30
 KILLS = 10
 KILLS_OF_SERVER = 3
-DEADLINE = 6.0
+DEADLINE = 10.0
 CONFIG = """
 method = "{method}"
 rounds = 30
@@ -84,6 +84,11 @@ class ChaoticMachines(Machines):
         more = ["--resume"] if (self.place / "run/config.json").exists() else []
         self.server = self.start_server(*more)
 
+    def wait_until(self, exchanges: int) -> None:
+        """Wait until this many exchanges have ended, also of a busy machine's."""
+        ended = lambda: diary_lines(self.place) >= exchanges or self.server.poll() is not None
+        wait_for(ended, 300, f"{exchanges} exchanges")
+
     def said(self) -> dict[str, str]:
         """All that the server has said, by file."""
         files = [self.place / "server.log", self.place / "run/log.txt"]
@@ -101,7 +106,7 @@ class Kill:
         """Whether the server named it afterwards."""
         after = "".join(text[self.lengths.get(name, 0) :] for name, text in said.items())
         if self.victim == "server":
-            return "starts again" in after or "listening on" in after
+            return "the server was restarted" in after or "listening on" in after
         return f"{self.victim} has connected" in after
 
 
@@ -123,11 +128,7 @@ def test_a_network_outlives_kills_delays_and_lies(seed, tmp_path):
     kills = []
     try:
         for exchanges, victim in plan_kills(rng):
-            wait_for(
-                lambda: diary_lines(tmp_path) >= exchanges or machines.server.poll() is not None,
-                120,
-                f"{exchanges} exchanges",
-            )
+            machines.wait_until(exchanges)
             time.sleep(rng.uniform(0, 1.5))
             assert machines.server.poll() is None, "it ended before all kills"
             kills.append(Kill(victim, machines))

@@ -145,8 +145,8 @@ def resume(out: Path, open_post: Opened, engine: type[Network] = Network) -> Run
     run.restore()
     with folder:
         log.warning(
-            "the server starts again, now %d times, and goes on after round %d",
-            kept.epoch - 1, max(run.round, 0),
+            "the server was restarted, as start %d of this run, and goes on after round %d.",
+            kept.epoch, max(run.round, 0),
         )  # fmt: skip
     remind(post, list(roster.names), kept.terms)
     return run
