@@ -257,9 +257,9 @@ def test_a_changed_config_or_folder_is_refused_after_the_start(tmp_path):
     changed = Peers(tmp_path, rounds=5).peer("elm")
     sentence = "the config has changed since the run began: rounds was 3, and is 5: put it back"
     with pytest.raises(CoterieError, match=sentence):
-        changed._card()
+        changed.check_files()
     with pytest.raises(CoterieError, match="elm is of the peer elm, not of oak"):
-        Peer(changed.asked, "oak", changed.site.table, tmp_path / "elm")._card()
+        Peer(changed.asked, "oak", changed.site.table, tmp_path / "elm").check_files()
     shutil.move(tmp_path / "elm", tmp_path / "lost")
     all_say(peers.run(), "elm has no files of the run that the other peers have")
 

@@ -56,8 +56,8 @@ def peers(words: list[str], argv: list[str]) -> int:
 
 def all_peers(config: str, flags: PeersFlags, number: int) -> int:
     """All peers on this machine."""
+    from coterie.network.peers.cards import check_method
     from coterie.network.peers.local import LocalPeers
-    from coterie.network.peers.start import check_method
 
     _, asked, path = read_asked(config, None)
     check_method(asked)
@@ -81,6 +81,7 @@ def one_peer(config: str, flags: PeersFlags) -> int:
     if flags.child:
         threading.Thread(target=end_with_parent, daemon=True).start()
     peer = Peer(asked, flags.name or table.stem, table, Path(flags.state))
+    peer.check_files()
     watcher = Watcher(flags.quiet)
     with watcher():
         if place.host not in LOCAL_HOSTS:

@@ -15,13 +15,21 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from coterie.errors import CoterieError
-from coterie.network.peers.interface import use_interface
+from coterie.network.peers.interface import VARIABLE, use_interface
 from coterie.network.peers.meeting import Place, meet
 from coterie.network.peers.signs import Signs, Verdict, agree_on_verdict, wait_for_others
 
 log = logging.getLogger("coterie")
 MOST_BYTES = 2**30  # of what one peer sends in one exchange
 AGAIN = "start it and all other peers again: each goes on from its own files"
+BROKEN = (
+    "the connection between the peers broke",
+    "start all of them again: each goes on from its own files",
+)
+UNREACHABLE = (
+    "the peers have met, but cannot reach each other",
+    f"see to firewalls between them, or name the network interface to use as {VARIABLE}",
+)
 
 
 class Gather(Protocol):
@@ -61,7 +69,7 @@ class PeerGroup:
                 timeout=datetime.timedelta(seconds=place.deadline),
             )
         except RuntimeError as e:
-            raise self._fail() from e
+            raise self._fail(UNREACHABLE) from e
 
     def know(self, names: list[str]) -> None:
         """Who the peers are, by rank."""
@@ -98,17 +106,17 @@ class PeerGroup:
         return everything
 
     # -- the end
-    def _fail(self) -> CoterieError:
-        """Why an exchange failed, as all peers tell it."""
+    def _fail(self, otherwise: tuple[str, str] = BROKEN) -> CoterieError:
+        """Why an exchange failed, as all peers tell it; otherwise: if nobody is gone or slow."""
         if dist.is_initialized():
             dist.destroy_process_group()  # which wakes those who still wait for this peer
         verdict = agree_on_verdict(self.store, self.place, self.exchange)
         wait_for_others(self.store, self.place, verdict)
         self.signs.stop()
-        self.fault = self._sentence(verdict)
+        self.fault = self._sentence(verdict, otherwise)
         return self.fault
 
-    def _sentence(self, verdict: Verdict) -> CoterieError:
+    def _sentence(self, verdict: Verdict, otherwise: tuple[str, str]) -> CoterieError:
         if verdict.gone:
             return CoterieError(f"{self._listed(verdict.gone)} no longer answers", AGAIN)
         if verdict.slow:
@@ -116,10 +124,7 @@ class PeerGroup:
                 f"{self._listed(verdict.slow)} took longer than {self.place.deadline:g} seconds",
                 "give all peers a longer --deadline, and start them again",
             )
-        return CoterieError(
-            "the connection between the peers broke",
-            "start all of them again: each goes on from its own files",
-        )
+        return CoterieError(*otherwise)
 
     def _listed(self, ranks: list[int]) -> str:
         return " and ".join(self.names[rank] for rank in ranks)

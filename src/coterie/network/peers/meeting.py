@@ -68,9 +68,11 @@ def meet(place: Place) -> Store:
                     f"another peer has the rank {place.rank} at {place.address}",
                     "give each peer a --rank of its own",
                 ) from None
-        except RuntimeError:  # of the store: rank 0 has ended, and may come again
+        except RuntimeError as e:  # of the store: rank 0 has ended, and may come again
             if place.rank == 0 or time.monotonic() > end:
-                raise
+                raise CoterieError(
+                    f"the meeting at {place.address} broke off", "start all peers again"
+                ) from e
         time.sleep(PAUSE)
 
 

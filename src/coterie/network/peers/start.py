@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,41 +18,28 @@ import torch
 from coterie.errors import CoterieError
 from coterie.metrics import Row
 from coterie.network.handshake import Asked
-from coterie.network.packets import Experiment, Plain, shown
+from coterie.network.packets import shown
+from coterie.network.peers.cards import (
+    Card,
+    PeerFile,
+    check_cards,
+    check_method,
+    difference,
+    words_of,
+)
 from coterie.network.peers.group import Gather
 from coterie.network.peers.transport import PeerNetwork, PeerTransport
 from coterie.network.server import NetworkFile, begin, resume, serve, write_network_file
 from coterie.network.site import NetworkSite
-from coterie.network.terms import Owner, site_settings
+from coterie.network.terms import Owner
 from coterie.network.transport import Post, Waiting
-from coterie.registry import methods
 from coterie.runs.config import decode, encode_readable
 from coterie.runs.files import write_file
 from coterie.runs.folder import NETWORK, START_ANEW, RunFolder, hold, round_of
 from coterie.runs.run import Run
 from coterie.version import __version__
 
-OF_THIS_MACHINE = ("device", "engine")  # options that may differ between peers
 NOT_BEGUN = -1  # the round of a run without a checkpoint
-
-
-class Card(Plain, frozen=True, kw_only=True):
-    """What a peer says of itself first."""
-
-    coterie: str
-    name: str
-    asked: dict[str, Any]  # its config
-    proposal: Experiment  # for a new run; that of rank 0 counts
-    experiment: Experiment | None  # of the run in its folder
-    epoch: int
-    rounds: list[int]  # after which it can go on
-
-
-class PeerFile(Plain, frozen=True, kw_only=True):
-    """peer.json: with what a peer's run was begun."""
-
-    name: str
-    asked: dict[str, Any]
 
 
 class Peer:
@@ -70,6 +56,10 @@ class Peer:
     def run_folder(self) -> Path:
         """Where the run is kept."""
         return self.folder / "run"
+
+    def check_files(self) -> None:
+        """Refuse the files of another run or config, before anybody is met."""
+        self._card()
 
     def take_part(
         self,
@@ -210,75 +200,7 @@ class Peer:
             write_network_file(folder.path, kept)
 
 
-# ------------------------------------------------------------------------------ what is asked
-def check_method(asked: Asked) -> None:
-    """Refuse methods with a server, and what only a server could decide."""
-    if not asked.method.is_decentralised:
-        able = ", ".join(name for name, cls in methods().items() if cls.is_decentralised)
-        raise CoterieError(
-            f"{asked.method.name} has a server, and peers have none",
-            f"use `coterie network server`, or a method without one: {able}",
-        )
-    if asked.options.stop_after is not None:
-        raise CoterieError(
-            "stop_after needs the scores of all, and those of a peer stay with it", "leave it out"
-        )
-
-
-def words_of(asked: Asked) -> dict[str, Any]:
-    """All that peers must have been asked alike, as JSON keeps it."""
-    options = {k: v for k, v in asdict(asked.options).items() if k not in OF_THIS_MACHINE}
-    words = {
-        "method": asked.method.name,
-        "model": asked.model,
-        **asdict(asked.data),
-        **options,
-        **site_settings(asked.method),
-    }
-    # a number that is only suggested becomes a text, and so differs from one that was given
-    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(words, enc_hook=str))
-    return plain
-
-
-def difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
-    """The first thing in which two configs differ, in words."""
-    for key in sorted({*before, *now}):
-        if before.get(key) != now.get(key):
-            return f"{key} was {before.get(key)}, and is {now.get(key)}"
-    return None
-
-
 # ------------------------------------------------------------------------------ together
-def check_cards(cards: Sequence[Card]) -> None:
-    """Refuse peers that cannot run together."""
-    first = cards[0]
-    names = [card.name for card in cards]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise CoterieError(
-            f"{names.count(twice[0])} peers are called {shown(twice[0])}",
-            "give each a --name of its own",
-        )
-    for card in cards:
-        if card.coterie != first.coterie:
-            raise CoterieError(
-                f"{shown(card.name)} has coterie {shown(card.coterie)}, and {shown(first.name)} "
-                f"{shown(first.coterie)}",
-                "use one version everywhere",
-            )
-        differing = [
-            key
-            for key in sorted({*card.asked, *first.asked})
-            if card.asked.get(key) != first.asked.get(key)
-        ]
-        if differing:
-            raise CoterieError(
-                f"the configs of {shown(card.name)} and {shown(first.name)} differ in "
-                f"{shown(', '.join(differing))}",
-                "give all peers the same file",
-            )
-
-
 def rounds_of(folder: RunFolder) -> list[int]:
     """The rounds after which a run can go on."""
     rounds = sorted(round_of(file) for file in folder.checkpoints())
