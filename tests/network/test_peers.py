@@ -47,8 +47,8 @@ class Threads:
     def __init__(self, world: int) -> None:
         self.given: list[bytes] = [b""] * world
         self.working = threading.Lock()
-        self.meet = threading.Barrier(world, timeout=60)
-        self.leave = threading.Barrier(world, timeout=60)
+        self.meet = threading.Barrier(world, timeout=300)
+        self.leave = threading.Barrier(world, timeout=300)
 
     def exchange(self, rank: int, mine: bytes) -> list[bytes]:
         self.given[rank] = mine
@@ -132,7 +132,7 @@ class Peers:
         for thread in running:
             thread.start()
         for thread in running:
-            thread.join(120)
+            thread.join(600)
         return outcomes
 
     def in_the_loop(self) -> Run:

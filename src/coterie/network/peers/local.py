@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 
-from coterie.data.client_files import client_files
-from coterie.data.tables import READERS
 from coterie.errors import CoterieError
+from coterie.network.children import start_child, table_files
 from coterie.network.ports import HOST, free_port
-from coterie.runs.files import write_error
 
 PAUSE = 0.1  # seconds between looks at who has ended
 TO_END = 30.0  # seconds in which the others end after the first one that failed
@@ -22,13 +18,8 @@ class LocalPeers:
     """Processes of peers, which end with this one."""
 
     def __init__(self, config: str, path: Path, number: int, base: Path, deadline: float) -> None:
-        files = client_files(path)
-        if next(iter(files.values())).suffix.lower() not in READERS:
-            raise CoterieError(f"{path} has arrays, and peers have tables", "use CSV")
-        if number > len(files):
-            raise CoterieError(f"{path} has {len(files)} files for {number} peers", "ask for fewer")
         self.config = config
-        self.files = dict(list(files.items())[:number])
+        self.files = table_files(path, number, "peers")
         self.base = base
         self.deadline = deadline
         self.master = f"{HOST}:{free_port()}"
@@ -44,8 +35,8 @@ class LocalPeers:
             self._stop()
 
     def _start(self, rank: int, name: str, file: Path, quiet: bool) -> subprocess.Popen[bytes]:
-        command = [
-            sys.executable, "-m", "coterie.cli", "network", "peers", self.config, "--child",
+        words = [
+            "network", "peers", self.config,
             "--data", str(file),
             "--rank", str(rank),
             "--world", str(len(self.files)),
@@ -54,23 +45,8 @@ class LocalPeers:
             "--deadline", str(self.deadline),
         ]  # fmt: skip
         if quiet:
-            command.append("--quiet")
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        log = self.log_of(name)
-        try:
-            self.base.mkdir(parents=True, exist_ok=True)
-            with open(log, "ab") as output:
-                shown = None if rank == 0 else output
-                return subprocess.Popen(
-                    command,
-                    stdin=subprocess.PIPE,
-                    stdout=output,
-                    stderr=shown,
-                    env=environment,
-                    start_new_session=True,  # Ctrl-C is for this process, which then ends all
-                )
-        except OSError as e:
-            raise write_error(e, log) from e
+            words.append("--quiet")
+        return start_child(words, self.log_of(name), shows_errors=rank == 0)
 
     def log_of(self, name: str) -> Path:
         """Where a peer's output goes."""
