@@ -20,7 +20,7 @@ test-slow: $(DEV)
 
 test-all: test test-slow
 
-# A server and its sites as real processes, over Flower: needs the extra `network`, about 5 minutes.
+# A server and its sites as real processes, over Flower (the extra `network`), and peers over gloo.
 test-network: $(DEV)
 	$(BIN)/pip install --quiet --no-build-isolation -c constraints.txt -e '.[network]'
 	$(BIN)/python -m pytest tests/network -m network

@@ -25,7 +25,7 @@ seed = 1
 label = "outcome"
 data = "folder:sites"
 model = "mlp:4"
-dtype = "{dtype}"
+dtype = "float64"
 """
 
 
@@ -38,10 +38,10 @@ def place(tmp_path):
 class Processes:
     """Four peers."""
 
-    def __init__(self, place: Path, rounds: int, deadline: float = 60, dtype: str = "float64"):
+    def __init__(self, place: Path, rounds: int, deadline: float = 60) -> None:
         self.place = place
         self.deadline = str(deadline)
-        (place / "net.toml").write_text(CONFIG.format(rounds=rounds, dtype=dtype))
+        (place / "net.toml").write_text(CONFIG.format(rounds=rounds))
         self.peers: dict[str, subprocess.Popen] = {}
 
     def start(self) -> None:
@@ -65,11 +65,11 @@ class Processes:
 
     def wait_for_rounds(self, number: int) -> None:
         until = self.rounds_of("ash") + number
-        wait_for(lambda: self.rounds_of("ash") >= until, 120, f"{number} rounds")
+        wait_for(lambda: self.rounds_of("ash") >= until, 300, f"{number} rounds")
 
     def end_well(self) -> None:
         for name, peer in self.peers.items():
-            assert peer.wait(180) == 0, self.log(name)
+            assert peer.wait(400) == 0, self.log(name)
 
     def say(self, sentence: str, killed: str, seconds: float) -> None:
         """All but one end with the sentence as their last line, and status 2."""
@@ -85,13 +85,13 @@ class Processes:
             peer.wait()
 
 
-def are_the_loop(place: Path, rounds: int, dtype: str = "float64", gap: float = 1e-9) -> None:
+def are_the_loop(place: Path, rounds: int) -> None:
     """Every peer's own model is that of its client in the loop."""
     loop = ct.run(
         ct.PDLTC(clusters=2),
         ct.data.folder(str(place / "sites"), label="outcome", seed=1),
         "mlp:4",
-        rounds=rounds, seed=1, dtype=dtype, engine="loop",
+        rounds=rounds, seed=1, dtype="float64", engine="loop",
     )  # fmt: skip
     models = private_states(loop._run).model
     for i, name in enumerate(loop._run.roster.names):
@@ -99,40 +99,38 @@ def are_the_loop(place: Path, rounds: int, dtype: str = "float64", gap: float = 
         own = ct.load(folder).models[name]
         expected = {layer: values[i] for layer, values in models.items()}
         assert own.keys() == expected.keys()
-        assert distance(own, expected) <= gap
+        assert distance(own, expected) <= 1e-9
 
 
-@pytest.mark.parametrize("dtype, gap", [("float64", 1e-9), ("float32", 1e-5)])
-def test_four_peers_are_the_loop(dtype, gap, place):
-    peers = Processes(place, rounds=3, dtype=dtype)
+def test_four_peers_are_the_loop(place):
+    peers = Processes(place, rounds=3)
     try:
         peers.start()
         peers.end_well()
     finally:
         peers.stop()
-    are_the_loop(place, 3, dtype, gap)
+    are_the_loop(place, 3)
 
 
 @pytest.mark.parametrize("killed", ["ash", "cedar"])
 def test_a_killed_peer_is_named_by_all_others_and_all_go_on(killed, place):
     """ash is rank 0, in whose process all meet."""
-    peers = Processes(place, rounds=40)
+    peers = Processes(place, rounds=20)
     sentence = (
         f"{killed} no longer answers: start it and all other peers again: each goes on from its "
         "own files."
     )
     try:
         peers.start()
-        for _ in range(2):
-            peers.wait_for_rounds(3)
-            peers.peers[killed].kill()
-            peers.peers[killed].wait()
-            peers.say(sentence, killed, 30)
-            peers.start()
+        peers.wait_for_rounds(3)
+        peers.peers[killed].kill()
+        peers.peers[killed].wait()
+        peers.say(sentence, killed, 60)
+        peers.start()
         peers.end_well()
     finally:
         peers.stop()
-    are_the_loop(place, 40)
+    are_the_loop(place, 20)
 
 
 @pytest.mark.parametrize("stopped", ["ash", "elm"])
@@ -143,7 +141,7 @@ def test_a_peer_that_stands_still_is_named_after_the_deadline(stopped, place):
         peers.wait_for_rounds(3)
         peers.peers[stopped].send_signal(signal.SIGSTOP)
         sentence = f"{stopped} no longer answers: start it and all other peers again: each goes "
-        peers.say(sentence + "on from its own files.", stopped, 40)
+        peers.say(sentence + "on from its own files.", stopped, 80)
         peers.peers[stopped].send_signal(signal.SIGCONT)
         assert peers.peers[stopped].wait(60) == 2, "it ends, too, when it wakes up"
     finally:
@@ -151,17 +149,17 @@ def test_a_peer_that_stands_still_is_named_after_the_deadline(stopped, place):
 
 
 def test_local_starts_all_peers_and_leaves_no_process(place):
-    (place / "net.toml").write_text(CONFIG.format(rounds=3, dtype="float64"))
+    (place / "net.toml").write_text(CONFIG.format(rounds=3))
     words = ("peers", "net.toml", "--local", "4", "--state", "states")
     command = start(place, *words, log="local.log")
-    assert command.wait(180) == 0, (place / "local.log").read_text()
+    assert command.wait(400) == 0, (place / "local.log").read_text()
     assert "round 3/3" in (place / "local.log").read_text()
     assert not processes_of(place, "peers")
     are_the_loop(place, 3)
 
 
 def test_peers_end_when_the_command_that_started_them_is_killed(place):
-    (place / "net.toml").write_text(CONFIG.format(rounds=5000, dtype="float64"))
+    (place / "net.toml").write_text(CONFIG.format(rounds=5000))
     command = start(
         place, "peers", "net.toml", "--local", "4", "--state", "states", log="local.log"
     )
