@@ -38,7 +38,7 @@ def place(tmp_path):
 class Processes:
     """Four peers."""
 
-    def __init__(self, place: Path, rounds: int, deadline: float = 60) -> None:
+    def __init__(self, place: Path, rounds: int, deadline: float = 200) -> None:
         self.place = place
         self.deadline = str(deadline)
         (place / "net.toml").write_text(CONFIG.format(rounds=rounds))
