@@ -232,6 +232,7 @@ class Algorithm:
     name: ClassVar[str]  # as typed on the command line
     paper: ClassVar[str]  # who proposed it, for `coterie list`
     needs_everyone: ClassVar[bool] = False  # every client takes part in every round
+    is_decentralised: ClassVar[bool] = False  # its clients need no server: they may be peers
 
     def __new__(cls, *args: Any, **settings: Any) -> Self:
         """A method with these settings; a name that it does not have is refused in one sentence."""

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils._pytree import tree_map
 
@@ -21,25 +20,10 @@ from coterie.network.transport import Waiting
 from coterie.runs.options import Options
 from coterie.runs.run import Run
 from coterie.runs.start import prepare
+from machines import NAMES, write_tables
 
-NAMES = ("ash", "birch", "cedar", "elm", "fir", "oak")
 OPTIONS = {"rounds": 3, "seed": 1, "dtype": "float64", "eval_every": 2}
 MODEL = "mlp:4"
-
-
-def write_tables(folder: Path, names: tuple[str, ...] = NAMES) -> Path:
-    """A CSV file per site: two numbers, a text with a rare value, and a label of three classes."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for i, name in enumerate(names):
-        rng = np.random.default_rng(i)
-        rows = 14 + 3 * i
-        a, b = rng.normal(size=(2, rows))
-        sign = 1 if i % 2 else -1
-        colour = rng.choice(["red", "blue", "green"], rows)
-        label = np.where(sign * a + 0.3 * b > 0.4, "high", np.where(sign * a > -0.4, "mid", "low"))
-        lines = [f"{x:.6f},{y:.6f},{c},{t}" for x, y, c, t in zip(a, b, colour, label)]
-        (folder / f"{name}.csv").write_text("a,b,colour,outcome\n" + "\n".join(lines) + "\n")
-    return folder
 
 
 @dataclass

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import signal
 import socket
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
-from made_network import write_tables
-from torch.utils._pytree import tree_leaves
 
 import coterie as ct
+from coterie.network.ports import free_port
+from machines import Machines, distance, processes_of, start, wait_for, write_tables
 from oracles import private_states
 
 pytestmark = [
@@ -36,45 +32,10 @@ dtype = "float64"
 """
 
 
-def environment() -> dict[str, str]:
-    source = str(Path(ct.__file__).parent.parent)
-    return {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
-
-
-def start(place: Path, *words: str, log: str) -> subprocess.Popen:
-    """A command in a process of its own."""
-    with open(place / log, "ab") as output:
-        return subprocess.Popen(
-            [sys.executable, "-m", "coterie.cli", "network", *words],
-            cwd=place, env=environment(), stdout=output, stderr=output, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-
-
-def wait_for(condition, seconds: float, what: str) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"{what} did not come within {seconds} seconds"
-        time.sleep(0.05)
-
-
-def diary_lines(place: Path) -> int:
-    file = place / "run/diary.jsonl"
-    return len(file.read_bytes().splitlines()) if file.exists() else 0
-
-
 @pytest.fixture
 def place(tmp_path):
     write_tables(tmp_path / "sites", NAMES)
     return tmp_path
-
-
-def distance(a, b) -> float:
-    """Largest difference, relative to the largest number of each leaf."""
-    gaps = []
-    for u, v in zip(tree_leaves(a), tree_leaves(b), strict=True):
-        difference = (u.double() - v.double()).abs().max()
-        gaps.append(float(difference / (v.double().abs().max() + 1e-9)))
-    return max(gaps)
 
 
 @pytest.mark.parametrize("name", ["ifca", "fedsoft", "cgpfl"])
@@ -99,19 +60,7 @@ def test_simulate_is_the_loop_and_leaves_models_a_report_and_no_process(name, pl
 
 
 def nodes_of(place: Path) -> list[int]:
-    """Processes whose command names this test's folder, or that run in it."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-            folder = os.readlink(entry / "cwd")
-        except OSError:
-            continue
-        if b"node" in words and folder == str(place):
-            found.append(int(entry.name))
-    return found
+    return processes_of(place, "node")
 
 
 def test_nodes_end_when_the_simulation_is_killed(place):
@@ -121,67 +70,6 @@ def test_nodes_end_when_the_simulation_is_killed(place):
     command.kill()
     command.wait()
     wait_for(lambda: not nodes_of(place), 30, "the end of the nodes")
-
-
-def free_port() -> int:
-    from coterie.network.simulation import free_port
-
-    return free_port()
-
-
-class Machines:
-    """A server and four nodes as processes, with keys and certificates."""
-
-    def __init__(self, place: Path, config: str, deadline: float) -> None:
-        self.place = place
-        (place / "net.toml").write_text(config)
-        words = ("certs", "certs", "--host", "127.0.0.1", "--sites", ",".join(NAMES))
-        assert start(place, *words, log="certs.log").wait(60) == 0
-        self.port = str(free_port())
-        self.deadline = str(deadline)
-        self.server = self.start_server()
-        self.nodes = {name: self.start_node(name) for name in NAMES}
-
-    def start_server(self, *more: str) -> subprocess.Popen:
-        return start(
-            self.place, "server", "net.toml", "--out", "run", "--host", "127.0.0.1",
-            "--port", self.port, "--deadline", self.deadline, *more, log="server.log",
-        )  # fmt: skip
-
-    def start_node(self, name: str) -> subprocess.Popen:
-        return start(
-            self.place, "node", "--data", f"sites/{name}.csv",
-            "--server", f"127.0.0.1:{self.port}", "--key", f"certs/{name}.key",
-            "--ca", "certs/ca.crt", "--state", f"states/{name}", log=f"{name}.log",
-        )  # fmt: skip
-
-    def kill_server(self) -> None:
-        """Kill it, and go on with the run."""
-        self.server.kill()
-        self.server.wait()
-        self.server = self.start_server("--resume")
-
-    def kill_node(self, name: str) -> None:
-        """Kill it, and start it again."""
-        self.nodes[name].kill()
-        self.nodes[name].wait()
-        self.nodes[name] = self.start_node(name)
-
-    @property
-    def log(self) -> str:
-        return (self.place / "server.log").read_text()
-
-    def wait_for_exchanges(self, number: int) -> None:
-        until = diary_lines(self.place) + number
-        wait_for(lambda: diary_lines(self.place) >= until, 120, f"{number} exchanges")
-
-    def ends_well(self) -> None:
-        assert self.server.wait(240) == 0, self.log
-
-    def stop(self) -> None:
-        for process in (self.server, *self.nodes.values()):
-            process.kill()
-            process.wait()
 
 
 def is_its_replay(place: Path, rounds: int) -> None:
@@ -207,7 +95,7 @@ def ditto(rounds: int) -> str:
 
 
 def test_kills_of_server_and_nodes_are_survived_and_equal_a_replay(place):
-    machines = Machines(place, ditto(rounds=12), deadline=20)
+    machines = Machines(place, ditto(rounds=12), deadline=20, names=NAMES)
     try:
         for name in ("elm", "server", "ash", "server"):
             machines.wait_for_exchanges(2)
@@ -224,7 +112,7 @@ def test_kills_of_server_and_nodes_are_survived_and_equal_a_replay(place):
 
 def test_slow_nodes_are_absent_or_waited_for_and_go_on(place):
     """A node that stands still is a slow one; three of four are too many to go on without."""
-    machines = Machines(place, ditto(rounds=8), deadline=4)
+    machines = Machines(place, ditto(rounds=8), deadline=4, names=NAMES)
     try:
         machines.wait_for_exchanges(2)
         machines.nodes["elm"].send_signal(signal.SIGSTOP)

@@ -24,10 +24,11 @@ Ours, not the paper's:
   nothing more is sent. The K models are the means of k-means among them, numbered like the
   labels. A model holds the steps of all rounds; the labels of late rounds are noise, and a mean
   over these would mix clusters, above all where clients are absent.
-* PDL-TC is simulated: all momenta go to all clients, N² messages, and each forms its v as a mix
-  of these; only the mix is worked out in one place, from the Gram matrix. No other centre bounds
-  a ball, so τ is 0.99 × the 1/(2K)-quantile of the distances. Everyone takes part; a newcomer
-  takes one round's local steps from the common start, alone.
+* In PDL-TC all momenta go to all clients, N² messages, and each forms its v as a mix of these. The
+  mix is worked out from the Gram matrix: in a simulation in one place, on real peers (`coterie
+  network peers`) by each. No other centre bounds a ball, so τ is 0.99 × the 1/(2K)-quantile of
+  the distances. Everyone takes part; a newcomer takes one round's local steps from the common
+  start, alone.
 * As gradients vanish so do the differences between groups: judge the groups in the first rounds,
   the models at the end.
 """
@@ -231,6 +232,7 @@ class PDLTC(ThresholdMomenta):
     name: ClassVar[str] = "pdl-tc"
     paper: ClassVar[str] = "Werner et al. 2022"
     needs_everyone: ClassVar[bool] = True
+    is_decentralised: ClassVar[bool] = True
 
     threshold: float | str = setting(
         "quantile", "τ, or the rule that sets it", least=0, words=("quantile", "k-means", "gap")

@@ -21,6 +21,7 @@ The same run on real sites, which keep their rows.
   coterie network node --data FILE …    a site: answers a server, and keeps its rows
   coterie network describe CONFIG --data FILE
                                         what would leave a site before the first round
+  coterie network peers CONFIG …        a method without a server, one process per client
   coterie network status RUN            round, groups, who answers and who does not
   coterie network pause                 let a site rest; `unpause` ends that, `leave` is for good
 
@@ -33,6 +34,8 @@ def network(words: list[str], argv: list[str]) -> int:
     if not words:
         Parser("coterie network COMMAND", [], USAGE).print_help()
         return 0
+    from coterie.cli.network_peers import peers
+
     commands: dict[str, Callable[[list[str], list[str]], int]] = {
         "simulate": simulate,
         "certs": certs,
@@ -40,6 +43,7 @@ def network(words: list[str], argv: list[str]) -> int:
         "node": node,
         "describe": describe,
         "status": status,
+        "peers": peers,
         "pause": pause,
         "unpause": unpause,
         "leave": leave,

@@ -53,7 +53,7 @@ class Network(SiteLedger):
         messages = [self.message(at, call, shared) for at in positions]
         names = [self.roster.names[i] for i in call.ids.tolist()]
         pieces = dict(zip(names, map(as_pieces, messages)))
-        outcome = self.post.exchange(Ask(), pieces)
+        outcome = self.exchange(call, pieces)
         parts = []
         for at, name, message in zip(positions, names, messages):
             reply = self._reply(name, outcome)
@@ -61,6 +61,10 @@ class Network(SiteLedger):
         part = fold.complete(fold.merge(parts))
         self._write_diary(began, call, names, pieces, outcome, part)
         return part
+
+    def exchange(self, call: Call, pieces: dict[str, dict[str, bytes]]) -> Outcome:
+        """Send the messages of a call, and wait for the replies."""
+        return self.post.exchange(Ask(), pieces)
 
     def _reply(self, name: str, outcome: Outcome) -> Reply:
         """What a site sent, as the ledger takes it."""

@@ -47,6 +47,20 @@ class Plain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A structure that is refused if anything in it is unknown."""
 
 
+class Head(Plain, frozen=True, kw_only=True):
+    """What the heads of both directions have."""
+
+    protocol: int = PROTOCOL
+    experiment: Experiment
+    epoch: Count
+    sequence: Count
+
+    @property
+    def number(self) -> Number:
+        """Which request it is, or which one it answers."""
+        return Number(self.epoch, self.sequence)
+
+
 # ------------------------------------------------------------------------------ requests
 class DataTerms(Plain, frozen=True, kw_only=True):
     """How a site's table is read, as in `TableOptions`."""
@@ -132,19 +146,10 @@ class Dismiss(Plain, frozen=True, tag="dismiss", tag_field="do"):
 Order = Hello | Fit | Terms | Ask | Finish | Dismiss
 
 
-class Request(Plain, frozen=True, kw_only=True):
+class Request(Head, frozen=True, kw_only=True):
     """The head of what a server sends."""
 
-    protocol: int = PROTOCOL
-    experiment: Experiment
-    epoch: Count
-    sequence: Count
     order: Order
-
-    @property
-    def number(self) -> Number:
-        """Which request it is."""
-        return Number(self.epoch, self.sequence)
 
 
 # ------------------------------------------------------------------------------ replies
@@ -187,19 +192,10 @@ class Away(Plain, frozen=True, tag="away", tag_field="is"):
 Answer = Described | Fitted | Done | Refused | Unable | Away
 
 
-class Reply(Plain, frozen=True, kw_only=True):
-    """The head of what a site sends."""
+class Reply(Head, frozen=True, kw_only=True):
+    """The head of what a site sends; its number is that of the request which it answers."""
 
-    protocol: int = PROTOCOL
-    experiment: Experiment
-    epoch: Count
-    sequence: Count
     answer: Answer
-
-    @property
-    def number(self) -> Number:
-        """Which request it answers."""
-        return Number(self.epoch, self.sequence)
 
 
 # ------------------------------------------------------------------------------ reading

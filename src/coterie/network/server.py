@@ -63,12 +63,23 @@ def post_for(transport: Transport, waiting: Waiting, **clock: Any) -> Opened:
 
 
 # ------------------------------------------------------------------------------ a new run
-def begin(asked: Asked, names: list[str], open_post: Opened, out: Path) -> Run:
-    """Agree with the sites of these names, and make the run's folder."""
+def begin(
+    asked: Asked,
+    names: list[str],
+    open_post: Opened,
+    out: Path,
+    *,
+    experiment: str | None = None,
+    engine: type[Network] = Network,
+) -> Run:
+    """Agree with the sites of these names, and make the run's folder.
+
+    experiment: its name, if others have chosen it; none: a new one.
+    """
     refuse_taken(out)
     if not names:
         raise CoterieError("a network needs at least one site", "register one")
-    experiment = secrets.token_hex(8)
+    experiment = experiment or secrets.token_hex(8)
     post = open_post(experiment, 1)
     roster, method, task, terms = shake_hands(post, sorted(names), asked)
     config = RunConfig(
@@ -84,7 +95,7 @@ def begin(asked: Asked, names: list[str], open_post: Opened, out: Path) -> Run:
     )
     kept = NetworkFile(experiment=experiment, epoch=1, terms=terms)
     folder = RunFolder.create(out, config, before=lambda: write_network_file(out, kept))
-    return make_run(method, task, roster, asked.options, post, folder, terms.model)
+    return make_run(method, task, roster, asked.options, post, folder, terms.model, engine=engine)
 
 
 def read_network_file(folder: Path) -> NetworkFile:
@@ -106,17 +117,18 @@ def make_run(
     post: Post,
     folder: RunFolder,
     model_name: str,
+    engine: type[Network] = Network,
 ) -> Run:
     """The run, with its engine."""
     post.audit.keep_in(folder.path)
-    engine = Network(roster, types_of(method), post, folder.path)
-    run = Run(method, task, roster, engine, options, folder=folder, model_name=model_name)
+    network = engine(roster, types_of(method), post, folder.path)
+    run = Run(method, task, roster, network, options, folder=folder, model_name=model_name)
     run.saves_every_round = True
     return run
 
 
 # ------------------------------------------------------------------------------ going on
-def resume(out: Path, open_post: Opened) -> Run:
+def resume(out: Path, open_post: Opened, engine: type[Network] = Network) -> Run:
     """The run of a folder where its newest checkpoint left it; sites are told of the restart.
 
     Each start has a higher epoch, so that sites refuse what is left of earlier ones.
@@ -141,8 +153,13 @@ def resume(out: Path, open_post: Opened) -> Run:
         )
     post = open_post(kept.experiment, kept.epoch)
     post.left.update(dict.fromkeys(who_left(out / "diary.jsonl")))
-    run = make_run(method, task, roster, options, post, folder, config.model)
+    run = make_run(method, task, roster, options, post, folder, config.model, engine=engine)
     run.restore()
+    with folder:
+        log.warning(
+            "the server was restarted, as start %d of this run, and goes on after round %d.",
+            kept.epoch, max(run.round, 0),
+        )  # fmt: skip
     remind(post, list(roster.names), kept.terms)
     return run
 

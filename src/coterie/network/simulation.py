@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from coterie.data.client_files import client_files
-from coterie.data.tables import READERS
 from coterie.errors import CoterieError
 from coterie.metrics import Row
 from coterie.network.certificates import make_authority, register_site
+from coterie.network.children import start_child, table_files
 from coterie.network.flower_server import FlowerServer
 from coterie.network.handshake import Asked
 from coterie.network.listening import Address
+from coterie.network.ports import HOST, free_port
 from coterie.network.registry import read_registry
 from coterie.network.server import begin, post_for, serve
 from coterie.network.transport import Waiting
-from coterie.runs.files import write_error
 from coterie.runs.run import Run
 
-HOST = "127.0.0.1"
 TO_CONNECT = 180.0  # seconds that nodes have to start
 TO_END = 10.0  # seconds that nodes have to leave
 
@@ -35,12 +30,7 @@ class Simulation:
     """What a simulation needs: tables, keys that are thrown away, and processes that end."""
 
     def __init__(self, asked: Asked, path: Path, nodes: int | None, port: int = 0) -> None:
-        files = client_files(path)
-        if next(iter(files.values())).suffix.lower() not in READERS:
-            raise CoterieError(f"{path} has arrays, and sites of a network have tables", "use CSV")
-        if nodes is not None and nodes > len(files):
-            raise CoterieError(f"{path} has {len(files)} files for {nodes} nodes", "ask for fewer")
-        self.files = dict(list(files.items())[:nodes])
+        self.files = table_files(path, nodes, "sites of a network")
         self.asked = asked
         self.port = port or free_port()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -69,29 +59,15 @@ class Simulation:
                 transport.close()
 
     def _start(self, name: str, file: Path, keys: Path, sites: Path) -> subprocess.Popen[bytes]:
-        """A node, which ends when this process does: its standard input is then closed."""
-        command = [
-            sys.executable, "-m", "coterie.cli", "network", "node", "--child",
+        words = [
+            "network", "node",
             "--data", str(file),
             "--server", f"{HOST}:{self.port}",
             "--key", str(keys / f"{name}.key"),
             "--ca", str(keys / "ca.crt"),
             "--state", str(sites / name),
         ]  # fmt: skip
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        try:
-            sites.mkdir(parents=True, exist_ok=True)
-            with open(sites / f"{name}.log", "wb") as output:
-                return subprocess.Popen(
-                    command,
-                    stdin=subprocess.PIPE,
-                    stdout=output,
-                    stderr=output,
-                    env=environment,
-                    start_new_session=True,  # Ctrl-C is for the server, which then ends its nodes
-                )
-        except OSError as e:
-            raise write_error(e, sites) from e
+        return start_child(words, sites / f"{name}.log")
 
     def _stop(self) -> None:
         for process in self.processes.values():
@@ -121,10 +97,3 @@ class Simulation:
             )
         run = begin(self.asked, sorted(self.files), open_post, base / "run")
         return serve(run, follow(run))
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])

@@ -123,6 +123,7 @@ class Post:
     awaited: frozenset[str] = frozenset()  # who is being asked now, and has not replied
     # whose owners have left, by the connection over which they said so; None: before a restart
     left: dict[str, Hashable] = field(default_factory=dict)
+    told_absent: set[str] = field(default_factory=set)  # whose absence the log has named
 
     def exchange(
         self,
@@ -171,6 +172,7 @@ class Post:
             for name in packets
             if name not in progress.arrived
         }
+        self._tell_absent(absent, progress.arrived)
         seconds = self.clock() - began
         outcome = Outcome(number, progress.arrived, absent, seconds, progress.bytes_out)
         if not isinstance(order, Ask):  # whether answers to questions are accepted is not known yet
@@ -256,6 +258,17 @@ class Post:
             "%d sites have answered and %d are needed: still waiting for %s.",
             len(progress.arrived), progress.needed, first_names(progress.unanswered),
         )  # fmt: skip
+
+    def _tell_absent(self, absent: Mapping[str, str], arrived: Mapping[str, Arrival]) -> None:
+        """Say once of each site that it does not answer, and that it does so again."""
+        for name, reason in absent.items():
+            if name not in self.told_absent:
+                log.warning("%s does not answer (%s): going on without it.", name, reason)
+        back = [name for name in arrived if name in self.told_absent]
+        for name in back:
+            log.warning("%s answers again.", name)
+        self.told_absent.update(absent)
+        self.told_absent.difference_update(back)
 
     def _give_up(self, turn: int, progress: Progress) -> None:
         if self.waiting.turns is not None and turn >= self.waiting.turns:

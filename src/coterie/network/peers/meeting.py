@@ -1,0 +1,168 @@
+"""Where peers meet: a small store of words in the process of rank 0.
+
+A peer that is started again may still find what is left of the meeting before. So each start has a
+token, rank 0 writes down with whom it began, and whoever is not among these comes again.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+import secrets
+import socket
+import time
+from dataclasses import dataclass
+
+from torch.distributed import Store as Store  # type: ignore[attr-defined]
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from coterie.errors import CoterieError
+
+log = logging.getLogger("coterie")
+PAUSE = 0.2  # seconds between looks
+LEFTOVER = 30.0  # seconds after which what is left of an earlier start is gone
+TIMEOUT = datetime.timedelta(seconds=5)  # of one question to the store
+BEGUN = "begun"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Which peer this is, and where all meet."""
+
+    rank: int
+    world: int  # how many peers
+    host: str  # of rank 0
+    port: int
+    wait: float = 3600.0  # seconds until all must be there
+    deadline: float = 120.0  # seconds for one exchange
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world:
+            raise CoterieError(
+                f"the rank is {self.rank}: with {self.world} peers it must lie between 0 and "
+                f"{self.world - 1}."
+            )
+
+    @property
+    def address(self) -> str:
+        """As it is typed."""
+        return f"{self.host}:{self.port}"
+
+
+class Stale(Exception):
+    """This meeting has begun with another process of the same rank."""
+
+
+def meet(place: Place) -> Store:
+    """Wait until all peers are there; the store by which they met."""
+    end = time.monotonic() + place.wait
+    first_refusal: float | None = None
+    while True:
+        try:
+            return attend(place, open_store(place, end), end)
+        except Stale:
+            first_refusal = first_refusal or time.monotonic()
+            if time.monotonic() > first_refusal + LEFTOVER:
+                raise CoterieError(
+                    f"another peer has the rank {place.rank} at {place.address}",
+                    "give each peer a --rank of its own",
+                ) from None
+        except RuntimeError as e:  # of the store: rank 0 has ended, and may come again
+            if place.rank == 0 or time.monotonic() > end:
+                raise CoterieError(
+                    f"the meeting at {place.address} broke off", "start all peers again"
+                ) from e
+        time.sleep(PAUSE)
+
+
+# ------------------------------------------------------------------------------ the store
+def open_store(place: Place, end: float) -> TCPStore:
+    """The store: made by rank 0, and reached by the others as soon as it is there."""
+    if place.rank == 0:
+        return make_store(place, end)
+    told = False
+    while not is_open(place):
+        if time.monotonic() > end:
+            raise CoterieError(
+                f"nobody listens at {place.address}", "start the peer of rank 0, or see to --master"
+            )
+        if not told:
+            log.info("waiting for the peer of rank 0 at %s", place.address)
+            told = True
+        time.sleep(PAUSE)
+    return connect(place)
+
+
+def connect(place: Place) -> TCPStore:
+    """A connection of its own to a store that is there."""
+    return TCPStore(place.host, place.port, None, False, TIMEOUT, wait_for_workers=False)
+
+
+def make_store(place: Place, end: float) -> TCPStore:
+    """A new store, as soon as the port is free of an earlier start."""
+    end = min(end, time.monotonic() + LEFTOVER)
+    while True:
+        try:
+            return TCPStore(place.host, place.port, None, True, TIMEOUT, wait_for_workers=False)
+        except RuntimeError as e:
+            if time.monotonic() > end:
+                raise CoterieError(
+                    f"rank 0 cannot listen on {place.address}",
+                    "give an address of this machine and a port that is free as --master",
+                ) from e
+        time.sleep(PAUSE)
+
+
+def is_open(place: Place) -> bool:
+    """Whether somebody listens at the place."""
+    try:
+        with socket.create_connection((place.host, place.port), timeout=5):
+            return True
+    except OSError:
+        return False
+
+
+# ------------------------------------------------------------------------------ who is there
+def attend(place: Place, store: TCPStore, end: float) -> Store:
+    """Say that this peer is there, and wait for the others."""
+    check_world(place, store)
+    token = secrets.token_hex(8)
+    store.set(f"here/{place.rank}", token)
+    told: list[int] = []
+    while not store.check([BEGUN]):
+        missing = [r for r in range(place.world) if not store.check([f"here/{r}"])]
+        if not missing and place.rank == 0:
+            tokens = [store.get(f"here/{r}").decode() for r in range(place.world)]
+            store.set(BEGUN, json.dumps(tokens))
+        if time.monotonic() > end:
+            raise CoterieError(
+                f"{ranks(missing)} did not come within {place.wait:g} seconds", "start all peers"
+            )
+        if missing != told and missing:
+            log.info("waiting for %s", ranks(missing))
+            told = missing
+        time.sleep(PAUSE)
+    if json.loads(store.get(BEGUN))[place.rank] != token:
+        raise Stale
+    return store
+
+
+def check_world(place: Place, store: TCPStore) -> None:
+    """Refuse another number of peers than rank 0 was told."""
+    if place.rank == 0:
+        store.set("world", str(place.world))
+        return
+    world = int(store.get("world"))
+    if world != place.world:
+        raise CoterieError(
+            f"this peer was told of {place.world} peers, and the one of rank 0 of {world}",
+            "give all the same --world",
+        )
+
+
+def ranks(missing: list[int]) -> str:
+    """Peers by rank, in words."""
+    if len(missing) == 1:
+        return f"the peer of rank {missing[0]}"
+    return "the peers of rank " + ", ".join(map(str, missing))
