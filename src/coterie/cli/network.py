@@ -15,6 +15,7 @@ from typing import Any
 
 from coterie.cli.config_file import read_toml
 from coterie.cli.flags import Parser
+from coterie.cli.network_new import new
 from coterie.cli.progress import Watcher
 from coterie.cli.setup import Setup, setup
 from coterie.cli.values import read_flags
@@ -44,6 +45,7 @@ The same run on real sites, which keep their rows.
   coterie network describe CONFIG --data FILE
                                         what would leave a site before the first round
   coterie network status RUN            round, groups, who answers and who does not
+  coterie network new DIR               an app for those who already run Flower
 
 CONFIG is a TOML file as for `coterie run --config`, with a key `method`.
 """
@@ -61,6 +63,7 @@ def network(words: list[str], argv: list[str]) -> int:
         "node": node,
         "describe": describe,
         "status": status,
+        "new": new,
     }
     if words[0] not in commands:
         raise unknown("command of coterie network", words[0], commands)

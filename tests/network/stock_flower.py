@@ -1,0 +1,134 @@
+"""A stock SuperLink and stock SuperNodes of Flower as processes, and runs of our app on them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import coterie as ct
+from coterie.network.flower_version import QUIET
+from coterie.network.simulation import free_port
+
+HOST = "127.0.0.1"
+COMMANDS = Path(sys.executable).parent  # where the commands of flwr are, which call each other
+
+
+class StockFlower:
+    """A SuperLink without TLS, and a SuperNode for each table, with their files in a folder."""
+
+    def __init__(self, place: Path, tables: Mapping[str, Path]) -> None:
+        self.place = place
+        self.port = free_port()
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        home = place / "flwr"
+        home.mkdir()
+        (home / "config.toml").write_text(
+            '[superlink]\ndefault = "here"\n\n[superlink.here]\n'
+            f'address = "{HOST}:{self.port}"\ninsecure = true\n'
+        )
+        source = Path(ct.__file__).parent.parent
+        self.environment = {
+            **os.environ,
+            **QUIET,
+            "FLWR_HOME": str(home),
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05",
+            "OMP_NUM_THREADS": "1",
+            "PATH": f"{COMMANDS}:{os.environ['PATH']}",
+            "PYTHONPATH": str(source),
+        }
+        self.start("superlink", "flower-superlink", "--insecure", "--host", HOST,
+                   "--port", str(self.port))  # fmt: skip
+        self.wait_until_it_listens()
+        for name, table in tables.items():
+            self.start_node(name, table)
+
+    def wait_until_it_listens(self, seconds: float = 60.0) -> None:
+        """Wait until the SuperLink can be reached."""
+        end = time.monotonic() + seconds
+        while True:
+            try:
+                socket.create_connection((HOST, self.port), 1).close()
+                return
+            except OSError:
+                assert time.monotonic() < end, (self.place / "superlink.log").read_text()
+                time.sleep(0.1)
+
+    def start(self, name: str, *words: str) -> None:
+        """A command in a session of its own, so that its children can be ended with it."""
+        with open(self.place / f"{name}.log", "ab") as output:
+            self.processes[name] = subprocess.Popen(
+                words,
+                cwd=self.place,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def start_node(self, name: str, table: Path) -> None:
+        """A SuperNode with a table of its own."""
+        config = f'site="{name}" data="{table}" state="{self.place / "states" / name}"'
+        self.start(
+            name, "flower-supernode", "--insecure", "--superlink", f"{HOST}:{self.port}",
+            "--host", HOST, "--port", str(free_port()), "--node-config", config,
+        )  # fmt: skip
+
+    def run(self, app: Path, seconds: float, **config: str | float | bool) -> str:
+        """`flwr run` until it has ended; what it printed."""
+        given = " ".join(f"{key}={as_toml(value)}" for key, value in config.items())
+        done = subprocess.run(
+            ["flwr", "run", str(app), "--stream", "--run-config", given],
+            cwd=self.place,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+        )
+        return done.stdout + done.stderr
+
+    def stop(self) -> None:
+        """End all processes, nodes first, and what they have started."""
+        for process in reversed(self.processes.values()):
+            process.terminate()
+        for process in self.processes.values():
+            try:
+                process.wait(15)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._kill_children()
+
+    def _kill_children(self) -> None:
+        """End what is left of the sessions, so that no test leaves a process behind."""
+        end = time.monotonic() + 15
+        groups = [process.pid for process in self.processes.values()]
+        while groups and time.monotonic() < end:
+            groups = [group for group in groups if has_members(group)]
+            time.sleep(0.1)
+        for group in groups:
+            os.killpg(group, 9)
+
+
+def has_members(group: int) -> bool:
+    """Whether a process group has a process."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def as_toml(value: str | float | bool) -> str:
+    """A value of a run config."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'"{value}"'
+    return repr(value)
