@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
@@ -64,14 +64,13 @@ class GridTransport:
         """Who is connected now: by site, its node and when that has connected."""
         nodes = {info.node_id: info for info in self.grid.get_nodes()}
         self._hear_names()
-        self._ask_names([info for info in nodes.values() if not info.name])
-        claims = {info.node_id: info.name for info in nodes.values() if info.name}
-        for node, name in self.said.items():
-            if node in nodes:
-                claims.setdefault(node, name)
-        self.holders = {name: node for name, node in self.holders.items() if node in nodes}
-        for node, name in claims.items():
-            self._take_in(node, name)
+        self._ask_names([info.node_id for info in nodes.values() if not info.name])
+        said = {node: name for node, name in self.said.items() if node in nodes}
+        registered = {info.node_id: info.name for info in nodes.values() if info.name}
+        holders: dict[str, int] = {}
+        for node, name in self._in_order(said | registered, registered):
+            self._take_in(node, name, holders)
+        self.holders = holders
         self.online = {
             name: (node, nodes[node].last_activated_at) for name, node in self.holders.items()
         }
@@ -98,10 +97,10 @@ class GridTransport:
             self.sleep(min(self.period, max(0.0, end - self.clock())))
 
     # -- names
-    def _ask_names(self, strangers: Iterable[Any]) -> None:
-        """Ask nodes that were registered without a name."""
+    def _ask_names(self, strangers: Iterable[int]) -> None:
+        """Ask nodes that were registered without a name, each once."""
         asked = {*self.said, *self.questions.values()}
-        nodes = [info.node_id for info in strangers if info.node_id not in asked]
+        nodes = [node for node in strangers if node not in asked]
         if not nodes:
             return
         messages = [
@@ -123,14 +122,27 @@ class GridTransport:
             except BadBytes as e:
                 self._tell_once(f"a node did not say its name: {e}")
 
-    def _take_in(self, node: int, name: str) -> None:
+    def _in_order(
+        self, names: Mapping[int, str], registered: Collection[int]
+    ) -> list[tuple[int, str]]:
+        """Nodes with their names: registered ones first, and of these those that came first."""
+
+        def rank(claim: tuple[int, str]) -> tuple[bool, bool, int]:
+            node, name = claim
+            return node not in registered, self.holders.get(name) != node, node
+
+        return sorted(names.items(), key=rank)
+
+    def _take_in(self, node: int, name: str, holders: dict[str, int]) -> None:
         """Let a node be the site of this name, unless another one is."""
         if name not in self.sites:
             self._tell_once(f"{shown(name)} is connected, and is not one of the run's sites")
             return
-        holder = self.holders.setdefault(name, node)
-        if holder != node:
-            self._tell_once(f"two nodes are called {name}: the one that came first is asked")
+        if holders.setdefault(name, node) != node:
+            self._tell_once(
+                f"two nodes are called {name}: the one is asked that was registered under this "
+                "name, else the one that came first"
+            )
 
     def _tell_once(self, sentence: str) -> None:
         if sentence not in self.told:

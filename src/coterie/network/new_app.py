@@ -108,8 +108,8 @@ process. With `label="outcome"` the site refuses runs about any other column, wi
 runs that ask for sums over fewer rows.
 
 A site is known by the name that its key was registered under (`flwr supernode register north.pub
---name north`). Only where there is none, the node says its name itself: `site`, or that of the
-table's file.
+--name north`); give it as `site`, too. Only where there is none, the server believes what the node
+says: `site`, or the name of the table's file.
 
 **Where the SuperLink runs** there is a config file, as for `coterie run --config`:
 

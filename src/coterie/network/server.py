@@ -59,8 +59,17 @@ def post_for(transport: Transport, waiting: Waiting, **clock: Any) -> Opened:
 
 
 # ------------------------------------------------------------------------------ a new run
-def begin(asked: Asked, names: list[str], open_post: Opened, out: Path) -> Run:
-    """Agree with the sites of these names, and make the run's folder."""
+def begin(
+    asked: Asked,
+    names: list[str],
+    open_post: Opened,
+    out: Path,
+    command: list[str] | None = None,
+) -> Run:
+    """Agree with the sites of these names, and make the run's folder.
+
+    command: what config.json has as the command of this run; None: that of this process.
+    """
     refuse_taken(out)
     if not names:
         raise CoterieError("a network needs at least one site", "register one")
@@ -76,7 +85,7 @@ def begin(asked: Asked, names: list[str], open_post: Opened, out: Path) -> Run:
         roster=roster_config(roster),
         fingerprint=Fingerprints(data="", salt="", model=terms.fingerprint),
         origin=Origin(),
-        command=sys.argv,
+        command=sys.argv if command is None else command,
     )
     kept = NetworkFile(experiment=experiment, epoch=1, terms=terms)
     folder = RunFolder.create(out, config, before=lambda: write_network_file(out, kept))
