@@ -7,10 +7,18 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+
 import coterie as ct
+from coterie.network.certificates import make_authority, new_key
 from coterie.network.flower_version import QUIET
 from coterie.network.simulation import free_port
 
@@ -19,17 +27,24 @@ COMMANDS = Path(sys.executable).parent  # where the commands of flwr are, which 
 
 
 class StockFlower:
-    """A SuperLink without TLS, and a SuperNode for each table, with their files in a folder."""
+    """A SuperLink with TLS, and a SuperNode with a key for each table; their files in a folder.
 
-    def __init__(self, place: Path, tables: Mapping[str, Path]) -> None:
+    nameless: sites whose keys are registered without a name.
+    """
+
+    def __init__(
+        self, place: Path, tables: Mapping[str, Path], nameless: Collection[str] = ()
+    ) -> None:
         self.place = place
+        self.keys = place / "keys"
+        make_authority(self.keys, HOST)
         self.port = free_port()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         home = place / "flwr"
         home.mkdir()
         (home / "config.toml").write_text(
             '[superlink]\ndefault = "here"\n\n[superlink.here]\n'
-            f'address = "{HOST}:{self.port}"\ninsecure = true\n'
+            f'address = "{HOST}:{self.port}"\nroot-certificates = "{self.keys / "ca.crt"}"\n'
         )
         source = Path(ct.__file__).parent.parent
         self.environment = {
@@ -41,10 +56,16 @@ class StockFlower:
             "PATH": f"{COMMANDS}:{os.environ['PATH']}",
             "PYTHONPATH": str(source),
         }
-        self.start("superlink", "flower-superlink", "--insecure", "--host", HOST,
-                   "--port", str(self.port))  # fmt: skip
+        self.start(
+            "superlink", "flower-superlink", "--host", HOST, "--port", str(self.port),
+            "--ssl-ca-certfile", str(self.keys / "ca.crt"),
+            "--ssl-certfile", str(self.keys / "server.crt"),
+            "--ssl-keyfile", str(self.keys / "server.key"),
+            "--enable-supernode-auth",
+        )  # fmt: skip
         self.wait_until_it_listens()
         for name, table in tables.items():
+            self.register(name, named=name not in nameless)
             self.start_node(name, table)
 
     def wait_until_it_listens(self, seconds: float = 60.0) -> None:
@@ -71,11 +92,26 @@ class StockFlower:
                 start_new_session=True,
             )
 
+    def register(self, name: str, named: bool) -> None:
+        """Make a key for a site, and tell the SuperLink of it."""
+        key = new_key()
+        private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+        public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+        (self.keys / name).write_bytes(private)
+        (self.keys / f"{name}.pub").write_bytes(public)
+        words = ["flwr", "supernode", "register", str(self.keys / f"{name}.pub"), "here"]
+        if named:
+            words += ["--name", name]
+        done = subprocess.run(words, env=self.environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
     def start_node(self, name: str, table: Path) -> None:
         """A SuperNode with a table of its own."""
         config = f'site="{name}" data="{table}" state="{self.place / "states" / name}"'
         self.start(
-            name, "flower-supernode", "--insecure", "--superlink", f"{HOST}:{self.port}",
+            name, "flower-supernode", "--superlink", f"{HOST}:{self.port}",
+            "--root-certificates", str(self.keys / "ca.crt"),
+            "--auth-supernode-private-key", str(self.keys / name),
             "--host", HOST, "--port", str(free_port()), "--node-config", config,
         )  # fmt: skip
 

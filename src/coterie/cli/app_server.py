@@ -19,8 +19,6 @@ from coterie.network.transport import Post, first_names
 from coterie.runs.run import Run
 from coterie.settings import setting
 
-COMMAND = ["flwr", "run"]  # for config.json: the words of Flower's own process hold a token
-
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig(Waits):
@@ -67,8 +65,7 @@ def run_server(grid: Grid, config: Mapping[str, Any]) -> Run:
             run = resume(read.given_folder, open_post)
         else:
             wait_for_all(open_post("0" * 16, 0), sites, asked.wait)
-            out = read.given_folder or read.folder()
-            run = begin(to_run, sites, open_post, out, command=COMMAND)
+            run = begin(to_run, sites, open_post, read.given_folder or read.folder())
         serve(run, watcher.follow(run.method.name, run))
         assert run.folder is not None
         watcher.note(f"run kept in {run.folder.path.resolve()}")

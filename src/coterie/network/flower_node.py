@@ -41,9 +41,10 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
+from coterie.engine.codec import BadBytes
 from coterie.errors import CoterieError
 from coterie.network.packets import Packet
-from coterie.network.records import Wrapper, packet_or_empty
+from coterie.network.records import Wrapper, unwrap
 from coterie.network.site import NetworkSite
 
 log = logging.getLogger("coterie")
@@ -198,7 +199,11 @@ class FlowerNode:
         if message is None:
             return
         began = time.perf_counter()
-        reply = self.site.handle(packet_or_empty(message.content))
+        try:
+            packet = unwrap(message.content)
+        except BadBytes:
+            packet = Packet(b"", {})
+        reply = self.site.handle(packet)
         try:
             connection.reply(message, reply, time.perf_counter() - began)
         except httpx.HTTPStatusError as e:

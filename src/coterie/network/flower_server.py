@@ -49,9 +49,10 @@ from flwr.superlink.servicer.fleet import fleet_handlers
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
 
+from coterie.engine.codec import BadBytes
 from coterie.errors import CoterieError
 from coterie.network.packets import Packet
-from coterie.network.records import Wrapper, packet_or_empty
+from coterie.network.records import Wrapper, unwrap
 
 log = logging.getLogger("coterie")
 LONG_POLL = 10.0  # seconds that a node's question for messages is held open
@@ -190,7 +191,7 @@ class FlowerServer:
             del self.half[request]
             self.state.delete_messages(message_ins_ids={request})
             if not whole.has_error():
-                packets.append((self.names[node], packet_or_empty(whole.content)))
+                packets.append((self.names[node], read_packet(whole)))
         return packets
 
     def _whole(self, reply: Any) -> Any:
@@ -312,6 +313,14 @@ class FlowerServer:
         return fleet_handlers.pull_messages(
             request=request, state=self.state, store=self.state.object_store
         )
+
+
+def read_packet(message: Any) -> Packet:
+    """The packet of a message; an empty one, which is no reply, if it has none."""
+    try:
+        return unwrap(message.content)
+    except BadBytes:
+        return Packet(b"", {})
 
 
 def refuse_port_in_use(address: Address) -> None:

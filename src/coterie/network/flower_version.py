@@ -36,7 +36,7 @@ def check_flower() -> None:
         raise CoterieError(
             f"flwr {version} is installed, and this version of coterie was tried with "
             f"{', '.join(TESTED)}",
-            f"pip install flwr=={TESTED[-1]}, or make an app of Flower's public interfaces with "
+            f"pip install flwr=={TESTED[-1]}, or make an app for any Flower with "
             "`coterie network new`",
         )
     os.environ.update(QUIET)

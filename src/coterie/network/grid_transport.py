@@ -11,7 +11,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from coterie.engine.codec import BadBytes
-from coterie.network.packets import Packet, Request, Unable, packed, read_head, shown
+from coterie.network.packets import Packet, Reply, Request, Unable, read_head, shown, write_head
 from coterie.network.records import NAME, Wrapper, packet_or_empty, read_name
 
 log = logging.getLogger("coterie")
@@ -192,7 +192,13 @@ class GridTransport:
 def failure_of(packet: Packet) -> Packet:
     """What a site would reply to a packet if it could say that its app failed."""
     request = read_head(packet.head, Request)
-    return packed(request.experiment, request.number, Unable(FAILED))
+    reply = Reply(
+        experiment=request.experiment,
+        epoch=request.epoch,
+        sequence=request.sequence,
+        answer=Unable(FAILED),
+    )
+    return Packet(write_head(reply), {})
 
 
 def reason_in(reply: Message) -> str:

@@ -223,16 +223,6 @@ def write_head(head: Request | Reply) -> bytes:
     return msgspec.json.encode(head)
 
 
-def packed(
-    experiment: str, number: Number, answer: Answer, pieces: dict[str, bytes] | None = None
-) -> Packet:
-    """A reply as a packet."""
-    reply = Reply(
-        experiment=experiment, epoch=number.epoch, sequence=number.sequence, answer=answer
-    )
-    return Packet(write_head(reply), pieces or {})
-
-
 def shown(reason: str) -> str:
     """What the other side says, fit for a terminal: one line without control characters."""
     plain = "".join(" " if unicodedata.category(sign)[0] == "C" else sign for sign in reason)

@@ -59,17 +59,8 @@ def post_for(transport: Transport, waiting: Waiting, **clock: Any) -> Opened:
 
 
 # ------------------------------------------------------------------------------ a new run
-def begin(
-    asked: Asked,
-    names: list[str],
-    open_post: Opened,
-    out: Path,
-    command: list[str] | None = None,
-) -> Run:
-    """Agree with the sites of these names, and make the run's folder.
-
-    command: what config.json has as the command of this run; None: that of this process.
-    """
+def begin(asked: Asked, names: list[str], open_post: Opened, out: Path) -> Run:
+    """Agree with the sites of these names, and make the run's folder."""
     refuse_taken(out)
     if not names:
         raise CoterieError("a network needs at least one site", "register one")
@@ -85,11 +76,18 @@ def begin(
         roster=roster_config(roster),
         fingerprint=Fingerprints(data="", salt="", model=terms.fingerprint),
         origin=Origin(),
-        command=sys.argv if command is None else command,
+        command=command_words(),
     )
     kept = NetworkFile(experiment=experiment, epoch=1, terms=terms)
     folder = RunFolder.create(out, config, before=lambda: write_network_file(out, kept))
     return make_run(method, task, roster, asked.options, post, folder, terms.model)
+
+
+def command_words() -> list[str]:
+    """The command of this process; that of Flower's own is left out, as it holds a token."""
+    if Path(sys.argv[0]).name.startswith("flwr"):
+        return ["flwr", "run"]
+    return sys.argv
 
 
 def write_network_file(folder: Path, kept: NetworkFile) -> None:

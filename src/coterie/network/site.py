@@ -37,13 +37,14 @@ from coterie.network.packets import (
     Number,
     Packet,
     Refused,
+    Reply,
     Request,
     RunTerms,
     Terms,
     Unable,
-    packed,
     read_head,
     shown,
+    write_head,
 )
 from coterie.network.states import Agreed, Kept, SiteFolder
 from coterie.network.terms import (
@@ -308,3 +309,13 @@ def read_message(pieces: dict[str, bytes]) -> Message:
     if not {"shared", "own"} <= pieces.keys() <= set(Message._fields):
         raise BadBytes("its pieces are not those of a message")
     return Message(pieces["shared"], pieces["own"], pieces.get("welcome"))
+
+
+def packed(
+    experiment: str, number: Number, answer: Answer, pieces: dict[str, bytes] | None = None
+) -> Packet:
+    """A reply as a packet."""
+    reply = Reply(
+        experiment=experiment, epoch=number.epoch, sequence=number.sequence, answer=answer
+    )
+    return Packet(write_head(reply), pieces or {})
