@@ -7,8 +7,9 @@ rows. First with `coterie network`'s own server and persistent nodes, then with 
 `coterie network new` on a stock SuperLink and stock SuperNodes, which start a process for each
 message. Both with TLS and keys. It writes results/network.md beside this file.
 
-The local work is what the loop engine needs for the same exchange in one thread, divided among the
-processors. An exchange is one of training: four models down, one up.
+The local work is what the loop engine needs for the same exchange in one thread; of the seconds it
+is taken off divided among the processors. An exchange is one of training: four models down, one up.
+Seconds depend on what else the machine does, processor seconds much less.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ import shutil
 import statistics
 import sys
 import tempfile
-import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,11 +35,13 @@ from coterie.engine import diary
 from coterie.network.flower_version import check_flower
 from coterie.network.new_app import write_app
 from coterie.network.transport import Waiting
+from process_watch import ProcessWatch
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests" / "network"))
 
 ROWS, COLUMNS, CLASSES, HIDDEN, GROUPS = 24, 784, 10, 200, 4
+PROCESSORS = os.cpu_count() or 1
 NUMBERS = (COLUMNS + 1) * HIDDEN + (HIDDEN + 1) * CLASSES
 MOST_SECONDS, MOST_MEMORY = 1.0, 420  # the targets: of an exchange, and MB of a node
 CONFIG = f"""
@@ -58,9 +61,10 @@ class Measured(NamedTuple):
     """One way of running the same thing."""
 
     way: str
-    exchanges: list[float]  # seconds of each exchange of training but the first
-    first: float  # seconds of the first, in which libraries are loaded
-    memory: dict[str, float]  # by site, MB of its processes, the most that was seen
+    first: float  # seconds of the first exchange of training, in which libraries are loaded
+    seconds: list[float]  # of each other exchange of training
+    cpu: float  # seconds of processor time per exchange, of server and nodes
+    memory: list[float]  # MB of each node's processes, the most that was seen
 
 
 # ------------------------------------------------------------------------------ the sites
@@ -84,55 +88,22 @@ def write_config(place: Path, rounds: int) -> Path:
     return file
 
 
-# ------------------------------------------------------------------------------ memory
-class MemoryWatch:
-    """The memory of process groups, looked at every few seconds or more often."""
-
-    def __init__(self, groups: dict[str, int], period: float) -> None:
-        self.period = period
-        self.groups = {group: name for name, group in groups.items()}
-        self.most = dict.fromkeys(groups, 0.0)
-        self.ended = threading.Event()
-        self.thread = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> MemoryWatch:
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.ended.set()
-        self.thread.join()
-
-    def _watch(self) -> None:
-        while not self.ended.wait(self.period):
-            now = dict.fromkeys(self.most, 0.0)
-            for entry in Path("/proc").iterdir():
-                if not entry.name.isdigit():
-                    continue
-                try:
-                    name = self.groups.get(os.getpgid(int(entry.name)))
-                    if name is not None:
-                        now[name] += resident(entry)
-                except OSError:  # it has ended
-                    continue
-            for name, memory in now.items():
-                self.most[name] = max(self.most[name], memory)
-
-
-def resident(process: Path) -> float:
-    """Resident memory of a process in MB, libraries that it shares with others included."""
-    pages = int((process / "statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-
 # ------------------------------------------------------------------------------ both ways
-def training(run: Path) -> tuple[list[float], float]:
-    """(seconds of each exchange of training but the first, seconds of the first)"""
+def measure(way: str, run: Path, watch: ProcessWatch) -> Measured:
+    """What the diary of a run and a watch of its processes say of its training."""
     entries = [e for e in diary.read(run / "diary.jsonl") if e.version[1] == "train"]
     for entry in entries:
         assert not entry.absent and not entry.refused, entry
-    first, *others = [entry.seconds for entry in entries]
-    return others, first
+    first, *others = entries
+    begin = datetime.datetime.fromisoformat(others[0].time).timestamp()
+    end = datetime.datetime.fromisoformat(others[-1].time).timestamp() + others[-1].seconds
+    return Measured(
+        way=way,
+        first=first.seconds,
+        seconds=[entry.seconds for entry in others],
+        cpu=watch.cpu_between(begin, end) / len(others),
+        memory=watch.memory(begin, end),
+    )
 
 
 def own_nodes(place: Path, rounds: int) -> Measured:
@@ -143,10 +114,9 @@ def own_nodes(place: Path, rounds: int) -> Measured:
     simulation = Simulation(asked, place / "sites", None)
     with simulation.running(place / "own") as transport:
         groups = {name: process.pid for name, process in simulation.processes.items()}
-        with MemoryWatch(groups, period=2.0) as memory:  # rarely: the server is in this process
+        with ProcessWatch(groups, period=1.0, this_process=True) as watch:
             simulation.run(transport, place / "own", Waiting(), lambda run: show)
-    exchanges, first = training(place / "own/run")
-    return Measured("`coterie network node` (persistent)", exchanges, first, memory.most)
+    return measure("`coterie network node` (persistent)", place / "own/run", watch)
 
 
 def stock_nodes(place: Path, names: list[str], rounds: int) -> Measured:
@@ -156,8 +126,8 @@ def stock_nodes(place: Path, names: list[str], rounds: int) -> Measured:
     write_app(place / "app")
     flower = StockFlower(place, {name: place / "sites" / f"{name}.csv" for name in names})
     try:
-        groups = {name: flower.processes[name].pid for name in names}
-        with MemoryWatch(groups, period=0.3) as memory:
+        groups = {name: process.pid for name, process in flower.processes.items()}
+        with ProcessWatch(groups, period=0.3, this_process=False) as watch:
             printed = flower.run(
                 place / "app",
                 seconds=7200,
@@ -168,8 +138,7 @@ def stock_nodes(place: Path, names: list[str], rounds: int) -> Measured:
         assert "run kept in" in printed, printed
     finally:
         flower.stop()
-    exchanges, first = training(place / "stock")
-    return Measured("`flower-supernode` (stock)", exchanges, first, memory.most)
+    return measure("`flower-supernode` (stock)", place / "stock", watch)
 
 
 def show(row: dict[str, object]) -> None:
@@ -178,32 +147,36 @@ def show(row: dict[str, object]) -> None:
 
 
 def local_work(place: Path, rounds: int) -> float:
-    """Seconds of the local work of one exchange, divided among the processors."""
+    """Processor seconds of the local work of one exchange, of all sites.
+
+    The last round has an evaluation, and is left out.
+    """
     torch.set_num_threads(1)
     _, asked, _ = read_asked(str(write_config(place, rounds)), None)
     fed = ct.data.folder(str(place / "sites"), label="outcome", seed=1)
-    result = ct.run(
+    ends: list[float] = []
+    ct.run(
         asked.method, fed, asked.model,
         rounds=rounds, seed=1, eval_every=1000, engine="loop",
+        on_round=lambda row: ends.append(time.process_time()),
     )  # fmt: skip
-    seconds = [row["seconds"] for row in result.history[1:]]
-    return statistics.median(seconds) / (os.cpu_count() or 1)
+    return statistics.median(after - before for before, after in pairwise(ends[:-1]))
 
 
 # ------------------------------------------------------------------------------ the table
 def table(measured: list[Measured], local: float) -> list[str]:
     """A row per way."""
     lines = [
-        "| sites | seconds per exchange beyond local work: median | least | most | first exchange "
-        "| MB per node: most | mean |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| nodes | seconds per exchange: median | least | most | first "
+        "| processor seconds per exchange | MB per node: most | mean |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for m in measured:
-        beyond = [seconds - local for seconds in m.exchanges]
-        memory = list(m.memory.values())
+        beyond = [seconds - local / PROCESSORS for seconds in m.seconds]
         lines.append(
             f"| {m.way} | {statistics.median(beyond):.2f} | {min(beyond):.2f} | {max(beyond):.2f} "
-            f"| {m.first - local:.2f} | {max(memory):.0f} | {statistics.mean(memory):.0f} |"
+            f"| {m.first - local / PROCESSORS:.2f} | {m.cpu - local:.2f} "
+            f"| {max(m.memory):.0f} | {statistics.mean(m.memory):.0f} |"
         )
     return lines
 
@@ -218,28 +191,28 @@ def page(measured: list[Measured], local: float, nodes: int, load: float) -> str
         ),
         "unknown processor",
     )
-    counts = ", ".join(f"{len(m.exchanges) + 1} with {m.way}" for m in measured)
-    return "\n".join(
-        [
-            "# What an exchange with real sites costs",
-            "",
-            f"`{' '.join(['python', 'benchmarks/network.py', *sys.argv[1:]])}`, "
-            f"{datetime.date.today()}, on {os.cpu_count()} processors ({processor}); "
-            f"{load:.1f} other processes were running when it began.",
-            "",
-            f"{nodes} sites on one machine, IFCA with {GROUPS} MLPs of {NUMBERS:,} numbers each "
-            f"({4 * GROUPS * NUMBERS / 1e6:.1f} MB down, {4 * NUMBERS / 1e6:.1f} MB up, per site), "
-            f"one local step, TLS and keys. Exchanges of training: {counts}. The local work of "
-            f"an exchange, {local:.2f} s, is taken off. Memory is resident memory of all processes "
-            "of a node, with libraries that processes share counted for each.",
-            "",
-            *table(measured, local),
-            "",
-            f"Targets for persistent nodes, on two quiet processors: at most {MOST_SECONDS:g} s "
-            f"per exchange, at most {MOST_MEMORY} MB per node.",
-            "",
-        ]
-    )
+    counts = ", ".join(f"{len(m.seconds) + 1} with {m.way}" for m in measured)
+    down, up = 4 * GROUPS * NUMBERS / 1e6, 4 * NUMBERS / 1e6
+    lines = [
+        "# What an exchange with real sites costs",
+        "",
+        f"`{' '.join(['python', 'benchmarks/network.py', *sys.argv[1:]])}`, "
+        f"{datetime.date.today()}, on {PROCESSORS} processors ({processor}). When it began, "
+        f"{load:.1f} other processes were running or waiting for a processor.",
+        "",
+        f"{nodes} sites on one machine, IFCA with {GROUPS} MLPs of {NUMBERS:,} numbers each "
+        f"({down:.1f} MB down and {up:.1f} MB up per site), one local step, TLS and keys. "
+        f"Exchanges of training: {counts}; the first stands apart. The local work of an exchange, "
+        f"{local:.2f} processor seconds, is taken off. Memory is resident memory of all processes "
+        "of a node in MiB, with libraries that processes share counted for each.",
+        "",
+        *table(measured, local),
+        "",
+        f"Targets for persistent nodes, on two quiet processors: at most {MOST_SECONDS:g} s "
+        f"per exchange, at most {MOST_MEMORY} MB per node.",
+        "",
+    ]
+    return "\n".join(lines)
 
 
 def main() -> None:

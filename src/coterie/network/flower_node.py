@@ -43,6 +43,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from coterie.engine.codec import BadBytes
 from coterie.errors import CoterieError
+from coterie.network.lean import give_back_memory, leave_out_pyarrow
 from coterie.network.packets import Packet
 from coterie.network.records import Wrapper, unwrap
 from coterie.network.site import NetworkSite
@@ -173,6 +174,7 @@ class FlowerNode:
 
     def live(self) -> None:
         """Answer until this machine's owner must mend something."""
+        leave_out_pyarrow(self.site.table)
         pause = 0.2
         told = ""
         while True:
@@ -210,6 +212,7 @@ class FlowerNode:
             if not is_refusal(e):
                 raise
             log.info("%s: the server no longer waits for an answer", self.site.client)
+        give_back_memory()
         if self.site.fault is not None:
             raise self.site.fault
 
