@@ -127,6 +127,7 @@ PUBLIC = {"flwr.app", "flwr.serverapp", "flwr.clientapp"}
 OF_THE_APP = (
     "network/grid_transport.py",
     "network/records.py",
+    "network/site_names.py",
     "cli/app_server.py",
     "cli/app_site.py",
 )

@@ -12,7 +12,8 @@ from flwr.app import Message
 from coterie.cli.flags import flags_of
 from coterie.cli.values import Given
 from coterie.errors import CoterieError
-from coterie.network.records import Wrapper, name_record, packet_or_empty
+from coterie.network.records import Wrapper, read_packet
+from coterie.network.site_names import name_record
 from coterie.settings import setting
 
 
@@ -67,5 +68,5 @@ def answer(message: Message, config: Mapping[str, Any]) -> Message:
     node = read_node_config(config)
     owner = Owner(label=node.label, minimum_rows=node.minimum_rows)
     site = NetworkSite(node.name, node.table, Path(node.state), owner)
-    reply = site.handle(packet_or_empty(message.content))
+    reply = site.handle(read_packet(message))
     return Message(Wrapper().wrap(reply), reply_to=message)

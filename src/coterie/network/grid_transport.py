@@ -12,7 +12,8 @@ from flwr.serverapp import Grid
 
 from coterie.engine.codec import BadBytes
 from coterie.network.packets import Packet, Reply, Request, Unable, read_head, shown, write_head
-from coterie.network.records import NAME, Wrapper, packet_or_empty, read_name
+from coterie.network.records import Wrapper, read_packet
+from coterie.network.site_names import NAME, read_name
 
 log = logging.getLogger("coterie")
 PERIOD = 0.1  # seconds between looks for replies
@@ -171,7 +172,7 @@ class GridTransport:
                 log.info("%s: Flower says: %s", sent.name, reason_in(reply))
                 failed.append(sent)
                 continue
-            replies.append((sent.name, packet_or_empty(reply.content)))
+            replies.append((sent.name, read_packet(reply)))
         return replies + self._unable(failed)
 
     def _unable(self, failed: list[Sent]) -> list[tuple[str, Packet]]:

@@ -12,8 +12,6 @@ from coterie.network.packets import Packet
 HEAD = "head"
 PIECE = "piece-"
 VALUE = "bytes"
-NAME = "name"  # of a site: the action of the question for it, and the record of the answer
-LONGEST_NAME = 200  # characters
 
 
 class Wrapper:
@@ -52,24 +50,9 @@ def unwrap(content: RecordDict) -> Packet:
     return Packet(head, {name.removeprefix(PIECE): raw for name, raw in pieces.items()})
 
 
-def packet_or_empty(content: RecordDict) -> Packet:
-    """The packet in a message; an empty one, which is no reply, if it holds anything else."""
+def read_packet(message: Any) -> Packet:
+    """The packet of a message; an empty one, which is no reply, if it has none."""
     try:
-        return unwrap(content)
+        return unwrap(message.content)
     except BadBytes:
         return Packet(b"", {})
-
-
-# ------------------------------------------------------------------------------ names
-def name_record(name: str) -> RecordDict:
-    """A site's name as the content of a message."""
-    return RecordDict({NAME: ConfigRecord({NAME: name})})
-
-
-def read_name(content: RecordDict) -> str:
-    """The name in a message; BadBytes if there is none."""
-    record = content.get(NAME)
-    name = record.get(NAME) if isinstance(record, ConfigRecord) else None
-    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
-        raise BadBytes("its answer is not a name")
-    return name

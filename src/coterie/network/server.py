@@ -83,13 +83,6 @@ def begin(asked: Asked, names: list[str], open_post: Opened, out: Path) -> Run:
     return make_run(method, task, roster, asked.options, post, folder, terms.model)
 
 
-def command_words() -> list[str]:
-    """The command of this process; that of Flower's own is left out, as it holds a token."""
-    if Path(sys.argv[0]).name.startswith("flwr"):
-        return ["flwr", "run"]
-    return sys.argv
-
-
 def write_network_file(folder: Path, kept: NetworkFile) -> None:
     """Replace network.json."""
     write_file(folder / NETWORK, encode_readable(kept))
@@ -165,3 +158,10 @@ def serve(run: Run, on_round: Callable[[Row], Any] | None = None) -> Run:
     for reason, names in by_reason.items():
         log.warning("no model of its own was written by %s: %s.", first_names(names), reason)
     return run
+
+
+def command_words() -> list[str]:
+    """The command of this process; that of Flower's own is left out, as it holds a token."""
+    if Path(sys.argv[0]).name.startswith("flwr"):
+        return ["flwr", "run"]
+    return sys.argv
