@@ -101,6 +101,7 @@ def test_a_node_without_a_table_says_so_once_and_the_run_does_not_begin(place, c
         ({"deadline": "soon"}, "deadline in the run config is 'soon'"),
         ({"rouns": 3}, "'rouns'"),
         ({"resume": True, "out": ""}, "resume needs the folder of the run"),
+        ({"out": "/"}, "/ exists: choose another folder"),
     ],
 )
 def test_a_run_config_that_makes_no_sense_is_one_sentence(wrong, sentence, place):

@@ -16,6 +16,7 @@ from coterie.errors import CoterieError, unknown
 from coterie.network.grid_transport import GridTransport
 from coterie.network.server import begin, post_for, resume, serve
 from coterie.network.transport import Post, first_names
+from coterie.runs.folder import refuse_taken
 from coterie.runs.run import Run
 from coterie.settings import setting
 
@@ -54,18 +55,21 @@ def run_server(grid: Grid, config: Mapping[str, Any]) -> Run:
     """
     asked = read_run_config(config)
     read, to_run, _ = read_asked(asked.config, asked.out or None)
+    out = read.given_folder
+    if asked.resume and out is None:
+        raise CoterieError("resume needs the folder of the run", "give out")
+    if out is not None and not asked.resume:
+        refuse_taken(out)  # now, and not when all sites have come
     sites = sorted(set(asked.sites))
     transport = GridTransport(grid, sites, asked.deadline)
     open_post = post_for(transport, asked.waiting())
     watcher = Watcher(asked.quiet)
     with watcher():
-        if asked.resume:
-            if read.given_folder is None:
-                raise CoterieError("resume needs the folder of the run", "give out")
-            run = resume(read.given_folder, open_post)
+        if asked.resume and out is not None:
+            run = resume(out, open_post)
         else:
             wait_for_all(open_post("0" * 16, 0), sites, asked.wait)
-            run = begin(to_run, sites, open_post, read.given_folder or read.folder())
+            run = begin(to_run, sites, open_post, out or read.folder())
         serve(run, watcher.follow(run.method.name, run))
         assert run.folder is not None
         watcher.note(f"run kept in {run.folder.path.resolve()}")
