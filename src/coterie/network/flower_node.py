@@ -35,17 +35,16 @@ from flwr.supercore.inflatable.inflatable_object import (
     no_object_id_recompute,
 )
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.fleet_http_client import FleetHttpClient
-from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from coterie.engine.codec import BadBytes
 from coterie.errors import CoterieError
 from coterie.network.lean import give_back_memory, leave_out_pyarrow
 from coterie.network.packets import Packet
 from coterie.network.records import Wrapper, unwrap
+from coterie.network.signing import Signature
 from coterie.network.site import NetworkSite
 
 log = logging.getLogger("coterie")
@@ -68,10 +67,7 @@ class Connection:
             server,
             certificate is None,
             certificate,
-            interceptors=[
-                RuntimeVersionHttpInterceptor(component_name="SuperNode"),
-                NodeAuthHttpInterceptor(key, public),
-            ],
+            interceptors=[Signature(key)],
         )
         request = ActivateNodeRequest(
             public_key=public_key_to_bytes(public), heartbeat_interval=BEAT
