@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 DEV := .venv/.dev
 
-.PHONY: demo test test-slow test-all test-network chaos fuzz lint docs bench clean
+.PHONY: demo test test-slow test-all test-network chaos fuzz lint docs bench bench-network clean
 
 demo: $(READY)
 	$(BIN)/coterie demo --out demo
@@ -19,7 +19,7 @@ test-slow: $(DEV)
 
 test-all: test test-slow
 
-# A server and its sites as real processes, over Flower: needs the extra `network`, about 5 minutes.
+# A server and its sites as real processes, over Flower: needs the extra `network`, about 15 minutes.
 test-network: $(DEV)
 	$(BIN)/pip install --quiet --no-build-isolation -c constraints.txt -e '.[network]'
 	$(BIN)/python -m pytest tests/network -m network
@@ -45,6 +45,11 @@ docs: $(DEV)
 bench: $(READY)
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/memory.py
+
+# What an exchange with real sites costs, with our own nodes and with stock Flower.
+bench-network: $(READY)
+	$(BIN)/pip install --quiet --no-build-isolation -c constraints.txt -e '.[network]'
+	$(BIN)/python benchmarks/network.py
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
