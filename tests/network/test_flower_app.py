@@ -14,7 +14,6 @@ import pytest
 from made_network import NAMES, distance
 
 import coterie as ct
-from coterie.cli import main
 from coterie.errors import CoterieError
 from coterie.network import new_app as new_app_module
 
@@ -158,22 +157,3 @@ def test_the_app_loads_nothing_of_ours_that_uses_private_modules():
     )
     loaded = subprocess.check_output([sys.executable, "-c", code], text=True).strip()
     assert loaded == "['coterie.network.flower_version']"
-
-
-# ------------------------------------------------------------------------------ the command
-def test_new_writes_an_app_once(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert main(["network", "new", "app"]) == 0
-    assert "an app for `flwr run` is in app" in capsys.readouterr().out
-    before = {path: path.read_bytes() for path in Path("app").rglob("*") if path.is_file()}
-    assert len(before) == 5
-    for words, sentence in (
-        (["app"], "app exists already: choose another folder."),
-        (["app/README.md/x"], "Not a directory"),
-        (["__"], "__ cannot be the name of an app"),
-        ([], "new needs one folder"),
-    ):
-        assert main(["network", "new", *words]) == 2, words
-        error = capsys.readouterr().err.strip()
-        assert sentence in error and len(error.splitlines()) == 1
-    assert {path: path.read_bytes() for path in before} == before
