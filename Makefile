@@ -5,7 +5,8 @@ READY := .venv/.ready
 DEV := .venv/.dev
 SEED ?= 1
 
-.PHONY: demo test test-slow test-all test-network test-experiments chaos fuzz lint docs bench clean
+.PHONY: demo test test-slow test-all test-network test-experiments chaos fuzz lint docs bench
+.PHONY: bench-network clean
 
 demo: $(READY)
 	$(BIN)/coterie demo --out demo
@@ -25,7 +26,8 @@ test-all: test test-slow test-experiments
 test-experiments: $(DEV)
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests/experiments -m experiments
 
-# A server and its sites as real processes, over Flower (the extra `network`), and peers over gloo.
+# A server and its sites as real processes, over Flower (the extra `network`), ours and stock ones,
+# and peers over gloo: about 15 minutes.
 test-network: $(DEV)
 	$(BIN)/pip install --quiet --no-build-isolation -c constraints.txt -e '.[network]'
 	$(BIN)/python -m pytest tests/network -m network
@@ -52,6 +54,11 @@ docs: $(DEV)
 bench: $(READY)
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/memory.py
+
+# What an exchange with real sites costs, with our own nodes and with stock Flower.
+bench-network: $(READY)
+	$(BIN)/pip install --quiet --no-build-isolation -c constraints.txt -e '.[network]'
+	$(BIN)/python benchmarks/network.py
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 import coterie as ct
 from coterie.contract import Algorithm, Data
@@ -100,3 +100,12 @@ class InProcessNetwork:
             data = Data(site.parts["train"], key, key)
             states.append(run.method.enroll(run.task, welcome, data))
         return tree_map(lambda *rows: torch.stack(rows), *states)
+
+
+def distance(a: Any, b: Any) -> float:
+    """Largest relative difference between two nests of the same shape."""
+    gaps = [0.0]
+    for u, v in zip(tree_leaves(a), tree_leaves(b), strict=True):
+        assert u.shape == v.shape
+        gaps.append(float((u.double() - v.double()).norm() / (v.double().norm() + 1e-12)))
+    return max(gaps)

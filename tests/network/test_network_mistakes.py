@@ -91,7 +91,7 @@ def test_a_clock_that_is_off_is_named_on_both_sides(served, capsys, caplog, monk
     """The node's clock is 100 seconds ahead: it signs with it, and compares with it."""
     import datetime
 
-    from flwr.supernode import node_auth_http_interceptor as signing
+    from coterie.network import signing
 
     from coterie.network import connecting
 

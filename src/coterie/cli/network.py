@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from coterie.cli.flags import Parser
+from coterie.cli.network_new import new
 from coterie.cli.network_node import node
 from coterie.cli.network_owner import leave, pause, unpause
 from coterie.cli.network_server import server
@@ -24,6 +25,7 @@ The same run on real sites, which keep their rows.
   coterie network peers CONFIG …        a method without a server, one process per client
   coterie network status RUN            round, groups, who answers and who does not
   coterie network pause                 let a site rest; `unpause` ends that, `leave` is for good
+  coterie network new DIR               an app for those who already run Flower
 
 CONFIG is a TOML file as for `coterie run --config`, with a key `method`.
 """
@@ -47,6 +49,7 @@ def network(words: list[str], argv: list[str]) -> int:
         "pause": pause,
         "unpause": unpause,
         "leave": leave,
+        "new": new,
     }
     if words[0] not in commands:
         raise unknown("command of coterie network", words[0], commands)

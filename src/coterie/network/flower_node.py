@@ -35,11 +35,9 @@ from flwr.supercore.inflatable.inflatable_object import (
     no_object_id_recompute,
 )
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.fleet_http_client import FleetHttpClient
-from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from coterie.errors import CoterieError
 from coterie.network.connecting import (
@@ -50,8 +48,10 @@ from coterie.network.connecting import (
     read_key,
     why_not_connected,
 )
+from coterie.network.lean import give_back_memory, leave_out_pyarrow
 from coterie.network.packets import Packet
 from coterie.network.records import Wrapper, read_packet
+from coterie.network.signing import Signature
 from coterie.network.site import NetworkSite
 
 log = logging.getLogger("coterie")
@@ -71,10 +71,7 @@ class Connection:
             server,
             certificate is None,
             certificate,
-            interceptors=[
-                RuntimeVersionHttpInterceptor(component_name="SuperNode"),
-                NodeAuthHttpInterceptor(key, public),
-            ],
+            interceptors=[Signature(key)],
         )
         request = ActivateNodeRequest(
             public_key=public_key_to_bytes(public), heartbeat_interval=BEAT
@@ -179,6 +176,7 @@ class FlowerNode:
 
     def live(self) -> None:
         """Answer until this machine's owner must mend something, or has left."""
+        leave_out_pyarrow(self.site.table)
         pause = 0.2
         told = ""
         while True:
@@ -228,6 +226,7 @@ class FlowerNode:
                 raise
             log.info("%s: the server no longer waits for an answer", self.site.client)
         self.told_left = has_left
+        give_back_memory()
         if self.site.fault is not None:
             raise self.site.fault
 

@@ -19,14 +19,19 @@ QUIET = {
 }
 
 
-def check_flower() -> None:
-    """Refuse to begin without Flower, or with a version that was not tried."""
+def flower_version() -> str:
+    """The installed version of Flower; refuse to begin without it."""
     try:
-        version = importlib.metadata.version("flwr")
+        return importlib.metadata.version("flwr")
     except importlib.metadata.PackageNotFoundError:
         raise CoterieError(
             "`coterie network` needs Flower", "pip install 'coterie[network]'"
         ) from None
+
+
+def check_flower() -> None:
+    """Refuse to begin without Flower, or with a version that was not tried."""
+    version = flower_version()
     if version not in TESTED:
         raise CoterieError(
             f"flwr {version} is installed, and this version of coterie was tried with "

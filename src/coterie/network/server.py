@@ -91,7 +91,7 @@ def begin(
         roster=roster_config(roster),
         fingerprint=Fingerprints(data="", salt="", model=terms.fingerprint),
         origin=Origin(),
-        command=sys.argv,
+        command=command_words(),
     )
     kept = NetworkFile(experiment=experiment, epoch=1, terms=terms)
     folder = RunFolder.create(out, config, before=lambda: write_network_file(out, kept))
@@ -209,3 +209,10 @@ def serve(run: Run, on_round: Callable[[Row], Any] | None = None) -> Run:
     for reason, names in by_reason.items():
         log.warning("no model of its own was written by %s: %s.", first_names(names), reason)
     return run
+
+
+def command_words() -> list[str]:
+    """The command of this process; that of Flower's own is left out, as it holds a token."""
+    if Path(sys.argv[0]).name.startswith("flwr"):
+        return ["flwr", "run"]
+    return sys.argv

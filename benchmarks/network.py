@@ -1,0 +1,248 @@
+"""What an exchange with real sites costs beyond the local work, and how much memory a node takes.
+
+    python benchmarks/network.py
+
+Ten sites on this machine, IFCA with four MLPs of 159,010 numbers each, and one local step on few
+rows. First with `coterie network`'s own server and persistent nodes, then with the app of
+`coterie network new` on a stock SuperLink and stock SuperNodes, which start a process for each
+message. Both with TLS and keys. It writes results/network.md beside this file.
+
+The local work is what the loop engine needs for the same exchange in one thread; of the seconds it
+is taken off divided among the processors. An exchange is one of training: four models down, one up.
+Seconds depend on what else the machine does, processor seconds much less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+import coterie as ct
+from coterie.cli.network_config import read_asked
+from coterie.engine import diary
+from coterie.network.flower_version import check_flower
+from coterie.network.new_app import write_app
+from coterie.network.transport import Waiting
+from process_watch import ProcessWatch
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "tests" / "network"))
+
+ROWS, COLUMNS, CLASSES, HIDDEN, GROUPS = 24, 784, 10, 200, 4
+PROCESSORS = os.cpu_count() or 1
+NUMBERS = (COLUMNS + 1) * HIDDEN + (HIDDEN + 1) * CLASSES
+MOST_SECONDS, MOST_MEMORY = 1.0, 420  # the targets: of an exchange, and MB of a node
+CONFIG = f"""
+method = "ifca"
+clusters = {GROUPS}
+local_steps = 1
+seed = 1
+eval_every = 1000
+label = "outcome"
+data = "folder:sites"
+model = "mlp:{HIDDEN}"
+init = "random"
+"""
+
+
+class Measured(NamedTuple):
+    """One way of running the same thing."""
+
+    way: str
+    first: float  # seconds of the first exchange of training, in which libraries are loaded
+    seconds: list[float]  # of each other exchange of training
+    cpu: float  # seconds of processor time per exchange, of server and nodes
+    memory: list[float]  # MB of each node's processes, the most that was seen
+
+
+# ------------------------------------------------------------------------------ the sites
+def write_sites(folder: Path, nodes: int) -> list[str]:
+    """A table of random numbers for each site, in which every class occurs."""
+    folder.mkdir()
+    names = [f"site{i:02d}" for i in range(nodes)]
+    header = ",".join([f"x{j}" for j in range(COLUMNS)] + ["outcome"])
+    for i, name in enumerate(names):
+        values = np.random.default_rng(i).normal(size=(ROWS, COLUMNS)).round(3)
+        labels = [f"class{(row + i) % CLASSES}" for row in range(ROWS)]
+        lines = [",".join(map(str, row)) + f",{label}" for row, label in zip(values, labels)]
+        (folder / f"{name}.csv").write_text("\n".join([header, *lines]) + "\n")
+    return names
+
+
+def write_config(place: Path, rounds: int) -> Path:
+    """The config file of both ways."""
+    file = place / f"{rounds}-rounds.toml"
+    file.write_text(CONFIG.replace("method", f"rounds = {rounds}\nmethod", 1))
+    return file
+
+
+# ------------------------------------------------------------------------------ both ways
+def measure(way: str, run: Path, watch: ProcessWatch) -> Measured:
+    """What the diary of a run and a watch of its processes say of its training."""
+    entries = [e for e in diary.read(run / "diary.jsonl") if e.version[1] == "train"]
+    for entry in entries:
+        assert not entry.absent and not entry.refused, entry
+    first, *others = entries
+    begin = datetime.datetime.fromisoformat(others[0].time).timestamp()
+    end = datetime.datetime.fromisoformat(others[-1].time).timestamp() + others[-1].seconds
+    return Measured(
+        way=way,
+        first=first.seconds,
+        seconds=[entry.seconds for entry in others],
+        cpu=watch.cpu_between(begin, end) / len(others),
+        memory=watch.memory(begin, end),
+    )
+
+
+def own_nodes(place: Path, rounds: int) -> Measured:
+    """A server in this process, and persistent nodes."""
+    from coterie.network.simulation import Simulation
+
+    _, asked, _ = read_asked(str(write_config(place, rounds)), None)
+    simulation = Simulation(asked, place / "sites", None)
+    with simulation.running(place / "own") as transport:
+        groups = {name: process.pid for name, process in simulation.processes.items()}
+        with ProcessWatch(groups, period=1.0, this_process=True) as watch:
+            simulation.run(transport, place / "own", Waiting(), lambda run: show)
+    return measure("`coterie network node` (persistent)", place / "own/run", watch)
+
+
+def stock_nodes(place: Path, names: list[str], rounds: int) -> Measured:
+    """The app on a stock SuperLink and stock SuperNodes."""
+    from stock_flower import StockFlower
+
+    write_app(place / "app")
+    flower = StockFlower(place, {name: place / "sites" / f"{name}.csv" for name in names})
+    try:
+        groups = {name: process.pid for name, process in flower.processes.items()}
+        with ProcessWatch(groups, period=0.3, this_process=False) as watch:
+            printed = flower.run(
+                place / "app",
+                seconds=7200,
+                config=str(write_config(place, rounds)),
+                sites=",".join(names),
+                out=str(place / "stock"),
+            )
+        assert "run kept in" in printed, printed
+    finally:
+        flower.stop()
+    return measure("`flower-supernode` (stock)", place / "stock", watch)
+
+
+def show(row: dict[str, object]) -> None:
+    """A sign of life."""
+    print(f"round {row['round']}", file=sys.stderr)
+
+
+def local_work(place: Path, rounds: int) -> float:
+    """Processor seconds of the local work of one exchange, of all sites.
+
+    The last round has an evaluation, and is left out.
+    """
+    torch.set_num_threads(1)
+    _, asked, _ = read_asked(str(write_config(place, rounds)), None)
+    fed = ct.data.folder(str(place / "sites"), label="outcome", seed=1)
+    ends: list[float] = []
+    ct.run(
+        asked.method, fed, asked.model,
+        rounds=rounds, seed=1, eval_every=1000, engine="loop",
+        on_round=lambda row: ends.append(time.process_time()),
+    )  # fmt: skip
+    return statistics.median(after - before for before, after in pairwise(ends[:-1]))
+
+
+# ------------------------------------------------------------------------------ the table
+def table(measured: list[Measured], local: float) -> list[str]:
+    """A row per way."""
+    lines = [
+        "| nodes | seconds per exchange: median | least | most | first "
+        "| processor seconds per exchange | MB per node: most | mean |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for m in measured:
+        beyond = [seconds - local / PROCESSORS for seconds in m.seconds]
+        lines.append(
+            f"| {m.way} | {statistics.median(beyond):.2f} | {min(beyond):.2f} | {max(beyond):.2f} "
+            f"| {m.first - local / PROCESSORS:.2f} | {m.cpu - local:.2f} "
+            f"| {max(m.memory):.0f} | {statistics.mean(m.memory):.0f} |"
+        )
+    return lines
+
+
+def page(measured: list[Measured], local: float, nodes: int, load: float) -> str:
+    """The results as Markdown."""
+    processor = next(
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        "unknown processor",
+    )
+    counts = ", ".join(f"{len(m.seconds) + 1} with {m.way}" for m in measured)
+    down, up = 4 * GROUPS * NUMBERS / 1e6, 4 * NUMBERS / 1e6
+    lines = [
+        "# What an exchange with real sites costs",
+        "",
+        f"`{' '.join(['python', 'benchmarks/network.py', *sys.argv[1:]])}`, "
+        f"{datetime.date.today()}, on {PROCESSORS} processors ({processor}). When it began, "
+        f"{load:.1f} other processes were running or waiting for a processor.",
+        "",
+        f"{nodes} sites on one machine, IFCA with {GROUPS} MLPs of {NUMBERS:,} numbers each "
+        f"({down:.1f} MB down and {up:.1f} MB up per site), one local step, TLS and keys. "
+        f"Exchanges of training: {counts}; the first stands apart. The local work of an exchange, "
+        f"{local:.2f} processor seconds, is taken off. Memory is resident memory of all processes "
+        "of a node in MiB, with libraries that processes share counted for each.",
+        "",
+        *table(measured, local),
+        "",
+        f"Targets for persistent nodes, on two quiet processors: at most {MOST_SECONDS:g} s "
+        f"per exchange, at most {MOST_MEMORY} MB per node.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure both ways, and write what was found."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--nodes", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=20, help="of the persistent nodes")
+    parser.add_argument("--stock-rounds", type=int, default=3, help="of the stock nodes; 0: none")
+    parser.add_argument("--out", default=str(HERE / "results" / "network.md"))
+    asked = parser.parse_args()
+    check_flower()
+    load = os.getloadavg()[0]
+    place = Path(tempfile.mkdtemp(prefix="coterie-bench-"))
+    try:
+        names = write_sites(place / "sites", asked.nodes)
+        local = local_work(place, asked.rounds)
+        measured = [own_nodes(place, asked.rounds)]
+        print("\n".join(table(measured, local)), flush=True)
+        if asked.stock_rounds:
+            measured.append(stock_nodes(place, names, asked.stock_rounds))
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+    text = page(measured, local, asked.nodes, load)
+    print(text)
+    out = Path(asked.out)
+    out.parent.mkdir(exist_ok=True)
+    out.write_text(text)
+
+
+if __name__ == "__main__":
+    began = time.monotonic()
+    main()
+    print(f"{time.monotonic() - began:.0f} seconds", file=sys.stderr)

@@ -1,0 +1,87 @@
+"""The server app of stock Flower; `coterie network new` writes the app that calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flwr.serverapp import Grid
+
+from coterie.cli.flags import flags_of
+from coterie.cli.network_config import read_asked
+from coterie.cli.network_flags import Waits
+from coterie.cli.progress import Watcher
+from coterie.cli.values import Given
+from coterie.errors import CoterieError, unknown
+from coterie.network.grid_transport import GridTransport
+from coterie.network.outcomes import first_names
+from coterie.network.server import begin, post_for, resume, serve
+from coterie.network.transport import Post
+from coterie.runs.folder import refuse_taken
+from coterie.runs.run import Run
+from coterie.settings import setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig(Waits):
+    """The keys of `flwr run --run-config`."""
+
+    config: str = setting("", "TOML file as for `coterie run --config`, with a key `method`")
+    sites: tuple[str, ...] = setting((), "names of the sites that take part")
+    out: str = setting("", "folder of the run; empty: runs/METHOD-DATA-TIME")
+    wait: float = setting(3600.0, "seconds that all sites have to connect at first", above=0)
+    resume: bool = setting(False, "go on with the run in `out`")
+
+
+def read_run_config(config: Mapping[str, Any]) -> RunConfig:
+    """What `flwr run` was given."""
+    given = {key.replace("-", "_"): value for key, value in config.items()}
+    known = {flag.key: flag for flag in flags_of(RunConfig)}
+    for key in given:
+        if key not in known:
+            raise unknown("key of the run config", key, known)
+    asked = Given(known, {}, given, "the run config").make(RunConfig)
+    for name, example in (("config", "ifca.toml"), ("sites", "north,south")):
+        if not getattr(asked, name):
+            raise CoterieError(
+                f"the run config has no {name}", f"give --run-config '{name}=\"{example}\"'"
+            )
+    return asked
+
+
+def run_server(grid: Grid, config: Mapping[str, Any]) -> Run:
+    """Wait for all sites, agree with them, and train.
+
+    Paths are those of the machine of the SuperLink.
+    """
+    asked = read_run_config(config)
+    read, to_run, _ = read_asked(asked.config, asked.out or None)
+    out = read.given_folder
+    if asked.resume and out is None:
+        raise CoterieError("resume needs the folder of the run", "give out")
+    if out is not None and not asked.resume:
+        refuse_taken(out)  # now, and not when all sites have come
+    sites = sorted(set(asked.sites))
+    transport = GridTransport(grid, sites, asked.deadline)
+    open_post = post_for(transport, asked.waiting())
+    watcher = Watcher(asked.quiet)
+    with watcher():
+        if asked.resume and out is not None:
+            run = resume(out, open_post)
+        else:
+            wait_for_all(open_post("0" * 16, 0), sites, asked.wait)
+            run = begin(to_run, sites, open_post, out or read.folder())
+        serve(run, watcher.follow(run.method.name, run))
+        assert run.folder is not None
+        watcher.note(f"run kept in {run.folder.path.resolve()}")
+    return run
+
+
+def wait_for_all(post: Post, sites: list[str], seconds: float) -> None:
+    """Wait until every site is connected."""
+    missing = post.wait_for(sites, seconds)
+    if missing:
+        raise CoterieError(
+            f"{first_names(missing)} did not connect", "see to them, or leave them out of sites"
+        )

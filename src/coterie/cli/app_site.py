@@ -1,0 +1,72 @@
+"""The client app of stock Flower; `coterie network new` writes the app that calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Message
+
+from coterie.cli.flags import flags_of
+from coterie.cli.values import Given
+from coterie.errors import CoterieError
+from coterie.network.records import Wrapper, read_packet
+from coterie.network.site_names import name_record
+from coterie.settings import setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeConfig:
+    """The keys of `flower-supernode --node-config`; unknown ones are those of other apps."""
+
+    data: str | None = setting(None, "the site's table: a CSV, Excel or Parquet file")
+    site: str | None = setting(None, "the site's name; none: that of the table's file")
+    state: str = setting("coterie-site", "folder of the site's private states and its own model")
+    label: str | None = setting(None, "the only column that may be the label; none: any")
+    minimum_rows: int = setting(
+        1, "refuse runs that ask for sums over fewer rows than this", least=1
+    )
+
+    @property
+    def table(self) -> Path:
+        """The site's table."""
+        if self.data is None:
+            raise CoterieError(
+                "the node config names no table", "give --node-config 'data=\"patients.csv\"'"
+            )
+        return Path(self.data)
+
+    @property
+    def name(self) -> str:
+        """The site's name, as the node says it."""
+        return self.site or self.table.stem
+
+
+def read_node_config(config: Mapping[str, Any]) -> NodeConfig:
+    """What a SuperNode's owner gave."""
+    given = {key.replace("-", "_"): value for key, value in config.items()}
+    known = {flag.key: flag for flag in flags_of(NodeConfig)}
+    return Given(known, {}, given, "the node config").make(NodeConfig)
+
+
+def tell_name(message: Message, config: Mapping[str, Any]) -> Message:
+    """Reply to the question for the site's name."""
+    return Message(name_record(read_node_config(config).name), reply_to=message)
+
+
+def answer(message: Message, config: Mapping[str, Any]) -> Message:
+    """Reply to a message of the server, from the site's own table.
+
+    Flower may start a process for each message, so nothing is kept in memory between two of them:
+    private states are in the folder `state` of the node config.
+    """
+    from coterie.network.site import NetworkSite
+    from coterie.network.terms import Owner
+
+    node = read_node_config(config)
+    owner = Owner(label=node.label, minimum_rows=node.minimum_rows)
+    site = NetworkSite(node.name, node.table, Path(node.state), owner)
+    reply = site.handle(read_packet(message))
+    return Message(Wrapper().wrap(reply), reply_to=message)

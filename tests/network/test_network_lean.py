@@ -1,0 +1,71 @@
+"""A node without pyarrow reads the same from its table as one with it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TABLE = """\
+a,when,colour,café,outcome
+1.5,2024-01-02,red,yes,high
+,2024-02-03,blue,no,low
+2.25,,,yes,high
+-7,2024-04-05,Grün,,low
+0.1,2024-05-06,red,no,high
+1e3,2024-06-07,red,yes,low
+3,2024-07-08,blue,no,high
+4,2024-08-09,blue,yes,low
+"""
+CODE = """
+import json, sys
+from dataclasses import replace
+from pathlib import Path
+from coterie.data.merging import merge
+from coterie.data.site_table import SiteTable
+from coterie.data.table_options import TableOptions
+from coterie.network.lean import leave_out_pyarrow
+
+file = Path(sys.argv[1])
+if sys.argv[2] == "lean":
+    leave_out_pyarrow(file)
+options = TableOptions(label="outcome", fill="median", minimum_count=1)
+site = SiteTable("ash", file, options)
+described = site.describe()
+schema = replace(merge({"ash": described}, 1), fill="median")
+fed = site.encode(schema)
+print(json.dumps({
+    "pyarrow": "pyarrow.lib" in sys.modules,
+    "described": described,
+    "schema": schema.to_json(),
+    "rows": fed.train.x.tolist() + fed.test.x.tolist(),
+    "labels": fed.train.y.tolist() + fed.test.y.tolist(),
+}))
+"""
+
+
+def read(file: Path, how: str) -> dict:
+    printed = subprocess.check_output([sys.executable, "-c", CODE, str(file), how], text=True)
+    return json.loads(printed)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pyarrow") is None, reason="needs the extra `data`")
+def test_a_table_reads_the_same_without_pyarrow(tmp_path):
+    file = tmp_path / "ash.csv"
+    file.write_text(TABLE)
+    lean = read(file, "lean")
+    usual = read(file, "usual")
+    assert usual.pop("pyarrow") and not lean.pop("pyarrow")
+    assert lean == usual and len(lean["rows"]) == 8
+
+
+def test_tables_that_need_pyarrow_have_it():
+    code = (
+        "import sys; from pathlib import Path; from coterie.network.lean import leave_out_pyarrow; "
+        "leave_out_pyarrow(Path('x.parquet')); print('pyarrow' in sys.modules)"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False"

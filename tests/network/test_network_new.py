@@ -1,0 +1,58 @@
+"""`coterie network new` on the command line."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from pathlib import Path
+
+import pytest
+
+from coterie.cli import main
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """An empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def flower(monkeypatch):
+    """A version of Flower that seems to be installed."""
+
+    def pretend(version: str | None) -> None:
+        def installed(name: str) -> str:
+            if version is None:
+                raise importlib.metadata.PackageNotFoundError(name)
+            return version
+
+        monkeypatch.setattr("importlib.metadata.version", installed)
+
+    return pretend
+
+
+def test_without_flower_no_app_is_written(place, flower, capsys):
+    flower(None)
+    assert main(["network", "new", "app"]) == 2
+    error = capsys.readouterr().err.strip()
+    assert error.endswith("needs Flower: pip install 'coterie[network]'.")
+    assert len(error.splitlines()) == 1 and not (place / "app").exists()
+
+
+def test_new_writes_an_app_once_for_any_version_of_flower(place, flower, capsys):
+    flower("1.99.0")
+    assert main(["network", "new", "app"]) == 0
+    assert "an app for `flwr run` is in app" in capsys.readouterr().out
+    before = {path: path.read_bytes() for path in Path("app").rglob("*") if path.is_file()}
+    assert len(before) == 5
+    for words, sentence in (
+        (["app"], "app exists already: choose another folder."),
+        (["app/README.md/x"], "Not a directory"),
+        (["__"], "__ cannot be the name of an app"),
+        ([], "new needs one folder"),
+    ):
+        assert main(["network", "new", *words]) == 2, words
+        error = capsys.readouterr().err.strip()
+        assert sentence in error and len(error.splitlines()) == 1
+    assert {path: path.read_bytes() for path in before} == before
