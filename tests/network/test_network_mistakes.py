@@ -91,9 +91,7 @@ def test_a_clock_that_is_off_is_named_on_both_sides(served, capsys, caplog, monk
     """The node's clock is 100 seconds ahead: it signs with it, and compares with it."""
     import datetime
 
-    from coterie.network import signing
-
-    from coterie.network import connecting
+    from coterie.network import connecting, signing
 
     ahead = datetime.timedelta(seconds=100)
 
