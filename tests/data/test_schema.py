@@ -134,6 +134,8 @@ def test_newcomers() -> None:
     ):
         with pytest.raises(CoterieError, match=words):
             schema.encode(change)
+    with pytest.raises(CoterieError, match="it has .*; what was not measured may be a column of"):
+        schema.encode(new.drop(columns="age"), fill="median")
 
 
 @pytest.mark.parametrize(

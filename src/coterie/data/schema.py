@@ -91,9 +91,12 @@ class Schema:
         absent = [c.name for c in self.features if c.name not in table.columns]
         if absent:
             columns = "column" if len(absent) == 1 else "columns"
+            remedy = "."
+            if fill is not None:
+                remedy = "; what was not measured may be a column of empty cells."
             raise CoterieError(
                 f"{table.where} lacks the {columns} {', '.join(absent)}: "
-                f"it has {', '.join(table.columns)}."
+                f"it has {', '.join(table.columns)}{remedy}"
             )
         parts = [column.encode(table.columns[column.name], fill) for column in self.features]
         x = np.concatenate(parts, axis=1, dtype=np.float32)

@@ -12,6 +12,7 @@ from coterie.reporting.source import Source
 from coterie.reporting.text import join_names
 
 MOST_TITLED = 5  # methods that are named in the title
+MOST_NAMED = 5  # clients that are kept out of training
 
 
 def describe_title(methods: Methods) -> str:
@@ -43,7 +44,10 @@ def describe_data(runs: Sequence[Source]) -> str:
         kind = "sites"
     who = f"{len(run.names):,} {kind}"
     if run.config["unseen"]:
-        who += f" and {run.config['unseen']} that never train"
+        left_out = run.config["clients"][len(run.names) :]
+        who += f" and {len(left_out)} that never train"
+        if len(left_out) <= MOST_NAMED and len(runs) == 1:
+            who += f" ({', '.join(left_out)})"
     data = f"{who} from {name_data(run)}"
     label = re.search(r"[?&]label=([^&]*)", run.config["data"])
     if label is not None:
