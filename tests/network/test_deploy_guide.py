@@ -12,11 +12,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import environment, wait_for
 from made_network import write_tables
 
 import coterie as ct
 from coterie.runs.latecomers import read_latecomers
+from machines import environment, wait_for
 
 ROOT = Path(__file__).parent.parent.parent
 SITES = ("north", "south", "west")

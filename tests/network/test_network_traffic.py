@@ -10,13 +10,13 @@ import threading
 
 import numpy as np
 import pytest
-from commands import start, wait_for
 from made_network import InProcessNetwork, write_tables
 
 import coterie as ct
 from coterie.errors import CoterieError
 from coterie.network.packets import Packet, Reply, read_head
 from coterie.network.site import BUG, NetworkSite
+from machines import start, wait_for
 
 with_flower = pytest.mark.skipif(
     importlib.util.find_spec("flwr") is None, reason="needs the extra `network`"

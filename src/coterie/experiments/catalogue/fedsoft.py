@@ -108,6 +108,18 @@ def synthetic(label: str, **data_options: Any) -> Column:
     )
 
 
+def scales(*smoke_columns: str) -> dict[str, Scale]:
+    """All of it with five or three seeds; a few clients in some columns as a smoke test."""
+    smoke = Scale(
+        seeds=1,
+        data_options={"clients": 16},
+        options={"rounds": 2},
+        settings={"select": 8},
+        columns=smoke_columns,
+    )
+    return {"full": Scale(seeds=5), "medium": Scale(seeds=3), "smoke": smoke}
+
+
 TABLE_1 = Experiment(
     name="fedsoft.table1-synthetic",
     title="FedSoft on mixtures of two linear models",
@@ -117,17 +129,7 @@ TABLE_1 = Experiment(
     columns=tuple(
         synthetic(mixture, mixture=mixture) for mixture in ("10:90", "30:70", "linear", "random")
     ),
-    scales={
-        "full": Scale(seeds=5),
-        "medium": Scale(seeds=3),
-        "smoke": Scale(
-            seeds=1,
-            data_options={"clients": 10},
-            options={"rounds": 2},
-            settings={"select": 6},
-            columns=("10:90",),
-        ),
-    },
+    scales=scales("10:90"),
     work=trained(centres_on_sources),
     quantities=(OWN, OTHER, WEIGHTS, MSE),
     printed={
@@ -153,13 +155,7 @@ EIGHT = Experiment(
     where="table 3",
     lines=methods(8),
     columns=(synthetic("eight sources", clusters=8),),
-    scales={
-        "full": Scale(seeds=5),
-        "medium": Scale(seeds=3),
-        "smoke": Scale(
-            seeds=1, data_options={"clients": 16}, options={"rounds": 2}, settings={"select": 8}
-        ),
-    },
+    scales=scales("eight sources"),
     work=trained(centres_on_sources),
     quantities=(OWN, OTHER, WEIGHTS, MSE),
     claims=(Beats("FedEM", "FedSoft", quantity="own"),),
@@ -178,17 +174,7 @@ TABLE_6 = Experiment(
     where="table 6",
     lines=methods(2),
     columns=tuple(synthetic(f"σ0={s}", mixture="random", scale=float(s)) for s in STRENGTHS),
-    scales={
-        "full": Scale(seeds=5),
-        "medium": Scale(seeds=3),
-        "smoke": Scale(
-            seeds=1,
-            data_options={"clients": 10},
-            options={"rounds": 2},
-            settings={"select": 6},
-            columns=("σ0=1", "σ0=10"),
-        ),
-    },
+    scales=scales("σ0=1", "σ0=10"),
     work=trained(centres_on_sources),
     quantities=(MSE, OWN, WEIGHTS),
     printed={
