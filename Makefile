@@ -52,8 +52,8 @@ docs: $(DEV)
 	$(BIN)/python -m mkdocs build --strict
 
 bench: $(READY)
-	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/speed.py
 
 # What an exchange with real sites costs, with our own nodes and with stock Flower.
 bench-network: $(READY)
