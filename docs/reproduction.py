@@ -15,12 +15,13 @@ BEST_FIRST = ("full", "medium")
 
 
 def outcomes() -> list[Outcome]:
-    """Of every experiment that was run, the larger scale."""
+    """Of every experiment that was run to its end, the larger scale."""
     found = []
     for experiment in all_experiments().values():
         for scale in BEST_FIRST:
-            if (RESULTS / f"{experiment.name}-{scale}.json").exists():
-                found.append(Outcome.open(experiment, scale, RESULTS))
+            outcome = Outcome.open(experiment, scale, RESULTS)
+            if not outcome.missing:
+                found.append(outcome)
                 break
     return found
 
