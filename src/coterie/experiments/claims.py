@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -117,6 +118,29 @@ class Near:
         mark = HOLDS if abs(mean - self.value) <= self.within else FAILS
         wanted = f"{self.line} is within {self.within:g} of {self.value:g}"
         return [Verdict(mark, f"{self.column}: {wanted}; {mean:.4g} here.")]
+
+
+@dataclass(frozen=True)
+class AtMost:
+    """A line's mean is no more than a bound, in each column."""
+
+    line: str
+    bounds: Mapping[str, float]  # by column, in the quantity's printed unit
+    what: str  # how the bound is called
+    quantity: str = ""
+
+    def judge(self, outcome: Outcome) -> list[Verdict]:
+        """A verdict for each column that was run."""
+        quantity = find_quantity(outcome, self.quantity)
+        verdicts = []
+        for column, bound in self.bounds.items():
+            values = outcome.values(self.line, column, quantity.name)
+            if values:
+                mean = float(np.mean(list(values.values()))) * quantity.factor
+                mark = HOLDS if mean <= bound else FAILS
+                wanted = f"{self.line} is at most {self.what} = {bound:.3g}"
+                verdicts.append(Verdict(mark, f"{column}: {wanted}; {mean:.3g} here."))
+        return verdicts
 
 
 @dataclass(frozen=True)

@@ -156,10 +156,11 @@ def changes(cell: Cell) -> Iterator[str]:
 
 def how_made(outcome: Outcome) -> str:
     """Seeds, time and commits."""
-    seeds = ", ".join(map(str, outcome.seeds))
+    seeds = outcome.seeds
+    which = f"Seed {seeds[0]}" if len(seeds) == 1 else f"Seeds {seeds[0]} to {seeds[-1]}"
     missing = len(outcome.missing)
     unfinished = f" {missing} of its cells are still to be run." if missing else ""
     return (
-        f"Seeds {seeds}; {outcome.seconds:,.0f} s of runs, one after another; commit "
+        f"{which}; {outcome.seconds:,.0f} s of runs, one after another; commit "
         f"{', '.join(outcome.commits)}.{unfinished}"
     )

@@ -13,7 +13,7 @@ from coterie.algorithms.threshold import PDLTC, PFLTC
 from coterie.baselines.fedavg import FineTuned
 from coterie.baselines.local_only import LocalOnly
 from coterie.clustering.threshold import Threshold, threshold_clusters
-from coterie.experiments.claims import Beats, Rises
+from coterie.experiments.claims import AtMost, Beats, Rises
 from coterie.experiments.figures import against_columns, curves_of
 from coterie.experiments.spec import (
     Cell,
@@ -160,6 +160,7 @@ def rule_line(label: str, rule: str, moves: int) -> Line:
 
 CENTRES = Quantity("error", "squared error of the centres (Δ = 1)", 4, higher_is_better=False)
 SPREADS = (0.05, 0.1, 0.2, 0.3, 0.5)
+BOUNDS = {f"ρ/Δ={s}": s**3 + s * s / (POINTS / CLUSTERS) for s in SPREADS}
 THEOREM_1 = Experiment(
     name="threshold.theorem1",
     title="Threshold clustering alone: error of the centres against ρ/Δ",
@@ -184,19 +185,23 @@ THEOREM_1 = Experiment(
     work=clustering_error,
     quantities=(CENTRES,),
     printed={
-        "oracle": {f"ρ/Δ={s}": f"ρ²/n = {s * s / (POINTS / CLUSTERS):.4f}" for s in SPREADS},
-        "half, M=50": {
-            f"ρ/Δ={s}": f"ρ³/Δ + ρ²/n = {s**3 + s * s / (POINTS / CLUSTERS):.4f}" for s in SPREADS
-        },
+        "oracle": {f"ρ/Δ={s}": f"{s * s / (POINTS / CLUSTERS):.4f}" for s in SPREADS},
+        "half, M=50": {column: f"{bound:.4f}" for column, bound in BOUNDS.items()},
     },
     claims=(
         Rises(tuple(("half, M=50", f"ρ/Δ={s}") for s in SPREADS)),
-        Beats("half, M=50", "half, M=1", columns=("ρ/Δ=0.3", "ρ/Δ=0.5")),
+        AtMost("half, M=50", BOUNDS, "ρ³/Δ + ρ²/n"),
+        AtMost("theory, M=50", BOUNDS, "ρ³/Δ + ρ²/n"),
+    ),
+    findings=(
+        "From a start by k-means more moves gain nothing, and where clusters overlap (ρ/Δ = 0.5) "
+        "they harm: a centre then drifts off towards points of others that its ball holds.",
     ),
     open_points=(
         "36 points in 10 dimensions, nine around each of four centres; ρ² is the mean squared "
         "distance of a point to its centre over all coordinates.",
-        "The bound is printed without its constant.",
+        "The paper's column has the bound ρ³/Δ + ρ²/n of theorem 1 without its constant, and the "
+        "oracle's ρ²/n.",
     ),
     figures={"": against_columns("Squared error of the centres against ρ/Δ")},
 )
