@@ -179,8 +179,10 @@ def test_a_peer_that_is_started_again_while_others_wait_is_taken(place):
         wait_for(lambda: "waiting for the peers of rank 2, 3" in peers.log("birch"), 60, "birch")
         peers.peers["birch"].kill()
         peers.peers["birch"].wait()
-        for rank, name in enumerate(NAMES[1:], start=1):
-            peers.start_one(rank, name)
+        peers.start_one(1, "birch")
+        wait_for(lambda: peers.log("birch").count("waiting for the peers") == 2, 60, "birch again")
+        peers.start_one(2, "cedar")
+        peers.start_one(3, "elm")
         peers.end_well()
     finally:
         peers.stop()
