@@ -77,6 +77,18 @@ def test_nothing_of_the_run_depends_on_a_latecomer(tmp_path):
     assert asked == ["agree", "membership", "finish", "membership", "finish"]
 
 
+def test_a_latecomer_without_the_label_is_told_so(tmp_path, caplog):
+    later = Later(tmp_path, IFCA)
+    table = pandas.read_csv(later.table)
+    table.drop(columns="outcome").to_csv(later.table, index=False)
+    later.serve()
+    site = later.network.transport.sites["oak"]
+    assert "unknown label column of client 'oak'" in str(site.fault), (
+        "which ends a node, with this sentence"
+    )
+    assert "its table cannot be used" in read_latecomers(later.network.out)["oak"].fault
+
+
 def test_the_model_is_there_at_once_and_newer_in_the_end(tmp_path):
     later = Later(tmp_path, IFCA)
     written = []

@@ -201,6 +201,8 @@ class NetworkSite:
         return Done()
 
     def _begin(self, request: Request, terms: Terms, folder: SiteFolder) -> None:
+        with self._failing(BAD_TABLE):
+            self._table(terms.data).describe()  # a latecomer was not asked before what it has
         built = self._build(terms)
         salt = secrets.token_hex(16)
         agreed = Agreed(

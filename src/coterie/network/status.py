@@ -20,7 +20,7 @@ def status_of(path: Path) -> dict[str, Any]:
         raise CoterieError(f"{path} is not a run of a network", "give the folder of one")
     history = folder.rows()
     entries = diary.read(path / "diary.jsonl") if (path / "diary.jsonl").exists() else []
-    last = history[-1] if history else {"round": -1}
+    last = history[-1] if history else {"round": 0}
     scores = next((row for row in reversed(history) if "loss" in row), {})
     sizes = next((row["sizes"] for row in reversed(history) if row.get("sizes")), None)
     return {
@@ -53,6 +53,8 @@ def status_of_site(name: str, entries: list[diary.Entry]) -> dict[str, Any]:
 def status_as_text(status: dict[str, Any]) -> str:
     """The same, a line per site."""
     head = f"{status['method']}  round {status['round']} of {status['rounds']}"
+    if status["round"] == status["rounds"]:
+        head += ", finished"
     if status["groups"]:
         head += f"  groups {' '.join(map(str, status['groups']))}"
     for name, value in status["scores"].items():
