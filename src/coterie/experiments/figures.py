@@ -29,9 +29,9 @@ def curves_of(name: str, label: str, columns: Sequence[str] = (), log: bool = Fa
         figure = new_figure(width=7.2, height=3.6 * len(shown) + 0.4)
         panels = figure.subplots(len(shown), squeeze=False)[:, 0]
         for axes, column in zip(panels, shown):
-            draw_curves(axes, outcome, column, name)
             if log:
                 axes.set_yscale("log")
+            draw_curves(axes, outcome, column, name)
             axes.set_title(f"{label}, {column}", loc="left", color=INK, fontsize=11)
         panels[-1].set_xlabel("round", color=INK)
         return figure
