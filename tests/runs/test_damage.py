@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from torch.utils._pytree import tree_leaves
 
 import coterie as ct
+from coterie.cli.table import summary_row
 from coterie.runs import checkpoint
 from coterie.runs.folder import RunFolder
 from coterie.runs.reopen import open_trained, reopen
@@ -122,3 +123,14 @@ def test_what_a_kill_left_unfinished_is_removed(run_folder: Path, tmp_path: Path
     result = ct.resume(path, rounds=3)
     assert len(result.history) == 4
     assert not any(file.exists() for file in left)
+
+
+def test_rows_without_what_earlier_versions_did_not_write(tmp_path: Path) -> None:
+    fed = ct.data.rotated("digits", clients=4, samples=20)
+    ct.run(ct.FedAvg(local_steps=1), fed, "softmax", rounds=1, out=tmp_path / "run")
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+    for row in rows:
+        del row["screened"]
+    metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert summary_row(ct.load(tmp_path / "run"))["screened"] == 0

@@ -54,7 +54,7 @@ def summary_row(result: Result) -> Row:
         "folder": folder,
         "rounds": result.history[-1]["round"],
         "refused": sum(len(row["refused"]) for row in result.history),
-        "screened": sum(len(row["screened"]) for row in result.history),
+        "screened": sum(len(row.get("screened", [])) for row in result.history),
         "warnings": result.warnings,
         "members": group_members(result),
         "by_site": site_scores(result.names, result.per_client, main_metric(kind)),
