@@ -13,13 +13,13 @@ demo: $(READY)
 
 # What people run while they work: at most six minutes on two quiet cores.
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not experiments"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not experiments and not network"
 
 # The rest: statistics over many seeds, kills of real processes, whole pages of the documents.
 test-slow: $(DEV)
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not network"
 
-test-all: test test-slow test-experiments
+test-all: test test-slow test-experiments test-network
 
 # Every experiment of `coterie reproduce` at its smallest scale; those that need data sets which are
 # not there are skipped.
