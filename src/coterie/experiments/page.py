@@ -23,6 +23,8 @@ def page(outcome: Outcome) -> str:
         quantity_table(outcome, experiment.quantities[0]),
     ]
     for quantity in experiment.quantities[1:]:
+        if not lines_with(outcome, quantity):
+            continue
         parts += [f"{capitalise(quantity.label)}:", short_table(outcome, quantity)]
     for suffix in experiment.figures:
         file = f"{outcome.path.stem}{suffix}.svg"
@@ -73,9 +75,18 @@ def short_table(outcome: Outcome, quantity: Quantity) -> str:
             name_of(outcome, line),
             *(cell_text(outcome, line, column, quantity) for column in outcome.columns),
         ]
-        for line in outcome.lines
+        for line in lines_with(outcome, quantity)
     ]
     return markdown(["method", *outcome.columns], rows)
+
+
+def lines_with(outcome: Outcome, quantity: Quantity) -> list[str]:
+    """The lines that have a value of a quantity in any column."""
+    return [
+        line
+        for line in outcome.lines
+        if any(outcome.values(line, column, quantity.name) for column in outcome.columns)
+    ]
 
 
 def name_of(outcome: Outcome, line: str) -> str:

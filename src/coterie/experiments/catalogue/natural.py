@@ -105,7 +105,7 @@ def on_real_table(name: str, title: str, file: str, unseen: int, **options: Any)
         title=title,
         paper=PAPER,
         where=name,
-        lines=(*METHODS, *(Line(label=label, in_paper=False) for label in REFERENCES)),
+        lines=(*METHODS, *(Line(label=label) for label in REFERENCES)),
         columns=(Column(label=name, data=file, data_options={"unseen": unseen, **options}),),
         scales={
             "full": Scale(seeds=5),
