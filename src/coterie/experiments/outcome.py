@@ -14,7 +14,7 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.experiments.spec import Cell, Experiment, Measured
-from coterie.runs.config import decode, encode_readable
+from coterie.runs.config import decode, encode
 from coterie.runs.files import write_file
 from coterie.version import __version__
 
@@ -90,11 +90,9 @@ class Outcome:
         """Write the file of results."""
         order = [cell.mark for cell in self.experiment.cells(self.scale)]
         done = [self.cells[mark] for mark in order if mark in self.cells]
-        content = ResultsFile(
-            format=FORMAT, experiment=self.experiment.name, scale=self.scale, cells=done
-        )
+        head = {"format": FORMAT, "experiment": self.experiment.name, "scale": self.scale}
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(self.path, encode_readable(content))
+        write_file(self.path, one_cell_per_line(head, done))
 
     # -- reading
     def of(self, line: str, column: str) -> list[CellResult]:
@@ -137,6 +135,13 @@ class Outcome:
     def commits(self) -> list[str]:
         """The versions of the source that the cells were run with."""
         return sorted({cell.commit for cell in self.cells.values()})
+
+
+def one_cell_per_line(head: dict[str, Any], cells: list[CellResult]) -> str:
+    """JSON of a `ResultsFile` in which each cell is one line, so that a change shows as such."""
+    begin = encode(head).decode().removesuffix("}")
+    lines = ",\n".join(encode(cell).decode() for cell in cells)
+    return f'{begin},"cells":[\n{lines}\n]}}\n'
 
 
 def read(path: Path, experiment: Experiment, scale: str) -> ResultsFile:
