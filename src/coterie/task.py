@@ -174,6 +174,19 @@ class Task:
         """The mean of losses [n] over the real rows, each times its weight."""
         return (losses * (batch.mask * batch.weight)).sum() / batch.mask.sum().clamp(min=1)
 
+    def first_outputs(self, params: Params, x: Tensor) -> Tensor:
+        """X·Wᵀ [n, hidden] of the first layer, without its bias."""
+        assert self.first is not None
+        return x.flatten(1) @ params[self.first.weight].T
+
+    def loss_from_outputs(self, outputs: Tensor, params: Params, batch: Batch) -> Tensor:
+        """The loss, given the first layer's X·Wᵀ; params may be without its weights."""
+        assert self.first is not None
+        z = outputs
+        if self.first.bias is not None:
+            z = outputs + params[self.first.bias]
+        return self.loss_after_first(z, params, batch)
+
     def loss_after_first(self, z: Tensor, rest: Params, batch: Batch) -> Tensor:
         """The loss, given the first layer's outputs z [n, hidden] instead of its parameters."""
         assert self.first is not None

@@ -299,3 +299,16 @@ def test_momentum_that_begins_with_rest_is_plain(
     plain, _ = heavy_ball(task, w, zeros(w), batches, how, 0.8, **terms, dual=False)
     model_near(descend(task, w, batches, how, **terms), plain)
     assert dual_calls == [1]
+
+
+@pytest.mark.parametrize("rule", ["passes", "draws", "all rows"])
+@pytest.mark.parametrize("solver", ["sgd", "heavy_ball"])
+@pytest.mark.usefixtures("always")
+def test_outputs_that_are_known_are_not_computed_again(rule: str, solver: str) -> None:
+    task, data = TASKS["mlp"], client()
+    w, *_ = STARTS[task]
+    how = Local(lr=0.15, solver=solver)
+    known = task.first_outputs(w, data.all.x)
+    without = descend(task, w, RULES[rule](data), how)
+    model_near(descend(task, w, RULES[rule](data), how, outputs=known), without)
+    assert not equal(descend(task, w, RULES[rule](data), how, outputs=known + 1), without)

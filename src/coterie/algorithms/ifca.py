@@ -35,7 +35,7 @@ from coterie.algorithms.ifca_starts import KINDS, Starts
 from coterie.algorithms.ifca_traffic import identities
 from coterie.clustering import RULES
 from coterie.common.held_out import RULE as HELD_OUT
-from coterie.common.losses import least_loss
+from coterie.common.losses import Choice, choose
 from coterie.contract import Ask, Data, Index, Losses, OneHot, Sums, Upload, client, setting
 from coterie.errors import CoterieError
 from coterie.local import descend, each, gradient
@@ -101,8 +101,10 @@ class IFCA(Starts):
         self, task: Task, centres: Params, per_client: Any, private: Any, data: Data, pair: int
     ) -> tuple[Upload, Any]:
         """Train the centre of least loss."""
-        j, losses = self.estimate(task, centres, self.choosing_rows(data, pair))
-        value = self.local_update(task, pick(centres, j), data, pair)
+        choice = self.choice(task, centres, self.choosing_rows(data, pair))
+        j, losses, _ = choice
+        outputs = None if self.resample else choice.start_outputs()  # else it trains on other rows
+        value = self.local_update(task, pick(centres, j), data, pair, outputs=outputs)
         s = one_hot(j, count(centres), task.dtype)
         # a diverged centre's loss is reported as infinite: NaN would have the upload refused
         report = {"cluster": j, "losses": losses.nan_to_num(torch.inf, torch.inf)}
@@ -115,22 +117,36 @@ class IFCA(Starts):
 
     def estimate(self, task: Task, centres: Params, rows: Batch) -> tuple[Tensor, Tensor]:
         """(ĵ = argmin_j F_i(θ_j), all losses [K])"""
-        models = unstack(centres)
-        j, losses = least_loss(task, models, rows)
-        if self.l2_in_choice:
-            losses = losses + self.l2 / 2 * torch.stack([decayed_square(m) for m in models])
-            j = argmin_finite(losses)
+        j, losses, _ = self.choice(task, centres, rows)
         return j, losses
 
+    def choice(self, task: Task, centres: Params, rows: Batch) -> Choice:
+        """The same, with what the first layer gave on the way."""
+        models = unstack(centres)
+        choice = choose(task, models, rows)
+        if not self.l2_in_choice:
+            return choice
+        losses = choice.losses + self.l2 / 2 * torch.stack([decayed_square(m) for m in models])
+        return choice._replace(centre=argmin_finite(losses), losses=losses)
+
     def local_update(
-        self, task: Task, w: Params, data: Data, pair: int, start: bool = False
+        self,
+        task: Task,
+        w: Params,
+        data: Data,
+        pair: int,
+        start: bool = False,
+        outputs: Tensor | None = None,
     ) -> Params:
-        """g_i = ∇F_i(w) (option I), or θ̃_i: w after τ local steps (option II)."""
+        """g_i = ∇F_i(w) (option I), or θ̃_i: w after τ local steps (option II).
+
+        outputs: of the first layer under w, where they are known.
+        """
         how = self.at_start() if start else self
         batches = how.training_batches(data, pair)
         if self.average == "gradients":
             return gradient(task, w, next(each(batches)), how)
-        return descend(task, w, batches, how)
+        return descend(task, w, batches, how, outputs=outputs)
 
     # ------------------------------------------------------------------ Algorithm 2, the server
     def start(self, task: Task, clients: int, seed: int) -> tuple[Clusters, Any]:

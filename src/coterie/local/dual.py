@@ -61,6 +61,7 @@ class Given(NamedTuple):
     u: Params | None  # None: no momentum, or it begins with 0
     strength: Tensor | None  # of the pull; None: there is none
     centre: Params | None  # of the pull; None: it is w, or there is no pull
+    outputs: Tensor | None  # of the first layer under w, X·Wᵀ of all own rows, where they are known
     own: Batch
     gram: Gram  # of the own rows
     order: Order  # which rows each step takes
@@ -88,6 +89,7 @@ def dual_steps(
     form: Form,
     solver: Solver,
     pull: Pull | None,
+    outputs: Tensor | None = None,
 ) -> WithMomentum:
     """(w, u) after a step for each batch.
 
@@ -104,6 +106,7 @@ def dual_steps(
             u=u,
             strength=strength,
             centre=None if centre is w else centre,
+            outputs=None if in_order else outputs,
             own=batches.own,
             gram=() if in_order else batches.gram,
             order=order_of(steps, batches.own, written_out=in_order),
@@ -157,7 +160,7 @@ def _dual_weights(
     return DualWeights(
         x,
         gram,
-        Origins(origins, centre, momentum),
+        Origins(origins, centre, momentum, given.outputs),
         solver.lr,
         has_momentum=solver.beta is not None,
         is_simple=is_simple(solver, given.strength),
@@ -172,18 +175,9 @@ def _gradients(task: Task, outputs: Tensor, others: Params, batch: Batch) -> tup
     leaves = [v.detach().requires_grad_() for v in (outputs, *others.values())]
     with torch.enable_grad():
         z, *values = leaves
-        losses = vmap(partial(_loss, task))(z, dict(zip(others, values)), batch)
+        losses = vmap(task.loss_from_outputs)(z, dict(zip(others, values)), batch)
         g, *of_others = torch.autograd.grad(losses.sum(), leaves, materialize_grads=True)
     return g, dict(zip(others, of_others))
-
-
-def _loss(task: Task, outputs: Tensor, others: Params, batch: Batch) -> Tensor:
-    """The loss of one client, given X·Wᵀ of the first layer, and all other parameters."""
-    assert task.first is not None
-    z = outputs
-    if task.first.bias is not None:
-        z = outputs + others[task.first.bias]
-    return task.loss_after_first(z, others, batch)
 
 
 # ------------------------------------------------------------------------------ rows of a block

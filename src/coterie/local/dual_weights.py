@@ -32,6 +32,7 @@ class Origins(NamedTuple):
     weights: list[Tensor]  # each [c, h, d]; the first is the start
     centre: int | None  # which of them is the centre of the pull; it may be the start
     momentum: int | None  # which of them is the momentum; None: it is 0
+    outputs: Tensor | None  # X·W₀ᵀ, where it is known already
 
 
 class DualWeights:
@@ -58,7 +59,7 @@ class DualWeights:
         self.origins = origins
         self.lr = lr
         self.is_simple = is_simple
-        self.origin_outputs = [outputs_of(x, weight) for weight in origins.weights]
+        self.origin_outputs = _outputs_of_origins(x, origins)
         self.sums = torch.zeros_like(self.origin_outputs[0])  # S
         self.shares = self._all_of(0)  # a [c, origins]
         self.momentum_sums: Tensor | None = None  # these are to the momentum as S is to −W/lr
@@ -134,6 +135,12 @@ class DualWeights:
         for share, v in zip(shares.T[1:], tensors[1:]):
             mixed.addcmul_(v, _for_rows(share))
         return mixed
+
+
+def _outputs_of_origins(x: Tensor, origins: Origins) -> list[Tensor]:
+    start, *others = origins.weights
+    of_start = outputs_of(x, start) if origins.outputs is None else origins.outputs
+    return [of_start, *(outputs_of(x, weight) for weight in others)]
 
 
 def _for_rows(numbers: Tensor) -> Tensor:

@@ -41,16 +41,22 @@ def descend(
     how: Local,
     pull: Number = 0.0,
     towards: Params | None = None,
+    *,
+    outputs: Tensor | None = None,
 ) -> Params:
-    """Train w with the solver that `how` names, from a fresh solver state."""
+    """Train w with the solver that `how` names, from a fresh solver state.
+
+    outputs: `task.first_outputs` of all own rows under w, where they are known already; they may
+        save a product.
+    """
     if how.solver == "adam":
         return adam(task, w, moments(w), batches, how, pull=pull, towards=towards)[0]
     if how.solver == "heavy_ball":
         both = joined(pull, towards, how.l2)
         solver = Solver(how.lr, how.momentum, how.l2, keeps_momentum=False)
-        new, _ = _steps(task, w, None, batches, solver, both, clip=how.clip)
+        new, _ = _steps(task, w, None, batches, solver, both, clip=how.clip, outputs=outputs)
         return new
-    return sgd(task, w, batches, how, pull=pull, towards=towards)
+    return sgd(task, w, batches, how, pull=pull, towards=towards, outputs=outputs)
 
 
 def sgd(
@@ -62,11 +68,12 @@ def sgd(
     towards: Params | None = None,
     *,
     dual: bool = True,
+    outputs: Tensor | None = None,
 ) -> Params:
-    """w ← w − lr·∇, over the batches."""
+    """w ← w − lr·∇, over the batches; outputs: as in `descend`."""
     both = joined(pull, towards, how.l2)
     solver = Solver(how.lr, None, how.l2)
-    new, _ = _steps(task, w, None, batches, solver, both, clip=how.clip, dual=dual)
+    new, _ = _steps(task, w, None, batches, solver, both, clip=how.clip, dual=dual, outputs=outputs)
     return new
 
 
@@ -179,6 +186,7 @@ def _steps(
     *,
     clip: float | None,
     dual: bool = True,
+    outputs: Tensor | None = None,
 ) -> WithMomentum:
     """(w, u) after a step for each batch; u is None without momentum, and before from rest."""
     drawn = as_drawn(batches)
@@ -187,5 +195,5 @@ def _steps(
     elif dual and drawn is not None:
         form = dual_pays(task, w, u, drawn, solver, pull)
         if form:
-            return dual_steps(task, w, u, drawn, form, solver, pull)
+            return dual_steps(task, w, u, drawn, form, solver, pull, outputs)
     return plain_steps(task, w, u, batches, solver, pull, clip)
