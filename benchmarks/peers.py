@@ -1,0 +1,231 @@
+"""Coterie against other libraries, round by round, in one interleaved run.
+
+    python benchmarks/peers.py [NAME...] [--peers NAME...] [--repeats 4] [--again] [--small]
+
+Each peer gets an environment of its own under .venv-peers/. For each problem every contender is
+started once, in its environment, makes the same data and first models from a seed, and warms up.
+Then they take turns, a round each, always from the first models. A peer runs on one thread and on
+all cores, and the better counts. What they compute is compared: the steps and rows of the round,
+and the loss after it, all by one function.
+
+Results are kept in benchmarks/results/peers.json as they come, so that a stopped run goes on;
+--again measures anew. peers.md and peers.svg are made from it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from contenders.problems import PROBLEMS, Problem, find, fingerprint
+from peak import SHAPES, shape_peak, square_peak
+from peer_checks import Judge
+from peer_environments import PEERS, ROOT, CannotInstall, Peer, make_environment
+from peer_processes import Failed, Process
+from peer_report import read_results, write_report, write_results
+from timing import cores
+
+ENOUGH = 8.0  # seconds for a contender on one number of threads, after two rounds
+
+
+# ------------------------------------------------------------------------------ one problem
+class Turn:
+    """A contender on a number of threads, and how long its rounds took."""
+
+    def __init__(self, process: Process, threads: int) -> None:
+        self.process = process
+        self.threads = threads
+        self.wall: list[float] = []
+        self.processor: list[float] = []
+
+    def play(self) -> None:
+        """One more round, unless two took long enough."""
+        if len(self.wall) >= 2 and sum(self.wall) > ENOUGH:
+            return
+        took = self.process.round(self.threads)
+        self.wall.append(took["wall"])
+        self.processor.append(took["processor"])
+
+    def summary(self) -> dict[str, Any]:
+        return {"threads": self.threads, "wall": self.wall, "processor": self.processor}
+
+
+class Race:
+    """All contenders of one problem."""
+
+    def __init__(self, problem: Problem, small: bool, scratch: Path) -> None:
+        self.problem = problem
+        self.small = small
+        self.scratch = scratch
+        self.turns: dict[str, list[Turn]] = {}
+        self.told: dict[str, dict[str, Any]] = {}
+        self.reasons: dict[str, str] = {}
+
+    def enter(self, peers: list[Peer]) -> None:
+        """Start them all, then wait until each has warmed up."""
+        for peer in peers:
+            counts = peer.thread_counts(cores())
+            shared = None
+            turns = []
+            for threads in counts:
+                if shared is None or peer.needs_process_per_thread_count:
+                    most = threads if peer.needs_process_per_thread_count else max(counts)
+                    shared = Process(peer, self.problem, most, self.small, self.scratch)
+                turns.append(Turn(shared, threads))
+            self.turns[peer.name] = turns
+        expected = fingerprint(self.problem)
+        for name, turns in list(self.turns.items()):
+            try:
+                for process in {id(t.process): t.process for t in turns}.values():
+                    self.told[name] = process.ready()
+            except Failed as failure:
+                self.drop(name, str(failure))
+                continue
+            if self.told[name]["fingerprint"] != expected:
+                self.drop(name, "it has other data")
+
+    def run(self, repeats: int) -> None:
+        """Let them take turns."""
+        for _ in range(repeats):
+            for name, turns in list(self.turns.items()):
+                try:
+                    for turn in turns:
+                        turn.play()
+                except Failed as failure:
+                    self.drop(name, str(failure))
+
+    def drop(self, name: str, reason: str) -> None:
+        """Name a contender as failed, and go on without it."""
+        self.reasons[name] = reason
+        self.end(self.turns.pop(name))
+
+    def end(self, turns: list[Turn]) -> None:
+        for process in {id(t.process): t.process for t in turns}.values():
+            process.end()
+
+    def record(self) -> dict[str, Any]:
+        """What is kept of the race."""
+        judge = Judge(self.problem)
+        contenders: dict[str, Any] = {}
+        for name, turns in self.turns.items():
+            best = min(turns, key=lambda turn: min(turn.wall))
+            contenders[name] = {
+                **self.told[name],
+                "turns": [turn.summary() for turn in turns],
+                "loss": judge.loss(best.process.models()),
+            }
+        judge.compare(contenders)
+        for name, reason in self.reasons.items():
+            contenders[name] = {"reason": reason}
+        return {
+            "title": self.problem.title,
+            "mini_batch": self.problem.batch is not None,
+            "first_loss": judge.first_loss(),
+            "contenders": contenders,
+        }
+
+
+def race(problem: Problem, peers: list[Peer], args: argparse.Namespace) -> dict[str, Any]:
+    """Run one problem."""
+    began = time.time()
+    load = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory() as scratch:
+        contest = Race(problem, args.small, Path(scratch))
+        try:
+            contest.enter([peer for peer in peers if peer.takes(problem)])
+            contest.run(args.repeats)
+            record = contest.record()
+        finally:
+            for turns in contest.turns.values():
+                contest.end(turns)
+    return {
+        **record,
+        "load": load,
+        "peak": square_peak(cores()),
+        "seconds": time.time() - began,
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    }
+
+
+# ------------------------------------------------------------------------------ all problems
+def installed(peers: list[Peer]) -> tuple[list[Peer], dict[str, str]]:
+    """The peers that can be run, and why the others cannot."""
+    usable = []
+    missing = {}
+    for peer in peers:
+        try:
+            make_environment(peer)
+            usable.append(peer)
+        except CannotInstall as reason:
+            missing[peer.name] = str(reason)
+            print(f"{peer.name} cannot be installed: {reason}", flush=True)
+    return usable, missing
+
+
+def parse_arguments() -> argparse.Namespace:
+    names = [problem.name for problem in PROBLEMS]
+    known = [peer.name for peer in PEERS]
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(names)}")
+    parser.add_argument(
+        "--peers", nargs="+", choices=known, metavar="PEER", help=f"of {', '.join(known)}"
+    )
+    parser.add_argument("--repeats", type=int, default=4, help="the best of so many rounds counts")
+    parser.add_argument("--again", action="store_true", help="measure what was measured before")
+    parser.add_argument(
+        "--small", action="store_true", help="a tenth of the clients: only to see whether all runs"
+    )
+    parser.add_argument("--out", type=Path, help="folder of the results")
+    args = parser.parse_args()
+    for name in args.names:
+        if name not in names:
+            parser.error(f"there is no problem {name!r}: choose from {', '.join(names)}")
+    if args.out is None:
+        args.out = ROOT / ("runs/peers-small" if args.small else "benchmarks/results")
+    args.names = args.names or names
+    return args
+
+
+def main() -> int:
+    """Run the problems that are not done yet, and write the report after each."""
+    args = parse_arguments()
+    args.out.mkdir(parents=True, exist_ok=True)
+    chosen = [peer for peer in PEERS if args.peers is None or peer.name in (*args.peers, "ours")]
+    results = read_results(args.out)
+    todo = [name for name in args.names if args.again or name not in results["problems"]]
+    usable, missing = installed(chosen)
+    results["missing"] = {**results["missing"], **missing}
+    if todo:
+        results["shapes"] = {name: shape_peak(shape, cores()) for name, shape in SHAPES.items()}
+    for name in todo:
+        record = race(find(name, args.small), usable, args)
+        results["problems"][name] = record
+        print(one_line(name, record), flush=True)
+        if args.peers is None:
+            write_results(args.out, results)
+    if args.peers is not None:
+        print("Nothing was written: only some of the peers ran.")
+        return 0
+    return write_report(args.out, results)
+
+
+def one_line(name: str, record: dict[str, Any]) -> str:
+    """A problem's times, for the terminal."""
+    words = []
+    for peer, contender in record["contenders"].items():
+        if "reason" in contender:
+            words.append(f"{peer} failed ({contender['reason']})")
+            continue
+        best = min(min(turn["wall"]) for turn in contender["turns"])
+        words.append(f"{peer} {best:.3f} s")
+    return f"{name:11s} {', '.join(words)}   ({record['seconds']:.0f} s in all)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
