@@ -98,7 +98,7 @@ def page(results: dict[str, Any]) -> list[str]:
 def provenance(problems: dict[str, Any]) -> list[str]:
     """Command, dates, machine, versions."""
     dates = sorted(record["date"] for record in problems.values())
-    loads = [record["load"] for record in problems.values()]
+    loads = sorted({f"{record['load']:.1f}" for record in problems.values()})
     versions: dict[str, str] = {"Python": platform.python_version()}
     for record in problems.values():
         for contender in record["contenders"].values():
@@ -106,8 +106,8 @@ def provenance(problems: dict[str, Any]) -> list[str]:
     names = ", ".join(f"{name} {number}" for name, number in versions.items())
     return [
         f"`make bench-peers` (`python benchmarks/peers.py`), {dates[0]} to {dates[-1]}, on "
-        f"{len(os.sched_getaffinity(0))} cores ({processor_name()}). Load when a problem began: "
-        f"{min(loads):.1f} to {max(loads):.1f}. {names}."
+        f"{len(os.sched_getaffinity(0))} cores ({processor_name()}). Load when the run began: "
+        f"{' and '.join(loads)}. {names}."
     ]
 
 

@@ -31,7 +31,7 @@ from peer_processes import Failed, Process
 from peer_report import read_results, write_report, write_results
 from timing import cores
 
-ENOUGH = 8.0  # seconds for a contender on one number of threads, after two rounds
+ENOUGH = 8.0  # seconds of rounds for a contender on one number of threads
 
 
 # ------------------------------------------------------------------------------ one problem
@@ -45,8 +45,8 @@ class Turn:
         self.processor: list[float] = []
 
     def play(self) -> None:
-        """One more round, unless two took long enough."""
-        if len(self.wall) >= 2 and sum(self.wall) > ENOUGH:
+        """One more round, unless that would take too long."""
+        if self.wall and sum(self.wall) + self.wall[-1] > ENOUGH:
             return
         took = self.process.round(self.threads)
         self.wall.append(took["wall"])
@@ -134,7 +134,6 @@ class Race:
 def race(problem: Problem, peers: list[Peer], args: argparse.Namespace) -> dict[str, Any]:
     """Run one problem."""
     began = time.time()
-    load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as scratch:
         contest = Race(problem, args.small, Path(scratch))
         try:
@@ -146,7 +145,7 @@ def race(problem: Problem, peers: list[Peer], args: argparse.Namespace) -> dict[
                 contest.end(turns)
     return {
         **record,
-        "load": load,
+        "load": args.load,
         "peak": square_peak(cores()),
         "seconds": time.time() - began,
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -189,6 +188,7 @@ def parse_arguments() -> argparse.Namespace:
     if args.out is None:
         args.out = ROOT / ("runs/peers-small" if args.small else "benchmarks/results")
     args.names = args.names or names
+    args.load = os.getloadavg()[0]  # of others: we have not begun
     return args
 
 

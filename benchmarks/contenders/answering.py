@@ -65,11 +65,10 @@ def own_stdout() -> TextIO:
 
 
 def serve(request: Request, make: Callable[[Problem, int], Contender]) -> None:
-    """Make the contender, warm it up by two rounds, and answer until stdin ends."""
+    """Make the contender, warm it up, and answer until stdin ends."""
     answers = own_stdout()
     contender = make(request.problem, request.threads)
-    for _ in range(2):
-        contender.prepare(request.threads)()
+    warm_up(contender, request.threads)
     tell(answers, ready_message(request.problem, contender.packages, contender.counts()))
     for line in sys.stdin:
         work = contender.prepare(int(line))
@@ -81,6 +80,14 @@ def serve(request: Request, make: Callable[[Problem, int], Contender]) -> None:
         }
         save_models(request.scratch, contender.models(result))
         tell(answers, took)
+
+
+def warm_up(contender: Contender, threads: int) -> None:
+    """Two rounds, in which steps are compiled and memory is mapped; one where it takes long."""
+    began = time.perf_counter()
+    contender.prepare(threads)()
+    if time.perf_counter() - began < 10:
+        contender.prepare(threads)()
 
 
 def ready_message(
