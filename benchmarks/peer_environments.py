@@ -43,11 +43,11 @@ class Peer:
             return Path(sys.executable)
         return ENVIRONMENTS / self.name / "bin" / "python"
 
-    def thread_counts(self, cores: int) -> list[int]:
+    def thread_counts(self, asked: set[int], cores: int) -> list[int]:
         """On how many threads it is tried; the better counts."""
         if self.only_all_cores:
             return [cores]
-        return sorted({1, cores})
+        return sorted(asked)
 
 
 EVERY = ("FedAvg", "IFCA", "FedSoft", "pFedMe", "CGPFL")

@@ -15,6 +15,7 @@ from contenders.problems import Arrays, Problem
 from peer_environments import BENCHMARKS, ROOT, Peer
 
 PATIENCE = 300.0  # seconds for the start, or for a round
+FAREWELL = 10.0  # seconds to end by itself
 
 
 class Failed(Exception):
@@ -68,7 +69,7 @@ class Process:
         assert self.child.stdin is not None
         try:
             self.child.stdin.close()
-            self.child.wait(30)
+            self.child.wait(FAREWELL)
         except (BrokenPipeError, subprocess.TimeoutExpired):
             os.killpg(self.child.pid, signal.SIGKILL)
             self.child.wait()

@@ -1,6 +1,7 @@
 """Coterie against other libraries, round by round, in one interleaved run.
 
-    python benchmarks/peers.py [NAME...] [--peers NAME...] [--repeats 4] [--again] [--small]
+    python benchmarks/peers.py [NAME...] [--peers NAME...] [--repeats 4] [--again]
+        [--small] [--one-thread]
 
 Each peer gets an environment of its own under .venv-peers/. For each problem every contender is
 started once, in its environment, makes the same data and first models from a seed, and warms up.
@@ -59,9 +60,11 @@ class Turn:
 class Race:
     """All contenders of one problem."""
 
-    def __init__(self, problem: Problem, small: bool, scratch: Path) -> None:
+    def __init__(self, problem: Problem, scratch: Path, *, small: bool, threads: set[int]) -> None:
+        """threads: numbers of threads on which peers run."""
         self.problem = problem
         self.small = small
+        self.threads = threads
         self.scratch = scratch
         self.turns: dict[str, list[Turn]] = {}
         self.told: dict[str, dict[str, Any]] = {}
@@ -70,7 +73,7 @@ class Race:
     def enter(self, peers: list[Peer]) -> None:
         """Start them all, then wait until each has warmed up."""
         for peer in peers:
-            counts = peer.thread_counts(cores())
+            counts = peer.thread_counts(self.threads, cores())
             shared = None
             turns = []
             for threads in counts:
@@ -135,7 +138,7 @@ def race(problem: Problem, peers: list[Peer], args: argparse.Namespace) -> dict[
     """Run one problem."""
     began = time.time()
     with tempfile.TemporaryDirectory() as scratch:
-        contest = Race(problem, args.small, Path(scratch))
+        contest = Race(problem, Path(scratch), small=args.small, threads=args.threads)
         try:
             contest.enter([peer for peer in peers if peer.takes(problem)])
             contest.run(args.repeats)
@@ -180,6 +183,11 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--small", action="store_true", help="a tenth of the clients: only to see whether all runs"
     )
+    parser.add_argument(
+        "--one-thread",
+        action="store_true",
+        help="run peers on one thread only: on a busy machine, two wait for each other",
+    )
     parser.add_argument("--out", type=Path, help="folder of the results")
     args = parser.parse_args()
     for name in args.names:
@@ -188,6 +196,7 @@ def parse_arguments() -> argparse.Namespace:
     if args.out is None:
         args.out = ROOT / ("runs/peers-small" if args.small else "benchmarks/results")
     args.names = args.names or names
+    args.threads = {1} if args.one_thread else {1, cores()}
     args.load = os.getloadavg()[0]  # of others: we have not begun
     return args
 
@@ -228,4 +237,7 @@ def one_line(name: str, record: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("Stopped; the same command goes on with the problem that was running.")

@@ -151,7 +151,7 @@ def test_results_are_kept_and_a_difference_is_an_error(tmp_path: Path) -> None:
 def test_we_and_the_plain_loop_compute_the_same(name: str, tmp_path: Path) -> None:
     from peers import Race
 
-    contest = Race(find(name, small=True), small=True, scratch=tmp_path)
+    contest = Race(find(name, small=True), tmp_path, small=True, threads={1})
     contest.enter([peer for peer in PEERS if peer.is_ours])
     contest.run(1)
     record = contest.record()
