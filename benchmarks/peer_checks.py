@@ -51,9 +51,12 @@ class Judge:
 
     def compare(self, contenders: dict[str, Any]) -> None:
         """Note for each contender how far its loss is off, and what differs."""
-        if REFERENCE not in contenders:
+        if not contenders:
             return
-        reference = contenders[REFERENCE]["loss"]
+        against = REFERENCE
+        if against not in contenders:  # it failed, or was not asked for
+            against = next(iter(contenders))
+        reference = contenders[against]["loss"]
         first = self.first_loss()
         gained = abs(reference)
         if first is not None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import platform
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from coterie.plots import COLOURS, FAINT, INK, new_figure, save
-from peer_environments import PEERS
+from peer_environments import PEERS, Peer
 
 TITLES = {peer.name: peer.title for peer in PEERS}
 RIVALS = [peer for peer in PEERS if peer.name != "ours"]
@@ -39,18 +40,25 @@ def wall(contender: dict[str, Any]) -> float:
     return min(min(turn["wall"]) for turn in contender["turns"])
 
 
+def processor(contender: dict[str, Any]) -> float:
+    """The least processor seconds of a round."""
+    return min(min(turn["processor"]) for turn in contender["turns"])
+
+
 def best_turn(contender: dict[str, Any]) -> dict[str, Any]:
     turn: dict[str, Any] = min(contender["turns"], key=lambda turn: min(turn["wall"]))
     return turn
 
 
-def ratios(record: dict[str, Any]) -> dict[str, float]:
+def ratios(
+    record: dict[str, Any], seconds: Callable[[dict[str, Any]], float] = wall
+) -> dict[str, float]:
     """How many times as long as ours each rival takes, where it did the same."""
     contenders = record["contenders"]
     if "turns" not in contenders.get("ours", {}):
         return {}
     return {
-        name: wall(contender) / wall(contenders["ours"])
+        name: seconds(contender) / seconds(contenders["ours"])
         for name, contender in contenders.items()
         if name != "ours" and "turns" in contender and not contender["differs"]
     }
@@ -86,12 +94,12 @@ def page(results: dict[str, Any]) -> list[str]:
         "![How many times as long as Coterie](peers.svg)",
         "",
         "| work | Coterie | " + " | ".join(peer.title for peer in rivals) + " |",
-        "| --- | " + "---: | " * (1 + len(rivals)),
+        "| --- |" + " ---: |" * (1 + len(rivals)),
     ]
     for record in problems.values():
         cells = [cell(record, peer.name) for peer in rivals]
         lines.append(f"| {record['title']} | {ours_cell(record)} | {' | '.join(cells)} |")
-    lines += ["", *not_there(results), *peak_table(results)]
+    lines += ["", *not_there(results), *processor_table(problems, rivals), *peak_table(results)]
     return lines
 
 
@@ -104,8 +112,9 @@ def provenance(problems: dict[str, Any]) -> list[str]:
         for contender in record["contenders"].values():
             versions |= contender.get("versions", {})
     names = ", ".join(f"{name} {number}" for name, number in versions.items())
+    commands = " and ".join(sorted({f"`{record['command']}`" for record in problems.values()}))
     return [
-        f"`make bench-peers` (`python benchmarks/peers.py`), {dates[0]} to {dates[-1]}, on "
+        f"{commands}, {dates[0]} to {dates[-1]}, on "
         f"{len(os.sched_getaffinity(0))} cores ({processor_name()}). Load when the run began: "
         f"{' and '.join(loads)}. {names}."
     ]
@@ -141,6 +150,23 @@ def cell(record: dict[str, Any], name: str) -> str:
     )
 
 
+def processor_table(problems: dict[str, Any], rivals: list[Peer]) -> list[str]:
+    """Processor time of all threads, which depends less on what else the machine does."""
+    lines = [
+        "## Processor time, as a multiple of ours",
+        "",
+        "Of the number of threads, and the round, that take the least of it.",
+        "",
+        "| work | " + " | ".join(peer.title for peer in rivals) + " |",
+        "| --- |" + " ---: |" * len(rivals),
+    ]
+    for record in problems.values():
+        found = ratios(record, processor)
+        cells = [f"{found[peer.name]:.2f}×" if peer.name in found else "–" for peer in rivals]
+        lines.append(f"| {record['title']} | {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
 def off_words(contender: dict[str, Any]) -> str:
     if "off" not in contender:
         return ""
@@ -159,7 +185,9 @@ def differences(results: dict[str, Any]) -> list[str]:
 
 def not_there(results: dict[str, Any]) -> list[str]:
     """Which peers could not be installed, and which problems others do not take."""
-    lines = [f"{TITLES[name]} is not here: {why}" for name, why in results["missing"].items()]
+    lines = []
+    for name, why in results["missing"].items():
+        lines += [f"{TITLES[name]} is not here: {why}.", ""]
     lines += [
         "A dash: the library has no such method, or, for Flower's simulation, the size is too "
         "large. pfl does not shuffle rows and keeps its batches between rounds. Flower runs two "
@@ -221,7 +249,7 @@ def plot(results: dict[str, Any]) -> Any:
             axes.scatter(x, y, color=colours[peer.name], label=peer.title, s=42, zorder=3)
     axes.axvline(1, color=INK, linewidth=1.2)
     axes.set_xscale("log")
-    ticks = [0.5, 1, 2, 3, 5, 10, 20, 50, 100, 200]
+    ticks = [0.5, 1, 2, 3, 5, 10, 20, 50, 100, 200, 500]
     axes.set_xticks(ticks, [f"{tick:g}×" for tick in ticks])
     axes.minorticks_off()
     axes.set_yticks(list(heights.values()), [problems[name]["title"] for name in heights])
@@ -231,5 +259,5 @@ def plot(results: dict[str, Any]) -> Any:
     axes.set_title(
         "Time of a round, as a multiple of Coterie's", loc="left", color=INK, fontsize=11
     )
-    axes.legend(loc="upper right", fontsize=8, frameon=True, facecolor="white", edgecolor=FAINT)
+    figure.legend(loc="outside lower center", ncols=len(RIVALS), fontsize=8, frameon=False)
     return figure

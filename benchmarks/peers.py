@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import os
+import shlex
 import sys
 import tempfile
 import time
@@ -148,6 +149,7 @@ def race(problem: Problem, peers: list[Peer], args: argparse.Namespace) -> dict[
                 contest.end(turns)
     return {
         **record,
+        "command": shlex.join(["python", "benchmarks/peers.py", *sys.argv[1:]]),
         "load": args.load,
         "peak": square_peak(cores()),
         "seconds": time.time() - began,

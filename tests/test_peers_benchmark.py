@@ -103,6 +103,13 @@ def test_a_contender_that_did_something_else_is_named() -> None:
     assert differs["fedlab"].startswith("its loss is off by nan")
 
 
+def test_without_the_plain_loop_the_first_contender_is_the_measure() -> None:
+    contenders = {"ours": contender(0.5), "pfl": contender(0.5, rows=1)}
+    Judge(TINY).compare(contenders)
+    assert contenders["ours"]["differs"] == ""
+    assert contenders["pfl"]["differs"] == "it took 48 steps of 1 rows instead of 48 of 320"
+
+
 # ------------------------------------------------------------------------------ the page
 def results() -> dict[str, Any]:
     contenders = {
@@ -118,6 +125,7 @@ def results() -> dict[str, Any]:
         "title": "FedAvg of something",
         "mini_batch": True,
         "contenders": contenders,
+        "command": "python benchmarks/peers.py tiny",
         "load": 0.1,
         "peak": 100.0,
         "date": "2026-01-01 10:00 UTC",
@@ -132,6 +140,8 @@ def test_the_page_has_ratios_and_names_what_is_missing() -> None:
     assert "differs: other steps" in text and "**2.00×**" not in text
     assert "failed: ImportError: no jax" in text
     assert "BlazeFL is not here: No matching distribution found for blazefl" in text
+    assert "| FedAvg of something | 4.00× | – | – |" in text  # processor time
+    assert "`python benchmarks/peers.py tiny`, 2026-01-01 10:00 UTC" in text
     assert "| 20 % | 30 % |" in text  # 2 and 3 GFLOP in 0.1 s, at 100 GFLOPS
 
 
