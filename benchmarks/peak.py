@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
+
+from timing import timed
 
 SHAPES = {  # of products [m, k] × [k, n] in rounds of the MLP 784-200-10
     "first layer, batch 10": (10, 784, 200),
@@ -26,7 +26,7 @@ def square_peak(threads: int, size: int = 2048, repeats: int = 6) -> float:
     a = torch.rand(size, size)
     b = torch.rand(size, size)
     out = torch.empty(size, size)
-    seconds = best_of(lambda: torch.mm(a, b, out=out), repeats)
+    seconds = timed(lambda: torch.mm(a, b, out=out), repeats)
     torch.set_num_threads(before)
     return 2 * size**3 / seconds / 1e9
 
@@ -44,14 +44,5 @@ def shape_peak(shape: tuple[int, int, int], threads: int, repeats: int = 5) -> f
             torch.mm(a, b, out=out)
 
     with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        seconds = best_of(lambda: list(pool.map(work, range(threads))), repeats)
+        seconds = timed(lambda: list(pool.map(work, range(threads))), repeats)
     return 2 * m * k * n * times * threads / seconds / 1e9
-
-
-def best_of(work: Callable[[], object], repeats: int) -> float:
-    took = []
-    for _ in range(repeats):
-        began = time.perf_counter()
-        work()
-        took.append(time.perf_counter() - began)
-    return min(took)
