@@ -25,128 +25,24 @@ import time
 from pathlib import Path
 from typing import Any
 
-from contenders.problems import PROBLEMS, Problem, find, fingerprint
+from contenders.problems import PROBLEMS, Problem, find
 from peak import SHAPES, shape_peak, square_peak
-from peer_checks import Judge
 from peer_environments import PEERS, ROOT, CannotInstall, Peer, make_environment
-from peer_processes import Failed, Process
+from peer_race import Race
 from peer_report import read_results, write_report, write_results
 from timing import cores
-
-ENOUGH = 8.0  # seconds of rounds for a contender on one number of threads
-
-
-# ------------------------------------------------------------------------------ one problem
-class Turn:
-    """A contender on a number of threads, and how long its rounds took."""
-
-    def __init__(self, process: Process, threads: int) -> None:
-        self.process = process
-        self.threads = threads
-        self.wall: list[float] = []
-        self.processor: list[float] = []
-
-    def play(self) -> None:
-        """One more round, unless that would take too long."""
-        if self.wall and sum(self.wall) + self.wall[-1] > ENOUGH:
-            return
-        took = self.process.round(self.threads)
-        self.wall.append(took["wall"])
-        self.processor.append(took["processor"])
-
-    def summary(self) -> dict[str, Any]:
-        return {"threads": self.threads, "wall": self.wall, "processor": self.processor}
-
-
-class Race:
-    """All contenders of one problem."""
-
-    def __init__(self, problem: Problem, scratch: Path, *, small: bool, threads: set[int]) -> None:
-        """threads: numbers of threads on which peers run."""
-        self.problem = problem
-        self.small = small
-        self.threads = threads
-        self.scratch = scratch
-        self.turns: dict[str, list[Turn]] = {}
-        self.told: dict[str, dict[str, Any]] = {}
-        self.reasons: dict[str, str] = {}
-
-    def enter(self, peers: list[Peer]) -> None:
-        """Start them all, then wait until each has warmed up."""
-        for peer in peers:
-            counts = peer.thread_counts(self.threads, cores())
-            shared = None
-            turns = []
-            for threads in counts:
-                if shared is None or peer.needs_process_per_thread_count:
-                    most = threads if peer.needs_process_per_thread_count else max(counts)
-                    shared = Process(peer, self.problem, most, self.small, self.scratch)
-                turns.append(Turn(shared, threads))
-            self.turns[peer.name] = turns
-        expected = fingerprint(self.problem)
-        for name, turns in list(self.turns.items()):
-            try:
-                for process in {id(t.process): t.process for t in turns}.values():
-                    self.told[name] = process.ready()
-            except Failed as failure:
-                self.drop(name, str(failure))
-                continue
-            if self.told[name]["fingerprint"] != expected:
-                self.drop(name, "it has other data")
-
-    def run(self, repeats: int) -> None:
-        """Let them take turns."""
-        for _ in range(repeats):
-            for name, turns in list(self.turns.items()):
-                try:
-                    for turn in turns:
-                        turn.play()
-                except Failed as failure:
-                    self.drop(name, str(failure))
-
-    def drop(self, name: str, reason: str) -> None:
-        """Name a contender as failed, and go on without it."""
-        self.reasons[name] = reason
-        self.end(self.turns.pop(name))
-
-    def end(self, turns: list[Turn]) -> None:
-        for process in {id(t.process): t.process for t in turns}.values():
-            process.end()
-
-    def record(self) -> dict[str, Any]:
-        """What is kept of the race."""
-        judge = Judge(self.problem)
-        contenders: dict[str, Any] = {}
-        for name, turns in self.turns.items():
-            best = min(turns, key=lambda turn: min(turn.wall))
-            contenders[name] = {
-                **self.told[name],
-                "turns": [turn.summary() for turn in turns],
-                "loss": judge.loss(best.process.models()),
-            }
-        judge.compare(contenders)
-        for name, reason in self.reasons.items():
-            contenders[name] = {"reason": reason}
-        return {
-            "title": self.problem.title,
-            "mini_batch": self.problem.batch is not None,
-            "first_loss": judge.first_loss(),
-            "contenders": contenders,
-        }
 
 
 def race(problem: Problem, peers: list[Peer], args: argparse.Namespace) -> dict[str, Any]:
     """Run one problem."""
     began = time.time()
-    with tempfile.TemporaryDirectory() as scratch:
-        contest = Race(problem, Path(scratch), small=args.small, threads=args.threads)
-        try:
-            contest.enter([peer for peer in peers if peer.takes(problem)])
-            contest.run(args.repeats)
-            record = contest.record()
-        finally:
-            for turns in contest.turns.values():
-                contest.end(turns)
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        Race(problem, Path(scratch), small=args.small, threads=args.threads) as contest,
+    ):
+        contest.enter([peer for peer in peers if peer.takes(problem)])
+        contest.run(args.repeats)
+        record = contest.record()
     return {
         **record,
         "command": shlex.join(["python", "benchmarks/peers.py", *sys.argv[1:]]),

@@ -24,6 +24,7 @@ from contenders.problems import (  # noqa: E402
 from contenders.torch_models import arrays_of, build, load, tensors  # noqa: E402
 from peer_checks import Judge  # noqa: E402
 from peer_environments import PEERS  # noqa: E402
+from peer_race import Race  # noqa: E402
 from peer_report import page, read_results, write_report, write_results  # noqa: E402
 
 TINY = Problem("tiny", "FedAvg", "table 30-64-2", 8, 20, 0.05, batch=8, passes=2)
@@ -159,14 +160,11 @@ def test_results_are_kept_and_a_difference_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["linear10", "batch20"])
 def test_we_and_the_plain_loop_compute_the_same(name: str, tmp_path: Path) -> None:
-    from peers import Race
-
-    contest = Race(find(name, small=True), tmp_path, small=True, threads={1})
-    contest.enter([peer for peer in PEERS if peer.is_ours])
-    contest.run(1)
-    record = contest.record()
-    for turns in contest.turns.values():
-        contest.end(turns)
+    with Race(find(name, small=True), tmp_path, small=True, threads={1}) as contest:
+        contest.enter([peer for peer in PEERS if peer.is_ours])
+        contest.run(1)
+        record = contest.record()
+    assert set(record["contenders"]) == {"ours", "plain_loop"}
     for told in record["contenders"].values():
         assert told["differs"] == ""
         assert told["off"] < 1e-3  # the loop is given our batches
