@@ -91,6 +91,7 @@ def make_environment(peer: Peer) -> None:
     """Install the peer, unless the same was installed before."""
     if peer.is_ours:
         return
+    ENVIRONMENTS.mkdir(exist_ok=True)
     if not (BENCHMARKS / "contenders" / f"{peer.name}.py").exists():
         pip_download(peer)
         raise CannotInstall("the registry has it, and contenders/ has no script for it yet")
@@ -126,7 +127,6 @@ def pip_download(peer: Peer) -> None:
 
 def call(words: list[str]) -> None:
     """Run a command; CannotInstall with its last error, if it fails."""
-    ENVIRONMENTS.mkdir(exist_ok=True)
     done = subprocess.run(
         words, capture_output=True, text=True, env={**os.environ, "PIP_NO_INPUT": "1"}
     )

@@ -23,7 +23,7 @@ from contenders.problems import (  # noqa: E402
 )
 from contenders.torch_models import arrays_of, build, load, tensors  # noqa: E402
 from peer_checks import Judge  # noqa: E402
-from peer_environments import PEERS  # noqa: E402
+from peer_environments import PEERS, CannotInstall, Peer, call  # noqa: E402
 from peer_race import Race  # noqa: E402
 from peer_report import page, read_results, write_report, write_results  # noqa: E402
 
@@ -157,6 +157,21 @@ def test_results_are_kept_and_a_difference_is_an_error(tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------------------ real processes
+def test_an_installation_that_fails_says_why() -> None:
+    with pytest.raises(CannotInstall, match="^nothing there$"):
+        call([sys.executable, "-c", "import sys; sys.exit('ERROR: nothing there')"])
+
+
+def test_a_contender_that_fails_is_named_with_the_reason(tmp_path: Path) -> None:
+    nobody = Peer("nobody", "Nobody", ("FedAvg",), is_ours=True)
+    with Race(TINY, tmp_path, small=True, threads={1}) as contest:
+        contest.enter([nobody])
+        contest.run(1)
+        record = contest.record()
+    reason = record["contenders"]["nobody"]["reason"]
+    assert reason.endswith("No module named contenders.nobody")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["linear10", "batch20"])
 def test_we_and_the_plain_loop_compute_the_same(name: str, tmp_path: Path) -> None:
