@@ -16,6 +16,8 @@ from coterie.runs.start import prepare
 from plain_loops import Model, centres_of
 from workloads import Case
 
+ENOUGH = 12.0  # seconds of rounds for each contender of a case
+
 
 def warm(case: Case, rounds: int = 2) -> Run:
     run = prepare(case.method, case.fed, case.model, rounds=10**6, eval_every=10**6)
@@ -38,6 +40,11 @@ def timed_round(work: Callable[[], list[Model]]) -> tuple[Took, list[Model]]:
     return Took(time.perf_counter() - began[0], time.process_time() - began[1]), models
 
 
+def has_enough(took: list[Took]) -> bool:
+    """Whether one more round would take too long; everybody has one."""
+    return bool(took) and sum(t.wall for t in took) + took[-1].wall > ENOUGH
+
+
 def cores() -> int:
     return len(os.sched_getaffinity(0))
 
@@ -55,6 +62,8 @@ def compare(case: Case, repeats: int, threads: set[int]) -> float:
     results: dict[str, Tensor] = {}
     for _ in range(repeats):
         for who in contenders:
+            if has_enough(took[who]):
+                continue
             torch.set_num_threads(cores() if who == "coterie" else int(who.split()[0]))
             run.state, run.round = state, at
             run.engine.restore(tree_map(torch.clone, snapshot))
