@@ -13,7 +13,7 @@ from contenders.torch_models import build, load, tensors
 REFERENCE = "plain_loop"
 GIVEN_START = ("FedAvg", "IFCA")  # methods whose contenders all start from the same models
 MOST_FULL_BATCH = 1e-3  # difference of losses, as a share of what the round gained
-MOST_MINI_BATCH = 0.25  # where each draws batches of its own
+MOST_MINI_BATCH = 0.1  # where each draws batches of its own
 
 
 class Judge:

@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 
 Arrays = list[np.ndarray]
-GROUPS = 4  # kinds of client, in all data
 
 
 class Shape(NamedTuple):
@@ -159,14 +158,17 @@ def find(name: str, small: bool) -> Problem:
 
 # ------------------------------------------------------------------------------ data and models
 def rows_of(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
-    """The rows x [clients, rows, ...] and labels y [clients, rows] of all clients."""
+    """The rows x [clients, rows, ...] and labels y [clients, rows] of all clients.
+
+    There are as many kinds of client as models: with one model, all clients are alike.
+    """
     random = np.random.default_rng(1)
     shape = problem.shape
     size = (problem.clients, problem.rows)
-    group = np.arange(problem.clients) % GROUPS
+    group = np.arange(problem.clients) % problem.models
     if shape.is_regression:
         x = random.standard_normal((*size, *shape.row), dtype=np.float32)
-        slopes = random.standard_normal((GROUPS, *shape.row), dtype=np.float32)
+        slopes = random.standard_normal((problem.models, *shape.row), dtype=np.float32)
         noise = random.standard_normal(size, dtype=np.float32)
         y = np.einsum("ind,id->in", x, slopes[group]) + 0.1 * noise
         return x, y.astype(np.float32)
