@@ -6,7 +6,7 @@ DEV := .venv/.dev
 SEED ?= 1
 
 .PHONY: demo test test-slow test-all test-network test-experiments chaos fuzz lint docs bench
-.PHONY: bench-network clean
+.PHONY: bench-network bench-peers clean
 
 demo: $(READY)
 	$(BIN)/coterie demo --out demo
@@ -54,6 +54,11 @@ docs: $(DEV)
 bench: $(READY)
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/speed.py
+
+# A round against other libraries, each in an environment of its own under .venv-peers: about 25
+# minutes on two quiet cores, and as long again for the installation the first time.
+bench-peers: $(READY)
+	$(BIN)/python benchmarks/peers.py
 
 # What an exchange with real sites costs, with our own nodes and with stock Flower.
 bench-network: $(READY)
