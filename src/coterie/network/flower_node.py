@@ -48,7 +48,7 @@ from coterie.network.connecting import (
     read_key,
     why_not_connected,
 )
-from coterie.network.lean import give_back_memory, leave_out_pyarrow
+from coterie.network.lean import give_back_memory, leave_out_compiler, leave_out_pyarrow
 from coterie.network.packets import Packet
 from coterie.network.records import Wrapper, read_packet
 from coterie.network.signing import Signature
@@ -177,6 +177,7 @@ class FlowerNode:
     def live(self) -> None:
         """Answer until this machine's owner must mend something, or has left."""
         leave_out_pyarrow(self.site.table)
+        leave_out_compiler()
         pause = 0.2
         told = ""
         while True:
