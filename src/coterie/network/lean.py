@@ -54,7 +54,7 @@ def leave_out_compiler() -> None:
     `torch.func.grad` loads it only to turn off a way of compiling that needs it loaded to be on.
     """
     if "torch._dynamo" not in sys.modules:
-        torch._dynamo = CompilerOnDemand("torch._dynamo")  # type: ignore[assignment]
+        torch._dynamo = CompilerOnDemand("torch._dynamo")
 
 
 def give_back_memory() -> None:
