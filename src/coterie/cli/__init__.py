@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable
 from typing import NamedTuple, cast
 
+from coterie.cli.ending import end
 from coterie.cli.spelling import spell_flag, without_controls
 from coterie.errors import CoterieError, shorten, shorten_values, unknown
 from coterie.version import __version__
@@ -99,9 +100,13 @@ def main(argv: list[str] | None = None) -> int:
 
     argv: the words after `coterie`; None: those of this process, which ends afterwards.
     """
-    is_process = argv is None
     if argv is None:
-        argv = sys.argv[1:]
+        return end(status_of(sys.argv[1:], is_process=True))
+    return status_of(argv, is_process=False)
+
+
+def status_of(argv: list[str], is_process: bool) -> int:
+    """Run a command and print its error, if there is one; the exit status."""
     try:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):

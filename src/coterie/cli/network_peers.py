@@ -6,6 +6,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
+from coterie.cli.ending import end_at_once
 from coterie.cli.network_config import one_config, read_asked
 from coterie.cli.network_node import end_with_parent
 from coterie.cli.progress import Watcher
@@ -90,6 +91,7 @@ def one_peer(config: str, flags: PeersFlags) -> int:
                 "peers speak without TLS and keys: whoever is on this network can read and change "
                 "what they send."
             )
+        end_at_once()  # threads may wait for a store that is gone
         group = PeerGroup(place)
         try:
             run = peer.take_part(
