@@ -71,6 +71,7 @@ def all_peers(config: str, flags: PeersFlags, number: int) -> int:
 
 def one_peer(config: str, flags: PeersFlags) -> int:
     """One peer, on its own machine."""
+    from coterie.network.lean import leave_out_compiler
     from coterie.network.peers.group import PeerGroup
     from coterie.network.peers.start import Peer
 
@@ -84,6 +85,7 @@ def one_peer(config: str, flags: PeersFlags) -> int:
         threading.Thread(target=end_with_parent, daemon=True).start()
     peer = Peer(asked, flags.name or table.stem, table, Path(flags.state))
     peer.check_files()
+    leave_out_compiler()
     watcher = Watcher(flags.quiet)
     with watcher():
         if place.host not in LOCAL_HOSTS:
