@@ -19,7 +19,7 @@ def test_absences_are_named_once_and_so_are_returns(tmp_path, caplog):
     run.step()
     lines = [r.getMessage() for r in caplog.records if "elm" in r.getMessage()]
     assert lines == [
-        "elm does not answer (not connected): going on without it.",
+        "elm is not connected: going on without it until it is back.",
         "elm answers again.",
     ]
 

@@ -178,6 +178,7 @@ def who_left(file: Path) -> set[str]:
 def remind(post: Post, names: list[str], terms: Terms) -> None:
     """Tell the sites what was agreed on; those who are away now have it on their disks."""
     outcome = post.exchange(terms, {name: {} for name in names})
+    post.tell_absent(outcome)
     for name, arrival in outcome.arrived.items():
         reason = reason_of(arrival.reply)
         if reason is not None:
