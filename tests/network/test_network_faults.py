@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 import coterie as ct
 from coterie.engine.codec import decode, encode, types_of
 from coterie.errors import CoterieError
+from coterie.live.folder import WatchedFolder
 from coterie.network import site as site_module
 from coterie.network.packets import Packet, Reply, read_head
 from coterie.runs.files import write_error
@@ -239,10 +240,16 @@ def test_a_run_folder_of_a_network_is_read_like_any_other(tmp_path):
     network = InProcessNetwork(tmp_path, IFCA)
     network.run()
     result = ct.load(network.out)
+    assert WatchedFolder(network.out).board().chosen.is_of_network
     result.export(tmp_path / "models")
     assert (tmp_path / "models" / "group-1.safetensors").exists()
-    ct.report([network.out], tmp_path / "page.html")
-    assert "ifca" in (tmp_path / "page.html").read_text()
+    said = []
+    ct.report([network.out], tmp_path / "page.html", tell=said.append)
+    assert said == [
+        "ifca is shown without what needs its rows: the rows of the run are on the sites of its "
+        "network."
+    ]
+    assert said[0] in (tmp_path / "page.html").read_text()
     assert (network.out / "groups.csv").exists()
 
 
