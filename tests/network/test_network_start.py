@@ -9,6 +9,7 @@ from made_network import NAMES, InProcessNetwork
 
 import coterie as ct
 from coterie.errors import CoterieError
+from coterie.network import own_table
 from coterie.network import site as site_module
 from coterie.network.terms import Owner
 from coterie.network.transport import Waiting
@@ -58,7 +59,7 @@ def test_another_version_of_the_library_is_refused(tmp_path, monkeypatch):
 
 def test_another_model_of_the_same_name_is_refused(tmp_path, monkeypatch):
     network = InProcessNetwork(tmp_path, IFCA)
-    monkeypatch.setattr(site_module, "model_fingerprint", lambda task: "other")
+    monkeypatch.setattr(own_table, "model_fingerprint", lambda task: "other")
     begins(network, "its model mlp:4 is another one")
 
 

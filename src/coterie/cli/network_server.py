@@ -46,7 +46,7 @@ def server(words: list[str], argv: list[str]) -> int:
     goes_on = flags.resume and out is not None and not has_no_run(out)
     if out is not None and not goes_on:
         refuse_taken(out)  # now, and not when all sites have come
-    watcher = Watcher(flags.quiet)
+    watcher = Watcher(flags.quiet, repeats=True)
     with watcher():
         tell_insecure(flags.insecure, watcher)
         transport = FlowerServer(address, keys)
