@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import datetime
+import errno
 import logging
 import socket
 import time
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, Option
 
 log = logging.getLogger("coterie")
 MOST_BYTES = 512 * 1024 * 1024  # of one request
@@ -42,8 +43,13 @@ class Address:
     key: Path | None = None
 
 
-def refuse_port_in_use(address: Address) -> None:
-    """Say in one sentence that the address cannot be had, such as when somebody listens there."""
+def refuse_port_in_use(
+    address: Address, who: str = "the server", port: str = "port", host: str = "host"
+) -> None:
+    """Say in one sentence that the address cannot be had, such as when somebody listens there.
+
+    who: is to listen there.  port, host: the options that name the address.
+    """
     try:
         family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0][0]
         with socket.socket(family) as probe:
@@ -51,9 +57,13 @@ def refuse_port_in_use(address: Address) -> None:
             probe.bind((address.host, address.port))
     except (OSError, UnicodeError) as e:
         reason = getattr(e, "strerror", None) or e
+        to_change = host
+        if isinstance(e, OSError) and e.errno in (errno.EADDRINUSE, errno.EACCES):
+            to_change = port
         raise CoterieError(
-            f"the server cannot listen on {address.host}:{address.port} ({reason})",
-            "choose another port or address",
+            f"{who} cannot listen on {address.host}:{address.port} ({reason})",
+            "choose another {}",
+            options=[Option(to_change)],
         ) from e
 
 
