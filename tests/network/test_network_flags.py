@@ -11,8 +11,7 @@ import pytest
 from made_network import NAMES, InProcessNetwork, write_tables
 
 import coterie as ct
-from coterie.cli import import_command, main
-from coterie.cli.network_usage import COMMANDS
+from coterie.cli import import_command, main, network_usage
 from coterie.network.flower_version import TESTED
 
 with_flower = pytest.mark.skipif(
@@ -127,10 +126,10 @@ def test_help_lists_every_command_of_a_network_and_each_is_there(capsys):
     for words in (["--help"], ["network"], ["network", "--help"]):
         assert main(words) == 0
         printed = capsys.readouterr().out
-        for name, command in COMMANDS.items():
+        for name, command in network_usage.COMMANDS.items():
             assert f"coterie network {command.usage} " in printed and command.help in printed
             assert command.usage.split()[0] == name
-    for command in COMMANDS.values():
+    for command in network_usage.COMMANDS.values():
         assert callable(import_command(command.place))
 
 
