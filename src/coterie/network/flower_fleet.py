@@ -14,23 +14,29 @@ from flwr.superlink.routers.fleet.router import router as fleet_router
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
 
+from coterie.network.lines import Lines
 from coterie.network.listening import Gate, Refusals
 
 
 def fleet_app(
-    factory: Any, keys: Mapping[bytes, str], refusals: Refusals, own_routes: APIRouter
+    factory: Any,
+    own_routes: APIRouter,
+    *,
+    keys: Mapping[bytes, str],
+    refusals: Refusals,
+    lines: Lines,
 ) -> FastAPI:
     """The application.
 
-    factory: of Flower's state.  keys: the sites' names by public key.  own_routes: count over
-    those of Flower.
+    factory: of Flower's state.  own_routes: count over those of Flower.  keys: the sites' names by
+    public key.
     """
     app = FastAPI(
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
         middleware=[
-            Middleware(Gate, keys=keys, refuse=refusals),
+            Middleware(Gate, keys=keys, refuse=refusals, lines=lines),
             Middleware(BaseHTTPMiddleware, dispatch=http_error_translator),
             Middleware(ProtobufTranslationMiddleware),
             Middleware(NodeAuthMiddleware),

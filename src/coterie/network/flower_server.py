@@ -39,6 +39,7 @@ from flwr.superlink.servicer.fleet import fleet_handlers
 
 from coterie.errors import CoterieError
 from coterie.network.flower_fleet import fleet_app
+from coterie.network.lines import Lines
 from coterie.network.listening import Address, Refusals, refuse_port_in_use
 from coterie.network.packets import Packet
 from coterie.network.records import Wrapper, read_packet
@@ -62,6 +63,7 @@ class FlowerServer:
         self.keys: dict[bytes, str] = {}
         self.starts: dict[int, int] = {}  # how often each node has connected
         self.refusals = Refusals()
+        self.lines = Lines()
         # called when a node comes whose key is not known: it may have been registered meanwhile
         self.on_stranger: Callable[[], None] = lambda: None
         self.register(keys)
@@ -87,7 +89,8 @@ class FlowerServer:
     def connections(self) -> Mapping[str, Hashable]:
         """Who is connected now, by key."""
         online = self.state.get_nodes(self.run_id)
-        return {self.names[node]: self.starts[node] for node in online if self.starts[node]}
+        connected = {self.names[node]: self.starts[node] for node in online if self.starts[node]}
+        return {name: n for name, n in connected.items() if name not in self.lines.hung_up}
 
     def send(self, packets: Mapping[str, Packet]) -> None:
         """Send a packet to each of these sites."""
@@ -212,7 +215,13 @@ class FlowerServer:
         if address.certificate is not None:
             ssl = {"ssl_certfile": str(address.certificate), "ssl_keyfile": str(address.key)}
         config = uvicorn.Config(
-            fleet_app(self.factory, self.keys, self.refusals, self._own_routes()),
+            fleet_app(
+                self.factory,
+                self._own_routes(),
+                keys=self.keys,
+                refusals=self.refusals,
+                lines=self.lines,
+            ),
             host=address.host,
             port=address.port,
             access_log=False,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.errors import CoterieError, Option
+from coterie.network.lines import LONG_QUESTION, Lines
 
 log = logging.getLogger("coterie")
 MOST_BYTES = 512 * 1024 * 1024  # of one request
@@ -79,12 +80,14 @@ class Gate:
         keys: Mapping[bytes, str],
         refuse: Callable[[str, str], None],
         most: int = MOST_BYTES,
+        lines: Lines | None = None,
     ) -> None:
         """keys: the sites' names by public key, in PEM.  refuse: told (reason, who) each time."""
         self.app = app
         self.keys = keys
         self.refuse = refuse
         self.most = most
+        self.lines = lines or Lines()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Pass on a request whose length is known and within the limit."""
@@ -107,7 +110,12 @@ class Gate:
                     self.refuse(reason, who_sent(scope, name))
             await send(message)
 
-        await self.app(scope, receive, watched_send)
+        if name is not None:
+            self.lines.heard(name)
+        if name is None or not scope["path"].endswith(LONG_QUESTION):
+            await self.app(scope, receive, watched_send)
+            return
+        await self.lines.hold(name, self.app, scope, receive, watched_send)
 
 
 async def send_empty(send: Any, status: int) -> None:
