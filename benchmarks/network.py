@@ -223,6 +223,8 @@ def main() -> None:
     parser.add_argument("--stock-rounds", type=int, default=3, help="of the stock nodes; 0: none")
     parser.add_argument("--out", default=str(HERE / "results" / "network.md"))
     asked = parser.parse_args()
+    if asked.nodes < GROUPS:
+        parser.error(f"--nodes is {asked.nodes}: {GROUPS} groups need as many sites")
     check_flower()
     load = os.getloadavg()[0]
     place = Path(tempfile.mkdtemp(prefix="coterie-bench-"))

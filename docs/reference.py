@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 from coterie.cli import COMMANDS, dispatch
 from coterie.cli.flags import Flag, Parser
+from coterie.cli.network_usage import COMMANDS as NETWORK_COMMANDS
 from coterie.data import bases, makers
 from coterie.data.spec import choices, required, written
 from coterie.models import models
@@ -71,7 +72,10 @@ def model_names() -> str:
 def commands() -> str:
     """Every command; flags that `run` has stand once."""
     common = parser_of("run").flags
-    parts = [command(name, parser_of(name), common) for name in COMMANDS]
+    parts = [
+        network() if name == "network" else command(name, parser_of(name), common)
+        for name in COMMANDS
+    ]
     groups = dict.fromkeys(flag.group for flag in common.values())
     shared = [
         f"{g[0].upper()}{g[1:]}:\n\n{flags(f for f in common.values() if f.group == g)}"
@@ -94,6 +98,21 @@ def command(name: str, parser: Parser, common: dict[str, Flag]) -> str:
         f"{about[0].upper()}{about[1:].rstrip('.')}.",
     ]
     return "\n\n".join(parts + [more] * trains + [flags(own)] * bool(own))
+
+
+def network() -> str:
+    """The commands for real sites, whose flags their --help shows."""
+    rows = [[f"`coterie network {c.usage}`", c.help] for c in NETWORK_COMMANDS.values()]
+    return "\n\n".join(
+        [
+            "## network",
+            f"`coterie {COMMANDS['network'].usage}`",
+            "The same run on [real sites](network.md), which keep their rows. "
+            "`coterie network COMMAND --help` shows the flags. CONFIG is a TOML file as for "
+            "`coterie run --config`, with a key `method`.",
+            table(["command", "what it does"], rows),
+        ]
+    )
 
 
 def flags(found: Iterable[Flag]) -> str:

@@ -32,6 +32,21 @@ def write_tables(folder: Path, names: tuple[str, ...] = NAMES) -> Path:
     return folder
 
 
+def small_config(method: str, rounds: int, *more: str) -> str:
+    """A config file for these tables; more: lines of it."""
+    lines = [
+        f'method = "{method}"',
+        f"rounds = {rounds}",
+        "seed = 1",
+        'label = "outcome"',
+        'data = "folder:sites"',
+        'model = "mlp:4"',
+        'dtype = "float64"',
+        *more,
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def environment() -> dict[str, str]:
     source = str(Path(ct.__file__).parent.parent)
     return {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}

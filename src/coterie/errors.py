@@ -192,6 +192,10 @@ class DataGone(CoterieError):
     """The data that a run was trained on cannot be had again."""
 
 
+class RowsAtSites(DataGone):
+    """The rows that a run was trained on have never left the sites of its network."""
+
+
 class Diverged(CoterieError):
     """Training left the finite numbers; the last good checkpoint stands."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,16 @@ def test_a_run_waits_is_trained_falls_silent_and_ends(folder):
     assert watch.poll() and watch.board().chosen.state == "silent"  # over a minute without news
     train(folder, 21)
     assert watch.poll() and watch.board().chosen.state == "ended"
+
+
+def test_a_silent_run_says_how_it_goes_on(folder):
+    train(folder, 10)
+    written(folder, NOW - 3600)
+    silent = watched(folder.path).board().chosen
+    assert f"`coterie resume {folder.path}` goes on" in words.describe_silence(silent, silent.path)
+    of_sites = replace(silent, is_of_network=True)
+    command = f"coterie network server CONFIG --out {folder.path} --resume"
+    assert f"`{command}` goes on" in words.describe_silence(of_sites, silent.path)
 
 
 def test_a_run_of_slow_rounds_is_not_silent_so_soon(folder):

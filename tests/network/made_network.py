@@ -14,6 +14,7 @@ from coterie.contract import Algorithm, Data
 from coterie.data.table_options import TableOptions
 from coterie.network.handshake import Asked
 from coterie.network.in_process import Fate, InProcess, arrives
+from coterie.network.packets import Packet
 from coterie.network.server import begin, post_for, resume, serve
 from coterie.network.site import NetworkSite
 from coterie.network.transport import Waiting
@@ -100,6 +101,11 @@ class InProcessNetwork:
             data = Data(site.parts["train"], key, key)
             states.append(run.method.enroll(run.task, welcome, data))
         return tree_map(lambda *rows: torch.stack(rows), *states)
+
+
+def is_question(request: Packet) -> bool:
+    """Whether a packet asks for an answer in a round or an evaluation."""
+    return b'"do":"ask"' in request.head
 
 
 def distance(a: Any, b: Any) -> float:

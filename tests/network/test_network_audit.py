@@ -190,7 +190,7 @@ def test_the_page_shows_each_sites_state_and_last_words(tmp_path):
     assert reports["oak"].words == "train of round 1: no answer" and not reports["oak"].is_well
     assert reports["fir"].words.startswith("train of round 1: its upload was not read")
     page = LivePage.__new__(LivePage)  # its routes without its port
-    page.view = view
+    page.watched = view
     app = make_app(
         Feed(WatchedFolder(network.out, reports=view.reports)), "a-token-of-mine", page.routes()
     )

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 import torch
-from made_network import NAMES, InProcessNetwork
+from made_network import NAMES, InProcessNetwork, is_question
 from torch.utils._pytree import tree_leaves, tree_map
 
 import coterie as ct
 from coterie.engine.codec import decode, encode, types_of
 from coterie.errors import CoterieError
+from coterie.live.folder import WatchedFolder
 from coterie.network import site as site_module
 from coterie.network.packets import Packet, Reply, read_head
-from coterie.network.terms import Owner
-from coterie.network.transport import Waiting
 from coterie.runs.files import write_error
 from oracles import private_states
 
 IFCA = ct.IFCA(clusters=2, local_steps=3)
-
-
-def is_question(request: Packet) -> bool:
-    return b'"do":"ask"' in request.head
 
 
 # ------------------------------------------------------------------------------ sites that lie
@@ -96,68 +90,6 @@ def test_a_reply_that_cannot_be_read_is_no_reply(tmp_path, caplog):
     assert reasons == {"its reply was not read: its head is not one of this protocol"}
 
 
-# ------------------------------------------------------------------------------ slow and absent
-def test_below_the_quorum_it_waits_and_says_for_whom(tmp_path, caplog):
-    network = InProcessNetwork(tmp_path, IFCA, options={"rounds": 1})
-    waits = []
-
-    def connections():
-        waits.append(network.transport.now)
-        if network.transport.now > 35 and network.transport.away:
-            network.transport.away.clear()
-        return {n: 0 for n in NAMES if n not in network.transport.away}
-
-    run = network.begin()
-    network.transport.connections = connections
-    network.transport.away.update(NAMES[:4])
-    run.go()
-    assert "2 sites have answered and 3 are needed" in caplog.text
-    assert "still waiting for ash, birch, cedar, elm." in caplog.text
-    assert run.history[0]["absent"] == 0, "all came in the end"
-    assert 35 < network.transport.now < 60
-
-
-def test_a_server_may_give_up_after_some_deadlines(tmp_path):
-    waiting = Waiting(deadline=10, quorum=1.0, turns=3)
-    network = InProcessNetwork(tmp_path, IFCA, waiting=waiting)
-    run = network.begin()
-    network.transport.away.add("elm")
-    with pytest.raises(CoterieError, match="no answer of elm came within 30 seconds"):
-        run.go()
-
-
-def test_absent_clients_keep_their_group(tmp_path):
-    method = ct.CFL(local_steps=3)
-    network = InProcessNetwork(tmp_path, method)
-    run = network.begin()
-    run.step()
-    run.step()
-    before = run.groups()
-    network.transport.away.add("oak")
-    run.step()
-    at = run.roster.names.index("oak")
-    assert run.history[-1]["absent"] == 1 and run.groups()[at] == before[at]
-
-
-def test_a_site_that_connects_again_is_asked_again_before_the_deadline(tmp_path, caplog):
-    caplog.set_level("INFO")
-    network = InProcessNetwork(tmp_path, IFCA, options={"rounds": 1})
-    dead = {"birch"}
-
-    def fate(name, request, reply):
-        if is_question(request) and name in dead:  # killed after its work, before it replied
-            dead.clear()
-            network.transport.restart(name, network.site(name))
-            return []
-        return [(0.0, reply)]
-
-    network.transport.fate = fate
-    run = network.run()
-    assert "birch has connected again, and is asked again" in caplog.text
-    assert sum(row["absent"] for row in run.history) == 0
-    assert network.transport.now < network.waiting.deadline
-
-
 # ------------------------------------------------------------------------------ old and new packets
 def asked_packets(network: InProcessNetwork, name: str) -> list[Packet]:
     return [p for n, p, _ in network.transport.traffic if n == name and is_question(p)]
@@ -216,81 +148,6 @@ def test_whatever_the_head_a_site_replies(head, tmp_path):
     network = InProcessNetwork(tmp_path, IFCA)
     answer = answer_of(network.site("ash"), Packet(head, {}))
     assert len(answer.reason) < 100
-
-
-# ------------------------------------------------------------------------------ before round 0
-def begins(network: InProcessNetwork, sentence: str) -> str:
-    """The run does not begin, and its folder is not made; what the sites' logs say."""
-    with pytest.raises(CoterieError, match=sentence):
-        network.begin()
-    assert not network.out.exists()
-    return sentence
-
-
-def test_a_site_whose_columns_differ_is_named_on_both_sides(tmp_path, caplog):
-    network = InProcessNetwork(tmp_path, IFCA)
-    file = network.tables / "elm.csv"
-    file.write_text(file.read_text().replace("colour", "color", 1))
-    sentence = "the columns of client 'elm' differ .* lacks colour and adds color"
-    begins(network, sentence)
-    said = [r.getMessage() for r in caplog.records if "the server says" in r.getMessage()]
-    assert len(said) == 6 and all(re.search(sentence, line) for line in said)
-
-
-def test_a_table_that_cannot_be_used_is_told_to_its_owner_alone(tmp_path, caplog):
-    network = InProcessNetwork(tmp_path, IFCA)
-    file = network.tables / "elm.csv"
-    lines = file.read_text().splitlines()
-    lines[3] = "secret-cell," + lines[3].split(",", 1)[1]
-    file.write_text("\n".join(lines) + "\n")
-    with pytest.raises(CoterieError, match="elm"):
-        network.begin()
-    assert b"secret-cell" not in b"".join(r.head for _, _, r in network.transport.traffic)
-    file.write_text("a,b,colour,result\n1,2,red,low\n")
-    site = network.site("elm")
-    network.transport.sites["elm"] = site
-    begins(network, r"elm \(its table cannot be used for this run; its own log says why\)")
-    assert "'outcome'" in str(site.fault) and "label column of client 'elm'" in str(site.fault)
-
-
-def test_another_version_of_the_library_is_refused(tmp_path, monkeypatch):
-    network = InProcessNetwork(tmp_path, IFCA)
-    monkeypatch.setattr(site_module, "__version__", "0.9.9")
-    begins(network, r"it has coterie 0.9.9, and the server \d")
-
-
-def test_another_model_of_the_same_name_is_refused(tmp_path, monkeypatch):
-    network = InProcessNetwork(tmp_path, IFCA)
-    monkeypatch.setattr(site_module, "model_fingerprint", lambda task: "other")
-    begins(network, "its model mlp:4 is another one")
-
-
-@pytest.mark.parametrize(
-    "owner, sentence",
-    [
-        (Owner(label="income"), "its owner allows the label income alone"),
-        (Owner(minimum_rows=5), "its owner allows minimum_rows of 5 or more, not 1"),
-        (Owner(most_parameters=10), "its model has 43 parameters, above the 10"),
-    ],
-)
-def test_what_an_owner_insists_on_counts(owner, sentence, tmp_path):
-    network = InProcessNetwork(tmp_path, IFCA)
-    network.transport.sites["oak"] = network.site("oak", owner=owner)
-    begins(network, rf"oak \({sentence}")
-
-
-def test_a_site_that_is_not_there_is_waited_for_and_named(tmp_path):
-    network = InProcessNetwork(tmp_path, IFCA, waiting=Waiting(deadline=10, turns=2))
-    network.transport.away.add("cedar")
-    begins(network, "no answer of cedar came within 20 seconds")
-    post = network.post()("0" * 16, 1)
-    assert post.wait_for(list(NAMES), 7.0) == ["cedar"]
-
-
-@pytest.mark.parametrize("name, value", [("dropout", 0.5), ("attack", "flip")])
-def test_what_is_for_simulations_alone_is_refused(name, value, tmp_path):
-    network = InProcessNetwork(tmp_path, IFCA, options={name: value})
-    begins(network, f"{name} is for simulations")
 
 
 # ------------------------------------------------------------------------------ disks
@@ -383,10 +240,16 @@ def test_a_run_folder_of_a_network_is_read_like_any_other(tmp_path):
     network = InProcessNetwork(tmp_path, IFCA)
     network.run()
     result = ct.load(network.out)
+    assert WatchedFolder(network.out).board().chosen.is_of_network
     result.export(tmp_path / "models")
     assert (tmp_path / "models" / "group-1.safetensors").exists()
-    ct.report([network.out], tmp_path / "page.html")
-    assert "ifca" in (tmp_path / "page.html").read_text()
+    said = []
+    ct.report([network.out], tmp_path / "page.html", tell=said.append)
+    assert said == [
+        "ifca is shown without what needs its rows: the rows of the run are on the sites of its "
+        "network."
+    ]
+    assert said[0] in (tmp_path / "page.html").read_text()
     assert (network.out / "groups.csv").exists()
 
 

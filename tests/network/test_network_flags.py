@@ -11,7 +11,7 @@ import pytest
 from made_network import NAMES, InProcessNetwork, write_tables
 
 import coterie as ct
-from coterie.cli import main
+from coterie.cli import import_command, main, network_usage
 from coterie.network.flower_version import TESTED
 
 with_flower = pytest.mark.skipif(
@@ -122,6 +122,17 @@ def test_status_says_who_answers_and_who_does_not(place, capsys):
     says(capsys, ["status", "sites"], "is not a run folder")
 
 
+def test_help_lists_every_command_of_a_network_and_each_is_there(capsys):
+    for words in (["--help"], ["network"], ["network", "--help"]):
+        assert main(words) == 0
+        printed = capsys.readouterr().out
+        for name, command in network_usage.COMMANDS.items():
+            assert f"coterie network {command.usage} " in printed and command.help in printed
+            assert command.usage.split()[0] == name
+    for command in network_usage.COMMANDS.values():
+        assert callable(import_command(command.place))
+
+
 def test_unknown_commands_are_named(capsys):
     says(capsys, ["simulat"], "did you mean 'simulate'?")
     assert main(["network"]) == 0
@@ -137,7 +148,12 @@ def test_a_port_in_use_is_one_sentence(place, capsys):
         port = str(taken.getsockname()[1])
         words = ["server", "net.toml", "--host", "127.0.0.1", "--port", port, "--quiet"]
         capsys.readouterr()
-        says(capsys, words, f"cannot listen on 127.0.0.1:{port} (Address already in use)")
+        in_use = f"cannot listen on 127.0.0.1:{port} (Address already in use): choose another"
+        says(capsys, words, f"coterie: the server {in_use} --port.")
+        words = ["server", "net.toml", "--host", "127.0.0.1", "--page", port, "--quiet"]
+        says(capsys, words, f"coterie: the live page {in_use} --page.")
+        words = ["server", "net.toml", "--page", "8800", "--page-host", "192.0.2.1", "--quiet"]
+        says(capsys, words, "choose another --page-host.")
 
 
 @with_flower

@@ -17,6 +17,7 @@ from coterie.live.sections import draw_sections
 from coterie.network.packets import Done, Reply, read_head
 from coterie.network.registry import NewSites
 from coterie.network.server import resume, serve
+from coterie.network.transport import Waiting
 from coterie.runs.latecomers import read_latecomers
 
 FIVE = NAMES[:5]
@@ -75,6 +76,24 @@ def test_nothing_of_the_run_depends_on_a_latecomer(tmp_path):
     lines = [json.loads(x) for x in (later.network.out / "audit.jsonl").read_text().splitlines()]
     asked = [line["function"] for line in lines if line["site"] == "oak"]
     assert asked == ["agree", "membership", "finish", "membership", "finish"]
+
+
+@pytest.mark.parametrize("stopped", ['"do":"agree"', '"do":"ask"', '"do":"finish"'])
+def test_the_run_does_not_wait_for_a_latecomer_that_is_stopped(stopped, tmp_path):
+    waiting = Waiting(deadline=100, grace=10)
+    later = Later(tmp_path, IFCA, waiting=waiting)
+    transport = later.network.transport
+
+    def fate(name, request, reply):
+        if name != "oak" or stopped.encode() not in request.head:
+            return [(0.0, reply)]
+        transport.away.add("oak")
+        return []
+
+    transport.fate = fate
+    run = later.serve()
+    assert run.round == 3 and transport.now < 5
+    assert read_latecomers(later.network.out)["oak"].fault == "no longer connected"
 
 
 def test_a_latecomer_without_the_label_is_told_so(tmp_path, caplog):

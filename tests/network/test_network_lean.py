@@ -1,9 +1,10 @@
-"""A node without pyarrow reads the same from its table as one with it."""
+"""A node without pyarrow and without the compiler does the same as one with them."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -69,3 +70,55 @@ def test_tables_that_need_pyarrow_have_it():
         "leave_out_pyarrow(Path('x.parquet')); print('pyarrow' in sys.modules)"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False"
+
+
+COMPILER = """
+import sys
+import torch
+from torch.func import grad, vmap
+from coterie.network.lean import leave_out_compiler
+
+leave_out_compiler()
+cube = lambda x: (x**3).sum()
+print(vmap(grad(cube))(torch.tensor([[1.0], [2.0]])).flatten().tolist())
+print(grad(lambda x: grad(cube)(x).sum())(torch.tensor([2.0])).tolist())
+print("torch._dynamo" in sys.modules or "sympy" in sys.modules)
+print(torch._dynamo.is_compiling(), "torch._dynamo" in sys.modules)
+print(torch._dynamo is sys.modules["torch._dynamo"], grad(cube)(torch.tensor([1.0])).tolist())
+"""
+
+
+def test_gradients_do_not_load_the_compiler_which_is_there_when_needed():
+    printed = subprocess.check_output([sys.executable, "-c", COMPILER], text=True)
+    assert printed.splitlines() == [
+        "[3.0, 12.0]",  # 3x² at 1 and 2
+        "[12.0]",  # 6x at 2
+        "False",
+        "False True",
+        "True [3.0]",
+    ]
+
+
+ROUNDS = """
+import sys
+from pathlib import Path
+import coterie as ct
+from coterie.network.lean import leave_out_compiler
+from made_network import InProcessNetwork
+
+leave_out_compiler()
+for method in (ct.IFCA(clusters=2), ct.FedSoft(clusters=2), ct.Ditto()):
+    network = InProcessNetwork(Path(sys.argv[1]) / method.name, method, options={"rounds": 1})
+    network.run()
+print("torch._dynamo" in sys.modules)
+"""
+
+
+def test_rounds_of_a_site_do_not_load_the_compiler(tmp_path):
+    paths = [str(Path(__file__).parent), str(Path(__file__).parents[1]), *sys.path]
+    printed = subprocess.check_output(
+        [sys.executable, "-c", ROUNDS, str(tmp_path)],
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+    )
+    assert printed.strip() == "False"

@@ -1,10 +1,15 @@
-"""What the log of a server names: who does not answer, who does so again, restarts."""
+"""What the logs of a server and a node name: who does not answer, restarts, connections, wishes."""
 
 from __future__ import annotations
 
+import threading
+from types import SimpleNamespace
+
+import pytest
 from made_network import InProcessNetwork
 
 import coterie as ct
+from coterie.cli import main
 
 DITTO = ct.Ditto(local_steps=3)
 
@@ -17,9 +22,10 @@ def test_absences_are_named_once_and_so_are_returns(tmp_path, caplog):
         run.step()
     network.transport.away.clear()
     run.step()
-    lines = [r.getMessage() for r in caplog.records if "elm" in r.getMessage()]
+    warned = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    lines = [line for line in warned if "elm" in line]
     assert lines == [
-        "elm does not answer (not connected): going on without it.",
+        "elm is not connected: going on without it until it is back.",
         "elm answers again.",
     ]
 
@@ -30,3 +36,74 @@ def test_a_restart_is_in_the_log_of_the_run(tmp_path):
     network.resume()
     sentence = "the server was restarted, as start 2 of this run, and goes on after round 3."
     assert sentence in (network.out / "log.txt").read_text()
+
+
+# ------------------------------------------------------------------------------ of a node
+def test_a_site_says_what_begins_and_what_its_owner_wants(tmp_path, caplog):
+    caplog.set_level("INFO")
+    network = InProcessNetwork(tmp_path, DITTO, options={"rounds": 6})
+    run = network.begin()
+    elm = network.transport.sites["elm"]
+    run.step()
+    elm.presence.pause()
+    run.step()
+    run.step()
+    elm.presence.unpause()
+    run.step()
+    network.transport.restart("elm", network.site("elm"))
+    run.step()
+    lines = [r.getMessage() for r in caplog.records if r.getMessage().startswith("elm: ")]
+    assert lines == [
+        "elm: a new run begins: ditto with 6 sites for 6 rounds, about outcome with the model "
+        "mlp:4",
+        "elm: paused by its owner, until `coterie network unpause`",
+        "elm: takes part again",
+        "elm: goes on with a run of ditto from its files",
+    ]
+
+
+def test_a_node_says_when_its_connection_is_lost_and_when_it_is_back(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("flwr")
+    import httpx
+
+    from coterie.network import flower_node
+    from coterie.network.certificates import register_site
+
+    class Stopped(BaseException):
+        """Ends the node."""
+
+    said = [httpx.ConnectError(""), None, flower_node.Lost("gone"), httpx.ConnectError(""), None]
+    said += [httpx.RemoteProtocolError(""), None, Stopped()]
+
+    class Connected:
+        def __init__(self, *_) -> None:
+            self.gone = threading.Event()
+            self.receive()
+
+        def receive(self) -> None:
+            what = said.pop(0)
+            if what is not None:
+                raise what
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(flower_node, "Connection", Connected)
+    monkeypatch.setattr(flower_node, "time", SimpleNamespace(sleep=lambda _: None))
+    key = register_site(tmp_path, "elm")
+    (tmp_path / "elm.csv").write_text("a,outcome\n1,2\n")
+    words = ["--data", tmp_path / "elm.csv", "--key", key, "--state", tmp_path / "state"]
+    with pytest.raises(Stopped):
+        main(["network", "node", "--server", "there:8443", "--insecure", *map(str, words)])
+    lines = [line for line in capsys.readouterr().err.splitlines() if "elm: " in line]
+    lost = "warning: elm: the connection to there:8443 was lost"
+    assert lines == [
+        "warning: elm: the server is not there, maybe because it speaks with TLS alone; trying "
+        "again.",
+        "elm: connected to there:8443",
+        f"{lost}: gone; trying again.",
+        "warning: elm: the server is not there; trying again.",
+        "elm: connected to there:8443 again",
+        f"{lost}: the server has hung up; trying again.",
+        "elm: connected to there:8443 again",
+    ]

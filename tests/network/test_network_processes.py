@@ -11,7 +11,16 @@ import pytest
 
 import coterie as ct
 from coterie.network.ports import free_port
-from machines import Machines, distance, processes_of, start, wait_for, write_tables
+from machines import NAMES as ALL_NAMES
+from machines import (
+    Machines,
+    distance,
+    processes_of,
+    small_config,
+    start,
+    wait_for,
+    write_tables,
+)
 from oracles import private_states
 
 pytestmark = [
@@ -19,17 +28,8 @@ pytestmark = [
     pytest.mark.network,
     pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="needs flwr"),
 ]
-NAMES = ("ash", "birch", "cedar", "elm")
-CONFIG = """
-method = "{method}"
-rounds = {rounds}
-seed = 1
-participation = 0.75
-label = "outcome"
-data = "folder:sites"
-model = "mlp:4"
-dtype = "float64"
-"""
+NAMES = ALL_NAMES[:4]
+SOME = "participation = 0.75"
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def place(tmp_path):
 
 @pytest.mark.parametrize("name", ["ifca", "fedsoft", "cgpfl"])
 def test_simulate_is_the_loop_and_leaves_models_a_report_and_no_process(name, place):
-    (place / "net.toml").write_text(CONFIG.format(method=name, rounds=3) + "clusters = 2\n")
+    (place / "net.toml").write_text(small_config(name, 3, SOME, "clusters = 2"))
     words = ("simulate", "net.toml", "--nodes", "4", "--out", "out")
     command = start(place, *words, log="simulate.log")
     assert command.wait(240) == 0, (place / "simulate.log").read_text()
@@ -64,7 +64,7 @@ def nodes_of(place: Path) -> list[int]:
 
 
 def test_nodes_end_when_the_simulation_is_killed(place):
-    (place / "net.toml").write_text(CONFIG.format(method="fedavg", rounds=500))
+    (place / "net.toml").write_text(small_config("fedavg", 500, SOME))
     command = start(place, "simulate", "net.toml", "--out", "out", log="simulate.log")
     wait_for(lambda: len(nodes_of(place)) == 4, 60, "the start of four nodes")
     command.kill()
@@ -91,7 +91,7 @@ def is_its_replay(place: Path, rounds: int) -> None:
 
 
 def ditto(rounds: int) -> str:
-    return CONFIG.format(method="ditto", rounds=rounds).replace("participation = 0.75", "")
+    return small_config("ditto", rounds)
 
 
 def test_kills_of_server_and_nodes_are_survived_and_equal_a_replay(place):
@@ -133,7 +133,7 @@ def test_slow_nodes_are_absent_or_waited_for_and_go_on(place):
 
 def test_strangers_are_refused_in_one_sentence(place):
     """Another authority, a key that is not registered: the node ends with status 2."""
-    (place / "net.toml").write_text(CONFIG.format(method="fedavg", rounds=1))
+    (place / "net.toml").write_text(small_config("fedavg", 1, SOME))
     for folder in ("certs", "other"):
         made = start(
             place, "certs", folder, "--host", "127.0.0.1", "--sites", "ash", log="certs.log"

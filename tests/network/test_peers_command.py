@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from coterie.cli import main
 from coterie.network.peers import meeting, signs
 from coterie.network.peers.meeting import Place
 from coterie.network.ports import free_port
-from machines import write_tables
+from machines import environment, write_tables
 
 
 # ------------------------------------------------------------------------------ who is gone
@@ -123,3 +125,32 @@ def test_a_peer_whom_nobody_meets_gives_up(place, capsys):
     assert says(alone, capsys).startswith("coterie: the peer of rank 1 did not come within 1 sec")
     other = alone.replace("rank 0", "rank 1")
     assert says(other, capsys).startswith(f"coterie: nobody listens at {master}: start the peer")
+
+
+ABORTING = """
+import atexit, os, sys
+from coterie.cli import main
+from coterie.errors import CoterieError
+from coterie.network.peers import group
+
+class Broken:
+    def __init__(self, place):
+        atexit.register(os.abort)  # as threads of gloo may do
+        raise CoterieError("cedar no longer answers", "start it again")
+
+group.PeerGroup = Broken
+sys.argv = ["coterie", *sys.argv[1:]]
+sys.exit(main())
+"""
+
+
+def test_a_peer_ends_with_its_sentence_whatever_threads_do_in_the_end(place):
+    write_config(place, "pdl-tc")
+    ended = subprocess.run(
+        [sys.executable, "-c", ABORTING, "network", "peers", "net.toml", *PEER.split()],
+        capture_output=True,
+        text=True,
+        env=environment(),
+    )
+    assert ended.returncode == 2, ended.stderr
+    assert ended.stderr.splitlines()[-1] == "coterie: cedar no longer answers: start it again."

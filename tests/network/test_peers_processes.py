@@ -12,21 +12,16 @@ import pytest
 import coterie as ct
 from coterie.network.peers.interface import interface_towards
 from coterie.network.ports import free_port
-from machines import distance, processes_of, start, wait_for, write_tables
+from machines import NAMES as ALL_NAMES
+from machines import distance, processes_of, small_config, start, wait_for, write_tables
 from oracles import private_states
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
-NAMES = ("ash", "birch", "cedar", "elm")
-CONFIG = """
-method = "pdl-tc"
-clusters = 2
-rounds = {rounds}
-seed = 1
-label = "outcome"
-data = "folder:sites"
-model = "mlp:4"
-dtype = "float64"
-"""
+NAMES = ALL_NAMES[:4]
+
+
+def config(rounds: int) -> str:
+    return small_config("pdl-tc", rounds, "clusters = 2")
 
 
 @pytest.fixture
@@ -41,7 +36,7 @@ class Processes:
     def __init__(self, place: Path, rounds: int, deadline: float = 200) -> None:
         self.place = place
         self.deadline = str(deadline)
-        (place / "net.toml").write_text(CONFIG.format(rounds=rounds))
+        (place / "net.toml").write_text(config(rounds))
         self.peers: dict[str, subprocess.Popen] = {}
 
     def start(self) -> None:
@@ -149,7 +144,7 @@ def test_a_peer_that_stands_still_is_named_after_the_deadline(stopped, place):
 
 
 def test_local_starts_all_peers_and_leaves_no_process(place):
-    (place / "net.toml").write_text(CONFIG.format(rounds=3))
+    (place / "net.toml").write_text(config(3))
     words = ("peers", "net.toml", "--local", "4", "--state", "states")
     command = start(place, *words, log="local.log")
     assert command.wait(400) == 0, (place / "local.log").read_text()
@@ -159,7 +154,7 @@ def test_local_starts_all_peers_and_leaves_no_process(place):
 
 
 def test_peers_end_when_the_command_that_started_them_is_killed(place):
-    (place / "net.toml").write_text(CONFIG.format(rounds=5000))
+    (place / "net.toml").write_text(config(5000))
     command = start(
         place, "peers", "net.toml", "--local", "4", "--state", "states", log="local.log"
     )

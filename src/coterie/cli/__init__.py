@@ -14,20 +14,14 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from typing import NamedTuple, cast
+from typing import cast
 
+from coterie.cli.command import Command
+from coterie.cli.ending import end
+from coterie.cli.network_usage import list_commands
 from coterie.cli.spelling import spell_flag, without_controls
 from coterie.errors import CoterieError, shorten, shorten_values, unknown
 from coterie.version import __version__
-
-
-class Command(NamedTuple):
-    """A command: how it is written, what it does, and where it is."""
-
-    usage: str
-    help: str
-    place: str  # module and function
-
 
 COMMANDS = {
     "demo": Command(
@@ -60,8 +54,8 @@ COMMANDS = {
         "export RUN [--per client]", "models as safetensors files, with a card", "answers.export"
     ),
     "network": Command(
-        "network simulate CONFIG",
-        "the same on real sites, which keep their rows",
+        "network COMMAND [FLAGS]",
+        "the same on real sites, which keep their rows: see below",
         "network.network",
     ),
     "report": Command(
@@ -83,6 +77,10 @@ Finds the groups among clients and trains a model for each.
 
 {{commands}}
 
+on real sites
+
+{{network_commands}}
+
   coterie COMMAND --help         the flags of a command
   coterie run METHOD --help      the settings of a method
   coterie --version
@@ -99,9 +97,13 @@ def main(argv: list[str] | None = None) -> int:
 
     argv: the words after `coterie`; None: those of this process, which ends afterwards.
     """
-    is_process = argv is None
     if argv is None:
-        argv = sys.argv[1:]
+        return end(status_of(sys.argv[1:], is_process=True))
+    return status_of(argv, is_process=False)
+
+
+def status_of(argv: list[str], is_process: bool) -> int:
+    """Run a command and print its error, if there is one; the exit status."""
     try:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
@@ -184,7 +186,8 @@ def split_at_first_flag(argv: list[str]) -> tuple[list[str], list[str]]:
 def overview() -> str:
     """All commands, a line each."""
     lines = [f"  coterie {c.usage:<34} {c.help}" for c in COMMANDS.values()]
-    return HELP.format(commands="\n".join(lines)).rstrip()
+    commands = "\n".join(lines)
+    return HELP.format(commands=commands, network_commands=list_commands()).rstrip()
 
 
 def print_general_help(command: str) -> int:

@@ -65,7 +65,7 @@ def run_server(grid: Grid, config: Mapping[str, Any]) -> Run:
     sites = sorted(set(asked.sites))
     transport = GridTransport(grid, sites, asked.deadline)
     open_post = post_for(transport, asked.waiting())
-    watcher = Watcher(asked.quiet)
+    watcher = Watcher(asked.quiet, repeats=True)
     with watcher():
         if asked.resume and out is not None:
             run = resume(out, open_post)

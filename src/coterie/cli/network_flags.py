@@ -26,12 +26,15 @@ class Waits:
     quorum: float = setting(
         0.5, "share of the asked sites without whose answers no round goes on", above=0, most=1
     )
+    grace: float = setting(
+        10.0, "seconds that it waits, beyond the quorum, for sites that are not connected", least=0
+    )
     quiet: bool = setting(False, "no progress", switch=True)
     debug: bool = setting(False, "show tracebacks", switch=True)
 
     def waiting(self) -> Waiting:
         """As the server takes it."""
-        return Waiting(deadline=self.deadline, quorum=self.quorum)
+        return Waiting(deadline=self.deadline, quorum=self.quorum, grace=self.grace)
 
 
 @dataclass(frozen=True, kw_only=True)

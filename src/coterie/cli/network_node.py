@@ -68,7 +68,7 @@ def node(words: list[str], argv: list[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     if flags.child:
         threading.Thread(target=end_with_parent, daemon=True).start()
-    watcher = Watcher()
+    watcher = Watcher(repeats=True)
     try:
         with watcher():
             tell_insecure(flags.insecure, watcher)

@@ -6,6 +6,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
+from coterie.cli.ending import end_at_once
 from coterie.cli.network_config import one_config, read_asked
 from coterie.cli.network_node import end_with_parent
 from coterie.cli.progress import Watcher
@@ -70,6 +71,7 @@ def all_peers(config: str, flags: PeersFlags, number: int) -> int:
 
 def one_peer(config: str, flags: PeersFlags) -> int:
     """One peer, on its own machine."""
+    from coterie.network.lean import leave_out_compiler
     from coterie.network.peers.group import PeerGroup
     from coterie.network.peers.start import Peer
 
@@ -83,6 +85,7 @@ def one_peer(config: str, flags: PeersFlags) -> int:
         threading.Thread(target=end_with_parent, daemon=True).start()
     peer = Peer(asked, flags.name or table.stem, table, Path(flags.state))
     peer.check_files()
+    leave_out_compiler()
     watcher = Watcher(flags.quiet)
     with watcher():
         if place.host not in LOCAL_HOSTS:
@@ -90,6 +93,7 @@ def one_peer(config: str, flags: PeersFlags) -> int:
                 "peers speak without TLS and keys: whoever is on this network can read and change "
                 "what they send."
             )
+        end_at_once()  # threads may wait for a store that is gone
         group = PeerGroup(place)
         try:
             run = peer.take_part(

@@ -14,6 +14,7 @@ from coterie.cli.network_flags import ServerFlags, read_network_flags
 from coterie.cli.progress import Watcher
 from coterie.cli.watch import TOKEN, tell_unencrypted
 from coterie.errors import CoterieError, Option
+from coterie.network.exporting import export_models
 from coterie.network.flower_version import check_flower
 from coterie.network.listening import Address, refuse_port_in_use
 from coterie.network.registry import NewSites, read_registry
@@ -22,7 +23,7 @@ from coterie.runs.folder import refuse_taken, was_being_made
 from coterie.runs.run import Run
 
 if TYPE_CHECKING:
-    from coterie.network.watching import Served
+    from coterie.network.watching import Served, WatchedServer
 
 log = logging.getLogger("coterie")
 
@@ -46,51 +47,81 @@ def server(words: list[str], argv: list[str]) -> int:
     goes_on = flags.resume and out is not None and not has_no_run(out)
     if out is not None and not goes_on:
         refuse_taken(out)  # now, and not when all sites have come
-    watcher = Watcher(flags.quiet)
+    watcher = Watcher(flags.quiet, repeats=True)
     with watcher():
         tell_insecure(flags.insecure, watcher)
         transport = FlowerServer(address, keys)
         transport.on_stranger = NewSites(certs, transport.register)
         watcher.note(f"listening on {flags.host}:{flags.port} for {len(keys)} sites")
         open_post = post_for(transport, flags.waiting())
+        title = f"{asked.method.name} on {len(keys)} sites"
         try:
-            if goes_on and out is not None:
-                run = resume(out, open_post)
-            else:
-                names = wait_for_sites(flags, sorted(keys), open_post)
-                run = begin(asked, names, open_post, out or read.folder())
-            with page_of(flags, run, transport, watcher):
+            with page_of(flags, title, transport, watcher) as page:
+                if goes_on and out is not None:
+                    page.show_folder(out)
+                    run = resume(out, open_post)
+                else:
+                    names = wait_for_sites(flags, sorted(keys), open_post)
+                    run = begin(asked, names, open_post, out or read.folder())
+                page.show(run)
                 serve(run, watcher.follow(run.method.name, run))
         finally:
             transport.close()
     assert run.folder is not None
     print(f"run kept in {run.folder.path}")
+    models = export_models(run, run.folder.path / "models")
+    if models is not None:
+        print(f"models of the groups in {models}")
     return 0
 
 
+class NoPage:
+    """Stands for a page that nobody asked for."""
+
+    def show_folder(self, folder: Path) -> None:
+        """Show nothing."""
+
+    def show(self, run: Run) -> None:
+        """Show nothing."""
+
+
 @contextmanager
-def page_of(flags: ServerFlags, run: Run, transport: Served, watcher: Watcher) -> Iterator[None]:
-    """Serve a live page while a run goes on, if there is to be one."""
+def page_of(
+    flags: ServerFlags, title: str, transport: Served, watcher: Watcher
+) -> Iterator[WatchedServer | NoPage]:
+    """Serve a live page from now on, if there is to be one."""
     if flags.page is None:
-        yield
+        yield NoPage()
         return
     from coterie.network.page import LivePage, kept_token
-    from coterie.network.watching import ServerView
+    from coterie.network.watching import WatchedServer
 
     token = os.environ.get(TOKEN) or kept_token(Path(flags.certs))
-    page = LivePage(ServerView(run, transport), flags.page_host, flags.page, token)
+    watched = WatchedServer(transport, title, when_it_begins(flags))
+    page = LivePage(watched, flags.page_host, flags.page, token)
     tell_unencrypted(flags.page_host, watcher)
     print(f"the run is shown at {page.address}", flush=True)
     try:
-        yield
+        yield watched
     finally:
         page.close()
+
+
+def when_it_begins(flags: ServerFlags) -> str:
+    """What a server waits for at first, in a sentence."""
+    if flags.minimum_sites is None:
+        return "The run begins when all sites are connected."
+    return (
+        f"The run begins when all sites are connected, or {flags.wait:g} seconds after the server "
+        f"was started if {flags.minimum_sites} of them are."
+    )
 
 
 def check_page(flags: ServerFlags) -> None:
     """Refuse a port of the page that cannot be had before anybody waits for sites."""
     if flags.page:
-        refuse_port_in_use(Address(host=flags.page_host, port=flags.page))
+        address = Address(host=flags.page_host, port=flags.page)
+        refuse_port_in_use(address, "the live page", "page", "page_host")
 
 
 def has_no_run(out: Path) -> bool:

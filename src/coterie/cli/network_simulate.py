@@ -9,9 +9,9 @@ from pathlib import Path
 from coterie.cli.network_config import read_asked
 from coterie.cli.network_flags import Waits, read_network_flags
 from coterie.cli.progress import Watcher
+from coterie.network.exporting import export_models
 from coterie.network.flower_version import check_flower
 from coterie.reporting import report as write_report
-from coterie.result import Result
 from coterie.runs.run import Run
 from coterie.settings import setting
 
@@ -56,8 +56,6 @@ def simulate(words: list[str], argv: list[str]) -> int:
 
 def write_results(run: Run, base: Path) -> Path | None:
     """The groups' models, where the method has groups, and a report."""
-    models = None
-    if run.trained().centres is not None:
-        models = Path(Result.of(run).export(base / "models"))
+    models = export_models(run, base / "models")
     write_report([str(base / "run")], str(base / "report.html"), tell=log.info)
     return models

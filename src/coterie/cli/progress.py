@@ -21,9 +21,13 @@ MOST_LEFT_OUT = 5  # clients kept out of training that are named
 class Watcher:
     """Shows runs, and log lines from `level` on; `quiet` shows nothing but errors."""
 
-    def __init__(self, quiet: bool = False, level: int = logging.INFO) -> None:
+    def __init__(
+        self, quiet: bool = False, level: int = logging.INFO, repeats: bool = False
+    ) -> None:
+        """repeats: whether a line that was shown is shown again, as in a log of several days."""
         self.quiet = quiet
         self.level = level
+        self.repeats = repeats
         self.console = Console(stderr=True)
         self.shown: set[str] = set()
         self.bar: Progress | None = None
@@ -50,6 +54,8 @@ class Watcher:
         line = spell_record(record)
         if record.levelno >= logging.WARNING:
             self.warn(line)
+        elif self.repeats:
+            self.note(line)
         elif line not in self.shown:
             self.shown.add(line)
             self.note(line)

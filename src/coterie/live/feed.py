@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple, Protocol
 
+from coterie.live.expected import ExpectedBoard
 from coterie.live.folder import Board
 from coterie.live.sections import build, draw_page, draw_sections
 
@@ -24,7 +25,7 @@ class Watched(Protocol):
         """Read what is new; whether a page would look different."""
         ...
 
-    def board(self, key: str = "") -> Board:
+    def board(self, key: str = "") -> Board | ExpectedBoard:
         """What a page shows."""
         ...
 

@@ -10,6 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from coterie.live import figures, words
+from coterie.live.expected import ExpectedBoard
 from coterie.live.folder import Board
 from coterie.reporting import group_figures, moves, svg, text
 from coterie.reporting.drawing import group_colour, group_title
@@ -58,18 +59,29 @@ def environment() -> Environment:
     return templates
 
 
-def draw_sections(board: Board) -> dict[str, str]:
+def draw_sections(board: Board | ExpectedBoard) -> dict[str, str]:
     """The HTML of each section."""
+    if isinstance(board, ExpectedBoard):
+        return draw_expected(board)
     data = {"board": board, "run": board.chosen}
     return {
         name: environment().get_template(f"{name}.html.jinja").render(**data) for name in SECTIONS
     }
 
 
-def draw_page(board: Board, sections: dict[str, str]) -> str:
+def draw_expected(board: ExpectedBoard) -> dict[str, str]:
+    """The HTML of each section before a run has begun, when most have nothing to show."""
+    drawn = {
+        name: environment().get_template(f"expected_{name}.html.jinja").render(board=board)
+        for name in ("top", "sites")
+    }
+    return dict.fromkeys(SECTIONS, "") | drawn
+
+
+def draw_page(board: Board | ExpectedBoard, sections: dict[str, str]) -> str:
     """The whole page, which its script then keeps up to date."""
     page = environment().get_template("page.html.jinja")
-    return page.render(board=board, run=board.chosen, sections=sections, build=build())
+    return page.render(title=board.title, sections=sections, build=build())
 
 
 def chip(number: int) -> Markup:

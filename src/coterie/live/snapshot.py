@@ -112,6 +112,7 @@ class Snapshot:
     seed: int
     word: str  # what a client is called: "site" or "client"
     path: str  # of its folder
+    is_of_network: bool  # whether its rows are on sites of a network
     state: State
     problem: str  # a sentence on what cannot be read; "" where all can
     round: int  # the last that is done; 0 is the start, −1: not begun
@@ -158,6 +159,7 @@ def take_snapshot(
         seed=source.seed,
         word="site" if source.is_of_sites else "client",
         path=str(files.path),
+        is_of_network=source.config["data"] == "network",
         state=state_of(files, now),
         problem=files.tail.problem,
         round=len(rows) - 1,

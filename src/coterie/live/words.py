@@ -325,9 +325,12 @@ def describe_silence(snapshot: Snapshot, path: str) -> str:
     """Say what to do about a run without news."""
     if snapshot.state != "silent":
         return ""
+    command = f"coterie resume {path}"
+    if snapshot.is_of_network:
+        command = f"coterie network server CONFIG --out {path} --resume"
     return (
         "There has been no news for long. A round may be slow or wait for sites; if the run was "
-        f"stopped, `coterie resume {path}` goes on."
+        f"stopped, `{command}` goes on."
     )
 
 

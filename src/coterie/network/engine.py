@@ -64,7 +64,9 @@ class Network(SiteLedger):
 
     def exchange(self, call: Call, pieces: dict[str, dict[str, bytes]]) -> Outcome:
         """Send the messages of a call, and wait for the replies."""
-        return self.post.exchange(Ask(), pieces)
+        outcome = self.post.exchange(Ask(), pieces)
+        self.post.tell_absent(outcome)
+        return outcome
 
     def _reply(self, name: str, outcome: Outcome) -> Reply:
         """What a site sent, as the ledger takes it."""
@@ -146,7 +148,8 @@ class Network(SiteLedger):
             run.roster.names[int(ids[at])]: as_pieces(self.message(at, call, encoded))
             for at in torch.arange(len(ids))
         }
-        outcome = self.post.exchange(Finish(), pieces)
+        deadline = self.post.waiting.deadline  # also for those who are away: it is the last chance
+        outcome = self.post.exchange(Finish(), pieces, grace=deadline)
         faults = {name: reason_of(arrival.reply) for name, arrival in outcome.arrived.items()}
         said = {name: reason for name, reason in faults.items() if reason is not None}
         return outcome.absent | said

@@ -48,7 +48,7 @@ from coterie.network.connecting import (
     read_key,
     why_not_connected,
 )
-from coterie.network.lean import give_back_memory, leave_out_pyarrow
+from coterie.network.lean import give_back_memory, leave_out_compiler, leave_out_pyarrow
 from coterie.network.packets import Packet
 from coterie.network.records import Wrapper, read_packet
 from coterie.network.signing import Signature
@@ -177,15 +177,17 @@ class FlowerNode:
     def live(self) -> None:
         """Answer until this machine's owner must mend something, or has left."""
         leave_out_pyarrow(self.site.table)
+        leave_out_compiler()
         pause = 0.2
         told = ""
         while True:
+            is_connected = False
             try:
-                self.connection = Connection(self.server, self.key, self.certificate)
-                log.info("%s: connected to %s", self.site.client, self.server)
+                self._connect()
+                is_connected = True
                 pause, told = 0.2, ""
                 while not self._may_end():
-                    self._answer(self.connection)
+                    self._answer()
                 return
             except (httpx.HTTPError, Lost, RuntimeError) as e:
                 reason = why_not_connected(e)
@@ -193,6 +195,8 @@ class FlowerNode:
                     raise CoterieError(reason, "see to keys, certificates and clocks") from e
                 if self.connection is None and self.certificate is None:
                     reason += ", maybe because it speaks with TLS alone"
+                if is_connected:
+                    reason = f"the connection to {self.server} was lost: {reason}"
                 if reason != told:
                     log.warning("%s: %s; trying again.", self.site.client, reason)
                     told = reason
@@ -203,15 +207,22 @@ class FlowerNode:
                 if self._may_end():
                     return
 
+    def _connect(self) -> None:
+        again = "" if self.connection is None else " again"
+        self.connection = Connection(self.server, self.key, self.certificate)
+        log.info("%s: connected to %s%s", self.site.client, self.server, again)
+
     def _may_end(self) -> bool:
         """Whether the owner has left, and the server was told so or does not ask."""
-        if self.site.presence.wish != "left":
+        if self.site.wish() != "left":
             return False
         if self.left_at is None:
             self.left_at = time.monotonic()
         return self.told_left or time.monotonic() - self.left_at > TO_LEAVE
 
-    def _answer(self, connection: Connection) -> None:
+    def _answer(self) -> None:
+        connection = self.connection
+        assert connection is not None
         message = connection.receive()
         if message is None:
             return

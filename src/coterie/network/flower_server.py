@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Annotated, Any
 
 import uvicorn
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter
 from flwr.app import Message
 from flwr.app.message import remove_content_from_message
 from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, SUPERLINK_NODE_ID
@@ -24,7 +24,6 @@ from flwr.proto.fleet_pb2 import (
     PullMessagesResponse,
 )
 from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME, NOOP_FEDERATION_ID, TaskType
-from flwr.supercore.error import http_error_translator
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
     get_object_tree,
@@ -33,21 +32,15 @@ from flwr.supercore.inflatable.inflatable_object import (
 )
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.protobuf.routing import ProtobufRoute
-from flwr.supercore.protobuf.translation import (
-    PROTOBUF_REQUEST_DEPENDENCY,
-    ProtobufTranslationMiddleware,
-)
+from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_DEPENDENCY
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.config_loader import get_federation_manager, get_objectstore_linkstate_factories
-from flwr.superlink.routers.fleet.middlewares import FleetEventLogMiddleware
-from flwr.superlink.routers.fleet.node_auth import NodeAuthMiddleware
-from flwr.superlink.routers.fleet.router import router as fleet_router
 from flwr.superlink.servicer.fleet import fleet_handlers
-from starlette.middleware import Middleware
-from starlette.middleware.base import BaseHTTPMiddleware
 
 from coterie.errors import CoterieError
-from coterie.network.listening import Address, Gate, Refusals, refuse_port_in_use
+from coterie.network.flower_fleet import fleet_app
+from coterie.network.lines import Lines
+from coterie.network.listening import Address, Refusals, refuse_port_in_use
 from coterie.network.packets import Packet
 from coterie.network.records import Wrapper, read_packet
 
@@ -70,6 +63,7 @@ class FlowerServer:
         self.keys: dict[bytes, str] = {}
         self.starts: dict[int, int] = {}  # how often each node has connected
         self.refusals = Refusals()
+        self.lines = Lines()
         # called when a node comes whose key is not known: it may have been registered meanwhile
         self.on_stranger: Callable[[], None] = lambda: None
         self.register(keys)
@@ -95,7 +89,8 @@ class FlowerServer:
     def connections(self) -> Mapping[str, Hashable]:
         """Who is connected now, by key."""
         online = self.state.get_nodes(self.run_id)
-        return {self.names[node]: self.starts[node] for node in online if self.starts[node]}
+        connected = {self.names[node]: self.starts[node] for node in online if self.starts[node]}
+        return {name: n for name, n in connected.items() if name not in self.lines.hung_up}
 
     def send(self, packets: Mapping[str, Packet]) -> None:
         """Send a packet to each of these sites."""
@@ -191,9 +186,15 @@ class FlowerServer:
     def _begin_run(self) -> None:
         """Messages of Flower belong to a run, which has a task that is alive."""
         self.run_id = self.state.create_run(
-            "coterie/network", "1.0.0", None, {}, NOOP_FEDERATION_ID, None, NOOP_FLWR_AID,
-            TaskType.SERVER_APP,
-        )  # fmt: skip
+            fab_id="coterie/network",
+            fab_version="1.0.0",
+            fab_hash=None,
+            override_config={},
+            federation_id=NOOP_FEDERATION_ID,
+            federation_config=None,
+            flwr_aid=NOOP_FLWR_AID,
+            primary_task_type=TaskType.SERVER_APP,
+        )
         self.task = self.state.get_run_info(run_ids=[self.run_id])[0].primary_task_id
         self.state.claim_task(self.task)
         self.state.activate_task(self.task)
@@ -214,7 +215,13 @@ class FlowerServer:
         if address.certificate is not None:
             ssl = {"ssl_certfile": str(address.certificate), "ssl_keyfile": str(address.key)}
         config = uvicorn.Config(
-            self._app(),
+            fleet_app(
+                self.factory,
+                self._own_routes(),
+                keys=self.keys,
+                refusals=self.refusals,
+                lines=self.lines,
+            ),
             host=address.host,
             port=address.port,
             access_log=False,
@@ -231,26 +238,6 @@ class FlowerServer:
                     "check the address and the certificate",
                 )
             time.sleep(0.02)
-
-    def _app(self) -> FastAPI:
-        app = FastAPI(
-            docs_url=None,
-            redoc_url=None,
-            openapi_url=None,
-            middleware=[
-                Middleware(Gate, keys=self.keys, refuse=self.refusals),
-                Middleware(BaseHTTPMiddleware, dispatch=http_error_translator),
-                Middleware(ProtobufTranslationMiddleware),
-                Middleware(NodeAuthMiddleware),
-                Middleware(FleetEventLogMiddleware),
-            ],
-        )
-        app.state.linkstate_factory = self.factory
-        app.state.enable_supernode_auth = True  # keys are registered here, never by nodes
-        app.state.fleet_event_log_plugin = None
-        app.include_router(self._own_routes())  # before Flower's, so that they count
-        app.include_router(fleet_router)
-        return app
 
     def _own_routes(self) -> APIRouter:
         router = APIRouter(prefix="/v1/fleet", route_class=ProtobufRoute)

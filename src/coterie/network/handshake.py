@@ -72,7 +72,8 @@ def shake_hands(post: Post, names: list[str], asked: Asked) -> Agreed:
     try:
         return _agree(post, names, asked)
     except CoterieError as e:
-        post.exchange(Dismiss(str(e)), {name: {} for name in names}, quorum=0.0, deadline=GOODBYE)
+        everyone: dict[str, dict[str, bytes]] = {name: {} for name in names}
+        post.exchange(Dismiss(str(e)), everyone, quorum=0.0, deadline=GOODBYE, grace=0.0)
         raise
 
 

@@ -22,7 +22,7 @@ from coterie.engine.site_ledger import HEADER, SiteLedger
 from coterie.network.audit import now_as_text
 from coterie.network.engine import LAST, Network, as_pieces
 from coterie.network.outcomes import Outcome, lines_of, reason_of
-from coterie.network.packets import Ask, Done, Finish, Terms
+from coterie.network.packets import Ask, Done, Finish, Order, Terms
 from coterie.params import count
 from coterie.runs.latecomers import Latecomer, describe, read_latecomers, write_latecomers
 from coterie.runs.run import Run
@@ -64,7 +64,7 @@ class Latecomers:
 
     def _introduce(self, names: list[str]) -> None:
         """Let sites agree to the run, then join."""
-        outcome = self.post.exchange(self.terms, {name: {} for name in names}, quorum=0.0)
+        outcome = self._exchange(self.terms, {name: {} for name in names})
         faults = faults_in(outcome)
         for name, reason in faults.items():
             self._note(name, None, reason)
@@ -76,7 +76,7 @@ class Latecomers:
 
     def _join(self, names: list[str]) -> None:
         groups, unassigned = self._assign(names)
-        without_model = self._give_models(names)
+        without_model = self._give_models([name for name in names if name not in unassigned])
         for name in names:
             fault = unassigned.get(name) or without_model.get(name) or ""
             self._note(name, groups.get(name), fault)
@@ -89,6 +89,10 @@ class Latecomers:
         )
 
     # -- exchanges
+    def _exchange(self, order: Order, pieces: dict[str, dict[str, bytes]]) -> Outcome:
+        """Ask latecomers; the run waits for none that is not connected any more."""
+        return self.post.exchange(order, pieces, quorum=0.0, grace=0.0)
+
     def _assign(self, names: list[str]) -> tuple[dict[str, int], dict[str, str]]:
         """(the group whose model fits each site best, why one has none)"""
         run = self.run
@@ -98,7 +102,7 @@ class Latecomers:
             return {}, {}
         began = now_as_text()
         pieces = self._messages(names, "membership", centres)
-        outcome = self.post.exchange(Ask(), pieces, quorum=0.0)
+        outcome = self._exchange(Ask(), pieces)
         self.post.audit.record(lines_of(Ask(), outcome, began, "membership"))
         faults = faults_in(outcome)
         groups = {}
@@ -129,12 +133,14 @@ class Latecomers:
 
     def _give_models(self, names: list[str]) -> dict[str, str]:
         """Let each site write its own model; by name, why one did not."""
+        if not names:
+            return {}
         method = self.run.trained().method_now
         if type(method).model is Algorithm.model:
             return dict.fromkeys(names, "a client of this method has no single model")
         shared, _ = method.use(self.run.state)
         pieces = self._messages(names, "newcomer_model", shared)
-        return faults_in(self.post.exchange(Finish(), pieces, quorum=0.0))
+        return faults_in(self._exchange(Finish(), pieces))
 
     def _messages(
         self, names: list[str], function: str, shared: Any

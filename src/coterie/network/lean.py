@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+
+import torch
 
 NEED_PYARROW = ".parquet"
 
@@ -19,6 +24,37 @@ def leave_out_pyarrow(table: Path) -> None:
         return
     modules: dict[str, Any] = sys.modules
     modules.setdefault("pyarrow", None)
+
+
+class CompiledAutograd:
+    """What gradients use of torch's compiler: they turn it off, which here it always is."""
+
+    @staticmethod
+    def _disable() -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+class CompilerOnDemand(ModuleType):
+    """Stands for torch's compiler until somebody needs more of it than to turn it off.
+
+    An import of the real module takes its place, as torch's attribute of that name.
+    """
+
+    compiled_autograd = CompiledAutograd
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+def leave_out_compiler() -> None:
+    """Keep gradients from loading torch's compiler and sympy, which take 70 MB and a second.
+
+    `torch.func.grad` loads it only to turn off a way of compiling that needs it loaded to be on.
+    """
+    if "torch._dynamo" not in sys.modules:
+        torch._dynamo = CompilerOnDemand("torch._dynamo")
 
 
 def give_back_memory() -> None:

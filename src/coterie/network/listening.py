@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import datetime
+import errno
 import logging
 import socket
 import time
@@ -13,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, Option
+from coterie.network.lines import LONG_QUESTION, Lines
 
 log = logging.getLogger("coterie")
 MOST_BYTES = 512 * 1024 * 1024  # of one request
@@ -42,8 +44,13 @@ class Address:
     key: Path | None = None
 
 
-def refuse_port_in_use(address: Address) -> None:
-    """Say in one sentence that the address cannot be had, such as when somebody listens there."""
+def refuse_port_in_use(
+    address: Address, who: str = "the server", port: str = "port", host: str = "host"
+) -> None:
+    """Say in one sentence that the address cannot be had, such as when somebody listens there.
+
+    who: is to listen there.  port, host: the options that name the address.
+    """
     try:
         family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0][0]
         with socket.socket(family) as probe:
@@ -51,9 +58,13 @@ def refuse_port_in_use(address: Address) -> None:
             probe.bind((address.host, address.port))
     except (OSError, UnicodeError) as e:
         reason = getattr(e, "strerror", None) or e
+        to_change = host
+        if isinstance(e, OSError) and e.errno in (errno.EADDRINUSE, errno.EACCES):
+            to_change = port
         raise CoterieError(
-            f"the server cannot listen on {address.host}:{address.port} ({reason})",
-            "choose another port or address",
+            f"{who} cannot listen on {address.host}:{address.port} ({reason})",
+            "choose another {}",
+            options=[Option(to_change)],
         ) from e
 
 
@@ -69,12 +80,14 @@ class Gate:
         keys: Mapping[bytes, str],
         refuse: Callable[[str, str], None],
         most: int = MOST_BYTES,
+        lines: Lines | None = None,
     ) -> None:
         """keys: the sites' names by public key, in PEM.  refuse: told (reason, who) each time."""
         self.app = app
         self.keys = keys
         self.refuse = refuse
         self.most = most
+        self.lines = lines or Lines()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Pass on a request whose length is known and within the limit."""
@@ -97,7 +110,12 @@ class Gate:
                     self.refuse(reason, who_sent(scope, name))
             await send(message)
 
-        await self.app(scope, receive, watched_send)
+        if name is not None:
+            self.lines.heard(name)
+        if name is None or not scope["path"].endswith(LONG_QUESTION):
+            await self.app(scope, receive, watched_send)
+            return
+        await self.lines.hold(name, self.app, scope, receive, watched_send)
 
 
 async def send_empty(send: Any, status: int) -> None:

@@ -42,6 +42,7 @@ sites = ""        # names of the sites that take part, with commas between
 out = ""          # folder of the run; empty: runs/METHOD-DATA-TIME
 deadline = 300.0  # seconds that sites have for an answer
 quorum = 0.5      # share of the asked sites without whose answers no round goes on
+grace = 10.0      # seconds that it waits, beyond the quorum, for sites that are not connected
 wait = 3600.0     # seconds that all sites have to connect at first
 resume = false    # go on with the run in `out`
 """

@@ -11,24 +11,21 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from coterie.errors import CoterieError
-from coterie.live.folder import WatchedFolder
 from coterie.live.server import LiveServer
 from coterie.network import metrics
 from coterie.network.private_file import write_private
-from coterie.network.watching import ServerView
+from coterie.network.watching import WatchedServer
 
 TOKEN_FILE = "page-token"
 TO_END = 5.0  # seconds
 
 
 class LivePage:
-    """Serves the page of a run until it is closed."""
+    """Serves the page of a server until it is closed."""
 
-    def __init__(self, view: ServerView, host: str, port: int, token: str) -> None:
+    def __init__(self, watched: WatchedServer, host: str, port: int, token: str) -> None:
         """An error in one sentence where the port cannot be had."""
-        assert view.run.folder is not None
-        watched = WatchedFolder(view.run.folder.path, reports=view.reports)
-        self.view = view
+        self.watched = watched
         self.server = LiveServer(watched, host, port, token, self.routes())
         self.thread = threading.Thread(target=self.server.run, daemon=True)
         self.thread.start()
@@ -39,7 +36,7 @@ class LivePage:
 
     async def metrics(self, request: Request) -> Response:
         """What Prometheus asks for."""
-        text = metrics.as_text(self.view.metrics())
+        text = metrics.as_text(self.watched.metrics())
         return Response(text, headers={"Content-Type": metrics.TYPE})
 
     @property

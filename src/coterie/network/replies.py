@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from coterie.engine.codec import BadBytes
 from coterie.engine.message import Message
+from coterie.errors import CoterieError
 from coterie.network.packets import Answer, Number, Packet, Reply, write_head
 
+log = logging.getLogger("coterie")
 NO_EXPERIMENT = "0" * 16
 BAD_TABLE = "its table cannot be used for this run; its own log says why"
 BAD_STATES = "its own files of this run cannot be used; its own log says why"
@@ -17,6 +23,25 @@ FOR_ITS_OWNER = (BAD_TABLE, BAD_STATES)  # a node ends; a full disk may have roo
 
 class Failure(Exception):
     """This machine could not do what it was asked; the text is what the server is told."""
+
+
+class Faults:
+    """Failures of this machine, which its owner reads and the server does not."""
+
+    def __init__(self, client: str) -> None:
+        self.client = client
+        self.last: CoterieError | None = None  # what this machine's owner must mend
+
+    @contextmanager
+    def told_as(self, words: str) -> Iterator[None]:
+        """Where this machine fails, its own log says why, and the server is told `words`."""
+        try:
+            yield
+        except (CoterieError, OSError, MemoryError) as e:
+            log.error("%s: %s", self.client, e)
+            if isinstance(e, CoterieError) and words in FOR_ITS_OWNER:
+                self.last = e
+            raise Failure(words) from e
 
 
 def read_message(pieces: dict[str, bytes]) -> Message:

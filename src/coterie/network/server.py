@@ -95,7 +95,15 @@ def begin(
     )
     kept = NetworkFile(experiment=experiment, epoch=1, terms=terms)
     folder = RunFolder.create(out, config, before=lambda: write_network_file(out, kept))
-    return make_run(method, task, roster, asked.options, post, folder, terms.model, engine=engine)
+    return make_run(
+        method=method,
+        task=task,
+        roster=roster,
+        options=asked.options,
+        network=engine(roster, types_of(method), post, folder.path),
+        folder=folder,
+        model_name=terms.model,
+    )
 
 
 def read_network_file(folder: Path) -> NetworkFile:
@@ -110,18 +118,17 @@ def write_network_file(folder: Path, kept: NetworkFile) -> None:
 
 
 def make_run(
+    *,
     method: Algorithm,
     task: Task,
     roster: Roster,
     options: Options,
-    post: Post,
+    network: Network,
     folder: RunFolder,
     model_name: str,
-    engine: type[Network] = Network,
 ) -> Run:
-    """The run, with its engine."""
-    post.audit.keep_in(folder.path)
-    network = engine(roster, types_of(method), post, folder.path)
+    """The run on a network."""
+    network.post.audit.keep_in(folder.path)
     run = Run(method, task, roster, network, options, folder=folder, model_name=model_name)
     run.saves_every_round = True
     return run
@@ -153,7 +160,15 @@ def resume(out: Path, open_post: Opened, engine: type[Network] = Network) -> Run
         )
     post = open_post(kept.experiment, kept.epoch)
     post.left.update(dict.fromkeys(who_left(out / "diary.jsonl")))
-    run = make_run(method, task, roster, options, post, folder, config.model, engine=engine)
+    run = make_run(
+        method=method,
+        task=task,
+        roster=roster,
+        options=options,
+        network=engine(roster, types_of(method), post, folder.path),
+        folder=folder,
+        model_name=config.model,
+    )
     run.restore()
     with folder:
         log.warning(
@@ -178,6 +193,7 @@ def who_left(file: Path) -> set[str]:
 def remind(post: Post, names: list[str], terms: Terms) -> None:
     """Tell the sites what was agreed on; those who are away now have it on their disks."""
     outcome = post.exchange(terms, {name: {} for name in names})
+    post.tell_absent(outcome)
     for name, arrival in outcome.arrived.items():
         reason = reason_of(arrival.reply)
         if reason is not None:

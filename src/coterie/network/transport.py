@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
@@ -25,8 +24,12 @@ from coterie.network.packets import (
     write_head,
 )
 from coterie.network.presence import WORDS
+from coterie.network.waiting import Attendance, Progress
+from coterie.network.waiting import Waiting as Waiting
 
 log = logging.getLogger("coterie")
+NOT_CONNECTED = "not connected"
+DISCONNECTED = "no longer connected"
 
 
 class Transport(Protocol):
@@ -45,68 +48,6 @@ class Transport(Protocol):
         ...
 
 
-@dataclass(frozen=True, kw_only=True)
-class Waiting:
-    """How long a server waits for its sites."""
-
-    deadline: float = 120.0  # seconds for one exchange
-    quorum: float = 0.5  # share of the asked sites without whose replies nothing goes on
-    pause: float = 0.5  # seconds between looks at who is connected
-    turns: int | None = None  # deadlines below the quorum before it gives up; None: never
-
-    def __post_init__(self) -> None:
-        if not self.deadline > 0:
-            raise CoterieError(f"the deadline is {self.deadline}: it must be above 0 seconds.")
-        if not 0 < self.quorum <= 1:
-            raise CoterieError(f"the quorum is {self.quorum}: it must be above 0 and at most 1.")
-
-
-class Progress:
-    """How far one exchange is."""
-
-    def __init__(self, packets: Mapping[str, Packet], share: float, left: set[str]) -> None:
-        """share: of the sites that have not left, without whose replies nothing goes on."""
-        self.packets = packets
-        self.share = share
-        self.left = left
-        self.arrived: dict[str, Arrival] = {}
-        self.away = dict.fromkeys(left, WORDS["left"])  # whose owners do not take part, and why
-        self.sent: dict[str, Hashable] = {}  # over which connection
-        self.bytes_out = dict.fromkeys(packets, 0)
-
-    @property
-    def needed(self) -> int:
-        """How many must reply; one at least, where any must."""
-        if not self.packets or not self.share:
-            return 0
-        return max(1, math.ceil(self.share * (len(self.packets) - len(self.left))))
-
-    @property
-    def is_enough(self) -> bool:
-        """Whether the quorum has replied."""
-        return len(self.arrived) >= self.needed
-
-    @property
-    def missing(self) -> list[str]:
-        """Who has not said anything."""
-        return [n for n in self.packets if n not in self.arrived and n not in self.away]
-
-    @property
-    def unanswered(self) -> list[str]:
-        """Who is waited for, those whose owners have paused them among them."""
-        return [n for n in self.packets if n not in self.arrived and n not in self.left]
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether there is nothing more to wait for."""
-        return self.is_enough and not self.missing
-
-    def ask_again(self) -> None:
-        """Let all be asked again who have not replied."""
-        self.sent.clear()
-        self.away = dict.fromkeys(self.left, WORDS["left"])
-
-
 @dataclass
 class Post:
     """Numbers requests, sends them, and waits for the replies."""
@@ -123,19 +64,24 @@ class Post:
     awaited: frozenset[str] = frozenset()  # who is being asked now, and has not replied
     # whose owners have left, by the connection over which they said so; None: before a restart
     left: dict[str, Hashable] = field(default_factory=dict)
+    attendance: Attendance = field(default_factory=Attendance)
     told_absent: set[str] = field(default_factory=set)  # whose absence the log has named
 
     def exchange(
         self,
         order: Order,
         pieces: Mapping[str, dict[str, bytes]],
+        *,
         quorum: float | None = None,
         deadline: float | None = None,
+        grace: float | None = None,
     ) -> Outcome:
         """Send an order to sites, each with its pieces, and wait until all have replied.
 
         At the deadline it goes on with those who have, if they are the quorum; else it says for
-        whom it waits, and asks them again. Sites whose owners have left are not asked.
+        whom it waits, and asks them again. Once the quorum has replied, it does not wait for sites
+        that have not been connected for `grace` seconds. Sites whose owners have left are not
+        asked.
         """
         began = self.clock()
         time_began = now_as_text()
@@ -145,6 +91,7 @@ class Post:
         packets = {name: Packet(head, own) for name, own in pieces.items()}
         share = self.waiting.quorum if quorum is None else quorum
         deadline = deadline or self.waiting.deadline
+        grace = self.waiting.grace if grace is None else grace
         progress = Progress(packets, share, self._who_left(packets))
         end = began + deadline
         turn = 1
@@ -157,7 +104,10 @@ class Post:
                 if reply is not None and name in progress.missing:
                     seconds = self.clock() - began
                     self._take(progress, name, Arrival(reply, packet.pieces, seconds, packet.size))
-            if self.clock() < end or progress.is_complete:
+            now = self.clock()
+            if progress.is_enough and self.attendance.are_gone(progress.missing, grace, now):
+                break
+            if now < end:
                 continue
             if progress.is_enough:
                 break
@@ -172,7 +122,6 @@ class Post:
             for name in packets
             if name not in progress.arrived
         }
-        self._tell_absent(absent, progress.arrived)
         seconds = self.clock() - began
         outcome = Outcome(number, progress.arrived, absent, seconds, progress.bytes_out)
         if not isinstance(order, Ask):  # whether answers to questions are accepted is not known yet
@@ -200,8 +149,13 @@ class Post:
         return {name for name in names if name in self.left}
 
     def _why_absent(self, name: str, progress: Progress) -> str:
-        unanswered = "no answer" if name in progress.sent else "not connected"
-        return self.unreadable.pop(name, unanswered)
+        if name in self.unreadable:
+            return self.unreadable.pop(name)
+        if name not in progress.sent:
+            return NOT_CONNECTED
+        if name in self.attendance.away_since:
+            return DISCONNECTED
+        return "no answer"
 
     def wait_for(self, names: list[str], seconds: float) -> list[str]:
         """Wait until all of these are connected; those who are not in the end."""
@@ -229,6 +183,7 @@ class Post:
     def _send(self, progress: Progress) -> None:
         """Send to those who are connected by a way that their packet has not been sent by."""
         connected = self.transport.connections()
+        self.attendance.look(progress.packets, connected, self.clock())
         new = {}
         for name in progress.missing:
             if name in connected and progress.sent.get(name) != connected[name]:
@@ -259,15 +214,19 @@ class Post:
             len(progress.arrived), progress.needed, first_names(progress.unanswered),
         )  # fmt: skip
 
-    def _tell_absent(self, absent: Mapping[str, str], arrived: Mapping[str, Arrival]) -> None:
-        """Say once of each site that it does not answer, and that it does so again."""
-        for name, reason in absent.items():
-            if name not in self.told_absent:
+    def tell_absent(self, outcome: Outcome) -> None:
+        """Say once of each site without which a run goes on why, and when it answers again."""
+        for name, reason in outcome.absent.items():
+            if name in self.told_absent:
+                continue
+            if reason in (NOT_CONNECTED, DISCONNECTED):
+                log.warning("%s is %s: going on without it until it is back.", name, reason)
+            else:
                 log.warning("%s does not answer (%s): going on without it.", name, reason)
-        back = [name for name in arrived if name in self.told_absent]
+        back = [name for name in outcome.arrived if name in self.told_absent]
         for name in back:
             log.warning("%s answers again.", name)
-        self.told_absent.update(absent)
+        self.told_absent.update(outcome.absent)
         self.told_absent.difference_update(back)
 
     def _give_up(self, turn: int, progress: Progress) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Protocol
 
+from coterie.live.expected import ExpectedBoard
+from coterie.live.folder import Board, WatchedFolder
 from coterie.live.snapshot import SiteReport
 from coterie.network.audit import Seen
 from coterie.network.engine import Network
@@ -19,6 +23,63 @@ class Served(Transport, Protocol):
 
     refusals: Refusals
     nodes: dict[str, int]  # by name
+
+
+class WatchedServer:
+    """What a page shows of a server: whom it waits for, then its run."""
+
+    def __init__(self, transport: Served, title: str, begins: str) -> None:
+        """title: what is to be run.  begins: a sentence on when that begins."""
+        self.transport = transport
+        self.title = title
+        self.begins = begins
+        self.view: ServerView | None = None  # None: no run has begun in this process
+        self.folder: WatchedFolder | None = None
+        self.expected: Mapping[str, SiteReport] = self.reports()
+
+    def show_folder(self, folder: Path) -> None:
+        """Show a run that this server will go on with."""
+        self.folder = WatchedFolder(folder, reports=self.reports)
+
+    def show(self, run: Run) -> None:
+        """Show a run that has begun."""
+        assert run.folder is not None
+        self.view = ServerView(run, self.transport)
+        self.folder = WatchedFolder(run.folder.path, reports=self.reports)
+
+    def poll(self) -> bool:
+        """Look again; whether a page would look different."""
+        if self.folder is not None:
+            return self.folder.poll()
+        before = self.expected
+        self.expected = self.reports()
+        return self.expected != before
+
+    def board(self, key: str = "") -> Board | ExpectedBoard:
+        """What a page shows."""
+        if self.folder is not None:
+            return self.folder.board(key)
+        return ExpectedBoard(self.title, self.begins, self.expected)
+
+    def reports(self) -> dict[str, SiteReport]:
+        """The state of each site; before a run has begun, whether it is connected."""
+        if self.view is not None:
+            return self.view.reports()
+        connected = self.transport.connections()
+        reports = {}
+        for name in list(self.transport.nodes):  # which may grow meanwhile
+            state = "connected" if name in connected else "away"
+            reports[name] = SiteReport(state, is_well=name in connected)
+        return reports
+
+    def metrics(self) -> list[Metric]:
+        """What Prometheus is told."""
+        if self.view is not None:
+            return self.view.metrics()
+        return [
+            gauge("coterie_round", "The last round that is done; -1: none.", -1),
+            *site_counts(self.transport),
+        ]
 
 
 class ServerView:
@@ -45,14 +106,11 @@ class ServerView:
         totals = self.post.audit.totals
         history = self.run.history
         last = history[-1]["seconds"] if history else 0.0
-        sites = self.transport.nodes
-        connected = len(self.transport.connections())
         return [
             gauge("coterie_round", "The last round that is done; -1: none.", self.run.round),
             gauge("coterie_rounds", "Rounds of this run.", self.run.options.rounds),
             gauge("coterie_last_round_seconds", "How long the last round took.", last),
-            gauge("coterie_sites_registered", "Sites that have a key.", len(sites)),
-            gauge("coterie_sites_connected", "Sites that are connected now.", connected),
+            *site_counts(self.transport),
             gauge("coterie_sites_awaited", "Sites whose answer is due.", len(self.post.awaited)),
             gauge("coterie_server_starts", "How often this run's server began.", self.post.epoch),
             counter("coterie_exchanges_total", "Exchanges with sites.", totals.exchanges),
@@ -78,6 +136,15 @@ class ServerView:
                 {"out": totals.bytes_out, "in": totals.bytes_in},
             ),
         ]
+
+
+def site_counts(transport: Served) -> list[Metric]:
+    """How many sites there are, and how many of them are connected."""
+    connected = len(transport.connections())
+    return [
+        gauge("coterie_sites_registered", "Sites that have a key.", len(transport.nodes)),
+        gauge("coterie_sites_connected", "Sites that are connected now.", connected),
+    ]
 
 
 def report_of(seen: Seen | None, is_connected: bool, is_awaited: bool) -> SiteReport:

@@ -41,7 +41,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from coterie.data.paths import shorten_sentence
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, RowsAtSites
 from coterie.reporting.comparison import Methods
 from coterie.reporting.overview import (
     describe_last_save,
@@ -155,6 +155,9 @@ def explain(error: Exception, run: Source) -> str:
 
     Other paths are cut to their last names, as a page may be sent to others.
     """
+    sentence = str(error)
+    if isinstance(error, RowsAtSites):
+        sentence = f"{error.what}."  # nothing is wrong, and to train on would not bring them here
     if run.folder is None:
-        return shorten_sentence(str(error))
-    return shorten_sentence(replace_path(str(error), run.folder.resolve(), "the run"))
+        return shorten_sentence(sentence)
+    return shorten_sentence(replace_path(sentence, run.folder.resolve(), "the run"))

@@ -16,7 +16,7 @@ from coterie.data import Federation
 from coterie.data import load as load_data
 from coterie.data.roster import Roster
 from coterie.engine.codec import types_of
-from coterie.errors import CoterieError, DataGone
+from coterie.errors import CoterieError, DataGone, RowsAtSites
 from coterie.runs.config import RunConfig, method_from, roster_from
 from coterie.runs.folder import NETWORK, RunFolder
 from coterie.runs.options import Options
@@ -176,7 +176,7 @@ def data_of(
     """The data that a run was trained on: given, or found again; refused if they changed."""
     if fed is None:
         if (Path(path) / NETWORK).exists():
-            raise DataGone(
+            raise RowsAtSites(
                 f"the rows of {path} are on the sites of its network",
                 "go on with it by `coterie network server CONFIG --resume`",
             )
