@@ -1,0 +1,78 @@
+"""What all ranks but rank 0 do: answer its questions until it ends."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils._pytree import tree_map
+
+from coterie.engine.codec import decode, encode, encode_part
+from coterie.ranks.group import Group, Message
+from coterie.ranks.share import Share
+from coterie.runs.run import on_device
+
+MakeShare = Callable[[str], Share]  # of this rank, by what rank 0 says of the run
+Describe = Callable[[Exception], tuple[str, int]]  # an error as a sentence and an exit status
+
+
+class Rank:
+    """A rank that answers questions."""
+
+    def __init__(self, group: Group, make_share: MakeShare) -> None:
+        self.group = group
+        self.make_share = make_share
+        self.share: Share | None = None
+
+    def serve(self, describe: Describe, debug: bool = False) -> None:
+        """Answer until rank 0 ends; errors are told to rank 0, which raises them."""
+        while True:
+            message = self.group.listen()
+            if message.what == "end":
+                return
+            try:
+                send = self.prepare(message)
+            except Exception as e:
+                if debug:
+                    traceback.print_exc()
+                sentence, status = describe(e)
+                self.group.report_outcome(sentence, status)
+                continue
+            if self.group.report_outcome():
+                send()
+
+    def prepare(self, message: Message) -> Callable[[], None]:
+        """Do what a message asks; what is returned sends the answer, once all ranks are well."""
+        if message.what == "open":
+            self.share = None  # before the next one takes memory
+            self.share = self.make_share(message.common.decode())
+            return nothing
+        assert self.share is not None
+        types = self.share.types
+        if message.what == "enroll":
+            welcome = cloned(decode(message.common, types)[0])
+            self.share.enroll(on_device(welcome, self.share.task))
+            return nothing
+        if message.what == "restore":
+            self.share.engine.restore(cloned(decode(message.own, types)[0]))
+            return nothing
+        if message.what == "snapshot":
+            snapshot = encode(self.share.engine.snapshot(), types)
+            return lambda: self.group.send(snapshot)
+        part = self.share.answer(self.share.read_question(message.common, message.own))
+
+        def send() -> None:
+            self.group.reduce((part.totals, part.mass))
+            self.group.send(encode_part(part._replace(totals={}, mass={}), types))
+
+        return send
+
+
+def nothing() -> None:
+    """Send no answer."""
+
+
+def cloned(tree: Any) -> Any:
+    """Copies of the tensors of a message, which lie unaligned in its bytes."""
+    return tree_map(lambda v: v.clone(), tree)
