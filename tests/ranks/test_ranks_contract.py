@@ -11,7 +11,6 @@ import torch
 from rank_of_tests import METHODS, job_of, share_of
 from torch.utils._pytree import tree_leaves
 
-import coterie as ct
 from coterie.ranks.engine import Ranks
 from coterie.ranks.group import Group
 from coterie.ranks.place import on_this_machine

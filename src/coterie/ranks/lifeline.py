@@ -11,6 +11,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 FAREWELL = b"bye\n"  # said by a rank that leaves because another one is gone
 IDLE, BETWEEN, PROBES = 10, 5, 3  # seconds and numbers of the keepalive
@@ -75,20 +76,16 @@ class Lifeline:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
-        try:
+        with suppress(OSError):
             self.connection.recv(1)  # rank 0 says nothing: this returns when it is gone
-        except OSError:
-            pass
         if not self.closed:
             self.at_end()
 
     def say_farewell(self) -> None:
         """Leave because another rank is gone."""
         self.closed = True
-        try:
+        with suppress(OSError):
             self.connection.sendall(FAREWELL)
-        except OSError:
-            return
 
     def close(self) -> None:
         """Leave because rank 0 has said that all is done."""
@@ -98,10 +95,8 @@ class Lifeline:
 
 def hang_up(connection: socket.socket) -> None:
     """Close a connection also for a thread that reads from it."""
-    try:
+    with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass
     connection.close()
 
 

@@ -74,7 +74,7 @@ class Processes:
 
 
 def end_with_parent() -> None:
-    """Let this process end when the one that started it is gone; does nothing in other processes."""
+    """Let a process that `Processes` has started end when its parent is gone, however it ended."""
     if CHILD not in os.environ:
         return
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
+from torch.utils._pytree import tree_map
+
 from coterie.contract import Algorithm, Rows, Upload, at_round
 from coterie.data.federation import Federation
 from coterie.engine.call import Call, Version, follow
@@ -22,7 +24,6 @@ from coterie.runs.options import Options
 from coterie.runs.run import on_device
 from coterie.runs.start import prepared_rows
 from coterie.task import Task
-from torch.utils._pytree import tree_map
 
 
 class Question(NamedTuple):

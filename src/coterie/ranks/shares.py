@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -56,7 +57,7 @@ def cut_by_rows(rows: Tensor, ranks: int) -> list[Tensor]:
         end = max(end, ends[-1] + 1)  # at least one client for this rank
         ends.append(min(end, max(n - (ranks - rank), 0)))  # and for each that follows
     ends.append(n)
-    return [torch.arange(start, max(start, end)) for start, end in zip(ends, ends[1:])]
+    return [torch.arange(start, max(start, end)) for start, end in pairwise(ends)]
 
 
 # ------------------------------------------------------------------------------ checkpoints

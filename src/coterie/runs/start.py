@@ -92,9 +92,7 @@ def model_fingerprint(task: Task) -> str:
     return hashlib.sha256(f"{task.module} {shapes}".encode()).hexdigest()
 
 
-def prepared_rows(
-    method: Algorithm, task: Task, fed: Federation, options: Options
-) -> Federation:
+def prepared_rows(method: Algorithm, task: Task, fed: Federation, options: Options) -> Federation:
     """The rows as an engine is given them: with the labels of attackers, and with caution."""
     fed = with_flipped_labels(fed, attack_of(options, fed.roster))
     return with_caution(method, task, fed, options)
