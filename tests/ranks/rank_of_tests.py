@@ -28,7 +28,7 @@ PLAN = ct.Plan(True, 4, 1)
 def job_of(about: dict[str, Any]) -> Job:
     """The run that rank 0 speaks of: a method's name, and options."""
     about = dict(about)
-    fed = spoilt(federation(unseen=3), 3)
+    fed = spoilt(federation(unseen=2), 3)
     return check_job(METHODS[about.pop("name")], fed, "mlp:12", plan=PLAN, **about)
 
 

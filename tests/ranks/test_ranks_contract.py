@@ -7,21 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from rank_of_tests import METHODS, job_of, share_of
-from torch.utils._pytree import tree_leaves
 
+from coterie.errors import CoterieError
 from coterie.ranks.engine import Ranks
 from coterie.ranks.group import Group
 from coterie.ranks.place import on_this_machine
 from coterie.ranks.processes import Processes
 from coterie.runs.run import Run
 from oracles import private_states
-
-SOME_SLOW = [
-    name if " " not in name else pytest.param(name, marks=pytest.mark.slow) for name in METHODS
-]
-FAULTY = {"participation": 0.7, "dropout": 0.15}
+from test_contract import FAULTY, distance, every_method, same_bits, scores, whole_rounds
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +32,7 @@ def group() -> Iterator[Group]:
 
 def options_of(name: str, **more) -> dict:
     options = {"rounds": 3, "seed": 1, "dtype": "float64", "eval_every": 2, **FAULTY, **more}
-    if METHODS[name].needs_everyone:
-        options["participation"] = 1.0
-    return {"name": name, **options}
+    return {"name": name, **options, **whole_rounds(METHODS[name])}
 
 
 def on_ranks(group: Group, options: dict) -> Run:
@@ -63,32 +56,63 @@ def whole(run: Run, options: dict):
     return run.state, private_states(one)
 
 
-def distance(a, b) -> float:
-    gaps = [0.0]
-    for u, v in zip(tree_leaves(a), tree_leaves(b), strict=True):
-        assert u.shape == v.shape
-        gaps.append(float((u.double() - v.double()).norm() / (v.double().norm() + 1e-12)))
-    return max(gaps)
-
-
-def same_bits(a, b) -> bool:
-    pairs = zip(tree_leaves(a), tree_leaves(b), strict=True)
-    return all(u.dtype == v.dtype and torch.equal(u, v) for u, v in pairs)
-
-
-def scores(run: Run) -> list[dict]:
-    return [{k: v for k, v in row.items() if "seconds" not in k} for row in run.history]
-
-
-@pytest.mark.parametrize("name", SOME_SLOW)
+@every_method
 def test_two_ranks_are_one_process(name, group):
     """With a client whose rows are NaN, dropouts and newcomers; and the same bits again."""
     options = options_of(name)
     one = finished(job_of(options).start())
     two = finished(on_ranks(group, options))
-    assert distance(whole(two, options), (one.state, private_states(one))) < 1e-6
+    assert distance(whole(two, options), (one.state, private_states(one))) < 1e-9
     for key in ("refused", "screened", "absent", "bytes_up", "bytes_down"):
         assert [row[key] for row in two.history] == [row[key] for row in one.history], key
     again = finished(on_ranks(group, options))
     assert same_bits(whole(again, options), whole(two, options))
     assert scores(again) == scores(two)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"robust": "median"},
+        {"robust": "krum", "attack": "flip", "attackers": 2},
+        {"attack": "labels"},
+        {"screen": 1.02, "valid": 0.2},
+    ],
+    ids=str,
+)
+def test_guards_and_attacks_are_those_of_one_process(more, group):
+    options = options_of("ifca", **more)
+    one = finished(job_of(options).start())
+    two = finished(on_ranks(group, options))
+    assert distance(two.state, one.state) < 1e-9
+    keys = ("refused", "screened", "absent")
+    of = lambda run: [[row[key] for key in keys] for row in run.history]
+    assert of(two) == of(one)
+    if "screen" in more:
+        assert any(row["screened"] for row in two.history), "the test is about nothing else"
+
+
+@pytest.mark.parametrize("name", ["ditto", "fedsoft"])
+def test_a_run_goes_on_from_a_snapshot_to_the_same_bits(name, group):
+    options = options_of(name, rounds=4)
+    straight = finished(on_ranks(group, options))
+    run = on_ranks(group, options)
+    for _ in range(3):
+        run.step()
+    snapshot, state, history = run.engine.snapshot(), run.state, run.history
+    usual = run.guard.usual
+    again = on_ranks(group, options)
+    again.engine.restore(snapshot)
+    again.state, again.history, again.round, again.guard.usual = state, history, 2, usual
+    finished(again)
+    assert same_bits(whole(again, options), whole(straight, options))
+    assert scores(again) == scores(straight)
+
+
+def test_an_error_of_another_rank_is_raised_with_its_name_and_the_group_lives_on(group):
+    options = options_of("fedavg")
+    about = json.dumps({**options, "ranks": 2, "fails": 1})
+    share = share_of(about, 0)
+    with pytest.raises(CoterieError, match=r"rank 1 \(.+\): this rank has no such data: give it"):
+        Ranks(group, share, about)
+    assert finished(on_ranks(group, options)).round == 3
