@@ -14,11 +14,9 @@ import torch
 
 import coterie as ct
 from cases import federation, spoilt, variants
-from coterie.ranks.group import Group
 from coterie.ranks.place import place_in
-from coterie.ranks.processes import end_with_parent
-from coterie.ranks.serving import Rank
 from coterie.ranks.share import Share
+from coterie.ranks.team import serve
 from coterie.runs.start import Job, check_job
 
 METHODS = variants()
@@ -41,11 +39,7 @@ def share_of(about: str, rank: int) -> Share:
 
 
 if __name__ == "__main__":
-    end_with_parent()
     torch.set_num_threads(1)
     place = place_in(os.environ)
     assert place is not None
-    group = Group(place)
-    group.connect()
-    Rank(group, lambda about: share_of(about, place.rank)).serve(lambda e: (str(e), 2))
-    group.close()
+    serve(place, lambda about: share_of(about, place.rank), lambda e: (str(e), 2))

@@ -14,15 +14,19 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from coterie.cli.own_files import OwnFiles
 from coterie.errors import CoterieError
 from coterie.ranks.place import Place, on_this_machine, place_in
-from coterie.runs.config import RunConfig, encode
 from coterie.runs.folder import RunFolder
 from coterie.runs.options import Options
-from coterie.runs.start import MakeEngine
+
+if TYPE_CHECKING:
+    from coterie.ranks.share import Share
+    from coterie.ranks.team import Team
 
 NO_WORK = {"--dry-run", "--help", "-h"}  # flags with which nothing is trained
 
@@ -81,57 +85,23 @@ def ranks_of(folders: Sequence[Path]) -> int:
 
 
 # ------------------------------------------------------------------------------ rank 0
-class Team(NamedTuple):
-    """The ranks of a command, as rank 0 has them."""
-
-    connect: Callable[[], Any]  # wait for all; the group
-
-    def engine_maker(self, config: RunConfig) -> MakeEngine:
-        """How the engine of a run is made: every rank makes its share."""
-        from coterie.ranks.engine import Ranks
-        from coterie.ranks.share import Share
-
-        def make(*parts: Any) -> Any:
-            group = self.connect()
-            return Ranks(group, Share(0, *parts), encode(config).decode())
-
-        return make
-
-
 @contextmanager
 def team_of(ranks: int, words: Sequence[str]) -> Iterator[Team | None]:
-    """The ranks of a command while it is open; None if there is one alone.
-
-    words: of the command, from its name on.
-    """
+    """The ranks of a command while it is open; None if there is one alone."""
     if ranks == 1:
         yield None
         return
-    import torch
+    from coterie.ranks.team import Team  # some builds of torch cannot load it
 
-    from coterie.ranks.group import Group
-    from coterie.ranks.processes import Processes
-
-    place = launched() or on_this_machine(ranks)
+    team = Team(launched() or on_this_machine(ranks), words, starts_others=launched() is None)
     threads = torch.get_num_threads()
-    torch.set_num_threads(place.cores)
-    group = Group(place)
-    processes = None
+    torch.set_num_threads(team.place.cores)
+    if launched() is not None:
+        treat_end_as_interrupt()
     try:
-        if launched() is None:
-            processes = Processes(place, group.port, ["-m", "coterie.cli", *words])
-        else:
-            treat_end_as_interrupt()
-
-        def connect() -> Group:
-            group.connect(processes.check if processes is not None else lambda: None)
-            return group
-
-        yield Team(connect)
+        yield team
     finally:
-        group.close()
-        if processes is not None:
-            processes.end()
+        team.close()
         torch.set_num_threads(threads)
 
 
@@ -146,29 +116,21 @@ def serve_rank(flags: Sequence[str], read_words: Callable[[], OwnFiles]) -> int:
     """Be a rank other than 0; read_words: reads the command, and so loads the files it names."""
     if NO_WORK & {*flags}:
         return 0
-    import torch
-
     from coterie.cli import describe_error
-    from coterie.ranks.group import Group
     from coterie.ranks.opening import open_share
-    from coterie.ranks.processes import end_with_parent
-    from coterie.ranks.serving import Rank
+    from coterie.ranks.team import serve  # some builds of torch cannot load it
 
     place = launched()
     assert place is not None
     for number in (signal.SIGINT, signal.SIGTERM):  # rank 0 says when all end
         signal.signal(number, signal.SIG_IGN)
-    end_with_parent()
-    torch.set_num_threads(place.cores)
     logging.getLogger("coterie").addHandler(logging.NullHandler())  # rank 0 says all
-    group = Group(place)
-    group.connect()
+    torch.set_num_threads(place.cores)
 
-    def make_share(about: str) -> Any:
+    def make_share(about: str) -> Share:
         own = read_words()
         return open_share(about, place, own.load_model(), own.trust)
 
     with warnings.catch_warnings(action="ignore"):
-        Rank(group, make_share).serve(describe_error, debug="--debug" in flags)
-    group.close()
+        serve(place, make_share, describe_error, debug="--debug" in flags)
     return 0

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coterie.cli.own_files import OwnFiles, load_model, trust_flag
 from coterie.cli.progress import Watcher
-from coterie.cli.ranks import Team, cores_of_rank
+from coterie.cli.ranks import cores_of_rank
 from coterie.cli.setup import Setup
 from coterie.data import Federation
 from coterie.engine.plan import Plan, plan_for
 from coterie.errors import CoterieError, Diverged
-from coterie.ranks.group import RankLost
+from coterie.ranks.place import RankLost
 from coterie.result import Result
 from coterie.runs.config import Origin
 from coterie.runs.folder import RunFolder, hold, refuse_busy, refuse_taken
@@ -28,6 +28,9 @@ from coterie.runs.reopen import load_shared, reopen
 from coterie.runs.run import Run
 from coterie.runs.start import Job, MakeEngine, check_job, engine_for, task_for
 from coterie.user_file import hashes_of
+
+if TYPE_CHECKING:
+    from coterie.ranks.team import Team
 
 TUNE = "tune"  # the folder, in a comparison's, of the searches for settings
 

@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from coterie.errors import CoterieError
 from coterie.network.peers.interface import VARIABLE, address_of, use_interface
 from coterie.ranks.lifeline import Lifeline, Lifelines
-from coterie.ranks.place import LOOPBACK, Place
+from coterie.ranks.place import LOOPBACK, Place, RankLost
 
 T = TypeVar("T")
 What = Literal["open", "enroll", "map", "snapshot", "restore", "end"]
@@ -31,10 +31,6 @@ FOR_EVER = datetime.timedelta(days=365)  # lifelines tell who is gone, however l
 PATIENCE = datetime.timedelta(hours=1)  # until all ranks must have come
 PAUSE = 0.02  # seconds between looks for those who come
 TO_BE_NOTICED = 10.0  # seconds until a lifeline tells who has broken a connection
-
-
-class RankLost(CoterieError):
-    """A rank has ended before the run did."""
 
 
 class Message(NamedTuple):

@@ -12,6 +12,10 @@ NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # as torchrun set
 LOOPBACK = "127.0.0.1"
 
 
+class RankLost(CoterieError):
+    """A rank has ended before the run did."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Place:
     """One rank among several."""
