@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -21,7 +22,15 @@ RUN = (
     "run ditto --clients 8 --samples 12 --local-steps 2 --model mlp:12 --eval-every 1000 "
     "--dtype float64"
 )
+PAGE = Path(__file__).parent.parent.parent / "docs/ranks.md"
 ADDRESS = "10.78.0"
+
+
+def launches() -> list[str]:
+    """What the page gives torchrun on each host, word for word."""
+    found = re.findall(r"^torchrun (.+) -m coterie run", PAGE.read_text(), re.MULTILINE)
+    assert len(found) == 2
+    return found
 
 
 class TwoHosts:
@@ -58,8 +67,8 @@ class TwoHosts:
         """Start torchrun on both hosts."""
         self.processes = []
         for host in (0, 1):
-            launch = f"--nnodes 2 --node-rank {host} --master-addr {ADDRESS}.1 --master-port 29500"
-            words = [sys.executable, "-m", "torch.distributed.run", *launch.split(), "-m"]
+            launch = launches()[host].replace("node0", f"{ADDRESS}.1").split()
+            words = [sys.executable, "-m", "torch.distributed.run", *launch, "-m"]
             with open(self.base / str(host) / log, "wb") as output:
                 self.processes.append(
                     subprocess.Popen(
