@@ -104,7 +104,7 @@ def all_gone(processes: list[int]) -> None:
     wait_for(lambda: not any(map(is_alive, processes)), 30, "the end of all ranks")
 
 
-MANY = f"{TINY} --rounds 200 --eval-every 1000 --ranks 2"
+MANY = f"{TINY} --rounds 200 --eval-every 1000 --ranks 3"
 
 
 @pytest.fixture(scope="module")
@@ -115,18 +115,20 @@ def never_stopped(tmp_path_factory):
 
 
 @slow
-@pytest.mark.parametrize("victim", ["rank 0", "rank 1"])
+@pytest.mark.parametrize("victim", [0, 1, 2])
 def test_a_killed_rank_ends_all_and_resume_gives_the_same_bits(victim, never_stopped):
     command = Command(f"{MANY} --out run")
     command.wait_for_round("run", 5)
     others = command.other_ranks()
-    assert len(others) == 1
-    os.kill(command.process.pid if victim == "rank 0" else others[0], signal.SIGKILL)
+    assert len(others) == 2
+    killed = [command.process.pid, *others][victim]
+    os.kill(killed, signal.SIGKILL)
     code, said = command.end()
     all_gone(others)
-    if victim == "rank 1":
+    if victim:
         assert code == 2
-        assert f"coterie: rank 1 ({os.uname().nodename}, process {others[0]}) has ended" in said
+        rank = f"rank {victim} ({os.uname().nodename}, process {killed})"
+        assert f"coterie: {rank} has ended before the run did: go on" in said
         assert said.endswith("coterie resume run.\n") and "Traceback" not in said
     else:
         assert code == -signal.SIGKILL

@@ -24,7 +24,7 @@ from coterie.runs.interrupt import Interrupted
 from coterie.runs.options import Options
 from coterie.runs.outcome_files import complete_outcome
 from coterie.runs.planned import LIST, Planned, has_begun, make_list, make_missing, runs_in
-from coterie.runs.reopen import load_shared, reopen
+from coterie.runs.reopen import forget_loaded, load_shared, reopen
 from coterie.runs.run import Run
 from coterie.runs.start import Job, MakeEngine, check_job, engine_for, task_for
 from coterie.user_file import hashes_of
@@ -49,7 +49,11 @@ def create(setup: Setup, team: Team | None = None) -> tuple[Path, list[Path | Ru
     if len(runs) == 1:
         ((_, name, seed),) = runs
         job = make_job(setup, name, seed)
-        run = job.start(make_engine=None if team is None else team.engine_maker(job.config()))
+        if team is None:
+            run = job.start()
+        else:
+            run = job.start(make_engine=team.engine_maker(job.config()))
+            forget_loaded()  # each rank keeps its share alone
         base = setup.folder()
         run.folder = job.create_folder(base)
         return base, [run]

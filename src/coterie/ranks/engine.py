@@ -25,7 +25,7 @@ class Ranks:
         self.shares = share.shares
         self.types = share.types
         group.tell("open", about.encode())
-        group.hear_outcomes()
+        group.hear_outcomes()  # whether all have the same data
 
     def enroll(self, method: Algorithm, welcome: Any) -> None:
         """Let every rank know how clients begin."""

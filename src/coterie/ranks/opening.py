@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import torch
 
-from coterie.errors import CoterieError
+from coterie.data import load as load_data
+from coterie.errors import CoterieError, Option
 from coterie.ranks.place import Place
 from coterie.ranks.share import Share
 from coterie.runs.config import RunConfig, decode
-from coterie.runs.reopen import OwnCode, Trust, load_shared
+from coterie.runs.reopen import OwnCode, Trust
 from coterie.runs.start import Model, as_asked
 
 
@@ -25,7 +26,7 @@ def open_share(about: str, place: Place, model: Model = None, trust: Trust = ())
     method = own.method()
     if not config.origin.data:
         raise CoterieError("ranks read their rows themselves, and these were in memory.")
-    fed = as_asked(load_shared(**config.origin.data), config.options)
+    fed = as_asked(load_data(**config.origin.data), config.options)
     if not config.fingerprint.fits_data(fed.fingerprint()):
         raise CoterieError(
             f"its data ({config.roster.source}) are not those of rank 0",
@@ -37,6 +38,18 @@ def open_share(about: str, place: Place, model: Model = None, trust: Trust = ())
 
 def own_device(device: str, place: Place) -> str:
     """The device of this rank: of several GPUs in a machine, each rank has its own."""
-    if device != "cuda" or not torch.cuda.is_available():
+    check_gpus(device, place)
+    if device != "cuda":
         return device
-    return f"cuda:{place.local_rank % torch.cuda.device_count()}"
+    return f"cuda:{place.local_rank}"
+
+
+def check_gpus(device: str, place: Place) -> None:
+    """Refuse to let two ranks share a GPU, which nccl cannot."""
+    gpus = torch.cuda.device_count()
+    if device != "cpu" and place.local_size > gpus:
+        raise CoterieError(
+            f"this machine has {gpus} GPUs for {place.local_size} ranks",
+            "start one rank for each, or use {}",
+            options=[Option("device", "cpu")],
+        )

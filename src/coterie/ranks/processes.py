@@ -53,24 +53,18 @@ class Processes:
                     "see what it printed, if anything, and try again",
                 )
 
-    def end(self) -> None:
-        """Wait a moment until all have ended, and end those that have not."""
-        until = time.monotonic() + TO_END
+    def end(self, at_once: bool = False) -> None:
+        """Wait a moment until all have ended, unless at once, and end those that have not."""
+        until = time.monotonic()
+        if not at_once:
+            until += TO_END
         for child in self.children.values():
             while child.poll() is None and time.monotonic() < until:
                 time.sleep(PAUSE)
-            self._stop(child)
-
-    def kill(self) -> None:
-        """End all at once."""
-        for child in self.children.values():
-            self._stop(child)
-
-    def _stop(self, child: subprocess.Popen[bytes]) -> None:
-        child.kill()
-        child.wait()
-        if child.stdin is not None:
-            child.stdin.close()
+            child.kill()
+            child.wait()
+            if child.stdin is not None:
+                child.stdin.close()
 
 
 def end_with_parent() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch.utils._pytree import tree_map
 
@@ -15,6 +15,13 @@ from coterie.runs.run import on_device
 
 MakeShare = Callable[[str], Share]  # of this rank, by what rank 0 says of the run
 Describe = Callable[[Exception], tuple[str, int]]  # an error as a sentence and an exit status
+
+
+class Answer(NamedTuple):
+    """What a rank has for rank 0: bytes, and sums to which all ranks contribute."""
+
+    rest: bytes = b""
+    sums: Any = ()
 
 
 class Rank:
@@ -30,47 +37,37 @@ class Rank:
         while True:
             message = self.group.listen()
             if message.what == "end":
+                self.group.agree_to_end()
                 return
             try:
-                send = self.prepare(message)
+                answer = self.obey(message)
             except Exception as e:
                 if debug:
                     traceback.print_exc()
-                sentence, status = describe(e)
-                self.group.report_outcome(sentence, status)
-                continue
-            if self.group.report_outcome():
-                send()
+                self.group.fail(*describe(e))
+            else:
+                self.group.answer(answer.rest, answer.sums)
 
-    def prepare(self, message: Message) -> Callable[[], None]:
-        """Do what a message asks; what is returned sends the answer, once all ranks are well."""
+    def obey(self, message: Message) -> Answer:
+        """Do what a message asks."""
         if message.what == "open":
             self.share = None  # before the next one takes memory
             self.share = self.make_share(message.common.decode())
-            return nothing
+            return Answer()
         assert self.share is not None
         types = self.share.types
         if message.what == "enroll":
             welcome = cloned(decode(message.common, types)[0])
             self.share.enroll(on_device(welcome, self.share.task))
-            return nothing
+            return Answer()
         if message.what == "restore":
             self.share.engine.restore(cloned(decode(message.own, types)[0]))
-            return nothing
+            return Answer()
         if message.what == "snapshot":
-            snapshot = encode(self.share.engine.snapshot(), types)
-            return lambda: self.group.send(snapshot)
+            return Answer(encode(self.share.engine.snapshot(), types))
         part = self.share.answer(self.share.read_question(message.common, message.own))
-
-        def send() -> None:
-            self.group.reduce((part.totals, part.mass))
-            self.group.send(encode_part(part._replace(totals={}, mass={}), types))
-
-        return send
-
-
-def nothing() -> None:
-    """Send no answer."""
+        without_sums = part._replace(totals={}, mass={})
+        return Answer(encode_part(without_sums, types), (part.totals, part.mass))
 
 
 def cloned(tree: Any) -> Any:

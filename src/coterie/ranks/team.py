@@ -8,6 +8,7 @@ from typing import Any
 from coterie.engine.protocol import Engine
 from coterie.ranks.engine import Ranks
 from coterie.ranks.group import Group
+from coterie.ranks.opening import check_gpus
 from coterie.ranks.place import Place
 from coterie.ranks.processes import Processes, end_with_parent
 from coterie.ranks.serving import Describe, MakeShare, Rank
@@ -31,6 +32,7 @@ class Team:
         """How the engine of a run is made: every rank makes its share."""
 
         def make(*parts: Any) -> Engine:
+            check_gpus(config.options.device, self.place)
             group = self.summon()
             share = Share(0, *parts)  # while the others come
             group.connect(self.check)
@@ -54,10 +56,9 @@ class Team:
 
     def close(self) -> None:
         """End all other ranks."""
-        if self.group is not None:
-            self.group.close()
+        ends_well = self.group is not None and self.group.close()
         if self.processes is not None:
-            self.processes.end()
+            self.processes.end(at_once=not ends_well)
 
 
 def serve(place: Place, make_share: MakeShare, describe: Describe, debug: bool = False) -> None:

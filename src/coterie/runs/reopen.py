@@ -47,6 +47,11 @@ def _last_loaded(origin: str) -> Federation:
     return load_data(**json.loads(origin))
 
 
+def forget_loaded() -> None:
+    """Let go of data that later runs might share."""
+    _last_loaded.cache_clear()
+
+
 def reopen(
     path: str | Path,
     fed: Federation | None = None,
