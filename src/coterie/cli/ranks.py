@@ -122,8 +122,6 @@ def serve_rank(flags: Sequence[str], read_words: Callable[[], OwnFiles]) -> int:
 
     place = launched()
     assert place is not None
-    for number in (signal.SIGINT, signal.SIGTERM):  # rank 0 says when all end
-        signal.signal(number, signal.SIG_IGN)
     logging.getLogger("coterie").addHandler(logging.NullHandler())  # rank 0 says all
     torch.set_num_threads(place.cores)
 

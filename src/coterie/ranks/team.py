@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from typing import Any
 
@@ -62,9 +63,12 @@ class Team:
 
 
 def serve(place: Place, make_share: MakeShare, describe: Describe, debug: bool = False) -> None:
-    """Be a rank other than 0 until rank 0 ends."""
+    """Be a rank other than 0 until rank 0 ends; called in the main thread."""
     end_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # while it waits it ends at once
     group = Group(place)
     group.connect()
+    for number in (signal.SIGINT, signal.SIGTERM):  # now rank 0, which hears them too, says when
+        signal.signal(number, signal.SIG_IGN)
     Rank(group, make_share).serve(describe, debug)
     group.close()
