@@ -63,6 +63,11 @@ CASES = {
         lambda: random_images(60, 200, (28, 28)),
         mlp,
     ),
+    "fedavg tiny": Case(  # what the messages of a round cost
+        ct.FedAvg(lr=0.1, local_steps=2),
+        lambda: random_images(12, 20, (8, 8)),
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10)),
+    ),
     "fedavg linear": Case(
         ct.FedAvg(lr=0.01, local_steps=10),
         lambda: linear_rows(20_000, 50, 10),
@@ -135,9 +140,12 @@ def compare(name: str, rounds: int, group: Group, processes: Processes) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", choices=[[], *CASES], metavar="NAME")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(CASES))
     parser.add_argument("--rounds", type=int, default=5)
     asked = parser.parse_args()
+    unknown = [name for name in asked.names if name not in CASES]
+    if unknown:
+        parser.error(f"no case {unknown[0]!r}: there are {', '.join(CASES)}")
     place = on_this_machine(THREADS)
     group = Group(place)
     processes = Processes(place, group.port, [__file__])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
+import torch
 from torch.utils._pytree import tree_map
 
 from coterie.contract import Algorithm, Rows, Upload, at_round
@@ -19,6 +20,7 @@ from coterie.engine.guard import ask
 from coterie.engine.plan import Plan
 from coterie.engine.screening import Limit, Screening
 from coterie.engine.vectorised import Vectorised
+from coterie.params import Params
 from coterie.ranks.shares import Shares, divide
 from coterie.runs.options import Options
 from coterie.runs.run import on_device
@@ -81,6 +83,7 @@ class Share:
         shared, started_from, per_client = tree_map(
             lambda v: v.clone(), (shared, started_from, per_client)
         )
+        started_from = on_device(started_from, self.task)
         version = Version(*head["version"])
         owner = follow(at_round(self.root, version.round), head["path"])
         call = Call(
@@ -97,8 +100,10 @@ class Share:
             keeps_private=head["keeps_private"],
             enrolled=head["enrolled"],
         )
+        for name in head["is_shared"]:
+            started_from[name] = call.shared
         limits = {name: Limit(*limit) for name, limit in head["limits"].items()}
-        screening = Screening(on_device(started_from, self.task), limits)
+        screening = Screening(started_from, limits)
         return Question(call, head["reduce"], screening)
 
 
@@ -113,8 +118,11 @@ def types_of_questions(method: Algorithm) -> Types:
 def write_common(question: Question, types: Types) -> bytes:
     """The part of a question that is the same for all ranks."""
     call = question.call
+    started_from = question.screening.started_from
+    is_shared = [name for name in started_from if is_same(started_from[name], call.shared)]
+    others = {name: started_from[name] for name in started_from if name not in is_shared}
     return encode(
-        (call.shared, question.screening.started_from),
+        (call.shared, others),
         types,
         path=call.path,
         name=call.name,
@@ -124,8 +132,16 @@ def write_common(question: Question, types: Types) -> bytes:
         keeps_private=call.keeps_private,
         enrolled=call.enrolled,
         reduce=question.reduce,
+        is_shared=is_shared,
         limits=question.screening.limits,
     )
+
+
+def is_same(centres: Params, shared: Any) -> bool:
+    """Whether clients started from what they are sent, which need not be sent again then."""
+    if not isinstance(shared, dict) or shared.keys() != centres.keys():
+        return False
+    return all(torch.equal(v, shared[k]) for k, v in centres.items())
 
 
 def write_own(call: Call, types: Types) -> bytes:
