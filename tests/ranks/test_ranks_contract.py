@@ -92,6 +92,20 @@ def test_guards_and_attacks_are_those_of_one_process(more, group):
         assert any(row["screened"] for row in two.history), "the test is about nothing else"
 
 
+def test_every_rank_shortens_moves_that_are_too_long(group):
+    options = options_of("fedavg", screen=3)
+    runs = [job_of(options).start(), on_ranks(group, options)]
+    rows = []
+    for run in runs:
+        run.step(), run.step()
+        run.guard.usual = {name: 0.2 * length for name, length in run.guard.usual.items()}
+        rows.append(run.step())
+    assert rows[0]["screened"] == rows[1]["screened"]
+    names, owner = runs[1].roster.names, runs[1].engine.shares.owner
+    assert {int(owner[names.index(name)]) for name in rows[1]["screened"]} == {0, 1}
+    assert distance(runs[1].state, runs[0].state) < 1e-9
+
+
 @pytest.mark.parametrize("name", ["ditto", "fedsoft"])
 def test_a_run_goes_on_from_a_snapshot_to_the_same_bits(name, group):
     options = options_of(name, rounds=4)
