@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import logging
 import os
 import threading
 import time
@@ -19,8 +20,10 @@ from coterie.ranks.lifeline import Lifeline, Lifelines
 from coterie.ranks.place import LOOPBACK, Place, RankLost
 
 T = TypeVar("T")
+log = logging.getLogger("coterie")
 FOR_EVER = datetime.timedelta(days=365)  # lifelines tell who is gone, however long work takes
 PATIENCE = datetime.timedelta(hours=1)  # until all ranks must have come
+SOON = 20.0  # seconds after which it is said who is missing
 PAUSE = 0.02  # seconds between looks for those who come
 REACH = f"see to firewalls between them, or name the network interface to use as {VARIABLE}"
 TO_BE_NOTICED = 10.0  # seconds until a lifeline tells who has broken a connection
@@ -36,6 +39,7 @@ class Connection:
         self.fault: CoterieError | None = None
         self.lifelines: Lifelines | None = None
         self.lifeline: Lifeline | None = None
+        self.names_interface = VARIABLE not in os.environ
         use_interface(place.host, place.port or 1)
         self.tcp_store = meet(place)
         self.store = PrefixStore(f"coterie/{place.attempt}", self.tcp_store)
@@ -44,8 +48,18 @@ class Connection:
             self.lifelines = Lifelines(address)
             self.store.set("lifeline", f"{address} {self.lifelines.port}")
         else:
-            address, port = self.store.get("lifeline").decode().split()
-            self.lifeline = connect_lifeline(address, int(port), place.rank)
+            self.lifeline = self._connect_lifeline()
+
+    def _connect_lifeline(self) -> Lifeline:
+        """The lifeline of this rank, which ends with rank 0; rank 0 is told if there is none."""
+        rank = self.place.rank
+        address, port = self.store.get("lifeline").decode().split()
+        try:
+            return Lifeline(address, int(port), rank, at_end=lambda: os._exit(2))
+        except OSError as e:
+            what = f"rank {rank} cannot reach rank 0 at {address}:{port}"
+            self.store.set(f"failed/{rank}", what)
+            raise CoterieError(what, REACH) from e
 
     @property
     def is_well(self) -> bool:
@@ -82,15 +96,20 @@ class Connection:
         self.is_connected = True
 
     def _wait_for_all(self, lifelines: Lifelines, check: Callable[[], None]) -> None:
-        end = time.monotonic() + PATIENCE.total_seconds()
+        began = time.monotonic()
+        is_told = False
         others = range(1, self.place.size)
         while missing := [rank for rank in others if rank not in lifelines.here]:
             check()
-            if time.monotonic() > end:
-                raise CoterieError(
-                    f"rank {missing[0]} did not come within {PATIENCE.total_seconds():g} seconds",
-                    "start all ranks",
-                )
+            for rank in missing:
+                if self.store.check([f"failed/{rank}"]):
+                    raise CoterieError(self.store.get(f"failed/{rank}").decode(), REACH)
+            waited = time.monotonic() - began
+            if waited > PATIENCE.total_seconds():
+                raise CoterieError(f"rank {missing[0]} did not come in an hour", "start all ranks")
+            if waited > SOON and not is_told:
+                log.info("waiting for rank %s", ", ".join(map(str, missing)))
+                is_told = True
             time.sleep(PAUSE)
 
     # -- faults and the end
@@ -158,6 +177,8 @@ class Connection:
 
     def close(self) -> None:
         """Hang up; at rank 0 this ends all other ranks."""
+        if self.names_interface:
+            os.environ.pop(VARIABLE, None)  # another group may need another one
         for line in (self.lifelines, self.lifeline):
             if line is not None:
                 line.close()
@@ -173,14 +194,6 @@ def meet(place: Place) -> TCPStore:
             f"rank {place.rank} cannot meet the others at {place.host}:{place.port}",
             "give an address of the machine of rank 0, and a port that is free",
         ) from e
-
-
-def connect_lifeline(address: str, port: int, rank: int) -> Lifeline:
-    """The lifeline of this rank, which ends with rank 0."""
-    try:
-        return Lifeline(address, port, rank, at_end=lambda: os._exit(2))
-    except OSError as e:
-        raise CoterieError(f"rank {rank} cannot reach rank 0 at {address}:{port}", REACH) from e
 
 
 def own_address(place: Place) -> str:
