@@ -63,8 +63,8 @@ class TwoHosts:
     def inside(self, host: int, *words: str) -> None:
         self.ip("netns", "exec", self.space(host), "ip", *words)
 
-    def start(self, line: str, log: str) -> None:
-        """Start torchrun on both hosts."""
+    def start(self, line: str, log: str, **variables: str) -> None:
+        """Start torchrun on both hosts, with these variables of the environment."""
         self.processes = []
         for host in (0, 1):
             launch = launches()[host].replace("node0", f"{ADDRESS}.1").split()
@@ -73,7 +73,7 @@ class TwoHosts:
                 self.processes.append(
                     subprocess.Popen(
                         ["ip", "netns", "exec", self.space(host), *words, "coterie", *line.split()],
-                        cwd=self.base / str(host), env=environment(),
+                        cwd=self.base / str(host), env={**environment(), **variables},
                         stdout=output, stderr=output, stdin=subprocess.DEVNULL,
                     )
                 )  # fmt: skip
@@ -148,6 +148,14 @@ def test_two_hosts_are_one_process_and_a_killed_rank_changes_nothing(hosts, tmp_
     hosts.start("resume run", "resumed")
     assert hosts.statuses() == [0, 0], hosts.log(0, "resumed")
     assert same_bits(ct.load(tmp_path / "0/run").state, never_stopped.state)
+
+
+def test_a_rank_that_cannot_reach_rank_0_is_named_by_both(hosts):
+    hosts.start(f"{RUN} --rounds 2 --out run", "log", GLOO_SOCKET_IFNAME="lo")
+    assert 0 not in hosts.statuses()
+    for host in (0, 1):
+        assert "coterie: rank 1 cannot reach rank 0 at 127.0.0.1:" in hosts.log(host, "log")
+    assert not (hosts.base / "0/run").exists()
 
 
 def test_a_host_that_is_cut_off_stops_the_run(hosts):
