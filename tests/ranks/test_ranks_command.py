@@ -202,6 +202,20 @@ def test_from_python_ranks_are_refused(fed):
         ct.run(ct.FedAvg(), fed, "softmax", rounds=1, ranks=2)
 
 
+def test_a_folder_that_names_ranks_goes_on_with_as_many_or_says_why_not(capsys):
+    assert status(TINY, "--rounds 2 --quiet --out run") == 0
+    config = json.loads(Path("run/config.json").read_text())
+    config["options"]["ranks"] = 99
+    Path("run/config.json").write_text(json.dumps(config))
+    capsys.readouterr()
+    assert "ranks is 99, and only 7 clients train" in error(capsys, "resume run --rounds 3 --quiet")
+    config["options"]["ranks"] = 2
+    Path("run/config.json").write_text(json.dumps(config))
+    with pytest.raises(ct.CoterieError, match="was begun with 2 ranks: use `coterie resume run`"):
+        ct.resume("run", rounds=3)
+    assert ct.load("run").final["round"] == 2, "what a run came to needs no ranks"
+
+
 def test_a_dry_run_says_how_the_clients_are_divided(capsys):
     assert status(TINY, "--ranks 3 --dry-run") == 0
     assert "on each of 3 ranks, with 2 to 3 clients" in capsys.readouterr().out

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
-from typing import Any
 
+from coterie.contract import Algorithm
+from coterie.data.federation import Federation
+from coterie.engine.plan import Plan
 from coterie.engine.protocol import Engine
 from coterie.ranks.engine import Ranks
 from coterie.ranks.group import Group
@@ -15,7 +17,10 @@ from coterie.ranks.processes import Processes, end_with_parent
 from coterie.ranks.serving import Describe, MakeShare, Rank
 from coterie.ranks.share import Share
 from coterie.runs.config import RunConfig, encode
+from coterie.runs.options import Options
+from coterie.runs.run import check_ranks
 from coterie.runs.start import MakeEngine
+from coterie.task import Task
 
 
 class Team:
@@ -32,10 +37,13 @@ class Team:
     def engine_maker(self, config: RunConfig) -> MakeEngine:
         """How the engine of a run is made: every rank makes its share."""
 
-        def make(*parts: Any) -> Engine:
-            check_gpus(config.options.device, self.place)
+        def make(
+            method: Algorithm, task: Task, fed: Federation, options: Options, plan: Plan
+        ) -> Engine:
+            check_ranks(fed.roster, options)
+            check_gpus(options.device, self.place)
             group = self.summon()
-            share = Share(0, *parts)  # while the others come
+            share = Share(0, method, task, fed, options, plan)  # while the others come
             group.connect(self.check)
             return Ranks(group, share, encode(config).decode())
 
