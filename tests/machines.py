@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -96,6 +97,18 @@ def distance(a, b) -> float:
         difference = (u.double() - v.double()).abs().max()
         gaps.append(float(difference / (v.double().abs().max() + 1e-9)))
     return max(gaps)
+
+
+def namespaces_are_permitted() -> bool:
+    if shutil.which("ip") is None or os.geteuid() != 0:
+        return False
+    name = f"coterie-{os.getpid()}"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True)
+    if made.returncode:
+        return False
+    inside = subprocess.run(["ip", "netns", "exec", name, "true"], capture_output=True)
+    subprocess.run(["ip", "netns", "del", name], capture_output=True)
+    return inside.returncode == 0
 
 
 class Machines:

@@ -48,8 +48,10 @@ ORDER = (
     "live",
     "result",
     "network",
+    "ranks",
     "experiments",
     "cli",
+    "__main__",
 )  # fmt: skip
 
 

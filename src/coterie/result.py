@@ -311,6 +311,10 @@ def resume(
     trust: hashes of your own Python files that the folder names and that may be run.
     """
     run = reopen(path, fed, model, method, rounds=rounds, trust=trust)
+    if run.options.ranks > 1 and not run.ended:
+        raise CoterieError(
+            f"{path} was begun with {run.options.ranks} ranks", f"use `coterie resume {path}`"
+        )
     return Result.of(run.go(on_round))
 
 

@@ -53,6 +53,8 @@ def shell(line: str) -> None:
     words = shlex.split(line)
     if words[0] == "coterie" and ABSENT.search(line):
         parse(line)
+    elif words[0] == "torchrun":  # tests/network/test_ranks_hosts.py starts it on two hosts
+        parse(line.partition(" -m ")[2])
     elif words[:2] == ["coterie", "watch"]:  # which would serve until Ctrl-C
         with patch.object(LiveServer, "run", lambda server: server.socket.close()):
             assert main(words[1:]) == 0, line

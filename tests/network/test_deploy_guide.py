@@ -16,7 +16,7 @@ from made_network import write_tables
 
 import coterie as ct
 from coterie.runs.latecomers import read_latecomers
-from machines import environment, wait_for
+from machines import environment, namespaces_are_permitted, wait_for
 
 ROOT = Path(__file__).parent.parent.parent
 SITES = ("north", "south", "west")
@@ -27,18 +27,6 @@ def blocks() -> list[tuple[str, list[str]]]:
     """(where, commands) of each block of the guide, in its order."""
     text = (ROOT / "docs/deploy.md").read_text()
     return [(where, code.splitlines()) for where, code in BLOCK.findall(text)]
-
-
-def namespaces_are_permitted() -> bool:
-    if shutil.which("ip") is None or os.geteuid() != 0:
-        return False
-    name = f"coterie-{os.getpid()}"
-    made = subprocess.run(["ip", "netns", "add", name], capture_output=True)
-    if made.returncode:
-        return False
-    inside = subprocess.run(["ip", "netns", "exec", name, "true"], capture_output=True)
-    subprocess.run(["ip", "netns", "del", name], capture_output=True)
-    return inside.returncode == 0
 
 
 class Hosts:

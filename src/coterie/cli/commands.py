@@ -14,6 +14,7 @@ from coterie.cli import estimate
 from coterie.cli.groups import print_groups
 from coterie.cli.own_files import OwnFiles, trust_flag
 from coterie.cli.progress import Watcher
+from coterie.cli.ranks import is_other_rank, ranks_of, serve_rank, team_of
 from coterie.cli.search import tune
 from coterie.cli.setup import Setup, setup
 from coterie.cli.table import print_json, print_table, summary_row
@@ -24,7 +25,7 @@ from coterie.metrics import Row, to_json
 from coterie.reporting import report as write_report
 from coterie.reporting.comparison import has_diverged
 from coterie.result import Result
-from coterie.runs.planned import make_missing
+from coterie.runs.planned import make_missing, runs_in
 from coterie.runs.run import Run
 from coterie.runs.search import MARK, as_flag
 from coterie.settings import setting
@@ -33,27 +34,35 @@ from coterie.settings import setting
 # ------------------------------------------------------------------------------ run and compare
 def run(words: list[str], argv: list[str]) -> int:
     """`coterie run METHOD`"""
-    return start(setup("run", words, argv))
+    return check_and_start("run", words, argv)
 
 
 def compare(words: list[str], argv: list[str]) -> int:
     """`coterie compare METHOD METHOD…`; without names, of the recommended methods."""
-    return start(setup("compare", words, argv))
+    return check_and_start("compare", words, argv)
 
 
-def start(asked: Setup) -> int:
-    """Check, train and show the runs of a command."""
+def check_and_start(command: str, words: list[str], argv: list[str]) -> int:
+    """Read the words of a command and do it; a rank other than 0 serves the one that does."""
+    if is_other_rank():
+        return serve_rank(argv, lambda: OwnFiles(model=setup(command, words, argv).general.model))
+    asked = setup(command, words, argv)
+    return start(asked, [command, *words, *argv])
+
+
+def start(asked: Setup, words: list[str]) -> int:
+    """Check, train and show the runs of a command; words: those of the command."""
     watcher = Watcher(asked.general.quiet)
     if asked.general.dry_run:
         return dry_run(asked, watcher)
-    with watcher():
+    with watcher(), team_of(asked.ranks, words) as team:
         diverged: list[Diverged] = []
         if asked.over:
             asked, base, places, diverged = tune(asked, watcher)
         else:
-            base, places = create(asked)
+            base, places = create(asked, team)
         with hold_several(base):
-            runs, failures = collect(train(base, places, watcher))
+            runs, failures = collect(train(base, places, watcher, team=team))
     if asked.over:
         runs = [{**run, "tuned": chosen_settings(asked)[run["method"]]} for run in runs]
     status = conclude(runs, diverged + failures, base, asked.general.json)
@@ -97,11 +106,9 @@ class ResumeFlags(OwnFiles):
 
 def resume(words: list[str], argv: list[str]) -> int:
     """`coterie resume RUN`"""
-    about = (
-        "Go on with a run from its folder, to the bit as if it had never stopped;\n"
-        "of a folder with several runs, with all of them."
-    )
-    asked = read_flags("coterie resume RUN", ResumeFlags, about, argv)
+    if is_other_rank():
+        return serve_rank(argv, lambda: read_resume_flags(argv))
+    asked = read_resume_flags(argv)
     if len(words) != 1 or not words[0]:
         raise CoterieError(
             "resume needs the folder of one run, as in `coterie resume runs/ifca-digits`."
@@ -111,8 +118,18 @@ def resume(words: list[str], argv: list[str]) -> int:
     watcher = Watcher(asked.quiet)
     with watcher(), hold_several(base):
         places: list[Path | Run] = [*make_missing(base)]
-        runs, failures = collect(train(base, places, watcher, asked.rounds, asked))
+        with team_of(ranks_of(runs_in(base)), ["resume", *words, *argv]) as team:
+            runs, failures = collect(train(base, places, watcher, asked.rounds, asked, team=team))
     return conclude(runs, failures, base, asked.json)
+
+
+def read_resume_flags(argv: list[str]) -> ResumeFlags:
+    """The flags of `coterie resume`."""
+    about = (
+        "Go on with a run from its folder, to the bit as if it had never stopped;\n"
+        "of a folder with several runs, with all of them."
+    )
+    return read_flags("coterie resume RUN", ResumeFlags, about, argv)
 
 
 def refuse_search(base: Path) -> None:

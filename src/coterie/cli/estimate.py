@@ -18,6 +18,7 @@ from coterie.engine.plan import Plan
 from coterie.engine.working_memory import WorkingMemory
 from coterie.metrics import Row
 from coterie.params import nbytes
+from coterie.ranks.shares import divide
 from coterie.reporting.text import format_bytes
 from coterie.runs.run import Run
 from coterie.runs.start import Job
@@ -116,8 +117,18 @@ def estimate(job: Job) -> Row:
         "bytes_round": counts.round,
         "memory": memory(job, counts),
         "local_steps": counts.forms,
-        "plan": {"engine": job.options.engine, **asdict(job.plan)},
+        "plan": {
+            "engine": job.options.engine,
+            **asdict(job.plan),
+            "clients_of_ranks": clients_of_ranks(job),
+        },
     }
+
+
+def clients_of_ranks(job: Job) -> list[int]:
+    """How many clients train on each rank; one number where there is one process."""
+    shares = divide(job.fed.roster, job.options.ranks)
+    return [len(shares.training_clients(rank)) for rank in range(job.options.ranks)]
 
 
 def parameters(job: Job) -> int:
@@ -132,11 +143,14 @@ def memory(job: Job, counts: Counts) -> dict[str, int | None]:
     private = DryRun(job.task, fed.roster, job.method, welcome).private
     sizes = fed.train.sizes
     products = int((sizes * sizes).sum()) * job.task.dtype.itemsize
+    working = counts.working
+    if working is not None:
+        working *= job.options.ranks  # each has workers of its own
     return {
         "data": sum(nbytes(tuple(part)) for part in (fed.train, fed.test, fed.valid or ())),
         "states": nbytes(state) + nbytes(private) * len(fed),
         "products of rows": products if counts.keeps_grams else None,
-        "working": counts.working,
+        "working": working,
     }
 
 
@@ -172,7 +186,19 @@ def describe_plan(plan: Row) -> str:
     """How many clients are worked on at once, in words."""
     if plan["engine"] != "vectorised":
         return "one client after another"
+    words = f"{plan['chunk']} clients in a loop, {plan['workers']} threads"
     if plan["vectorise"]:
         most = f"{plan['chunk']} clients and {plan['rows']} rows"
-        return f"at most {most} at once (vmap), {plan['workers']} threads"
-    return f"{plan['chunk']} clients in a loop, {plan['workers']} threads"
+        words = f"at most {most} at once (vmap), {plan['workers']} threads"
+    ranks = plan["clients_of_ranks"]
+    if len(ranks) == 1:
+        return words
+    return f"{words}; this on each of {len(ranks)} ranks, with {describe_shares(ranks)} clients"
+
+
+def describe_shares(clients: list[int]) -> str:
+    """How many clients ranks have, in words."""
+    least, most = min(clients), max(clients)
+    if least == most:
+        return f"{most}"
+    return f"{least} to {most}"

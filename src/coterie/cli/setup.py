@@ -25,6 +25,7 @@ from coterie.cli.methods import (
     refuse_without_effect,
     with_full_path,
 )
+from coterie.cli.ranks import with_launched_ranks
 from coterie.cli.values import Given
 from coterie.contract import Algorithm
 from coterie.errors import CoterieError
@@ -47,6 +48,12 @@ class Setup(NamedTuple):
     data: dict[str, Any]  # options of the data beside those in the spec
     over: dict[str, Grid]  # by method: the values to choose among
     random: int | None = None  # try only this many combinations of them
+
+    @property
+    def ranks(self) -> int:
+        """How many processes share the clients."""
+        ranks: int = self.options.get("ranks", Options.ranks)
+        return ranks
 
     @property
     def seeds(self) -> range:
@@ -142,7 +149,9 @@ def setup(command: str, words: list[str], argv: list[str]) -> Setup:
         origin: make_method(cls, given, over.get(origin, {}), is_alone, counts_by_itself=not words)
         for origin, cls in classes.items()
     }
-    options = given.fields_of(Options)
+    options = with_launched_ranks(given.fields_of(Options))
+    if over and options.get("ranks", Options.ranks) > 1:
+        raise CoterieError("each run of a search is one process: leave out --ranks and torchrun.")
     if over:
         options = {"valid": VALID, **options}
     return Setup(

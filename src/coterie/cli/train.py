@@ -7,35 +7,41 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coterie.cli.own_files import OwnFiles, load_model, trust_flag
 from coterie.cli.progress import Watcher
+from coterie.cli.ranks import cores_of_rank
 from coterie.cli.setup import Setup
 from coterie.data import Federation
 from coterie.engine.plan import Plan, plan_for
 from coterie.errors import CoterieError, Diverged
+from coterie.ranks.place import RankLost
 from coterie.result import Result
 from coterie.runs.config import Origin
-from coterie.runs.folder import hold, refuse_busy, refuse_taken
+from coterie.runs.folder import RunFolder, hold, refuse_busy, refuse_taken
 from coterie.runs.interrupt import Interrupted
 from coterie.runs.options import Options
 from coterie.runs.outcome_files import complete_outcome
 from coterie.runs.planned import LIST, Planned, has_begun, make_list, make_missing, runs_in
-from coterie.runs.reopen import load_shared, reopen
+from coterie.runs.reopen import forget_loaded, load_shared, reopen
 from coterie.runs.run import Run
-from coterie.runs.start import Job, check_job, task_for
+from coterie.runs.start import Job, MakeEngine, check_job, engine_for, task_for
 from coterie.user_file import hashes_of
+
+if TYPE_CHECKING:
+    from coterie.ranks.team import Team
 
 TUNE = "tune"  # the folder, in a comparison's, of the searches for settings
 
 
 # ------------------------------------------------------------------------------ before training
-def create(setup: Setup) -> tuple[Path, list[Path | Run]]:
+def create(setup: Setup, team: Team | None = None) -> tuple[Path, list[Path | Run]]:
     """(the folder of the command, its runs); nothing is made if one of them cannot be.
 
     A single run is ready to train. Of several only the folders are given, so that not all of their
     data and engines are in memory at once.
+    team: the ranks, where there are several.
     """
     if setup.given_folder is not None:
         refuse_existing(setup.given_folder)
@@ -43,7 +49,11 @@ def create(setup: Setup) -> tuple[Path, list[Path | Run]]:
     if len(runs) == 1:
         ((_, name, seed),) = runs
         job = make_job(setup, name, seed)
-        run = job.start()
+        if team is None:
+            run = job.start()
+        else:
+            run = job.start(make_engine=team.engine_maker(job.config()))
+            forget_loaded()  # each rank keeps its share alone
         base = setup.folder()
         run.folder = job.create_folder(base)
         return base, [run]
@@ -78,6 +88,7 @@ def make_job(setup: Setup, name: str, seed: int) -> Job:
         fed,
         load_model(setup.general.model),
         plan=read_plan(setup, fed),
+        cores=cores_of_rank(options),
         origin=Origin(
             data=origin,
             method=name,
@@ -110,16 +121,19 @@ def train(
     watcher: Watcher,
     rounds: int | None = None,
     own: OwnFiles | None = None,
+    *,
+    team: Team | None = None,
 ) -> Iterator[Result | Diverged]:
     """Train each run to its end, from wherever it is; one that diverges does not stop the others.
 
     runs: each is taken off this list, so that nothing keeps it in memory after its turn.
     rounds: train up to this many rounds instead of as many as were asked for.
     own: what the command says of Python files that the folders name.
+    team: the ranks, where there are several.
     """
     alone = len(runs) == 1
     while runs:
-        run = open_run(runs.pop(0), rounds, own)
+        run = open_run(runs.pop(0), rounds, own, team)
         title = title_of(run, base, alone)
         try:
             yield train_one(run, title, watcher)
@@ -131,19 +145,28 @@ def train(
             raise KeyboardInterrupt(
                 f"stopped; the last checkpoint stands; go on with: {how_to_go_on(base, rounds)}"
             ) from None
+        except RankLost as e:
+            raise CoterieError(
+                e.what, f"go on from the last checkpoint with: {how_to_go_on(base, rounds)}"
+            ) from e
         except Diverged as e:
             yield Diverged(f"{run.method.name}, {e} {last_checkpoint(run)}")
         del run  # before the next one is opened
 
 
-def open_run(place: Path | Run, rounds: int | None, own: OwnFiles | None) -> Run:
+def open_run(place: Path | Run, rounds: int | None, own: OwnFiles | None, team: Team | None) -> Run:
     """A run that is at hand, or the one in a folder."""
     if isinstance(place, Run):
         return place
     refuse_busy(place)
+    make_engine: MakeEngine = engine_for
+    if team is not None:
+        make_engine = team.engine_maker(RunFolder(place).config())
     if own is None:
-        return reopen(place, rounds=rounds)
-    return reopen(place, model=own.load_model(), rounds=rounds, trust=own.trust)
+        return reopen(place, rounds=rounds, make_engine=make_engine)
+    return reopen(
+        place, model=own.load_model(), rounds=rounds, trust=own.trust, make_engine=make_engine
+    )
 
 
 def train_one(run: Run, title: str, watcher: Watcher) -> Result:

@@ -30,7 +30,7 @@ from coterie.version import __version__
 
 GOODBYE = 5.0  # seconds in which sites may hear why there is no run
 A = TypeVar("A", Described, Fitted, Done)
-NOT_ON_NETWORKS = ("attack", "attackers", "attack_strength", "dropout")
+NOT_ON_NETWORKS = ("attack", "attackers", "attack_strength", "dropout", "ranks")
 
 
 @dataclass(frozen=True, kw_only=True)

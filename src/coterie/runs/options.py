@@ -25,6 +25,9 @@ class Options:
         0.0, "share of the asked clients that give no answer, drawn per exchange", least=0, below=1
     )
     engine: str = setting("vectorised", "where clients run", choices=ENGINES)
+    ranks: int = setting(
+        1, "processes that share the simulated clients, here or as torchrun starts them", least=1
+    )
     eval_every: int | None = setting(
         None, "rounds between evaluations; none: about twenty in all", least=1
     )

@@ -21,7 +21,14 @@ from coterie.runs.config import RunConfig, method_from, roster_from
 from coterie.runs.folder import NETWORK, RunFolder
 from coterie.runs.options import Options
 from coterie.runs.run import Run, as_arrays, on_device
-from coterie.runs.start import Model, as_asked, engine_for, model_fingerprint, task_for
+from coterie.runs.start import (
+    MakeEngine,
+    Model,
+    as_asked,
+    engine_for,
+    model_fingerprint,
+    task_for,
+)
 from coterie.runs.trained import Trained
 from coterie.task import Task
 from coterie.user_file import read_hashes, refuse_untrusted
@@ -40,6 +47,11 @@ def _last_loaded(origin: str) -> Federation:
     return load_data(**json.loads(origin))
 
 
+def forget_loaded() -> None:
+    """Let go of data that later runs might share."""
+    _last_loaded.cache_clear()
+
+
 def reopen(
     path: str | Path,
     fed: Federation | None = None,
@@ -47,11 +59,13 @@ def reopen(
     method: Algorithm | None = None,
     rounds: int | None = None,
     trust: Trust = (),
+    make_engine: MakeEngine = engine_for,
 ) -> Run:
     """A run with its data, where its folder left it.
 
     fed, model, method: needed only where the folder cannot name them.
     trust: hashes of the user's own Python files that the folder may name.
+    make_engine: how the engine is made, where it is not all in this process.
     """
     folder, config = RunFolder.open(path)
     options = options_of(config, rounds)
@@ -63,7 +77,7 @@ def reopen(
         method,
         task,
         fed.roster,
-        engine_for(method, task, fed, options, config.plan),
+        make_engine(method, task, fed, options, config.plan),
         options,
         folder=folder,
         model_name=config.model,

@@ -450,6 +450,7 @@ def check_run(method: Algorithm, task: Task, roster: Roster, options: Options) -
         raise CoterieError(
             f"in {method.name} everyone takes part in every round: leave participation at 1."
         )
+    check_ranks(roster, options)
     if 0 < options.screen <= 1:
         raise CoterieError(
             f"screen is {options.screen}: it must be 0, for no screening, or larger than 1."
@@ -473,6 +474,24 @@ def check_run(method: Algorithm, task: Task, roster: Roster, options: Options) -
             options=[Option("valid", "0.2")],
         )
     refuse_nobody_measured(roster, options.minimum_rows)
+
+
+def check_ranks(roster: Roster, options: Options) -> None:
+    """Refuse ranks that would have no clients, and engines that ranks cannot share."""
+    if options.ranks == 1:
+        return
+    if options.ranks > len(roster):
+        raise CoterieError(
+            f"ranks is {options.ranks}, and only {len(roster)} clients train: each rank needs one",
+            "use at most {}",
+            options=[Option("ranks", str(len(roster)))],
+        )
+    if options.replay is not None:
+        raise CoterieError("a replay is one process: leave ranks at 1.")
+    if options.engine != "vectorised":
+        raise CoterieError(
+            f"the engine {options.engine} is one process: with ranks, use engine vectorised."
+        )
 
 
 def refuse_nobody_measured(roster: Roster, minimum_rows: int) -> None:

@@ -45,6 +45,7 @@ from coterie.runs.suited import suited, with_caution
 from coterie.task import Task
 
 Model = str | Callable[[], nn.Module] | nn.Module | None
+MakeEngine = Callable[[Algorithm, Task, Federation, Options, Plan], Engine]
 
 
 # ------------------------------------------------------------------------------ models and engines
@@ -91,12 +92,17 @@ def model_fingerprint(task: Task) -> str:
     return hashlib.sha256(f"{task.module} {shapes}".encode()).hexdigest()
 
 
+def prepared_rows(method: Algorithm, task: Task, fed: Federation, options: Options) -> Federation:
+    """The rows as an engine is given them: with the labels of attackers, and with caution."""
+    fed = with_flipped_labels(fed, attack_of(options, fed.roster))
+    return with_caution(method, task, fed, options)
+
+
 def engine_for(
     method: Algorithm, task: Task, fed: Federation, options: Options, plan: Plan
 ) -> Engine:
-    """The engine that the options name, with the clients' rows."""
-    fed = with_flipped_labels(fed, attack_of(options, fed.roster))
-    fed = with_caution(method, task, fed, options)
+    """The engine that the options name, in this process, with the clients' rows."""
+    fed = prepared_rows(method, task, fed, options)
     if options.replay is not None:
         return Replay(task, fed, Diary(diary.read(options.replay)))
     if options.engine == "wire":
@@ -104,6 +110,15 @@ def engine_for(
     if options.engine == "loop":
         return Loop(task, fed)
     return Vectorised(task, fed, plan)
+
+
+def refuse_ranks(options: Options) -> None:
+    """Refuse to train in one process what several were asked for."""
+    if options.ranks > 1:
+        raise CoterieError(
+            f"ranks is {options.ranks}, and this trains in one process",
+            "use `coterie run` or `coterie compare` with --ranks",
+        )
 
 
 # ------------------------------------------------------------------------------ new runs
@@ -147,16 +162,25 @@ class Job:
         """The folder of the run, in which nothing is trained yet."""
         return RunFolder.create(out, self.config())
 
-    def start(self, out: str | Path | None = None, given_state: Any = None) -> Run:
+    def start(
+        self,
+        out: str | Path | None = None,
+        given_state: Any = None,
+        make_engine: MakeEngine | None = None,
+    ) -> Run:
         """The run, with its engine; given_state: `start` of `coterie.run`.
 
         out: a folder to make for it. It is made last, so that a mistake leaves none.
+        make_engine: how the engine is made, where it is not all in this process.
         """
+        if make_engine is None:
+            refuse_ranks(self.options)
+            make_engine = engine_for
         run = Run(
             self.method,
             self.task,
             self.fed.roster,
-            engine_for(self.method, self.task, self.fed, self.options, self.plan),
+            make_engine(self.method, self.task, self.fed, self.options, self.plan),
             self.options,
             model_name=self.model_name,
             start=given_state,
@@ -176,10 +200,14 @@ def check_job(
     model: Model = None,
     *,
     plan: Plan | None = None,
+    cores: int | None = None,
     origin: Origin | None = None,
     **options: Any,
 ) -> Job:
-    """Check all that a run is asked for; nothing is trained, no engine is made."""
+    """Check all that a run is asked for; nothing is trained, no engine is made.
+
+    cores: processors that a plan may use; None: all of this machine.
+    """
     known = [f.name for f in dataclasses.fields(Options)]
     for name in options:
         if name not in known:
@@ -194,7 +222,7 @@ def check_job(
     check_settings(method)
     method = suited(method, task, fed, chosen)
     check_run(method, task, fed.roster, chosen)
-    plan = plan or plan_for(task, fed.roster)
+    plan = plan or plan_for(task, fed.roster, cores)
     return Job(
         method=method,
         fed=fed,

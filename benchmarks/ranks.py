@@ -1,0 +1,171 @@
+"""Two ranks with one thread each against one process with two threads, interleaved round by round.
+
+    python benchmarks/ranks.py [NAME...] [--rounds 5]
+
+A ratio above 1 means that two ranks are faster. Wall time is what one waits for, and needs a quiet
+machine; processor time, of both ranks together, tells what the division costs. The last column is
+the largest relative difference between the two results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+import coterie as ct
+from coterie.ranks.engine import Ranks
+from coterie.ranks.group import Group
+from coterie.ranks.place import on_this_machine, place_in
+from coterie.ranks.processes import Processes
+from coterie.ranks.share import Share
+from coterie.ranks.team import serve
+from coterie.runs.run import Run
+from coterie.runs.start import Job, check_job
+from speed import linear_rows, random_images
+
+THREADS = 2
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Case(NamedTuple):
+    method: ct.Algorithm
+    fed: Callable[[], ct.data.Federation]
+    model: Callable[[], nn.Module]
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 10))
+
+
+CASES = {
+    "fedavg mlp batch 20": Case(
+        ct.FedAvg(lr=0.1, local_epochs=1, batch=20),
+        lambda: random_images(120, 200, (28, 28)),
+        mlp,
+    ),
+    "ifca mlp full batch": Case(
+        ct.IFCA(clusters=4, lr=0.1, local_steps=10),
+        lambda: random_images(240, 50, (28, 28)),
+        mlp,
+    ),
+    "ditto mlp batch 20": Case(
+        ct.Ditto(lr=0.1, local_epochs=1, batch=20),
+        lambda: random_images(60, 200, (28, 28)),
+        mlp,
+    ),
+    "fedavg tiny": Case(  # what the messages of a round cost
+        ct.FedAvg(lr=0.1, local_steps=2),
+        lambda: random_images(12, 20, (8, 8)),
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10)),
+    ),
+    "fedavg linear": Case(
+        ct.FedAvg(lr=0.01, local_steps=10),
+        lambda: linear_rows(20_000, 50, 10),
+        lambda: nn.Linear(10, 1),
+    ),
+}
+
+
+def job_of(name: str, ranks: int) -> Job:
+    case = CASES[name]
+    cores = THREADS // ranks
+    options = {"rounds": 10_000, "eval_every": 10_000, "ranks": ranks}
+    return check_job(case.method, case.fed(), case.model, cores=cores, **options)
+
+
+def share_of(about: str, rank: int) -> Share:
+    job = job_of(json.loads(about), THREADS)
+    return Share(rank, job.method, job.task, job.fed, job.options, job.plan)
+
+
+class Measured(NamedTuple):
+    wall: float
+    processor: float
+
+
+def measure(run: Run, processes: list[int]) -> Measured:
+    """One round, with the processor time of these processes."""
+    before = sum(map(processor_seconds, processes))
+    began = time.perf_counter()
+    run.step()
+    wall = time.perf_counter() - began
+    return Measured(wall, sum(map(processor_seconds, processes)) - before)
+
+
+def processor_seconds(process: int) -> float:
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def difference(a: Run, b: Run) -> float:
+    gaps = []
+    for u, v in zip(tree_leaves(a.state), tree_leaves(b.state), strict=True):
+        gaps.append(float((u.double() - v.double()).norm() / (v.double().norm() + 1e-12)))
+    return max(gaps)
+
+
+def compare(name: str, rounds: int, group: Group, processes: Processes) -> None:
+    one = job_of(name, 1).start()
+    job = job_of(name, THREADS)
+    share = share_of(json.dumps(name), 0)
+    two = job.start(make_engine=lambda *_: Ranks(group, share, json.dumps(name)))
+    here = [os.getpid()]
+    everywhere = here + [child.pid for child in processes.children.values()]
+    of_one: list[Measured] = []
+    of_two: list[Measured] = []
+    for number in range(rounds + 2):
+        pair = measure(one, here), measure(two, everywhere)
+        if number >= 2:  # the start, and a round in which everything is used for the first time
+            of_one.append(pair[0])
+            of_two.append(pair[1])
+    wall = statistics.median(a.wall / b.wall for a, b in zip(of_one, of_two))
+    processor = sum(a.processor for a in of_one) / max(sum(b.processor for b in of_two), 1e-9)
+    seconds = [statistics.median(m.wall for m in several) for several in (of_one, of_two)]
+    print(
+        f"{name:<22} {seconds[0]:>9.3f} s {seconds[1]:>9.3f} s {wall:>8.2f} {processor:>10.2f} "
+        f"{difference(two, one):>11.1e}",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(CASES))
+    parser.add_argument("--rounds", type=int, default=5)
+    asked = parser.parse_args()
+    unknown = [name for name in asked.names if name not in CASES]
+    if unknown:
+        parser.error(f"no case {unknown[0]!r}: there are {', '.join(CASES)}")
+    place = on_this_machine(THREADS)
+    group = Group(place)
+    processes = Processes(place, group.port, [__file__])
+    torch.set_num_threads(1)
+    print(
+        f"{'':<22} {'threads':>11} {'ranks':>11} {'wall':>8} {'processor':>10} {'difference':>11}"
+    )
+    try:
+        group.connect(processes.check)
+        for name in asked.names or CASES:
+            compare(name, asked.rounds, group, processes)
+    finally:
+        group.close()
+        processes.end()
+
+
+if __name__ == "__main__":
+    other = place_in(os.environ)
+    if other is None:
+        main()
+    else:
+        torch.set_num_threads(1)
+        serve(other, lambda about: share_of(about, other.rank), lambda e: (repr(e), 1))

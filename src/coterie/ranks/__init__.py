@@ -1,0 +1,7 @@
+"""One simulated run on several processes or machines, which trust each other.
+
+Rank 0 is the server: it alone runs the method's server code, writes the folder and shows progress.
+Every rank, rank 0 too, simulates its share of the clients with the vectorised engine and folds
+their answers where they are. Sums are reduced to rank 0 by torch.distributed, stacked answers are
+sent.
+"""

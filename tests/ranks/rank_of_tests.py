@@ -1,0 +1,45 @@
+"""A rank for the suite: it makes the methods and federations of the tests by their names."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import torch
+
+import coterie as ct
+from cases import federation, spoilt, variants
+from coterie.ranks.place import place_in
+from coterie.ranks.share import Share
+from coterie.ranks.team import serve
+from coterie.runs.start import Job, check_job
+
+METHODS = variants()
+PLAN = ct.Plan(True, 4, 1)
+
+
+def job_of(about: dict[str, Any]) -> Job:
+    """The run that rank 0 speaks of: a method's name, and options."""
+    about = dict(about)
+    fed = spoilt(federation(unseen=2), 3)
+    return check_job(METHODS[about.pop("name")], fed, "mlp:12", plan=PLAN, **about)
+
+
+def share_of(about: str, rank: int) -> Share:
+    words = json.loads(about)
+    if words.pop("fails", None) == rank:
+        raise ct.CoterieError("this rank has no such data", "give it some")
+    job = job_of(words)
+    return Share(rank, job.method, job.task, job.fed, job.options, job.plan)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    place = place_in(os.environ)
+    assert place is not None
+    serve(place, lambda about: share_of(about, place.rank), lambda e: (str(e), 2))

@@ -1,0 +1,221 @@
+"""--ranks on one machine: real processes, and what cannot be asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import coterie as ct
+from cases import federation
+from coterie.cli import main
+from machines import environment, wait_for
+from oracles import private_states
+from test_contract import distance, same_bits
+
+slow = pytest.mark.slow
+TINY = (
+    "run ditto --clients 8 --samples 12 --local-steps 2 --model mlp:12 --dtype float64 --unseen 1 "
+    "--participation 0.6"
+)
+
+
+@pytest.fixture(autouse=True)
+def in_own_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def status(*words: str) -> int:
+    return main(" ".join(words).split())
+
+
+def error(capsys, *words: str) -> str:
+    """The one sentence with which a command ends."""
+    assert status(*words) == 2
+    sentence = capsys.readouterr().err
+    assert sentence.startswith("coterie: ") and sentence.count("\n") == 1, sentence
+    return sentence
+
+
+def kept(folder: str):
+    """All that a run has kept: the server's state, and the clients' private states."""
+    from coterie.runs.reopen import reopen
+
+    run = reopen(folder)
+    return run.state, private_states(run)
+
+
+# ------------------------------------------------------------------------------ what is the same
+def test_two_ranks_give_what_one_process_gives_and_a_finished_run_goes_on(capsys):
+    assert status(TINY, "--rounds 4 --quiet --out one") == 0
+    assert status(TINY, "--rounds 3 --quiet --ranks 2 --json --out two") == 0
+    assert json.loads(capsys.readouterr().out[-10_000:].split("coterie report one\n")[1])
+    assert status("resume two --rounds 4 --quiet") == 0
+    one, two = ct.load("one"), ct.load("two")
+    assert two.options.ranks == 2
+    assert "GLOO_SOCKET_IFNAME" not in os.environ, "later groups may be elsewhere"
+    assert distance(two.state, one.state) < 1e-9
+    for name in ("accuracy", "loss", "unseen_accuracy"):
+        assert two.final[name] == pytest.approx(one.final[name], rel=1e-9)
+    x = federation().test.x[:3].float()
+    client = one.names[0]
+    assert two.predict(x, client=client).tolist() == one.predict(x, client=client).tolist()
+
+
+class Command:
+    """A command with ranks, in a process of its own."""
+
+    def __init__(self, words: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "coterie", *words.split()],
+            env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def wait_for_round(self, folder: str, number: int) -> None:
+        metrics = Path(folder, "metrics.jsonl")
+        wait_for(
+            lambda: metrics.exists() and metrics.read_text().count("\n") > number,
+            120, f"round {number}",
+        )  # fmt: skip
+
+    def other_ranks(self) -> list[int]:
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        return [int(child) for child in children.read_text().split()]
+
+    def end(self) -> tuple[int, str]:
+        """(exit status, what it said)"""
+        _, said = self.process.communicate(timeout=120)
+        return self.process.returncode, said
+
+
+def is_alive(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def all_gone(processes: list[int]) -> None:
+    wait_for(lambda: not any(map(is_alive, processes)), 30, "the end of all ranks")
+
+
+MANY = f"{TINY} --rounds 200 --eval-every 1000 --ranks 3"
+
+
+@pytest.fixture(scope="module")
+def never_stopped(tmp_path_factory):
+    folder = str(tmp_path_factory.mktemp("never-stopped") / "run")
+    assert status(MANY, "--quiet --out", folder) == 0
+    return kept(folder)
+
+
+@slow
+@pytest.mark.parametrize("victim", [0, 1, 2])
+def test_a_killed_rank_ends_all_and_resume_gives_the_same_bits(victim, never_stopped):
+    command = Command(f"{MANY} --out run")
+    command.wait_for_round("run", 5)
+    others = command.other_ranks()
+    assert len(others) == 2
+    killed = [command.process.pid, *others][victim]
+    os.kill(killed, signal.SIGKILL)
+    code, said = command.end()
+    all_gone(others)
+    if victim:
+        assert code == 2
+        rank = f"rank {victim} ({os.uname().nodename}, process {killed})"
+        assert f"coterie: {rank} has ended before the run did: go on" in said
+        assert said.endswith("coterie resume run.\n") and "Traceback" not in said
+    else:
+        assert code == -signal.SIGKILL
+    assert Path("run/metrics.jsonl").read_text().count("\n") < 201, "killed before the end"
+    assert status("resume run --quiet") == 0
+    assert same_bits(kept("run"), never_stopped)
+
+
+@slow
+def test_ctrl_c_finishes_the_round_and_saves(never_stopped):
+    command = Command(f"{MANY} --out run")
+    command.wait_for_round("run", 5)
+    others = command.other_ranks()
+    command.process.send_signal(signal.SIGINT)
+    code, said = command.end()
+    assert code == 130 and said.endswith("coterie: saved; go on with: coterie resume run\n")
+    all_gone(others)
+    assert status("resume run --quiet") == 0
+    assert same_bits(kept("run"), never_stopped)
+
+
+@slow
+def test_a_comparison_trains_all_its_runs_with_the_same_ranks():
+    words = "compare fedavg ifca --clusters 2 --clients 6 --samples 10 --rounds 2 --model softmax"
+    assert status(words, "--quiet --ranks 3 --out both") == 0
+    assert {p.parent.name for p in Path("both").glob("*/config.json")} == {"fedavg", "ifca"}
+    assert ct.load("both/ifca").options.ranks == 3
+
+
+@slow
+def test_data_that_another_rank_does_not_have_are_one_sentence(capsys):
+    """They change between the start of rank 0 and that of the other."""
+    Path("sites").mkdir()
+    for i in range(3):
+        rows = "\n".join(f"{n + i},{n * i % 5},{n % 2}" for n in range(12))
+        Path(f"sites/site{i}.csv").write_text(f"age,dose,outcome\n{rows}\n")
+    from coterie.ranks.processes import Processes
+
+    class Other(Processes):
+        def __init__(self, *arguments) -> None:
+            Path("sites/site1.csv").write_text("age,dose,outcome\n1,2,0\n2,3,1\n3,1,0\n")
+            super().__init__(*arguments)
+
+    words = "run fedavg --data folder:sites --label outcome --rounds 2 --ranks 2 --out run --quiet"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("coterie.ranks.team.Processes", Other)
+        sentence = error(capsys, words)
+    assert "coterie: rank 1 (" in sentence
+    assert "its data" in sentence and "are not those of rank 0: give every rank" in sentence
+    assert not Path("run").exists()
+
+
+# ------------------------------------------------------------------------------ what is refused
+def test_ranks_that_cannot_be_are_one_sentence_and_leave_nothing(capsys, tmp_path, monkeypatch):
+    assert "ranks is 0: it must be ≥ 1" in error(capsys, TINY, "--ranks 0")
+    assert "only 7 clients train" in error(capsys, TINY, "--ranks 8")
+    assert "at most --ranks 7" in error(capsys, TINY, "--ranks 8")
+    assert "engine loop is one process" in error(capsys, TINY, "--ranks 2 --engine loop")
+    search = TINY.replace("run", "search")
+    assert "each run of a search is one" in error(capsys, search, "--over lr=0.1,1 --ranks 2")
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MASTER_PORT", "29999")
+    assert "torchrun has started 2 processes" in error(capsys, TINY, "--ranks 3")
+    assert not list(tmp_path.iterdir())
+
+
+def test_from_python_ranks_are_refused(fed):
+    with pytest.raises(ct.CoterieError, match="ranks is 2, and this trains in one process"):
+        ct.run(ct.FedAvg(), fed, "softmax", rounds=1, ranks=2)
+
+
+def test_a_folder_that_names_ranks_goes_on_with_as_many_or_says_why_not(capsys):
+    assert status(TINY, "--rounds 2 --quiet --out run") == 0
+    config = json.loads(Path("run/config.json").read_text())
+    config["options"]["ranks"] = 99
+    Path("run/config.json").write_text(json.dumps(config))
+    capsys.readouterr()
+    assert "ranks is 99, and only 7 clients train" in error(capsys, "resume run --rounds 3 --quiet")
+    config["options"]["ranks"] = 2
+    Path("run/config.json").write_text(json.dumps(config))
+    with pytest.raises(ct.CoterieError, match="was begun with 2 ranks: use `coterie resume run`"):
+        ct.resume("run", rounds=3)
+    assert ct.load("run").final["round"] == 2, "what a run came to needs no ranks"
+
+
+def test_a_dry_run_says_how_the_clients_are_divided(capsys):
+    assert status(TINY, "--ranks 3 --dry-run") == 0
+    assert "on each of 3 ranks, with 2 to 3 clients" in capsys.readouterr().out

@@ -1,0 +1,132 @@
+"""Every method on two ranks is what it is in one process; both processes serve the whole suite."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rank_of_tests import METHODS, job_of, share_of
+
+from coterie.errors import CoterieError
+from coterie.ranks.engine import Ranks
+from coterie.ranks.group import Group
+from coterie.ranks.place import on_this_machine
+from coterie.ranks.processes import Processes
+from coterie.runs.run import Run
+from oracles import private_states
+from test_contract import FAULTY, distance, every_method, same_bits, scores, whole_rounds
+
+
+@pytest.fixture(scope="module")
+def group() -> Iterator[Group]:
+    place = on_this_machine(2)
+    group = Group(place)
+    processes = Processes(place, group.port, [str(Path(__file__).with_name("rank_of_tests.py"))])
+    group.connect(processes.check)
+    yield group
+    group.close()
+    processes.end()
+
+
+def options_of(name: str, **more) -> dict:
+    options = {"rounds": 3, "seed": 1, "dtype": "float64", "eval_every": 2, **FAULTY, **more}
+    return {"name": name, **options, **whole_rounds(METHODS[name])}
+
+
+def on_ranks(group: Group, options: dict) -> Run:
+    """The same run with half of its clients in another process."""
+    about = {**options, "ranks": 2}
+    job = job_of(about)
+    share = share_of(json.dumps(about), 0)
+    return job.start(make_engine=lambda *_: Ranks(group, share, json.dumps(about)))
+
+
+def finished(run: Run) -> Run:
+    for _ in run.rounds():
+        pass
+    return run
+
+
+def whole(run: Run, options: dict):
+    """All that a run on ranks holds, its private states seen by an engine of one process."""
+    one = job_of(options).start()
+    one.engine.restore(run.engine.snapshot())
+    return run.state, private_states(one)
+
+
+@every_method
+def test_two_ranks_are_one_process(name, group):
+    """With a client whose rows are NaN, dropouts and newcomers; and the same bits again."""
+    options = options_of(name)
+    one = finished(job_of(options).start())
+    two = finished(on_ranks(group, options))
+    assert distance(whole(two, options), (one.state, private_states(one))) < 1e-9
+    for key in ("refused", "screened", "absent", "bytes_up", "bytes_down"):
+        assert [row[key] for row in two.history] == [row[key] for row in one.history], key
+    again = finished(on_ranks(group, options))
+    assert same_bits(whole(again, options), whole(two, options))
+    assert scores(again) == scores(two)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"robust": "median"},
+        {"robust": "krum", "attack": "flip", "attackers": 2},
+        {"attack": "labels"},
+        {"screen": 1.02, "valid": 0.2},
+    ],
+    ids=str,
+)
+def test_guards_and_attacks_are_those_of_one_process(more, group):
+    options = options_of("ifca", **more)
+    one = finished(job_of(options).start())
+    two = finished(on_ranks(group, options))
+    assert distance(two.state, one.state) < 1e-9
+    keys = ("refused", "screened", "absent")
+    of = lambda run: [[row[key] for key in keys] for row in run.history]
+    assert of(two) == of(one)
+    if "screen" in more:
+        assert any(row["screened"] for row in two.history), "the test is about nothing else"
+
+
+def test_every_rank_shortens_moves_that_are_too_long(group):
+    options = options_of("fedavg", screen=3)
+    runs = [job_of(options).start(), on_ranks(group, options)]
+    rows = []
+    for run in runs:
+        run.step(), run.step()
+        run.guard.usual = {name: 0.2 * length for name, length in run.guard.usual.items()}
+        rows.append(run.step())
+    assert rows[0]["screened"] == rows[1]["screened"]
+    names, owner = runs[1].roster.names, runs[1].engine.shares.owner
+    assert {int(owner[names.index(name)]) for name in rows[1]["screened"]} == {0, 1}
+    assert distance(runs[1].state, runs[0].state) < 1e-9
+
+
+@pytest.mark.parametrize("name", ["ditto", "fedsoft"])
+def test_a_run_goes_on_from_a_snapshot_to_the_same_bits(name, group):
+    options = options_of(name, rounds=4)
+    straight = finished(on_ranks(group, options))
+    run = on_ranks(group, options)
+    for _ in range(3):
+        run.step()
+    snapshot, state, history = run.engine.snapshot(), run.state, run.history
+    usual = run.guard.usual
+    again = on_ranks(group, options)
+    again.engine.restore(snapshot)
+    again.state, again.history, again.round, again.guard.usual = state, history, 2, usual
+    finished(again)
+    assert same_bits(whole(again, options), whole(straight, options))
+    assert scores(again) == scores(straight)
+
+
+def test_an_error_of_another_rank_is_raised_with_its_name_and_the_group_lives_on(group):
+    options = options_of("fedavg")
+    about = json.dumps({**options, "ranks": 2, "fails": 1})
+    share = share_of(about, 0)
+    with pytest.raises(CoterieError, match=r"rank 1 \(.+\): this rank has no such data: give it"):
+        Ranks(group, share, about)
+    assert finished(on_ranks(group, options)).round == 3
