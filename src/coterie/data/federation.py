@@ -108,7 +108,7 @@ class Federation:
 
     def __post_init__(self) -> None:
         _ = self.roster  # which checks names, unseen and truth
-        for title, part in self._parts().items():
+        for title, part in self.parts().items():
             rows = int(part.sizes.sum())
             if len(part.sizes) != self.total or not rows == len(part.x) == len(part.y):
                 raise CoterieError(
@@ -167,7 +167,7 @@ class Federation:
     def _fingerprint(self) -> str:
         about = (self.names, self.kind, self.classes, self.unseen)
         digest = hashlib.sha256(repr(about).encode())
-        for part in self._parts().values():
+        for part in self.parts().values():
             for tensor in part:
                 digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
                 digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
@@ -250,10 +250,10 @@ class Federation:
             self, **self._changed(lambda part: Ragged(*map(cast, part))), planted=planted
         )
 
-    def _parts(self) -> dict[str, Ragged]:
+    def parts(self) -> dict[str, Ragged]:
         """The parts that are there, by name."""
         parts = {"train": self.train, "test": self.test, "valid": self.valid}
         return {name: part for name, part in parts.items() if part is not None}
 
     def _changed(self, change: Callable[[Ragged], Ragged]) -> dict[str, Any]:
-        return {name: change(part) for name, part in self._parts().items()}
+        return {name: change(part) for name, part in self.parts().items()}
