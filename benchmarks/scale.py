@@ -7,8 +7,9 @@
 Every point is a process of its own. It makes its data, runs a small problem that loads the
 libraries, and then IFCA with 5 local steps on full batches. The cost of a client-step is the time
 of the rounds after the first, without evaluations, over all steps of all clients that took part.
-Memory is the peak of the process in these rounds, less what it was before the run, which the data
-are part of. The end is the last round, with its evaluation, how sure memberships are, the
+Memory is the peak of the process less what it was before the run, which the data are part of: at
+the start, round 0, to which every client that takes part sends a sketch of its update; in the
+rounds; and at the end, which is the last round, with its evaluation, how sure memberships are, the
 checkpoint and the tables of clients.
 
 What a part measured is kept in benchmarks/results/scale.json, so that parts can be run one by one;
@@ -26,21 +27,19 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 import coterie as ct
-from coterie.plots import COLOURS, FAINT, INK, new_figure, save
 from coterie.runs.run import Run
 from coterie.runs.start import prepare
+from scale_page import MEGABYTE, PARTS, RESULTS, write_page
 
-RESULTS = Path(__file__).parent / "results"
 STEPS = 5
-MEGABYTE = 2**20
 LARGEST = 1_000_000
-LIMIT = 1.2  # of the cost of a client-step with the most clients, over that with the fewest
 
 
 class Point(NamedTuple):
@@ -73,17 +72,19 @@ def points(part: str, largest: int) -> list[Point]:
     ]
 
 
-PARTS = {
-    "clients": "linear model, 10 features, 20 rows a client, 4 groups",
-    "groups": "linear model, 10 features, 20 rows a client, all clients in every round",
-    "features": "linear model, 20 rows a client, 4 groups, all clients in every round",
-    "store": "MLP 784-200-10 on byte images in a store on disk, 20 rows a client, 4 groups",
-}
-
-
 # ------------------------------------------------------------------------------ one run
+def forget_peak() -> None:
+    """Measure the peak of memory from here on, where the system can."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
 def peak() -> float:
-    """Peak memory of this process so far, in MB."""
+    """Peak memory of this process since `forget_peak`, in MB."""
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
@@ -145,15 +146,19 @@ def measure(point: Point, folder: Path) -> dict[str, float]:
     opened = time.perf_counter() - began
     for _ in start(point, fed.subset(range(100))).rounds():
         pass
+    forget_peak()
     before = peak()
     began = time.perf_counter()
     run = start(point, fed, folder / "run")
     prepared = time.perf_counter() - began
     run.step()
+    in_start = peak()
+    forget_peak()
     cpu = time.process_time()
     rows = [run.step() for _ in range(point.rounds - 1)]
     cpu = time.process_time() - cpu
     in_rounds = peak()
+    forget_peak()
     began = time.perf_counter()
     run.go()  # the last round, how sure memberships are, the checkpoint and the tables
     finished = time.perf_counter() - began
@@ -168,8 +173,9 @@ def measure(point: Point, folder: Path) -> dict[str, float]:
         "cpu": cpu / steps,
         "finished": finished,
         "before": before,
+        "start": in_start,
         "peak": in_rounds,
-        "peak_of_all": peak(),
+        "end": peak(),
     }
 
 
@@ -190,91 +196,6 @@ def describe(m: dict[str, Any]) -> str:
         f"({1e6 * m['cpu']:.2f} of CPU), prepared in {m['prepared']:.1f} s, data {m['data']:,.0f} "
         f"MB, rounds {m['peak'] - m['before']:,.0f} MB more, the end {m['finished']:.1f} s"
     )
-
-
-def as_table(measured: list[dict[str, Any]]) -> str:
-    """The measurements of a part as a Markdown table."""
-    lines = [
-        "| clients | taking part | groups | features | µs a client-step | of CPU | "
-        "s to open | s to prepare | s at the end | data, MB | rounds, MB | all, MB |",
-        "| ---: " * 12 + "|",
-    ]
-    for m in measured:
-        more = m["peak"] - m["before"]
-        cells = (
-            f"{m['clients']:,}", f"{m['participation']:.0%}", m["groups"], m["features"],
-            f"{1e6 * m['seconds']:.2f}", f"{1e6 * m['cpu']:.2f}", f"{m['opened']:.2f}",
-            f"{m['prepared']:.1f}", f"{m['finished']:.1f}", f"{m['data']:,.0f}", f"{more:,.0f}",
-            f"{m['peak_of_all'] - m['before']:,.0f}",
-        )  # fmt: skip
-        lines.append(f"| {' | '.join(map(str, cells))} |")
-    return "\n".join(lines)
-
-
-def ratios(measured: list[dict[str, Any]]) -> list[str]:
-    """How the cost of a client-step grows with the clients, a sentence for each participation."""
-    sentences = []
-    for share in sorted({m["participation"] for m in measured}, reverse=True):
-        alike = [m for m in measured if m["participation"] == share]
-        few, many = alike[0], alike[-1]
-        if few is many:
-            continue
-        ratio = many["seconds"] / few["seconds"]
-        sentences.append(
-            f"At {share:.0%} participation a client-step of {many['clients']:,} clients costs "
-            f"{ratio:.2f} times one of {few['clients']:,} (limit {LIMIT})."
-        )
-    return sentences
-
-
-def draw(part: str, axis: str, measured: list[dict[str, Any]]) -> list[Path]:
-    """Time and memory against what a part varies, as two figures."""
-    figures = []
-    units = {"time": "µs a client-step", "memory": "MB of the rounds, beside the data"}
-    for what, unit in units.items():
-        figure = new_figure(5.4, 3.4)
-        axes = figure.add_subplot()
-        shares = sorted({m["participation"] for m in measured}, reverse=True)
-        for colour, share in zip(COLOURS, shares):
-            alike = [m for m in measured if m["participation"] == share]
-            values = [1e6 * m["seconds"] for m in alike]
-            if what == "memory":
-                values = [max(m["peak"] - m["before"], 0.1) for m in alike]
-            places = [m[axis] for m in alike]
-            label = f"{share:.0%} take part"
-            axes.plot(places, values, color=colour, marker="o", linewidth=2.2, label=label)
-        axes.set_xscale("log")
-        axes.set_ylim(0, None)
-        axes.grid(axis="y", color=FAINT, linewidth=0.8)
-        axes.spines[["top", "right", "left"]].set_visible(False)
-        axes.tick_params(which="both", length=0, colors=INK)
-        axes.set_xlabel(axis, color=INK)
-        axes.set_title(unit, loc="left", color=INK, fontsize=11)
-        axes.legend(frameon=False, labelcolor=INK)
-        figures.append(save(figure, RESULTS / f"scale-{part}-{what}.svg"))
-    return figures
-
-
-def write_page(kept: dict[str, Any], command: str) -> None:
-    """Write benchmarks/results/scale.md and its figures from all that was measured."""
-    text = [
-        "# Scale on one machine",
-        "",
-        f"Made by `{command}`; each part says when it was measured, and on what. What the columns "
-        "mean stands at the head of `benchmarks/scale.py`.",
-    ]
-    for part, about in PARTS.items():
-        if part not in kept:
-            continue
-        measured = kept[part]["measured"]
-        axis = {"groups": "groups", "features": "features"}.get(part, "clients")
-        text += ["", f"## {part.capitalize()}", "", f"{about}. {kept[part]['when']}.", ""]
-        text += [as_table(measured), ""]
-        if axis == "clients":
-            text += [*ratios(measured), ""]
-        for figure in draw(part, axis, measured):
-            text.append(f"![{figure.stem.replace('-', ', ')}]({figure.name})")
-    (RESULTS / "scale.md").write_text("\n".join(text) + "\n")
 
 
 def main() -> None:

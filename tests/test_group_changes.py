@@ -15,9 +15,9 @@ from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 import coterie as ct
 from coterie.live.tail import RowTail
 from coterie.metrics import agreement, changed_groups, fits_clients, groups_after_rounds
+from coterie.randomness import smallest
 from coterie.reporting.membership import group_history
 from coterie.reporting.source import of_folder
-from coterie.runs.run import smallest
 
 
 def test_all_once_then_who_changed() -> None:

@@ -164,7 +164,7 @@ class Result:
         """
         import pandas as pd
 
-        lines = groups_lines(self.trained)
+        lines = list(groups_lines(self.trained))
         if not lines:
             raise CoterieError(f"{self.method.name} has no groups: take a method that finds some.")
         table = pd.DataFrame(lines, columns=list(GROUPS_HEAD))

@@ -176,7 +176,7 @@ class Run:
         if count is None or count >= len(ids):
             return ids
         chance = randomness.uniform(randomness.keys(self.client_keys[ids], r, stream))
-        return ids[smallest(chance, count)]
+        return ids[randomness.smallest(chance, count)]
 
     def _have_rows(self, ids: Tensor, *parts: Literal["test", "valid"]) -> Tensor:
         """Which of these clients have enough rows to be measured in one of the parts, bool."""
@@ -397,15 +397,6 @@ class Run:
         self.evaluations_without_gain = head["evaluations_without_gain"]
         self.has_given_start = head["has_given_start"]
         self.history = self.folder.rows(until=self.round)
-
-
-def smallest(values: Tensor, count: int) -> Tensor:
-    """The places of the `count` smallest values, ascending; nothing is sorted but these."""
-    limit = values.kthvalue(count).values
-    places = (values <= limit).nonzero()[:, 0]
-    if len(places) > count:  # several are equal to the limit
-        places = values.argsort()[:count].sort().values
-    return places
 
 
 def attack_of(options: Options, roster: Roster) -> Attack | None:
