@@ -14,12 +14,15 @@ from coterie.randomness import digest, scramble, uniform
 from coterie.settings import Local
 from coterie.task import Batch
 
+Gram = Tensor | tuple[()]  # XXᵀ of some rows; (), which `vmap` passes over, where it is not known
+
 
 class Repeat(NamedTuple):
     """The same batch `times` times."""
 
     batch: Batch
     times: int
+    gram: Gram = ()  # of the batch's rows
 
 
 class Step(NamedTuple):
@@ -60,6 +63,7 @@ class Drawn:
     own: Batch
     sizes: Sizes  # of the batches
     steps: Callable[[], Iterator[Step]]  # draws the rows as they are needed
+    gram: Gram = ()  # of the own rows
 
     def __iter__(self) -> Iterator[Batch]:
         for step in self.steps():
@@ -86,6 +90,7 @@ class Data(NamedTuple):
     all: Batch
     key: Tensor  # int64, from (seed, client, round, exchange or stream)
     client_key: Tensor  # int64, from (seed, client): for what is split once and for all
+    gram: Gram = ()  # of all rows, where the engine keeps it: see local/dual.py
 
     @property
     def size(self) -> Tensor:
@@ -110,7 +115,7 @@ class Data(NamedTuple):
         """A batch as `sample` draws it for each of the streams."""
         streams = list(streams)
         sizes = Sizes((min(size, len(self.all.mask)),), len(streams))
-        return Drawn(self.all, sizes, lambda: (Step(self.shuffled(s)[:size]) for s in streams))
+        return self._drawn(sizes, lambda: (Step(self.shuffled(s)[:size]) for s in streams))
 
     def part(self, p: int, of: int) -> Batch:
         """Part p of the rows split into `of` disjoint random parts, the same for the entire run."""
@@ -139,8 +144,12 @@ class Data(NamedTuple):
         `local_epochs` passes over the shuffled rows.
         """
         if how.batch is None:
-            return Repeat(self.all, how.local_epochs or how.local_steps)
-        return Drawn(self.all, self._sizes(how), lambda: (Step(v) for _, v in self._numbered(how)))
+            return self.repeated(how.local_epochs or how.local_steps)
+        return self._drawn(self._sizes(how), lambda: (Step(v) for _, v in self._numbered(how)))
+
+    def repeated(self, times: int) -> Repeat:
+        """All rows, so many times."""
+        return Repeat(self.all, times, self.gram)
 
     def first_batches(self, how: Local, turns: Tensor) -> Drawn:
         """The batches of the first `turns` steps, or passes with `local_epochs`.
@@ -153,7 +162,10 @@ class Data(NamedTuple):
             for turn, rows in self._numbered(how):
                 yield Step(rows, turn < turns)
 
-        return Drawn(self.all, self._sizes(how), steps)
+        return self._drawn(self._sizes(how), steps)
+
+    def _drawn(self, sizes: Sizes, steps: Callable[[], Iterator[Step]]) -> Drawn:
+        return Drawn(self.all, sizes, steps, self.gram)
 
     def _numbered(self, how: Local) -> Iterator[tuple[int, Tensor | None]]:
         """The number of each step, or of its pass, with the numbers of its rows; None: all rows."""

@@ -16,10 +16,10 @@ from torch.func import vmap
 from torch.utils._pytree import tree_map
 
 from coterie.contract import Data, Drawn, Local, Repeat
-from coterie.local import heavy_ball, sgd, solvers
-from coterie.local.dual import gram_matrix
+from coterie.local import descend, heavy_ball, sgd, solvers
 from coterie.local.forms import Form
-from coterie.params import Params
+from coterie.local.gram import gram_matrix
+from coterie.params import Params, zeros
 from coterie.task import Batch, Task
 
 Force = Callable[[int | None], None]
@@ -281,3 +281,21 @@ def test_dual_is_plain_whatever_the_shapes(
     (model, momentum), (plain_model, plain_momentum) = ends
     model_near(model, plain_model)
     model_near(momentum, plain_momentum)
+
+
+@pytest.mark.parametrize("rows", [None, 8])
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("pull", [None, 0.7])
+def test_momentum_that_begins_with_rest_is_plain(
+    rule: str, rows: int | None, pull: float | None, force: Force, dual_calls: list[int]
+) -> None:
+    """Nobody asks for the momentum afterwards, so the dual form leaves out its products."""
+    force(rows)
+    task = TASKS["mlp"]
+    w, _, centre = STARTS[task]
+    how = Local(lr=0.15, l2=0.1, solver="heavy_ball", momentum=0.8)
+    terms = {} if pull is None else {"pull": pull, "towards": centre}
+    batches = RULES[rule](client())
+    plain, _ = heavy_ball(task, w, zeros(w), batches, how, 0.8, **terms, dual=False)
+    model_near(descend(task, w, batches, how, **terms), plain)
+    assert dual_calls == [1]

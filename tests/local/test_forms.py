@@ -10,7 +10,7 @@ from torch import nn
 from coterie.contract import Data, Local
 from coterie.local import descend, solvers
 from coterie.local.forms import MOST_ROWS, Form, dual_pays, noted_forms
-from coterie.local.pull import Pull
+from coterie.local.pull import Pull, Solver
 from coterie.task import Batch, Task
 
 
@@ -25,7 +25,9 @@ def chosen(
     data = Data(Batch.of(rows, torch.zeros(n, dtype=torch.long), torch.float32), key, key)
     batches = solvers.as_drawn(data.batches(how))
     assert batches is not None
-    return dual_pays(task, task.init(0), batches, momentum, None)
+    solver = Solver(0.1, 0.9 if momentum else None, 0.0)
+    u = task.init(1) if momentum else None
+    return dual_pays(task, task.init(0), u, batches, solver, None)
 
 
 def test_several_passes_keep_all_rows_in_one_block() -> None:
@@ -90,5 +92,6 @@ def test_a_model_without_a_first_linear_layer_takes_plain_steps() -> None:
     batches = solvers.as_drawn(data.batches(Local()))
     assert batches is not None
     with noted_forms() as notes:
-        assert dual_pays(task, task.init(0), batches, False, Pull(0.0, None, 0.1)) is None
+        pull = Pull(0.0, None, 0.1)
+        assert dual_pays(task, task.init(0), None, batches, Solver(0.1, None, 0.1), pull) is None
     assert notes == ["plain: the model has no linear layer that takes the rows themselves"]

@@ -67,7 +67,6 @@ from coterie.contract import (
     Data,
     Finite,
     Local,
-    Repeat,
     RowCount,
     Sent,
     Shares,
@@ -264,7 +263,7 @@ class FedSoft(Local, Algorithm):
         centres, start = shared
         h = problem.Proximal(task, centres, self.shares(task, centres, data), self.pull)
         me = self.enroll(task, start, data)
-        return (), h.solve(self, me, Repeat(data.all, self.join_steps))
+        return (), h.solve(self, me, data.repeated(self.join_steps))
 
     def centres(self, state: Soft) -> Params:
         return state.centres

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from coterie.contract import Algorithm, Ask, Data, Local, Repeat, Upload, Weight, client, setting
+from coterie.contract import Algorithm, Ask, Data, Local, Upload, Weight, client, setting
 from coterie.local import descend
 from coterie.params import Params, pick
 from coterie.task import Task
@@ -81,4 +81,4 @@ class FineTuned(FedAvg):
     def model(
         self, task: Task, shared: Params, per_client: Any, private: Any, data: Data
     ) -> Params:
-        return descend(task, pick(shared, 0), Repeat(data.all, self.finetune), self)
+        return descend(task, pick(shared, 0), data.repeated(self.finetune), self)

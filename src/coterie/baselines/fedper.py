@@ -25,7 +25,7 @@ from torch import Tensor
 
 from coterie.baselines.fedavg import FedAvg
 from coterie.common.layers import is_named, refuse_unknown_layers
-from coterie.contract import Ask, Data, Repeat, Upload, Weight, client, setting
+from coterie.contract import Ask, Data, Upload, Weight, client, setting
 from coterie.errors import CoterieError
 from coterie.local import descend
 from coterie.params import Params, is_bias, pick
@@ -74,7 +74,7 @@ class FedPer(FedAvg):
 
     def join(self, task: Task, shared: Params, data: Data) -> tuple[Any, Params]:
         own, base = self.split(task, pick(shared, 0))
-        steps = Repeat(data.all, self.join_steps)
+        steps = data.repeated(self.join_steps)
         return (), descend(task.holding(base), own, steps, self)
 
     # ------------------------------------------------------------------ which layers

@@ -127,7 +127,7 @@ class L2SGD(Local, Algorithm):
         """The batches of `steps` local steps, after `done` others in this round."""
         size = self.batch
         if size is None:
-            return Repeat(data.all, steps)
+            return data.repeated(steps)
         return data.samples(size, [done + t for t in range(steps)])
 
     def round(self, state: Loopless, ask: Ask) -> Loopless:

@@ -56,6 +56,7 @@ class Counts(NamedTuple):
     start: tuple[int, int] | None  # bytes down and up
     round: tuple[int, int] | None
     working: int | None  # bytes of memory, while clients work
+    keeps_grams: bool  # whether XXᵀ of every client is kept
     forms: list[str]  # of the local steps, and why
 
 
@@ -87,7 +88,8 @@ def count_exchanges(job: Job) -> Counts:
         with suppress(Exception):  # whatever scores do with them
             run.evaluate(1)
     start, first_round = traffic or (None, None)
-    return Counts(start, first_round, engine.most_bytes or None, forms)
+    keeps_grams = engine.working.keeps_grams
+    return Counts(start, first_round, engine.most_bytes or None, keeps_grams, forms)
 
 
 def used_plan(job: Job) -> Plan:
@@ -128,9 +130,12 @@ def memory(job: Job, counts: Counts) -> dict[str, int | None]:
     fed = job.fed
     state, welcome = job.method.start(job.task, len(fed), job.options.seed)
     private = DryRun(job.task, fed.roster, job.method, welcome).private
+    sizes = fed.train.sizes
+    products = int((sizes * sizes).sum()) * job.task.dtype.itemsize
     return {
         "data": sum(nbytes(tuple(part)) for part in (fed.train, fed.test, fed.valid or ())),
         "states": nbytes(state) + nbytes(private) * len(fed),
+        "products of rows": products if counts.keeps_grams else None,
         "working": counts.working,
     }
 

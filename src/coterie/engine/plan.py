@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import nn
 
@@ -11,6 +12,7 @@ from coterie.data.roster import Roster
 from coterie.task import Task
 
 MOST_AT_ONCE = 8192  # clients: more at once take memory and no less time
+NUMBERS_OF_GRAMS = 2**28  # that the matrices XXᵀ of all clients hold at most: 1 GB in float32
 NUMBERS_OF_ROWS = 20_000_000  # that the rows of a chunk and their activations hold at most
 
 
@@ -22,6 +24,7 @@ class Plan:
     chunk: int  # most clients at once
     workers: int
     rows: int = 32_768  # most rows at once, padding included; a larger client is alone
+    keeps_grams: bool = False  # whether there is memory for all clients' XXᵀ (engine/grams.py)
 
 
 def plan_for(task: Task, roster: Roster, cores: int | None = None) -> Plan:
@@ -31,7 +34,12 @@ def plan_for(task: Task, roster: Roster, cores: int | None = None) -> Plan:
     makes grouped convolutions, which are slower on CPUs. Between them, chunks whose models and rows
     stay in the cache.
     """
-    cores = cores or len(os.sched_getaffinity(0))
+    plan = division_for(task, roster, cores or len(os.sched_getaffinity(0)))
+    return replace(plan, keeps_grams=task.first is not None and grams_fit(roster))
+
+
+def division_for(task: Task, roster: Roster, cores: int) -> Plan:
+    """How many clients at once, on how many workers."""
     rows = max(1, NUMBERS_OF_ROWS // numbers_per_row(task, roster))
     if task.device.type != "cpu":
         return Plan(vectorise=True, chunk=64, workers=1, rows=rows)
@@ -45,6 +53,13 @@ def plan_for(task: Task, roster: Roster, cores: int | None = None) -> Plan:
     unmapped = 32_000_000 // largest  # buffers over 32 MB are mapped anew each time they are made
     chunk = max(4, min(256, unmapped, 19_500_000 // numbers))
     return Plan(vectorise=True, chunk=chunk, workers=cores, rows=rows)
+
+
+def grams_fit(roster: Roster) -> bool:
+    """Whether XXᵀ of all clients takes no more memory than their rows, and less than a limit."""
+    sizes = roster.rows.train
+    numbers = int((sizes * sizes).sum())
+    return numbers <= min(int(sizes.sum()) * math.prod(roster.row_shape), NUMBERS_OF_GRAMS)
 
 
 def numbers_per_client(task: Task, roster: Roster) -> int:

@@ -11,6 +11,7 @@ from coterie.contract import Algorithm, Data
 from coterie.data.federation import Federation, Ragged, as_numbers
 from coterie.engine.call import Call, Exam
 from coterie.engine.dry_run import example_batch
+from coterie.engine.grams import Grams
 from coterie.engine.private_states import Enroll, PrivateStates
 from coterie.task import Batch, Task
 
@@ -59,6 +60,7 @@ class SimulatedClients:
             if part is not None
         }
         self.starts = {name: part.starts for name, part in self.parts.items()}
+        self.grams: Grams | None = None  # where the engine keeps them
         self.private = PrivateStates(len(fed), task.device)
         self.contacted = torch.zeros(fed.total, dtype=torch.bool)  # who was sent the welcome
 
@@ -85,6 +87,8 @@ class SimulatedClients:
         i, device = int(call.ids[at]), self.task.device
         keys = call.keys[at].to(device), call.client_keys[at].to(device)
         data = Data(self.rows("train", i), *keys)
+        if self.grams is not None:
+            data = data._replace(gram=self.grams.one(i))
         private = self.private.one(i, data, task) if call.enrolled else ()
         if call.exam is None:
             return private, data
@@ -104,6 +108,8 @@ class SimulatedClients:
         ids, device = call.ids[at], self.task.device
         keys = call.keys[at].to(device), call.client_keys[at].to(device)
         data = Data(self.padded("train", ids), *keys)
+        if self.grams is not None:
+            data = data._replace(gram=self.grams.some(ids))
         private = self.private.some(ids, data, task) if call.enrolled else ()
         if call.exam is None:
             return private, data

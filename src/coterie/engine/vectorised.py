@@ -14,9 +14,11 @@ from coterie.data.federation import Federation
 from coterie.engine.call import Call
 from coterie.engine.chunks import Chunk, chunks_of_call
 from coterie.engine.fold import Fold, Part
+from coterie.engine.grams import Grams
 from coterie.engine.loop import one_by_one
 from coterie.engine.plan import Plan, plan_for
 from coterie.engine.simulated import SimulatedClients
+from coterie.local.gram import gram_wishes
 from coterie.task import Task
 
 
@@ -27,6 +29,9 @@ class Vectorised(SimulatedClients):
         super().__init__(task, fed)
         self.plan = plan or plan_for(task, fed.roster)
         self.tasks = [task.copy() for _ in range(self.plan.workers)]
+        if self.plan.keeps_grams:
+            part = self.parts["train"]
+            self.grams = Grams(part.sizes, lambda i: self.rows("train", i).x, part.x)
         self.divided: dict[str | None, tuple[Tensor, list[list[Chunk]]]] = {}
         self.pool = ThreadPoolExecutor(
             self.plan.workers, initializer=torch.set_num_threads, initargs=(1,)
@@ -54,7 +59,10 @@ class Vectorised(SimulatedClients):
 
         private, data = self.clients(call, at, task)
         arguments = call.arguments(at, task.device)
-        up, after = vmap(one, in_dims=(None, 0, 0, 0))(*arguments, private, data)
+        with gram_wishes() as wishes:
+            up, after = vmap(one, in_dims=(None, 0, 0, 0))(*arguments, private, data)
+        if wishes and self.grams is not None:
+            self.grams.wanted = True
         part = fold.digest(at, up)
         if call.keeps_private and tree_leaves(after):
             if len(part.accepted) < len(at):

@@ -24,6 +24,7 @@ from coterie.engine.chunks import Chunk, chunks_of_call
 from coterie.engine.dry_run import example_batch
 from coterie.engine.plan import Plan, numbers_per_row
 from coterie.local.forms import noted_forms
+from coterie.local.gram import gram_wishes
 from coterie.task import Task
 
 MOST_OPERATIONS = 1_000  # local steps repeat each other: later ones hold no more
@@ -83,6 +84,7 @@ class WorkingMemory:
         self.example = example_batch(task, roster)
         self.known: dict[Any, int] = {}
         self.forms: list[str] = []  # of local steps that were chosen, in words
+        self.keeps_grams = False  # whether local steps wished for them
 
     def of(self, call: Call) -> int:
         """Bytes of the largest chunk that each worker has, all at the same time."""
@@ -116,12 +118,13 @@ class WorkingMemory:
         live = LiveBytes()
         with FakeTensorMode(allow_non_fake_inputs=True):
             shared, per_client, private, data = self._arguments(call, chunk)
-            with live, noted_forms() as forms:
+            with live, noted_forms() as forms, gram_wishes() as wishes:
                 for value in tree_leaves((per_client, private, data)):
                     live.count(value)
                 with suppress(EnoughSeen):
                     vmap(one, in_dims=(None, 0, 0, 0))(shared, per_client, private, data)
         self.forms += [form for form in forms if form not in self.forms]
+        self.keeps_grams |= bool(wishes)
         return live.peak
 
     def _arguments(self, call: Call, chunk: Chunk) -> tuple[Any, Any, Any, Any]:
@@ -133,6 +136,9 @@ class WorkingMemory:
         key = torch.empty(clients, dtype=torch.long, device=self.task.device)
         parts = [self._rows(clients, length) for length in lengths]
         data: Any = Data(parts[0], key, key)
+        if self.plan.keeps_grams:  # they are counted by themselves, for all clients
+            nothing = torch.empty(clients, 0, 0, dtype=self.task.dtype, device=self.task.device)
+            data = data._replace(gram=nothing)
         if call.exam is not None:
             data = Exam(data, parts[1])
         private: Any = ()

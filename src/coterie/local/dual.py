@@ -26,52 +26,58 @@ The rows X of a block of steps are one of two kinds (`local/forms.py` counts wha
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from torch.func import grad
+from torch.func import vmap
 
-from coterie.client_data import Drawn, Step, take
+from coterie.client_data import Drawn, Gram, Step
+from coterie.local.all_clients import for_all_clients
+from coterie.local.dual_weights import DualWeights, Origins
 from coterie.local.forms import Form
-from coterie.local.pull import Number, Pull, WithMomentum, take_step, with_pull
-from coterie.params import Params
+from coterie.local.gram import gram_matrix
+from coterie.local.pull import Pull, Solver, WithMomentum, strength_of
+from coterie.local.step import is_simple, rule_of, step_in_place, with_pull
+from coterie.local.visits import (
+    Order,
+    Rows,
+    counted,
+    numbers_among_all,
+    order_of,
+    rows_at,
+    sizes_of,
+)
+from coterie.params import Params, zeros
 from coterie.task import Batch, Task
 
-Rows = Tensor | slice  # some rows of a block
+
+class Given(NamedTuple):
+    """What a block of steps begins with, of one client; of all clients, each leaf [c, ...]."""
+
+    w: Params
+    u: Params | None  # None: no momentum, or it begins with 0
+    strength: Tensor | None  # of the pull; None: there is none
+    centre: Params | None  # of the pull; None: it is w, or there is no pull
+    own: Batch
+    gram: Gram  # of the own rows
+    order: Order  # which rows each step takes
+
+
+class Cut(NamedTuple):
+    """How the rows of a block are cut into steps."""
+
+    sizes: tuple[int, ...]  # rows of each step
+    in_order: bool  # the block has the steps' own rows, in the order of use; else all rows
 
 
 class Visit(NamedTuple):
     """A step as the block sees it."""
 
-    at: Rows  # the batch's rows in the block
-    batch: Batch
-
-
-def rows_at(v: Tensor, at: Rows) -> Tensor:
-    """Some rows of a matrix; `embedding` is what gathers them fastest under `vmap`."""
-    if isinstance(at, slice):
-        return v[at]
-    return F.embedding(at, v)
-
-
-class Block(NamedTuple):
-    """Some steps, and the rows that they take."""
-
-    x: Tensor  # X [m, d]
-    gram: Tensor | None  # XXᵀ; None where rows stand in the order of use
-    visits: Iterable[Visit]  # taken once
-
-    def seen_from(self, at: Rows, sums: Tensor) -> Tensor:
-        """(X_B·Xᵀ)·S, the batch's outputs under what the rows have added to the weights."""
-        if self.gram is not None:
-            return rows_at(self.gram, at) @ sums
-        assert isinstance(at, slice)
-        before = slice(0, at.start)  # later rows have added nothing yet
-        return (self.x[at] @ self.x[before].T) @ sums[before]
+    at: Rows  # the batches' rows in the block
+    batch: Batch  # leaves [c, b, ...]
 
 
 def dual_steps(
@@ -80,50 +86,99 @@ def dual_steps(
     u: Params | None,
     batches: Drawn,
     form: Form,
-    *,
-    lr: float,
-    beta: float,
+    solver: Solver,
     pull: Pull | None,
 ) -> WithMomentum:
-    """(w, u) after a step for each batch; u is None for steps without momentum."""
-    for block in _blocks(task, batches, form):
-        w, u = _steps_of_block(task, w, u, block, lr=lr, beta=beta, pull=pull)
+    """(w, u) after a step for each batch.
+
+    u: None without momentum; or from rest, and after it where nobody asks for it.
+    """
+    centre = None if pull is None else pull.centre
+    strength = strength_of(pull, task)
+    in_order = form.rows is not None
+    if in_order:  # the next block goes on from the momentum
+        solver = solver._replace(keeps_momentum=True)
+    for steps in _blocks(batches, form):
+        given = Given(
+            w=w,
+            u=u,
+            strength=strength,
+            centre=None if centre is w else centre,
+            own=batches.own,
+            gram=() if in_order else batches.gram,
+            order=order_of(steps, batches.own, written_out=in_order),
+        )
+        cut = Cut(sizes_of(steps, batches.own), in_order)
+        w, u = for_all_clients(partial(_steps_of_block, task, cut, solver), given)
     return w, u
 
 
-def _steps_of_block(
-    task: Task,
-    w: Params,
-    u: Params | None,
-    block: Block,
-    *,
-    lr: float,
-    beta: float,
-    pull: Pull | None,
-) -> WithMomentum:
+# ------------------------------------------------------------------------------ steps
+def _steps_of_block(task: Task, cut: Cut, solver: Solver, given: Given) -> WithMomentum:
+    """(w, u) of all clients after the steps of a block: every leaf has their axis in front."""
     assert task.first is not None
     name = task.first.weight
-    others = _without(name, w)
-    others_momentum = None if u is None else _without(name, u)
-    layer = FirstLayer(block, name, w, u, lr, pull)
-    gradient = grad(_loss, argnums=(0, 1))
+    x, gram, visits = _rows_and_visits(task, cut, given)
+    weights = _dual_weights(name, x, gram, solver, given)
+    others = {k: v.clone() for k, v in _without(name, given.w).items()}
+    momentum: Params = {}
+    if solver.beta is not None:
+        momentum = zeros(others) if given.u is None else _without(name, given.u)
+    centre = given.w if given.centre is None else given.centre
 
-    for at, batch in block.visits:
-        g, rest = gradient(layer.outputs(at), others, task, batch)
-        layer.step(at, g, batch, beta)
-        rest = with_pull(rest, others, pull)
-        others, others_momentum = take_step(
-            others, others_momentum, rest, batch, lr=lr, beta=beta, pull=pull
-        )
+    for at, batch in visits:
+        g, of_others = _gradients(task, weights.outputs(at), others, batch)
+        rule = rule_of(solver, given.strength, batch.mask)
+        weights.step(at, g, rule)
+        of_others = with_pull(solver, rule, others, of_others, centre)
+        step_in_place(solver, rule, others, momentum, of_others)
 
-    moved = _in_order({name: layer.weights(), **others}, w)
-    if u is None or others_momentum is None:
+    moved = _in_order({name: weights.weights(), **others}, given.w)
+    if solver.beta is None or not solver.keeps_momentum:
         return moved, None
-    return moved, _in_order({name: layer.momentum_weights(), **others_momentum}, u)
+    return moved, _in_order({name: weights.momentum(), **momentum}, given.w)
 
 
-def _loss(outputs: Tensor, others: Params, task: Task, batch: Batch) -> Tensor:
-    """The loss, given X·Wᵀ of the first layer, and all other parameters."""
+def _dual_weights(
+    name: str, x: Tensor, gram: Tensor | None, solver: Solver, given: Given
+) -> DualWeights:
+    """The first layer before the steps."""
+    origins = [given.w[name]]
+    centre = None
+    momentum = None
+    if given.strength is not None:
+        centre = 0
+    if given.centre is not None:
+        centre = len(origins)
+        origins.append(given.centre[name])
+    if given.u is not None:
+        momentum = len(origins)
+        origins.append(given.u[name])
+    return DualWeights(
+        x,
+        gram,
+        Origins(origins, centre, momentum),
+        solver.lr,
+        has_momentum=solver.beta is not None,
+        is_simple=is_simple(solver, given.strength),
+    )
+
+
+def _gradients(task: Task, outputs: Tensor, others: Params, batch: Batch) -> tuple[Tensor, Params]:
+    """∂f/∂z of the first layer's outputs, and ∂f/∂ of all other parameters, of each client.
+
+    Those of a sum over clients are those of each client, for none sees another's.
+    """
+    leaves = [v.detach().requires_grad_() for v in (outputs, *others.values())]
+    with torch.enable_grad():
+        z, *values = leaves
+        losses = vmap(partial(_loss, task))(z, dict(zip(others, values)), batch)
+        g, *of_others = torch.autograd.grad(losses.sum(), leaves, materialize_grads=True)
+    return g, dict(zip(others, of_others))
+
+
+def _loss(task: Task, outputs: Tensor, others: Params, batch: Batch) -> Tensor:
+    """The loss of one client, given X·Wᵀ of the first layer, and all other parameters."""
     assert task.first is not None
     z = outputs
     if task.first.bias is not None:
@@ -131,194 +186,46 @@ def _loss(outputs: Tensor, others: Params, task: Task, batch: Batch) -> Tensor:
     return task.loss_after_first(z, others, batch)
 
 
-# ------------------------------------------------------------------------------ the first layer
-class Rule(NamedTuple):
-    """How a step changes what is linear in it: u ← β·u + ∇ + shrink·w;  w ← w − lr·u.
-
-    Where the batch is all padding it changes nothing: β = 1 and all others are 0.
-    """
-
-    beta: Number
-    shrink: Number  # strength of the pull, and l2
-    strength: Number  # of the pull
-    counts: Number  # 1, or 0 for padding
-
-
-def _rule(batch: Batch, beta: float, pull: Pull | None) -> Rule:
-    counts = (batch.mask.sum() > 0).to(batch.mask)
-    if pull is None:
-        return Rule(1 + counts * (beta - 1), 0.0, 0.0, counts)
-    strength = pull.strength * counts
-    return Rule(1 + counts * (beta - 1), strength + pull.l2 * counts, strength, counts)
+# ------------------------------------------------------------------------------ rows of a block
+def _rows_and_visits(
+    task: Task, cut: Cut, given: Given
+) -> tuple[Tensor, Tensor | None, Iterator[Visit]]:
+    """(X, XXᵀ where it is all rows', the steps)"""
+    own = given.own
+    x = own.x.flatten(2)
+    if given.order.rows is None:
+        everything = slice(0, x.shape[1])
+        batches = (counted(own, given.order.counts, step) for step in range(len(cut.sizes)))
+        return x, _gram(x, given.gram), (Visit(everything, batch) for batch in batches)
+    numbers = numbers_among_all(given.order.rows, x.shape[1])
+    used = Batch(*(rows_at(v, numbers.flatten()) for v in own._replace(x=own.mask)))
+    if cut.in_order:
+        used = used._replace(x=rows_at(own.x, numbers.flatten()))
+        return used.x.flatten(2), None, _visits_in_order(cut, used, given)
+    return x, _gram(x, given.gram), _visits_of_own(task, cut, used, numbers, given)
 
 
-class FirstLayer:
-    """The first layer's weights as the numbers a and the sums S: these change, in place.
-
-    Both are made here, so nobody else sees them change.
-    """
-
-    def __init__(
-        self, block: Block, name: str, w: Params, u: Params | None, lr: float, pull: Pull | None
-    ) -> None:
-        self.block = block
-        self.lr = lr
-        self.pull = pull
-        self.is_simple = u is None and pull is None
-        self.origins = [w[name]]  # W₀, C, U₀ as far as there are any
-        if pull is not None and pull.centre is not None:
-            self.origins.append(pull.centre[name])
-        self.has_centre = len(self.origins) == 2
-        if u is not None:
-            self.origins.append(u[name])
-        self.origin_outputs = [block.x @ self.origins[0].T]
-        for origin in self.origins[1:]:
-            same = origin is self.origins[0]  # as in FedProx, whose centre is the start
-            self.origin_outputs.append(self.origin_outputs[0] if same else block.x @ origin.T)
-        self.sums = torch.zeros_like(self.origin_outputs[0])  # S
-        units = torch.eye(len(self.origins), dtype=self.sums.dtype, device=self.sums.device)
-        self.shares = units[0]  # a
-        self.momentum_sums = None  # V, which is to U as S is to W, but for the factor −lr
-        self.momentum_shares = None
-        if u is not None:
-            self.momentum_sums = torch.zeros_like(self.sums)
-            self.momentum_shares = units[-1]
-
-    def outputs(self, at: Rows) -> Tensor:
-        """X_B·Wᵀ of the batch at these rows."""
-        seen = self.block.seen_from(at, self.sums)
-        if self.is_simple:
-            return torch.sub(rows_at(self.origin_outputs[0], at), seen, alpha=self.lr)
-        outputs = -self.lr * seen
-        for share, of_origin in zip(self.shares, self.origin_outputs):
-            outputs = outputs + share * rows_at(of_origin, at)
-        return outputs
-
-    def step(self, at: Rows, g: Tensor, batch: Batch, beta: float) -> None:
-        """Take a step, where g is the gradient of the batch's outputs."""
-        if self.is_simple:  # padding has the gradient 0, which changes nothing
-            _add(self.sums, at, g)
-            return
-        rule = _rule(batch, beta, self.pull)
-        if self.momentum_sums is None:
-            self.sums.mul_(1 - self.lr * rule.shrink)  # S ← S + g − lr·shrink·S
-            _add(self.sums, at, g)
-        else:
-            self.momentum_sums.mul_(rule.beta)  # V ← β·V + g − lr·shrink·S
-            if self.pull is not None:
-                self.momentum_sums.sub_(self.lr * rule.shrink * self.sums)
-            _add(self.momentum_sums, at, g)
-            self.sums.add_(rule.counts * self.momentum_sums)  # S ← S + V
-        self._step_of_shares(rule)
-
-    def _step_of_shares(self, rule: Rule) -> None:
-        """The same step of the numbers a, where the gradient is that of the pull alone."""
-        direction = rule.shrink * self.shares
-        if self.has_centre:
-            direction[1] -= rule.strength
-        if self.momentum_shares is None:
-            self.shares = self.shares - self.lr * direction
-        else:
-            self.momentum_shares = rule.beta * self.momentum_shares + direction
-            self.shares = self.shares - self.lr * rule.counts * self.momentum_shares
-
-    def weights(self) -> Tensor:
-        """W"""
-        return self._written_out(self.shares, self.sums, -self.lr)
-
-    def momentum_weights(self) -> Tensor:
-        """U"""
-        assert self.momentum_shares is not None and self.momentum_sums is not None
-        return self._written_out(self.momentum_shares, self.momentum_sums, 1.0)
-
-    def _written_out(self, shares: Tensor, sums: Tensor, factor: float) -> Tensor:
-        weight = (factor * sums).T @ self.block.x
-        if self.is_simple:
-            return weight.add_(self.origins[0])
-        for share, origin in zip(shares, self.origins):
-            weight += share * origin
-        return weight
-
-
-def _add(sums: Tensor, at: Rows, g: Tensor) -> None:
-    """Add g to some rows."""
-    if isinstance(at, slice):
-        sums[at].add_(g)
-    else:
-        sums.index_put_((at,), g, accumulate=True)
-
-
-# ------------------------------------------------------------------------------ blocks
-def _blocks(task: Task, batches: Drawn, form: Form) -> Iterator[Block]:
-    """The steps in blocks, as the form says."""
-    if form.rows is None:
-        yield _block_of_own_rows(task, batches.own, batches.steps())
-        return
-    steps: list[Step] = []
-    rows = 0
-    for step, size in zip(batches.steps(), batches.sizes.each()):
-        if steps and rows + size > form.rows:
-            yield _block_in_order_of_use(batches.own, steps)
-            steps = []
-            rows = 0
-        steps.append(step)
-        rows += size
-    if steps:
-        yield _block_in_order_of_use(batches.own, steps)
-
-
-def _block_of_own_rows(task: Task, own: Batch, drawn: Iterator[Step]) -> Block:
-    """All rows of the client; what comes beside the rows is gathered once for all steps."""
-    x = own.x.flatten(1)
-    first = next(drawn)
-    drawn = itertools.chain([first], drawn)
-    if first.rows is None:
-        everything = slice(0, len(x))
-        return Block(x, gram_matrix(x), (Visit(everything, _counted(own, step)) for step in drawn))
-    steps = list(drawn)
-    numbers = _numbers(own, steps)
-    beside = take(own._replace(x=own.mask), torch.cat(numbers))
-    visits = []
-    for step, at, batch in zip(steps, numbers, _cut(beside, numbers)):
-        batch = batch._replace(x=_rows_for_others(task, own.x, at))
-        visits.append(Visit(at, _counted(batch, step)))
-    return Block(x, gram_matrix(x), visits)
-
-
-def _block_in_order_of_use(own: Batch, steps: list[Step]) -> Block:
-    """The rows of these steps; a row that comes twice is there twice."""
-    numbers = _numbers(own, steps)
-    order = torch.cat(numbers)
-    x = rows_at(own.x.flatten(1), order)
-    used = take(own._replace(x=own.mask), order)._replace(x=x.view(-1, *own.x.shape[1:]))
-    visits = []
+def _visits_in_order(cut: Cut, used: Batch, given: Given) -> Iterator[Visit]:
     first = 0
-    for step, batch in zip(steps, _cut(used, numbers)):
-        at = slice(first, first + len(batch.mask))
-        visits.append(Visit(at, _counted(batch, step)))
+    for step, batch in enumerate(_split(used, cut)):
+        at = slice(first, first + cut.sizes[step])
+        yield Visit(at, counted(batch, given.order.counts, step))
         first = at.stop
-    return Block(x, None, visits)
 
 
-def gram_matrix(x: Tensor) -> Tensor:
-    """XXᵀ, of which one quarter is the mirror image of another."""
-    half = len(x) // 2
-    if half < 32:  # too little to gain
-        return x @ x.T
-    first = x[:half] @ x[:half].T
-    rest = x[half:] @ x.T
-    return torch.cat([torch.cat([first, rest[:, :half].T], 1), rest])
+def _visits_of_own(
+    task: Task, cut: Cut, used: Batch, numbers: Tensor, given: Given
+) -> Iterator[Visit]:
+    """Steps on some of all rows each; `used` has what comes beside the rows themselves."""
+    for step, (at, batch) in enumerate(zip(numbers.split(cut.sizes, 1), _split(used, cut))):
+        at = at.flatten()
+        batch = batch._replace(x=_rows_for_others(task, given.own.x, at))
+        yield Visit(at, counted(batch, given.order.counts, step))
 
 
-def _numbers(own: Batch, steps: list[Step]) -> list[Tensor]:
-    everything = torch.arange(len(own.mask), device=own.mask.device)
-    return [everything if step.rows is None else step.rows for step in steps]
-
-
-def _cut(batch: Batch, numbers: list[Tensor]) -> Iterator[Batch]:
-    """One batch for each step again."""
-    sizes = [len(rows) for rows in numbers]
-    return (Batch(*leaves) for leaves in zip(*(v.split(sizes) for v in batch)))
+def _split(used: Batch, cut: Cut) -> Iterator[Batch]:
+    """One batch for each step."""
+    return (Batch(*leaves) for leaves in zip(*(v.split(cut.sizes, 1) for v in used)))
 
 
 def _rows_for_others(task: Task, x: Tensor, at: Tensor) -> Tensor:
@@ -327,14 +234,34 @@ def _rows_for_others(task: Task, x: Tensor, at: Tensor) -> Tensor:
     Most models do nothing else with them: then zeros that take no memory will do.
     """
     if task.rows_are_used_elsewhere:
-        return x[at]
-    return torch.zeros((), dtype=x.dtype, device=x.device).expand(len(at), *x.shape[1:])
+        return rows_at(x, at)
+    return x.new_zeros(()).expand(len(x), len(at) // len(x), *x.shape[2:])
 
 
-def _counted(batch: Batch, step: Step) -> Batch:
-    if step.counts is None:
-        return batch
-    return batch._replace(mask=batch.mask * step.counts)
+def _gram(x: Tensor, kept: Gram) -> Tensor:
+    """XXᵀ of each client: the same bits whether it was kept or not."""
+    if isinstance(kept, Tensor) and kept.numel():
+        return kept
+    return torch.stack([gram_matrix(rows) for rows in x])
+
+
+# ------------------------------------------------------------------------------ cutting into blocks
+def _blocks(batches: Drawn, form: Form) -> Iterator[list[Step]]:
+    """The steps in blocks, as the form says."""
+    if form.rows is None:
+        yield list(batches.steps())
+        return
+    steps: list[Step] = []
+    rows = 0
+    for step, size in zip(batches.steps(), batches.sizes.each()):
+        if steps and rows + size > form.rows:
+            yield steps
+            steps = []
+            rows = 0
+        steps.append(step)
+        rows += size
+    if steps:
+        yield steps
 
 
 def _without(name: str, params: Params) -> Params:

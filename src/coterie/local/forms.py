@@ -12,7 +12,8 @@ from contextvars import ContextVar
 from typing import NamedTuple
 
 from coterie.client_data import Drawn
-from coterie.local.pull import Pull
+from coterie.local.gram import is_kept, wish_for_gram
+from coterie.local.pull import Pull, Solver
 from coterie.params import Params
 from coterie.task import Task
 
@@ -29,20 +30,25 @@ class Form(NamedTuple):
 
 
 def dual_pays(
-    task: Task, w: Params, batches: Drawn, has_momentum: bool, pull: Pull | None
+    task: Task, w: Params, u: Params | None, batches: Drawn, solver: Solver, pull: Pull | None
 ) -> Form | None:
-    """The dual form, if it is possible and takes less work than plain steps; else None."""
+    """The dual form, if it is possible and takes less work than plain steps; else None.
+
+    u: the momentum that steps begin with; None: none, or 0.
+    """
     if task.first is None:
         note("plain: the model has no linear layer that takes the rows themselves")
         return None
     if not batches.sizes.batches:
         return None
-    shapes = shapes_of(task, w, batches, has_momentum, pull)
+    shapes = shapes_of(task, w, u, batches, solver, pull)
     best = min(dual_forms(shapes), key=lambda form: form.work, default=Form(None, 1.0))
     if best.work >= WORTH_IT:
         note("plain: the dual form would not take less work")
         return None
     note(describe(best, shapes))
+    if best.rows is None and shapes.gram_is_kept:
+        wish_for_gram()
     return best
 
 
@@ -86,8 +92,10 @@ class Shapes(NamedTuple):
     steps: int
     batch: float  # rows of a step, on average
     origins: int  # tensors like the weights that steps begin with: start, centre, momentum
-    results: int  # the weights, and the momentum
+    results: int  # the weights, and the momentum where it is asked for
+    has_momentum: bool
     is_pulled: bool  # by a centre or l2
+    gram_is_kept: bool  # from round to round, so that it takes no work
 
     @property
     def visited(self) -> float:
@@ -96,21 +104,24 @@ class Shapes(NamedTuple):
 
 
 def shapes_of(
-    task: Task, w: Params, batches: Drawn, has_momentum: bool, pull: Pull | None
+    task: Task, w: Params, u: Params | None, batches: Drawn, solver: Solver, pull: Pull | None
 ) -> Shapes:
     """The shapes of a local training."""
     assert task.first is not None
     h, d = w[task.first.weight].shape
-    has_centre = pull is not None and pull.centre is not None
+    has_momentum = solver.beta is not None
+    has_centre = pull is not None and pull.centre is not None and pull.centre is not w
     return Shapes(
         d=d,
         h=h,
         n=len(batches.own.mask),
         steps=batches.sizes.batches,
         batch=batches.sizes.rows / batches.sizes.batches,
-        origins=1 + has_momentum + has_centre,
-        results=1 + has_momentum,
+        origins=1 + (u is not None) + has_centre,
+        results=1 + (has_momentum and solver.keeps_momentum),
+        has_momentum=has_momentum,
         is_pulled=pull is not None,
+        gram_is_kept=is_kept(batches.gram),
     )
 
 
@@ -133,14 +144,14 @@ def plain_work(s: Shapes) -> float:
     The weights are read by both products; the gradient is written, read, scaled and added. Momentum
     and pull take about as many passes again, each.
     """
-    passes = 7 * (s.results + s.is_pulled)
+    passes = 7 * (1 + s.has_momentum + s.is_pulled)
     step = 2 * s.batch * s.d * s.h + A_NUMBER * passes * s.d * s.h
     return s.steps * (step + work_beside(s))
 
 
 def own_rows_work(s: Shapes) -> float:
     """All rows of the client as one block."""
-    gram = 0.75 * s.n * s.n * s.d
+    gram = 0.0 if s.gram_is_kept else 0.75 * s.n * s.n * s.d
     gathered = 2 * s.batch * (s.n + 2 * s.h)  # rows of the Gram matrix, outputs and sums
     if s.batch == s.n:
         gathered = 0.0
@@ -174,4 +185,4 @@ def work_beside(s: Shapes) -> float:
 
 def sums_passes(s: Shapes) -> int:
     """Passes over the sums of all rows in a step: they are read; momentum and pull change them."""
-    return 1 + 5 * (s.results - 1) + 2 * s.is_pulled
+    return 1 + 5 * s.has_momentum + 2 * s.is_pulled

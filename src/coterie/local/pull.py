@@ -1,13 +1,14 @@
-"""The proximal pull and l2, which every solver adds to its gradient, and a step with them."""
+"""The proximal pull and l2, which every solver adds to its gradient."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
-from coterie.params import Params, axpy, is_bias, where
-from coterie.task import Batch
+from coterie.params import Params, axpy, is_bias
+from coterie.task import Task
 
 Number = float | Tensor
 WithMomentum = tuple[Params, Params | None]  # a model, and its momentum where it has one
@@ -40,6 +41,15 @@ class Pull(NamedTuple):
         return self.l2
 
 
+class Solver(NamedTuple):
+    """The steps: u ← β·u + ∇;  w ← w − lr·u, where the pull and l2 are in ∇."""
+
+    lr: float
+    beta: float | None  # None: without momentum
+    l2: float
+    keeps_momentum: bool = True  # False: nobody asks for the momentum after the steps
+
+
 def joined(pull: Number, towards: Params | None, l2: float) -> Pull | None:
     """pull·(w − towards) + l2·w as one pull; None where there is neither a centre nor l2."""
     if towards is not None:
@@ -51,35 +61,15 @@ def joined(pull: Number, towards: Params | None, l2: float) -> Pull | None:
     return Pull(0.0, None, l2)
 
 
+def strength_of(pull: Pull | None, task: Task) -> Tensor | None:
+    """The strength of a proximal pull as a tensor; None where there is no centre."""
+    if pull is None or pull.centre is None:
+        return None
+    return torch.as_tensor(pull.strength, dtype=task.dtype, device=task.device)
+
+
 def with_pull(g: Params, w: Params, pull: Pull | None) -> Params:
     """The gradient g of the loss at w, and that of the pull."""
     if pull is None:
         return g
     return axpy(1.0, pull.of(w), g)
-
-
-def take_step(
-    w: Params,
-    u: Params | None,
-    g: Params,
-    batch: Batch,
-    *,
-    lr: float,
-    beta: float,
-    pull: Pull | None,
-) -> WithMomentum:
-    """u ← β·u + g;  w ← w − lr·u, where g is the gradient on the batch, with the pull.
-
-    u is None for steps without momentum. Nothing changes where the batch is all padding; the loss
-    has the gradient 0 there, so only steps with momentum or a pull need the test.
-    """
-    direction = g
-    momentum = None
-    if u is not None:
-        direction = axpy(beta, u, g)
-        momentum = direction
-    moved = axpy(-lr, direction, w)
-    if u is None and pull is None:
-        return moved, None
-    new: WithMomentum = where(batch.mask.sum() > 0, (moved, momentum), (w, u))
-    return new

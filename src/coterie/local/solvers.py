@@ -17,7 +17,8 @@ from torch.func import grad
 from coterie.client_data import Drawn, Repeat, Sizes, Step
 from coterie.local.dual import dual_steps
 from coterie.local.forms import dual_pays, note
-from coterie.local.pull import Number, Pull, WithMomentum, joined, take_step, with_pull
+from coterie.local.plain import plain_steps
+from coterie.local.pull import Number, Pull, Solver, WithMomentum, joined, with_pull
 from coterie.params import Params, norm, scale, where, zeros
 from coterie.settings import Local
 from coterie.task import Batch, Task
@@ -45,9 +46,10 @@ def descend(
     if how.solver == "adam":
         return adam(task, w, moments(w), batches, how, pull=pull, towards=towards)[0]
     if how.solver == "heavy_ball":
-        u = zeros(w)
-        w, u = heavy_ball(task, w, u, batches, how, how.momentum, pull=pull, towards=towards)
-        return w
+        both = joined(pull, towards, how.l2)
+        solver = Solver(how.lr, how.momentum, how.l2, keeps_momentum=False)
+        new, _ = _steps(task, w, None, batches, solver, both, clip=how.clip)
+        return new
     return sgd(task, w, batches, how, pull=pull, towards=towards)
 
 
@@ -63,7 +65,8 @@ def sgd(
 ) -> Params:
     """w ← w − lr·∇, over the batches."""
     both = joined(pull, towards, how.l2)
-    new, _ = _steps(task, w, None, batches, how, beta=0.0, pull=both, dual=dual)
+    solver = Solver(how.lr, None, how.l2)
+    new, _ = _steps(task, w, None, batches, solver, both, clip=how.clip, dual=dual)
     return new
 
 
@@ -81,7 +84,8 @@ def heavy_ball(
 ) -> tuple[Params, Params]:
     """u ← β·u + ∇;  w ← w − lr·u."""
     both = joined(pull, towards, how.l2)
-    new, momentum = _steps(task, w, u, batches, how, beta=beta, pull=both, dual=dual)
+    solver = Solver(how.lr, beta, how.l2)
+    new, momentum = _steps(task, w, u, batches, solver, both, clip=how.clip, dual=dual)
     assert momentum is not None
     return new, momentum
 
@@ -139,7 +143,8 @@ def as_drawn(batches: Repeat | Iterable[Batch]) -> Drawn | None:
         return None
     times = batches.times
     sizes = Sizes((len(batches.batch.mask),), times)
-    return Drawn(batches.batch, sizes, lambda: itertools.repeat(Step(None), times))
+    steps = lambda: itertools.repeat(Step(None), times)
+    return Drawn(batches.batch, sizes, steps, batches.gram)
 
 
 def walk(carry: C, batches: Repeat | Iterable[Batch], step: Callable[[C, Batch], C]) -> C:
@@ -169,21 +174,18 @@ def _steps(
     w: Params,
     u: Params | None,
     batches: Repeat | Iterable[Batch],
-    how: Local,
-    *,
-    beta: float,
+    solver: Solver,
     pull: Pull | None,
-    dual: bool,
+    *,
+    clip: float | None,
+    dual: bool = True,
 ) -> WithMomentum:
-    """(w, u) after a step for each batch; u is None for steps without momentum."""
+    """(w, u) after a step for each batch; u is None without momentum, and before from rest."""
     drawn = as_drawn(batches)
-    if how.clip is not None:
+    if clip is not None:
         note("plain: clipping needs the whole gradient")
     elif dual and drawn is not None:
-        form = dual_pays(task, w, drawn, u is not None, pull)
+        form = dual_pays(task, w, u, drawn, solver, pull)
         if form:
-            return dual_steps(task, w, u, drawn, form, lr=how.lr, beta=beta, pull=pull)
-    for batch in each(batches):
-        g = _pulled_gradient(task, w, batch, how.clip, pull)
-        w, u = take_step(w, u, g, batch, lr=how.lr, beta=beta, pull=pull)
-    return w, u
+            return dual_steps(task, w, u, drawn, form, solver, pull)
+    return plain_steps(task, w, u, batches, solver, pull, clip)

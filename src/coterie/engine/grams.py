@@ -1,0 +1,58 @@
+"""XXᵀ of clients' training rows, kept from round to round where local training uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from coterie.local.gram import gram_matrix
+
+Rows = Callable[[int], Tensor]
+
+
+class Grams:
+    """The matrices of all clients in one buffer; each is computed when it is first asked for.
+
+    A page of memory that nothing was written to takes none, so the buffer costs nothing until then.
+    """
+
+    def __init__(self, sizes: Tensor, rows: Rows, like: Tensor) -> None:
+        """sizes: [clients] rows of each.  rows: gives those of a client.  like: of their type."""
+        self.sizes = sizes
+        self.rows = rows
+        self.wanted = False  # until local training has wished for them
+        squares = sizes * sizes
+        self.starts = squares.cumsum(0) - squares
+        self.buffer = like.new_empty(int(squares.sum()))
+        self.known = torch.zeros(len(sizes), dtype=torch.bool)
+
+    def one(self, i: int) -> Tensor:
+        """[n, n] of a client; empty as long as nobody wants it."""
+        if not self.wanted:
+            return self.buffer.new_empty(0, 0)
+        kept = self._place(i)
+        if not self.known[i]:
+            kept.copy_(gram_matrix(self.rows(i).flatten(1)))
+            self.known[i] = True
+        return kept
+
+    def some(self, ids: Tensor) -> Tensor:
+        """[clients, n, n] padded to the largest; of neighbours of equal size a view."""
+        if not self.wanted:
+            return self.buffer.new_empty(len(ids), 0, 0)
+        each = [self.one(i) for i in ids.tolist()]
+        n = max(len(gram) for gram in each)
+        if all(len(gram) == n for gram in each) and bool((ids.diff() == 1).all()):
+            start = int(self.starts[ids[0]])
+            return self.buffer[start : start + n * n * len(ids)].view(len(ids), n, n)
+        padded = self.buffer.new_zeros(len(ids), n, n)
+        for row, gram in zip(padded, each):
+            row[: len(gram), : len(gram)] = gram
+        return padded
+
+    def _place(self, i: int) -> Tensor:
+        n = int(self.sizes[i])
+        start = int(self.starts[i])
+        return self.buffer[start : start + n * n].view(n, n)

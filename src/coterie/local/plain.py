@@ -1,0 +1,141 @@
+"""Plain steps: the gradient of all parameters on a batch, and a step along it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from coterie.client_data import Drawn, Repeat
+from coterie.local.all_clients import for_all_clients
+from coterie.local.pull import Pull, Solver, WithMomentum, strength_of
+from coterie.local.step import for_leaf, rule_of, step_in_place, with_pull
+from coterie.local.visits import Order, counted, numbers_among_all, order_of, rows_at, sizes_of
+from coterie.params import Params, zeros
+from coterie.task import Batch, Task
+
+
+class Given(NamedTuple):
+    """What steps begin with, of one client; of all clients, each leaf [c, ...]."""
+
+    w: Params
+    u: Params | None  # None: no momentum, or it begins with 0
+    strength: Tensor | None  # of the pull; None: there is none
+    centre: Params | None
+    batches: list[Batch]  # one for each step, or one for all
+    order: Order  # which rows of the one batch each step takes
+
+
+class Times(NamedTuple):
+    """How many steps there are."""
+
+    steps: int
+    sizes: tuple[int, ...] = ()  # rows of each, where they are taken out of one batch
+
+
+def plain_steps(
+    task: Task,
+    w: Params,
+    u: Params | None,
+    batches: Repeat | Iterable[Batch],
+    solver: Solver,
+    pull: Pull | None,
+    clip: float | None,
+) -> WithMomentum:
+    """(w, u) after a step for each batch; u is None without momentum, and before from rest.
+
+    clip: how long a gradient may be, with its pull; a longer one is shortened.
+    """
+    each, order, times = _as_tensors(batches)
+    if not times.steps:
+        return w, u
+    centre = None if pull is None else pull.centre
+    given = Given(w, u, strength_of(pull, task), centre, each, order)
+    return for_all_clients(partial(_steps, task, solver, clip, times), given)
+
+
+def _as_tensors(batches: Repeat | Iterable[Batch]) -> tuple[list[Batch], Order, Times]:
+    if isinstance(batches, Repeat):
+        return [batches.batch], Order(None, None), Times(batches.times)
+    if isinstance(batches, Drawn):
+        steps = list(batches.steps())
+        order = order_of(steps, batches.own) if steps else Order(None, None)
+        return [batches.own], order, Times(len(steps), sizes_of(steps, batches.own))
+    each = list(batches)
+    return each, Order(None, None), Times(len(each))
+
+
+# ------------------------------------------------------------------------------ of all clients
+def _steps(
+    task: Task, solver: Solver, clip: float | None, times: Times, given: Given
+) -> WithMomentum:
+    """(w, u) of all clients after the steps: every leaf has their axis in front."""
+    w = {k: v.clone(memory_format=torch.contiguous_format) for k, v in given.w.items()}
+    if len(given.batches[0].mask) == 1:
+        w = {k: with_channels_last(v) for k, v in w.items()}
+    momentum: Params = {}
+    if solver.beta is not None:
+        momentum = zeros(w) if given.u is None else dict(given.u)
+    centre = given.w if given.centre is None else given.centre
+    for batch in _batches(times, given):
+        g = gradients(task, w, batch)
+        rule = rule_of(solver, given.strength, batch.mask)
+        g = with_pull(solver, rule, w, g, centre)
+        if clip is not None:
+            g = clipped(g, clip)
+        step_in_place(solver, rule, w, momentum, g)
+    w = {k: v.contiguous() for k, v in w.items()}
+    if not momentum:
+        return w, None
+    return w, {k: v.contiguous() for k, v in momentum.items()}
+
+
+def _batches(times: Times, given: Given) -> Iterator[Batch]:
+    """The batch of each step, of all clients."""
+    if given.order.rows is None:
+        repeated = itertools.cycle(given.batches)
+        for step, batch in zip(range(times.steps), repeated):
+            yield counted(batch, given.order.counts, step)
+        return
+    (own,) = given.batches
+    numbers = numbers_among_all(given.order.rows, own.mask.shape[1])
+    for step, at in enumerate(numbers.split(times.sizes, 1)):
+        batch = Batch(*(rows_at(v, at.flatten()) for v in own))
+        yield counted(batch, given.order.counts, step)
+
+
+def gradients(task: Task, w: Params, batch: Batch) -> Params:
+    """∇f of each client: that of the sum of their losses, for none sees another's model."""
+    values = [v.detach().requires_grad_() for v in w.values()]
+    with torch.enable_grad():
+        losses = losses_of(task, dict(zip(w, values)), batch)
+        found = torch.autograd.grad(losses.sum(), values, materialize_grads=True)
+    return dict(zip(w, found))
+
+
+def losses_of(task: Task, w: Params, batch: Batch) -> Tensor:
+    """[c] the loss of each client; a single one needs no `vmap`, in which convolutions are slow."""
+    if len(batch.mask) > 1:
+        losses: Tensor = vmap(task.loss)(w, batch)
+        return losses
+    alone = Batch(with_channels_last(batch.x)[0], *(v[0] for v in batch[1:]))
+    return task.loss({k: v[0] for k, v in w.items()}, alone)[None]
+
+
+def with_channels_last(v: Tensor) -> Tensor:
+    """Images or filters [1, n, channels, y, x] in the layout in which convolutions are fastest."""
+    if v.dim() != 5 or v.dtype != torch.float32:
+        return v
+    return v[0].contiguous(memory_format=torch.channels_last)[None]
+
+
+def clipped(g: Params, longest: float) -> Params:
+    """The gradients of all clients, none longer than so."""
+    squares = torch.stack([v.flatten(1).square().sum(1) for v in g.values()]).sum(0)
+    shrink = (longest / squares.sqrt().clamp(min=1e-12)).clamp(max=1.0)
+    return {k: for_leaf(shrink, v) * v for k, v in g.items()}
