@@ -110,6 +110,16 @@ def test_a_run_from_a_store_is_the_run_from_memory(
         }
 
 
+@pytest.mark.parametrize("batch", [None, 3])
+def test_products_of_rows_are_kept_as_numbers(batch: int | None, tmp_path: Path) -> None:
+    """The dual form keeps XXᵀ of a client's rows from round to round: not in bytes."""
+    fed = images()
+    read = store(fed, tmp_path / "kept")
+    method = ct.IFCA(clusters=2, lr=0.05, local_steps=4, batch=batch)
+    memory, disk = (ct.run(method, data, "mlp:64", rounds=3) for data in (fed, read))
+    assert memory.final["loss"] == disk.final["loss"] and memory.final["loss"] < 2
+
+
 def test_nothing_is_copied_or_converted_before_it_is_used(tmp_path: Path) -> None:
     for name, fed in (("bytes", images()), ("floats", mixed(tmp_path))):
         read = store(fed, tmp_path / name)
