@@ -84,7 +84,7 @@ class Cells:
             numbers, different = pd.factorize(self.column.array)
         except TypeError:  # lists and the like
             raise self.unusable("more than one value per cell") from None
-        return numbers, np.asarray(different, dtype=object)
+        return numbers.astype(np.int32), np.asarray(different, dtype=object)
 
     def of_different(self, values: Iterable[float]) -> np.ndarray:
         """float64 [rows]: each cell's value, given those of the different cells; NaN if empty."""
@@ -138,7 +138,7 @@ class Cells:
         numbers, different = self.text_sources()
         texts = list(map(as_text, different))
         place = {text: i for i, text in enumerate(dict.fromkeys(texts))}
-        lookup = np.array([*(place[text] for text in texts), -1])
+        lookup = np.array([*(place[text] for text in texts), -1], dtype=np.int32)
         return lookup[numbers], list(place)
 
     def text_sources(self) -> tuple[np.ndarray, Iterable[Any]]:
