@@ -16,11 +16,12 @@ from stored_images import images
 
 import coterie as ct
 from coterie.cli import main
+from coterie.cli.estimate import estimate
 from coterie.data import Federation, open_store, store
 from coterie.engine.simulated import SimulatedClients
 from coterie.errors import CoterieError
 from coterie.runs.options import Options
-from coterie.runs.start import task_for
+from coterie.runs.start import check_job, task_for
 
 
 def tables(path: Path) -> Federation:
@@ -128,6 +129,13 @@ def test_nothing_is_copied_or_converted_before_it_is_used(tmp_path: Path) -> Non
         assert clients.parts["train"].x is read.train.x
         batch = clients.padded("train", torch.tensor([2, 0]))
         assert batch.x.dtype == torch.float64 and float(batch.x[1, 0].abs().max()) <= 5
+
+
+def test_rows_on_disk_take_no_memory(tmp_path: Path) -> None:
+    fed = images()
+    read = store(fed, tmp_path / "kept")
+    taken = [estimate(check_job(ct.FedAvg(), data))["memory"]["data"] for data in (fed, read)]
+    assert taken[0] > fed.train.x.nbytes and taken[1] == 0
 
 
 def test_parts_of_a_store_are_other_data(tmp_path: Path) -> None:
