@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -37,22 +38,53 @@ def hard(groups: Tensor) -> np.ndarray:
 
 
 def agreement(groups: np.ndarray, truth: np.ndarray) -> Row:
-    """ARI, NMI and accuracy under the best matching of labels, over the clients with a group."""
+    """ARI, NMI and accuracy under the best matching of labels, over the clients with a group.
+
+    All three follow from how many clients are in each group and each true one, so that a million
+    clients are counted once.
+    """
     from scipy.optimize import linear_sum_assignment
-    from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
     placed = groups >= 0
     if not placed.any():
         return {}
     g, t = groups[placed], truth[placed]
-    overlap = np.zeros((g.max() + 1, t.max() + 1))
-    np.add.at(overlap, (g, t), 1)
+    shape = (int(g.max()) + 1, int(t.max()) + 1)
+    overlap = np.bincount(g * shape[1] + t, minlength=shape[0] * shape[1]).reshape(shape)
+    overlap = overlap[overlap.any(1)][:, overlap.any(0)]
     matched = overlap[linear_sum_assignment(-overlap)].sum() / len(g)
     return {
-        "ari": float(adjusted_rand_score(t, g)),
-        "nmi": float(normalized_mutual_info_score(t, g)),
+        "ari": adjusted_rand(overlap),
+        "nmi": normalized_information(overlap),
         "matched": float(matched),
     }
+
+
+def adjusted_rand(overlap: np.ndarray) -> float:
+    """The adjusted Rand index of two partitions that have so many clients in common."""
+    n = int(overlap.sum())
+    together = int((overlap.astype(object) ** 2).sum()) - n  # ordered pairs, in both partitions
+    in_first = int((overlap.sum(1).astype(object) ** 2).sum()) - n
+    in_second = int((overlap.sum(0).astype(object) ** 2).sum()) - n
+    if together == in_first == in_second:
+        return 1.0
+    expected = in_first * in_second / (n * (n - 1))
+    return (together - expected) / ((in_first + in_second) / 2 - expected)
+
+
+def normalized_information(overlap: np.ndarray) -> float:
+    """The mutual information of two partitions, divided by the mean of their entropies."""
+    n = overlap.sum()
+    share, first, second = overlap / n, overlap.sum(1) / n, overlap.sum(0) / n
+    entropies = [-float((p * np.log(p)).sum()) for p in (first, second)]
+    if len(first) == len(second) == 1:
+        return 1.0
+    there = share > 0
+    terms = share[there] * np.log(share[there] / np.outer(first, second)[there])
+    information = float(terms.sum())
+    if information <= np.finfo(np.float64).eps:
+        return 0.0
+    return information / (sum(entropies) / 2)
 
 
 def group_row(
@@ -74,6 +106,52 @@ def group_row(
     if truth is not None:
         row |= agreement(now, hard(truth)[: len(now)])
     return row
+
+
+# ------------------------------------------------------------------------------ who changed
+def changed_groups(now: np.ndarray, before: np.ndarray | None) -> Row:
+    """What a row of metrics says of everyone's group: all of them, or who changed to which.
+
+    Of a million clients most stay where they are. Nothing is said where all do.
+    before: as the rows up to now say it; None: they say nothing.
+    """
+    if before is None or len(before) != len(now):
+        return {"groups": now.tolist()}
+    clients = np.flatnonzero(now != before)
+    if not len(clients):
+        return {}
+    if 2 * len(clients) >= len(now):
+        return {"groups": now.tolist()}
+    return {"moves": {"clients": clients.tolist(), "groups": now[clients].tolist()}}
+
+
+def groups_after_rounds(history: Iterable[Row], clients: int) -> list[np.ndarray] | None:
+    """Everyone's group after each round, int64 [N]; −1: not seen yet. None: there are no groups.
+
+    Rounds in which nobody moved share an array.
+    """
+    nobody = np.full(clients, -1)
+    groups, result, is_known = nobody, [], False
+    for row in history:
+        if row.get("groups") is not None:
+            groups = np.array(row["groups"])
+        elif row.get("moves") is not None:
+            groups = groups.copy()
+            groups[row["moves"]["clients"]] = row["moves"]["groups"]
+        is_known = is_known or groups is not nobody
+        result.append(groups)
+    return result if is_known else None
+
+
+def fits_clients(row: Row, clients: int) -> bool:
+    """Whether the groups in a row of metrics are those of so many clients."""
+    groups, moves = row.get("groups"), row.get("moves")
+    if groups is not None and len(groups) != clients:
+        return False
+    if moves is None:
+        return True
+    numbers = moves["clients"]
+    return len(numbers) == len(moves["groups"]) and all(0 <= i < clients for i in numbers)
 
 
 def planted_error(centres: Params | None, planted: Tensor | None) -> Row:

@@ -49,6 +49,15 @@ def uniform(key: Tensor) -> Tensor:
     return ((scramble(key) >> 11) & ((1 << 53) - 1)).double() / float(1 << 53)
 
 
+def smallest(values: Tensor, count: int) -> Tensor:
+    """The places of the `count` smallest values, ascending; nothing is sorted but these."""
+    limit = values.kthvalue(count).values
+    places = (values <= limit).nonzero()[:, 0]
+    if len(places) > count:  # several are equal to the limit
+        places = values.argsort()[:count].sort().values
+    return places
+
+
 def generator(*words: object) -> torch.Generator:
     """A generator for the server, seeded by the words alone."""
     return torch.Generator().manual_seed(digest("/".join(map(str, words))) & (2**63 - 1))

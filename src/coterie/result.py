@@ -13,7 +13,7 @@ from coterie.contract import Algorithm
 from coterie.data import Federation
 from coterie.engine.plan import Plan
 from coterie.errors import CoterieError
-from coterie.metrics import HIGHER_IS_BETTER, Row, Scores, hard, scores
+from coterie.metrics import HIGHER_IS_BETTER, Row, Scores, groups_after_rounds, hard, scores
 from coterie.params import Params
 from coterie.runs.options import Options
 from coterie.runs.outcome_files import GROUPS_HEAD, groups_lines
@@ -132,7 +132,7 @@ class Result:
         """A row per round, a column per metric."""
         import pandas as pd
 
-        nested = ("groups", "notes")
+        nested = ("groups", "moves", "notes")
         return pd.DataFrame(
             [{k: v for k, v in row.items() if k not in nested} for row in self.history]
         )
@@ -141,14 +141,8 @@ class Result:
     @property
     def clusters(self) -> np.ndarray | None:
         """int64 [rounds + 1, N]: who was with whom after each round; −1: not yet seen."""
-        groups = [-1] * len(self.names)
-        known = False
-        after_rounds = []
-        for row in self.history:
-            known = known or "groups" in row
-            groups = row.get("groups", groups)
-            after_rounds.append(groups)
-        return np.array(after_rounds) if known else None
+        groups = groups_after_rounds(self.history, len(self.names))
+        return None if groups is None else np.array(groups)
 
     @property
     def sure(self) -> np.ndarray | None:
@@ -170,7 +164,7 @@ class Result:
         """
         import pandas as pd
 
-        lines = groups_lines(self.trained)
+        lines = list(groups_lines(self.trained))
         if not lines:
             raise CoterieError(f"{self.method.name} has no groups: take a method that finds some.")
         table = pd.DataFrame(lines, columns=list(GROUPS_HEAD))

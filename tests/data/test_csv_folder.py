@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from coterie.data import folder
-from coterie.data.tables import check_header, read_table
+from coterie.data.csv_file import check_header
+from coterie.data.tables import read_table
 from coterie.errors import CoterieError
 
 

@@ -18,7 +18,8 @@ from pandas._libs.parsers import STR_NA_VALUES
 from valid_files import SETTINGS, Files
 
 from coterie.data import load
-from coterie.data.tables import csv_style, read_table, without_blank_start
+from coterie.data.csv_file import csv_style, without_blank_start
+from coterie.data.tables import read_table
 from coterie.errors import CoterieError
 
 pytestmark = [pytest.mark.slow, pytest.mark.fuzz]

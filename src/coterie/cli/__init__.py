@@ -1,7 +1,7 @@
 """The command line.
 
 `coterie demo | list | run | compare | search | resume | assign | predict | export | network |
-report | reproduce | watch`
+report | reproduce | store | watch`
 """
 
 from __future__ import annotations
@@ -65,6 +65,11 @@ COMMANDS = {
         "reproduce NAME [--scale smoke]",
         "a paper's table or figure, ours beside theirs",
         "reproduce.reproduce",
+    ),
+    "store": Command(
+        "store PATH --data SPEC",
+        "data written once to disk, from where runs begin at once",
+        "store.store",
     ),
     "watch": Command(
         "watch RUN [--port N]", "a page that shows a run while it is trained", "watch.watch"

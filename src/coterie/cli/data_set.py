@@ -6,7 +6,7 @@ import os
 from inspect import signature
 from typing import Any
 
-from coterie.cli.general import General
+from coterie.cli.general import DataSet
 from coterie.cli.values import Given
 from coterie.data import makers
 from coterie.data.spec import no_such_set
@@ -18,7 +18,7 @@ DATA_FLAGS = (
 
 
 def all_data_options(
-    general: General, given: Given, data_options: dict[str, str]
+    general: DataSet, given: Given, data_options: dict[str, str]
 ) -> dict[str, Any]:
     """Options of the data set; flags count over the file, --data.NAME over --NAME."""
     general_values = {name: getattr(general, name) for name in DATA_FLAGS}

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._pytree import tree_leaves
 
+from coterie.data import Federation, Ragged
 from coterie.engine.call import Call
 from coterie.engine.dry_run import DryRun
 from coterie.engine.fold import Fold, Part
@@ -147,11 +148,16 @@ def memory(job: Job, counts: Counts) -> dict[str, int | None]:
     if working is not None:
         working *= job.options.ranks  # each has workers of its own
     return {
-        "data": sum(nbytes(tuple(part)) for part in (fed.train, fed.test, fed.valid or ())),
+        "data": sum(nbytes(tuple(part)) for part in fed.parts().values() if not on_disk(fed, part)),
         "states": nbytes(state) + nbytes(private) * len(fed),
         "products of rows": products if counts.keeps_grams else None,
         "working": working,
     }
+
+
+def on_disk(fed: Federation, part: Ragged) -> bool:
+    """Whether the rows of a part lie in a store, so that they take no memory of their own."""
+    return fed.stored is not None and fed.stored.has(part.x)
 
 
 def as_text(estimated: Row) -> str:

@@ -12,8 +12,8 @@ VALUES = "NAME=A,B,…"  # what --over and --tune take
 
 
 @dataclass(frozen=True, kw_only=True)
-class General:
-    """Data, model and output of a command."""
+class DataSet:
+    """The data of a command."""
 
     data: str = setting(
         "rotated:digits", "the data set, options after a question mark: rotated:mnist?angles=0,180"
@@ -44,6 +44,12 @@ class General:
     unseen: int | None = setting(
         None, "clients kept out of training, to see how newcomers fare; none: 0", least=0
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class General(DataSet):
+    """Data, model and output of a command."""
+
     model: str | None = setting(
         None, "mlp, mlp:128,64, softmax, linear, cnn or file.py:Net; none: by the data"
     )

@@ -29,7 +29,7 @@ from coterie.reporting.verdict import describe_verdict, judge
 from coterie.result import Result
 from coterie.version import __version__
 
-NOT_SCORES = ("groups", "notes", "refused", "screened")  # of a row of metrics
+NOT_SCORES = ("groups", "moves", "notes", "refused", "screened")  # of a row of metrics
 LINE = 110  # characters of a line of text under the table
 WIDE = 400  # characters of a line that is not for a terminal: no line is wrapped
 

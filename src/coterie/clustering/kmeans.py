@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
 
 
+AT_ONCE = 20_000  # points whose distances are computed at once
+
+
 class Clusters(NamedTuple):
     labels: Tensor  # int64 [N]
     centres: Tensor  # [K, d] float64
@@ -37,21 +40,21 @@ def kmeans(
     """
     from sklearn.cluster import KMeans
 
-    x = points.detach().cpu().double()
+    x = points.detach().cpu()
     if init is not None:
-        return lloyd(x, init.detach().cpu().double())
+        return lloyd(x.double(), init.detach().cpu().double())
     k = min(k, len(x))
     if not k:
-        return Clusters(torch.zeros(0, dtype=torch.long), x, 0.0, 0)
+        return Clusters(torch.zeros(0, dtype=torch.long), x.double(), 0.0, 0)
     sample = x
     if len(x) > most:
         sample = x[torch.randperm(len(x), generator=rng)[:most].sort().values]
     seed = int(torch.randint(2**31 - 1, (), generator=rng))
     with _threads().limit(limits=1):
-        fit = KMeans(k, n_init=starts, random_state=seed).fit(sample.numpy())
+        fit = KMeans(k, n_init=starts, random_state=seed).fit(sample.double().numpy())
     centres = torch.from_numpy(fit.cluster_centers_)
     if len(x) > most:
-        labels = torch.cdist(x, centres).argmin(1)
+        labels = nearest_centres(x, centres)
     else:
         labels = torch.from_numpy(fit.labels_).long()
     return Clusters(labels, centres, float(fit.inertia_), int(fit.n_iter_))
@@ -66,18 +69,26 @@ def kmeans_without_loners(
     out, with its cluster, and joins the nearest centre of those that remain; unless few remain.
     """
     clustered = torch.ones(len(points), dtype=torch.bool)
+    remaining = points
     while True:
-        result = kmeans(points[clustered], k, rng)
+        result = kmeans(remaining, k, rng)
         sizes = result.labels.bincount(minlength=k)
         alone = (sizes[result.labels] == 1) & ~may_be_alone[clustered]
         count = int(alone.sum())
         if not count or k - count < 1 or int(clustered.sum()) - count < 2 * (k - count):
             break
         clustered[clustered.nonzero()[alone, 0]] = False
+        remaining = points[clustered]
         k -= count
     if bool(clustered.all()):
         return result.labels, k
-    return torch.cdist(points.detach().cpu().double(), result.centres).argmin(1), k
+    return nearest_centres(points.detach().cpu(), result.centres), k
+
+
+def nearest_centres(points: Tensor, centres: Tensor) -> Tensor:
+    """The nearest centre of each point, in float64, some points at a time: int64 [N]."""
+    blocks = points.split(AT_ONCE)
+    return torch.cat([torch.cdist(block.double(), centres).argmin(1) for block in blocks])
 
 
 @functools.cache

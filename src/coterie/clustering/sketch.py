@@ -13,9 +13,11 @@ def sketch(update: Params, bins: int, seed: int) -> Tensor:
     """[bins] random signs, then sums by position mod `bins`: O(d), no matrix.
 
     Inner products of sketches are those of the models in the mean. The seed is the server's, so
-    that all clients use the same signs.
+    that all clients use the same signs. A model of fewer numbers than `bins` keeps its length: the
+    other bins would hold zeros.
     """
     v = torch.cat([x.flatten() for x in update.values()])
+    bins = min(bins, len(v))
     positions = torch.arange(len(v), device=v.device)
     sign = ((scramble(positions + seed) & 1) * 2 - 1).to(v.dtype)
     signed = v * sign

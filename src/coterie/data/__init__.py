@@ -15,6 +15,8 @@ from coterie.data.regression import linear
 from coterie.data.rotation import holdouts, mixture, rotated
 from coterie.data.schema import Schema
 from coterie.data.spec import load, maker, makers
+from coterie.data.store import open_store
+from coterie.data.store import write_store as store
 
 __all__ = [
     "Federation",
@@ -39,7 +41,9 @@ __all__ = [
     "makers",
     "merge",
     "mixture",
+    "open_store",
     "pathological",
     "rotated",
+    "store",
     "table",
 ]

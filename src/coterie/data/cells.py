@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from coterie.data.cell_text import as_text, is_text_type, parse_numbers
+from coterie.data.cell_text import to_nfc as to_nfc
 from coterie.data.dates import days_of_cells, days_of_times
 from coterie.errors import CoterieError, Option
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 Form = Literal["number", "category", "date", "empty"]
 DECIMAL_COMMA = re.compile(r"[+-]?\d+(\.\d{3})*,\d+")  # as much of the world writes 1.5 and 1000.5
-WHOLE_WITH_POINT = re.compile(r"[+-]?\d+\.0+")  # as spreadsheets write codes
 MOST_CATEGORIES = 50
 EXACT = 2**53  # float64 holds every whole number up to here
 HUGE = 1e100  # the square of a number must be finite, too
@@ -52,6 +52,12 @@ class Cells:
         """The cells as Python objects."""
         return self.column.to_numpy(dtype=object)
 
+    def cell(self, row: int) -> Any:
+        """One cell as a Python object."""
+        if self.plain is not None:
+            return self.plain[row].item()
+        return self.column.iloc[row]
+
     @cached_property
     def missing(self) -> np.ndarray:
         """bool [rows]: which cells are empty."""
@@ -67,6 +73,25 @@ class Cells:
         return int(np.count_nonzero(self.missing))
 
     @cached_property
+    def different(self) -> tuple[np.ndarray, np.ndarray]:
+        """(the number of each cell among the different ones, −1 if it is empty; these as objects)
+
+        Columns of text have few different cells. To read each of them once is what makes it fast.
+        """
+        import pandas as pd
+
+        try:
+            numbers, different = pd.factorize(self.column.array)
+        except TypeError:  # lists and the like
+            raise self.unusable("more than one value per cell") from None
+        return numbers.astype(np.int32), np.asarray(different, dtype=object)
+
+    def of_different(self, values: Iterable[float]) -> np.ndarray:
+        """float64 [rows]: each cell's value, given those of the different cells; NaN if empty."""
+        numbers, _ = self.different
+        return np.array([*values, np.nan], dtype=np.float64)[numbers]
+
+    @cached_property
     def parsed(self) -> np.ndarray:
         """float64 [rows], NaN where there is no number; booleans are 0 and 1."""
         return self.parse()
@@ -74,13 +99,13 @@ class Cells:
     def parse(self) -> np.ndarray:
         """Read the cells as numbers, for `parsed`."""
         if self.plain is not None:
-            return self.plain.astype(np.float64)
+            return self.plain.astype(np.float64, copy=False)
         if self.column.dtype.kind in "mMc":  # times and complex numbers
             raise self.unusable(str(self.column.dtype))
+        _, different = self.different
         try:
-            number = parse_numbers(dict.fromkeys(self.objects[~self.missing]))
-            number_or_nan = [number.get(cell, np.nan) for cell in self.objects]
-        except TypeError:  # lists and the like
+            return self.of_different(parse_numbers(different))
+        except TypeError:  # tuples and the like
             raise self.unusable("more than one value per cell") from None
         except OverflowError:
             raise CoterieError(
@@ -88,11 +113,12 @@ class Cells:
                 "correct it",
                 where=self.name,
             ) from None
-        return np.array(number_or_nan, dtype=np.float64)
 
     @cached_property
     def unreadable(self) -> bool:
         """Whether the cells cannot even be tried as numbers: times, lists and the like."""
+        if self.plain is not None:
+            return False
         try:
             _ = self.parsed
         except CoterieError:
@@ -100,9 +126,43 @@ class Cells:
         return False
 
     @cached_property
+    def clean(self) -> bool:
+        """Whether every cell is empty or a number of a usable size."""
+        if self.plain is not None:
+            return not (np.abs(self.plain) > HUGE).any()
+        return not self.unreadable and not self.bad.any()
+
+    @cached_property
+    def coded(self) -> tuple[np.ndarray, list[str]]:
+        """(the number of each cell's text, −1 if it is empty; the different texts)"""
+        numbers, different = self.text_sources()
+        texts = list(map(as_text, different))
+        place = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+        lookup = np.array([*(place[text] for text in texts), -1], dtype=np.int32)
+        return lookup[numbers], list(place)
+
+    def text_sources(self) -> tuple[np.ndarray, Iterable[Any]]:
+        """As `different`, but cells that are equal and no texts, as 1 and True, stay apart."""
+        if self.plain is not None:
+            import pandas as pd
+
+            numbers, different = pd.factorize(self.plain)
+            return numbers, different.tolist()
+        if is_text_type(self.column.dtype):
+            return self.different
+        present = self.objects[~self.missing]
+        if all(isinstance(cell, str) for cell in present):
+            return self.different
+        numbers = np.full(len(self), -1)
+        numbers[~self.missing] = np.arange(len(present))
+        return numbers, present.tolist()
+
+    @cached_property
     def texts(self) -> list[str]:
-        """Every cell as text."""
-        return as_texts(self.objects)
+        """Every cell as text, "nan" where it is empty."""
+        numbers, names = self.coded
+        padded = [*names, "nan"]
+        return [padded[number] for number in numbers.tolist()]
 
     @cached_property
     def days(self) -> np.ndarray:
@@ -111,11 +171,8 @@ class Cells:
             return days_of_times(self.column)
         if self.plain is not None:
             return np.full(len(self), np.nan)
-        try:
-            day = days_of_cells(dict.fromkeys(self.objects[~self.missing]))
-        except TypeError:  # lists and the like
-            raise self.unusable("more than one value per cell") from None
-        return np.array([day.get(cell, np.nan) for cell in self.objects])
+        _, different = self.different
+        return self.of_different(days_of_cells(different))
 
     @property
     def is_time(self) -> bool:
@@ -131,7 +188,7 @@ class Cells:
         if self.is_time:
             return "date"
         if 2 * np.count_nonzero(self.strange) > present:
-            first = str(self.objects[self.strange.argmax()])
+            first = str(self.cell(int(self.strange.argmax())))
             if not DECIMAL_COMMA.fullmatch(first):
                 return self._date_or_category()
         self.numbers()
@@ -146,11 +203,19 @@ class Cells:
     @property
     def boolean(self) -> bool:
         """Whether all cells that are not empty are True or False."""
+        if self.empty_cells == len(self):
+            return True
+        if self.plain is not None:
+            return self.plain.dtype.kind == "b"
+        if not isinstance(self.cell(int((~self.missing).argmax())), bool):
+            return False
         return all(isinstance(value, bool) for value in self.objects[~self.missing])
 
     @cached_property
     def strange(self) -> np.ndarray:
         """bool [rows]: which cells are neither empty nor numbers."""
+        if self.plain is not None:
+            return np.zeros(len(self), dtype=bool)
         return np.isnan(self.parsed) & ~self.missing
 
     @cached_property
@@ -232,38 +297,3 @@ class Cells:
                 options=options,
                 where=self.name,
             )
-
-
-def parse_numbers(cells: Iterable[Any]) -> dict[Any, float]:
-    """The number of each of these different cells, NaN where there is none.
-
-    Columns of text have few different cells. To parse each of them once is what makes it fast.
-    """
-    import pandas as pd
-
-    different = np.fromiter(cells, dtype=object)
-    numbers = pd.to_numeric(different, errors="coerce").astype(np.float64)
-    return dict(zip(different, numbers))
-
-
-def as_texts(cells: Iterable[Any]) -> list[str]:
-    """Cells as text; a whole number has no point, so that 1 and 1.0 are the same category."""
-    return [as_text(cell) for cell in cells]
-
-
-def as_text(cell: Any) -> str:
-    """One cell as text."""
-    if isinstance(cell, str):
-        if WHOLE_WITH_POINT.fullmatch(cell):
-            return cell.partition(".")[0]
-        return to_nfc(cell)
-    if isinstance(cell, float) and cell.is_integer():
-        return str(int(cell))
-    return to_nfc(str(cell))
-
-
-def to_nfc(text: str) -> str:
-    """Normalise to Unicode NFC, so that an é typed in two ways is one name."""
-    if text.isascii():
-        return text
-    return unicodedata.normalize("NFC", text)

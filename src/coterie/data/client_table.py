@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from coterie.data.cells import Cells, to_nfc
+from coterie.data.part_of_cells import PartOfCells, Rows, count_rows
 from coterie.errors import CoterieError, Option, unknown
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ class Table:
     columns: dict[str, Cells]
     rows: int
     where: str
+    origin: Origin | None = None  # where its rows were cut out, if it is not whole
 
     @classmethod
     def of(cls, frame: pd.DataFrame, where: str) -> Table:
@@ -43,7 +44,7 @@ class Table:
         left = {name: cells for name, cells in self.columns.items() if name not in dropped}
         return replace(self, columns=left)
 
-    def part(self, rows: np.ndarray, where: str, own_numbers: bool = False) -> Table:
+    def part(self, rows: Rows, where: str, own_numbers: bool = False) -> Table:
         """Some rows, in this order, of which nothing is parsed that is already parsed here.
 
         Errors number the rows as in this table or, with `own_numbers`, from 1 in the part.
@@ -51,62 +52,20 @@ class Table:
         columns: dict[str, Cells] = {}
         for name, cells in self.columns.items():
             columns[name] = PartOfCells(cells, rows, where, own_numbers)
-        return Table(columns, len(rows), where)
+        return Table(columns, count_rows(rows), where, Origin(self, rows))
 
 
-class PartOfCells(Cells):
-    """Some rows of a column. What can be read of the whole column at once is read there."""
+class Origin(NamedTuple):
+    """Where the rows of a table were cut out."""
 
-    def __init__(self, whole: Cells, rows: np.ndarray, where: str, own_numbers: bool) -> None:
-        self.whole = whole
-        self.rows = rows
-        self.name = whole.name
-        self.where = where
-        self.own_numbers = own_numbers
+    table: Table
+    rows: Rows
 
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def row_number(self, row: int) -> int:
-        if self.own_numbers:
-            return row + 1
-        return self.whole.row_number(int(self.rows[row]))
-
-    @cached_property
-    def column(self) -> pd.Series:
-        return self.whole.column.iloc[self.rows]
-
-    @cached_property
-    def plain(self) -> np.ndarray | None:
-        if self.whole.plain is None:
-            return None
-        return self.whole.plain[self.rows]
-
-    @cached_property
-    def objects(self) -> np.ndarray:
-        return self.whole.objects[self.rows]
-
-    @cached_property
-    def missing(self) -> np.ndarray:
-        return self.whole.missing[self.rows]
-
-    def parse(self) -> np.ndarray:
-        if self.whole.unreadable:
-            return super().parse()  # which is right or names this part in its error
-        return self.whole.parsed[self.rows]
-
-    @cached_property
-    def texts(self) -> list[str]:
-        texts = self.whole.texts
-        return [texts[row] for row in self.rows.tolist()]
-
-    @cached_property
-    def days(self) -> np.ndarray:
-        return self.whole.days[self.rows]
-
-    @property
-    def is_time(self) -> bool:
-        return self.whole.is_time
+    def row_numbers(self) -> np.ndarray:
+        """The numbers of the rows in the other table."""
+        if isinstance(self.rows, slice):
+            return np.arange(self.rows.start, self.rows.stop)
+        return self.rows
 
 
 # ------------------------------------------------------------------------------ all clients
@@ -148,20 +107,23 @@ def parse_together(frames: dict[str, pd.DataFrame]) -> dict[str, Table]:
     first = next(iter(frames))
     if len(frames) == 1:
         return {first: Table.of(frames[first], where(first))}
-    whole = Table.of(pd.concat(list(frames.values()), ignore_index=True), where(first))
+    joined = pd.concat(list(frames.values()), ignore_index=True)
+    return cut_table(joined, {name: len(frame) for name, frame in frames.items()})
+
+
+def cut_table(joined: pd.DataFrame, counts: Mapping[str, int]) -> dict[str, Table]:
+    """The tables of clients whose rows follow one another in a DataFrame; counts: rows of each."""
+    whole = Table.of(joined, where(next(iter(counts))))
     tables = {}
     start = 0
-    for name, frame in frames.items():
-        rows = np.arange(start, start + len(frame))
-        tables[name] = whole.part(rows, where(name), own_numbers=True)
-        start += len(frame)
+    for name, count in counts.items():
+        tables[name] = whole.part(slice(start, start + count), where(name), own_numbers=True)
+        start += count
     return tables
 
 
 def tables_by_column(table: Table, column: str | None) -> dict[str, Table]:
     """The rows of each client, which a column names, in the order of the clients' names."""
-    import pandas as pd
-
     cells = client_cells(table, column)
     cells.refuse_missing(
         "name the client in every row, or leave these rows out with {}",
@@ -169,9 +131,15 @@ def tables_by_column(table: Table, column: str | None) -> dict[str, Table]:
         role="client column",
     )
     cells.refuse_rounded()
-    codes, names = pd.factorize(np.array(cells.texts, dtype=object), sort=True)
-    rows = np.split(codes.argsort(kind="stable"), np.bincount(codes).cumsum()[:-1])
-    return {str(name): table.part(part, where(name)) for name, part in zip(names, rows)}
+    numbers, names = cells.coded
+    counts = np.bincount(numbers, minlength=len(names))
+    rows = np.split(numbers.argsort(kind="stable"), counts.cumsum()[:-1])
+    return {names[i]: table.part(rows[i], where(names[i])) for i in in_order_of(names)}
+
+
+def in_order_of(names: list[str]) -> list[int]:
+    """The places of the names, sorted by name."""
+    return sorted(range(len(names)), key=names.__getitem__)
 
 
 def client_cells(table: Table, column: str | None) -> Cells:

@@ -79,8 +79,8 @@ class Column:
     def _one_hot(self, cells: Cells) -> np.ndarray:
         slot = {text: i for i, text in enumerate(self.categories)}
         other = len(slot)
-        slots = np.array([slot.get(text, other) for text in cells.texts], dtype=int)
-        slots[cells.missing] = other
+        numbers, texts = cells.coded
+        slots = np.array([*(slot.get(text, other) for text in texts), other])[numbers]
         x = np.zeros((len(slots), other + 1))
         x[np.arange(len(slots)), slots] = 1
         return x

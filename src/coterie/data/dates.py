@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,19 +25,24 @@ SEASONS = ("January − July", "April − October")
 PARTS = ("year", *SEASONS, "weekend")
 
 
-def days_of_cells(cells: Iterable[Any]) -> dict[Any, float]:
-    """The days from 1970-01-01 to each of these different cells, NaN where a cell is no date."""
+def days_of_cells(cells: np.ndarray) -> np.ndarray:
+    """float64 [n]: the days from 1970-01-01 to each cell, an object; NaN where it is no date."""
     import pandas as pd
 
-    days = dict.fromkeys(cells, np.nan)
-    iso = [cell for cell in days if is_iso(cell)]
-    german = [cell for cell in days if isinstance(cell, str) and GERMAN_DATE.fullmatch(cell)]
+    days = np.full(len(cells), np.nan)
+    iso = np.array([is_iso(cell) for cell in cells], dtype=bool)
+    german = np.array([is_german(cell) for cell in cells], dtype=bool)
     for dates, form in ((iso, "ISO8601"), (german, "%d.%m.%Y")):
         times = pd.to_datetime(
-            pd.Series(dates, dtype=object), format=form, utc=True, errors="coerce"
+            pd.Series(cells[dates], dtype=object), format=form, utc=True, errors="coerce"
         )
-        days.update(zip(dates, days_of_times(times)))
+        days[dates] = days_of_times(times)
     return days
+
+
+def is_german(cell: Any) -> bool:
+    """Whether a cell looks like a date of the form day.month.year."""
+    return isinstance(cell, str) and GERMAN_DATE.fullmatch(cell) is not None
 
 
 def is_iso(cell: Any) -> bool:

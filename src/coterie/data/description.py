@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -89,10 +88,11 @@ def describe_column(
         return description | moments(years(cells.days[present]), minimum_rows)
     if form == "category":
         cells.refuse_rounded()
-        texts = cells.texts
-        counts = Counter([texts[row] for row in present])
-        refuse_many(f"the column {cells.name} of {cells.where}", cells.name, len(counts))
-        description["categories"] = dict(counts)
+        numbers, texts = cells.coded
+        different, counts = np.unique(numbers[present], return_counts=True)
+        refuse_many(f"the column {cells.name} of {cells.where}", cells.name, len(different))
+        names = [texts[number] for number in different]
+        description["categories"] = dict(zip(names, counts.tolist()))
     return description
 
 
@@ -152,16 +152,22 @@ def describe_label(cells: Cells, kind: Kind | None, rows: np.ndarray) -> Descrip
     )
     form = label_form(cells, kind)
     if form != "number":
-        return {"kind": form, "classes": sorted(set(cells.texts))}
+        return {"kind": form, "classes": different_texts(cells)}
     classes: list[str] = []
     values = cells.numbers()
     if kind is None and not (values % 1).any():
-        classes = sorted(set(cells.texts))
+        classes = different_texts(cells)
     if len(classes) > MOST_CLASSES:
         classes = []
     of_rows = moments(values[rows], minimum_rows=1)
     told = {name: of_rows[name] for name in ("count", "mean", "squares")}
     return {"kind": "number", "classes": classes, **told}
+
+
+def different_texts(cells: Cells) -> list[str]:
+    """The texts that occur in a column without empty cells, sorted."""
+    numbers, texts = cells.coded
+    return sorted(texts[number] for number in np.unique(numbers))
 
 
 def label_form(cells: Cells, kind: Kind | None) -> Form:

@@ -83,7 +83,39 @@ def _random_ranks(data: Ragged, names: Sequence[str], seed: int, purpose: str) -
     return ranks
 
 
+def as_numbers(x: Tensor, byte_scale: float, like: Tensor) -> Tensor:
+    """Rows in the precision and on the device of `like`; tokens stay whole numbers.
+
+    Bytes are divided in float32, as images are when they are read.
+    """
+    if x.dtype == torch.uint8:
+        x = x.to(like.device).to(torch.float32).div_(byte_scale)
+    if x.is_floating_point():
+        return x.to(like.device, like.dtype)
+    return x.to(like.device)
+
+
 # ------------------------------------------------------------------------------ a federation
+class Stored(NamedTuple):
+    """The federation that a store on disk holds; rows that lie there are read as they are used."""
+
+    fingerprint: str
+    names: tuple[str, ...]
+    train: Ragged
+    test: Ragged
+    valid: Ragged | None
+
+    def has_all_of(self, fed: Federation) -> bool:
+        """Whether a federation has just the clients and rows of the store."""
+        names = ("names", "train", "test", "valid")
+        return all(getattr(self, name) is getattr(fed, name) for name in names)
+
+    def has(self, x: Tensor) -> bool:
+        """Whether these rows lie on disk."""
+        parts = [part for part in (self.train, self.test, self.valid) if part is not None]
+        return any(part.x is x for part in parts)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Federation:
     """What a simulation owns: a `Roster` of clients, and their training and test rows.
@@ -105,10 +137,12 @@ class Federation:
     schema: Schema | None = None  # what the columns of x mean, where it came from tables
     caution: Tensor | None = None  # [total] factor of each client's training losses; None: 1
     site_columns: SiteColumns | None = None  # what is odd about columns at single sites
+    byte_scale: float = 1.0  # where x holds bytes: what they are divided by to be numbers
+    stored: Stored | None = None  # where the rows are in a store on disk
 
     def __post_init__(self) -> None:
         _ = self.roster  # which checks names, unseen and truth
-        for title, part in self._parts().items():
+        for title, part in self.parts().items():
             rows = int(part.sizes.sum())
             if len(part.sizes) != self.total or not rows == len(part.x) == len(part.y):
                 raise CoterieError(
@@ -132,7 +166,7 @@ class Federation:
             unseen=self.unseen,
             rows=RowCounts(self.train.sizes, self.test.sizes, valid),
             row_shape=self.row_shape,
-            tokens=not self.train.x.is_floating_point(),
+            tokens=self.train.x.dtype == torch.int64,
             kind=self.kind,
             classes=self.classes,
             labels=self.labels,
@@ -165,12 +199,15 @@ class Federation:
 
     @cached_property
     def _fingerprint(self) -> str:
+        if self.stored is not None and self.stored.has_all_of(self):
+            return self.stored.fingerprint
         about = (self.names, self.kind, self.classes, self.unseen)
         digest = hashlib.sha256(repr(about).encode())
-        for part in self._parts().values():
+        for part in self.parts().values():
             for tensor in part:
                 digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-                digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+                if tensor.numel():
+                    digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
         return digest.hexdigest()
 
     def fingerprint(self) -> str:
@@ -250,10 +287,10 @@ class Federation:
             self, **self._changed(lambda part: Ragged(*map(cast, part))), planted=planted
         )
 
-    def _parts(self) -> dict[str, Ragged]:
+    def parts(self) -> dict[str, Ragged]:
         """The parts that are there, by name."""
         parts = {"train": self.train, "test": self.test, "valid": self.valid}
         return {name: part for name, part in parts.items() if part is not None}
 
     def _changed(self, change: Callable[[Ragged], Ragged]) -> dict[str, Any]:
-        return {name: change(part) for name, part in self._parts().items()}
+        return {name: change(part) for name, part in self.parts().items()}

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from coterie.data.client_files import client_files
+from coterie.data.csv_files import read_tables
 from coterie.data.federation import Federation, Kind
-from coterie.data.frames import encode_frames, encode_one_frame
+from coterie.data.frames import encode_one_frame, encode_tables
 from coterie.data.memory import from_memory
 from coterie.data.schema import MINIMUM_COUNT, Fill
 from coterie.data.spec import maker
@@ -75,8 +76,7 @@ def folder(
         min_rows=min_rows,
         drop_incomplete=drop_incomplete,
     )
-    frames = {name: read_table(file, options.categories) for name, file in files.items()}
-    return encode_frames(frames, options)
+    return encode_tables(read_tables(files, options.categories), options)
 
 
 @maker

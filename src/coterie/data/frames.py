@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from coterie.data.cells import Cells
 from coterie.data.client_table import Table, check_frames, tables_by_column, tables_of_frames
 from coterie.data.description import Description, describe_table
-from coterie.data.federation import Federation, Kind, Ragged
+from coterie.data.encoding import assemble, rows_by_client
+from coterie.data.federation import Federation, Kind
 from coterie.data.left_out import large_enough, with_client_named, with_labels
-from coterie.data.memory import client_rows, from_memory, pack
 from coterie.data.merging import merge
-from coterie.data.row_checks import check_values
 from coterie.data.row_split import split_rows
 from coterie.data.schema import MINIMUM_COUNT, Fill, Schema
 from coterie.data.schema_log import log_schema
@@ -111,11 +108,10 @@ def encode_tables(tables: dict[str, Table], options: TableOptions) -> Federation
     index = index.with_unseen(options.unseen, options.seed)
     tables = without_columns(tables, options)
     schema, descriptions = fit_schema(tables, index, options)
-    encoded = {name: schema.encode_table(table) for name, table in tables.items()}
     of_sites = site_columns(descriptions)
     log_schema(schema, describe_nearly_empty(of_sites))
     warn_of_constants(of_sites.constants)
-    return replace(assemble(encoded, index, schema), site_columns=of_sites)
+    return replace(assemble(tables, index, schema), site_columns=of_sites)
 
 
 def split_tables(
@@ -194,40 +190,3 @@ def refuse_gap(cells: Cells) -> None:
         "fill them with {}, or drop the column with {}",
         [Option("fill", "median"), Option("drop", cells.name, of_data=True)],
     )
-
-
-# ------------------------------------------------------------------------------ rows
-def assemble(
-    encoded: Mapping[str, tuple[Any, Any]], index: Federation, schema: Schema
-) -> Federation:
-    """The encoded rows in the parts that `index` assigns them to."""
-    fed = from_memory(
-        select(encoded, index, index.train),
-        index.names,
-        select(encoded, index, index.test),
-        unseen=index.unseen,
-        kind=schema.kind,
-        labels=schema.classes,
-    )
-    valid = None
-    if index.valid is not None:
-        pairs = select(encoded, index, index.valid)
-        tensors = [client_rows(name, pair) for name, pair in zip(index.names, pairs)]
-        valid = check_values(pack(index.names, tensors), index.names, schema.kind)
-    return replace(fed, valid=valid, schema=schema, source="frames")
-
-
-def select(
-    encoded: Mapping[str, tuple[Any, Any]], index: Federation, part: Ragged
-) -> list[tuple[Any, Any]]:
-    """Each client's x and y of the rows that a part of the index numbers."""
-    pairs = []
-    for name, rows in zip(index.names, rows_by_client(part)):
-        x, y = encoded[name]
-        pairs.append((x[rows], y[rows]))
-    return pairs
-
-
-def rows_by_client(part: Ragged) -> list[np.ndarray]:
-    """The row numbers of each client."""
-    return np.split(part.x.numpy(), part.starts[1:].numpy())

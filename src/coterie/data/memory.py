@@ -101,11 +101,16 @@ def default_names(count: int) -> tuple[str, ...]:
 
 
 # ------------------------------------------------------------------------------ rows as tensors
-def client_rows(name: str, client: Client) -> Pair:
-    """One client's x [n, ...] and y [n] as tensors."""
+def client_rows(name: str, client: Client, keep_bytes: bool = False) -> Pair:
+    """One client's x [n, ...] and y [n] as tensors.
+
+    keep_bytes: leave x as it is where it holds bytes; else it becomes floats.
+    """
     try:
         raw_x, raw_y = as_pair(name, client)
         x, y = to_tensor(raw_x, torch.uint8, torch.bool), to_tensor(raw_y)
+        if keep_bytes and str(getattr(raw_x, "dtype", "")).endswith("uint8"):
+            x = torch.as_tensor(raw_x).detach().cpu()
     except CoterieError:
         raise
     except (TypeError, ValueError, RuntimeError, IndexError) as why:

@@ -108,12 +108,14 @@ class Schema:
         cells.refuse_missing("give the rows a label, or remove them", role="label column")
         if self.classes is None:
             return cells.numbers("correct it")
-        number = {name: i for i, name in enumerate(self.classes)}
-        for name in cells.texts:
-            if name not in number:
-                what = f"class in the label column {self.label} of {cells.where}:"
-                raise unknown(what, name, self.classes)
-        return np.array([number[name] for name in cells.texts], dtype=np.int64)
+        class_of = {name: i for i, name in enumerate(self.classes)}
+        numbers, texts = cells.coded
+        y = np.array([class_of.get(text, -1) for text in texts], dtype=np.int64)[numbers]
+        if (y < 0).any():
+            name = texts[numbers[(y < 0).argmax()]]
+            what = f"class in the label column {self.label} of {cells.where}:"
+            raise unknown(what, name, self.classes)
+        return y
 
     def remarks(self, frame: pd.DataFrame, where: str = "the table") -> list[str]:
         """Sentences about columns, texts and units of a table that no training row had."""

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from coterie.data.client_table import tables_of_frames
 from coterie.data.description import Description, describe_table
+from coterie.data.encoding import assemble, rows_by_client
 from coterie.data.federation import Federation
-from coterie.data.frames import assemble, refuse_gaps, rows_by_client, split_tables
+from coterie.data.frames import refuse_gaps, split_tables
 from coterie.data.schema import Schema
 from coterie.data.table_options import TableOptions
 from coterie.data.tables import read_table
@@ -48,4 +49,4 @@ class SiteTable:
 
     def encode(self, schema: Schema) -> Federation:
         """A federation of this site alone."""
-        return assemble({self.client: schema.encode_table(self.table)}, self.index, schema)
+        return assemble({self.client: self.table}, self.index, schema)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import csv
-import itertools
 import logging
-import warnings
 import zipfile
 import zlib
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.data.cells import DECIMAL_COMMA, EXACT, to_nfc
+from coterie.data.cells import EXACT, to_nfc
+from coterie.data.csv_file import check_header, read_csv
+from coterie.data.csv_file import one_line as one_line
 from coterie.errors import CoterieError
 
 if TYPE_CHECKING:
@@ -40,90 +38,6 @@ def read_table(file: Path, text: Collection[str] = ()) -> pd.DataFrame:
             f"the file {file} is empty below its header", "give it rows, or remove it"
         )
     return frame
-
-
-# ------------------------------------------------------------------------------ CSV
-def read_csv(file: Path, text: Collection[str] = ()) -> pd.DataFrame:
-    """The table in a CSV file with commas, semicolons or tabs between cells."""
-    import pandas as pd
-
-    try:
-        return parse_csv(file, text)
-    except UnicodeDecodeError:
-        raise CoterieError(
-            f"the file {file} is not in UTF-8", "save it as UTF-8 (in Excel: CSV UTF-8)"
-        ) from None
-    except pd.errors.EmptyDataError:
-        raise CoterieError(
-            f"the file {file} is empty", "give it a header and rows, or remove it"
-        ) from None
-    except pd.errors.ParserWarning:
-        raise CoterieError(
-            f"the file {file} has rows with more values than its header has names", "mend it"
-        ) from None
-    except (pd.errors.ParserError, csv.Error, OSError) as why:
-        raise CoterieError(
-            f"the file {file} cannot be read as CSV: {one_line(why)}", "mend it"
-        ) from None
-
-
-def parse_csv(file: Path, text: Collection[str]) -> pd.DataFrame:
-    import pandas as pd
-
-    with open(file, encoding="utf-8-sig", newline="") as lines:
-        separator, decimal = csv_style(list(itertools.islice(without_blank_start(lines), 100)))
-        lines.seek(0)
-        rows = csv.reader(without_blank_start(lines), skipinitialspace=True, delimiter=separator)
-        header = next(rows, [])
-        check_header([name.strip() for name in header], file)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", pd.errors.ParserWarning)
-        frame = pd.read_csv(
-            file,
-            index_col=False,
-            skipinitialspace=True,
-            low_memory=False,
-            sep=separator,
-            decimal=decimal,
-            dtype={name: str for name in header if to_nfc(name.strip()) in text},
-        )
-    frame.columns = frame.columns.str.strip()
-    return frame
-
-
-def without_blank_start(lines: Iterable[str]) -> Iterator[str]:
-    """The lines from the header on; pandas passes over blank lines before it."""
-    return itertools.dropwhile(lambda line: not line.strip("\r\n"), lines)
-
-
-def csv_style(lines: list[str]) -> tuple[str, str]:
-    """(separator, decimal sign) of a CSV file, by its first lines.
-
-    Semicolons or tabs separate where the header has them and no comma; only then can commas be
-    decimal signs.
-    """
-    header = lines[0] if lines else ""
-    if "," in header:
-        return ",", "."
-    separator = next((sign for sign in ";\t" if sign in header), ",")
-    cells = (cell.strip() for line in lines[1:] for cell in line.split(separator))
-    if any(DECIMAL_COMMA.fullmatch(cell) for cell in cells):
-        return separator, ","
-    return separator, "."
-
-
-def check_header(header: list[str], file: Path) -> None:
-    """Refuse names that pandas would change: empty ones, and those that occur twice."""
-    for name, count in Counter(header).items():
-        if not name:
-            raise CoterieError(
-                f"the file {file} has a column without a name",
-                "name it, or save without row numbers",
-            )
-        if count > 1:
-            raise CoterieError(
-                f"the file {file} has more than one column {name}", "remove or rename one of them"
-            )
 
 
 # ------------------------------------------------------------------------------ Excel
@@ -177,10 +91,12 @@ def check_excel_names(cells: Iterable[Any], column: str, file: Path) -> None:
 # ------------------------------------------------------------------------------ Parquet and npz
 def read_parquet(file: Path, text: Collection[str] = ()) -> pd.DataFrame:
     """The table in a Parquet file; a named index is a column."""
-    import pandas as pd
-
     try:
-        frame = pd.read_parquet(file, engine="pyarrow")
+        import pyarrow.parquet
+
+        # column by column, each of which Arrow gives up when pandas has it
+        table = pyarrow.parquet.read_table(file, partitioning=None)
+        frame: pd.DataFrame = table.to_pandas(split_blocks=True, self_destruct=True)
     except ImportError:
         raise CoterieError(
             f"{file} is Parquet, which needs pyarrow", "pip install 'coterie[data]'"
@@ -218,8 +134,3 @@ def read_npz(file: Path, names: tuple[str, ...] = ("x", "y")) -> dict[str, np.nd
                 f"the file {file} has no array {name}, but {', '.join(arrays)}", "add it"
             )
     return arrays
-
-
-def one_line(why: Exception) -> str:
-    """What an error of another library says, in one line."""
-    return " ".join(str(why).split())

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from coterie.contract import Algorithm, Data
-from coterie.data.federation import Federation, Ragged
+from coterie.data.federation import Federation, Ragged, as_numbers
 from coterie.engine.call import Call, Exam
 from coterie.engine.dry_run import example_batch
 from coterie.engine.grams import Grams
@@ -17,7 +17,7 @@ from coterie.task import Batch, Task
 
 
 def padded_rows(part: Ragged, starts: Tensor, ids: Tensor, dtype: torch.dtype) -> Batch:
-    """The rows of some clients, padded to the largest: leaves [clients, n, ...].
+    """The rows of some clients as they are kept, padded to the largest: leaves [clients, n, ...].
 
     Padding repeats the client's own last row, so that no model meets a row it never would.
     Neighbours of equal size are a view of the store: nothing is copied.
@@ -45,14 +45,15 @@ class SimulatedClients:
 
     def __init__(self, task: Task, fed: Federation) -> None:
         def move(v: Tensor) -> Tensor:
-            if v.is_floating_point():
-                return v.to(task.device, task.dtype)
-            return v.to(task.device)
+            if v.dtype == torch.uint8 or (fed.stored is not None and fed.stored.has(v)):
+                return v  # which would not fit into memory: `numbers` converts what is used
+            return as_numbers(v, fed.byte_scale, self.like)
 
         self.task = task
         self.fed = fed
         self.roster = fed.roster
         parts = {"train": fed.train, "test": fed.test, "valid": fed.valid}
+        self.like = torch.empty(0, dtype=task.dtype, device=task.device)
         self.parts = {
             name: Ragged(move(part.x), move(part.y), part.sizes)
             for name, part in parts.items()
@@ -98,7 +99,7 @@ class SimulatedClients:
         x, y, sizes = self.parts[part]
         start = int(self.starts[part][i])
         end = start + int(sizes[i])
-        batch = Batch.of(x[start:end], y[start:end], self.task.dtype)
+        batch = Batch.of(self.numbers(x[start:end]), y[start:end], self.task.dtype)
         return self.with_caution(part, torch.tensor([i]), batch)
 
     # -- some clients, padded
@@ -117,7 +118,11 @@ class SimulatedClients:
     def padded(self, part: str, ids: Tensor) -> Batch:
         """The rows of some clients, padded to the largest."""
         batch = padded_rows(self.parts[part], self.starts[part], ids, self.task.dtype)
-        return self.with_caution(part, ids, batch)
+        return self.with_caution(part, ids, batch._replace(x=self.numbers(batch.x)))
+
+    def numbers(self, x: Tensor) -> Tensor:
+        """Rows as the model takes them; those in memory are so already."""
+        return as_numbers(x, self.fed.byte_scale, self.like)
 
     def with_caution(self, part: str, ids: Tensor, batch: Batch) -> Batch:
         """The rows with the factor that their clients' training losses have."""

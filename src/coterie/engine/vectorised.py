@@ -30,8 +30,8 @@ class Vectorised(SimulatedClients):
         self.plan = plan or plan_for(task, fed.roster)
         self.tasks = [task.copy() for _ in range(self.plan.workers)]
         if self.plan.keeps_grams:
-            part = self.parts["train"]
-            self.grams = Grams(part.sizes, lambda i: self.rows("train", i).x, part.x)
+            sizes = self.parts["train"].sizes
+            self.grams = Grams(sizes, lambda i: self.rows("train", i).x, self.like)
         self.divided: dict[str | None, tuple[Tensor, list[list[Chunk]]]] = {}
         self.pool = ThreadPoolExecutor(
             self.plan.workers, initializer=torch.set_num_threads, initargs=(1,)

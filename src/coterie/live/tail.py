@@ -7,7 +7,7 @@ import os
 from collections import deque
 from pathlib import Path
 
-from coterie.metrics import Row
+from coterie.metrics import Row, fits_clients
 from coterie.runs.config import check_row
 
 WATCHED = 30  # times that rows came, over which a pace is measured
@@ -104,8 +104,7 @@ class RowTail:
             check_row(row)
         except (ValueError, RecursionError):
             return None
-        groups = row.get("groups")
-        if groups is not None and len(groups) != self.clients:
+        if not fits_clients(row, self.clients):
             return None
         if row["round"] != len(self.rows):
             return None

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from coterie.metrics import groups_after_rounds
 from coterie.reporting.apart import GroupComparison
 from coterie.reporting.portrait import Portrait
 from coterie.reporting.rows import lacks_training_rows
@@ -67,26 +68,16 @@ class MainGroups(NamedTuple):
 # ------------------------------------------------------------------------------ the groups of a run
 def group_history(run: Source) -> np.ndarray | None:
     """Return everyone's group after each round, int64 [rounds + 1, N]; −1: not seen yet."""
-    groups = None
-    history = []
-    for row in run.history:
-        groups = row.get("groups", groups)
-        history.append(groups)
-    if groups is None:
-        return None
-    nobody = [-1] * len(run.names)
-    return np.array([now or nobody for now in history])
+    groups = groups_after_rounds(run.history, len(run.names))
+    return None if groups is None else np.array(groups)
 
 
 def last_groups(run: Source, portrait: Portrait | None) -> np.ndarray | None:
     """Return everyone's last group, int64 [N]: of the portrait, else as the run last noted it."""
     if portrait is not None:
         return portrait.groups
-    history = group_history(run)
-    if history is None:
-        return None
-    last: np.ndarray = history[-1]
-    return last
+    groups = groups_after_rounds(run.history, len(run.names))
+    return None if groups is None else groups[-1]
 
 
 def same_groups(a: np.ndarray, b: np.ndarray) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.errors import CoterieError
-from coterie.metrics import Row
+from coterie.metrics import Row, fits_clients
 from coterie.reporting.same_data import fingerprint_of, same_rows, share_fingerprints
 from coterie.runs.config import RunConfig, roster_config
 from coterie.runs.folder import RunFolder
@@ -200,7 +200,7 @@ def of_folder(base: Path, model: Model = None, trust: Trust = ()) -> list[Source
 def check_groups(path: Path, history: list[Row], clients: int) -> None:
     """Refuse metrics of other clients than the config names."""
     for row in history:
-        if len(row.get("groups") or range(clients)) != clients:
+        if not fits_clients(row, clients):
             raise CoterieError(
                 f"{path} is damaged (its metrics have groups of other clients than its config)",
                 "train it anew",

@@ -117,6 +117,18 @@ class RunConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     command: list[str]  # as it was typed; its paths are for this machine only
 
 
+class MovesRow(msgspec.Struct, forbid_unknown_fields=True):
+    """Who changed to which group in a round; the others are where they were."""
+
+    clients: list[Count]  # their numbers in the roster
+    groups: list[int]
+
+    def __post_init__(self) -> None:
+        """Refuse lists of different lengths; msgspec tells it as a damaged file."""
+        if len(self.clients) != len(self.groups):
+            raise ValueError("its moves are incomplete")
+
+
 class RoundRow(msgspec.Struct, forbid_unknown_fields=False):
     """What every row of metrics.jsonl has; the scores beside it depend on the data."""
 
@@ -129,6 +141,7 @@ class RoundRow(msgspec.Struct, forbid_unknown_fields=False):
     absent: int = 0
     sizes: list[int] | None = None
     groups: list[int] | None = None
+    moves: MovesRow | None = None
     notes: dict[str, Any] | None = None
 
 

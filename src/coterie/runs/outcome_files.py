@@ -9,7 +9,7 @@ import csv
 import io
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,8 @@ Cells = Sequence[Any]  # of one line
 
 def write_outcome(folder: Path, trained: Trained) -> None:
     """Write groups.csv, where there are groups, and clients.csv."""
-    groups = groups_lines(trained)
-    if groups:
-        write_file(folder / GROUPS, as_csv(GROUPS_HEAD, groups))
+    if trained.hard_groups is not None:
+        write_file(folder / GROUPS, as_csv(GROUPS_HEAD, groups_lines(trained)))
     write_file(folder / CLIENTS, as_csv(clients_head(trained), clients_lines(trained)))
 
 
@@ -48,23 +47,25 @@ def complete_outcome(folder: Path, trained: Trained) -> None:
 
 
 # ------------------------------------------------------------------------------ lines
-def groups_lines(trained: Trained) -> list[Cells]:
+def groups_lines(trained: Trained) -> Iterator[Cells]:
     """A line per client, by `GROUPS_HEAD`, group by group; none for methods without groups."""
-    groups = trained.hard_groups
-    if groups is None:
-        return []
+    if trained.hard_groups is None:
+        return
     names = trained.roster.training_names
+    groups = trained.hard_groups.tolist()
     certainty = trained.certainty
-    lines: list[Cells] = []
+    columns: list[list[Any]] = [[], [], [], []]
+    if certainty is not None:
+        columns = [values.tolist() for values in certainty]
+    sure, margin, second, rows = columns
     for i in sorted(range(len(names)), key=lambda i: (groups[i], natural_key(names[i]))):
         line: list[Any] = [names[i], number_of_group(groups[i]), None, None, None, None]
         if certainty is not None:
-            line[2] = rounded(certainty.sure[i])
-            line[3] = rounded(certainty.margin[i])
-            line[4] = number_of_group(certainty.second[i])
-            line[5] = rounded(certainty.rows[i])
-        lines.append(line)
-    return lines
+            line[2] = rounded(sure[i])
+            line[3] = rounded(margin[i])
+            line[4] = number_of_group(second[i])
+            line[5] = rounded(rows[i])
+        yield line
 
 
 def clients_head(trained: Trained) -> list[str]:
@@ -72,15 +73,14 @@ def clients_head(trained: Trained) -> list[str]:
     return ["client", "train_rows", "test_rows", *score_names(trained)]
 
 
-def clients_lines(trained: Trained) -> list[Cells]:
+def clients_lines(trained: Trained) -> Iterator[Cells]:
     """A line per client, by `clients_head`."""
-    roster = trained.roster
-    names = roster.training_names
-    lines: list[Cells] = []
+    names = trained.roster.training_names
+    train_rows = trained.roster.rows.train.tolist()
+    test_rows = trained.roster.rows.test.tolist()
+    scores = [trained.client_scores[name].tolist() for name in score_names(trained)]
     for i in sorted(range(len(names)), key=lambda i: natural_key(names[i])):
-        scores = [rounded(trained.client_scores[name][i]) for name in score_names(trained)]
-        lines.append([names[i], int(roster.rows.train[i]), int(roster.rows.test[i]), *scores])
-    return lines
+        yield [names[i], train_rows[i], test_rows[i], *(rounded(values[i]) for values in scores)]
 
 
 def score_names(trained: Trained) -> list[str]:

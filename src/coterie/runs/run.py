@@ -27,7 +27,7 @@ from coterie.engine.fold import Robust
 from coterie.engine.guard import Guard
 from coterie.engine.protocol import Engine
 from coterie.errors import CoterieError, Option
-from coterie.metrics import Row, group_row, hard, planted_error
+from coterie.metrics import Row, changed_groups, group_row, hard, planted_error
 from coterie.params import nbytes
 from coterie.runs.certainty import Answers, ask_memberships
 from coterie.runs.folder import RunFolder
@@ -176,7 +176,7 @@ class Run:
         if count is None or count >= len(ids):
             return ids
         chance = randomness.uniform(randomness.keys(self.client_keys[ids], r, stream))
-        return ids[chance.argsort()[:count].sort().values]
+        return ids[randomness.smallest(chance, count)]
 
     def _have_rows(self, ids: Tensor, *parts: Literal["test", "valid"]) -> Tensor:
         """Which of these clients have enough rows to be measured in one of the parts, bool."""
@@ -190,7 +190,7 @@ class Run:
         return None if groups is None else hard(groups)
 
     def _group_row(self, before: np.ndarray | None) -> Row:
-        """Sizes, churn and agreement of the groups; the groups themselves where they changed."""
+        """Sizes, churn and agreement of the groups, and who changed."""
         row = group_row(
             self.method.groups(self.state),
             before,
@@ -200,10 +200,7 @@ class Run:
         now = self.groups()
         if now is None:
             return row
-        changed = before is None or not np.array_equal(now, before)
-        if changed or not self.history:
-            row["groups"] = now.tolist()
-        return row
+        return row | changed_groups(now, before if self.history else None)
 
     def _stop_early(self, row: Row) -> None:
         if self.options.stop_after is None or "valid_loss" not in row:

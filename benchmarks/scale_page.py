@@ -1,0 +1,103 @@
+"""The page and the figures of `benchmarks/scale.py`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from coterie.plots import COLOURS, FAINT, INK, new_figure, save
+
+RESULTS = Path(__file__).parent / "results"
+LIMIT = 1.2  # of the cost of a client-step with the most clients, over that with the fewest
+MEGABYTE = 2**20
+PARTS = {
+    "clients": "linear model, 10 features, 20 rows a client, 4 groups",
+    "groups": "linear model, 10 features, 20 rows a client, all clients in every round",
+    "features": "linear model, 20 rows a client, 4 groups, all clients in every round",
+    "store": "MLP 784-200-10 on byte images in a store on disk, 20 rows a client, 4 groups",
+}
+
+
+def as_table(measured: list[dict[str, Any]]) -> str:
+    """The measurements of a part as a Markdown table."""
+    lines = [
+        "| clients | taking part | groups | features | µs a client-step | of CPU | "
+        "s to open | s to prepare | s at the end | data, MB | start, MB | rounds, MB | end, MB |",
+        "| ---: " * 13 + "|",
+    ]
+    for m in measured:
+        start, rounds, end = (m[phase] - m["before"] for phase in ("start", "peak", "end"))
+        cells = (
+            f"{m['clients']:,}", f"{m['participation']:.0%}", m["groups"], m["features"],
+            f"{1e6 * m['seconds']:.2f}", f"{1e6 * m['cpu']:.2f}", f"{m['opened']:.2f}",
+            f"{m['prepared']:.1f}", f"{m['finished']:.1f}", f"{m['data']:,.0f}", f"{start:,.0f}",
+            f"{rounds:,.0f}", f"{end:,.0f}",
+        )  # fmt: skip
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines)
+
+
+def ratios(measured: list[dict[str, Any]]) -> list[str]:
+    """How the cost of a client-step grows with the clients, a sentence for each participation."""
+    sentences = []
+    for share in sorted({m["participation"] for m in measured}, reverse=True):
+        alike = [m for m in measured if m["participation"] == share]
+        few, many = alike[0], alike[-1]
+        if few is many:
+            continue
+        ratio = many["seconds"] / few["seconds"]
+        sentences.append(
+            f"At {share:.0%} participation a client-step of {many['clients']:,} clients costs "
+            f"{ratio:.2f} times one of {few['clients']:,} (limit {LIMIT})."
+        )
+    return sentences
+
+
+def draw(part: str, axis: str, measured: list[dict[str, Any]]) -> list[Path]:
+    """Time and memory against what a part varies, as two figures."""
+    figures = []
+    units = {"time": "µs a client-step", "memory": "MB of the rounds, beside the data"}
+    for what, unit in units.items():
+        figure = new_figure(5.4, 3.4)
+        axes = figure.add_subplot()
+        shares = sorted({m["participation"] for m in measured}, reverse=True)
+        for colour, share in zip(COLOURS, shares):
+            alike = [m for m in measured if m["participation"] == share]
+            values = [1e6 * m["seconds"] for m in alike]
+            if what == "memory":
+                values = [max(m["peak"] - m["before"], 0.1) for m in alike]
+            places = [m[axis] for m in alike]
+            label = f"{share:.0%} take part"
+            axes.plot(places, values, color=colour, marker="o", linewidth=2.2, label=label)
+        axes.set_xscale("log")
+        axes.set_ylim(0, None)
+        axes.grid(axis="y", color=FAINT, linewidth=0.8)
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        axes.tick_params(which="both", length=0, colors=INK)
+        axes.set_xlabel(axis, color=INK)
+        axes.set_title(unit, loc="left", color=INK, fontsize=11)
+        axes.legend(frameon=False, labelcolor=INK)
+        figures.append(save(figure, RESULTS / f"scale-{part}-{what}.svg"))
+    return figures
+
+
+def write_page(kept: dict[str, Any], command: str) -> None:
+    """Write benchmarks/results/scale.md and its figures from all that was measured."""
+    text = [
+        "# Scale on one machine",
+        "",
+        f"Made by `{command}`; each part says when it was measured, and on what. What the columns "
+        "mean stands at the head of `benchmarks/scale.py`.",
+    ]
+    for part, about in PARTS.items():
+        if part not in kept:
+            continue
+        measured = kept[part]["measured"]
+        axis = {"groups": "groups", "features": "features"}.get(part, "clients")
+        text += ["", f"## {part.capitalize()}", "", f"{about}. {kept[part]['when']}.", ""]
+        text += [as_table(measured), ""]
+        if axis == "clients":
+            text += [*ratios(measured), ""]
+        for figure in draw(part, axis, measured):
+            text.append(f"![{figure.stem.replace('-', ', ')}]({figure.name})")
+    (RESULTS / "scale.md").write_text("\n".join(text) + "\n")
