@@ -8,6 +8,7 @@ outcome.py     the file of results
 claims.py      what should hold, checked over the seeds
 page.py        Markdown: ours beside the paper's
 figures.py     the figures
+tuning.py      searches for what a paper does not print
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -149,3 +149,37 @@ def groups_over_rounds(line: str, column: str = "") -> Draw:
         return figure
 
     return draw
+
+
+def weights_of_clients(column: str, lines: Sequence[str], source: str) -> Draw:
+    """A panel for each method: every client's weight of the centre that stands for a source.
+
+    Of the first seed. The work must keep `extra["weights"]` and `extra["shares"]`, one of each per
+    client: what was found, and what was planted.
+    """
+
+    def draw(outcome: Outcome) -> Figure:
+        names = [line for line in lines if line in outcome.lines]
+        figure = new_figure(width=3.0 * len(names), height=3.4)
+        panels = figure.subplots(1, len(names), squeeze=False, sharey=True)[0]
+        for axes, line in zip(panels, names):
+            draw_weights(axes, outcome.of(line, column)[0].extra)
+            axes.set_title(line, loc="left", color=INK, fontsize=11)
+            axes.set_xlabel("client, by its share", color=INK)
+        panels[0].set_ylabel(f"weight of the centre for {source}", color=INK)
+        return figure
+
+    return draw
+
+
+def draw_weights(axes: Axes, extra: Mapping[str, Sequence[float]]) -> None:
+    """A point for each client, over the share that was planted."""
+    shares = np.array(extra["shares"])
+    order = shares.argsort(kind="stable")
+    found, planted = colours_for(2)
+    axes.plot(shares[order], color=planted, drawstyle="steps-mid", label="planted share")
+    weights = np.array(extra["weights"])[order]
+    axes.plot(weights, ".", color=found, markersize=5, label="weight found")
+    axes.set_ylim(-0.03, 1.03)
+    tidy(axes)
+    axes.legend(frameon=False, fontsize=8, loc="upper left")

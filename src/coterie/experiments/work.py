@@ -35,9 +35,9 @@ def federation(cell: Cell) -> Federation:
 def train(cell: Cell, fed: Federation, folder: Path) -> Result:
     """Train in a folder, or go on where it was stopped."""
     if (folder / "config.json").exists():
-        return resume(folder, fed, cell.column.model, cell.method)
+        return resume(folder, fed, cell.model, cell.method)
     options = {"paper": True, **cell.options}
-    return run(cell.method, fed, cell.column.model, out=folder, seed=cell.seed, **options)
+    return run(cell.method, fed, cell.model, out=folder, seed=cell.seed, **options)
 
 
 # ------------------------------------------------------------------------------ measures
