@@ -15,7 +15,7 @@ from coterie.experiments.catalogue.fedsoft import PAPER
 from coterie.experiments.claims import Beats, Rises
 from coterie.experiments.figures import against_columns, curves_of, weights_of_clients
 from coterie.experiments.sources import LOCAL, TEST, WEIGHTS, best_centre, on_sources
-from coterie.experiments.spec import Cell, Column, Experiment, Line, Measured, Scale, Tuned
+from coterie.experiments.spec import Cell, Column, Experiment, Line, Measured, Scale
 from coterie.experiments.work import federation, train
 
 LOCAL_WORK: dict[str, Any] = {"lr": 1e-5, "local_epochs": 5, "batch": 5, "solver": "adam"}
@@ -76,9 +76,9 @@ def scales(*smoke_columns: str) -> dict[str, Scale]:
         "full": Scale(seeds=5),
         "medium": Scale(
             seeds=3,
-            data_options={"clients": 40, "samples": 100, "test_samples": 30},
-            options={"rounds": 20},
-            settings={"lr": 0.001, "local_epochs": 1, "batch": 20, "select": 24},
+            data_options={"clients": 20, "samples": 100, "test_samples": 50},
+            options={"rounds": 15, "eval_every": 5},
+            settings={"lr": 0.003, "local_epochs": 2, "batch": 10, "select": 12},
             model="cnn:4",
             remarks=(
                 "With a tenth of the rounds, fewer passes and larger batches the paper's step of "
@@ -163,10 +163,6 @@ TABLE_2 = Experiment(
         Beats("IFCA", "FedEM", quantity="local"),
     ),
     open_points=OPEN_POINTS,
-    tuned=tuple(
-        Tuned(line=line, column="10:90", over={"lr": (0.0003, 0.001, 0.003)}, best={"lr": 0.001})
-        for line in ("FedSoft", "IFCA", "FedEM")
-    ),
     figures={
         "": weights_of_clients("10:90", ("FedSoft", "IFCA", "FedEM"), "lower case"),
         "-rounds": curves_of("accuracy", "Clients' own models on their test rows"),
