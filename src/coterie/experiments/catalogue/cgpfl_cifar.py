@@ -99,7 +99,6 @@ TABLE_1_CIFAR = Experiment(
         "(0.1) are those of pFedMe's released code.",
         "The methods compared with take ten steps a round of the same size on batches of 20.",
     ),
-    tuned=(Tuned(line="FedAvg", column=LABEL, over={"lr": (0.01, 0.03, 0.1)}, best={"lr": 0.03}),),
     figures={"": curves_of("accuracy", "Test accuracy")},
 )
 
