@@ -14,7 +14,16 @@ from coterie.metrics import HIGHER_IS_BETTER
 from coterie.result import Result, resume, run
 
 Measure = Callable[[Result, Federation], Measured]
-DRAWN = ("accuracy", "mse", "loss", "ari", "planted_error")  # metrics whose curves are kept
+DRAWN = (
+    "accuracy",
+    "mse",
+    "loss",
+    "ari",
+    "matched",
+    "planted_error",
+)  # metrics whose curves are kept
+
+ITERATIONS = "k_means_iterations"  # a note of methods that cluster models
 
 
 def trained(measure: Measure) -> Work:
@@ -64,6 +73,9 @@ def curves(result: Result) -> dict[str, list[tuple[int, float]]]:
         points = [(row["round"], float(row[name])) for row in result.history if name in row]
         if points:
             found[name] = points
+    noted = [row for row in result.history if ITERATIONS in row.get("notes", {})]
+    if noted:
+        found[ITERATIONS] = [(row["round"], float(row["notes"][ITERATIONS])) for row in noted]
     return found
 
 

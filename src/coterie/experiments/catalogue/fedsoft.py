@@ -16,6 +16,7 @@ from coterie.baselines.local_only import LocalOnly
 from coterie.data import Federation
 from coterie.experiments.claims import Beats, Rises
 from coterie.experiments.figures import curves_of
+from coterie.experiments.figures_of_groups import weights_of_clients
 from coterie.experiments.sources import WEIGHTS, found_shares
 from coterie.experiments.spec import Column, Experiment, Line, Measured, Quantity, Scale
 from coterie.experiments.work import curves, scores, trained
@@ -57,7 +58,8 @@ def centres_on_sources(result: Result, fed: Federation) -> Measured:
         "other": float(np.mean(other)),
         "weights_off": float((weights - shares).abs().mean()),
     }
-    return Measured(measured.values | values, curves(result))
+    extra = {"weights": weights[:, 0].tolist(), "shares": shares[:, 0].tolist()}
+    return Measured(measured.values | values, curves(result), extra)
 
 
 def flatten_centres(result: Result) -> torch.Tensor:
@@ -134,7 +136,11 @@ TABLE_1 = Experiment(
         Beats("FedSoft", "IFCA", quantity="weights_off"),
     ),
     open_points=OPEN_POINTS,
-    figures={"": curves_of("mse", "MSE of the clients' own models", log=True)},
+    figures={
+        "": curves_of("planted_error", "Distance of the centres to the planted ones", log=True),
+        "-own": curves_of("mse", "MSE of the clients' own models", log=True),
+        "-weights": weights_of_clients("10:90", ("FedSoft", "IFCA", "FedEM"), "the first source"),
+    },
 )
 
 EIGHT = Experiment(

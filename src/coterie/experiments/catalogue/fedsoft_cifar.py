@@ -13,7 +13,8 @@ from coterie.baselines.local_only import LocalOnly
 from coterie.data import holdouts
 from coterie.experiments.catalogue.fedsoft import PAPER
 from coterie.experiments.claims import Beats
-from coterie.experiments.figures import against_columns, curves_of, weights_of_clients
+from coterie.experiments.figures import against_columns, curves_of
+from coterie.experiments.figures_of_groups import weights_of_clients
 from coterie.experiments.sources import LOCAL, TEST, WEIGHTS, best_centre, on_sources
 from coterie.experiments.spec import Cell, Column, Experiment, Line, Measured, Scale
 from coterie.experiments.work import federation, train
