@@ -229,7 +229,7 @@ THEOREM_1 = Experiment(
     open_points=(
         "36 points in 10 dimensions, nine around each of four centres; ρ² is the mean squared "
         "distance of a point to its centre over all coordinates.",
-        "The figure has the exact error δ²p²/4 of theorem 2's instance with two points: the paper's "
+        "The figure has the exact error δ²p²/4 of theorem 2's instance of two points: the paper's "
         "ρ⁴/4Δ² is a little higher, for its proof divides by Δ and not by (√(4ρ² + Δ²) + Δ)/2.",
         "The paper's column has the bound ρ³/Δ + ρ²/n of theorem 1 without its constant, and the "
         "oracle's ρ²/n.",
