@@ -71,7 +71,7 @@ def letters(label: str, **data_options: Any) -> Column:
     )
 
 
-def scales(*smoke_columns: str) -> dict[str, Scale]:
+def scales(smoke_column: str, smoke_lines: tuple[str, ...]) -> dict[str, Scale]:
     """The paper's setting; a quarter of the network on fewer clients; a smoke test."""
     return {
         "full": Scale(seeds=5),
@@ -79,7 +79,7 @@ def scales(*smoke_columns: str) -> dict[str, Scale]:
             seeds=3,
             data_options={"clients": 20, "samples": 100, "test_samples": 50},
             options={"rounds": 15, "eval_every": 5},
-            settings={"lr": 0.003, "local_epochs": 2, "batch": 10, "select": 12},
+            settings={"lr": 0.003, "local_epochs": 2, "batch": 10, "select": 12, "finetune": 5},
             model="cnn:4",
             remarks=(
                 "With a tenth of the rounds, fewer passes and larger batches the paper's step of "
@@ -92,7 +92,8 @@ def scales(*smoke_columns: str) -> dict[str, Scale]:
             options={"rounds": 2},
             settings={"lr": 0.001, "local_epochs": 1, "batch": 10, "select": 4},
             model="cnn:16",
-            columns=smoke_columns,
+            lines=smoke_lines,
+            columns=(smoke_column,),
         ),
     }
 
@@ -112,7 +113,7 @@ TABLE_1 = Experiment(
     where="table 1, letters",
     lines=(fedsoft(), ALONE, FINE_TUNED),
     columns=tuple(letters(mixture, mixture=mixture) for mixture in MIXTURES),
-    scales=scales("10:90"),
+    scales=scales("10:90", ("FedSoft", "local")),
     work=centres_on_letters,
     quantities=(LOWER, UPPER, LOCAL, TEST, WEIGHTS),
     printed={"FedSoft": by_mixture("70.3", "65.9", "71.8", "72.5")},
@@ -134,7 +135,7 @@ TABLE_2 = Experiment(
     where="table 2 and figure 2",
     lines=(fedsoft(), *baselines(2, in_paper=True), ALONE, FINE_TUNED),
     columns=(letters("10:90", mixture="10:90"), letters("linear", mixture="linear")),
-    scales=scales("10:90"),
+    scales=scales("10:90", ("FedSoft", "IFCA", "FedEM")),
     work=centres_on_letters,
     quantities=(LOWER, UPPER, LOCAL, TEST, WEIGHTS),
     printed={
@@ -183,7 +184,7 @@ TABLE_4 = Experiment(
         FINE_TUNED,
     ),
     columns=(letters("four sources", mixture="random", angles=(0, 90)),),
-    scales=scales("four sources"),
+    scales=scales("four sources", ("FedSoft", "FedEM")),
     work=centres_on_letters,
     quantities=(*map(best_centre, FOUR), LOCAL, TEST, WEIGHTS),
     printed={"FedSoft": {"four sources": "72.3"}},
@@ -205,7 +206,7 @@ TABLE_5 = Experiment(
     where="table 5",
     lines=(*(fedsoft(label, pull=pull) for label, pull in STRENGTHS.items()), ALONE, FINE_TUNED),
     columns=(letters("linear", mixture="linear"),),
-    scales=scales("linear"),
+    scales=scales("linear", ("λ=0", "λ=0.1")),
     work=centres_on_letters,
     quantities=(LOWER, UPPER, LOCAL, TEST, WEIGHTS),
     printed={

@@ -61,8 +61,8 @@ TABLE_1_CIFAR = Experiment(
         "medium": Scale(
             seeds=3,
             data_options=MEDIUM_DATA,
-            options={"rounds": 40, "eval_every": 5, "participation": 0.25},
-            settings={"local_epochs": 3},
+            options={"rounds": 30, "eval_every": 10, "participation": 0.25},
+            settings={"local_epochs": 3, "finetune": 5},
             model="cnn:4",
             remarks=(TOO_LONG,),
         ),
