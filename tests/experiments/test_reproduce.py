@@ -194,6 +194,15 @@ def test_every_experiment_is_listed_and_its_specs_agree(capsys):
         assert len(set(marks)) == len(marks)
 
 
+def test_only_the_lines_that_papers_ran_so_choose_on_test_rows():
+    for experiment in all_experiments().values():
+        for line in experiment.lines:
+            if line.options.get("choose_on") == "test":
+                assert type(line.method) in (ct.IFCA, ct.CFLMGD)
+            if "our start" in line.label:
+                assert line.options == {"paper": False} and not line.in_paper
+
+
 def test_the_command_writes_a_page_and_figures(capsys, tmp_path):
     argv = ["reproduce", "threshold.theorem1", "--scale", "smoke", "--out", str(tmp_path)]
     assert main([*argv, "--jobs", "1", "--quiet"]) == 0

@@ -19,6 +19,19 @@ CHOOSES_ON_TEST = {"choose_on": "test"}  # as the paper's test clients choose th
 STEPS: dict[str, Any] = {"lr": 0.1, "local_steps": 10}
 
 
+def table_1_lines(clusters: int, steps: dict[str, Any]) -> tuple[Line, ...]:
+    """The paper's methods, and two of ours."""
+    ifca = IFCA(clusters=clusters, init="random", **steps)
+    our_start = IFCA(clusters=clusters, init="updates", **steps)
+    return (
+        Line(label="IFCA", method=ifca, options=CHOOSES_ON_TEST),
+        Line(label="IFCA, our start", method=our_start, options={"paper": False}, in_paper=False),
+        Line(label="global", method=FedAvg(**steps, weighted=False)),
+        Line(label="local", method=LocalOnly(**steps)),
+        Line(label="global, fine-tuned", method=FineTuned(**steps), in_paper=False),
+    )
+
+
 def rotated_mnist(clients: int, samples: int) -> Column:
     """60,000·4 images in four rotations, cut into so many clients."""
     return Column(
@@ -35,20 +48,7 @@ TABLE_1_MNIST = Experiment(
     title="IFCA on rotated MNIST",
     paper=PAPER,
     where="table 1 and figure 4, MNIST",
-    lines=(
-        Line(
-            label="IFCA", method=IFCA(clusters=4, init="random", **STEPS), options=CHOOSES_ON_TEST
-        ),
-        Line(
-            label="IFCA, our start",
-            method=IFCA(clusters=4, init="updates", **STEPS),
-            options={"paper": False},
-            in_paper=False,
-        ),
-        Line(label="global", method=FedAvg(**STEPS, weighted=False)),
-        Line(label="local", method=LocalOnly(**STEPS)),
-        Line(label="global, fine-tuned", method=FineTuned(**STEPS), in_paper=False),
-    ),
+    lines=table_1_lines(4, STEPS),
     columns=(rotated_mnist(1200, 200), rotated_mnist(2400, 100), rotated_mnist(4800, 50)),
     scales={
         "full": Scale(seeds=5),

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from coterie.algorithms.ifca import IFCA
-from coterie.baselines.fedavg import FedAvg, FineTuned
-from coterie.baselines.local_only import LocalOnly
-from coterie.experiments.catalogue.ifca import ARI, CHOOSES_ON_TEST, PAPER
+from coterie.experiments.catalogue.ifca import ARI, PAPER, table_1_lines
 from coterie.experiments.claims import Beats
 from coterie.experiments.figures import curves_of
 from coterie.experiments.figures_of_groups import right_identities
-from coterie.experiments.spec import ACCURACY, WORST, Column, Experiment, Line, Scale
+from coterie.experiments.spec import ACCURACY, WORST, Column, Experiment, Scale
 from coterie.experiments.work import scores, trained
 
 STEPS: dict[str, Any] = {"lr": 0.25, "local_epochs": 5, "batch": 50, "decay": 0.99}
@@ -41,20 +38,7 @@ TABLE_1_CIFAR = Experiment(
     title="IFCA on rotated CIFAR-10",
     paper=PAPER,
     where="table 1 and figure 4, CIFAR",
-    lines=(
-        Line(
-            label="IFCA", method=IFCA(clusters=2, init="random", **STEPS), options=CHOOSES_ON_TEST
-        ),
-        Line(
-            label="IFCA, our start",
-            method=IFCA(clusters=2, init="updates", **STEPS),
-            options={"paper": False},
-            in_paper=False,
-        ),
-        Line(label="global", method=FedAvg(**STEPS, weighted=False)),
-        Line(label="local", method=LocalOnly(**STEPS)),
-        Line(label="global, fine-tuned", method=FineTuned(**STEPS), in_paper=False),
-    ),
+    lines=table_1_lines(2, STEPS),
     columns=(CIFAR,),
     scales={
         "full": Scale(seeds=5),
