@@ -19,7 +19,7 @@ from pathlib import Path
 from attack_table import attack_table
 from cells import notebook
 from reference import base_sets, commands, data_sets, model_names, table
-from reproduction import reproduction
+from reproduction import experiments_with, reproduction
 from table_results import error_table, gap_table, verdict_table
 from what_leaves import what_leaves
 
@@ -153,7 +153,8 @@ def results(cls: Method) -> str:
         if r["method"] == cls.name
     ]
     head = ["situation", "lr", "seeds", "accuracy", "ARI", "traffic", "command"]
-    return table(head, rows) if rows else "No run recorded yet."
+    measured = table(head, rows) if rows else "No run recorded yet."
+    return f"{measured}\n\n{experiments_with(cls)}"
 
 
 def evidence() -> str:

@@ -50,6 +50,18 @@ def shapes(module: nn.Module) -> list[tuple[int, ...]]:
             COLOUR,
             [(32, 3, 5, 5), (32,), (64, 32, 5, 5), (64,), (512, 384), (512,), (4, 512), (4,)],
         ),
+        (
+            "cnn:8",
+            GREY,
+            [(4, 1, 5, 5), (4,), (8, 4, 5, 5), (8,), (64, 32), (64,), (4, 64), (4,)],
+        ),
+        (  # a third pooling leaves one pixel of 12×10, and of 8×8, too
+            "cnn6:16",
+            COLOUR,
+            [(2, 3, 3, 3), (2,), (4, 2, 3, 3), (4,), (8, 4, 3, 3), (8,), (8, 8, 3, 3), (8,)]
+            + [(16, 8, 3, 3), (16,), (16, 16, 3, 3), (16,)]
+            + [(64, 16), (64,), (32, 64), (32,), (4, 32), (4,)],
+        ),
     ],
 )
 def test_parameters_and_outputs(
@@ -78,7 +90,8 @@ def test_factories_follow_the_seed_and_can_be_pickled() -> None:
 
 
 @pytest.mark.parametrize(
-    "name, fed", [("mlp", GREY), ("cnn", GREY), ("cnn", COLOUR), ("linear", TARGETS)]
+    "name, fed",
+    [("mlp", GREY), ("cnn", GREY), ("cnn", COLOUR), ("cnn6:8", GREY), ("linear", TARGETS)],
 )
 def test_many_clients_at_once(name: str, fed: Federation) -> None:
     many = [models.build(name, fed.roster)() for _ in range(3)]
@@ -93,7 +106,7 @@ def test_many_clients_at_once(name: str, fed: Federation) -> None:
 
 def test_default_and_list() -> None:
     assert models.default(TARGETS.roster) == "linear" and models.default(GREY.roster) == "mlp"
-    assert set(models.models()) == {"linear", "softmax", "mlp", "cnn"}
+    assert set(models.models()) == {"linear", "softmax", "mlp", "cnn", "cnn6"}
     assert all(models.models().values())
 
 
@@ -104,7 +117,8 @@ def test_default_and_list() -> None:
         ("cnn", TABLE, ["cnn", "images", "(5,)", "mlp"]),
         ("cnn", fed_of(2, 8, 8), ["cnn", "1 or 3 channels", "(2, 8, 8)"]),
         ("cnn", fed_of(3, 3), ["4×4", "(3, 3)"]),
-        ("cnn:3", GREY, ["cnn", "no options"]),
+        ("cnn:3", GREY, ["'3'", "cnn:2"]),
+        ("cnn6", fed_of(7, 9), ["cnn6", "8×8", "(7, 9)"]),
         ("softmax:3", GREY, ["softmax", "no options"]),
         ("softmax", TARGETS, ["softmax", "regression", "linear"]),
         ("linear:bias", TARGETS, ["'bias'", "'nobias'"]),

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from made_experiment import CALLS, MADE, TRAINED
 
 import coterie as ct
 from coterie.cli import main
-from coterie.experiments import all_experiments
+from coterie.experiments import all_experiments, tuning
 from coterie.experiments import runner as runner_module
 from coterie.experiments.claims import Gap, paired_gap
 from coterie.experiments.outcome import Outcome
 from coterie.experiments.page import changes, page, verdicts
 from coterie.experiments.runner import run_missing
-from coterie.experiments.spec import Measured
+from coterie.experiments.spec import Measured, Tuned
 
 
 def ran(experiment, scale, folder) -> Outcome:
@@ -135,6 +136,7 @@ def test_numbers_that_are_not_finite_are_kept_as_none(tmp_path):
         (["reproduce", "ifca.tabel1-mnist"], "did you mean 'ifca.table1-mnist'?"),
         (["reproduce", "threshold.figure1", "--scale", "huge"], "huge"),
         (["reproduce", "threshold.figure1", "--show", "--out", "nothing"], "leave out --show"),
+        (["reproduce", "natural.heart", "--search"], "leave out --search"),
     ],
 )
 def test_mistakes_are_one_sentence(argv, words, capsys, tmp_path, monkeypatch):
@@ -144,12 +146,30 @@ def test_mistakes_are_one_sentence(argv, words, capsys, tmp_path, monkeypatch):
     assert words in told and told.count("\n") == 1
 
 
-def test_missing_data_are_named(capsys, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("ifca.table1-mnist", "train-images-idx3-ubyte.gz"),
+        ("fedsoft.table2", "unipen_chars.npz"),
+        ("natural.har", "uci_har.npz"),
+        ("natural.exam", "sites/exam.csv"),
+        ("ifca.table1-cifar", "cifar10"),
+    ],
+)
+def test_missing_data_are_named(name, file, capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("COTERIE_DATA", str(tmp_path))
-    argv = ["reproduce", "ifca.table1-mnist", "--scale", "smoke", "--out", str(tmp_path / "out")]
+    argv = ["reproduce", name, "--scale", "smoke", "--out", str(tmp_path / "out")]
     assert main([*argv, "--jobs", "1", "--quiet"]) == 2
     told = capsys.readouterr().err
-    assert "train-images-idx3-ubyte.gz" in told and "COTERIE_DATA" in told
+    assert file in told and "COTERIE_DATA" in told and told.count("\n") == 1
+
+
+def test_results_of_another_version_are_one_sentence(capsys, tmp_path):
+    (tmp_path / "threshold.theorem1-smoke.json").write_text('{"format": 9}')
+    argv = ["reproduce", "threshold.theorem1", "--scale", "smoke", "--out", str(tmp_path)]
+    assert main(argv) == 2
+    told = capsys.readouterr().err
+    assert "another version of coterie" in told and told.count("\n") == 1
 
 
 def test_every_experiment_is_listed_and_its_specs_agree(capsys):
@@ -161,12 +181,26 @@ def test_every_experiment_is_listed_and_its_specs_agree(capsys):
         lines = {line.label for line in experiment.lines}
         columns = {column.label for column in experiment.columns}
         assert len(lines) == len(experiment.lines) and len(columns) == len(experiment.columns)
-        assert set(experiment.printed) <= lines
-        assert all(set(of) <= columns for of in experiment.printed.values())
+        for printed in (experiment.printed, *experiment.printed_also.values()):
+            assert set(printed) <= lines
+            assert all(set(of) <= columns for of in printed.values())
+        assert set(experiment.printed_also) <= {quantity.name for quantity in experiment.quantities}
+        for tuned in experiment.tuned:
+            assert tuned.line in lines and tuned.column in columns
+            assert all(value in tuned.over[name] for name, value in tuned.best.items())
         for scale in experiment.scales.values():
             assert set(scale.lines) <= lines and set(scale.columns) <= columns
         marks = [cell.mark for cell in experiment.cells("full")]
         assert len(set(marks)) == len(marks)
+
+
+def test_only_the_lines_that_papers_ran_so_choose_on_test_rows():
+    for experiment in all_experiments().values():
+        for line in experiment.lines:
+            if line.options.get("choose_on") == "test":
+                assert type(line.method) in (ct.IFCA, ct.CFLMGD)
+            if "our start" in line.label:
+                assert line.options == {"paper": False} and not line.in_paper
 
 
 def test_the_command_writes_a_page_and_figures(capsys, tmp_path):
@@ -177,3 +211,46 @@ def test_the_command_writes_a_page_and_figures(capsys, tmp_path):
     assert "| half, M=50 |" in told
     names = sorted(file.name for file in tmp_path.iterdir() if file.suffix != ".lock")
     assert names == [f"{stem}.json", f"{stem}.md", f"{stem}.svg"]
+
+
+# ------------------------------------------------------------------------------ searches
+def test_a_search_has_seeds_and_rows_of_its_own(monkeypatch, capsys):
+    over = {"lr": (1e-6, 0.3)}
+    tuned = Tuned(line="global", column="digits", over=over, best={"lr": 0.3}, taken="0.1 is taken")
+    experiment = replace(TRAINED, tuned=(tuned,), tuned_at="full")
+    seeds = []
+    load = tuning.federation
+    monkeypatch.setattr(tuning, "federation", lambda cell: seeds.append(cell.seed) or load(cell))
+    found = tuning.search(experiment, tuned, "full")
+    assert set(seeds) == {101, 102} and found.best == {"lr": 0.3}
+    assert all(not len(trial.fed.test.y) for trial in found.trials())
+    (told,) = tuning.search_all(experiment, "full")
+    assert told.startswith("recorded: global, digits: lr of 1e-06, 0.3: best is lr 0.3; 0.1 is ta")
+    assert told.splitlines()[1].startswith("  lr 0.3: accuracy 0.")
+
+
+def test_the_page_names_what_was_searched_for(tmp_path):
+    tuned = Tuned(line="first", column="a", over={"lr": (0.1, 0.3)}, best={"lr": 0.1})
+    outcome = ran(replace(MADE, tuned=(tuned,)), "smoke", tmp_path)
+    text = page(outcome)
+    assert "by `coterie reproduce made.table --scale medium --search`**" in text
+    assert "* first, a: lr of 0.1, 0.3: best is lr 0.1." in text
+
+
+def test_a_paper_may_print_several_quantities(tmp_path):
+    also = {"worst": {"second": {"a": "33.3"}}}
+    text = page(ran(replace(MADE, printed_also=also), "smoke", tmp_path))
+    assert "| second (ours) | 60.00 | – |" in text and "| second (ours) | 30.00 | 33.3 |" in text
+
+
+def test_a_scale_may_take_another_model():
+    small = replace(TRAINED, scales={"full": replace(TRAINED.scales["full"], model="mlp:8")})
+    cell, same = next(small.cells("full")), next(TRAINED.cells("full"))
+    assert (cell.model, same.model) == ("mlp:8", "softmax") and cell.mark != same.mark
+    assert list(changes(cell)) == ["The model is mlp:8 instead of softmax."]
+
+
+def test_settings_that_a_method_lacks_are_no_difference():
+    scale = replace(MADE.scales["smoke"], settings={"clusters": 3})
+    cell = next(replace(MADE, scales={**MADE.scales, "smoke": scale}).cells("smoke"))
+    assert list(changes(cell)) == ["clients is 4 instead of 8."]

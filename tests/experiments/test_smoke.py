@@ -10,13 +10,22 @@ import pytest
 from coterie.cli import main
 from coterie.experiments import all_experiments
 
-NEED_FILES = {"mnist", "fashion_mnist", "cifar10"}
+FOLDERS = {  # of COTERIE_DATA, by the base set that is read from it
+    "mnist": "mnist",
+    "fashion_mnist": "fashion_mnist",
+    "cifar10": "cifar10",
+    "unipen": "unipen_chars",
+    "har": "uci_har",
+}
 
 
 def needed(experiment) -> set[str]:
     """The folders of data sets that the smallest scale reads."""
-    bases = {cell.column.data.partition(":")[2] for cell in experiment.cells("smoke")}
-    return bases & NEED_FILES
+    specs = [cell.column.data.partition(":") for cell in experiment.cells("smoke")]
+    folders = {FOLDERS[base] for _, _, base in specs if base in FOLDERS}
+    if any(maker in ("folder", "table") for maker, _, _ in specs):
+        folders.add("sites")
+    return folders
 
 
 @pytest.mark.experiments

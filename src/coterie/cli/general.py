@@ -51,7 +51,7 @@ class General(DataSet):
     """Data, model and output of a command."""
 
     model: str | None = setting(
-        None, "mlp, mlp:128,64, softmax, linear, cnn or file.py:Net; none: by the data"
+        None, "mlp, mlp:128,64, softmax, linear, cnn, cnn6 or file.py:Net; none: by the data"
     )
     out: str | None = setting(None, "folder of the run; none: runs/METHOD-DATA-TIME")
     seeds: int = setting(1, "repeat with this many seeds, from --seed on", least=1)

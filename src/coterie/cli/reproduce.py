@@ -15,6 +15,7 @@ from coterie.experiments.outcome import Outcome
 from coterie.experiments.page import page, verdicts
 from coterie.experiments.runner import Done, run_missing
 from coterie.experiments.spec import SCALES, Experiment
+from coterie.experiments.tuning import search_all
 from coterie.plots import save
 from coterie.runs.files import locked, write_file
 from coterie.settings import setting
@@ -28,6 +29,11 @@ class ReproduceFlags:
     out: str = setting("experiments/results", "folder of the results")
     jobs: int | None = setting(None, "cells run side by side; none: as many as cores", least=1)
     show: bool = setting(False, "run nothing: the page of what was run so far", switch=True)
+    search: bool = setting(
+        False,
+        "run no cell: repeat the searches for what the paper leaves out",
+        switch=True,
+    )
     list: bool = setting(False, "name the experiments", switch=True)
     quiet: bool = setting(False, "no progress", switch=True)
     debug: bool = setting(False, "show tracebacks", switch=True)
@@ -49,6 +55,8 @@ def reproduce(words: list[str], argv: list[str]) -> int:
             "ifca.table1-mnist`; `coterie reproduce --list` names them."
         )
     experiment = find(words[0])
+    if asked.search:
+        return search(experiment, asked)
     outcome = Outcome.open(experiment, asked.scale, Path(asked.out))
     if not asked.show:
         run(outcome, asked)
@@ -57,6 +65,16 @@ def reproduce(words: list[str], argv: list[str]) -> int:
             f"no cell of {experiment.name} was run at scale {asked.scale}: leave out --show."
         )
     print(write_page(outcome))
+    return 0
+
+
+def search(experiment: Experiment, asked: ReproduceFlags) -> int:
+    """Repeat the searches of an experiment and print what they come to."""
+    if not experiment.tuned:
+        raise CoterieError(f"nothing was searched for in {experiment.name}: leave out --search.")
+    with Watcher(asked.quiet, level=40)():
+        for found in search_all(experiment, asked.scale):
+            print(found, flush=True)
     return 0
 
 

@@ -8,6 +8,7 @@ from coterie.data.frames import from_frames
 from coterie.data.hub import from_partitioner, hub
 from coterie.data.label_shares import dirichlet
 from coterie.data.labels import label_permuted, pathological
+from coterie.data.letters import letter_holdouts, letters
 from coterie.data.memory import from_memory
 from coterie.data.merging import merge
 from coterie.data.natural import by_key, from_keys
@@ -35,6 +36,8 @@ __all__ = [
     "holdouts",
     "hub",
     "label_permuted",
+    "letter_holdouts",
+    "letters",
     "linear",
     "load",
     "maker",

@@ -7,7 +7,10 @@ runner.py      runs cells side by side and keeps each as it is done
 outcome.py     the file of results
 claims.py      what should hold, checked over the seeds
 page.py        Markdown: ours beside the paper's
-figures.py     the figures
+figures.py     figures of curves, columns and heat maps
+figures_of_groups.py  figures of who is in which group, and of clients' weights
+sources.py     how centres fit the sources that clients mix
+tuning.py      searches for what a paper does not print
 """
 
 from __future__ import annotations

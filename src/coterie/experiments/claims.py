@@ -10,6 +10,7 @@ import numpy as np
 
 from coterie.experiments.outcome import Outcome
 from coterie.experiments.spec import Quantity
+from coterie.reporting.text import capitalise
 
 HOLDS = "✓"
 FAILS = "✗"
@@ -95,7 +96,10 @@ class Beats:
         wanted = f"{self.one} is better than {self.other}"
         if self.by:
             wanted += f" by {self.by:g} or more"
-        return Verdict(mark, f"{column}: {wanted}; by {by:.3g} here{interval(gap, quantity)}.")
+        where = column
+        if self.quantity:
+            where = f"{column}, {quantity.label}"
+        return Verdict(mark, f"{where}: {wanted}; by {by:.3g} here{interval(gap, quantity)}.")
 
 
 @dataclass(frozen=True)
@@ -166,7 +170,8 @@ class Rises:
         verb = "falls" if self.falls else "rises"
         first, last = (", ".join(point) for point in (shown[0], shown[-1]))
         told = ", ".join(f"{mean:.4g}" for mean in means)
-        return [Verdict(mark, f"It {verb} from {first} to {last}; {told} here.")]
+        what = capitalise(quantity.label) if self.quantity else "It"
+        return [Verdict(mark, f"{what} {verb} from {first} to {last}; {told} here.")]
 
 
 def find_quantity(outcome: Outcome, name: str) -> Quantity:

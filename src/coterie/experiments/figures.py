@@ -1,15 +1,16 @@
-"""Figures like the papers': curves with bands, heat maps, groups over rounds."""
+"""Figures like the papers': curves with bands, quantities against columns, heat maps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from coterie.experiments.claims import find_quantity
 from coterie.experiments.outcome import Outcome
-from coterie.plots import FAINT, INK, colours_for, label_ends, new_figure
+from coterie.experiments.spec import Quantity
+from coterie.plots import COLOURS, FAINT, INK, label_ends, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,20 +19,26 @@ if TYPE_CHECKING:
 Draw = Callable[[Outcome], "Figure"]
 
 
-def curves_of(name: str, label: str, columns: Sequence[str] = (), log: bool = False) -> Draw:
+def curves_of(
+    name: str,
+    label: str,
+    columns: Sequence[str] = (),
+    log: bool = False,
+    lines: Sequence[str] = (),
+) -> Draw:
     """A figure of a metric against rounds: a panel for each column, a line for each method.
 
-    columns: the labels of those that are drawn; none: all.
+    columns, lines: the labels of those that are drawn; none: all.
     """
 
     def draw(outcome: Outcome) -> Figure:
-        shown = [column for column in columns or outcome.columns if column in outcome.columns]
+        shown = chosen(columns, outcome.columns)
         figure = new_figure(width=7.2, height=3.6 * len(shown) + 0.4)
         panels = figure.subplots(len(shown), squeeze=False)[:, 0]
         for axes, column in zip(panels, shown):
             if log:
                 axes.set_yscale("log")
-            draw_curves(axes, outcome, column, name)
+            draw_curves(axes, outcome, column, name, chosen(lines, outcome.lines))
             axes.set_title(f"{label}, {column}", loc="left", color=INK, fontsize=11)
         panels[-1].set_xlabel("round", color=INK)
         return figure
@@ -39,24 +46,36 @@ def curves_of(name: str, label: str, columns: Sequence[str] = (), log: bool = Fa
     return draw
 
 
-def draw_curves(axes: Axes, outcome: Outcome, column: str, name: str) -> None:
+def chosen(wanted: Sequence[str], there: list[str]) -> list[str]:
+    """Those that are wanted of those that there are; none wanted: all."""
+    return [label for label in there if label in (wanted or there)]
+
+
+def draw_curves(axes: Axes, outcome: Outcome, column: str, name: str, lines: Sequence[str]) -> None:
     """A line for each method: the mean over its seeds, and a band from the least to the most."""
     ends = []
-    for colour, line in zip(colours_for(len(outcome.lines)), outcome.lines):
-        runs = [cell.curves[name] for cell in outcome.of(line, column) if name in cell.curves]
-        if not runs:
-            continue
+    drawn = {
+        line: [cell.curves[name] for cell in outcome.of(line, column) if name in cell.curves]
+        for line in lines
+    }
+    drawn = {line: runs for line, runs in drawn.items() if runs}
+    for (colour, dashes), (line, runs) in zip(styles(), drawn.items()):
         shortest = min(map(len, runs))
         rounds = [round for round, _ in runs[0][:shortest]]
         values = np.array([[value for _, value in run[:shortest]] for run in runs], dtype=float)
         mean = values.mean(0)
-        axes.plot(rounds, mean, color=colour, linewidth=2)
+        axes.plot(rounds, mean, dashes, color=colour, linewidth=2)
         axes.fill_between(
             rounds, values.min(0), values.max(0), color=colour, alpha=0.15, linewidth=0
         )
         ends.append((float(mean[-1]), line, colour))
     tidy(axes)
     label_ends(axes, [end for end in ends if np.isfinite(end[0])])
+
+
+def styles() -> Iterator[tuple[str, str]]:
+    """A colour and dashes for each line: solid ones in every colour first."""
+    return ((colour, dashes) for dashes in ("-", "--", ":") for colour in COLOURS[:7])
 
 
 def tidy(axes: Axes) -> None:
@@ -66,24 +85,34 @@ def tidy(axes: Axes) -> None:
     axes.tick_params(which="both", length=0, colors=INK)
 
 
-def against_columns(label: str, lines: Sequence[str] = (), quantity: str = "") -> Draw:
-    """A figure of a quantity against the columns: a line for each method, bars for the seeds."""
+def against_columns(
+    label: str,
+    lines: Sequence[str] = (),
+    quantity: str = "",
+    log: bool = False,
+    also: Callable[[Axes, Outcome], None] | None = None,
+) -> Draw:
+    """A figure of a quantity against the columns: a line for each method, a band for the seeds.
+
+    also: draws more into the figure.
+    """
 
     def draw(outcome: Outcome) -> Figure:
         figure = new_figure()
         axes = figure.subplots()
+        if log:
+            axes.set_yscale("log")
         shown = find_quantity(outcome, quantity)
         places = np.arange(len(outcome.columns))
         ends = []
-        names = [line for line in lines or outcome.lines if line in outcome.lines]
-        for colour, line in zip(colours_for(len(names)), names):
-            means = [mean_of(outcome, line, c, shown.name) * shown.factor for c in outcome.columns]
-            spreads = [
-                np.std(list(outcome.values(line, c, shown.name).values()) or [0.0]) * shown.factor
-                for c in outcome.columns
-            ]
-            axes.errorbar(places, means, spreads, color=colour, linewidth=2, marker="o", capsize=3)
-            ends.append((float(means[-1]), line, colour))
+        names = chosen(lines, outcome.lines)
+        for (colour, dashes), line in zip(styles(), names):
+            low, mean, high = range_of(outcome, line, shown)
+            axes.plot(places, mean, dashes, color=colour, linewidth=2, marker="o", markersize=4)
+            axes.fill_between(places, low, high, color=colour, alpha=0.15, linewidth=0)
+            ends.append((float(mean[-1]), line, colour))
+        if also is not None:
+            also(axes, outcome)
         axes.set_xticks(places, outcome.columns)
         axes.set_title(label, loc="left", color=INK, fontsize=11)
         tidy(axes)
@@ -91,6 +120,15 @@ def against_columns(label: str, lines: Sequence[str] = (), quantity: str = "") -
         return figure
 
     return draw
+
+
+def range_of(outcome: Outcome, line: str, quantity: Quantity) -> np.ndarray:
+    """[3, columns]: the least, the mean and the most of a line's values over the seeds."""
+    found = []
+    for column in outcome.columns:
+        values = list(outcome.values(line, column, quantity.name).values()) or [np.nan]
+        found.append([min(values), float(np.mean(values)), max(values)])
+    return np.array(found).T * quantity.factor
 
 
 def heat_map(label: str, rows: str, columns: str, name: str) -> Draw:
@@ -126,26 +164,3 @@ def mean_of(outcome: Outcome, line: str, column: str, name: str) -> float:
 def ink_on(value: float) -> str:
     """The colour of a number on a field of the heat map."""
     return "black" if value > 0.6 else "white"
-
-
-def groups_over_rounds(line: str, column: str = "") -> Draw:
-    """A colour map of who was in which group after each round, of the first seed.
-
-    The work must keep it under `extra["groups"]`: [rounds][clients].
-    """
-
-    def draw(outcome: Outcome) -> Figure:
-        cell = outcome.of(line, column or outcome.columns[0])[0]
-        groups = np.array(cell.extra["groups"]).T
-        order = np.lexsort(groups.T[[-1]])
-        figure = new_figure(width=7.2, height=4.6)
-        axes = figure.subplots()
-        axes.imshow(groups[order], cmap="tab20", aspect="auto", interpolation="nearest")
-        axes.set_xlabel("round", color=INK)
-        axes.set_ylabel("client, by its last group", color=INK)
-        axes.set_title(f"Groups of {line}", loc="left", color=INK, fontsize=11)
-        axes.tick_params(length=0, colors=INK)
-        axes.spines[:].set_visible(False)
-        return figure
-
-    return draw

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from coterie.experiments.claims import Verdict
 from coterie.experiments.outcome import Outcome, mean_and_deviation
-from coterie.experiments.spec import Cell, Quantity
+from coterie.experiments.spec import Cell, Experiment, Quantity
 from coterie.reporting.text import capitalise
 
 NOTHING = "–"
@@ -25,7 +25,7 @@ def page(outcome: Outcome) -> str:
     for quantity in experiment.quantities[1:]:
         if not lines_with(outcome, quantity):
             continue
-        parts += [f"{capitalise(quantity.label)}:", short_table(outcome, quantity)]
+        parts.append(quantity_table(outcome, quantity))
     for suffix in experiment.figures:
         file = f"{outcome.path.stem}{suffix}.svg"
         parts.append(f"![{experiment.title}]({file})")
@@ -34,6 +34,7 @@ def page(outcome: Outcome) -> str:
         listed("What was found", experiment.findings),
         listed("Other than in the paper", differences(outcome)),
         listed("What the paper leaves open, and what is taken here", experiment.open_points),
+        listed(f"What was searched for, by `{search_command(experiment)}`", searches(experiment)),
         how_made(outcome),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -44,6 +45,22 @@ def command(outcome: Outcome) -> str:
     return f"coterie reproduce {outcome.experiment.name} --scale {outcome.scale}"
 
 
+def search_command(experiment: Experiment) -> str:
+    """What makes the searches of an experiment again."""
+    return f"coterie reproduce {experiment.name} --scale {experiment.tuned_at} --search"
+
+
+def searches(experiment: Experiment) -> list[str]:
+    """A sentence for each search: what was tried, and what was found."""
+    sentences = []
+    for tuned in experiment.tuned:
+        tried = "; ".join(f"{k} of {', '.join(map(str, v))}" for k, v in tuned.over.items())
+        best = ", ".join(f"{name} {value}" for name, value in tuned.best.items())
+        taken = tuned.taken and f"; {tuned.taken}"
+        sentences.append(f"{tuned.line}, {tuned.column}: {tried}: best is {best}{taken}.")
+    return sentences
+
+
 def verdicts(outcome: Outcome) -> list[Verdict]:
     """Every claim, judged."""
     return [verdict for claim in outcome.experiment.claims for verdict in claim.judge(outcome)]
@@ -51,33 +68,22 @@ def verdicts(outcome: Outcome) -> list[Verdict]:
 
 # ------------------------------------------------------------------------------ tables
 def quantity_table(outcome: Outcome, quantity: Quantity) -> str:
-    """A table with two columns for each of the experiment's: ours, and the paper's."""
+    """A table of a quantity; beside each column the paper's, where it prints the quantity."""
+    printed = outcome.experiment.printed_of(quantity)
     head = ["method"]
     for column in outcome.columns:
-        head += [column, "paper"]
-    printed = outcome.experiment.printed
-    if not printed:
-        return short_table(outcome, quantity)
+        head.append(column)
+        if printed:
+            head.append("paper")
     rows = []
-    for line in outcome.lines:
+    for line in lines_with(outcome, quantity):
         row = [name_of(outcome, line)]
         for column in outcome.columns:
-            theirs = printed.get(line, {}).get(column, NOTHING)
-            row += [cell_text(outcome, line, column, quantity), theirs]
+            row.append(cell_text(outcome, line, column, quantity))
+            if printed:
+                row.append(printed.get(line, {}).get(column, NOTHING))
         rows.append(row)
-    return f"{quantity.label}, mean ± deviation over seeds:\n\n" + markdown(head, rows)
-
-
-def short_table(outcome: Outcome, quantity: Quantity) -> str:
-    """A table of ours alone."""
-    rows = [
-        [
-            name_of(outcome, line),
-            *(cell_text(outcome, line, column, quantity) for column in outcome.columns),
-        ]
-        for line in lines_with(outcome, quantity)
-    ]
-    return markdown(["method", *outcome.columns], rows)
+    return f"{capitalise(quantity.label)}, mean ± deviation over seeds:\n\n" + markdown(head, rows)
 
 
 def lines_with(outcome: Outcome, quantity: Quantity) -> list[str]:
@@ -157,7 +163,10 @@ def changes(cell: Cell) -> Iterator[str]:
         **cell.line.options,
         **cell.column.settings,
     }
-    for name, value in {**scale.data_options, **scale.options, **scale.settings}.items():
+    if cell.model != cell.column.model:
+        yield f"The model is {cell.model} instead of {cell.column.model}."
+    settings = {k: v for k, v in scale.settings.items() if hasattr(cell.line.method, k)}
+    for name, value in {**scale.data_options, **scale.options, **settings}.items():
         before = asked.get(name, getattr(cell.line.method, name, None))
         if before is None:
             yield f"{name} is {value}."

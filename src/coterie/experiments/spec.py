@@ -4,6 +4,7 @@
     Line         a method with its settings
     Column       the data and the model, and what else changes from column to column
     Scale        how much of it is run: "full" is the paper's own setting
+    Tuned        a setting that the paper does not print, and what was tried to find it
     Cell         one of them, with everything decided
 
 The experiments themselves stand in catalogue/, a file for each paper.
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from coterie.experiments.outcome import Outcome
 
 Options = Mapping[str, Any]
+Printed = Mapping[str, Mapping[str, str]]  # by line, by column
 SCALES = ("smoke", "medium", "full")
 
 
@@ -63,9 +65,25 @@ class Scale:
     data_options: Options = field(default_factory=dict)
     options: Options = field(default_factory=dict)
     settings: Options = field(default_factory=dict)
+    model: str | None = None  # none: the column's
     lines: tuple[str, ...] = ()  # the labels of those that are run; none: all
     columns: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()  # differences from the paper that the options do not show
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuned:
+    """A setting that was found by a search, which `coterie reproduce NAME --search` repeats.
+
+    The search has seeds of its own and looks at held-out training rows: no reported test row, and
+    no data of a reported seed, has a part in it.
+    """
+
+    line: str
+    column: str
+    over: Mapping[str, tuple[Any, ...]]  # the values that were tried, by setting
+    best: Options  # what was found
+    taken: str = ""  # what is taken instead, and why; nothing: the best
 
 
 class Quantity(NamedTuple):
@@ -108,10 +126,13 @@ class Experiment:
     scales: Mapping[str, Scale]
     work: Work
     quantities: tuple[Quantity, ...]
-    printed: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by line, by column
+    printed: Printed = field(default_factory=dict)  # the paper's numbers of the first quantity
+    printed_also: Mapping[str, Printed] = field(default_factory=dict)  # of others, by their names
     claims: tuple[Claim, ...] = ()
     open_points: tuple[str, ...] = ()  # what the paper does not say, and what is taken here
     findings: tuple[str, ...] = ()  # what was found out where ours differs
+    tuned: tuple[Tuned, ...] = ()  # searches, all of them at one scale
+    tuned_at: str = "medium"
     figures: Mapping[str, Callable[[Outcome], Figure]] = field(default_factory=dict)  # by suffix
 
     def scale(self, name: str) -> Scale:
@@ -119,6 +140,12 @@ class Experiment:
         if name not in self.scales:
             raise unknown(f"scale of {self.name}", name, self.scales)
         return self.scales[name]
+
+    def printed_of(self, quantity: Quantity) -> Printed:
+        """The paper's numbers of a quantity."""
+        if quantity == self.quantities[0]:
+            return self.printed
+        return self.printed_also.get(quantity.name, {})
 
     def line(self, label: str) -> Line:
         """The line of a label."""
@@ -165,6 +192,11 @@ class Cell:
         return {**self.column.options, **self.line.options, **self.scale.options}
 
     @property
+    def model(self) -> str | None:
+        """The model's name; none: the data decide."""
+        return self.scale.model or self.column.model
+
+    @property
     def method(self) -> Algorithm:
         """The method, with the settings of the column and the scale that it has."""
         assert self.line.method is not None, f"{self.line.label} is no method"
@@ -179,7 +211,7 @@ class Cell:
             self.column.label,
             self.column.data,
             sorted(self.data_options.items()),
-            self.column.model,
+            self.model,
             sorted(self.options.items()),
             self.seed,
         )

@@ -14,7 +14,16 @@ from coterie.metrics import HIGHER_IS_BETTER
 from coterie.result import Result, resume, run
 
 Measure = Callable[[Result, Federation], Measured]
-DRAWN = ("accuracy", "mse", "loss", "ari", "planted_error")  # metrics whose curves are kept
+DRAWN = (
+    "accuracy",
+    "mse",
+    "loss",
+    "ari",
+    "matched",
+    "planted_error",
+)  # metrics whose curves are kept
+
+ITERATIONS = "k_means_iterations"  # a note of methods that cluster models
 
 
 def trained(measure: Measure) -> Work:
@@ -35,9 +44,9 @@ def federation(cell: Cell) -> Federation:
 def train(cell: Cell, fed: Federation, folder: Path) -> Result:
     """Train in a folder, or go on where it was stopped."""
     if (folder / "config.json").exists():
-        return resume(folder, fed, cell.column.model, cell.method)
+        return resume(folder, fed, cell.model, cell.method)
     options = {"paper": True, **cell.options}
-    return run(cell.method, fed, cell.column.model, out=folder, seed=cell.seed, **options)
+    return run(cell.method, fed, cell.model, out=folder, seed=cell.seed, **options)
 
 
 # ------------------------------------------------------------------------------ measures
@@ -64,6 +73,9 @@ def curves(result: Result) -> dict[str, list[tuple[int, float]]]:
         points = [(row["round"], float(row[name])) for row in result.history if name in row]
         if points:
             found[name] = points
+    noted = [row for row in result.history if ITERATIONS in row.get("notes", {})]
+    if noted:
+        found[ITERATIONS] = [(row["round"], float(row["notes"][ITERATIONS])) for row in noted]
     return found
 
 

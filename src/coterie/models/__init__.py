@@ -1,4 +1,4 @@
-"""Models by name, sized for a federation's data: linear, softmax, mlp, cnn."""
+"""Models by name, sized for a federation's data: linear, softmax, mlp, cnn, cnn6."""
 
 from __future__ import annotations
 
@@ -86,17 +86,46 @@ def mlp(roster: Roster, option: str) -> Factory:
 
 @model
 def cnn(roster: Roster, option: str) -> Factory:
-    """5×5 convolutions (32, 64), ReLU, 2×2 max-pooling, 512 units; images of 1 or 3 channels."""
-    no_option("cnn", option)
+    """5×5 convolutions (32, 64), ReLU, 2×2 max-pooling, 512 units; cnn:4 has a quarter of each."""
+    image = image_shape("cnn", roster, pixels=4)
+    by = divisor("cnn", option)
+    return partial(convolutions, image, outputs(roster), by, add_channel=is_flat(roster))
+
+
+@model
+def cnn6(roster: Roster, option: str) -> Factory:
+    """Six 3×3 convolutions (32 to 256), a pooling after every two, 1024 and 512 units; cnn6:4."""
+    image = image_shape("cnn6", roster, pixels=8)
+    by = divisor("cnn6", option)
+    return partial(six_convolutions, image, outputs(roster), by, add_channel=is_flat(roster))
+
+
+def is_flat(roster: Roster) -> bool:
+    """Whether rows are images [H, W], without a channel."""
+    return len(roster.row_shape) != 3
+
+
+def image_shape(name: str, roster: Roster, pixels: int) -> tuple[int, int, int]:
+    """Channels, height and width of the rows; other rows than images are refused."""
     shape = roster.row_shape
-    without_channel = len(shape) != 3
-    image = (1, *shape) if without_channel else shape
-    if len(image) != 3 or image[0] not in (1, 3) or min(image[1:]) < 4:
+    image = (1, *shape) if is_flat(roster) else shape
+    if len(image) != 3 or image[0] not in (1, 3) or min(image[1:]) < pixels:
         raise CoterieError(
-            "the model cnn takes images of 1 or 3 channels and at least 4×4 pixels, and rows have "
-            f"the shape {shape}: use mlp."
+            f"the model {name} takes images of 1 or 3 channels and at least {pixels}×{pixels} "
+            f"pixels, and rows have the shape {shape}: use mlp."
         )
-    return partial(convolutions, image, outputs(roster), add_channel=without_channel)
+    return image
+
+
+def divisor(name: str, option: str) -> int:
+    """By what the channels and units of a model are divided: a power of 2 up to 32."""
+    allowed = {"": 1, "1": 1, "2": 2, "4": 4, "8": 8, "16": 16, "32": 32}
+    if option not in allowed:
+        raise CoterieError(
+            f"{option!r} is no size of {name}: write {name}:2, :4, :8, :16 or :32 for half, a "
+            "quarter and so on of its channels and units."
+        )
+    return allowed[option]
 
 
 def inputs(roster: Roster) -> int:
@@ -141,13 +170,32 @@ def layers(sizes: Sequence[int], bias: bool = True) -> nn.Sequential:
     return nn.Sequential(nn.Flatten(), *parts[1:])
 
 
-def convolutions(image: tuple[int, int, int], outputs: int, add_channel: bool) -> nn.Sequential:
-    """The network of `cnn`; with `add_channel` it takes [n, H, W]."""
+def convolutions(
+    image: tuple[int, int, int], outputs: int, by: int, add_channel: bool
+) -> nn.Sequential:
+    """The network of `cnn`, sizes divided by `by`; with `add_channel` it takes [n, H, W]."""
     channels, height, width = image
+    few, more, units = 32 // by, 64 // by, 512 // by
     parts: list[nn.Module] = []
     if add_channel:
         parts += [nn.Unflatten(1, (1, height))]
-    parts += [nn.Conv2d(channels, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
-    parts += [nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
-    parts += [nn.Flatten(), nn.Linear(64 * (height // 4) * (width // 4), 512), nn.ReLU()]
-    return nn.Sequential(*parts, nn.Linear(512, outputs))
+    parts += [nn.Conv2d(channels, few, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
+    parts += [nn.Conv2d(few, more, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
+    parts += [nn.Flatten(), nn.Linear(more * (height // 4) * (width // 4), units), nn.ReLU()]
+    return nn.Sequential(*parts, nn.Linear(units, outputs))
+
+
+def six_convolutions(
+    image: tuple[int, int, int], outputs: int, by: int, add_channel: bool
+) -> nn.Sequential:
+    """The network of `cnn6`, sizes divided by `by`; with `add_channel` it takes [n, H, W]."""
+    before, height, width = image
+    parts: list[nn.Module] = []
+    if add_channel:
+        parts += [nn.Unflatten(1, (1, height))]
+    for first, second in ((32, 64), (128, 128), (256, 256)):
+        parts += [nn.Conv2d(before, first // by, 3, padding=1), nn.ReLU()]
+        parts += [nn.Conv2d(first // by, second // by, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+        before = second // by
+    sizes = [before * (height // 8) * (width // 8), 1024 // by, 512 // by, outputs]
+    return nn.Sequential(*parts, *layers(sizes))

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from coterie.experiments.catalogue import (
     cfl_mgd,
+    cfl_mgd_cifar,
     cgpfl,
+    cgpfl_cifar,
     fedsoft,
+    fedsoft_cifar,
+    fedsoft_letters,
     ifca,
+    ifca_cifar,
     ifca_figure3,
+    ifca_writers,
     natural,
     threshold,
 )
@@ -15,10 +21,16 @@ from coterie.experiments.spec import Experiment
 
 EXPERIMENTS: tuple[Experiment, ...] = (
     *ifca.EXPERIMENTS,
+    *ifca_cifar.EXPERIMENTS,
+    *ifca_writers.EXPERIMENTS,
     *ifca_figure3.EXPERIMENTS,
     *cfl_mgd.EXPERIMENTS,
+    *cfl_mgd_cifar.EXPERIMENTS,
     *fedsoft.EXPERIMENTS,
+    *fedsoft_letters.EXPERIMENTS,
+    *fedsoft_cifar.EXPERIMENTS,
     *cgpfl.EXPERIMENTS,
+    *cgpfl_cifar.EXPERIMENTS,
     *threshold.EXPERIMENTS,
     *natural.EXPERIMENTS,
 )

@@ -15,7 +15,8 @@ from coterie.baselines.local_only import LocalOnly
 from coterie.baselines.perfedavg import PerFedAvg
 from coterie.baselines.pfedme import PFedMe
 from coterie.experiments.claims import Beats
-from coterie.experiments.figures import against_columns, curves_of, groups_over_rounds
+from coterie.experiments.figures import against_columns, curves_of
+from coterie.experiments.figures_of_groups import against_groups, groups_over_rounds
 from coterie.experiments.spec import (
     ACCURACY,
     WORST,
@@ -26,7 +27,7 @@ from coterie.experiments.spec import (
     Measured,
     Scale,
 )
-from coterie.experiments.work import federation, group_history, scores, train, trained
+from coterie.experiments.work import ITERATIONS, federation, group_history, scores, train, trained
 
 PAPER = "Tang et al. 2021"
 PLAIN: dict[str, Any] = {"lr": 0.005, "local_steps": 10, "batch": 20}
@@ -220,8 +221,16 @@ FIGURE_3 = Experiment(
     claims=(Beats("CGPFL-Heur", "K=1"), Beats("K=4", "K=1"), Beats("K=1", "pFedMe(PM)")),
     open_points=OPEN_POINTS,
     figures={
-        "": curves_of("accuracy", "Test accuracy"),
+        "": against_groups({f"K={k}": k for k in COUNTS}, "CGPFL-Heur", ("pFedMe(PM)", "local")),
+        "-rounds": curves_of(
+            "accuracy",
+            "Test accuracy",
+            lines=("K=1", "K=2", "K=4", "K=8", "CGPFL-Heur", "pFedMe(PM)", "local"),
+        ),
         "-groups": groups_over_rounds("CGPFL-Heur"),
+        "-iterations": curves_of(
+            ITERATIONS, "Iterations of k-means in a round", lines=("K=2", "K=4", "K=8")
+        ),
     },
 )
 

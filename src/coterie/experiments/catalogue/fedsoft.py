@@ -16,6 +16,8 @@ from coterie.baselines.local_only import LocalOnly
 from coterie.data import Federation
 from coterie.experiments.claims import Beats, Rises
 from coterie.experiments.figures import curves_of
+from coterie.experiments.figures_of_groups import weights_of_clients
+from coterie.experiments.sources import WEIGHTS, found_shares
 from coterie.experiments.spec import Column, Experiment, Line, Measured, Quantity, Scale
 from coterie.experiments.work import curves, scores, trained
 from coterie.params import flatten
@@ -26,7 +28,6 @@ LOCAL_WORK: dict[str, Any] = {"lr": 0.005, "local_epochs": 10, "batch": 10, "sol
 MSE = Quantity("mse", "MSE of the clients' own models on their test rows", 2, 1.0, False)
 OWN = Quantity("own", "MSE of the centre that fits a source best, mean over sources", 2, 1.0, False)
 OTHER = Quantity("other", "MSE of that centre on the other sources", 2, 1.0, False)
-WEIGHTS = Quantity("weights_off", "distance of the weights to the shares", 3, 1.0, False)
 OPEN_POINTS = (
     "σ0 = 10 is taken as the variance of θ: the paper's tables bound ‖θ0 − θ1‖² by 163, where a "
     "deviation of 10 would give about 2,000.",
@@ -57,18 +58,8 @@ def centres_on_sources(result: Result, fed: Federation) -> Measured:
         "other": float(np.mean(other)),
         "weights_off": float((weights - shares).abs().mean()),
     }
-    return Measured(measured.values | values, curves(result))
-
-
-def found_shares(result: Result) -> torch.Tensor | None:
-    """float64 [N, K]: each client's weights of the centres; 1 for its own where groups are hard."""
-    groups = result.trained.groups
-    if groups is None or result.centres is None:
-        return None
-    if groups.dim() == 2:
-        return groups.double()
-    count = len(next(iter(result.centres.values())))
-    return torch.nn.functional.one_hot(groups, count).double()
+    extra = {"weights": weights[:, 0].tolist(), "shares": shares[:, 0].tolist()}
+    return Measured(measured.values | values, curves(result), extra)
 
 
 def flatten_centres(result: Result) -> torch.Tensor:
@@ -145,7 +136,11 @@ TABLE_1 = Experiment(
         Beats("FedSoft", "IFCA", quantity="weights_off"),
     ),
     open_points=OPEN_POINTS,
-    figures={"": curves_of("mse", "MSE of the clients' own models", log=True)},
+    figures={
+        "": curves_of("planted_error", "Distance of the centres to the planted ones", log=True),
+        "-own": curves_of("mse", "MSE of the clients' own models", log=True),
+        "-weights": weights_of_clients("10:90", ("FedSoft", "IFCA", "FedEM"), "the first source"),
+    },
 )
 
 EIGHT = Experiment(

@@ -55,7 +55,7 @@ def error_from(cell: Cell, fed: Federation, lr: float, start: int) -> float:
     """How far the centres end from the planted parameters; infinite where it diverged."""
     method = with_settings(cell.method, {"lr": lr})
     options = {"paper": True, "seed": cell.seed, **cell.options}
-    ready = prepare(method, fed, cell.column.model, **options)
+    ready = prepare(method, fed, cell.model, **options)
     state, _ = method.start(ready.task, len(fed), cell.seed)
     draw = torch.Generator().manual_seed(1000 * cell.seed + start)
     centres = {
@@ -63,9 +63,7 @@ def error_from(cell: Cell, fed: Federation, lr: float, start: int) -> float:
         for name, value in state.centres.items()
     }
     try:
-        result = run(
-            method, fed, cell.column.model, start=state._replace(centres=centres), **options
-        )
+        result = run(method, fed, cell.model, start=state._replace(centres=centres), **options)
     except Diverged:
         return np.inf
     return float(result.final.get("planted_error", np.inf))
