@@ -13,6 +13,7 @@ from coterie.plots import COLOURS, FAINT, INK, new_figure, save
 from peer_environments import PEERS, Peer
 
 TITLES = {peer.name: peer.title for peer in PEERS}
+TICKS = [0.2, 0.5, 1, 2, 3, 5, 10, 20, 50, 100, 200, 500]
 RIVALS = [peer for peer in PEERS if peer.name != "ours"]
 
 
@@ -249,7 +250,8 @@ def plot(results: dict[str, Any]) -> Any:
             axes.scatter(x, y, color=colours[peer.name], label=peer.title, s=42, zorder=3)
     axes.axvline(1, color=INK, linewidth=1.2)
     axes.set_xscale("log")
-    ticks = [0.5, 1, 2, 3, 5, 10, 20, 50, 100, 200, 500]
+    largest = max((max(ratios(p).values(), default=1) for p in problems.values()), default=1)
+    ticks = [tick for tick in TICKS if tick < 1.5 * max(largest, 2)]
     axes.set_xticks(ticks, [f"{tick:g}×" for tick in ticks])
     axes.minorticks_off()
     axes.set_yticks(list(heights.values()), [problems[name]["title"] for name in heights])

@@ -132,14 +132,12 @@ PROBLEMS = (
     minibatch("batch50", clients=120, rows=200, batch=50, passes=1),
     minibatch("batch50x5", clients=60, rows=200, batch=50, passes=5),
     fedavg("deeper", "MLP 784-200-100-10", 80, 200, 0.05, batch=20, passes=1),
-    fedavg("table100", "table 30-64-2", 100, 200, 0.05, batch=20, passes=5),
+    fedavg("table100", "table 30-64-2", 100, 200, 0.05, batch=20, passes=5, suits_flower=True),
     fedavg("table1000", "table 30-64-2", 1000, 100, 0.05, batch=20, passes=1),
     fedavg("cnn28", "CNN 32-64-512 on 28×28", 16, 100, 0.05, batch=20, passes=1),
     fedavg("cnn32", "CNN 32-64-512 on 32×32", 12, 100, 0.05, batch=20, passes=1),
     dataclasses.replace(minibatch("small20", 20, 200, 20, 1), suits_flower=True),
-    dataclasses.replace(
-        fedavg("smalltable", "table 30-64-2", 20, 200, 0.05, batch=20, passes=5), suits_flower=True
-    ),
+    fedavg("smalltable", "table 30-64-2", 20, 200, 0.05, batch=20, passes=5, suits_flower=True),
     ifca("ifca200", clients=120, rows=200),
     ifca("ifca50", clients=240, rows=50),
     Problem("fedsoft", "FedSoft", "linear d=10", 20, 100, 0.005, batch=10, passes=10, models=2),
