@@ -9,16 +9,24 @@ without `vmap` it gets one client.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+REHEARSED = 3  # steps: later ones take no more memory
+
 T = TypeVar("T")
 U = TypeVar("U")
 OnTensors = Callable[..., tuple[Tensor, ...]]
+
+_inside: ContextVar[bool] = ContextVar("inside", default=False)
+_rehearsing: ContextVar[bool] = ContextVar("rehearsing", default=False)
 
 
 def for_all_clients(compute: Callable[[T], U], arguments: T) -> U:
@@ -36,7 +44,11 @@ def for_all_clients(compute: Callable[[T], U], arguments: T) -> U:
         around = stacked[0].shape[: stacked[0].dim() - axes]  # an axis for each `vmap`
         clients = iter([_with_one_axis(v, len(around)) for v in stacked])
         given = [None if v is None else next(clients) for v in leaves]
-        results[:] = tree_flatten(compute(tree_unflatten(given, structure)))
+        token = _inside.set(True)
+        try:
+            results[:] = tree_flatten(compute(tree_unflatten(given, structure)))
+        finally:
+            _inside.reset(token)
         found = [v for v in results[0] if v is not None]
         return tuple(v.view(*around, *v.shape[1:]) for v in found)
 
@@ -44,6 +56,28 @@ def for_all_clients(compute: Callable[[T], U], arguments: T) -> U:
     made, result_structure = results
     whole: U = tree_unflatten([None if v is None else next(found) for v in made], result_structure)
     return whole
+
+
+def is_inside() -> bool:
+    """Whether such a computation is running. An exception must not leave it: torch would abort."""
+    return _inside.get()
+
+
+@contextmanager
+def rehearsal() -> Iterator[None]:
+    """While it is open only the first steps are taken: for counting, not for results."""
+    token = _rehearsing.set(True)
+    try:
+        yield
+    finally:
+        _rehearsing.reset(token)
+
+
+def to_take(steps: Iterable[T]) -> Iterator[T]:
+    """The steps; only the first in a rehearsal."""
+    if _rehearsing.get():
+        return itertools.islice(steps, REHEARSED)
+    return iter(steps)
 
 
 def _with_one_axis(v: Tensor, around: int) -> Tensor:

@@ -35,7 +35,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from coterie.client_data import Drawn, Gram, Step
-from coterie.local.all_clients import for_all_clients
+from coterie.local.all_clients import for_all_clients, to_take
 from coterie.local.dual_weights import DualWeights, Origins
 from coterie.local.forms import Form
 from coterie.local.gram import gram_matrix
@@ -129,7 +129,7 @@ def _steps_of_block(task: Task, cut: Cut, solver: Solver, given: Given) -> WithM
         momentum = zeros(others) if given.u is None else _without(name, given.u)
     centre = given.w if given.centre is None else given.centre
 
-    for at, batch in visits:
+    for at, batch in to_take(visits):
         g, of_others = _gradients(task, weights.outputs(at), others, batch)
         rule = rule_of(solver, given.strength, batch.mask)
         weights.step(at, g, rule)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from coterie.client_data import Drawn, Repeat
-from coterie.local.all_clients import for_all_clients
+from coterie.local.all_clients import for_all_clients, to_take
 from coterie.local.pull import Pull, Solver, WithMomentum, strength_of
 from coterie.local.step import for_leaf, rule_of, step_in_place, with_pull
 from coterie.local.visits import Order, counted, numbers_among_all, order_of, rows_at, sizes_of
@@ -82,7 +82,7 @@ def _steps(
     if solver.beta is not None:
         momentum = zeros(w) if given.u is None else dict(given.u)
     centre = given.w if given.centre is None else given.centre
-    for batch in _batches(times, given):
+    for batch in to_take(_batches(times, given)):
         g = gradients(task, w, batch)
         rule = rule_of(solver, given.strength, batch.mask)
         g = with_pull(solver, rule, w, g, centre)
