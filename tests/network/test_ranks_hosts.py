@@ -103,8 +103,8 @@ class TwoHosts:
 
     def close(self) -> None:
         for process in self.processes:
-            process.kill()
-            process.wait()
+            process.terminate()  # torchrun then ends its ranks, which kill would leave
+            process.wait(120)
         for host in (0, 1):
             subprocess.run(["ip", "netns", "del", self.space(host)], capture_output=True)
 
