@@ -80,7 +80,7 @@ class Command:
         metrics = Path(folder, "metrics.jsonl")
         wait_for(
             lambda: metrics.exists() and metrics.read_text().count("\n") > number,
-            120, f"round {number}",
+            400, f"round {number}",
         )  # fmt: skip
 
     def other_ranks(self) -> list[int]:
@@ -89,7 +89,7 @@ class Command:
 
     def end(self) -> tuple[int, str]:
         """(exit status, what it said)"""
-        _, said = self.process.communicate(timeout=120)
+        _, said = self.process.communicate(timeout=400)
         return self.process.returncode, said
 
 
@@ -102,7 +102,7 @@ def is_alive(process: int) -> bool:
 
 
 def all_gone(processes: list[int]) -> None:
-    wait_for(lambda: not any(map(is_alive, processes)), 30, "the end of all ranks")
+    wait_for(lambda: not any(map(is_alive, processes)), 120, "the end of all ranks")
 
 
 MANY = f"{TINY} --rounds 200 --eval-every 1000 --ranks 3"

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -107,8 +108,15 @@ def team_of(ranks: int, words: Sequence[str]) -> Iterator[Team | None]:
 
 def treat_end_as_interrupt() -> None:
     """Let torchrun's request to end finish the round and save, as Ctrl-C does."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        handler = signal.getsignal(signal.SIGINT)
+        if not callable(handler):  # Ctrl-C is ignored, as in the background of a shell
+            raise KeyboardInterrupt
+        handler(number, frame)
+
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+        signal.signal(signal.SIGTERM, interrupt)
 
 
 # ------------------------------------------------------------------------------ the other ranks

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import torch
+from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from coterie.contract import Algorithm, Rows, Upload, at_round
@@ -149,7 +150,7 @@ def write_own(call: Call, types: Types) -> bytes:
     return encode((call.ids, call.per_client, call.keys, call.client_keys), types)
 
 
-def call_of_rank(call: Call, positions: Any, shares: Shares) -> Call:
+def call_of_rank(call: Call, positions: Tensor, shares: Shares) -> Call:
     """The call with the clients of one rank alone, by their ids there."""
     some = call.only(positions)
     return replace(some, ids=shares.local[some.ids])
