@@ -121,8 +121,8 @@ def write_page(kept: dict[str, Any]) -> None:
     text = [
         "# Scale on one machine",
         "",
-        "What the columns mean stands at the head of `benchmarks/scale.py`. Rows of a store that were "
-        "read count as memory, which the system takes back when it needs it.",
+        "What the columns mean stands at the head of `benchmarks/scale.py`. Rows of a store "
+        "that were read count as memory, which the system takes back when it needs it.",
     ]
     for part, about in PARTS.items():
         if part not in kept:
