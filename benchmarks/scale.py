@@ -214,7 +214,6 @@ def main() -> None:
         if part not in PARTS:
             parser.error(f"there is no part {part}: choose of {', '.join(PARTS)}")
     file = RESULTS / "scale.json"
-    kept = json.loads(file.read_text()) if file.exists() else {}
     when = f"{time.strftime('%Y-%m-%d')}, {torch.get_num_threads()} threads, {platform.machine()}"
     if args.note:
         when += f"; {args.note}"
@@ -223,9 +222,13 @@ def main() -> None:
         for point in points(part, args.largest):
             measured.append(run_point(point))
             print(f"{part:8s} {describe(measured[-1])}", flush=True)
-        kept[part] = {"when": when, "measured": measured}
+        kept = json.loads(file.read_text()) if file.exists() else {}
+        command = f"python benchmarks/scale.py {part}"
+        if args.largest != LARGEST:
+            command += f" --largest {args.largest}"
+        kept[part] = {"command": command, "when": when, "measured": measured}
         file.write_text(json.dumps(kept, indent=1) + "\n")
-        write_page(kept, " ".join(["python benchmarks/scale.py", *sys.argv[1:]]))
+        write_page(kept)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -55,46 +56,81 @@ def ratios(measured: list[dict[str, Any]]) -> list[str]:
 
 def draw(part: str, axis: str, measured: list[dict[str, Any]]) -> list[Path]:
     """Time and memory against what a part varies, as two figures."""
-    figures = []
-    units = {"time": "µs a client-step", "memory": "MB of the rounds, beside the data"}
-    for what, unit in units.items():
-        figure = new_figure(5.4, 3.4)
-        axes = figure.add_subplot()
-        shares = sorted({m["participation"] for m in measured}, reverse=True)
-        for colour, share in zip(COLOURS, shares):
-            alike = [m for m in measured if m["participation"] == share]
-            values = [1e6 * m["seconds"] for m in alike]
-            if what == "memory":
-                values = [max(m["peak"] - m["before"], 0.1) for m in alike]
-            places = [m[axis] for m in alike]
-            label = f"{share:.0%} take part"
-            axes.plot(places, values, color=colour, marker="o", linewidth=2.2, label=label)
-        axes.set_xscale("log")
-        axes.set_ylim(0, None)
-        axes.grid(axis="y", color=FAINT, linewidth=0.8)
-        axes.spines[["top", "right", "left"]].set_visible(False)
-        axes.tick_params(which="both", length=0, colors=INK)
-        axes.set_xlabel(axis, color=INK)
-        axes.set_title(unit, loc="left", color=INK, fontsize=11)
-        axes.legend(frameon=False, labelcolor=INK)
-        figures.append(save(figure, RESULTS / f"scale-{part}-{what}.svg"))
-    return figures
+    return [
+        draw_one(
+            measured,
+            axis,
+            "µs a client-step",
+            {"": lambda m: 1e6 * m["seconds"], ", of CPU": lambda m: 1e6 * m["cpu"]},
+            RESULTS / f"scale-{part}-time.svg",
+        ),
+        draw_one(
+            measured,
+            axis,
+            "MB beside the data",
+            {
+                ", rounds": lambda m: m["peak"] - m["before"],
+                ", the end": lambda m: m["end"] - m["before"],
+            },
+            RESULTS / f"scale-{part}-memory.svg",
+        ),
+    ]
 
 
-def write_page(kept: dict[str, Any], command: str) -> None:
+def draw_one(
+    measured: list[dict[str, Any]],
+    axis: str,
+    title: str,
+    values: dict[str, Callable[[dict[str, Any]], float]],
+    path: Path,
+) -> Path:
+    """A line for each participation and value, the first value solid."""
+    figure = new_figure(5.4, 3.4)
+    axes = figure.add_subplot()
+    shares = sorted({m["participation"] for m in measured}, reverse=True)
+    for colour, share in zip(COLOURS, shares):
+        alike = [m for m in measured if m["participation"] == share]
+        for style, (name, value) in zip(("-", ":"), values.items()):
+            axes.plot(
+                [m[axis] for m in alike],
+                [value(m) for m in alike],
+                color=colour,
+                marker="o",
+                linestyle=style,
+                linewidth=2.2,
+                label=f"{share:.0%} take part{name}",
+            )
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    places = sorted({m[axis] for m in measured})
+    axes.set_xticks(places, labels=[f"{place:,}" for place in places])
+    axes.set_xticks([], minor=True)
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("")
+    axes.grid(axis="y", color=FAINT, linewidth=0.8)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(which="both", length=0, colors=INK)
+    axes.set_xlabel(axis, color=INK)
+    axes.set_title(title, loc="left", color=INK, fontsize=11)
+    axes.legend(frameon=False, labelcolor=INK, fontsize=8)
+    return save(figure, path)
+
+
+def write_page(kept: dict[str, Any]) -> None:
     """Write benchmarks/results/scale.md and its figures from all that was measured."""
     text = [
         "# Scale on one machine",
         "",
-        f"Made by `{command}`; each part says when it was measured, and on what. What the columns "
-        "mean stands at the head of `benchmarks/scale.py`.",
+        "What the columns mean stands at the head of `benchmarks/scale.py`. Rows of a store "
+        "that were read count as memory, which the system takes back when it needs it.",
     ]
     for part, about in PARTS.items():
         if part not in kept:
             continue
         measured = kept[part]["measured"]
         axis = {"groups": "groups", "features": "features"}.get(part, "clients")
-        text += ["", f"## {part.capitalize()}", "", f"{about}. {kept[part]['when']}.", ""]
+        text += ["", f"## {part.capitalize()}", "", f"{about}.", ""]
+        text += [f"`{kept[part]['command']}`, {kept[part]['when']}.", ""]
         text += [as_table(measured), ""]
         if axis == "clients":
             text += [*ratios(measured), ""]
