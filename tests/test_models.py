@@ -104,6 +104,13 @@ def test_many_clients_at_once(name: str, fed: Federation) -> None:
     assert torch.allclose(together, apart, atol=1e-5)
 
 
+def test_cnn6_starts_by_xaviers_rule() -> None:
+    torch.manual_seed(0)
+    last, bias = list(models.build("cnn6", GREY.roster)().parameters())[-4:-2]
+    assert last.shape == (512, 1024) and not bias.any()
+    assert abs(last.std().item() / (2 / (512 + 1024)) ** 0.5 - 1) < 0.01
+
+
 def test_default_and_list() -> None:
     assert models.default(TARGETS.roster) == "linear" and models.default(GREY.roster) == "mlp"
     assert set(models.models()) == {"linear", "softmax", "mlp", "cnn", "cnn6"}

@@ -188,7 +188,11 @@ def convolutions(
 def six_convolutions(
     image: tuple[int, int, int], outputs: int, by: int, add_channel: bool
 ) -> nn.Sequential:
-    """The network of `cnn6`, sizes divided by `by`; with `add_channel` it takes [n, H, W]."""
+    """The network of `cnn6`, sizes divided by `by`; with `add_channel` it takes [n, H, W].
+
+    It starts by Xavier's rule, as in FedSoft's paper: torch's own start shrinks what nine layers
+    pass on so much that a small network does not begin to learn.
+    """
     before, height, width = image
     parts: list[nn.Module] = []
     if add_channel:
@@ -198,4 +202,9 @@ def six_convolutions(
         parts += [nn.Conv2d(first // by, second // by, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
         before = second // by
     sizes = [before * (height // 8) * (width // 8), 1024 // by, 512 // by, outputs]
-    return nn.Sequential(*parts, *layers(sizes))
+    network = nn.Sequential(*parts, *layers(sizes))
+    for layer in network:
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            nn.init.xavier_normal_(layer.weight)
+            nn.init.zeros_(layer.bias)
+    return network

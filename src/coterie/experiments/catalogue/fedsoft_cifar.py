@@ -25,7 +25,6 @@ OPEN_POINTS = (
     "The clients' sizes are not printed: all 50,000 images are divided among the 20 clients, for "
     "100 to 200 images each, as in the paper's other experiments, could not reach its numbers.",
     "Images are not augmented: crops and flips are not built in.",
-    "Models start as torch starts them, not by Xavier's rule.",
     "FedEM answers with its mixture, not with the centre of largest weight as in the paper.",
     "A centre is measured on at most 2,000 test images of each source.",
 )
@@ -65,13 +64,12 @@ def scales(smoke_column: str) -> dict[str, Scale]:
             seeds=3,
             data_options={"samples": 100, "test_samples": 50},
             options={"rounds": 10, "eval_every": 5},
-            settings={"lr": 0.002, "local_epochs": 2, "batch": 20, "finetune": 5},
+            settings={"local_epochs": 2, "batch": 20, "finetune": 5},
             model="cnn6:8",
             remarks=(
                 "Six convolutions on 50,000 images take weeks on a processor: these are an eighth "
                 "of the channels on 2,000 images, so that the size of the numbers cannot be "
-                "compared with the paper's, but their order can. The step is four times the "
-                "paper's, for a hundredth of its steps; it was not searched for.",
+                "compared with the paper's, but their order can.",
             ),
         ),
         "smoke": Scale(
