@@ -206,5 +206,6 @@ def six_convolutions(
     for layer in network:
         if isinstance(layer, nn.Conv2d | nn.Linear):
             nn.init.xavier_normal_(layer.weight)
+            assert layer.bias is not None
             nn.init.zeros_(layer.bias)
     return network
