@@ -51,7 +51,8 @@ def kept(folder: str):
 
 
 # ------------------------------------------------------------------------------ what is the same
-def test_two_ranks_give_what_one_process_gives_and_a_finished_run_goes_on(capsys):
+def test_two_ranks_give_what_one_process_gives_and_a_finished_run_goes_on(capsys, monkeypatch):
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     assert status(TINY, "--rounds 4 --quiet --out one") == 0
     assert status(TINY, "--rounds 3 --quiet --ranks 2 --json --out two") == 0
     assert json.loads(capsys.readouterr().out[-10_000:].split("coterie report one\n")[1])
