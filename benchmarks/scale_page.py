@@ -69,8 +69,8 @@ def draw(part: str, axis: str, measured: list[dict[str, Any]]) -> list[Path]:
             axis,
             "MB beside the data",
             {
-                ", rounds": lambda m: m["peak"] - m["before"],
-                ", the end": lambda m: m["end"] - m["before"],
+                ", rounds": lambda m: max(m["peak"] - m["before"], 1),
+                ", the end": lambda m: max(m["end"] - m["before"], 1),
             },
             RESULTS / f"scale-{part}-memory.svg",
         ),
