@@ -312,3 +312,24 @@ def test_outputs_that_are_known_are_not_computed_again(rule: str, solver: str) -
     without = descend(task, w, RULES[rule](data), how)
     model_near(descend(task, w, RULES[rule](data), how, outputs=known), without)
     assert not equal(descend(task, w, RULES[rule](data), how, outputs=known + 1), without)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("solver", ["sgd", "heavy ball, pull and l2"])
+def test_very_many_steps_are_drawn_some_at_a_time(
+    rule: str, solver: str, force: Force, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Outputs that are known serve the first block alone."""
+    force(None)
+    task = TASKS["mlp"]
+    at_once = [trained(task, client(), rule, solver, dual) for dual in (True, False)]
+    known = task.first_outputs(STARTS[task][0], client().all.x)
+    descended = descend(task, STARTS[task][0], RULES[rule](client()), Local(), outputs=known)
+    monkeypatch.setattr("coterie.local.dual.MOST_STEPS", 2)
+    monkeypatch.setattr("coterie.local.plain.MOST_STEPS", 2)
+    for dual, (model, momentum) in zip((True, False), at_once):
+        in_blocks = trained(task, client(), rule, solver, dual)
+        model_near(in_blocks[0], model)
+        model_near(in_blocks[1], momentum)
+    again = descend(task, STARTS[task][0], RULES[rule](client()), Local(), outputs=known)
+    model_near(again, descended)

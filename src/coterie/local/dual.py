@@ -42,9 +42,11 @@ from coterie.local.gram import gram_matrix
 from coterie.local.pull import Pull, Solver, WithMomentum, strength_of
 from coterie.local.step import is_simple, rule_of, step_in_place, with_pull
 from coterie.local.visits import (
+    MOST_STEPS,
     Order,
     Rows,
     counted,
+    in_blocks,
     numbers_among_all,
     order_of,
     rows_at,
@@ -98,7 +100,7 @@ def dual_steps(
     centre = None if pull is None else pull.centre
     strength = strength_of(pull, task)
     in_order = form.rows is not None
-    if in_order:  # the next block goes on from the momentum
+    if in_order or batches.sizes.batches > MOST_STEPS:  # the next block goes on from the momentum
         solver = solver._replace(keeps_momentum=True)
     for steps in _blocks(batches, form):
         given = Given(
@@ -113,6 +115,7 @@ def dual_steps(
         )
         cut = Cut(sizes_of(steps, batches.own), in_order)
         w, u = for_all_clients(partial(_steps_of_block, task, cut, solver), given)
+        outputs = None  # the next block begins with other weights
     return w, u
 
 
@@ -241,14 +244,14 @@ def _gram(x: Tensor, kept: Gram) -> Tensor:
 
 # ------------------------------------------------------------------------------ cutting into blocks
 def _blocks(batches: Drawn, form: Form) -> Iterator[list[Step]]:
-    """The steps in blocks, as the form says."""
+    """The steps in blocks, as the form says; no block has very many, for they are drawn first."""
     if form.rows is None:
-        yield list(batches.steps())
+        yield from in_blocks(batches.steps(), MOST_STEPS)
         return
     steps: list[Step] = []
     rows = 0
     for step, size in zip(batches.steps(), batches.sizes.each()):
-        if steps and rows + size > form.rows:
+        if steps and (rows + size > form.rows or len(steps) == MOST_STEPS):
             yield steps
             steps = []
             rows = 0

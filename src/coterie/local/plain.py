@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
@@ -15,7 +14,17 @@ from coterie.client_data import Drawn, Repeat
 from coterie.local.all_clients import for_all_clients, to_take
 from coterie.local.pull import Pull, Solver, WithMomentum, strength_of
 from coterie.local.step import for_leaf, rule_of, step_in_place, with_pull
-from coterie.local.visits import Order, counted, numbers_among_all, order_of, rows_at, sizes_of
+from coterie.local.visits import (
+    ALL_ROWS,
+    MOST_STEPS,
+    Order,
+    counted,
+    in_blocks,
+    numbers_among_all,
+    order_of,
+    rows_at,
+    sizes_of,
+)
 from coterie.params import Params, zeros
 from coterie.task import Batch, Task
 
@@ -27,8 +36,8 @@ class Given(NamedTuple):
     u: Params | None  # None: no momentum, or it begins with 0
     strength: Tensor | None  # of the pull; None: there is none
     centre: Params | None
-    batches: list[Batch]  # one for each step, or one for all
-    order: Order  # which rows of the one batch each step takes
+    batch: Batch
+    order: Order  # which rows of the batch each step takes
 
 
 class Times(NamedTuple):
@@ -51,23 +60,35 @@ def plain_steps(
 
     clip: how long a gradient may be, with its pull; a longer one is shortened.
     """
-    each, order, times = _as_tensors(batches)
-    if not times.steps:
-        return w, u
+    strength = strength_of(pull, task)
     centre = None if pull is None else pull.centre
-    given = Given(w, u, strength_of(pull, task), centre, each, order)
-    return for_all_clients(partial(_steps, task, solver, clip, times), given)
+    for part in _parts(batches):
+        given = Given(w, u, strength, centre, part.batch, part.order)
+        compute = partial(_steps, task, solver, clip, part.times)
+        w, u = for_all_clients(compute, given)
+    return w, u
 
 
-def _as_tensors(batches: Repeat | Iterable[Batch]) -> tuple[list[Batch], Order, Times]:
+class Part(NamedTuple):
+    """Some steps, on rows of one batch."""
+
+    batch: Batch
+    order: Order
+    times: Times
+
+
+def _parts(batches: Repeat | Iterable[Batch]) -> Iterator[Part]:
+    """The steps, some at a time."""
     if isinstance(batches, Repeat):
-        return [batches.batch], Order(None, None), Times(batches.times)
-    if isinstance(batches, Drawn):
-        steps = list(batches.steps())
-        order = order_of(steps, batches.own) if steps else Order(None, None)
-        return [batches.own], order, Times(len(steps), sizes_of(steps, batches.own))
-    each = list(batches)
-    return each, Order(None, None), Times(len(each))
+        yield Part(batches.batch, ALL_ROWS, Times(batches.times))
+        return
+    if not isinstance(batches, Drawn):
+        for batch in batches:
+            yield Part(batch, ALL_ROWS, Times(1))
+        return
+    own = batches.own
+    for steps in in_blocks(batches.steps(), MOST_STEPS):
+        yield Part(own, order_of(steps, own), Times(len(steps), sizes_of(steps, own)))
 
 
 # ------------------------------------------------------------------------------ of all clients
@@ -76,7 +97,7 @@ def _steps(
 ) -> WithMomentum:
     """(w, u) of all clients after the steps: every leaf has their axis in front."""
     w = {k: v.clone(memory_format=torch.contiguous_format) for k, v in given.w.items()}
-    if len(given.batches[0].mask) == 1:
+    if len(given.batch.mask) == 1:
         w = {k: with_channels_last(v) for k, v in w.items()}
     momentum: Params = {}
     if solver.beta is not None:
@@ -97,16 +118,15 @@ def _steps(
 
 def _batches(times: Times, given: Given) -> Iterator[Batch]:
     """The batch of each step, of all clients."""
-    if given.order.rows is None:
-        repeated = itertools.cycle(given.batches)
-        for step, batch in zip(range(times.steps), repeated):
-            yield counted(batch, given.order.counts, step)
+    own, order = given.batch, given.order
+    if order.rows is None:
+        for step in range(times.steps):
+            yield counted(own, order.counts, step)
         return
-    (own,) = given.batches
-    numbers = numbers_among_all(given.order.rows, own.mask.shape[1])
+    numbers = numbers_among_all(order.rows, own.mask.shape[1])
     for step, at in enumerate(numbers.split(times.sizes, 1)):
         batch = Batch(*(rows_at(v, at.flatten()) for v in own))
-        yield counted(batch, given.order.counts, step)
+        yield counted(batch, order.counts, step)
 
 
 def gradients(task: Task, w: Params, batch: Batch) -> Params:

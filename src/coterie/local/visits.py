@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import itertools
+from collections.abc import Iterator
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,11 +15,25 @@ from coterie.task import Batch
 Rows = Tensor | slice  # a batch's rows: their numbers among all clients' rows, or a range of each
 
 
+MOST_STEPS = 4096  # whose rows are drawn at once
+
+T = TypeVar("T")
+
+
+def in_blocks(steps: Iterator[T], most: int) -> Iterator[list[T]]:
+    """The steps, some at a time: there may be very many, or somebody may ask for too many."""
+    while block := list(itertools.islice(steps, most)):
+        yield block
+
+
 class Order(NamedTuple):
     """The rows of some steps, of one client; of all clients, each leaf [c, ...]."""
 
     rows: Tensor | None  # int64 [rows of all steps] one step after another; None: all rows in each
     counts: Tensor | None  # bool [steps] False where a step is padding; None: all count
+
+
+ALL_ROWS = Order(None, None)
 
 
 def order_of(steps: list[Step], own: Batch, *, written_out: bool = False) -> Order:
