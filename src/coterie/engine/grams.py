@@ -42,13 +42,15 @@ class Grams:
         """[clients, n, n] padded to the largest; of neighbours of equal size a view."""
         if not self.wanted:
             return self.buffer.new_empty(len(ids), 0, 0)
-        each = [self.one(i) for i in ids.tolist()]
-        n = max(len(gram) for gram in each)
-        if all(len(gram) == n for gram in each) and bool((ids.diff() == 1).all()):
+        for i in ids[~self.known[ids]].tolist():
+            self.one(i)
+        n = int(self.sizes[ids].max())
+        if bool((self.sizes[ids] == n).all()) and bool((ids.diff() == 1).all()):
             start = int(self.starts[ids[0]])
             return self.buffer[start : start + n * n * len(ids)].view(len(ids), n, n)
         padded = self.buffer.new_zeros(len(ids), n, n)
-        for row, gram in zip(padded, each):
+        for row, i in zip(padded, ids.tolist()):
+            gram = self._place(i)
             row[: len(gram), : len(gram)] = gram
         return padded
 
