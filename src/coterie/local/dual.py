@@ -40,7 +40,7 @@ from coterie.local.dual_weights import DualWeights, Origins
 from coterie.local.forms import Form
 from coterie.local.gram import gram_matrix
 from coterie.local.pull import Pull, Solver, WithMomentum, strength_of
-from coterie.local.step import is_simple, rule_of, step_in_place, with_pull
+from coterie.local.step import is_simple, pulled_gradients, rule_of, step_in_place
 from coterie.local.visits import (
     MOST_STEPS,
     Order,
@@ -136,7 +136,7 @@ def _steps_of_block(task: Task, cut: Cut, solver: Solver, given: Given) -> WithM
         g, of_others = _gradients(task, weights.outputs(at), others, batch)
         rule = rule_of(solver, given.strength, batch.mask)
         weights.step(at, g, rule)
-        of_others = with_pull(solver, rule, others, of_others, centre)
+        of_others = pulled_gradients(solver, rule, others, of_others, centre)
         step_in_place(solver, rule, others, momentum, of_others)
 
     moved = _in_order({name: weights.weights(), **others}, given.w)

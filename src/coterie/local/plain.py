@@ -13,7 +13,7 @@ from torch.func import vmap
 from coterie.client_data import Drawn, Repeat
 from coterie.local.all_clients import for_all_clients, to_take
 from coterie.local.pull import Pull, Solver, WithMomentum, strength_of
-from coterie.local.step import for_leaf, rule_of, step_in_place, with_pull
+from coterie.local.step import for_leaf, pulled_gradients, rule_of, step_in_place
 from coterie.local.visits import (
     ALL_ROWS,
     MOST_STEPS,
@@ -106,7 +106,7 @@ def _steps(
     for batch in to_take(_batches(times, given)):
         g = gradients(task, w, batch)
         rule = rule_of(solver, given.strength, batch.mask)
-        g = with_pull(solver, rule, w, g, centre)
+        g = pulled_gradients(solver, rule, w, g, centre)
         if clip is not None:
             g = clipped(g, clip)
         step_in_place(solver, rule, w, momentum, g)

@@ -46,7 +46,7 @@ def is_simple(solver: Solver, strength: Tensor | None) -> bool:
     return solver.beta is None and strength is None and not solver.l2
 
 
-def with_pull(
+def pulled_gradients(
     solver: Solver, rule: Rule | None, params: Params, g: Params, centre: Params
 ) -> Params:
     """The gradient g, and that of the pull and of weight decay, which spares biases."""
