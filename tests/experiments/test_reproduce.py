@@ -63,6 +63,18 @@ def test_a_cell_that_was_decided_otherwise_is_run_again(tmp_path):
     ]
 
 
+def test_cells_that_differ_in_their_columns_label_alone_are_run_once(tmp_path):
+    first, second = MADE.columns
+    twin = replace(first, label="twin")
+    CALLS.clear()
+    outcome = ran(replace(MADE, columns=(first, second, twin)), "full", tmp_path)
+    assert outcome.values("first", "twin", "worst") == outcome.values("first", "a", "worst")
+    assert len(CALLS) == 12 and not any("twin" in title for title in CALLS)
+    other = replace(twin, settings={"lr": 0.5})
+    cells = replace(MADE, columns=(first, other)).cells("full")
+    assert len({cell.work_mark for cell in cells}) == 2 * 2 * 3
+
+
 def test_a_run_is_trained_and_one_that_diverges_has_no_values(tmp_path):
     outcome = ran(TRAINED, "full", tmp_path)
     fed = ct.data.rotated("digits", clients=4, samples=20, seed=0)

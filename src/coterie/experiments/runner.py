@@ -35,7 +35,10 @@ def run_missing(
 
     jobs: how many processes run cells side by side, each with one thread; 1: this process.
     """
-    cells = outcome.missing
+    alike: dict[str, list[Cell]] = {}  # cells that the same work serves
+    for cell in outcome.missing:
+        alike.setdefault(cell.work_mark, []).append(cell)
+    cells = [same[0] for same in alike.values()]
     folder = outcome.path.with_suffix(".runs")  # what a stopped cell goes on from
     ran = one_by_one(cells, folder)
     if jobs > 1 and len(cells) > 1:
@@ -44,6 +47,8 @@ def run_missing(
     try:
         for done in ran:
             outcome.add(done.cell, done.measured, done.seconds, done.error)
+            for cell in alike[done.cell.work_mark][1:]:
+                outcome.add(cell, done.measured, 0.0, done.error)
             if time.monotonic() - saved > SAVE_EVERY:  # a table may have a thousand tiny cells
                 outcome.save()
                 saved = time.monotonic()

@@ -205,17 +205,26 @@ class Cell:
     @cached_property
     def mark(self) -> str:
         """A hash of all that was decided: a cell that was run under another one is run again."""
-        decided = (
-            self.line.label,
-            self._described_method(),
-            self.column.label,
+        return _hash((self.line.label, self._described_method(), self.column.label, *self._rest()))
+
+    @cached_property
+    def work_mark(self) -> str:
+        """A hash of what the work depends on.
+
+        Cells of a line that differ in nothing but their column's label have the same one: a method
+        without λ is run once for all columns of λ.
+        """
+        return _hash((self.line.label, self._described_method(), *self._rest()))
+
+    def _rest(self) -> tuple[Any, ...]:
+        """What was decided beside the method and the labels."""
+        return (
             self.column.data,
             sorted(self.data_options.items()),
             self.model,
             sorted(self.options.items()),
             self.seed,
         )
-        return hashlib.sha256(repr(decided).encode()).hexdigest()[:16]
 
     def _described_method(self) -> tuple[Any, ...]:
         """The method's name and settings; nothing where the line has none."""
@@ -239,3 +248,7 @@ def with_settings(method: Algorithm, settings: Options) -> Algorithm:
     known = {f.name for f in fields(method)}  # type: ignore[arg-type]
     own = {name: value for name, value in settings.items() if name in known}
     return replace(method, **own)  # type: ignore[type-var]
+
+
+def _hash(decided: tuple[Any, ...]) -> str:
+    return hashlib.sha256(repr(decided).encode()).hexdigest()[:16]
