@@ -23,6 +23,7 @@ ORDER = (
     "params",
     "randomness",
     "first_layer",
+    "common_layers",
     "robust",
     "task",
     "client_data",

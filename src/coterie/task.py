@@ -13,6 +13,7 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
+from coterie.common_layers import Layer, common_layers
 from coterie.errors import CoterieError
 from coterie.first_layer import First, first_layer, returning, uses_rows_elsewhere
 from coterie.params import Params, stack
@@ -87,6 +88,9 @@ class Task:
         self.rows_are_used_elsewhere = self.first is not None and uses_rows_elsewhere(
             self.module, self.first, example.shape[1:], like
         )
+        self.layers: list[Layer] | None = None  # of a model that has common ones only
+        if self.first is not None:
+            self.layers = common_layers(self.module)
 
     def _prepared(self, module: Any) -> nn.Module:
         """The module on the task's device and in its dtype."""
@@ -108,6 +112,7 @@ class Task:
         other = copy.copy(self)
         other.fixed = {**self.fixed, **fixed}
         other.first = None  # it may be among the fixed ones, and then nothing trains it
+        other.layers = None
         return other
 
     # ---- starts
@@ -174,10 +179,11 @@ class Task:
         """The mean of losses [n] over the real rows, each times its weight."""
         return (losses * (batch.mask * batch.weight)).sum() / batch.mask.sum().clamp(min=1)
 
-    def first_outputs(self, params: Params, x: Tensor) -> Tensor:
-        """X·Wᵀ [n, hidden] of the first layer, without its bias."""
+    def first_outputs(self, models: list[Params], x: Tensor) -> Tensor:
+        """X·Wᵀ [n, K, hidden] of the first layer of K models, without its bias: one product."""
         assert self.first is not None
-        return x.flatten(1) @ params[self.first.weight].T
+        weights = torch.cat([model[self.first.weight] for model in models])
+        return (x.flatten(1) @ weights.T).unflatten(1, (len(models), -1))
 
     def loss_from_outputs(self, outputs: Tensor, params: Params, batch: Batch) -> Tensor:
         """The loss, given the first layer's X·Wᵀ; params may be without its weights."""

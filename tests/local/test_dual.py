@@ -308,7 +308,7 @@ def test_outputs_that_are_known_are_not_computed_again(rule: str, solver: str) -
     task, data = TASKS["mlp"], client()
     w, *_ = STARTS[task]
     how = Local(lr=0.15, solver=solver)
-    known = task.first_outputs(w, data.all.x)
+    known = task.first_outputs([w], data.all.x)[:, 0]
     without = descend(task, w, RULES[rule](data), how)
     model_near(descend(task, w, RULES[rule](data), how, outputs=known), without)
     assert not equal(descend(task, w, RULES[rule](data), how, outputs=known + 1), without)
@@ -323,7 +323,7 @@ def test_very_many_steps_are_drawn_some_at_a_time(
     force(None)
     task = TASKS["mlp"]
     at_once = [trained(task, client(), rule, solver, dual) for dual in (True, False)]
-    known = task.first_outputs(STARTS[task][0], client().all.x)
+    known = task.first_outputs([STARTS[task][0]], client().all.x)[:, 0]
     descended = descend(task, STARTS[task][0], RULES[rule](client()), Local(), outputs=known)
     monkeypatch.setattr("coterie.local.dual.MOST_STEPS", 2)
     monkeypatch.setattr("coterie.local.plain.MOST_STEPS", 2)

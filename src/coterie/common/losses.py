@@ -16,21 +16,24 @@ class Choice(NamedTuple):
 
     centre: Tensor  # its index
     losses: Tensor  # [K] of all centres
-    outputs: list[Tensor]  # of the first layer, X·Wᵀ [n, hidden] under each centre, if there is one
+    outputs: Tensor | None  # of the first layer, X·Wᵀ [n, K, hidden], if there is one
 
     def start_outputs(self) -> Tensor | None:
-        """Those of the chosen centre: training that starts from it on these rows begins so."""
-        if not self.outputs:
+        """Those of the chosen centre: training that starts from it on these rows begins so.
+
+        Where no loss is finite the centre is −1, and anything will do: the upload is refused.
+        """
+        if self.outputs is None:
             return None
-        return torch.stack(self.outputs)[self.centre]
+        return self.outputs.index_select(1, self.centre.clamp(min=0)[None])[:, 0]
 
 
 def choose(task: Task, centres: list[Params], batch: Batch) -> Choice:
     """The centre of least loss, with what was computed on the way."""
     if task.first is None:
-        return Choice(*least_loss(task, centres, batch), [])
-    outputs = [task.first_outputs(c, batch.x) for c in centres]
-    losses = [task.loss_from_outputs(z, c, batch) for z, c in zip(outputs, centres)]
+        return Choice(*least_loss(task, centres, batch), None)
+    outputs = task.first_outputs(centres, batch.x)
+    losses = [task.loss_from_outputs(z, c, batch) for z, c in zip(outputs.unbind(1), centres)]
     of_all = torch.stack(losses)
     return Choice(argmin_finite(of_all), of_all, outputs)
 

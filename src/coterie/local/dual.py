@@ -32,13 +32,13 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 
 from coterie.client_data import Drawn, Gram, Step
 from coterie.local.all_clients import for_all_clients, to_take
 from coterie.local.dual_weights import DualWeights, Origins
 from coterie.local.forms import Form
 from coterie.local.gram import gram_matrix
+from coterie.local.many_models import losses_from_first_outputs
 from coterie.local.pull import Pull, Solver, WithMomentum, strength_of
 from coterie.local.step import is_simple, pulled_gradients, rule_of, step_in_place
 from coterie.local.visits import (
@@ -178,7 +178,7 @@ def _gradients(task: Task, outputs: Tensor, others: Params, batch: Batch) -> tup
     leaves = [v.detach().requires_grad_() for v in (outputs, *others.values())]
     with torch.enable_grad():
         z, *values = leaves
-        losses = vmap(task.loss_from_outputs)(z, dict(zip(others, values)), batch)
+        losses = losses_from_first_outputs(task, z, dict(zip(others, values)), batch)
         g, *of_others = torch.autograd.grad(losses.sum(), leaves, materialize_grads=True)
     return g, dict(zip(others, of_others))
 

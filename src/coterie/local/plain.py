@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 
 from coterie.client_data import Drawn, Repeat
 from coterie.local.all_clients import for_all_clients, to_take
+from coterie.local.many_models import losses_of_models
 from coterie.local.pull import Pull, Solver, WithMomentum, strength_of
 from coterie.local.step import for_leaf, pulled_gradients, rule_of, step_in_place
 from coterie.local.visits import (
@@ -141,8 +141,7 @@ def gradients(task: Task, w: Params, batch: Batch) -> Params:
 def losses_of(task: Task, w: Params, batch: Batch) -> Tensor:
     """[c] the loss of each client; a single one needs no `vmap`, in which convolutions are slow."""
     if len(batch.mask) > 1:
-        losses: Tensor = vmap(task.loss)(w, batch)
-        return losses
+        return losses_of_models(task, w, batch)
     alone = Batch(with_channels_last(batch.x)[0], *(v[0] for v in batch[1:]))
     return task.loss({k: v[0] for k, v in w.items()}, alone)[None]
 

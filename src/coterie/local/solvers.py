@@ -46,8 +46,8 @@ def descend(
 ) -> Params:
     """Train w with the solver that `how` names, from a fresh solver state.
 
-    outputs: `task.first_outputs` of all own rows under w, where they are known already; they may
-        save a product.
+    outputs: the first layer's X·Wᵀ of all own rows under w, where it is known already; it may save
+        a product.
     """
     if how.solver == "adam":
         return adam(task, w, moments(w), batches, how, pull=pull, towards=towards)[0]
