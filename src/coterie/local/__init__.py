@@ -1,16 +1,15 @@
 """Local training: small, pure solvers that every method shares."""
 
+from coterie.local.adam import Moments, moments
 from coterie.local.dual import dual_steps
 from coterie.local.forms import dual_pays
 from coterie.local.pull import Pull
 from coterie.local.solvers import (
-    Moments,
     adam,
     descend,
     each,
     gradient,
     heavy_ball,
-    moments,
     sgd,
     walk,
 )

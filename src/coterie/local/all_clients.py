@@ -50,7 +50,7 @@ def for_all_clients(compute: Callable[[T], U], arguments: T) -> U:
         finally:
             _inside.reset(token)
         found = [v for v in results[0] if v is not None]
-        return tuple(v.view(*around, *v.shape[1:]) for v in found)
+        return tuple(v.view((*around, *v.shape[1:])) for v in found)
 
     found = iter(_AllClients.apply(on_tensors, *tensors))
     made, result_structure = results

@@ -62,7 +62,7 @@ def plain_steps(
     """
     strength = strength_of(pull, task)
     centre = None if pull is None else pull.centre
-    for part in _parts(batches):
+    for part in parts_of(batches):
         given = Given(w, u, strength, centre, part.batch, part.order)
         compute = partial(_steps, task, solver, clip, part.times)
         w, u = for_all_clients(compute, given)
@@ -77,7 +77,7 @@ class Part(NamedTuple):
     times: Times
 
 
-def _parts(batches: Repeat | Iterable[Batch]) -> Iterator[Part]:
+def parts_of(batches: Repeat | Iterable[Batch]) -> Iterator[Part]:
     """The steps, some at a time."""
     if isinstance(batches, Repeat):
         yield Part(batches.batch, ALL_ROWS, Times(batches.times))
@@ -96,29 +96,25 @@ def _steps(
     task: Task, solver: Solver, clip: float | None, times: Times, given: Given
 ) -> WithMomentum:
     """(w, u) of all clients after the steps: every leaf has their axis in front."""
-    w = {k: v.clone(memory_format=torch.contiguous_format) for k, v in given.w.items()}
-    if len(given.batch.mask) == 1:
-        w = {k: with_channels_last(v) for k, v in w.items()}
+    w = copied(given.w)
     momentum: Params = {}
     if solver.beta is not None:
         momentum = zeros(w) if given.u is None else dict(given.u)
     centre = given.w if given.centre is None else given.centre
-    for batch in to_take(_batches(times, given)):
+    for batch in to_take(batches_of(times, given.batch, given.order)):
         g = gradients(task, w, batch)
         rule = rule_of(solver, given.strength, batch.mask)
         g = pulled_gradients(solver, rule, w, g, centre)
         if clip is not None:
             g = clipped(g, clip)
         step_in_place(solver, rule, w, momentum, g)
-    w = {k: v.contiguous() for k, v in w.items()}
     if not momentum:
-        return w, None
-    return w, {k: v.contiguous() for k, v in momentum.items()}
+        return contiguous(w), None
+    return contiguous(w), contiguous(momentum)
 
 
-def _batches(times: Times, given: Given) -> Iterator[Batch]:
+def batches_of(times: Times, own: Batch, order: Order) -> Iterator[Batch]:
     """The batch of each step, of all clients."""
-    own, order = given.batch, given.order
     if order.rows is None:
         for step in range(times.steps):
             yield counted(own, order.counts, step)
@@ -144,6 +140,19 @@ def losses_of(task: Task, w: Params, batch: Batch) -> Tensor:
         return losses_of_models(task, w, batch)
     alone = Batch(with_channels_last(batch.x)[0], *(v[0] for v in batch[1:]))
     return task.loss({k: v[0] for k, v in w.items()}, alone)[None]
+
+
+def copied(params: Params) -> Params:
+    """A copy to change in place, in the layout in which steps are fastest."""
+    copies = {k: v.clone(memory_format=torch.contiguous_format) for k, v in params.items()}
+    if any(len(v) > 1 for v in copies.values()):
+        return copies
+    return {k: with_channels_last(v) for k, v in copies.items()}
+
+
+def contiguous(params: Params) -> Params:
+    """The parameters in torch's own layout again."""
+    return {k: v.contiguous() for k, v in params.items()}
 
 
 def with_channels_last(v: Tensor) -> Tensor:

@@ -8,30 +8,22 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
-import torch
 from torch import Tensor
 from torch.func import grad
 
 from coterie.client_data import Drawn, Repeat, Sizes, Step
+from coterie.local.adam import Moments, adam_steps, moments
 from coterie.local.dual import dual_steps
 from coterie.local.forms import dual_pays, note
 from coterie.local.plain import plain_steps
 from coterie.local.pull import Number, Pull, Solver, WithMomentum, joined, with_pull
-from coterie.params import Params, norm, scale, where, zeros
+from coterie.params import Params, norm, scale, where
 from coterie.settings import Local
 from coterie.task import Batch, Task
 
 C = TypeVar("C")
-
-
-class Moments(NamedTuple):
-    """Adam's state, kept by the method where it lives longer than one training."""
-
-    first: Params
-    second: Params
-    steps: Tensor
 
 
 def descend(
@@ -97,12 +89,6 @@ def heavy_ball(
     return new, momentum
 
 
-def moments(w: Params) -> Moments:
-    """Adam's state before its first step."""
-    first = next(iter(w.values()))
-    return Moments(zeros(w), zeros(w), torch.zeros((), dtype=first.dtype, device=first.device))
-
-
 def adam(
     task: Task,
     w: Params,
@@ -114,17 +100,8 @@ def adam(
 ) -> tuple[Params, Moments]:
     """Adam with β = (0.9, 0.999), ε = 1e-8."""
     note("plain: Adam needs the whole gradient")
-    both = joined(pull, towards, how.l2)
-    for batch in each(batches):
-        g = _pulled_gradient(task, w, batch, how.clip, both)
-        t = state.steps + 1
-        first = {k: 0.9 * state.first[k] + 0.1 * g[k] for k in w}
-        second = {k: 0.999 * state.second[k] + 0.001 * g[k] ** 2 for k in w}
-        c1 = 1 - 0.9**t
-        c2 = 1 - 0.999**t
-        new = {k: w[k] - how.lr * (first[k] / c1) / ((second[k] / c2).sqrt() + 1e-8) for k in w}
-        w, state = where(batch.mask.sum() > 0, (new, Moments(first, second, t)), (w, state))
-    return w, state
+    solver = Solver(how.lr, None, how.l2)
+    return adam_steps(task, w, state, batches, solver, joined(pull, towards, how.l2), how.clip)
 
 
 def gradient(task: Task, w: Params, batch: Batch, how: Local) -> Params:

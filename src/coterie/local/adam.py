@@ -1,0 +1,106 @@
+"""Adam, of all clients at once and in place: see `local/all_clients.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.client_data import Repeat
+from coterie.local.all_clients import for_all_clients, to_take
+from coterie.local.plain import Times, batches_of, clipped, contiguous, copied, gradients, parts_of
+from coterie.local.pull import Pull, Solver, strength_of
+from coterie.local.step import for_leaf, pulled_gradients, rule_of
+from coterie.local.visits import Order
+from coterie.params import Params, zeros
+from coterie.task import Batch, Task
+
+FIRST, SECOND = 0.9, 0.999  # β₁, β₂
+EPSILON = 1e-8
+
+
+class Moments(NamedTuple):
+    """Adam's state, kept by the method where it lives longer than one training."""
+
+    first: Params
+    second: Params
+    steps: Tensor
+
+
+def moments(w: Params) -> Moments:
+    """Adam's state before its first step."""
+    some = next(iter(w.values()))
+    return Moments(zeros(w), zeros(w), torch.zeros((), dtype=some.dtype, device=some.device))
+
+
+class Given(NamedTuple):
+    """What steps begin with, of one client; of all clients, each leaf [c, ...]."""
+
+    w: Params
+    state: Moments
+    strength: Tensor | None  # of the pull; None: there is none
+    centre: Params | None
+    batch: Batch
+    order: Order  # which rows of the batch each step takes
+
+
+def adam_steps(
+    task: Task,
+    w: Params,
+    state: Moments,
+    batches: Repeat | Iterable[Batch],
+    solver: Solver,
+    pull: Pull | None,
+    clip: float | None,
+) -> tuple[Params, Moments]:
+    """(w, state) after a step for each batch."""
+    strength = strength_of(pull, task)
+    centre = None if pull is None else pull.centre
+    for part in parts_of(batches):
+        given = Given(w, state, strength, centre, part.batch, part.order)
+        w, state = for_all_clients(partial(_steps, task, solver, clip, part.times), given)
+    return w, state
+
+
+# ------------------------------------------------------------------------------ of all clients
+def _steps(
+    task: Task, solver: Solver, clip: float | None, times: Times, given: Given
+) -> tuple[Params, Moments]:
+    """(w, state) of all clients after the steps."""
+    w = copied(given.w)
+    first = copied(given.state.first)
+    second = copied(given.state.second)
+    steps = given.state.steps.clone()
+    centre = given.w if given.centre is None else given.centre
+    for batch in to_take(batches_of(times, given.batch, given.order)):
+        g = gradients(task, w, batch)
+        g = pulled_gradients(solver, rule_of(solver, given.strength, batch.mask), w, g, centre)
+        if clip is not None:
+            g = clipped(g, clip)
+        counts = (batch.mask.sum(1) > 0).to(steps)  # a batch that is all padding changes nothing
+        steps += counts
+        _step(w, first, second, g, solver.lr, counts, steps.clamp(min=1))
+    return contiguous(w), Moments(contiguous(first), contiguous(second), steps)
+
+
+def _step(
+    w: Params,
+    first: Params,
+    second: Params,
+    g: Params,
+    lr: float,
+    counts: Tensor,  # [c] 1, or 0 where nothing changes
+    steps: Tensor,  # [c] t
+) -> None:
+    """w ← w − lr·m̂/(√v̂ + ε), with m ← β₁·m + (1 − β₁)·g, v ← β₂·v + (1 − β₂)·g²."""
+    length = -lr * counts / (1 - FIRST**steps)
+    unbiased = 1 / (1 - SECOND**steps)
+    for name, gradient in g.items():
+        new = for_leaf(counts, gradient)
+        first[name].lerp_(gradient, (1 - FIRST) * new)
+        second[name].lerp_(gradient.square(), (1 - SECOND) * new)
+        below = (second[name] * for_leaf(unbiased, gradient)).sqrt_().add_(EPSILON)
+        w[name].addcdiv_(first[name] * for_leaf(length, gradient), below)
