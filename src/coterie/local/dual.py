@@ -40,7 +40,7 @@ from coterie.local.forms import Form
 from coterie.local.gram import gram_matrix
 from coterie.local.many_models import losses_from_first_outputs
 from coterie.local.pull import Pull, Solver, WithMomentum, strength_of
-from coterie.local.step import is_simple, pulled_gradients, rule_of, step_in_place
+from coterie.local.step import pulled_gradients, rule_of, step_in_place
 from coterie.local.visits import (
     MOST_STEPS,
     Order,
@@ -166,7 +166,7 @@ def _dual_weights(
         Origins(origins, centre, momentum, given.outputs),
         solver.lr,
         has_momentum=solver.beta is not None,
-        is_simple=is_simple(solver, given.strength),
+        is_pulled=given.strength is not None or bool(solver.l2),
     )
 
 

@@ -46,19 +46,20 @@ class DualWeights:
         lr: float,
         *,
         has_momentum: bool,
-        is_simple: bool,
+        is_pulled: bool,
     ) -> None:
         """Begin at the origins.
 
         x: X [c, m, d].
         gram: XXᵀ [c, m, m]; None where rows stand in the order of use.
-        is_simple: there is neither momentum nor pull, so W stays W₀ − lr·SᵀX.
+        is_pulled: there is a pull towards a centre, or weight decay.
         """
         self.x = x
         self.gram = gram
         self.origins = origins
         self.lr = lr
-        self.is_simple = is_simple
+        self.is_pulled = is_pulled
+        self.is_simple = not has_momentum and not is_pulled  # so W stays W₀ − lr·SᵀX
         self.origin_outputs = _outputs_of_origins(x, origins)
         self.sums = torch.zeros_like(self.origin_outputs[0])  # S
         self.shares = self._all_of(0)  # a [c, origins]
@@ -99,7 +100,8 @@ class DualWeights:
             add_rows(self.sums, at, g)
         else:  # V ← β·V + g − lr·shrink·S;  S ← S + V
             self.momentum_sums.mul_(_for_rows(rule.beta))
-            self.momentum_sums.addcmul_(self.sums, _for_rows(rule.shrink), value=-self.lr)
+            if self.is_pulled:
+                self.momentum_sums.addcmul_(self.sums, _for_rows(rule.shrink), value=-self.lr)
             add_rows(self.momentum_sums, at, g)
             self.sums.addcmul_(self.momentum_sums, _for_rows(rule.counts))
         self._step_of_shares(rule)
