@@ -126,7 +126,18 @@ FIGURE_2 = Experiment(
     title="Error against the number of clients in a cluster",
     paper=PAPER,
     where="figure 2",
-    lines=tuple(line for line in METHODS if line.label in ("PFL-TC", "PDL-TC", "Standalone")),
+    lines=(
+        *(line for line in METHODS if line.label in ("PFL-TC", "PDL-TC", "Standalone")),
+        *(
+            Line(
+                label=f"PDL-TC, {rule} rule",
+                method=PDLTC(clusters=4, threshold=rule, **STEP),
+                in_paper=False,
+            )
+            for rule in ("k-means", "gap")
+        ),
+        Line(label="global, fine-tuned", method=FineTuned(**ONE), in_paper=False),
+    ),
     columns=tuple(regression(f"N/K={n}", "threshold-figure2", clients=4 * n) for n in PER_CLUSTER),
     scales={
         "full": Scale(seeds=5),
