@@ -37,7 +37,7 @@ from coterie.client_data import Drawn, Gram, Step
 from coterie.local.all_clients import for_all_clients, to_take
 from coterie.local.dual_weights import DualWeights, Origins
 from coterie.local.forms import Form
-from coterie.local.gram import gram_matrix
+from coterie.local.gram import gram_matrix, is_kept
 from coterie.local.many_models import losses_from_first_outputs
 from coterie.local.pull import Pull, Solver, WithMomentum, strength_of
 from coterie.local.step import pulled_gradients, rule_of, step_in_place
@@ -236,8 +236,10 @@ def _rows_for_others(task: Task, x: Tensor, at: Tensor) -> Tensor:
 
 
 def _gram(x: Tensor, kept: Gram) -> Tensor:
-    """XXᵀ of each client: the same bits whether it was kept or not."""
-    if isinstance(kept, Tensor) and kept.numel():
+    """XXᵀ of each client: where it may be kept, the same bits whether it was kept or not."""
+    if not is_kept(kept):
+        return gram_matrix(x)
+    if kept.numel():
         return kept
     return torch.stack([gram_matrix(rows) for rows in x])
 

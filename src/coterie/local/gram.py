@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
@@ -20,16 +21,17 @@ _wishes: ContextVar[list[bool] | None] = ContextVar("wishes", default=None)
 
 
 def gram_matrix(x: Tensor) -> Tensor:
-    """XXᵀ, of which one quarter is the mirror image of another."""
-    half = len(x) // 2
+    """XXᵀ of rows x [..., n, d], of which one quarter is the mirror image of another."""
+    half = x.shape[-2] // 2
     if half < 32:  # too little to gain
-        return x @ x.T
-    first = x[:half] @ x[:half].T
-    rest = x[half:] @ x.T
-    return torch.cat([torch.cat([first, rest[:, :half].T], 1), rest])
+        return x @ x.mT
+    upper, lower = x[..., :half, :], x[..., half:, :]
+    rest = lower @ x.mT
+    first = torch.cat([upper @ upper.mT, rest[..., :half].mT], -1)
+    return torch.cat([first, rest], -2)
 
 
-def is_kept(gram: Gram) -> bool:
+def is_kept(gram: Gram) -> TypeGuard[Tensor]:
     """Whether the engine has it, or would have it in the next round."""
     return isinstance(gram, Tensor)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +152,7 @@ def at_lambda(
         columns=columns,
         scales={
             "full": Scale(seeds=5),
-            "medium": MEDIUM,
+            "medium": replace(MEDIUM, columns=(columns[0].label, "λ=12", columns[-1].label)),
             "smoke": Scale(
                 seeds=1,
                 data_options=SMOKE_DATA,
