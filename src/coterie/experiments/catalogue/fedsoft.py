@@ -14,7 +14,7 @@ from coterie.baselines.fedavg import FineTuned
 from coterie.baselines.fedem import FedEM
 from coterie.baselines.local_only import LocalOnly
 from coterie.data import Federation
-from coterie.experiments.claims import Beats, Rises
+from coterie.experiments.claims import AtMost, Beats, Near, Rises
 from coterie.experiments.figures import curves_of
 from coterie.experiments.figures_of_groups import weights_of_clients
 from coterie.experiments.sources import WEIGHTS, found_shares
@@ -78,6 +78,11 @@ def methods(clusters: int) -> tuple[Line, ...]:
             method=FedSoft(clusters=clusters, pull=1.0, select=60, **LOCAL_WORK),
         ),
         Line(
+            label="FedSoft, without replacement",
+            method=FedSoft(clusters=clusters, pull=1.0, select=60, replace=False, **LOCAL_WORK),
+            in_paper=False,
+        ),
+        Line(
             label="IFCA",
             method=IFCA(clusters=clusters, init="random", **LOCAL_WORK),
             in_paper=False,
@@ -111,6 +116,7 @@ def scales(*smoke_columns: str) -> dict[str, Scale]:
     return {"full": Scale(seeds=5), "medium": Scale(seeds=3), "smoke": smoke}
 
 
+PRINTED_OWN = {"10:90": 25.65, "30:70": 38.8, "linear": 33.0, "random": 34.6}  # mean of sources
 TABLE_1 = Experiment(
     name="fedsoft.table1-synthetic",
     title="FedSoft on mixtures of two linear models",
@@ -132,10 +138,17 @@ TABLE_1 = Experiment(
         }
     },
     claims=(
+        *(Near("FedSoft", mixture, mse, within=mse / 4) for mixture, mse in PRINTED_OWN.items()),
+        AtMost("FedSoft", dict.fromkeys(PRINTED_OWN, 0.05), "0.05 off", quantity="weights_off"),
         Beats("FedEM", "FedSoft", quantity="own"),
         Beats("FedSoft", "IFCA", quantity="weights_off"),
     ),
-    open_points=OPEN_POINTS,
+    open_points=(
+        *OPEN_POINTS,
+        "The paper has one draw of θ0 and θ1, whose distance is not printed; with ours ‖θ0 − θ1‖² "
+        "changes by a quarter from seed to seed, and the MSE of the centres with it. So its mean "
+        "of both sources counts as met within a quarter.",
+    ),
     figures={
         "": curves_of("planted_error", "Distance of the centres to the planted ones", log=True),
         "-own": curves_of("mse", "MSE of the clients' own models", log=True),
