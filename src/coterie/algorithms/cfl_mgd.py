@@ -109,10 +109,13 @@ class CFLMGD(IFCA):
     ) -> tuple[Upload, Kept]:
         """Train the centre of least loss, with its momentum."""
         centres, momentum = shared
-        j, losses = self.estimate(task, centres, self.choosing_rows(data, pair))
+        choice = self.choice(task, centres, self.choosing_rows(data, pair))
+        j, losses, _ = choice
         report = {"cluster": j, "losses": losses.nan_to_num(torch.inf, torch.inf)}
         s = one_hot(j, count(centres), task.dtype)
-        values, me = self.rolled(task, pick(centres, j), pick(momentum, j), me, data, pair)
+        outputs = self.start_outputs(choice)
+        w, u = pick(centres, j), pick(momentum, j)
+        values, me = self.rolled(task, w, u, me, data, pair, outputs=outputs)
         return Upload(values, self.weight(s, data), report), me
 
     @client(
@@ -139,9 +142,17 @@ class CFLMGD(IFCA):
         return s
 
     def rolled(
-        self, task: Task, w: Params, u: Params, me: Kept, data: Data, pair: int
+        self,
+        task: Task,
+        w: Params,
+        u: Params,
+        me: Kept,
+        data: Data,
+        pair: int,
+        *,
+        outputs: Tensor | None = None,
     ) -> tuple[dict[str, Params], Kept]:
-        """What the client sends, from the centre w and the momentum u."""
+        """What the client sends, from the centre w and the momentum u; outputs: as in IFCA."""
         batches = self.training_batches(data, pair)
         if self.momentum_of == "client":
             u = me.momentum
@@ -151,7 +162,7 @@ class CFLMGD(IFCA):
                 return {"momentum": axpy(self.beta, u, g)}, me  # u_i = β ū_ĵ + ∇f_i(θ_ĵ)
             return {"momentum": axpy(self.beta, u, me.gradient)}, me._replace(gradient=g)
         if self.order == "momentum_first":  # u ← β u + ∇f_i(w);  w ← w − η u,  H times
-            w, u = heavy_ball(task, w, u, batches, self, self.beta)
+            w, u = heavy_ball(task, w, u, batches, self, self.beta, outputs=outputs)
         else:
             w, u = walk((w, u), batches, partial(self.model_first, task))
         return {"momentum": u, "model": w}, me

@@ -103,7 +103,7 @@ class IFCA(Starts):
         """Train the centre of least loss."""
         choice = self.choice(task, centres, self.choosing_rows(data, pair))
         j, losses, _ = choice
-        outputs = None if self.resample else choice.start_outputs()  # else it trains on other rows
+        outputs = self.start_outputs(choice)
         value = self.local_update(task, pick(centres, j), data, pair, outputs=outputs)
         s = one_hot(j, count(centres), task.dtype)
         # a diverged centre's loss is reported as infinite: NaN would have the upload refused
@@ -128,6 +128,12 @@ class IFCA(Starts):
             return choice
         losses = choice.losses + self.l2 / 2 * torch.stack([decayed_square(m) for m in models])
         return choice._replace(centre=argmin_finite(losses), losses=losses)
+
+    def start_outputs(self, choice: Choice) -> Tensor | None:
+        """What the first layer gave under the chosen centre, unless training has other rows."""
+        if self.resample:
+            return None
+        return choice.start_outputs()
 
     def local_update(
         self,

@@ -80,11 +80,14 @@ def heavy_ball(
     towards: Params | None = None,
     *,
     dual: bool = True,
+    outputs: Tensor | None = None,
 ) -> tuple[Params, Params]:
-    """u ← β·u + ∇;  w ← w − lr·u."""
+    """u ← β·u + ∇;  w ← w − lr·u; outputs: as in `descend`."""
     both = joined(pull, towards, how.l2)
     solver = Solver(how.lr, beta, how.l2)
-    new, momentum = _steps(task, w, u, batches, solver, both, clip=how.clip, dual=dual)
+    new, momentum = _steps(
+        task, w, u, batches, solver, both, clip=how.clip, dual=dual, outputs=outputs
+    )
     assert momentum is not None
     return new, momentum
 
