@@ -65,7 +65,7 @@ def node(words: list[str], argv: list[str]) -> int:
         print(f"the owner of {flags.state} has left; `coterie network unpause` takes that back")
         return 0
     living = FlowerNode(site, flags.server, key, certificate)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGTERM, end_once)
     if flags.child:
         threading.Thread(target=end_with_parent, daemon=True).start()
     watcher = Watcher(repeats=True)
@@ -76,6 +76,12 @@ def node(words: list[str], argv: list[str]) -> int:
     finally:
         living.close()
     return 0
+
+
+def end_once(*_: object) -> None:
+    """End this process; a second signal would break into its end with a traceback."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(0)
 
 
 def make_folder(folder: Path) -> None:
