@@ -9,6 +9,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
+from coterie.cli.ending import end_at_once
 from coterie.cli.network_config import tell_insecure
 from coterie.cli.progress import Watcher
 from coterie.cli.values import read_flags
@@ -68,6 +69,7 @@ def node(words: list[str], argv: list[str]) -> int:
     signal.signal(signal.SIGTERM, end_once)
     if flags.child:
         threading.Thread(target=end_with_parent, daemon=True).start()
+    end_at_once()  # its files are whole at any time, and to unload torch takes a second
     watcher = Watcher(repeats=True)
     try:
         with watcher():
