@@ -151,6 +151,15 @@ def test_unknown_commands_are_named(capsys):
 
 # ------------------------------------------------------------------------------ with Flower
 @with_flower
+def test_a_simulation_does_not_start_nodes_for_a_folder_that_is_taken(place, capsys):
+    (place / "out/run").mkdir(parents=True)
+    (place / "out/run/notes.txt").write_text("mine")
+    words = ["simulate", "net.toml", "--out", "out"]
+    says(capsys, words, "out/run exists: choose another --out.")
+    assert not (place / "out/sites").exists()
+
+
+@with_flower
 def test_a_port_in_use_is_one_sentence(place, capsys):
     assert main(["network", "certs", "certs", "--host", "localhost", "--sites", "ash,elm"]) == 0
     with socket.socket() as taken:
