@@ -83,7 +83,7 @@ def keys_of_runs() -> set[str]:
     """What a config file may say of a run, whatever its method."""
     keys = {flag.key for flag in general_flags("run")}
     for method in methods().values():
-        keys |= {f.name for f in fields(method)}
+        keys |= {flag.key for flag in flags_of(method)}
     return keys
 
 
