@@ -204,7 +204,7 @@ def page(measured: list[Measured], local: float, nodes: int, load: float) -> str
         f"({down:.1f} MB down and {up:.1f} MB up per site), one local step, TLS and keys. "
         f"Exchanges of training: {counts}; the first stands apart. The local work of an exchange, "
         f"{local:.2f} processor seconds, is taken off. Memory is resident memory of all processes "
-        "of a node in MiB, with libraries that processes share counted for each.",
+        "of a node in MB of 1,000,000 bytes, with libraries that processes share counted for each.",
         "",
         *table(measured, local),
         "",

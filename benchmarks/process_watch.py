@@ -74,7 +74,7 @@ class ProcessWatch:
 def resident(process: Path) -> float:
     """Resident memory of a process in MB, libraries that it shares with others included."""
     pages = int((process / "statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def processor_time(process: Path) -> float:

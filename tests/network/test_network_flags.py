@@ -120,6 +120,7 @@ def test_status_says_who_answers_and_who_does_not(place, capsys):
     assert main(["network", "status", str(network.out), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["sites"]["oak"]["fault"] == "not connected"
     says(capsys, ["status", "sites"], "is not a run folder")
+    says(capsys, ["status", "none"], "its server makes when the sites have connected.")
 
 
 def test_help_lists_every_command_of_a_network_and_each_is_there(capsys):
@@ -133,12 +134,31 @@ def test_help_lists_every_command_of_a_network_and_each_is_there(capsys):
         assert callable(import_command(command.place))
 
 
+@pytest.mark.parametrize("command", ["simulate", "server"])
+def test_flags_of_a_run_belong_into_the_config_file(command, place, capsys):
+    there = "belongs to the run, which stands in the config file: write"
+    words = [command, "net.toml"]
+    says(capsys, [*words, "--fill", "median"], f"--fill {there} fill = VALUE there.")
+    says(capsys, [*words, "--local-steps=3"], f"--local-steps {there} local_steps = VALUE there.")
+    says(capsys, [*words, "--data.kind", "x"], f'{there} it as in data = "folder:PATH?kind=VALUE".')
+    says(capsys, [*words, "--quorun", "1"], "unknown flag '--quorun': did you mean '--quorum'?")
+
+
 def test_unknown_commands_are_named(capsys):
     says(capsys, ["simulat"], "did you mean 'simulate'?")
     assert main(["network"]) == 0
 
 
 # ------------------------------------------------------------------------------ with Flower
+@with_flower
+def test_a_simulation_does_not_start_nodes_for_a_folder_that_is_taken(place, capsys):
+    (place / "out/run").mkdir(parents=True)
+    (place / "out/run/notes.txt").write_text("mine")
+    words = ["simulate", "net.toml", "--out", "out"]
+    says(capsys, words, "out/run exists: choose another --out.")
+    assert not (place / "out/sites").exists()
+
+
 @with_flower
 def test_a_port_in_use_is_one_sentence(place, capsys):
     assert main(["network", "certs", "certs", "--host", "localhost", "--sites", "ash,elm"]) == 0

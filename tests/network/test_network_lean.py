@@ -1,4 +1,4 @@
-"""A node without pyarrow and without the compiler does the same as one with them."""
+"""A node without pyarrow, torch's compiler and sympy does the same as one with them."""
 
 from __future__ import annotations
 
@@ -99,26 +99,53 @@ def test_gradients_do_not_load_the_compiler_which_is_there_when_needed():
     ]
 
 
+CHECKS = """
+import sys
+import torch
+from coterie.network.lean import leave_out_sympy
+
+leave_out_sympy()
+torch._check(True)
+print("sympy" in sys.modules)
+for wrong in (False, 1, torch.tensor(True)):
+    try:
+        torch._check(wrong, lambda: "what is wrong")
+    except Exception as error:
+        print(type(error).__name__, str(error)[:21])
+"""
+
+
+def test_checks_of_torch_fail_as_before():
+    printed = subprocess.check_output([sys.executable, "-c", CHECKS], text=True)
+    assert printed.splitlines() == [
+        "False",
+        "RuntimeError what is wrong",
+        "TypeError cond must be a bool, ",
+        "TypeError cond must be a bool, ",
+    ]
+
+
 ROUNDS = """
 import sys
 from pathlib import Path
 import coterie as ct
-from coterie.network.lean import leave_out_compiler
+from coterie.network.lean import leave_out_compiler, leave_out_sympy
 from made_network import InProcessNetwork
 
 leave_out_compiler()
-for method in (ct.IFCA(clusters=2), ct.FedSoft(clusters=2), ct.Ditto()):
+leave_out_sympy()
+for method in (ct.IFCA(clusters=2), ct.FedSoft(clusters=2), ct.Ditto(), ct.CGPFL(clusters=2)):
     network = InProcessNetwork(Path(sys.argv[1]) / method.name, method, options={"rounds": 1})
     network.run()
-print("torch._dynamo" in sys.modules)
+print(*[name for name in ("torch._dynamo", "sympy") if name in sys.modules])
 """
 
 
-def test_rounds_of_a_site_do_not_load_the_compiler(tmp_path):
+def test_rounds_of_a_site_load_neither_compiler_nor_sympy(tmp_path):
     paths = [str(Path(__file__).parent), str(Path(__file__).parents[1]), *sys.path]
     printed = subprocess.check_output(
         [sys.executable, "-c", ROUNDS, str(tmp_path)],
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
     )
-    assert printed.strip() == "False"
+    assert printed.strip() == ""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import threading
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +15,7 @@ import coterie as ct
 from coterie.cli import main
 from coterie.network import listening
 from coterie.network.packets import Packet, Reply, read_head
+from machines import wait_for
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("flwr") is None, reason="needs the extra `network`"
@@ -219,6 +222,33 @@ def test_a_full_disk_does_not_end_a_node(place, capsys, delivers, monkeypatch):
 
 
 # ------------------------------------------------------------------------------ leaving
+def test_a_server_that_ends_holds_no_question_open(served, place):
+    """Nodes' questions for messages are held open for ten seconds otherwise."""
+    import httpx
+
+    from coterie.network.connecting import read_authority, read_key
+    from coterie.network.flower_node import Connection
+
+    server, port = served
+    key, authority = read_key(place / "certs/ash.key"), read_authority(place / "certs/ca.crt")
+    connection = Connection(f"127.0.0.1:{port}", key, authority)
+    messages: list[object] = []
+
+    def ask() -> None:
+        with suppress(httpx.TransportError):
+            while True:  # as a node does
+                messages.append(connection.receive())
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    wait_for(lambda: server.waiting, 10, "a node's question")
+    server.close()
+    assert not server.thread.is_alive()
+    asking.join(5)
+    assert messages and set(messages) == {None}
+    connection.gone.set()
+
+
 def test_a_node_whose_owner_leaves_tells_the_server_and_ends(place, capsys, delivers, monkeypatch):
     from coterie.network import flower_node
     from coterie.network.presence import Presence

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import signal
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,32 @@ def test_nodes_end_when_the_simulation_is_killed(place):
     command.kill()
     command.wait()
     wait_for(lambda: not nodes_of(place), 30, "the end of the nodes")
+
+
+def test_a_simulation_says_what_is_wrong_with_a_table(place):
+    """Its server is told fixed words; a site's own log is on this machine, too."""
+    table = place / "sites/elm.csv"
+    table.write_text(table.read_text().replace("outcome", "result", 1))
+    (place / "net.toml").write_text(small_config("fedavg", 5))
+    command = start(place, "simulate", "net.toml", "--out", "out", log="simulate.log")
+    assert command.wait(120) == 2
+    last = (place / "simulate.log").read_text().splitlines()[-1]
+    assert last.startswith("coterie: not all sites can take part: elm (its table cannot be used")
+    assert "; elm says: unknown label column of client 'elm': 'outcome': there are:" in last
+    assert not nodes_of(place)
+
+
+def test_a_node_that_is_told_twice_to_end_does_so_quietly(place):
+    make_keys = start(place, "certs", "certs", "--host", "localhost", "--sites", "ash", log="keys")
+    assert make_keys.wait(60) == 0
+    words = ("--data", "sites/ash.csv", "--server", "localhost:1", "--key", "certs/ash.key")
+    node = start(place, "node", *words, "--ca", "certs/ca.crt", log="ash.log")
+    wait_for(lambda: "trying again" in (place / "ash.log").read_text(), 60, "a node's start")
+    for _ in range(20):
+        node.terminate()
+        time.sleep(0.02)
+    assert node.wait(30) == 0
+    assert "Traceback" not in (place / "ash.log").read_text()
 
 
 def is_its_replay(place: Path, rounds: int) -> None:

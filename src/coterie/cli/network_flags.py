@@ -7,10 +7,12 @@ from typing import Any, TypeVar
 
 from coterie.cli.config_file import check_plain, read_toml
 from coterie.cli.flags import Parser, flags_of
+from coterie.cli.general import general_flags
 from coterie.cli.network_config import one_config
 from coterie.cli.values import Given
 from coterie.errors import CoterieError, unknown
 from coterie.network.transport import Waiting
+from coterie.registry import methods
 from coterie.settings import setting
 
 T = TypeVar("T", bound="Waits")
@@ -61,11 +63,35 @@ class ServerFlags(Waits):
     )
 
 
+class NetworkParser(Parser):
+    """The flags of a command whose run stands in a config file."""
+
+    def explain_stray(self, word: str) -> CoterieError:
+        """An error for a word that no flag takes; options of the run are told from others."""
+        flag = word.partition("=")[0]
+        key = flag.lstrip("-").replace("-", "_")
+        belongs = f"{flag} belongs to the run, which stands in the config file"
+        if key.startswith("data."):
+            option = key.removeprefix("data.")
+            return CoterieError(belongs, f'write it as in data = "folder:PATH?{option}=VALUE"')
+        if key in keys_of_runs():
+            return CoterieError(belongs, f"write {key} = VALUE there")
+        return super().explain_stray(word)
+
+
+def keys_of_runs() -> set[str]:
+    """What a config file may say of a run, whatever its method."""
+    keys = {flag.key for flag in general_flags("run")}
+    for method in methods().values():
+        keys |= {flag.key for flag in flags_of(method)}
+    return keys
+
+
 def read_network_flags(
     command: str, cls: type[T], about: str, words: list[str], argv: list[str]
 ) -> tuple[T, str]:
     """(the flags of a command, which count over the table [network], its config file)"""
-    parser = Parser(f"coterie network {command} CONFIG", flags_of(cls), about)
+    parser = NetworkParser(f"coterie network {command} CONFIG", flags_of(cls), about)
     flags = parser.parse(argv)
     config = one_config(command, words)
     obeyed = Waits  # a simulation has its own address

@@ -9,6 +9,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
+from coterie.cli.ending import end_at_once
 from coterie.cli.network_config import tell_insecure
 from coterie.cli.progress import Watcher
 from coterie.cli.values import read_flags
@@ -65,9 +66,10 @@ def node(words: list[str], argv: list[str]) -> int:
         print(f"the owner of {flags.state} has left; `coterie network unpause` takes that back")
         return 0
     living = FlowerNode(site, flags.server, key, certificate)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGTERM, end_once)
     if flags.child:
         threading.Thread(target=end_with_parent, daemon=True).start()
+    end_at_once()  # its files are whole at any time, and to unload torch takes a second
     watcher = Watcher(repeats=True)
     try:
         with watcher():
@@ -76,6 +78,12 @@ def node(words: list[str], argv: list[str]) -> int:
     finally:
         living.close()
     return 0
+
+
+def end_once(*_: object) -> None:
+    """End this process; a second signal would break into its end with a traceback."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(0)
 
 
 def make_folder(folder: Path) -> None:

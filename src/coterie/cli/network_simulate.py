@@ -12,6 +12,7 @@ from coterie.cli.progress import Watcher
 from coterie.network.exporting import export_models
 from coterie.network.flower_version import check_flower
 from coterie.reporting import report as write_report
+from coterie.runs.folder import refuse_taken
 from coterie.runs.run import Run
 from coterie.settings import setting
 
@@ -42,6 +43,7 @@ def simulate(words: list[str], argv: list[str]) -> int:
     with watcher():
         simulation = Simulation(asked, path, flags.nodes, flags.port)
         base = read.folder()
+        refuse_taken(base / "run", "choose another --out")  # now, and not when all nodes are there
         with simulation.running(base) as transport:
             run = simulation.run(
                 transport, base, flags.waiting(), lambda r: watcher.follow("network", r)

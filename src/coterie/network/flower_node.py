@@ -48,7 +48,12 @@ from coterie.network.connecting import (
     read_key,
     why_not_connected,
 )
-from coterie.network.lean import give_back_memory, leave_out_compiler, leave_out_pyarrow
+from coterie.network.lean import (
+    give_back_memory,
+    leave_out_compiler,
+    leave_out_pyarrow,
+    leave_out_sympy,
+)
 from coterie.network.packets import Packet
 from coterie.network.records import Wrapper, read_packet
 from coterie.network.signing import Signature
@@ -178,6 +183,7 @@ class FlowerNode:
         """Answer until this machine's owner must mend something, or has left."""
         leave_out_pyarrow(self.site.table)
         leave_out_compiler()
+        leave_out_sympy()
         pause = 0.2
         told = ""
         while True:

@@ -113,8 +113,10 @@ class FlowerServer:
             time.sleep(min(PERIOD, max(0.0, end - time.monotonic())))
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop listening; nobody's question is held open any longer."""
         self.server.should_exit = True
+        for event in list(self.waiting.values()):
+            self._wake(event)
         self.thread.join(5)
 
     # -- messages
@@ -146,8 +148,13 @@ class FlowerServer:
             self.state.store_object(self.run_id, session, name, objects[name].deflate())
         for message in messages:
             event = self.waiting.get(message.metadata.dst_node_id)
-            if event is not None and self.loop is not None:
-                self.loop.call_soon_threadsafe(event.set)
+            if event is not None:
+                self._wake(event)
+
+    def _wake(self, event: asyncio.Event) -> None:
+        """Let the question that waits for an event be answered."""
+        if self.loop is not None and not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(event.set)
 
     def _replies(self) -> list[tuple[str, Packet]]:
         asked = set(self.pending) - set(self.half)
@@ -273,7 +280,7 @@ class FlowerServer:
         event = self.waiting.setdefault(request.node.node_id, asyncio.Event())
         event.clear()
         response = self._pull(request)
-        if response.messages_list:
+        if response.messages_list or self.server.should_exit:
             return response
         try:
             await asyncio.wait_for(event.wait(), LONG_POLL)

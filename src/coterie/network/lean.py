@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import importlib
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -55,6 +57,20 @@ def leave_out_compiler() -> None:
     """
     if "torch._dynamo" not in sys.modules:
         torch._dynamo = CompilerOnDemand("torch._dynamo")
+
+
+def leave_out_sympy() -> None:
+    """Keep checks within torch's operations from loading sympy, which takes 30 MB.
+
+    A check loads it to look at conditions that are symbols; a condition that is true needs nothing.
+    """
+    torch._check_with = partial(check_quickly, torch._check_with)
+
+
+def check_quickly(check: Callable[..., None], error: type[Exception], cond: Any, say: Any) -> None:
+    """What `torch._check` does, of which `check` is the original."""
+    if cond is not True:
+        check(error, cond, say)
 
 
 def give_back_memory() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,8 @@ from coterie.runs.run import Run
 
 TO_CONNECT = 180.0  # seconds that nodes have to start
 TO_END = 10.0  # seconds that nodes have to leave
+TO_SAY_WHY = 3.0  # seconds that a node which cannot take part has to end
+PREFIX = "coterie: "  # of the sentence with which a command ends
 
 
 class Simulation:
@@ -95,5 +98,27 @@ class Simulation:
             raise CoterieError(
                 f"the nodes of {', '.join(missing)} did not connect", f"see {base / 'sites'}/*.log"
             )
-        run = begin(self.asked, sorted(self.files), open_post, base / "run")
+        try:
+            run = begin(self.asked, sorted(self.files), open_post, base / "run")
+        except CoterieError as e:
+            raise self._with_words_of_a_site(e, base / "sites") from e
         return serve(run, follow(run))
+
+    def _with_words_of_a_site(self, error: CoterieError, sites: Path) -> CoterieError:
+        """The same error with what a site's own log says, which is on this machine, too."""
+        end = time.monotonic() + TO_SAY_WHY
+        while time.monotonic() < end:
+            for name, process in self.processes.items():
+                words = last_words(sites / f"{name}.log")
+                if process.poll() is not None and words:
+                    return CoterieError(f"{error.what}; {name} says: {words}")
+            time.sleep(0.1)
+        return error
+
+
+def last_words(log: Path) -> str:
+    """The sentence with which a node ended; empty if there is none."""
+    lines = log.read_text(errors="replace").splitlines()
+    if not lines or not lines[-1].startswith(PREFIX):
+        return ""
+    return lines[-1].removeprefix(PREFIX)

@@ -15,6 +15,11 @@ from coterie.runs.latecomers import Latecomer, describe, read_latecomers
 
 def status_of(path: Path) -> dict[str, Any]:
     """Round, groups, scores, and of each site when it last answered and what was wrong since."""
+    if not path.exists():
+        raise CoterieError(
+            f"there is no folder {path}",
+            "give the folder of a run, which its server makes when the sites have connected",
+        )
     folder, config = RunFolder.open(path)
     if not (path / NETWORK).exists():
         raise CoterieError(f"{path} is not a run of a network", "give the folder of one")
