@@ -57,6 +57,7 @@ def test_each_start_ends_where_ifca_does(fed, clusters):
         assert not torch.allclose(end, start)
 
 
+@pytest.mark.filterwarnings("ignore:overflow")
 def test_a_start_that_diverges_does_no_harm_to_the_others(fed):
     starts = coins(3)
     starts[1] = 1e155  # its losses are infinite
