@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from coterie.contract import Upload
 from coterie.engine.checks import Checks
-from coterie.engine.screening import Screening, weights
+from coterie.engine.screening import Screening, is_one_hot, weights
 from coterie.engine.tables import empty_table
 from coterie.params import Params, as_column, nbytes
 from coterie.robust.rules import robust_means
@@ -254,6 +254,9 @@ def _plus(a: Part, b: Part) -> Part:
 
 def weighted_sum(w: Tensor, v: Tensor) -> Tensor:
     """Σ_i w_ik · v_i: [K, ...]"""
+    if w.shape[1] > 1 and is_one_hot(w):  # adding each to its own sum takes a third of the time
+        chosen = w.argmax(1).to(v.device)
+        return v.new_zeros(w.shape[1], *v.shape[1:]).index_add_(0, chosen, v)
     return torch.einsum("ik,i...->k...", w.to(v.dtype), v)
 
 

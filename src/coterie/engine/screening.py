@@ -92,8 +92,22 @@ class Screening:
         w = weights(up)[name]
         squares = torch.zeros(len(w))
         for k, v in up.values[name].items():
-            squares = squares + lengths_of_moves(v, self._start(name, k, w)).cpu() ** 2
+            squares = squares + self._lengths(name, k, v, w).cpu() ** 2
         return squares.sqrt()
+
+    def _lengths(self, name: str, leaf: str, v: Tensor, w: Tensor) -> Tensor:
+        """[clients] ‖v − what was sent‖; ‖v‖ if that is not known.
+
+        Some clients at a time, so that the differences stay in the cache.
+        """
+        if name not in self.started_from:
+            return torch.linalg.vector_norm(v.flatten(1), dim=1)
+        at_once = max(1, NUMBERS_AT_ONCE // max(v[:1].numel(), 1))
+        lengths = []
+        for some, their_w in zip(v.split(at_once), w.split(at_once)):
+            move = some - self._start(name, leaf, their_w)
+            lengths.append(torch.linalg.vector_norm(move.flatten(1), dim=1))
+        return torch.cat(lengths)
 
     def _shortened(self, name: str, up: Upload, rows: Tensor, factor: Tensor) -> Params:
         some = {k: v[rows.to(v.device)] for k, v in up.values[name].items()}
@@ -115,21 +129,15 @@ class Screening:
         stacked = centres[leaf]
         if len(stacked) == 1:
             return stacked
+        if len(w) == 1 and is_one_hot(w):
+            return stacked[int(w.argmax())][None]  # nothing is copied
         share = (w / w.sum(-1, keepdim=True)).to(stacked.dtype)
         return torch.einsum("ik,k...->i...", share, stacked)
 
 
-def lengths_of_moves(v: Tensor, start: Tensor | None) -> Tensor:
-    """[clients] ‖v − start‖, where start is [clients or 1, ...]; ‖v‖ where it is None.
-
-    Some clients at a time, so that the differences stay in the cache.
-    """
-    if start is None:
-        return torch.linalg.vector_norm(v.flatten(1), dim=1)
-    at_once = max(1, NUMBERS_AT_ONCE // max(v[:1].numel(), 1))
-    starts = start.expand(v.shape).split(at_once)
-    moves = (some - theirs for some, theirs in zip(v.split(at_once), starts))
-    return torch.cat([torch.linalg.vector_norm(move.flatten(1), dim=1) for move in moves])
+def is_one_hot(w: Tensor) -> bool:
+    """Whether each row of w [clients, K] is 1 in one place and 0 in all others."""
+    return bool(((w == 0).sum(1) == w.shape[1] - 1).all()) and bool((w.sum(1) == 1).all())
 
 
 def weights(up: Upload) -> dict[str, Tensor]:
