@@ -139,7 +139,8 @@ def losses_of(task: Task, w: Params, batch: Batch) -> Tensor:
     if len(batch.mask) > 1:
         return losses_of_models(task, w, batch)
     alone = Batch(with_channels_last(batch.x)[0], *(v[0] for v in batch[1:]))
-    return task.loss({k: v[0] for k, v in w.items()}, alone)[None]
+    # `squeeze`, not v[0]: its gradient is a view
+    return task.loss({k: v.squeeze(0) for k, v in w.items()}, alone)[None]
 
 
 def copied(params: Params) -> Params:
@@ -159,7 +160,13 @@ def with_channels_last(v: Tensor) -> Tensor:
     """Images or filters [1, n, channels, y, x] in the layout in which convolutions are fastest."""
     if v.dim() != 5 or v.dtype != torch.float32:
         return v
-    return v[0].contiguous(memory_format=torch.channels_last)[None]
+    _, n, channels, height, width = v.shape
+    if channels > 1:
+        return v[0].contiguous(memory_format=torch.channels_last)[None]
+    # Of one channel both layouts are the same numbers. Only the strides tell torch which is meant,
+    # and if the first layer has another one than the next, images are copied between them.
+    strides = (height * width, 1, width, 1)
+    return v[0].contiguous().as_strided((n, 1, height, width), strides)[None]
 
 
 def clipped(g: Params, longest: float) -> Params:
