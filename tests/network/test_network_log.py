@@ -85,7 +85,7 @@ def test_a_node_says_when_its_connection_is_lost_and_when_it_is_back(tmp_path, m
             if what is not None:
                 raise what
 
-        def close(self) -> None:
+        def close(self, *, silently: bool) -> None:
             pass
 
     monkeypatch.setattr(flower_node, "Connection", Connected)

@@ -124,7 +124,13 @@ class Delivered(BaseException):
 
 
 @pytest.fixture
-def delivers(monkeypatch):
+def ended_silently() -> list[bool]:
+    """Of each node that has ended: whether it did so without a goodbye."""
+    return []
+
+
+@pytest.fixture
+def delivers(monkeypatch, ended_silently):
     """Connects nodes to nobody, and delivers them these packets; the replies are in the list."""
     from coterie.network import flower_node
     from coterie.network.records import Wrapper
@@ -144,8 +150,8 @@ def delivers(monkeypatch):
             def reply(self, message, packet, seconds) -> None:
                 replies.append(packet)
 
-            def close(self) -> None:
-                pass
+            def close(self, *, silently: bool) -> None:
+                ended_silently.append(silently)
 
         monkeypatch.setattr(flower_node, "Connection", Connected)
         return replies
@@ -162,7 +168,7 @@ def packets_for(network: InProcessNetwork, name: str, kind: bytes) -> list[Packe
 NODE = ("--server", "localhost:1", "--key", "certs/ash.key", "--ca", "certs/ca.crt")
 
 
-def test_a_table_without_the_label_ends_its_node(place, capsys, delivers):
+def test_a_table_without_the_label_ends_its_node(place, capsys, delivers, ended_silently):
     network = InProcessNetwork(place / "made", ct.IFCA(clusters=2), names=TWO)
     network.begin()
     replies = delivers(packets_for(network, "ash", b"hello"))
@@ -172,6 +178,7 @@ def test_a_table_without_the_label_ends_its_node(place, capsys, delivers):
     assert "unknown label column of client 'ash': 'outcome': there are: a, b, colour," in said
     told = read_head(replies[0].head, Reply).answer.reason
     assert told == "its table cannot be used for this run; its own log says why"
+    assert ended_silently == [True]
 
 
 def test_a_table_that_was_mended_is_read_again(place):
@@ -249,7 +256,9 @@ def test_a_server_that_ends_holds_no_question_open(served, place):
     connection.gone.set()
 
 
-def test_a_node_whose_owner_leaves_tells_the_server_and_ends(place, capsys, delivers, monkeypatch):
+def test_a_node_whose_owner_leaves_tells_the_server_and_ends(
+    place, capsys, delivers, ended_silently, monkeypatch
+):
     from coterie.network import flower_node
     from coterie.network.presence import Presence
 
@@ -269,7 +278,7 @@ def test_a_node_whose_owner_leaves_tells_the_server_and_ends(place, capsys, deli
     assert main(node) == 0
     answers = [read_head(reply.head, Reply).answer for reply in replies]
     assert [type(answer).__name__ for answer in answers] == ["Described", "Away"]
-    assert answers[1].wish == "left"
+    assert answers[1].wish == "left" and ended_silently == [True]
     capsys.readouterr()
     assert main(node) == 0
     assert "the owner of coterie-site has left" in capsys.readouterr().out

@@ -157,14 +157,18 @@ class Connection:
                     )
                 )
 
-    def close(self) -> None:
-        """Tell the server that this node leaves."""
+    def close(self, *, silently: bool = False) -> None:
+        """Tell the server that this node leaves; silently: let it notice."""
         self.gone.set()
+        if not silently:
+            self._say_goodbye()
+        self.client.close()
+
+    def _say_goodbye(self) -> None:
         try:
             self.client.DeactivateNode(DeactivateNodeRequest(node_id=self.node.node_id))
         except Exception:
             log.info("the server was not told that this node leaves")
-        self.client.close()
 
 
 class FlowerNode:
@@ -248,6 +252,11 @@ class FlowerNode:
             raise self.site.fault
 
     def close(self) -> None:
-        """Leave."""
+        """Leave.
+
+        A node whose last reply said why it ends goes silently: of nodes that have said goodbye
+        Flower gives no reply any more, also none that came before.
+        """
         if self.connection is not None:
-            self.connection.close()
+            ends_with_reply = self.site.fault is not None or self.told_left
+            self.connection.close(silently=ends_with_reply)
