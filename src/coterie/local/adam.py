@@ -71,36 +71,33 @@ def _steps(
 ) -> tuple[Params, Moments]:
     """(w, state) of all clients after the steps."""
     w = copied(given.w)
-    first = copied(given.state.first)
-    second = copied(given.state.second)
-    steps = given.state.steps.clone()
+    state = Moments(
+        copied(given.state.first), copied(given.state.second), given.state.steps.clone()
+    )
     centre = given.w if given.centre is None else given.centre
     for batch in to_take(batches_of(times, given.batch, given.order)):
         g = gradients(task, w, batch)
         g = pulled_gradients(solver, rule_of(solver, given.strength, batch.mask), w, g, centre)
         if clip is not None:
             g = clipped(g, clip)
-        counts = (batch.mask.sum(1) > 0).to(steps)  # a batch that is all padding changes nothing
-        steps += counts
-        _step(w, first, second, g, solver.lr, counts, steps.clamp(min=1))
-    return contiguous(w), Moments(contiguous(first), contiguous(second), steps)
+        counts = (batch.mask.sum(1) > 0).to(state.steps)
+        _step_in_place(w, state, g, solver.lr, counts)
+    return contiguous(w), Moments(contiguous(state.first), contiguous(state.second), state.steps)
 
 
-def _step(
-    w: Params,
-    first: Params,
-    second: Params,
-    g: Params,
-    lr: float,
-    counts: Tensor,  # [c] 1, or 0 where nothing changes
-    steps: Tensor,  # [c] t
-) -> None:
-    """w ← w − lr·m̂/(√v̂ + ε), with m ← β₁·m + (1 − β₁)·g, v ← β₂·v + (1 − β₂)·g²."""
-    length = -lr * counts / (1 - FIRST**steps)
-    unbiased = 1 / (1 - SECOND**steps)
+def _step_in_place(w: Params, state: Moments, g: Params, lr: float, counts: Tensor) -> None:
+    """w ← w − lr·m̂/(√v̂ + ε), with m ← β₁·m + (1 − β₁)·g, v ← β₂·v + (1 − β₂)·g².
+
+    counts: [c] 1, or 0 where a batch is all padding, so that nothing changes.
+    """
+    state.steps.add_(counts)
+    t = state.steps.clamp(min=1)
+    length = -lr * counts / (1 - FIRST**t)
+    unbiased = 1 / (1 - SECOND**t)
     for name, gradient in g.items():
+        first, second = state.first[name], state.second[name]
         new = for_leaf(counts, gradient)
-        first[name].lerp_(gradient, (1 - FIRST) * new)
-        second[name].lerp_(gradient.square(), (1 - SECOND) * new)
-        below = (second[name] * for_leaf(unbiased, gradient)).sqrt_().add_(EPSILON)
-        w[name].addcdiv_(first[name] * for_leaf(length, gradient), below)
+        first.lerp_(gradient, (1 - FIRST) * new)
+        second.lerp_(gradient.square(), (1 - SECOND) * new)
+        below = (second * for_leaf(unbiased, gradient)).sqrt_().add_(EPSILON)
+        w[name].addcdiv_(first * for_leaf(length, gradient), below)

@@ -104,7 +104,8 @@ def adam(
     """Adam with β = (0.9, 0.999), ε = 1e-8."""
     note("plain: Adam needs the whole gradient")
     solver = Solver(how.lr, None, how.l2)
-    return adam_steps(task, w, state, batches, solver, joined(pull, towards, how.l2), how.clip)
+    both = joined(pull, towards, how.l2)
+    return adam_steps(task, w, state, batches, solver, pull=both, clip=how.clip)
 
 
 def gradient(task: Task, w: Params, batch: Batch, how: Local) -> Params:
@@ -175,5 +176,5 @@ def _steps(
     elif dual and drawn is not None:
         form = dual_pays(task, w, u, drawn, solver, pull)
         if form:
-            return dual_steps(task, w, u, drawn, form, solver, pull, outputs)
-    return plain_steps(task, w, u, batches, solver, pull, clip)
+            return dual_steps(task, w, u, drawn, form, solver, pull=pull, outputs=outputs)
+    return plain_steps(task, w, u, batches, solver, pull=pull, clip=clip)
