@@ -38,7 +38,7 @@ from coterie.common.held_out import RULE as HELD_OUT
 from coterie.common.losses import Choice, choose
 from coterie.contract import Ask, Data, Index, Losses, OneHot, Sums, Upload, client, setting
 from coterie.errors import CoterieError
-from coterie.local import descend, each, gradient
+from coterie.local import descend, descend_from, each, gradient
 from coterie.params import (
     Params,
     argmin_finite,
@@ -103,8 +103,12 @@ class IFCA(Starts):
         """Train the centre of least loss."""
         choice = self.choice(task, centres, self.choosing_rows(data, pair))
         j, losses, _ = choice
-        outputs = self.start_outputs(choice)
-        value = self.local_update(task, pick(centres, j), data, pair, outputs=outputs)
+        if self.average == "gradients":
+            value = self.local_update(task, pick(centres, j), data, pair)
+        else:
+            batches = self.training_batches(data, pair)
+            outputs = self.start_outputs(choice)
+            value = descend_from(task, centres, j, batches, self, outputs=outputs)
         s = one_hot(j, count(centres), task.dtype)
         # a diverged centre's loss is reported as infinite: NaN would have the upload refused
         report = {"cluster": j, "losses": losses.nan_to_num(torch.inf, torch.inf)}
@@ -142,17 +146,13 @@ class IFCA(Starts):
         data: Data,
         pair: int,
         start: bool = False,
-        outputs: Tensor | None = None,
     ) -> Params:
-        """g_i = ∇F_i(w) (option I), or θ̃_i: w after τ local steps (option II).
-
-        outputs: of the first layer under w, where they are known.
-        """
+        """g_i = ∇F_i(w) (option I), or θ̃_i: w after τ local steps (option II)."""
         how = self.at_start() if start else self
         batches = how.training_batches(data, pair)
         if self.average == "gradients":
             return gradient(task, w, next(each(batches)), how)
-        return descend(task, w, batches, how, outputs=outputs)
+        return descend(task, w, batches, how)
 
     # ------------------------------------------------------------------ Algorithm 2, the server
     def start(self, task: Task, clients: int, seed: int) -> tuple[Clusters, Any]:

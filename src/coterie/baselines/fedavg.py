@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from coterie.contract import Algorithm, Ask, Data, Local, Upload, Weight, client, setting
-from coterie.local import descend
+from coterie.local import descend, descend_from
 from coterie.params import Params, pick
 from coterie.task import Task
 
@@ -42,7 +42,7 @@ class FedAvg(Local, Algorithm):
     def train(
         self, task: Task, model: Params, per_client: Any, private: Any, data: Data
     ) -> tuple[Upload, Any]:
-        w = descend(task, pick(model, 0), data.batches(self), self)
+        w = descend_from(task, model, 0, data.batches(self), self)
         return Upload({"model": w}, self.weight(data), {}), private
 
     def weight(self, data: Data) -> Tensor:

@@ -18,6 +18,7 @@ from coterie.contract import Upload
 from coterie.engine.checks import Checks
 from coterie.engine.screening import Screening, is_one_hot, weights
 from coterie.engine.tables import empty_table
+from coterie.local.row_move import RowMove, sum_of_moves
 from coterie.params import Params, as_column, nbytes
 from coterie.robust.rules import robust_means
 
@@ -93,6 +94,11 @@ class Fold:
         self.tables = tables._replace(report=report)
         self.moved = {n: torch.zeros(asked) for n in like.values}
         self.answer_bytes = nbytes(like)
+
+    @property
+    def takes_row_moves(self) -> bool:
+        """Whether a first layer may come as a `RowMove`: it is only added up, and W₀ is known."""
+        return not self.holds_values and set(self.like.values) <= set(self.screening.started_from)
 
     # -- judging
     def digest(self, at: Tensor, up: Upload) -> Part:
@@ -193,8 +199,15 @@ class Fold:
         if self.holds_values:
             return {}, {}
         w = weights(up)
-        totals = {n: {k: weighted_sum(w[n], v) for k, v in p.items()} for n, p in up.values.items()}
+        totals: dict[str, Params] = {}
+        for n, value in up.values.items():
+            totals[n] = {k: self._sum(n, k, w[n], v) for k, v in value.items()}
         return totals, {n: w[n].sum(0) for n in totals}
+
+    def _sum(self, name: str, leaf: str, w: Tensor, v: Tensor | RowMove) -> Tensor:
+        if isinstance(v, RowMove):
+            return sum_of_moves(w, v, self.screening.started_from[name][leaf])
+        return weighted_sum(w, v)
 
     def _robust_sums(self, accepted: Tensor) -> tuple[dict[str, Params], dict[str, Tensor]]:
         """Σ weight·value as it would be if every client had sent the robust mean."""
@@ -262,12 +275,15 @@ def weighted_sum(w: Tensor, v: Tensor) -> Tensor:
 
 def fits(up: Any, like: Any) -> bool:
     """Whether `up` is built as `like`, with leaves [clients, ...] of its shapes and types."""
-    leaves, structure = tree_flatten(up)
+    leaves, structure = tree_flatten(up, is_leaf=lambda v: isinstance(v, RowMove))
     like_leaves, like_structure = tree_flatten(like)
-    if structure != like_structure:
-        return False
-    pairs = zip(leaves, like_leaves)
-    return all(v.shape[1:] == m.shape and v.dtype == m.dtype for v, m in pairs)
+    return structure == like_structure and all(map(_leaf_fits, leaves, like_leaves))
+
+
+def _leaf_fits(v: Tensor | RowMove, like: Tensor) -> bool:
+    if isinstance(v, RowMove):
+        return v.fits(like)
+    return v.shape[1:] == like.shape and v.dtype == like.dtype
 
 
 def is_finite(up: Upload, moved: dict[str, Tensor], clients: int) -> Tensor:

@@ -12,12 +12,13 @@ round alone, those who still learn would stand out.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from coterie.contract import Upload
+from coterie.local.row_move import RowMove
 from coterie.params import Params, as_column
 
 NUMBERS_AT_ONCE = 100_000  # a number is 4 or 8 bytes, and a core's cache about a million
@@ -95,11 +96,13 @@ class Screening:
             squares = squares + self._lengths(name, k, v, w).cpu() ** 2
         return squares.sqrt()
 
-    def _lengths(self, name: str, leaf: str, v: Tensor, w: Tensor) -> Tensor:
+    def _lengths(self, name: str, leaf: str, v: Tensor | RowMove, w: Tensor) -> Tensor:
         """[clients] ‖v − what was sent‖; ‖v‖ if that is not known.
 
         Some clients at a time, so that the differences stay in the cache.
         """
+        if isinstance(v, RowMove):
+            return v.square.clamp(min=0).sqrt()
         if name not in self.started_from:
             return torch.linalg.vector_norm(v.flatten(1), dim=1)
         at_once = max(1, NUMBERS_AT_ONCE // max(v[:1].numel(), 1))
@@ -110,13 +113,21 @@ class Screening:
         return torch.cat(lengths)
 
     def _shortened(self, name: str, up: Upload, rows: Tensor, factor: Tensor) -> Params:
-        some = {k: v[rows.to(v.device)] for k, v in up.values[name].items()}
-        starts = self.starts(name, some, weights(up)[name][rows])
-        values = {}
-        for k, v in up.values[name].items():
-            short = starts[k] + (some[k] - starts[k]) * as_column(factor.to(v), v)
-            values[k] = v.index_copy(0, rows.to(v.device), short)
-        return values
+        w = weights(up)[name][rows]
+        return {k: self._short(name, k, v, w, rows, factor) for k, v in up.values[name].items()}
+
+    def _short(
+        self, name: str, leaf: str, v: Tensor | RowMove, w: Tensor, rows: Tensor, factor: Tensor
+    ) -> Any:
+        """One leaf, where the moves of some rows are multiplied by a factor; w: of these rows."""
+        if isinstance(v, RowMove):
+            return v.shortened(rows.to(v.sums.device), factor)
+        rows = rows.to(v.device)
+        start = self._start(name, leaf, w)
+        if start is None:
+            start = torch.zeros_like(v[rows])
+        short = start + (v[rows] - start) * as_column(factor.to(v), v)
+        return v.index_copy(0, rows, short)
 
     def _start(self, name: str, leaf: str, w: Tensor) -> Tensor | None:
         """What each client started from, [clients or 1, ...]; None if that is not known.

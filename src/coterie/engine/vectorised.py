@@ -19,6 +19,7 @@ from coterie.engine.loop import one_by_one
 from coterie.engine.plan import Plan, plan_for
 from coterie.engine.simulated import SimulatedClients
 from coterie.local.gram import gram_wishes
+from coterie.local.row_move import row_moves_are_taken
 from coterie.task import Task
 
 
@@ -59,7 +60,7 @@ class Vectorised(SimulatedClients):
 
         private, data = self.clients(call, at, task)
         arguments = call.arguments(at, task.device)
-        with gram_wishes() as wishes:
+        with gram_wishes() as wishes, row_moves_are_taken(fold.takes_row_moves):
             up, after = vmap(one, in_dims=(None, 0, 0, 0))(*arguments, private, data)
         if wishes and self.grams is not None:
             self.grams.wanted = True

@@ -7,6 +7,7 @@ from coterie.local.pull import Pull
 from coterie.local.solvers import (
     adam,
     descend,
+    descend_from,
     each,
     gradient,
     heavy_ball,
@@ -19,6 +20,7 @@ __all__ = [
     "Pull",
     "adam",
     "descend",
+    "descend_from",
     "dual_pays",
     "dual_steps",
     "each",

@@ -40,6 +40,7 @@ from coterie.local.forms import Form
 from coterie.local.gram import gram_matrix, is_kept
 from coterie.local.many_models import losses_from_first_outputs
 from coterie.local.pull import Pull, Solver, WithMomentum, strength_of
+from coterie.local.row_move import RowMove
 from coterie.local.step import pulled_gradients, rule_of, step_in_place
 from coterie.local.visits import (
     MOST_STEPS,
@@ -59,7 +60,7 @@ from coterie.task import Batch, Task
 class Given(NamedTuple):
     """What a block of steps begins with, of one client; of all clients, each leaf [c, ...]."""
 
-    w: Params
+    w: Params  # it may be without the first layer's weights where `outputs` are enough
     u: Params | None  # None: no momentum, or it begins with 0
     strength: Tensor | None  # of the pull; None: there is none
     centre: Params | None  # of the pull; None: it is w, or there is no pull
@@ -119,9 +120,54 @@ def dual_steps(
     return w, u
 
 
+def dual_move(
+    task: Task, w: Params, batches: Drawn, solver: Solver, outputs: Tensor | None
+) -> tuple[RowMove, Params]:
+    """(how the first layer's weights moved, the other parameters) after a step for each batch.
+
+    All rows are one block, and the solver has neither momentum nor pull.
+    w: it need not have the first layer's weights where `outputs` are given.
+    """
+    steps = list(batches.steps())
+    given = Given(
+        w=w,
+        u=None,
+        strength=None,
+        centre=None,
+        outputs=outputs,
+        own=batches.own,
+        gram=batches.gram,
+        order=order_of(steps, batches.own),
+    )
+    cut = Cut(sizes_of(steps, batches.own), in_order=False)
+    (sums, square), others = for_all_clients(partial(_move_of_block, task, cut, solver), given)
+    return RowMove(sums, batches.own.x.flatten(1), square), others
+
+
 # ------------------------------------------------------------------------------ steps
 def _steps_of_block(task: Task, cut: Cut, solver: Solver, given: Given) -> WithMomentum:
     """(w, u) of all clients after the steps of a block: every leaf has their axis in front."""
+    assert task.first is not None
+    name = task.first.weight
+    weights, others, momentum = _take_steps(task, cut, solver, given)
+    moved = _in_order({name: weights.weights(), **others}, given.w)
+    if solver.beta is None or not solver.keeps_momentum:
+        return moved, None
+    return moved, _in_order({name: weights.momentum(), **momentum}, given.w)
+
+
+def _move_of_block(
+    task: Task, cut: Cut, solver: Solver, given: Given
+) -> tuple[tuple[Tensor, Tensor], Params]:
+    """(the move of the first layer's weights, the others) of all clients after a block."""
+    weights, others, _ = _take_steps(task, cut, solver, given)
+    return weights.move(), others
+
+
+def _take_steps(
+    task: Task, cut: Cut, solver: Solver, given: Given
+) -> tuple[DualWeights, Params, Params]:
+    """(the first layer's weights, the other parameters, their momentum) after the steps."""
     assert task.first is not None
     name = task.first.weight
     x, gram, visits = _rows_and_visits(task, cut, given)
@@ -138,18 +184,14 @@ def _steps_of_block(task: Task, cut: Cut, solver: Solver, given: Given) -> WithM
         weights.step(at, g, rule)
         of_others = pulled_gradients(solver, rule, others, of_others, centre)
         step_in_place(solver, rule, others, momentum, of_others)
-
-    moved = _in_order({name: weights.weights(), **others}, given.w)
-    if solver.beta is None or not solver.keeps_momentum:
-        return moved, None
-    return moved, _in_order({name: weights.momentum(), **momentum}, given.w)
+    return weights, others, momentum
 
 
 def _dual_weights(
     name: str, x: Tensor, gram: Tensor | None, solver: Solver, given: Given
 ) -> DualWeights:
     """The first layer before the steps."""
-    origins = [given.w[name]]
+    origins = [given.w[name]] if name in given.w else []
     centre = None
     momentum = None
     if given.strength is not None:

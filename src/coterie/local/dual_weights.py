@@ -29,7 +29,7 @@ def outputs_of(x: Tensor, weight: Tensor) -> Tensor:
 class Origins(NamedTuple):
     """What steps begin with: the start W₀, and maybe the centre C and the momentum U₀."""
 
-    weights: list[Tensor]  # each [c, h, d]; the first is the start
+    weights: list[Tensor]  # each [c, h, d]; the first is the start; none where outputs are enough
     centre: int | None  # which of them is the centre of the pull; it may be the start
     momentum: int | None  # which of them is the momentum; None: it is 0
     outputs: Tensor | None  # X·W₀ᵀ, where it is known already
@@ -72,7 +72,7 @@ class DualWeights:
 
     def _all_of(self, origin: int) -> Tensor:
         """The shares of what is one of the origins."""
-        shares = self.x.new_zeros(len(self.x), len(self.origins.weights))
+        shares = self.x.new_zeros(len(self.x), len(self.origin_outputs))
         shares[:, origin] = 1
         return shares
 
@@ -120,6 +120,12 @@ class DualWeights:
         """W"""
         return self._written_out(self.shares, self.sums, -self.lr)
 
+    def move(self) -> tuple[Tensor, Tensor]:
+        """(lr·S, ‖lr·SᵀX‖²), where W is W₀ − lr·SᵀX."""
+        assert self.is_simple and self.gram is not None
+        sums = self.lr * self.sums
+        return sums, (sums * (self.gram @ sums)).sum((1, 2))
+
     def momentum(self) -> Tensor:
         """U"""
         assert self.momentum_sums is not None
@@ -140,9 +146,9 @@ class DualWeights:
 
 
 def _outputs_of_origins(x: Tensor, origins: Origins) -> list[Tensor]:
-    start, *others = origins.weights
-    of_start = outputs_of(x, start) if origins.outputs is None else origins.outputs
-    return [of_start, *(outputs_of(x, weight) for weight in others)]
+    if origins.outputs is None:
+        return [outputs_of(x, weight) for weight in origins.weights]
+    return [origins.outputs, *(outputs_of(x, weight) for weight in origins.weights[1:])]
 
 
 def _for_rows(numbers: Tensor) -> Tensor:

@@ -15,11 +15,13 @@ from torch.func import grad
 
 from coterie.client_data import Drawn, Repeat, Sizes, Step
 from coterie.local.adam import Moments, adam_steps, moments
-from coterie.local.dual import dual_steps
+from coterie.local.dual import dual_move, dual_steps
 from coterie.local.forms import dual_pays, note
 from coterie.local.plain import plain_steps
 from coterie.local.pull import Number, Pull, Solver, WithMomentum, joined, with_pull
-from coterie.params import Params, norm, scale, where
+from coterie.local.row_move import are_taken
+from coterie.local.visits import MOST_STEPS
+from coterie.params import Params, norm, pick, scale, where
 from coterie.settings import Local
 from coterie.task import Batch, Task
 
@@ -49,6 +51,46 @@ def descend(
         new, _ = _steps(task, w, None, batches, solver, both, clip=how.clip, outputs=outputs)
         return new
     return sgd(task, w, batches, how, pull=pull, towards=towards, outputs=outputs)
+
+
+def descend_from(
+    task: Task,
+    centres: Params,
+    j: int | Tensor,
+    batches: Repeat | Iterable[Batch],
+    how: Local,
+    *,
+    outputs: Tensor | None = None,
+) -> Params:
+    """Train centre j, for an upload that goes out as it is and counts for this centre alone.
+
+    Where the engine takes it, the first layer's weights may be a `RowMove` instead of a tensor:
+    nothing but uploading can be done with the result.
+    outputs: as in `descend`, under centre j.
+    """
+    solver = Solver(how.lr, None, how.l2)
+    drawn = _to_be_moved(task, pick(centres, 0), batches, how, solver)
+    if drawn is None:
+        return descend(task, pick(centres, j), batches, how, outputs=outputs)
+    assert task.first is not None
+    name = task.first.weight
+    needed = {k: v for k, v in centres.items() if k != name or outputs is None}
+    move, others = dual_move(task, pick(needed, j), drawn, solver, outputs)
+    return {k: move if k == name else others[k] for k in centres}  # type: ignore[misc]
+
+
+def _to_be_moved(
+    task: Task, like: Params, batches: Repeat | Iterable[Batch], how: Local, solver: Solver
+) -> Drawn | None:
+    """The batches, if training ends in a `RowMove`: plain steps in one block, and it is taken."""
+    drawn = as_drawn(batches)
+    is_simple = how.solver == "sgd" and not how.l2 and how.clip is None
+    if drawn is None or not is_simple or not are_taken():
+        return None
+    form = dual_pays(task, like, None, drawn, solver, None)
+    if not form or form.rows is not None or drawn.sizes.batches > MOST_STEPS:
+        return None
+    return drawn
 
 
 def sgd(

@@ -1,0 +1,85 @@
+"""A first layer that moved by a combination of its client's rows, and is not written out.
+
+Without momentum and pull the dual form (`local/dual.py`) ends at  W = W₀ − SᵀX,  where W₀ is the
+start, X [n, d] are the client's rows and S [n, h] their gradients, summed over the steps. Who only
+wants the sum of many clients' models needs no W of any of them:
+
+    Σ_i c_i·W_i  =  (Σ_i c_i)·W₀ − [c_1·S_1; c_2·S_2; …]ᵀ[X_1; X_2; …]
+
+is one large product, and how far a client moved is  ‖SᵀX‖² = Σ S∘(XXᵀS).  Written out, each W would
+be picked, written, compared with W₀ and added up: passes over d·h numbers for each client, which
+take longer than the training itself where clients have few rows.
+
+An engine that folds uploads into sums opens `row_moves_are_taken`; within it, `descend_from` may
+give a `RowMove` in the place of a tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import NamedTuple
+
+from torch import Tensor
+
+from coterie.params import as_column
+
+
+class RowMove(NamedTuple):
+    """The weights W₀ − sumsᵀ·rows; of many clients, each leaf [c, ...]."""
+
+    sums: Tensor  # [n, h]
+    rows: Tensor  # [n, d]
+    square: Tensor  # ‖sumsᵀ·rows‖²
+
+    def fits(self, weights: Tensor) -> bool:
+        """Whether it moves weights [h, d] like these, here of many clients."""
+        return (
+            (self.sums.shape[2], self.rows.shape[2]) == weights.shape
+            and self.sums.shape[:2] == self.rows.shape[:2]
+            and self.sums.dtype == self.rows.dtype == weights.dtype
+        )
+
+    def shortened(self, clients: Tensor, factor: Tensor) -> RowMove:
+        """The same of many clients, where these clients' moves are multiplied by a factor."""
+        short = self.sums[clients] * as_column(factor.to(self.sums), self.sums)
+        return self._replace(sums=self.sums.index_copy(0, clients, short))
+
+
+def sum_of_moves(w: Tensor, move: RowMove, starts: Tensor) -> Tensor:
+    """Σ_i w_ik·W_i: [K, h, d].
+
+    w: [c, K], in each row a single number that is not 0: that of the centre the client began with.
+    starts: the centres [K, h, d].
+    """
+    w = w.to(starts)
+    total = as_column(w.sum(0), starts) * starts
+    for k, of_centre in enumerate(w.T):
+        sums, rows = move.sums, move.rows
+        clients = of_centre.nonzero()[:, 0]
+        if len(clients) < len(w):
+            sums, rows, of_centre = sums[clients], rows[clients], of_centre[clients]
+        if bool((of_centre != 1).any()):
+            sums = sums * as_column(of_centre, sums)
+        total[k].addmm_(sums.flatten(0, 1).T, rows.flatten(0, 1), alpha=-1)
+    return total
+
+
+# ------------------------------------------------------------------------------ who takes them
+_taken: ContextVar[bool] = ContextVar("taken", default=False)
+
+
+@contextmanager
+def row_moves_are_taken(if_so: bool) -> Iterator[None]:
+    """While it is open, uploads may have a `RowMove` in the place of a tensor."""
+    token = _taken.set(if_so)
+    try:
+        yield
+    finally:
+        _taken.reset(token)
+
+
+def are_taken() -> bool:
+    """Whether somebody takes them."""
+    return _taken.get()
