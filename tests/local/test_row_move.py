@@ -45,11 +45,12 @@ def written_out(task: Task, moved: Params, centre: Params) -> Params:
     return {**moved, task.first.weight: weights}
 
 
+@pytest.mark.parametrize("pull", [0.0, 0.7])
 @pytest.mark.parametrize("knows_outputs", [False, True])
 @pytest.mark.parametrize("rule", HOW)
 @pytest.mark.parametrize("model", [mlp, softmax])
 @pytest.mark.usefixtures("always")
-def test_a_move_is_what_training_gives(model, rule, knows_outputs):
+def test_a_move_is_what_training_gives(model, rule, knows_outputs, pull):
     task, how = task_of(model), HOW[rule]
     centres = stack([task.init(0), task.init(1)])
     data, chosen = three_clients(), tensor([1, 0, 1])
@@ -58,14 +59,16 @@ def test_a_move_is_what_training_gives(model, rule, knows_outputs):
         outputs = None
         if knows_outputs:
             outputs = data.all.x.flatten(1) @ centres[task.first.weight][j].T
-        return descend_from(task, centres, j, data.batches(how), how, outputs=outputs)
+        batches = data.batches(how)
+        return descend_from(task, centres, j, batches, how, pull=pull, outputs=outputs)
 
     with row_moves_are_taken(True):
         moved = vmap(train)(data, chosen)
     assert list(moved) == list(centres), "uploads keep the order of the parameters"
     for i, key in enumerate((1, 2, 3)):
         centre = pick(centres, int(chosen[i]))
-        plain = descend(task, centre, client(key).batches(how), how)
+        towards = {"pull": pull, "towards": centre} if pull else {}
+        plain = descend(task, centre, client(key).batches(how), how, **towards)
         of_client = {k: RowMove(*(u[i] for u in v)) if isinstance(v, RowMove) else v[i]
                      for k, v in moved.items()}  # fmt: skip
         model_near(written_out(task, of_client, centre), plain)

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 from coterie.baselines.fedavg import FedAvg
 from coterie.contract import Data, Upload, Weight, client, setting
-from coterie.local import descend
+from coterie.local import descend, descend_from
 from coterie.params import Params, pick
 from coterie.task import Task
 
@@ -44,9 +44,8 @@ class Ditto(FedAvg):
     def train(
         self, task: Task, model: Params, per_client: Any, v: Params, data: Data
     ) -> tuple[Upload, Params]:
-        received = pick(model, 0)
-        w = descend(task, received, data.batches(self), self)
-        new_v = self.personal(task, received, v, data)
+        w = descend_from(task, model, 0, data.batches(self), self)
+        new_v = self.personal(task, pick(model, 0), v, data)
         return Upload({"model": w}, self.weight(data), {}), new_v
 
     def personal(self, task: Task, w: Params, v: Params, data: Data) -> Params:

@@ -21,8 +21,8 @@ import torch
 
 from coterie.baselines.fedavg import FedAvg
 from coterie.contract import Data, Drawn, Repeat, Upload, Weight, client, setting
-from coterie.local import descend
-from coterie.params import Params, pick
+from coterie.local import descend_from
+from coterie.params import Params
 from coterie.task import Task
 
 
@@ -42,9 +42,7 @@ class FedProx(FedAvg):
     def train(
         self, task: Task, model: Params, per_client: Any, private: Any, data: Data
     ) -> tuple[Upload, Any]:
-        received = pick(model, 0)
-        # ∇f + μ(w − w^t)
-        w = descend(task, received, self.work(data), self, pull=self.mu, towards=received)
+        w = descend_from(task, model, 0, self.work(data), self, pull=self.mu)  # ∇f + μ(w − w^t)
         return Upload({"model": w}, self.weight(data), {}), private
 
     def work(self, data: Data) -> Repeat | Drawn:

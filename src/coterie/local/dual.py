@@ -121,18 +121,20 @@ def dual_steps(
 
 
 def dual_move(
-    task: Task, w: Params, batches: Drawn, solver: Solver, outputs: Tensor | None
+    task: Task, w: Params, batches: Drawn, lr: float, pull: float, outputs: Tensor | None
 ) -> tuple[RowMove, Params]:
     """(how the first layer's weights moved, the other parameters) after a step for each batch.
 
-    All rows are one block, and the solver has neither momentum nor pull.
+    All rows are one block. There is no momentum and no l2; a pull is one towards the start, so the
+    start keeps the share 1 in the weights.
     w: it need not have the first layer's weights where `outputs` are given.
     """
+    solver = Solver(lr, beta=None, l2=0.0)
     steps = list(batches.steps())
     given = Given(
         w=w,
         u=None,
-        strength=None,
+        strength=strength_of(Pull(pull, w, 0.0), task) if pull else None,
         centre=None,
         outputs=outputs,
         own=batches.own,

@@ -121,8 +121,8 @@ class DualWeights:
         return self._written_out(self.shares, self.sums, -self.lr)
 
     def move(self) -> tuple[Tensor, Tensor]:
-        """(lr·S, ‖lr·SᵀX‖²), where W is W₀ − lr·SᵀX."""
-        assert self.is_simple and self.gram is not None
+        """(lr·S, ‖lr·SᵀX‖²), where W is W₀ − lr·SᵀX: without momentum, l2 and other centres."""
+        assert self.gram is not None
         sums = self.lr * self.sums
         return sums, (sums * (self.gram @ sums)).sum((1, 2))
 

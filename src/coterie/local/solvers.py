@@ -60,34 +60,39 @@ def descend_from(
     batches: Repeat | Iterable[Batch],
     how: Local,
     *,
+    pull: float = 0.0,
     outputs: Tensor | None = None,
 ) -> Params:
     """Train centre j, for an upload that goes out as it is and counts for this centre alone.
 
     Where the engine takes it, the first layer's weights may be a `RowMove` instead of a tensor:
     nothing but uploading can be done with the result.
+    pull: strength of a pull towards centre j itself.
     outputs: as in `descend`, under centre j.
     """
-    solver = Solver(how.lr, None, how.l2)
-    drawn = _to_be_moved(task, pick(centres, 0), batches, how, solver)
+    drawn = _to_be_moved(task, pick(centres, 0), batches, how, pull)
     if drawn is None:
-        return descend(task, pick(centres, j), batches, how, outputs=outputs)
+        start = pick(centres, j)
+        towards = start if pull else None
+        return descend(task, start, batches, how, pull=pull, towards=towards, outputs=outputs)
     assert task.first is not None
     name = task.first.weight
     needed = {k: v for k, v in centres.items() if k != name or outputs is None}
-    move, others = dual_move(task, pick(needed, j), drawn, solver, outputs)
+    move, others = dual_move(task, pick(needed, j), drawn, how.lr, pull, outputs)
     return {k: move if k == name else others[k] for k in centres}  # type: ignore[misc]
 
 
 def _to_be_moved(
-    task: Task, like: Params, batches: Repeat | Iterable[Batch], how: Local, solver: Solver
+    task: Task, like: Params, batches: Repeat | Iterable[Batch], how: Local, pull: float
 ) -> Drawn | None:
     """The batches, if training ends in a `RowMove`: plain steps in one block, and it is taken."""
     drawn = as_drawn(batches)
     is_simple = how.solver == "sgd" and not how.l2 and how.clip is None
     if drawn is None or not is_simple or not are_taken():
         return None
-    form = dual_pays(task, like, None, drawn, solver, None)
+    solver = Solver(how.lr, None, how.l2)
+    to_start = joined(pull, like, how.l2) if pull else None
+    form = dual_pays(task, like, None, drawn, solver, to_start)
     if not form or form.rows is not None or drawn.sizes.batches > MOST_STEPS:
         return None
     return drawn
