@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.plots import COLOURS, FAINT, INK, new_figure, save
+from machine import processor_name
 from peer_environments import PEERS, Peer
 
 TITLES = {peer.name: peer.title for peer in PEERS}
@@ -119,13 +120,6 @@ def provenance(problems: dict[str, Any]) -> list[str]:
         f"{len(os.sched_getaffinity(0))} cores ({processor_name()}). Load when the run began: "
         f"{' and '.join(loads)}. {names}."
     ]
-
-
-def processor_name() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
 
 
 def ours_cell(record: dict[str, Any]) -> str:

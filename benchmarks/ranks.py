@@ -2,9 +2,10 @@
 
     python benchmarks/ranks.py [NAME...] [--rounds 5]
 
-A ratio above 1 means that two ranks are faster. Wall time is what one waits for, and needs a quiet
-machine; processor time, of both ranks together, tells what the division costs. The last column is
-the largest relative difference between the two results.
+All cases together also write benchmarks/results/ranks.md. A ratio above 1 means that two ranks are
+faster. Wall time is what one waits for, and needs a quiet machine; processor time, of both ranks
+together, tells what the division costs. The last column is the largest relative difference between
+the two results.
 """
 
 from __future__ import annotations
@@ -31,10 +32,19 @@ from coterie.ranks.share import Share
 from coterie.ranks.team import serve
 from coterie.runs.run import Run
 from coterie.runs.start import Job, check_job
-from speed import linear_rows, random_images
+from machine import write_page
+from workloads import linear_rows, random_images
 
 THREADS = 2
 TICKS = os.sysconf("SC_CLK_TCK")
+
+
+HEADS = ("threads", "ranks", "wall", "processor", "difference")
+ABOUT = """# Two ranks against two threads
+
+Two processes with one thread each (`--ranks 2`) against one process with two threads, interleaved
+round by round: the median time of a round, how many times as fast ranks are by wall time and by the
+processor time of all processes, and the largest relative difference between the two results."""
 
 
 class Case(NamedTuple):
@@ -114,7 +124,8 @@ def difference(a: Run, b: Run) -> float:
     return max(gaps)
 
 
-def compare(name: str, rounds: int, group: Group, processes: Processes) -> None:
+def compare(name: str, rounds: int, group: Group, processes: Processes) -> list[str]:
+    """The cells of a line of the table, which is printed, too."""
     one = job_of(name, 1).start()
     job = job_of(name, THREADS)
     share = share_of(json.dumps(name), 0)
@@ -131,11 +142,15 @@ def compare(name: str, rounds: int, group: Group, processes: Processes) -> None:
     wall = statistics.median(a.wall / b.wall for a, b in zip(of_one, of_two))
     processor = sum(a.processor for a in of_one) / max(sum(b.processor for b in of_two), 1e-9)
     seconds = [statistics.median(m.wall for m in several) for several in (of_one, of_two)]
-    print(
-        f"{name:<22} {seconds[0]:>9.3f} s {seconds[1]:>9.3f} s {wall:>8.2f} {processor:>10.2f} "
-        f"{difference(two, one):>11.1e}",
-        flush=True,
-    )
+    cells = [
+        f"{seconds[0]:.3f} s",
+        f"{seconds[1]:.3f} s",
+        f"{wall:.2f}",
+        f"{processor:.2f}",
+        f"{difference(two, one):.1e}",
+    ]
+    print(f"{name:<22} {' '.join(f'{cell:>11}' for cell in cells)}", flush=True)
+    return [name, *cells]
 
 
 def main() -> None:
@@ -150,13 +165,13 @@ def main() -> None:
     group = Group(place)
     processes = Processes(place, group.port, [__file__])
     torch.set_num_threads(1)
-    print(
-        f"{'':<22} {'threads':>11} {'ranks':>11} {'wall':>8} {'processor':>10} {'difference':>11}"
-    )
+    print(f"{'':<22} {' '.join(f'{head:>11}' for head in HEADS)}")
+    load = os.getloadavg()[0]
     try:
         group.connect(processes.check)
-        for name in asked.names or CASES:
-            compare(name, asked.rounds, group, processes)
+        rows = [compare(name, asked.rounds, group, processes) for name in asked.names or CASES]
+        if not asked.names:
+            write_page("ranks", ABOUT, ["case", *HEADS], rows, load)
     finally:
         group.close()
         processes.end()

@@ -7,13 +7,14 @@ The tables are made in a temporary folder: sixteen columns of numbers, two of te
 and a label of two classes. Each case is read in a process of its own, which has loaded the
 libraries before. Its time is that of `ct.data.folder` or `ct.data.table`, from files to encoded
 rows; its memory is the peak of the process above that before reading, beside the size of the
-encoded rows.
+encoded rows. All cases together also write benchmarks/results/tables.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -26,6 +27,7 @@ import numpy as np
 import pandas as pd
 
 import coterie as ct
+from machine import write_page
 
 NUMBERS = 15
 MEGABYTE = 2**20
@@ -47,6 +49,16 @@ CASES = {
     "csv": Case(1_000, 10_000, "csv", one_file=True),
     "parquet": Case(1_000, 10_000, "parquet", one_file=True),
 }
+
+
+HEADS = (
+    "case", "sites", "rows", "files, MB", "s", "s of CPU", "encoded rows, MB", "peak, MB",
+    "peak / encoded",
+)  # fmt: skip
+ABOUT = """# Reading many tables, or large ones
+
+20 columns: sixteen of numbers, two of text, one of dates, and a label. From files to encoded rows,
+in a process that has loaded the libraries; the peak of its memory is above what it had before."""
 
 
 # ------------------------------------------------------------------------------ tables
@@ -126,8 +138,8 @@ def read(path: Path) -> dict[str, float]:
     }
 
 
-def measure(name: str, scale: float) -> str:
-    """Make the tables of a case, read them in another process, and say what it took."""
+def measure(name: str, scale: float) -> list[str]:
+    """Make the tables of a case, and read them in another process: the cells of a line."""
     case = CASES[name]
     case = case._replace(rows=max(8, int(case.rows * scale)))
     with tempfile.TemporaryDirectory(prefix="coterie-tables-") as made:
@@ -142,11 +154,17 @@ def measure(name: str, scale: float) -> str:
         size = sum(file.stat().st_size for file in files) / MEGABYTE
         words = [sys.executable, __file__, "--read", str(path)]
         m = json.loads(subprocess.check_output(words, text=True).splitlines()[-1])
-    return (
-        f"{name:11s} {m['sites']:6,d} sites, {m['rows']:11,d} rows, files of {size:6,.0f} MB: "
-        f"{m['seconds']:6.2f} s ({m['cpu']:.2f} s of CPU), encoded rows {m['encoded']:,.0f} MB, "
-        f"peak {m['peak']:,.0f} MB, {m['peak'] / m['encoded']:.1f} times the encoded rows"
-    )
+    return [
+        name,
+        f"{m['sites']:,d}",
+        f"{m['rows']:,d}",
+        f"{size:,.0f}",
+        f"{m['seconds']:.2f}",
+        f"{m['cpu']:.2f}",
+        f"{m['encoded']:,.0f}",
+        f"{m['peak']:,.0f}",
+        f"{m['peak'] / m['encoded']:.1f}",
+    ]
 
 
 def main() -> None:
@@ -162,7 +180,14 @@ def main() -> None:
     for name in args.cases or CASES:
         if name not in CASES:
             parser.error(f"there is no case {name}: choose of {', '.join(CASES)}")
-        print(measure(name, args.scale), flush=True)
+    load = os.getloadavg()[0]
+    print(*HEADS, sep=" | ")
+    rows = []
+    for name in args.cases or CASES:
+        rows.append(measure(name, args.scale))
+        print(*rows[-1], sep=" | ", flush=True)
+    if not args.cases and args.scale == 1:
+        write_page("tables", ABOUT, HEADS, rows, load)
 
 
 if __name__ == "__main__":

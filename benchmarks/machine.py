@@ -1,0 +1,53 @@
+"""The machine that a benchmark ran on, and a page of what it measured."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def processor_name() -> str:
+    """The processor's name as the system gives it."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return "an unknown processor"
+
+
+def command() -> str:
+    """The command that runs now, from the project's folder."""
+    return shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+
+
+def write_page(
+    name: str,
+    about: str,
+    heads: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    load: float,
+) -> Path:
+    """Write benchmarks/results/NAME.md: a table, the command that made it, and when and where.
+
+    about: the heading, and sentences on what is measured.
+    load: processes that ran beside it, as it began.
+    """
+    cores = len(os.sched_getaffinity(0))
+    lines = [
+        about,
+        "",
+        f"`{command()}`, {time.strftime('%Y-%m-%d')}, on {cores} cores ({processor_name()}). "
+        f"Load when it began: {load:.1f}.",
+        "",
+        f"| {' | '.join(heads)} |",
+        f"| --- |{' ---: |' * (len(heads) - 1)}",
+        *(f"| {' | '.join(row)} |" for row in rows),
+    ]
+    path = RESULTS / f"{name}.md"
+    path.write_text("\n".join(lines) + "\n")
+    return path
