@@ -28,7 +28,9 @@ def minus(x: Params, y: Params) -> Params:
 
 def mix(a: float | Tensor, x: Params, y: Params) -> Params:
     """(1 − a)·x + a·y"""
-    return {k: x[k] + a * (y[k] - x[k]) for k in x}
+    if isinstance(a, Tensor):
+        return {k: x[k] + a * (y[k] - x[k]) for k in x}
+    return {k: torch.lerp(x[k], y[k], a) for k in x}  # the same in one pass
 
 
 def scale(a: float | Tensor, x: Params) -> Params:

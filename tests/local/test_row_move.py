@@ -123,6 +123,12 @@ def test_sums_by_hand():
     assert sums.tolist() == [[[7.0, 7.0]], [[38.0, 36.0]], [[0.0, 0.0]]]
 
 
+def test_a_move_that_would_count_for_two_centres_is_an_error():
+    move = RowMove(torch.ones(1, 2, 3), torch.ones(1, 2, 4), torch.ones(1))
+    with pytest.raises(ValueError, match="one centre"):
+        sum_of_moves(tensor([[0.5, 0.5]]), move, torch.zeros(2, 3, 4))
+
+
 def test_a_shorter_move_by_hand():
     move = RowMove(torch.ones(3, 2, 1), torch.ones(3, 2, 4), torch.ones(3))
     short = move.shortened(tensor([2]), tensor([0.25]))

@@ -54,6 +54,10 @@ def sum_of_moves(w: Tensor, move: RowMove, starts: Tensor) -> Tensor:
     starts: the centres [K, h, d].
     """
     w = w.to(starts)
+    if bool(((w != 0).sum(1) > 1).any()):
+        raise ValueError(
+            "what descend_from() gave counts for one centre, and its weight names more"
+        )
     total = as_column(w.sum(0), starts) * starts
     for k, of_centre in enumerate(w.T):
         sums, rows = move.sums, move.rows
