@@ -182,7 +182,10 @@ TABLE_6 = Experiment(
     where="table 6",
     lines=methods(2),
     columns=tuple(synthetic(f"σ0={s}", mixture="random", scale=float(s)) for s in STRENGTHS),
-    scales=scales("σ0=1", "σ0=10"),
+    scales={
+        **scales("σ0=1", "σ0=10"),
+        "medium": Scale(seeds=3, lines=("FedSoft", "FedEM", "local", "FedAvg, fine-tuned")),
+    },
     work=trained(centres_on_sources),
     quantities=(MSE, OWN, WEIGHTS),
     printed={
