@@ -51,7 +51,7 @@ TABLE_2_CIFAR = Experiment(
         "medium": Scale(
             seeds=3,
             data_options=MEDIUM_DATA,
-            options={"rounds": 30, "eval_every": 10, "participation": 0.25},
+            options={"rounds": 16, "eval_every": 4, "participation": 0.25},
             settings={"local_steps": 8, "finetune": 5},
             model="cnn:4",
             remarks=(TOO_LONG,),

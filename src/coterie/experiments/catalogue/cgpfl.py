@@ -116,7 +116,7 @@ TABLE_1 = Experiment(
     columns=FOUR,
     scales={
         "full": Scale(seeds=5),
-        "medium": MEDIUM,
+        "medium": replace(MEDIUM, columns=("MNIST-MLR", "FMNIST-MLR")),
         "smoke": Scale(
             seeds=1, data_options=SMOKE_DATA, options={"rounds": 2}, columns=("MNIST-MLR",)
         ),
@@ -166,6 +166,9 @@ def at_lambda(
         )
         for strength in strengths
     )
+    medium = replace(MEDIUM, columns=(columns[0].label, "λ=12", columns[-1].label))
+    if column.model != "softmax":
+        medium = replace(MEDIUM, options={"rounds": 30}, columns=("λ=12",))
     return Experiment(
         name=f"cgpfl.table2-{name}",
         title=f"CGPFL against λ, {column.label}",
@@ -175,7 +178,7 @@ def at_lambda(
         columns=columns,
         scales={
             "full": Scale(seeds=5),
-            "medium": replace(MEDIUM, columns=(columns[0].label, "λ=12", columns[-1].label)),
+            "medium": medium,
             "smoke": Scale(
                 seeds=1,
                 data_options=SMOKE_DATA,
@@ -213,6 +216,7 @@ def scores_and_groups(cell: Cell, folder: Path) -> Measured:
     return Measured(measured.values | number, measured.curves, {"groups": groups})
 
 
+NOT_FIXED = (HEUR, PFEDME, LOCAL, FINE_TUNED)  # lines without a number of groups that is given
 COUNTS = (1, 2, 4, 6, 8, 12, 16, 20)
 FIGURE_3 = Experiment(
     name="cgpfl.figure3",
@@ -229,15 +233,16 @@ FIGURE_3 = Experiment(
             )
             for k in COUNTS
         ),
-        HEUR,
-        PFEDME,
-        LOCAL,
-        FINE_TUNED,
+        *NOT_FIXED,
     ),
     columns=(MNIST_MLR, FMNIST_MLR),
     scales={
         "full": Scale(seeds=5),
-        "medium": MEDIUM,
+        "medium": replace(
+            MEDIUM,
+            lines=(*(f"K={k}" for k in (1, 2, 4, 8, 20)), *(line.label for line in NOT_FIXED)),
+            columns=("MNIST-MLR",),
+        ),
         "smoke": Scale(
             seeds=1,
             data_options=SMOKE_DATA,
