@@ -156,17 +156,13 @@ def at_lambda(
     """A block of table 2: four methods against nine λ, from `first` on."""
     strengths = range(first, first + 9)
     columns = tuple(
-        Column(
-            label=f"λ={strength}",
-            data=column.data,
-            data_options=column.data_options,
-            model=column.model,
-            options=column.options,
-            settings={"lam": float(strength)},
-        )
+        replace(column, label=f"λ={strength}", settings={"lam": float(strength)})
         for strength in strengths
     )
-    medium = replace(MEDIUM, columns=(columns[0].label, "λ=12", columns[-1].label))
+    released = replace(
+        column, label="λ=12, inner step 0.1", settings={"lam": 12.0, "inner_lr": 0.1}
+    )
+    medium = replace(MEDIUM, columns=("λ=12", columns[-1].label, released.label))
     if column.model != "softmax":
         medium = replace(MEDIUM, options={"rounds": 30}, columns=("λ=12",))
     return Experiment(
@@ -175,7 +171,7 @@ def at_lambda(
         paper=PAPER,
         where=f"table 2, {column.label}",
         lines=(PFEDME, CGPFL_2, CGPFL_4, HEUR, LOCAL, FINE_TUNED),
-        columns=columns,
+        columns=(*columns, released),
         scales={
             "full": Scale(seeds=5),
             "medium": medium,
@@ -183,7 +179,7 @@ def at_lambda(
                 seeds=1,
                 data_options=SMOKE_DATA,
                 options={"rounds": 2},
-                columns=(columns[0].label,),
+                columns=("λ=12",),
             ),
         },
         work=trained(scores),
@@ -199,7 +195,12 @@ def at_lambda(
         ),
         open_points=OPEN_POINTS,
         tuned=tuned,
-        figures={"": against_columns("Test accuracy against λ, %")},
+        figures={
+            "": against_columns(
+                "Test accuracy against λ, %", columns=tuple(c.label for c in columns)
+            ),
+            "-rounds": curves_of("accuracy", "Test accuracy", columns=("λ=12",)),
+        },
     )
 
 
