@@ -87,6 +87,7 @@ FMNIST_MLR = pairs_of_classes("FMNIST-MLR", "fashion_mnist", "softmax")
 FMNIST_DNN = pairs_of_classes("FMNIST-DNN", "fashion_mnist", "mlp:128")
 FOUR = (MNIST_MLR, MNIST_DNN, FMNIST_MLR, FMNIST_DNN)
 MEDIUM = Scale(seeds=3, data_options={"samples": 200}, options={"rounds": 50})
+SHORT = replace(MEDIUM, options={"rounds": 30})
 SMOKE_DATA = {"clients": 8, "samples": 40}
 
 
@@ -116,7 +117,7 @@ TABLE_1 = Experiment(
     columns=FOUR,
     scales={
         "full": Scale(seeds=5),
-        "medium": replace(MEDIUM, columns=("MNIST-MLR", "FMNIST-MLR")),
+        "medium": replace(SHORT, columns=("MNIST-MLR", "FMNIST-MLR")),
         "smoke": Scale(
             seeds=1, data_options=SMOKE_DATA, options={"rounds": 2}, columns=("MNIST-MLR",)
         ),
@@ -164,7 +165,7 @@ def at_lambda(
     )
     medium = replace(MEDIUM, columns=("λ=12", columns[-1].label, released.label))
     if column.model != "softmax":
-        medium = replace(MEDIUM, options={"rounds": 30}, columns=("λ=12",))
+        medium = replace(MEDIUM, options={"rounds": 15}, columns=("λ=12",))
     return Experiment(
         name=f"cgpfl.table2-{name}",
         title=f"CGPFL against λ, {column.label}",
@@ -240,7 +241,7 @@ FIGURE_3 = Experiment(
     scales={
         "full": Scale(seeds=5),
         "medium": replace(
-            MEDIUM,
+            SHORT,
             lines=(*(f"K={k}" for k in (1, 2, 4, 8, 20)), *(line.label for line in NOT_FIXED)),
             columns=("MNIST-MLR",),
         ),

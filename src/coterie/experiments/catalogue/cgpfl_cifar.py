@@ -66,7 +66,7 @@ TABLE_1_CIFAR = Experiment(
         "medium": Scale(
             seeds=3,
             data_options={"clients": 16, "samples": 60},
-            options={"rounds": 12, "eval_every": 4},
+            options={"rounds": 10, "eval_every": 5},
             settings={"local_steps": 6, "outer": 3, "inner": 2, "batch": 20},
             model="cnn:4",
             remarks=(

@@ -46,7 +46,7 @@ TABLE_1_CIFAR = Experiment(
         "medium": Scale(
             seeds=3,
             data_options=MEDIUM_DATA,
-            options={"rounds": 16, "eval_every": 4, "participation": 0.25},
+            options={"rounds": 10, "eval_every": 5, "participation": 0.25},
             settings={"local_epochs": 3, "finetune": 5},
             model="cnn:4",
             remarks=(TOO_LONG,),
