@@ -39,8 +39,8 @@ TIED: dict[str, Any] = {"lr": 0.005, "outer": 10, "inner": 5, "batch": 20}
 LAMBDA: dict[str, Any] = {"lam": 12.0}
 FINE_TUNED = Line(label="FedAvg, fine-tuned", method=FineTuned(**PLAIN), in_paper=False)
 LOCAL = Line(label="local", method=LocalOnly(**PLAIN), in_paper=False)
-INNER_STEPS = (0.01, 0.02, 0.05, 0.1)  # what was tried
-INNER = {"pFedMe(PM)": 0.1, "CGPFL(2)": 0.1, "CGPFL(4)": 0.1, "CGPFL-Heur": 0.1}  # was found
+INNER_STEPS = (0.005, 0.01, 0.02, 0.05, 0.1)  # what was tried
+INNER = {"pFedMe(PM)": 0.005, "CGPFL(2)": 0.02, "CGPFL(4)": 0.01, "CGPFL-Heur": 0.05}  # was found
 
 
 def tied(label: str, method: Algorithm) -> Line:
