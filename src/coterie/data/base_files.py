@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import math
 import os
@@ -72,7 +73,19 @@ def read_idx(path: Path, axes: int) -> np.ndarray:
 
 
 def read_tiles(path: Path) -> np.ndarray:
-    """The images of a 3200×3200 picture, 100 rows of 100 tiles: uint8 [10000, 3, 32, 32]."""
+    """The images of a 3200×3200 picture, 100 rows of 100 tiles: uint8 [10000, 3, 32, 32].
+
+    A file is decoded once in a process, for that takes most of the time of loading CIFAR-10.
+    """
+    try:
+        changed = path.stat().st_mtime_ns
+    except OSError as why:
+        raise damaged(path, str(why)) from None
+    return _decode_tiles(path, changed)
+
+
+@functools.lru_cache(maxsize=6)  # the six files of CIFAR-10: 184 MB
+def _decode_tiles(path: Path, changed: int) -> np.ndarray:
     from PIL import Image
 
     try:
@@ -82,7 +95,9 @@ def read_tiles(path: Path) -> np.ndarray:
         raise damaged(path, str(why)) from None
     if pixel.shape != (3200, 3200, 3):
         raise damaged(path, f"it has {pixel.shape[0]}×{pixel.shape[1]} pixels, not 3200×3200")
-    return pixel.reshape(100, 32, 100, 32, 3).transpose(0, 2, 4, 1, 3).reshape(-1, 3, 32, 32)
+    tiles = pixel.reshape(100, 32, 100, 32, 3).transpose(0, 2, 4, 1, 3).reshape(-1, 3, 32, 32)
+    tiles.setflags(write=False)  # all who read the file share it
+    return tiles
 
 
 def read_npz_arrays(path: Path, **forms: str) -> dict[str, np.ndarray]:

@@ -174,6 +174,58 @@ class Rises:
         return [Verdict(mark, f"{what} {verb} from {first} to {last}; {told} here.")]
 
 
+@dataclass(frozen=True)
+class ReachesSooner:
+    """One line reaches another's last value within a share of the other's rounds.
+
+    It is judged on the means over seeds of a curve, at the rounds in which both were measured.
+    """
+
+    one: str
+    other: str
+    share: float  # of the other's rounds
+    curve: str = "accuracy"  # of which more is better
+
+    def judge(self, outcome: Outcome) -> list[Verdict]:
+        """A verdict for each column that has both curves."""
+        verdicts = []
+        for column in outcome.columns:
+            one = mean_curve(outcome, self.one, column, self.curve)
+            other = mean_curve(outcome, self.other, column, self.curve)
+            if one and other:
+                verdicts.append(self._judge_curves(one, other, column))
+        return verdicts
+
+    def _judge_curves(self, one: dict[int, float], other: dict[int, float], column: str) -> Verdict:
+        rounds = max(other)
+        allowed = self.share * rounds
+        reached = [round for round, value in sorted(one.items()) if value >= other[rounds]]
+        wanted = (
+            f"{self.one} reaches the last {self.curve} of {self.other} in at most {allowed:g} of "
+            f"{rounds} rounds"
+        )
+        if not reached:
+            return Verdict(FAILS, f"{column}: {wanted}; never in {max(one)} rounds here.")
+        mark = HOLDS if reached[0] <= allowed else FAILS
+        return Verdict(mark, f"{column}: {wanted}; in {reached[0]} here.")
+
+
+def mean_curve(outcome: Outcome, line: str, column: str, name: str) -> dict[int, float]:
+    """By round, the mean over seeds of a curve, at the rounds that all seeds have.
+
+    A value that is not finite counts as minus infinity: it reaches nothing.
+    """
+    runs = [
+        {round: -np.inf if value is None else value for round, value in cell.curves[name]}
+        for cell in outcome.of(line, column)
+        if name in cell.curves
+    ]
+    if not runs:
+        return {}
+    common = set.intersection(*(set(run) for run in runs))
+    return {round: float(np.mean([run[round] for run in runs])) for round in common}
+
+
 def find_quantity(outcome: Outcome, name: str) -> Quantity:
     """The quantity of a name among those of the table; the first where none is named."""
     quantities = outcome.experiment.quantities

@@ -9,7 +9,8 @@ from coterie.algorithms.ifca import IFCA
 from coterie.baselines.fedavg import FedAvg, FineTuned
 from coterie.baselines.fedbcd import FedBCD
 from coterie.baselines.local_only import LocalOnly
-from coterie.experiments.claims import Beats
+from coterie.experiments.catalogue.ifca import ARI
+from coterie.experiments.claims import Beats, ReachesSooner
 from coterie.experiments.figures import curves_of
 from coterie.experiments.spec import ACCURACY, WORST, Column, Experiment, Line, Scale
 from coterie.experiments.work import scores, trained
@@ -49,7 +50,13 @@ TABLE_2_MNIST = Experiment(
     scales={
         "full": Scale(seeds=5),
         "medium": Scale(
-            seeds=3, data_options={"clients": 120, "test_samples": 100}, options={"rounds": 60}
+            seeds=3,
+            data_options={"clients": 160, "test_samples": 50},
+            options={"rounds": 20, "eval_every": 1},
+            remarks=(
+                "Forty clients of each rotation have 4,000 images together, where the paper's have "
+                "60,000: all numbers are lower.",
+            ),
         ),
         "smoke": Scale(
             seeds=1,
@@ -58,14 +65,19 @@ TABLE_2_MNIST = Experiment(
         ),
     },
     work=trained(scores),
-    quantities=(ACCURACY, WORST),
+    quantities=(ACCURACY, WORST, ARI),
     printed={
         "CFL-MGD": {"MNIST": "96.05 ± .12"},
         "IFCA": {"MNIST": "92.60 ± .27"},
         "FedAvg": {"MNIST": "89.84 ± .32"},
         "FedBCD": {"MNIST": "70.06 ± .92"},
     },
-    claims=(Beats("CFL-MGD", "IFCA"), Beats("IFCA", "FedAvg"), Beats("FedAvg", "FedBCD")),
+    claims=(
+        Beats("CFL-MGD", "IFCA"),
+        Beats("IFCA", "FedAvg"),
+        Beats("FedAvg", "FedBCD"),
+        ReachesSooner("CFL-MGD", "IFCA", share=0.5),
+    ),
     open_points=(
         "Steps, batch, momentum and participation on MNIST are not printed: IFCA's ten steps on "
         "all of a client's images, momentum 0.9, and everybody in every round.",

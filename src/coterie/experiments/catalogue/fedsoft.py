@@ -149,6 +149,12 @@ TABLE_1 = Experiment(
         "changes by a quarter from seed to seed, and the MSE of the centres with it. So its mean "
         "of both sources counts as met within a quarter.",
     ),
+    findings=(
+        "At 10:90 our centres are nearer to their sources than the paper's where clients are drawn "
+        "with replacement, as its algorithm has it; drawn without, they are where the paper's are.",
+        "FedEM finds both sources exactly in every column, and weights three times as near to the "
+        "planted ones: a comparison that the paper does not make here.",
+    ),
     figures={
         "": curves_of("planted_error", "Distance of the centres to the planted ones", log=True),
         "-own": curves_of("mse", "MSE of the clients' own models", log=True),
@@ -166,10 +172,24 @@ EIGHT = Experiment(
     scales=scales("eight sources"),
     work=trained(centres_on_sources),
     quantities=(OWN, OTHER, WEIGHTS, MSE),
-    claims=(Beats("FedEM", "FedSoft", quantity="own"),),
+    printed={"FedSoft": {"eight sources": "82.0"}},
+    printed_also={"other": {"FedSoft": {"eight sources": "84.9"}}},
+    claims=(
+        Near("FedSoft", "eight sources", 82.0, within=20.5),
+        Beats("FedEM", "FedSoft", quantity="own"),
+    ),
+    findings=(
+        "The paper speaks of a good association between centres and sources. In its table the "
+        "centres differ by a few percent on every source, and so do ours: with eight sources mixed "
+        "at random FedSoft ends with eight centres that are nearly one.",
+        "FedEM, which has all sources exactly where there are two, does not find all of eight.",
+    ),
     open_points=(
         *OPEN_POINTS,
-        "The paper prints which centre fits each source best: several sources share a centre.",
+        "The paper prints the MSE of every centre on every source, and marks the best for each "
+        "source, several of which share a centre. Here each source has a centre of its own, by the "
+        "matching of least MSE; the paper's column is its table under the same matching, and met "
+        "within a quarter, as in table 1.",
     ),
     figures={"": curves_of("mse", "MSE of the clients' own models", log=True)},
 )
@@ -182,13 +202,24 @@ TABLE_6 = Experiment(
     where="table 6",
     lines=methods(2),
     columns=tuple(synthetic(f"σ0={s}", mixture="random", scale=float(s)) for s in STRENGTHS),
-    scales=scales("σ0=1", "σ0=10"),
+    scales={
+        **scales("σ0=1", "σ0=10"),
+        "medium": Scale(seeds=3, lines=("FedSoft", "FedEM", "local", "FedAvg, fine-tuned")),
+    },
     work=trained(centres_on_sources),
     quantities=(MSE, OWN, WEIGHTS),
     printed={
         "FedSoft": {"σ0=1": "0.6", "σ0=10": "4.96", "σ0=50": "18.8", "σ0=100": "78.3"},
     },
-    claims=(Rises(tuple(("FedSoft", f"σ0={s}") for s in STRENGTHS)),),
+    printed_also={
+        "own": {
+            "FedSoft": {"σ0=1": "3.7", "σ0=10": "34.6", "σ0=50": "103.8", "σ0=100": "443.6"},
+        }
+    },
+    claims=(
+        Rises(tuple(("FedSoft", f"σ0={s}") for s in STRENGTHS)),
+        Rises(tuple(("FedSoft", f"σ0={s}") for s in STRENGTHS), quantity="own"),
+    ),
     open_points=(
         *OPEN_POINTS,
         "The paper tests local models on their training rows, ours are tested on fresh rows, whose "

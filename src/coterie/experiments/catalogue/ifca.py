@@ -54,8 +54,13 @@ TABLE_1_MNIST = Experiment(
         "full": Scale(seeds=5),
         "medium": Scale(
             seeds=3,
-            data_options={"clients": 120, "test_samples": 100},
-            options={"rounds": 60},
+            data_options={"clients": 40, "test_samples": 100},
+            options={"rounds": 40},
+            columns=("(2400, 100)", "(4800, 50)"),
+            remarks=(
+                "Ten clients of each rotation have 1,000 or 500 images together, where the paper's "
+                "have 60,000: all numbers are lower, and the gap to local models is smaller.",
+            ),
         ),
         "smoke": Scale(
             seeds=1,
@@ -89,6 +94,12 @@ TABLE_1_MNIST = Experiment(
         Near("IFCA", "(4800, 50)", 94.20, within=1),
         Near("IFCA", "(2400, 100)", 95.05, within=1),
         Near("IFCA", "(1200, 200)", 95.25, within=1),
+    ),
+    findings=(
+        "Local models do not depend on how many clients there are: at every scale they may be "
+        "compared with the paper's, and agree with them within a point.",
+        "At the medium scale the gap to one model for all is larger than the paper's: that model "
+        "needs the images, or the rounds, that are missing there.",
     ),
     open_points=(
         "The number of rounds is not printed: the released code has 300.",

@@ -97,14 +97,15 @@ def coarse(lines: tuple[str, ...]) -> Scale:
     )
 
 
-def medium(trials: int, *remarks: str) -> Scale:
+def medium(trials: int, shrink: int, *remarks: str) -> Scale:
     """A scale of minutes, at which the floor of least squares is the paper's."""
     return Scale(
         seeds=trials,
-        options={"shrink": 5},
+        options={"shrink": shrink},
         remarks=(
-            "Every n and d is a fifth of the paper's (shrink), and m is the paper's: n/d and the "
-            "floor of least squares stay as they are. The θ are then √5 times closer together.",
+            f"Every n and d is divided by {shrink} (shrink), and m is the paper's: n/d and "
+            "the floor of least squares stay as they are. The θ are then "
+            f"√{shrink} times closer together.",
             *remarks,
         ),
     )
@@ -207,7 +208,7 @@ EXPERIMENTS = (
         "a",
         clusters=2,
         clients=100,
-        scales={"full": PAPER_SCALE, "medium": medium(40)},
+        scales={"full": PAPER_SCALE, "medium": medium(40, 5)},
     ),
     strength_against_noise(
         "b",
@@ -215,7 +216,7 @@ EXPERIMENTS = (
         clients=400,
         scales={
             "full": coarse(("r=0.1", "r=0.25", "r=0.5", "r=1.0")),
-            "medium": medium(10, FEWER),
+            "medium": medium(10, 10, FEWER),
         },
     ),
     clients_against_rows(
@@ -223,7 +224,7 @@ EXPERIMENTS = (
         clusters=2,
         strength=0.1,
         clients=(50, 70, 100, 150, 200, 300, 400),
-        scales={"full": PAPER_SCALE, "medium": medium(10)},
+        scales={"full": PAPER_SCALE, "medium": medium(10, 10, FEWER)},
     ),
     clients_against_rows(
         "d",
@@ -232,7 +233,7 @@ EXPERIMENTS = (
         clients=(100, 200, 300, 400, 800),
         scales={
             "full": coarse(("m=100", "m=200", "m=400", "m=800")),
-            "medium": medium(10, FEWER),
+            "medium": medium(10, 10, FEWER),
         },
     ),
 )
