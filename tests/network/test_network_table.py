@@ -10,7 +10,6 @@ from coterie.cli.network_flags import ServerFlags, read_network_flags
 from coterie.cli.network_server import check_sites, wait_for_sites
 from coterie.cli.network_simulate import SimulateFlags
 from coterie.errors import CoterieError
-from coterie.network.states import SiteFolder
 
 CONFIG = 'method = "ifca"\nclusters = 2\nlabel = "outcome"\ndata = "folder:sites"\n'
 
@@ -112,12 +111,3 @@ def test_more_sites_than_have_keys_are_not_waited_for():
     check_sites(ServerFlags(minimum_sites=3), 3)
     with pytest.raises(CoterieError, match="4 sites are to take part, and 3 have a key in certs"):
         check_sites(ServerFlags(minimum_sites=4), 3)
-
-
-def test_a_sites_folder_of_a_run_carries_its_name(tmp_path):
-    names = ("Long Beach", "a/b", "a_b", "a:b", "é" * 300, "é" * 301)
-    paths = [SiteFolder(tmp_path, "1f2e3d4c5b6a7988", name).path.name for name in names]
-    assert paths[0] == "Long Beach-run-1f2e3d4c5b6a7988"
-    assert len(set(paths)) == len(paths)
-    for path in paths:
-        assert "/" not in path and len(path.encode()) < 255

@@ -10,6 +10,7 @@ import pytest
 
 from coterie.network.node_processes import NodeProcesses, NodesEnded, WatchedTransport, last_words
 from coterie.network.packets import Packet
+from coterie.network.states import SiteFolder
 from coterie.network.transport import Waiting
 
 SOON = Waiting(grace=0.0)
@@ -88,3 +89,12 @@ def test_a_reply_of_a_node_that_has_ended_counts(nodes):
     transport = WatchedTransport(silence, nodes, SOON)
     transport.open_post("0" * 16, 1).awaited = frozenset({"ash"})
     assert transport.receive(0.0) == silence.replies
+
+
+def test_a_sites_folder_of_a_run_carries_its_name(tmp_path):
+    names = ("Long Beach", "a/b", "a_b", "a:b", "é" * 300, "é" * 301)
+    paths = [SiteFolder(tmp_path, "1f2e3d4c5b6a7988", name).path.name for name in names]
+    assert paths[0] == "Long Beach-run-1f2e3d4c5b6a7988"
+    assert len(set(paths)) == len(paths)
+    for path in paths:
+        assert "/" not in path and len(path.encode()) < 255
