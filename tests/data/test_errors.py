@@ -11,7 +11,7 @@ import pytest
 import coterie.data
 from coterie.cli import main
 from coterie.cli.progress import Watcher
-from coterie.cli.spelling import spell_flag
+from coterie.cli.spelling import spell_flag, spell_option, spelled_for
 from coterie.data import folder, from_frames
 from coterie.errors import CoterieError, Option, Refused, collecting, gather
 
@@ -49,6 +49,25 @@ def test_braces_in_names_are_text() -> None:
     frame = pd.DataFrame({"{v}": [1.0, None], "y": [0, 1]})
     with pytest.raises(CoterieError, match=re.escape("drop='{v}'")):
         from_frames({"a": frame}, "y")
+
+
+@pytest.mark.parametrize(
+    ("option", "line"),
+    [
+        (Option("fill", "median"), '`fill = "median"`'),
+        (Option("valid", "0.2"), "`valid = 0.2`"),
+        (Option("drop_incomplete"), "`drop_incomplete = true`"),
+        (Option("min_rows"), "`min_rows = VALUE`"),
+        (Option("drop", "a,b b", of_data=True), '`data = "folder:PATH?drop=a,b b"`'),
+        (Option("kind", of_data=True), '`data = "folder:PATH?kind=VALUE"`'),
+        (Option("page_host"), "--page-host"),
+    ],
+)
+def test_commands_of_a_network_write_options_as_lines_of_their_config_file(option, line) -> None:
+    assert spell_option(option) == spell_flag(option)
+    with spelled_for(["network", "simulate"]):
+        assert spell_option(option) == line
+    assert spell_option(option) == spell_flag(option)
 
 
 def test_several_columns_share_their_options() -> None:

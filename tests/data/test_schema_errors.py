@@ -40,6 +40,22 @@ def test_one_site_that_is_wrong(change, words) -> None:
     assert "\n" not in str(error.value)
 
 
+def test_all_sites_whose_columns_are_not_the_usual_ones_are_named() -> None:
+    good = sent(WARDS["été"], "outcome")
+    lacking = sent(WARDS["été"].drop(columns="age"), "outcome")
+    adding = sent(WARDS["été"].assign(more=1.0), "outcome")
+    with pytest.raises(CoterieError) as error:
+        merge({"a": lacking, "b": good, "c": good, "d": adding})
+    assert str(error.value) == (
+        "the columns of client 'a' differ from those of client 'b': it lacks age and adds nothing; "
+        "the columns of client 'd' differ from those of client 'b': it lacks nothing and adds "
+        "more: give all clients the same columns, or drop what not all have with drop=age,more."
+    )
+    many = {f"site {i}": lacking for i in range(7)} | {f"usual {i}": good for i in range(8)}
+    with pytest.raises(CoterieError, match="client 'site 4' .*; and 2 more clients: give"):
+        merge(many)
+
+
 def altered(description: dict, **age: object) -> dict:
     columns = description["columns"]
     return description | {"columns": columns | {"age": columns["age"] | age}}

@@ -202,7 +202,7 @@ def test_files_of_another_experiment_end_the_node(file, place, capsys, delivers)
     (mine / file).write_bytes((theirs / file).read_bytes())
     replies = delivers(packets_for(runs[0], "ash", b"ask")[-1:])
     said = sentence_of(capsys, *NODE, "--state", "first/states/ash")
-    experiment = theirs.name.partition("-")[0]
+    experiment = theirs.name.removeprefix("ash-run-")
     assert f"is of the client 'ash' in the experiment {experiment}, not of" in said
     assert "give each site a state folder of its own" in said
     told = read_head(replies[0].head, Reply).answer.reason

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import re
 import signal
 import socket
 import time
 from pathlib import Path
 
 import pytest
+from made_network import InProcessNetwork
 
 import coterie as ct
 from coterie.network.ports import free_port
@@ -82,7 +85,77 @@ def test_a_simulation_says_what_is_wrong_with_a_table(place):
     assert command.wait(120) == 2
     last = (place / "simulate.log").read_text().splitlines()[-1]
     assert last.startswith("coterie: not all sites can take part: elm (its table cannot be used")
-    assert "; elm says: unknown label column of client 'elm': 'outcome': there are:" in last
+    assert "; elm says: unknown label column: 'outcome': there are:" in last
+    assert not nodes_of(place)
+
+
+def test_a_simulation_whose_tables_all_have_empty_cells_names_every_site(place):
+    """All nodes end at the moment in which the server looks for their replies."""
+    for i, name in enumerate(NAMES):
+        table = place / f"sites/{name}.csv"
+        head, *rows = table.read_text().splitlines()
+        for row in range(i % 3 + 1):
+            rows[row] = "," + rows[row].partition(",")[2]
+        table.write_text("\n".join([head, *rows]) + "\n")
+    (place / "net.toml").write_text(small_config("fedavg", 5))
+    command = start(place, "simulate", "net.toml", "--out", "out", log="simulate.log")
+    assert command.wait(120) == 2
+    *lines, last = (place / "simulate.log").read_text().splitlines()
+    for line, name, gaps in zip(lines[-4:], NAMES, (1, 2, 3, 1), strict=True):
+        assert line.startswith(f"warning: {name}: the column a has {gaps} missing values in ")
+        assert ': fill them with `fill = "median"`, or drop the column with ' in line
+    assert last.startswith("coterie: not all sites can take part: ash, birch, cedar, elm (its")
+    assert last.endswith("): see above what each says, or out/sites/*.log.")
+    assert not nodes_of(place)
+
+
+def test_the_last_reply_of_a_node_arrives_though_the_node_has_ended(place):
+    """The server looks for it only then; Flower withholds replies of nodes that said goodbye."""
+    from coterie.network.certificates import make_authority, register_site
+    from coterie.network.flower_server import FlowerServer
+    from coterie.network.listening import Address
+    from coterie.network.packets import Reply, read_head
+    from coterie.network.registry import read_registry
+
+    keys = place / "certs"
+    make_authority(keys, "127.0.0.1")
+    register_site(keys, "ash")
+    address = Address(
+        host="127.0.0.1",
+        port=free_port(),
+        certificate=keys / "server.crt",
+        key=keys / "server.key",
+    )
+    table = place / "sites/ash.csv"
+    table.write_text(table.read_text().replace("outcome", "result", 1))
+    network = InProcessNetwork(place / "made", ct.FedAvg(), names=("elm",))
+    network.begin()
+    hello = network.transport.traffic[0][1]
+    server = FlowerServer(address, read_registry(keys))
+    words = ("--data", "sites/ash.csv", "--server", f"127.0.0.1:{address.port}")
+    node = start(
+        place, "node", *words, "--key", "certs/ash.key", "--ca", "certs/ca.crt", log="ash.log"
+    )
+    try:
+        wait_for(lambda: "ash" in server.connections(), 60, "the node")
+        server.send({"ash": hello})
+        assert node.wait(60) == 2
+        ((name, reply),) = server.receive(10)
+    finally:
+        node.kill()
+        server.close()
+    reason = read_head(reply.head, Reply).answer.reason
+    assert name == "ash" and reason.startswith("its table cannot be used")
+
+
+def test_a_simulation_ends_when_a_node_does_before_it_connects(place):
+    (place / "net.toml").write_text(small_config("fedavg", 5))
+    command = start(place, "simulate", "net.toml", "--out", "out", log="simulate.log")
+    wait_for(lambda: nodes_of(place), 60, "the start of a node")
+    os.kill(nodes_of(place)[0], signal.SIGKILL)
+    assert command.wait(120) == 2
+    last = (place / "simulate.log").read_text().splitlines()[-1]
+    assert re.match(r"coterie: the nodes of \w+ ended before the run did: see ", last)
     assert not nodes_of(place)
 
 

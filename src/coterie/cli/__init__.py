@@ -19,7 +19,7 @@ from typing import cast
 from coterie.cli.command import Command
 from coterie.cli.ending import end
 from coterie.cli.network_usage import list_commands
-from coterie.cli.spelling import spell_flag, without_controls
+from coterie.cli.spelling import spell_option, spelled_for, without_controls
 from coterie.errors import CoterieError, shorten, shorten_values, unknown
 from coterie.version import __version__
 
@@ -102,9 +102,11 @@ def main(argv: list[str] | None = None) -> int:
 
     argv: the words after `coterie`; None: those of this process, which ends afterwards.
     """
-    if argv is None:
-        return end(status_of(sys.argv[1:], is_process=True))
-    return status_of(argv, is_process=False)
+    is_process = argv is None
+    words = sys.argv[1:] if argv is None else argv
+    with spelled_for(words):
+        status = status_of(words, is_process)
+    return end(status) if is_process else status
 
 
 def status_of(argv: list[str], is_process: bool) -> int:
@@ -224,7 +226,7 @@ def print_error(sentence: str) -> None:
 def describe_error(error: Exception) -> tuple[str, int]:
     """(one sentence, the exit status)"""
     if isinstance(error, CoterieError):
-        return error.sentence(spell_flag), 2
+        return error.sentence(spell_option), 2
     if isinstance(error, MemoryError) or "allocate memory" in str(error):  # torch: RuntimeError
         remedy = "ask for fewer clients or a smaller model, or look with --dry-run"
         return f"the memory is full: {remedy}.", 2

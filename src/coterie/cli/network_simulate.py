@@ -11,6 +11,7 @@ from coterie.cli.network_flags import Waits, read_network_flags
 from coterie.cli.progress import Watcher
 from coterie.network.exporting import export_models
 from coterie.network.flower_version import check_flower
+from coterie.network.server import read_network_file
 from coterie.reporting import report as write_report
 from coterie.runs.folder import refuse_taken
 from coterie.runs.run import Run
@@ -52,7 +53,8 @@ def simulate(words: list[str], argv: list[str]) -> int:
     print(f"run kept in {base / 'run'}; report in {base / 'report.html'}")
     if models is not None:
         print(f"models of the groups in {models}")
-    print(f"each site's own model is in its folder in {base / 'sites'}")
+    experiment = read_network_file(base / "run").experiment
+    print(f"each site's own model in {base / 'sites'}/SITE/SITE-run-{experiment}/model")
     return 0
 
 

@@ -1,12 +1,46 @@
-"""How the command line writes what the library's errors and warnings speak of: options as flags."""
+"""How the command line writes what the library's errors and warnings speak of.
+
+Options are flags, except in commands of a network: their run stands in a config file.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields
 from shlex import quote
 
-from coterie.errors import CoterieWarning, Option
+from coterie.errors import CoterieError, CoterieWarning, Option
+
+NUMBER = re.compile(r"-?\d+(\.\d+)?")
+
+
+class Spelling:
+    """How options are written in the command of this process."""
+
+    in_config_file = False  # as lines of it
+
+
+@contextmanager
+def spelled_for(argv: list[str]) -> Iterator[None]:
+    """While it is open, options are written as the reader of this command can use them."""
+    before = Spelling.in_config_file
+    Spelling.in_config_file = argv[:1] == ["network"]
+    try:
+        yield
+    finally:
+        Spelling.in_config_file = before
+
+
+def spell_option(option: Option) -> str:
+    """An option as a flag, or as a line of a config file."""
+    if Spelling.in_config_file:
+        return spell_line(option)
+    return spell_flag(option)
 
 
 def spell_flag(option: Option) -> str:
@@ -20,24 +54,49 @@ def spell_flag(option: Option) -> str:
     return f"{flag} {quote(option.value)}"
 
 
+def spell_line(option: Option) -> str:
+    """`fill = "median"`: a line of a network's config file; its server has flags, too."""
+    from coterie.cli.network_flags import ServerFlags  # needs more than most commands do
+
+    if option.name in {field.name for field in fields(ServerFlags)}:
+        return spell_flag(option)
+    if option.of_data:
+        return f'`data = "folder:PATH?{option.name}={option.value or "VALUE"}"`'
+    return f"`{option.name} = {value_in_toml(option)}`"
+
+
+def value_in_toml(option: Option) -> str:
+    """The value of an option as TOML has it."""
+    from coterie.cli.general import general_flags
+
+    if NUMBER.fullmatch(option.value):
+        return option.value
+    if option.value:
+        return json.dumps(option.value, ensure_ascii=False)
+    switches = {flag.key for flag in general_flags("run") if flag.base is bool}
+    return "true" if option.name in switches else "VALUE"
+
+
 def spell_warning(warning: Warning | str) -> str:
-    """The text of a warning, with options as flags."""
+    """The text of a warning, with options as the reader writes them."""
     if isinstance(warning, CoterieWarning):
-        return warning.sentence(spell_flag)
+        return warning.sentence(spell_option)
     return str(warning)
 
 
 def spell_record(record: logging.LogRecord) -> str:
-    """The line of a log record, with the options among its arguments as flags."""
+    """The line of a log record, with the options among its arguments as the reader writes them."""
     if not isinstance(record.args, tuple) or not record.args:
         return record.getMessage()
     return str(record.msg) % tuple(map(spell_argument, record.args))
 
 
 def spell_argument(value: object) -> object:
-    """An argument of a log record; an option as a flag."""
+    """An argument of a log record; options and errors as the reader writes them."""
     if isinstance(value, Option):
-        return spell_flag(value)
+        return spell_option(value)
+    if isinstance(value, CoterieError):
+        return value.sentence(spell_option)
     return value
 
 

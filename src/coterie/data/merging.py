@@ -21,6 +21,7 @@ from coterie.data.description import (
     refuse_many,
 )
 from coterie.data.federation import Kind
+from coterie.data.same_columns import check_columns
 from coterie.data.schema import MINIMUM_COUNT, Schema
 from coterie.errors import CoterieError, CoterieWarning, Option, gather
 
@@ -74,42 +75,6 @@ def merge_checked(clients: Descriptions, minimum_count: int) -> Schema:
         rows=sum(d["rows"] for d in clients.values()),
         label_mean=mean,
         label_deviation=deviation,
-    )
-
-
-def check_columns(clients: Descriptions) -> None:
-    """Refuse clients whose columns or whose label differ from the first client's."""
-    first, model = next(iter(clients.items()))
-    label, columns = model["label"]["name"], set(model["columns"])
-    for client, description in clients.items():
-        if description["label"]["name"] != label:
-            raise CoterieError(
-                f"the label column is {label} for client {first!r} "
-                f"and {description['label']['name']} for client {client!r}",
-                "it must be one for all",
-            )
-        own = set(description["columns"])
-        if own != columns:
-            raise columns_differ(client, own, first, columns)
-    if not columns:
-        raise CoterieError(f"client {first!r} has no column but the label {label}", "add features")
-
-
-def columns_differ(client: str, own: set[str], first: str, columns: set[str]) -> CoterieError:
-    """An error for a client whose columns are not those of the first client."""
-    lacks = ", ".join(sorted(columns - own)) or "nothing"
-    adds = ", ".join(sorted(own - columns)) or "nothing"
-    what = (
-        f"the columns of client {client!r} differ from those of client {first!r}: "
-        f"it lacks {lacks} and adds {adds}"
-    )
-    if columns - own and own - columns:
-        rename = f"perhaps by renaming {adds} in {client!r} to {lacks}"
-        return CoterieError(what, f"give all clients the same columns, {rename}")
-    return CoterieError(
-        what,
-        "give all clients the same columns, or drop what not all have with {}",
-        options=[Option("drop", ",".join(sorted(own ^ columns)), of_data=True)],
     )
 
 

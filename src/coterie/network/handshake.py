@@ -132,18 +132,24 @@ def ask_all(post: Post, names: list[str], order: Order, kind: type[A]) -> dict[s
         else:
             faults[name] = reason or "it answered another question"
     if faults:
-        raise faults_of_sites(faults)
+        raise SitesUnable(faults)
     return answers
 
 
-def faults_of_sites(faults: Mapping[str, str]) -> CoterieError:
+class SitesUnable(CoterieError):
     """One sentence of why sites cannot take part; equal reasons are told once."""
-    by_reason: dict[str, list[str]] = {}
-    for name, reason in faults.items():
-        by_reason.setdefault(reason, []).append(name)
-    parts = [f"{first_names(names)} ({reason})" for reason, names in by_reason.items()]
-    remedy = "mend these sites, or begin without them"
-    return CoterieError(f"not all sites can take part: {'; '.join(parts)}", remedy)
+
+    def __init__(self, faults: Mapping[str, str]) -> None:
+        """faults: by site, the reason."""
+        self.faults = dict(faults)
+        by_reason: dict[str, list[str]] = {}
+        for name, reason in faults.items():
+            by_reason.setdefault(reason, []).append(name)
+        parts = [f"{first_names(names)} ({reason})" for reason, names in by_reason.items()]
+        super().__init__(
+            f"not all sites can take part: {'; '.join(parts)}",
+            "mend these sites, or begin without them",
+        )
 
 
 # ------------------------------------------------------------------------------ what sites said
@@ -192,7 +198,7 @@ def check_models(fitted: Mapping[str, Fitted], fingerprint: str, model: str) -> 
         if answer.fingerprint != fingerprint
     }
     if others:
-        raise faults_of_sites(others)
+        raise SitesUnable(others)
 
 
 def curvature_of(fitted: Mapping[str, Fitted], names: list[str]) -> torch.Tensor:
@@ -201,6 +207,6 @@ def curvature_of(fitted: Mapping[str, Fitted], names: list[str]) -> torch.Tensor
     for name in names:
         value = fitted[name].curvature
         if value is None or not value > 0:
-            raise faults_of_sites({name: "it does not say how steep its loss is"})
+            raise SitesUnable({name: "it does not say how steep its loss is"})
         values.append(value)
     return torch.tensor(values, dtype=torch.float64)

@@ -39,6 +39,8 @@ class Faults:
             yield
         except (CoterieError, OSError, MemoryError) as e:
             log.error("%s: %s", self.client, e)
+            if isinstance(e, CoterieError) and e.options:
+                log.info("%s: options stand in the server's config file", self.client)
             if isinstance(e, CoterieError) and words in FOR_ITS_OWNER:
                 self.last = e
             raise Failure(words) from e

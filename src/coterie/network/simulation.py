@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
+import logging
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,20 +12,22 @@ from typing import Any
 from coterie.errors import CoterieError
 from coterie.metrics import Row
 from coterie.network.certificates import make_authority, register_site
-from coterie.network.children import start_child, table_files
+from coterie.network.children import table_files
 from coterie.network.flower_server import FlowerServer
-from coterie.network.handshake import Asked
+from coterie.network.handshake import Asked, SitesUnable
 from coterie.network.listening import Address
+from coterie.network.node_processes import NodeProcesses, NodesEnded, WatchedTransport
+from coterie.network.outcomes import first_names
 from coterie.network.ports import HOST, free_port
 from coterie.network.registry import read_registry
-from coterie.network.server import begin, post_for, serve
+from coterie.network.replies import FOR_ITS_OWNER
+from coterie.network.server import begin, serve
 from coterie.network.transport import Waiting
 from coterie.runs.run import Run
 
+log = logging.getLogger("coterie")
 TO_CONNECT = 180.0  # seconds that nodes have to start
-TO_END = 10.0  # seconds that nodes have to leave
-TO_SAY_WHY = 3.0  # seconds that a node which cannot take part has to end
-PREFIX = "coterie: "  # of the sentence with which a command ends
+TO_END = 10.0  # seconds in which a node that cannot take part has ended
 
 
 class Simulation:
@@ -36,11 +37,14 @@ class Simulation:
         self.files = table_files(path, nodes, "sites of a network")
         self.asked = asked
         self.port = port or free_port()
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     @contextmanager
     def running(self, base: Path) -> Iterator[FlowerServer]:
-        """A server and its nodes; in the end, whatever happens, no process is left."""
+        """A server and its nodes; in the end, whatever happens, no process is left.
+
+        base: the folder of all that is written.
+        """
+        self.nodes = NodeProcesses(base / "sites")
         with tempfile.TemporaryDirectory(prefix="coterie-") as folder:
             keys = Path(folder)
             make_authority(keys, HOST)
@@ -55,34 +59,11 @@ class Simulation:
             transport = FlowerServer(address, read_registry(keys))
             try:
                 for name, file in self.files.items():
-                    self.processes[name] = self._start(name, file, keys, base / "sites")
+                    self.nodes.start(name, file, keys, self.port)
                 yield transport
             finally:
-                self._stop()
+                self.nodes.stop()
                 transport.close()
-
-    def _start(self, name: str, file: Path, keys: Path, sites: Path) -> subprocess.Popen[bytes]:
-        words = [
-            "network", "node",
-            "--data", str(file),
-            "--server", f"{HOST}:{self.port}",
-            "--key", str(keys / f"{name}.key"),
-            "--ca", str(keys / "ca.crt"),
-            "--state", str(sites / name),
-        ]  # fmt: skip
-        return start_child(words, sites / f"{name}.log")
-
-    def _stop(self) -> None:
-        for process in self.processes.values():
-            process.terminate()
-        for process in self.processes.values():
-            try:
-                process.wait(TO_END)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            if process.stdin is not None:
-                process.stdin.close()
 
     def run(
         self,
@@ -92,33 +73,38 @@ class Simulation:
         follow: Callable[[Run], Callable[[Row], Any]],
     ) -> Run:
         """Wait until all nodes are there, and train."""
-        open_post = post_for(transport, waiting)
-        missing = open_post("0" * 16, 0).wait_for(sorted(self.files), TO_CONNECT)
-        if missing:
-            raise CoterieError(
-                f"the nodes of {', '.join(missing)} did not connect", f"see {base / 'sites'}/*.log"
-            )
+        names = sorted(self.files)
+        open_post = WatchedTransport(transport, self.nodes, waiting).open_post
         try:
-            run = begin(self.asked, sorted(self.files), open_post, base / "run")
-        except CoterieError as e:
-            raise self._with_words_of_a_site(e, base / "sites") from e
-        return serve(run, follow(run))
+            missing = open_post("0" * 16, 0).wait_for(names, TO_CONNECT)
+            if missing:
+                raise CoterieError(
+                    f"the nodes of {first_names(missing)} did not connect",
+                    f"see {self.nodes.folder}/*.log",
+                )
+            run = begin(self.asked, names, open_post, base / "run")
+            return serve(run, follow(run))
+        except (SitesUnable, NodesEnded) as e:
+            raise self._with_words_of_sites(e) from e
 
-    def _with_words_of_a_site(self, error: CoterieError, sites: Path) -> CoterieError:
-        """The same error with what a site's own log says, which is on this machine, too."""
-        end = time.monotonic() + TO_SAY_WHY
-        while time.monotonic() < end:
-            for name, process in self.processes.items():
-                words = last_words(sites / f"{name}.log")
-                if process.poll() is not None and words:
-                    return CoterieError(f"{error.what}; {name} says: {words}")
-            time.sleep(0.1)
-        return error
+    def _with_words_of_sites(self, error: SitesUnable | NodesEnded) -> CoterieError:
+        """The same error with what the sites' own logs say, which are on this machine, too.
 
-
-def last_words(log: Path) -> str:
-    """The sentence with which a node ended; empty if there is none."""
-    lines = log.read_text(errors="replace").splitlines()
-    if not lines or not lines[-1].startswith(PREFIX):
-        return ""
-    return lines[-1].removeprefix(PREFIX)
+        Several sites get a line each, or those that say the same one line together.
+        """
+        if isinstance(error, SitesUnable):
+            ending = [name for name, why in error.faults.items() if why in FOR_ITS_OWNER]
+            self.nodes.wait_for_end(ending, TO_END)
+        by_words: dict[str, list[str]] = {}
+        for name, words in self.nodes.last_words().items():
+            by_words.setdefault(words, []).append(name)
+        if len(by_words) == 1:
+            ((words, names),) = by_words.items()
+            says = "says" if len(names) == 1 else "say"
+            return CoterieError(f"{error.what}; {first_names(names)} {says}: {words}")
+        logs = f"{self.nodes.folder}/*.log"
+        if not by_words:
+            return CoterieError(error.what, f"see {logs}")
+        for words, names in by_words.items():
+            log.warning("%s: %s", first_names(names), words)
+        return CoterieError(error.what, f"see above what each says, or {logs}")

@@ -7,6 +7,7 @@ the old one or the new one.
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +20,8 @@ from coterie.network.packets import Number, Terms
 from coterie.runs.files import write_bytes, write_file
 
 DIGEST = 32  # bytes of a SHA-256, with which a file of states begins
+NOT_IN_FILES = re.compile(r"[^\w .-]")
+LONGEST_NAME = 60  # characters of a client's name in the name of its folder
 START_ANEW = "put it back from a copy, or begin another run"
 
 
@@ -42,12 +45,19 @@ class Kept(NamedTuple):
 NOTHING_KEPT = Kept({}, Number(0, 0))
 
 
+def file_name(client: str) -> str:
+    """A client's name as part of a file's name; where they differ, with a mark of its own."""
+    name = NOT_IN_FILES.sub("_", client)[:LONGEST_NAME]
+    if name == client:
+        return name
+    return f"{name}-{hashlib.sha256(client.encode()).hexdigest()[:8]}"
+
+
 class SiteFolder:
-    """The files of one client in one experiment."""
+    """The files of one client in one experiment: a folder north-run-1f2e3d4c5b6a7988."""
 
     def __init__(self, base: Path, experiment: str, client: str) -> None:
-        of_client = hashlib.sha256(client.encode()).hexdigest()[:8]
-        self.path = base / f"{experiment}-{of_client}"
+        self.path = base / f"{file_name(client)}-run-{experiment}"
         self.experiment = experiment
         self.client = client
 
