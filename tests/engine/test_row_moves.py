@@ -82,6 +82,7 @@ def test_who_takes_moves(fold, takes):
         ct.FedAvg(lr=0.1, local_epochs=2, batch=5),
         ct.FedProx(lr=0.1, mu=0.3, stragglers=0.5),
         ct.Ditto(lr=0.1),
+        ct.FedEM(clusters=2, lr=0.1),
         ct.IFCA(clusters=2, lr=0.1, init="random"),
         ct.IFCA(clusters=2, lr=0.1, init="random", weighted=True, share=("1",)),
     ],

@@ -10,7 +10,7 @@ from torch.func import vmap
 
 from coterie.contract import Data, Local
 from coterie.local import descend, descend_from
-from coterie.local.row_move import RowMove, row_moves_are_taken, sum_of_moves
+from coterie.local.row_move import RowMove, row_moves_are_taken, stack_moved, sum_of_moves
 from coterie.params import Params, pick, stack
 from coterie.task import Task
 
@@ -121,6 +121,19 @@ def test_sums_by_hand():
     sums = sum_of_moves(w, move, starts)
     # centre 0: 10 − (3, 3); centre 1: 2·(20 − (1, 2)); centre 2: nothing
     assert sums.tolist() == [[[7.0, 7.0]], [[38.0, 36.0]], [[0.0, 0.0]]]
+
+
+def test_sums_of_stacked_models_are_those_of_each():
+    g = torch.Generator().manual_seed(0)
+    rows, w = torch.randn(3, 4, 5, generator=g), tensor([[2.0], [1.0], [0.5]])
+    each = [RowMove(torch.randn(3, 4, 2, generator=g), rows, torch.ones(3)) for _ in range(2)]
+    starts = torch.randn(1, 2, 2, 5, generator=g)
+    stacked = vmap(lambda a, b: stack_moved([{"w": a}, {"w": b}]))(*each)["w"]
+    assert stacked.fits(starts[0])
+    assert stacked.square.tolist() == [2.0, 2.0, 2.0]
+    sums = sum_of_moves(w, stacked, starts)
+    for k, move in enumerate(each):
+        torch.testing.assert_close(sums[:, k], sum_of_moves(w, move, starts[:, k]))
 
 
 def test_a_move_that_would_count_for_two_centres_is_an_error():

@@ -33,8 +33,8 @@ from torch import Tensor
 
 from coterie.contract import Algorithm, Ask, Data, Local, Shares, Upload, Weight, client, setting
 from coterie.errors import CoterieError
-from coterie.local import descend
-from coterie.params import Params, pick, stack, unstack
+from coterie.local import descend_from, stack_moved
+from coterie.params import Params, pick, unstack
 from coterie.task import Task
 
 
@@ -79,10 +79,10 @@ class FedEM(Local, Algorithm):
         models = unstack(centres)
         q, pi = self.explain(task, models, pi, data)
         new = [
-            descend(task, w, data.weighted(q[:, m]).batches(self), self)
-            for m, w in enumerate(models)
+            descend_from(task, centres, m, data.weighted(q[:, m]).batches(self), self)
+            for m in range(len(models))
         ]
-        return Upload({"models": stack(new)}, data.size[None], {"share": pi}), pi
+        return Upload({"models": stack_moved(new)}, data.size[None], {"share": pi}), pi
 
     # ------------------------------------------------------------------------------ the server
     def start(self, task: Task, clients: int, seed: int) -> tuple[Mixed, Any]:

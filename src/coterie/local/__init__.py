@@ -4,6 +4,7 @@ from coterie.local.adam import Moments, moments
 from coterie.local.dual import dual_steps
 from coterie.local.forms import dual_pays
 from coterie.local.pull import Pull
+from coterie.local.row_move import stack_moved
 from coterie.local.solvers import (
     adam,
     descend,
@@ -28,5 +29,6 @@ __all__ = [
     "heavy_ball",
     "moments",
     "sgd",
+    "stack_moved",
     "walk",
 ]

@@ -16,27 +16,28 @@ give a `RowMove` in the place of a tensor.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
-from coterie.params import as_column
+from coterie.params import Params, as_column
 
 
 class RowMove(NamedTuple):
     """The weights W₀ − sumsᵀ·rows; of many clients, each leaf [c, ...]."""
 
-    sums: Tensor  # [n, h]
+    sums: Tensor  # [n, h]; of stacked models [n, K, h]
     rows: Tensor  # [n, d]
     square: Tensor  # ‖sumsᵀ·rows‖²
 
     def fits(self, weights: Tensor) -> bool:
-        """Whether it moves weights [h, d] like these, here of many clients."""
+        """Whether it moves weights [h, d] or [K, h, d] like these, here of many clients."""
         return (
-            (self.sums.shape[2], self.rows.shape[2]) == weights.shape
+            (*self.sums.shape[2:], self.rows.shape[2]) == weights.shape
             and self.sums.shape[:2] == self.rows.shape[:2]
             and self.sums.dtype == self.rows.dtype == weights.dtype
         )
@@ -47,11 +48,24 @@ class RowMove(NamedTuple):
         return self._replace(sums=self.sums.index_copy(0, clients, short))
 
 
+def stack_moved(models: Sequence[Params]) -> Params:
+    """The models of one client, stacked, where their first layers may be moves by its rows."""
+    stacked: dict[str, Any] = {}
+    for name, leaf in models[0].items():
+        leaves: list[Any] = [model[name] for model in models]
+        if isinstance(leaf, RowMove):
+            sums = torch.stack([move.sums for move in leaves], 1)
+            stacked[name] = RowMove(sums, leaf.rows, sum(move.square for move in leaves))
+        else:
+            stacked[name] = torch.stack(leaves)
+    return stacked
+
+
 def sum_of_moves(w: Tensor, move: RowMove, starts: Tensor) -> Tensor:
-    """Σ_i w_ik·W_i: [K, h, d].
+    """Σ_i w_ik·W_i: [K, h, d], or with more axes where each W_i has them.
 
     w: [c, K], in each row a single number that is not 0: that of the centre the client began with.
-    starts: the centres [K, h, d].
+    starts: the centres, of the same shape.
     """
     w = w.to(starts)
     if bool(((w != 0).sum(1) > 1).any()):
@@ -66,7 +80,8 @@ def sum_of_moves(w: Tensor, move: RowMove, starts: Tensor) -> Tensor:
             sums, rows, of_centre = sums[clients], rows[clients], of_centre[clients]
         if bool((of_centre != 1).any()):
             sums = sums * as_column(of_centre, sums)
-        total[k].addmm_(sums.flatten(0, 1).T, rows.flatten(0, 1), alpha=-1)
+        every_row = rows.flatten(0, 1)
+        total[k].flatten(0, -2).addmm_(sums.flatten(0, 1).flatten(1).T, every_row, alpha=-1)
     return total
 
 
