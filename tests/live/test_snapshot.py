@@ -352,7 +352,7 @@ def test_moves_and_refusals_are_listed_by_round(folder):
     run = watched(folder.path).board().chosen
     (moved,) = words.list_moves(run)
     assert moved == (1, ["Łódź <b> and Aachen: 0 → 1", "site 10: 1 → 0"])
-    assert words.list_incidents(run) == [(1, ["shortened: Aachen", "no answer from 3"])]
+    assert words.list_incidents(run) == [(1, ["shortened: Aachen", "no answer from 3 clients"])]
 
 
 def test_those_who_are_not_well_come_first_in_the_table(folder):

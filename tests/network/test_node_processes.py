@@ -83,6 +83,10 @@ def test_an_exchange_that_can_do_without_a_node_has_the_time_to(nodes):
     assert transport.receive(0.0) == []
 
 
+def test_a_node_that_has_ended_is_not_connected(nodes):
+    assert WatchedTransport(Silence(), nodes, SOON).connections() == {"elm": 1}
+
+
 def test_a_reply_of_a_node_that_has_ended_counts(nodes):
     silence = Silence()
     silence.replies = [("ash", Packet(b"", {}))]

@@ -89,5 +89,5 @@ def test_flwr_run_is_the_loop_and_our_own_server_and_nodes(method, flower):
     own = ct.load(place / f"{method}-own/run")
     assert distance(result.trained.state, own.trained.state) <= 1e-5
     experiment = json.loads((place / method / "network.json").read_text())["experiment"]
-    models = list((place / "states").glob(f"*/{experiment}-*/model/card.json"))
+    models = list((place / "states").glob(f"*/*-run-{experiment}/model/card.json"))
     assert len(models) == len(NAMES), "each site wrote its own model"

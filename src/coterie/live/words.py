@@ -207,7 +207,8 @@ def list_incidents(snapshot: Snapshot) -> list[RoundEvents]:
         if incident.screened:
             phrases.append(f"shortened: {join_names(incident.screened, MOST_NAMED)}")
         if incident.absent:
-            phrases.append(f"no answer from {incident.absent}")
+            ending = "" if incident.absent == 1 else "s"
+            phrases.append(f"no answer from {incident.absent} {snapshot.word}{ending}")
         listed.append(RoundEvents(incident.round, phrases))
     return listed
 

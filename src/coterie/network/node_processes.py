@@ -104,8 +104,10 @@ class WatchedTransport:
         return self.post
 
     def connections(self) -> Mapping[str, Hashable]:
-        """Who is connected now."""
-        return self.transport.connections()
+        """Who is connected now; a node that was killed need not be missed by its server first."""
+        ended = self.nodes.ended()
+        connected = self.transport.connections()
+        return {name: line for name, line in connected.items() if name not in ended}
 
     def send(self, packets: Mapping[str, Packet]) -> None:
         """Send a packet to each of these sites."""
