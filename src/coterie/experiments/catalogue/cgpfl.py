@@ -163,7 +163,7 @@ def at_lambda(
     released = replace(
         column, label="λ=12, inner step 0.1", settings={"lam": 12.0, "inner_lr": 0.1}
     )
-    medium = replace(MEDIUM, columns=("λ=12", columns[-1].label, released.label))
+    medium = replace(MEDIUM, columns=("λ=12", released.label))
     if column.model != "softmax":
         medium = replace(MEDIUM, options={"rounds": 15}, columns=("λ=12",))
     return Experiment(
