@@ -70,6 +70,7 @@ def draw_curves(axes: Axes, outcome: Outcome, column: str, name: str, lines: Seq
         )
         ends.append((float(mean[-1]), line, colour))
     tidy(axes)
+    axes.locator_params(axis="x", integer=True)  # there is no half a round
     label_ends(axes, [end for end in ends if np.isfinite(end[0])])
 
 

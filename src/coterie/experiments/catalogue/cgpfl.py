@@ -53,7 +53,13 @@ CGPFL_2 = tied("CGPFL(2)", CGPFL(clusters=2, **TIED, **LAMBDA))
 CGPFL_4 = tied("CGPFL(4)", CGPFL(clusters=4, **TIED, **LAMBDA))
 HEUR = tied("CGPFL-Heur", CGPFLHeur(**TIED, **LAMBDA))
 SEARCHES = tuple(
-    Tuned(line=line, column="λ=12", over={"inner_lr": INNER_STEPS}, best={"inner_lr": step})
+    Tuned(
+        line=line,
+        column="λ=12",
+        over={"inner_lr": INNER_STEPS},
+        best={"inner_lr": step},
+        taken="found with 50 rounds",
+    )
     for line, step in INNER.items()
 )
 OPEN_POINTS = (
@@ -86,8 +92,8 @@ MNIST_DNN = pairs_of_classes("MNIST-DNN", "mnist", "mlp:128")
 FMNIST_MLR = pairs_of_classes("FMNIST-MLR", "fashion_mnist", "softmax")
 FMNIST_DNN = pairs_of_classes("FMNIST-DNN", "fashion_mnist", "mlp:128")
 FOUR = (MNIST_MLR, MNIST_DNN, FMNIST_MLR, FMNIST_DNN)
-MEDIUM = Scale(seeds=3, data_options={"samples": 200}, options={"rounds": 50})
-SHORT = replace(MEDIUM, options={"rounds": 30})
+MEDIUM = Scale(seeds=3, data_options={"samples": 200}, options={"rounds": 25})
+SHORT = replace(MEDIUM, options={"rounds": 20})
 SMOKE_DATA = {"clients": 8, "samples": 40}
 
 
