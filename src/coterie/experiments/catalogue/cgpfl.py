@@ -229,9 +229,7 @@ def at_lambda(
         open_points=OPEN_POINTS,
         tuned=tuned,
         figures={
-            "": against_columns(
-                "Test accuracy against λ, %", columns=tuple(c.label for c in columns)
-            ),
+            "": against_columns("Test accuracy against λ, %"),
             "-rounds": curves_of("accuracy", "Test accuracy", columns=("λ=12",)),
         },
     )
