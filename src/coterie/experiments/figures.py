@@ -70,6 +70,7 @@ def draw_curves(axes: Axes, outcome: Outcome, column: str, name: str, lines: Seq
         )
         ends.append((float(mean[-1]), line, colour))
     tidy(axes)
+    axes.locator_params(axis="x", integer=True)  # there is no half a round
     label_ends(axes, [end for end in ends if np.isfinite(end[0])])
 
 
@@ -91,11 +92,9 @@ def against_columns(
     quantity: str = "",
     log: bool = False,
     also: Callable[[Axes, Outcome], None] | None = None,
-    columns: Sequence[str] = (),
 ) -> Draw:
     """A figure of a quantity against the columns: a line for each method, a band for the seeds.
 
-    lines, columns: the labels of those that are drawn; none: all.
     also: draws more into the figure.
     """
 
@@ -105,18 +104,17 @@ def against_columns(
         if log:
             axes.set_yscale("log")
         shown = find_quantity(outcome, quantity)
-        across = chosen(columns, outcome.columns)
-        places = np.arange(len(across))
+        places = np.arange(len(outcome.columns))
         ends = []
         names = chosen(lines, outcome.lines)
         for (colour, dashes), line in zip(styles(), names):
-            low, mean, high = range_of(outcome, line, across, shown)
+            low, mean, high = range_of(outcome, line, shown)
             axes.plot(places, mean, dashes, color=colour, linewidth=2, marker="o", markersize=4)
             axes.fill_between(places, low, high, color=colour, alpha=0.15, linewidth=0)
             ends.append((float(mean[-1]), line, colour))
         if also is not None:
             also(axes, outcome)
-        axes.set_xticks(places, across)
+        axes.set_xticks(places, outcome.columns)
         axes.set_title(label, loc="left", color=INK, fontsize=11)
         tidy(axes)
         label_ends(axes, [end for end in ends if np.isfinite(end[0])])
@@ -125,10 +123,10 @@ def against_columns(
     return draw
 
 
-def range_of(outcome: Outcome, line: str, columns: Sequence[str], quantity: Quantity) -> np.ndarray:
+def range_of(outcome: Outcome, line: str, quantity: Quantity) -> np.ndarray:
     """[3, columns]: the least, the mean and the most of a line's values over the seeds."""
     found = []
-    for column in columns:
+    for column in outcome.columns:
         values = list(outcome.values(line, column, quantity.name).values()) or [np.nan]
         found.append([min(values), float(np.mean(values)), max(values)])
     return np.array(found).T * quantity.factor

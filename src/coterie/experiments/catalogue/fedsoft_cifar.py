@@ -62,15 +62,15 @@ def scales(smoke_column: str, medium_columns: tuple[str, ...]) -> dict[str, Scal
         "full": Scale(seeds=5),
         "medium": Scale(
             seeds=3,
-            data_options={"samples": 60, "test_samples": 50},
-            options={"rounds": 8, "eval_every": 4},
+            data_options={"samples": 40, "test_samples": 30},
+            options={"rounds": 6, "eval_every": 3},
             columns=medium_columns,
             settings={"local_epochs": 2, "batch": 20, "finetune": 5},
             model="cnn6:8",
             remarks=(
                 "Six convolutions on 50,000 images take weeks on a processor: these are an eighth "
-                "of the channels on 1,200 images, so that the size of the numbers cannot be "
-                "compared with the paper's. After 48 steps on 60 images each, centres are hardly "
+                "of the channels on 800 images, so that the size of the numbers cannot be "
+                "compared with the paper's. After 24 steps on 40 images each, centres are hardly "
                 "better than chance, 10 %: this scale shows that the table runs, and little more.",
             ),
         ),

@@ -77,9 +77,9 @@ def scales(smoke_column: str, smoke_lines: tuple[str, ...]) -> dict[str, Scale]:
         "full": Scale(seeds=5),
         "medium": Scale(
             seeds=3,
-            data_options={"clients": 20, "samples": 60, "test_samples": 50},
-            options={"rounds": 10, "eval_every": 5},
-            settings={"lr": 0.003, "local_epochs": 2, "batch": 10, "select": 12, "finetune": 5},
+            data_options={"clients": 12, "samples": 50, "test_samples": 50},
+            options={"rounds": 8, "eval_every": 4},
+            settings={"lr": 0.003, "local_epochs": 2, "batch": 10, "select": 7, "finetune": 5},
             model="cnn:4",
             remarks=(
                 "With so few rounds the paper's step of 1e-5 would leave the models where they "
@@ -241,6 +241,11 @@ TABLE_5 = Experiment(
         Beats("λ=0.1", "λ=1", by=5, quantity="lower"),
         Beats("λ=0.1", "λ=0", by=5, quantity="local"),
         Beats("λ=0.1", "λ=1", by=5, quantity="local"),
+    ),
+    findings=(
+        "With λ = 0 nothing holds a client's model back from its own training rows: it fits these "
+        "better than with any other λ, and other rows worse. That the paper's fits them worse can "
+        "only be for want of steps: its step size of 1e-5 is very small.",
     ),
     open_points=OPEN_POINTS,
     figures={"": curves_of("accuracy", "Clients' own models on their test rows")},

@@ -19,7 +19,7 @@ CIFAR = Column(
     model="cnn",
     options={"rounds": 600, "eval_every": 20, "participation": 0.1},
 )
-MEDIUM_DATA = {"clients": 40, "samples": 100, "test_samples": 50}
+MEDIUM_DATA = {"clients": 24, "samples": 100, "test_samples": 50}
 SMOKE = Scale(
     seeds=1,
     data_options={"clients": 4, "samples": 20, "test_samples": 10},
@@ -30,7 +30,7 @@ SMOKE = Scale(
 )
 TOO_LONG = (
     "The paper's setting takes days on a processor: this is a quarter of the network's channels, a "
-    "twenty-fifth of the images and a quarter of the clients in each of a few rounds, so that the "
+    "fortieth of the images and a quarter of the clients in each of a few rounds, so that the "
     "size of the numbers cannot be compared with the paper's."
 )
 

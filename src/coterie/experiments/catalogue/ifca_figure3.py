@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -216,7 +217,7 @@ EXPERIMENTS = (
         clients=400,
         scales={
             "full": coarse(("r=0.1", "r=0.25", "r=0.5", "r=1.0")),
-            "medium": medium(10, 10, FEWER),
+            "medium": replace(medium(10, 20, FEWER), lines=("r=0.1", "r=0.25", "r=0.5", "r=1.0")),
         },
     ),
     clients_against_rows(
@@ -224,7 +225,7 @@ EXPERIMENTS = (
         clusters=2,
         strength=0.1,
         clients=(50, 70, 100, 150, 200, 300, 400),
-        scales={"full": PAPER_SCALE, "medium": medium(10, 10, FEWER)},
+        scales={"full": PAPER_SCALE, "medium": medium(10, 10)},
     ),
     clients_against_rows(
         "d",
@@ -233,7 +234,7 @@ EXPERIMENTS = (
         clients=(100, 200, 300, 400, 800),
         scales={
             "full": coarse(("m=100", "m=200", "m=400", "m=800")),
-            "medium": medium(10, 10, FEWER),
+            "medium": replace(medium(10, 10, FEWER), lines=("m=100", "m=200", "m=400")),
         },
     ),
 )

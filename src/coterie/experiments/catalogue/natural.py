@@ -164,7 +164,7 @@ def on_people(name: str, title: str, base: str, unseen: int, **data_options: Any
             "medium": Scale(
                 seeds=3,
                 data_options={"clients": 20, "samples": 60, "unseen": 4},
-                options={"rounds": 20},
+                options={"rounds": 15},
             ),
             "smoke": Scale(
                 seeds=1,
