@@ -52,6 +52,20 @@ def dual_pays(
     return best
 
 
+def move_pays(s: Shapes, centres: int) -> bool:
+    """Whether a first layer that is only added up takes less work as a `RowMove`.
+
+    Written out, it is picked, written, compared with its start and added up. A move needs XXᵀ·S for
+    its length, a product of thin matrices, and where there are several centres the rows of each
+    one's clients are gathered. Clients of few rows gain a quarter of the whole round; those with
+    as many rows as the layer has outputs, nothing.
+    """
+    written = A_NUMBER * 6 * s.d * s.h
+    gathered = 2 * s.n * s.d if centres > 1 else 0
+    move = 2 * s.n * s.n * s.h + A_NUMBER * (4 * s.n * s.h + gathered)
+    return move < WORTH_IT * written
+
+
 def describe(form: Form, shapes: Shapes) -> str:
     """The form and its work, in words."""
     block = f"all {shapes.n} rows of a client in one block"

@@ -16,7 +16,7 @@ from torch.func import grad
 from coterie.client_data import Drawn, Repeat, Sizes, Step
 from coterie.local.adam import Moments, adam_steps, moments
 from coterie.local.dual import dual_move, dual_steps
-from coterie.local.forms import dual_pays, note
+from coterie.local.forms import dual_pays, move_pays, note, shapes_of
 from coterie.local.plain import plain_steps
 from coterie.local.pull import Number, Pull, Solver, WithMomentum, joined, with_pull
 from coterie.local.row_move import are_taken
@@ -70,7 +70,7 @@ def descend_from(
     pull: strength of a pull towards centre j itself.
     outputs: as in `descend`, under centre j.
     """
-    drawn = _to_be_moved(task, pick(centres, 0), batches, how, pull)
+    drawn = _to_be_moved(task, centres, batches, how, pull)
     if drawn is None:
         start = pick(centres, j)
         towards = start if pull else None
@@ -83,17 +83,25 @@ def descend_from(
 
 
 def _to_be_moved(
-    task: Task, like: Params, batches: Repeat | Iterable[Batch], how: Local, pull: float
+    task: Task, centres: Params, batches: Repeat | Iterable[Batch], how: Local, pull: float
 ) -> Drawn | None:
-    """The batches, if training ends in a `RowMove`: plain steps in one block, and it is taken."""
+    """The batches, if training is to end in a `RowMove`.
+
+    That takes plain steps in one block, somebody who takes it, and less work than weights.
+    """
     drawn = as_drawn(batches)
     is_simple = how.solver == "sgd" and not how.l2 and how.clip is None
     if drawn is None or not is_simple or not are_taken():
         return None
+    like = pick(centres, 0)
     solver = Solver(how.lr, None, how.l2)
     to_start = joined(pull, like, how.l2) if pull else None
     form = dual_pays(task, like, None, drawn, solver, to_start)
     if not form or form.rows is not None or drawn.sizes.batches > MOST_STEPS:
+        return None
+    assert task.first is not None
+    shapes = shapes_of(task, like, None, drawn, solver, to_start)
+    if not move_pays(shapes, len(centres[task.first.weight])):
         return None
     return drawn
 
