@@ -158,3 +158,20 @@ def test_the_real_mnist() -> None:
         1009,
     ]
     assert mnist.x_train.mean().item() == pytest.approx(0.1307, abs=1e-4)
+
+
+def test_a_file_of_tiles_is_decoded_again_only_after_it_has_changed(tmp_path: Path) -> None:
+    from PIL import Image
+
+    from coterie.data.base_files import read_tiles
+
+    path = tmp_path / "tiles.png"
+    picture = np.zeros((3200, 3200, 3), dtype=np.uint8)
+    Image.fromarray(picture).save(path, compress_level=1)
+    first = read_tiles(path)
+    assert read_tiles(path) is first
+    with pytest.raises(ValueError, match="read-only"):
+        first[0] = 1
+
+    Image.fromarray(picture + 5).save(path, compress_level=1)
+    assert (read_tiles(path) == 5).all()

@@ -12,7 +12,7 @@ from coterie.algorithms.ifca import IFCA
 from coterie.algorithms.threshold import PDLTC, PFLTC
 from coterie.baselines.fedavg import FineTuned
 from coterie.baselines.local_only import LocalOnly
-from coterie.clustering.threshold import Threshold, threshold_clusters
+from coterie.clustering.threshold import Threshold, own_balls, threshold_clusters
 from coterie.experiments.claims import AtMost, Beats, Rises
 from coterie.experiments.figures import against_columns, curves_of
 from coterie.experiments.outcome import Outcome
@@ -26,7 +26,7 @@ from coterie.experiments.spec import (
     Scale,
     Tuned,
 )
-from coterie.experiments.work import scores, trained
+from coterie.experiments.work import federation, scores, trained
 from coterie.plots import INK
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 PAPER = "Werner et al. 2022"
 ERROR = Quantity("mse", "error (1/N)Σ‖x_i − x*‖²", 3, higher_is_better=False)
 WORST = Quantity("worst", "the same, of the worst tenth of the clients", 3, higher_is_better=False)
+CLUSTERS = 4
 STEP: dict[str, Any] = {"lr": 0.02}
 ONE = {**STEP, "local_steps": 1}
 OPEN_POINTS = (
@@ -129,12 +130,6 @@ FIGURE_2 = Experiment(
     lines=(
         *(line for line in METHODS if line.label in ("PFL-TC", "Standalone")),
         Line(label="PDL-TC", method=PDLTC(clusters=4, **STEP), in_paper=False),
-        Line(
-            label="PDL-TC, 40 samples",
-            method=PDLTC(clusters=4, **STEP),
-            data_options={"samples": 40},
-            in_paper=False,
-        ),
         *(
             Line(
                 label=f"PDL-TC, {rule} rule",
@@ -156,21 +151,79 @@ FIGURE_2 = Experiment(
     claims=(
         Rises(tuple(("PFL-TC", f"N/K={n}") for n in PER_CLUSTER), falls=True),
         Rises(tuple(("PDL-TC", f"N/K={n}") for n in PER_CLUSTER), falls=True),
-        Rises(tuple(("PDL-TC, 40 samples", f"N/K={n}") for n in PER_CLUSTER), falls=True),
     ),
     open_points=(
         *OPEN_POINTS,
         "The paper draws this figure for PFL-TC alone; that PDL-TC gains from more clients, too, "
         "is what its theorem 4 says.",
     ),
+    findings=(
+        "PFL-TC gains from more clients, as in the paper, and PDL-TC does not, with none of our "
+        "rules for the threshold: in 20 dimensions 10 samples tell too little. The momenta of two "
+        "clients of one cluster are then about as far apart as those of two clusters, and a ball "
+        "around one of them holds clients of all, the more the more there are "
+        "(`threshold.balls`). Theorem 4 asks for momenta whose clusters are well separated. "
+        "PFL-TC has it easier: it starts from means over all momenta, which get sharper with more "
+        "clients.",
+    ),
     figures={"": against_columns("Error against N/K", log=True)},
+)
+
+
+# ------------------------------------------------------------------------------ why figure 2
+def own_share_of_balls(cell: Cell, folder: Path) -> Measured:
+    """How much of PDL-TC's balls is of the client's own cluster in the first round: no training."""
+    fed = federation(cell)
+    rows = [fed.train.client(i) for i in range(len(fed))]
+    # the gradients of the mean squared error at 0, from which runs start all but exactly
+    momenta = torch.stack([-2 / len(y) * (x.T @ y.flatten()) for x, y in rows]).double()
+    rng = torch.Generator().manual_seed(cell.seed)
+    weights = own_balls(momenta, CLUSTERS, rng, Threshold("quantile")).share.abs()
+    truth = torch.as_tensor(fed.truth)
+    own = torch.where(truth[:, None] == truth[None, :], weights, 0.0)
+    return Measured({"own": float((own.sum(1) / weights.sum(1)).mean())})
+
+
+BALLS = Experiment(
+    name="threshold.balls",
+    title="How much of a client's ball is its own cluster",
+    paper=PAPER,
+    where="beside figure 2",
+    lines=tuple(
+        Line(
+            label=f"{samples} samples",
+            method=PDLTC(clusters=CLUSTERS),
+            data_options={"samples": samples},
+            in_paper=False,
+        )
+        for samples in (10, 40, 160)
+    ),
+    columns=FIGURE_2.columns,
+    scales={"full": Scale(seeds=20), "medium": Scale(seeds=20), "smoke": Scale(seeds=1)},
+    work=own_share_of_balls,
+    quantities=(Quantity("own", "share of the own cluster in a ball, %", 1, 100.0),),
+    claims=(
+        Rises(tuple(("10 samples", column.label) for column in FIGURE_2.columns), falls=True),
+        Beats("40 samples", "10 samples"),
+    ),
+    findings=(
+        "With 10 samples in 20 dimensions balls come near to a quarter of each cluster, which is "
+        "chance, as clients become more: the nearest eighth of all momenta (our rule) is then "
+        "hardly nearer for being of the same cluster. More clients do not mend that; more samples "
+        "do.",
+    ),
+    open_points=(
+        "The paper has no such table: it is ours, to find out why PDL-TC does not gain from more "
+        "clients in figure 2.",
+        "A client's own momentum counts among those of its ball.",
+    ),
+    figures={"": against_columns("Share of the own cluster in a ball, %")},
 )
 
 
 # ------------------------------------------------------------------------------ theorem 1
 DIM = 10
 POINTS = 36
-CLUSTERS = 4
 
 
 def clustering_error(cell: Cell, folder: Path) -> Measured:
@@ -272,4 +325,4 @@ THEOREM_1 = Experiment(
     },
 )
 
-EXPERIMENTS = (FIGURE_1, FIGURE_2, THEOREM_1)
+EXPERIMENTS = (FIGURE_1, FIGURE_2, BALLS, THEOREM_1)
