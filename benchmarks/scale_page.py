@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from matplotlib.ticker import LogLocator
+
 from coterie.plots import COLOURS, FAINT, INK, new_figure, save
 
 RESULTS = Path(__file__).parent / "results"
@@ -105,6 +107,7 @@ def draw_one(
     places = sorted({m[axis] for m in measured})
     axes.set_xticks(places, labels=[f"{place:,}" for place in places])
     axes.set_xticks([], minor=True)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter("")
     axes.grid(axis="y", color=FAINT, linewidth=0.8)
