@@ -248,5 +248,9 @@ class NetworkSite:
             shutil.rmtree(session.folder.model, ignore_errors=True)
             trained = session.built.trained(session.terms.model)
             export_own(trained, self.client, model, session.folder.model)
-        log.info("%s: its own model was written into %s", self.client, session.folder.model)
+        log.info(
+            "%s: its own model was written into %s; the node waits for what comes next",
+            self.client,
+            session.folder.model,
+        )
         return Done()

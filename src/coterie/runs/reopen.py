@@ -192,7 +192,8 @@ def data_of(
         if (Path(path) / NETWORK).exists():
             raise RowsAtSites(
                 f"the rows of {path} are on the sites of its network",
-                "go on with it by `coterie network server CONFIG --resume`",
+                "use a group's model (--cluster), or a site's own where it is; a run that was "
+                "stopped goes on by `coterie network server CONFIG --resume`",
             )
         if not config.origin.data:
             raise DataGone(
