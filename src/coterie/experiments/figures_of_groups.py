@@ -137,6 +137,7 @@ def weights_of_clients(column: str, lines: Sequence[str], source: str) -> Draw:
             draw_weights(axes, cell.extra)
             axes.set_title(line, loc="left", color=INK, fontsize=11)
             axes.set_xlabel("client, by its share", color=INK)
+            axes.locator_params(axis="x", integer=True)
         panels[0].set_ylabel(f"weight of the centre for {source}", color=INK)
         panels[0].legend(frameon=False, fontsize=8, loc="upper left")
         return figure

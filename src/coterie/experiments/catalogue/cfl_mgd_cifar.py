@@ -51,8 +51,8 @@ TABLE_2_CIFAR = Experiment(
         "medium": Scale(
             seeds=3,
             data_options=MEDIUM_DATA,
-            options={"rounds": 10, "eval_every": 5, "participation": 0.25},
-            settings={"local_steps": 10, "batch": 20, "finetune": 5},
+            options={"rounds": 30, "eval_every": 10, "participation": 0.25},
+            settings={"local_steps": 8, "finetune": 5},
             model="cnn:4",
             remarks=(TOO_LONG,),
         ),

@@ -56,13 +56,13 @@ TABLE_2 = Experiment(
         "full": Scale(seeds=5),
         "medium": Scale(
             seeds=3,
-            data_options={"clients": 16, "samples": 60},
-            options={"rounds": 8, "eval_every": 4},
+            data_options={"clients": 40, "samples": 80},
+            options={"rounds": 20, "eval_every": 5},
             settings={"solve_steps": 20},
             model="cnn:4",
             remarks=(
                 "Convolutions are slow on a processor: these are a quarter of the network's "
-                "channels and 16 of 267 writers.",
+                "channels and 40 of 267 writers.",
             ),
         ),
         "smoke": Scale(
