@@ -35,6 +35,7 @@ from coterie.engine import diary
 from coterie.network.flower_version import check_flower
 from coterie.network.new_app import write_app
 from coterie.network.transport import Waiting
+from machine import processor_name
 from process_watch import ProcessWatch
 
 HERE = Path(__file__).parent
@@ -183,21 +184,13 @@ def table(measured: list[Measured], local: float) -> list[str]:
 
 def page(measured: list[Measured], local: float, nodes: int, load: float) -> str:
     """The results as Markdown."""
-    processor = next(
-        (
-            line.partition(":")[2].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if line.startswith("model name")
-        ),
-        "unknown processor",
-    )
     counts = ", ".join(f"{len(m.seconds) + 1} with {m.way}" for m in measured)
     down, up = 4 * GROUPS * NUMBERS / 1e6, 4 * NUMBERS / 1e6
     lines = [
         "# What an exchange with real sites costs",
         "",
         f"`{' '.join(['python', 'benchmarks/network.py', *sys.argv[1:]])}`, "
-        f"{datetime.date.today()}, on {PROCESSORS} processors ({processor}). When it began, "
+        f"{datetime.date.today()}, on {PROCESSORS} processors ({processor_name()}). When it began, "
         f"{load:.1f} other processes were running or waiting for a processor.",
         "",
         f"{nodes} sites on one machine, IFCA with {GROUPS} MLPs of {NUMBERS:,} numbers each "

@@ -1,14 +1,14 @@
 """A first layer that moved by a combination of its client's rows, and is not written out.
 
-Without momentum and pull the dual form (`local/dual.py`) ends at  W = W₀ − SᵀX,  where W₀ is the
-start, X [n, d] are the client's rows and S [n, h] their gradients, summed over the steps. Who only
-wants the sum of many clients' models needs no W of any of them:
+Without momentum, and with no pull but one towards the start, the dual form (`local/dual.py`) ends
+at  W = W₀ − SᵀX,  where W₀ is the start, X [n, d] are the client's rows and S [n, h] are sums of
+their gradients over the steps. Who only wants the sum of many clients' models needs no W of any:
 
     Σ_i c_i·W_i  =  (Σ_i c_i)·W₀ − [c_1·S_1; c_2·S_2; …]ᵀ[X_1; X_2; …]
 
 is one large product, and how far a client moved is  ‖SᵀX‖² = Σ S∘(XXᵀS).  Written out, each W would
 be picked, written, compared with W₀ and added up: passes over d·h numbers for each client, which
-take longer than the training itself where clients have few rows.
+take a quarter of a round where clients have few rows.
 
 An engine that folds uploads into sums opens `row_moves_are_taken`; within it, `descend_from` may
 give a `RowMove` in the place of a tensor.
@@ -74,14 +74,18 @@ def sum_of_moves(w: Tensor, move: RowMove, starts: Tensor) -> Tensor:
         )
     total = as_column(w.sum(0), starts) * starts
     for k, of_centre in enumerate(w.T):
-        sums, rows = move.sums, move.rows
+        sums = move.sums
+        rows = move.rows
         clients = of_centre.nonzero()[:, 0]
-        if len(clients) < len(w):
-            sums, rows, of_centre = sums[clients], rows[clients], of_centre[clients]
+        if len(clients) < len(w):  # else nothing need be copied
+            sums = sums[clients]
+            rows = rows[clients]
+            of_centre = of_centre[clients]
         if bool((of_centre != 1).any()):
             sums = sums * as_column(of_centre, sums)
-        every_row = rows.flatten(0, 1)
-        total[k].flatten(0, -2).addmm_(sums.flatten(0, 1).flatten(1).T, every_row, alpha=-1)
+        all_rows = rows.flatten(0, 1)
+        all_sums = sums.flatten(0, 1).flatten(1)
+        total[k].flatten(0, -2).addmm_(all_sums.T, all_rows, alpha=-1)
     return total
 
 

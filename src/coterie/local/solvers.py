@@ -93,15 +93,16 @@ def _to_be_moved(
     is_simple = how.solver == "sgd" and not how.l2 and how.clip is None
     if drawn is None or not is_simple or not are_taken():
         return None
+    if task.first is None or not 0 < drawn.sizes.batches <= MOST_STEPS:
+        return None
     like = pick(centres, 0)
     solver = Solver(how.lr, None, how.l2)
     to_start = joined(pull, like, how.l2) if pull else None
-    form = dual_pays(task, like, None, drawn, solver, to_start)
-    if not form or form.rows is not None or drawn.sizes.batches > MOST_STEPS:
-        return None
-    assert task.first is not None
     shapes = shapes_of(task, like, None, drawn, solver, to_start)
     if not move_pays(shapes, len(centres[task.first.weight])):
+        return None
+    form = dual_pays(task, like, None, drawn, solver, to_start)
+    if not form or form.rows is not None:
         return None
     return drawn
 
