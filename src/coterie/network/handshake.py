@@ -28,6 +28,7 @@ from coterie.runs.suited import depends_on_curvature, suited_to
 from coterie.task import Task
 from coterie.version import __version__
 
+NOT_ALL = "not all sites can take part"
 GOODBYE = 5.0  # seconds in which sites may hear why there is no run
 A = TypeVar("A", Described, Fitted, Done)
 NOT_ON_NETWORKS = ("attack", "attackers", "attack_strength", "dropout", "ranks")
@@ -147,7 +148,7 @@ class SitesUnable(CoterieError):
             by_reason.setdefault(reason, []).append(name)
         parts = [f"{first_names(names)} ({reason})" for reason, names in by_reason.items()]
         super().__init__(
-            f"not all sites can take part: {'; '.join(parts)}",
+            f"{NOT_ALL}: {'; '.join(parts)}",
             "mend these sites, or begin without them",
         )
 

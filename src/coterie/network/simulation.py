@@ -14,7 +14,7 @@ from coterie.metrics import Row
 from coterie.network.certificates import make_authority, register_site
 from coterie.network.children import table_files
 from coterie.network.flower_server import FlowerServer
-from coterie.network.handshake import Asked, SitesUnable
+from coterie.network.handshake import NOT_ALL, Asked, SitesUnable
 from coterie.network.listening import Address
 from coterie.network.node_processes import NodeProcesses, NodesEnded, WatchedTransport
 from coterie.network.outcomes import first_names
@@ -101,7 +101,10 @@ class Simulation:
         if len(by_words) == 1:
             ((words, names),) = by_words.items()
             says = "says" if len(names) == 1 else "say"
-            return CoterieError(f"{error.what}; {first_names(names)} {says}: {words}")
+            told = f"{first_names(names)} {says}: {words}"
+            if isinstance(error, SitesUnable) and set(names) == set(error.faults):
+                return CoterieError(f"{NOT_ALL}: {told}")  # their words say more than the server's
+            return CoterieError(f"{error.what}; {told}")
         logs = f"{self.nodes.folder}/*.log"
         if not by_words:
             return CoterieError(error.what, f"see {logs}")
