@@ -15,13 +15,13 @@ from coterie.experiments import runner as runner_module
 from coterie.experiments.claims import Gap, paired_gap
 from coterie.experiments.outcome import Outcome
 from coterie.experiments.page import changes, page, verdicts
-from coterie.experiments.runner import run_missing
+from coterie.experiments.runner import run_cells
 from coterie.experiments.spec import Measured, Tuned
 
 
 def ran(experiment, scale, folder) -> Outcome:
     outcome = Outcome.open(experiment, scale, folder)
-    run_missing(outcome, jobs=1)
+    run_cells(outcome, outcome.missing, jobs=1)
     return outcome
 
 

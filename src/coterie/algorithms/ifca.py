@@ -146,12 +146,18 @@ class IFCA(Starts):
         data: Data,
         pair: int,
         start: bool = False,
+        goes_out: bool = False,
     ) -> Params:
-        """g_i = ∇F_i(w) (option I), or θ̃_i: w after τ local steps (option II)."""
+        """g_i = ∇F_i(w) (option I), or θ̃_i: w after τ local steps (option II).
+
+        goes_out: nothing is done with it but uploading.
+        """
         how = self.at_start() if start else self
         batches = how.training_batches(data, pair)
         if self.average == "gradients":
             return gradient(task, w, next(each(batches)), how)
+        if goes_out:
+            return descend_from(task, {k: v[None] for k, v in w.items()}, 0, batches, how)
         return descend(task, w, batches, how)
 
     # ------------------------------------------------------------------ Algorithm 2, the server

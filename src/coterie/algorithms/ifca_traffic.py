@@ -49,7 +49,13 @@ class Traffic(HeldOut):
         raise NotImplementedError
 
     def local_update(
-        self, task: Task, w: Params, data: Data, pair: int, start: bool = False
+        self,
+        task: Task,
+        w: Params,
+        data: Data,
+        pair: int,
+        start: bool = False,
+        goes_out: bool = False,
     ) -> Params:
         raise NotImplementedError
 
@@ -100,7 +106,7 @@ class Traffic(HeldOut):
     ) -> tuple[Upload, Any]:  # fmt: skip
         """Train the one centre that was sent."""
         centre, s = per_client
-        value = self.local_update(task, centre, data, pair, start)
+        value = self.local_update(task, centre, data, pair, start, goes_out=True)
         return self.upload(value, s, data, {}), private
 
     def train_within(

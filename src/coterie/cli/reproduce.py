@@ -13,7 +13,7 @@ from coterie.experiments import all_experiments, find
 from coterie.experiments.claims import FAILS
 from coterie.experiments.outcome import Outcome
 from coterie.experiments.page import page, verdicts
-from coterie.experiments.runner import Done, run_missing
+from coterie.experiments.runner import Done, run_cells
 from coterie.experiments.spec import SCALES, Experiment
 from coterie.experiments.tuning import search_all
 from coterie.plots import save
@@ -27,6 +27,7 @@ class ReproduceFlags:
 
     scale: str = setting("medium", "how much of it is run; full: as the paper did", choices=SCALES)
     out: str = setting("experiments/results", "folder of the results")
+    seeds: int | None = setting(None, "run only the first of its seeds; none: all", least=1)
     jobs: int | None = setting(None, "cells run side by side; none: as many as cores", least=1)
     show: bool = setting(False, "run nothing: the page of what was run so far", switch=True)
     search: bool = setting(
@@ -95,7 +96,10 @@ def listing() -> str:
 def run(outcome: Outcome, asked: ReproduceFlags) -> None:
     """Run the cells that are missing, with progress over the whole table."""
     watcher = Watcher(asked.quiet, level=40)  # runs speak in their logs
-    total = len(outcome.missing) + len(outcome.cells)
+    cells = outcome.missing
+    if asked.seeds is not None:
+        cells = [cell for cell in cells if cell.seed in outcome.first_seeds(asked.seeds)]
+    total = len(cells) + len(outcome.cells)
     jobs = asked.jobs or os.cpu_count() or 1
 
     def tell(done: Done) -> None:
@@ -107,10 +111,10 @@ def run(outcome: Outcome, asked: ReproduceFlags) -> None:
     outcome.path.parent.mkdir(parents=True, exist_ok=True)
     lock = outcome.path.with_suffix(".lock")
     with watcher(), locked(lock, f"another process is running {outcome.experiment.name}"):
-        if outcome.cells and outcome.missing:
+        if outcome.cells and cells:
             watcher.note(f"{len(outcome.cells)} of {total} cells are done; going on")
         try:
-            run_missing(outcome, jobs, tell)
+            run_cells(outcome, cells, jobs, tell)
         except KeyboardInterrupt:
             name = outcome.experiment.name
             raise KeyboardInterrupt(

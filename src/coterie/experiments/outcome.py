@@ -68,6 +68,11 @@ class Outcome:
         every = self.experiment.cells(self.scale)
         return [cell for cell in every if cell.mark not in self.cells]
 
+    def first_seeds(self, count: int) -> range:
+        """So many of the scale's seeds, the first ones."""
+        scale = self.experiment.scale(self.scale)
+        return range(scale.first_seed, scale.first_seed + min(count, scale.seeds))
+
     def add(self, cell: Cell, measured: Measured, seconds: float, error: str = "") -> None:
         """Take in the result of a cell."""
         self.cells[cell.mark] = CellResult(

@@ -42,7 +42,11 @@ def page(outcome: Outcome) -> str:
 
 def command(outcome: Outcome) -> str:
     """What makes this page again."""
-    return f"coterie reproduce {outcome.experiment.name} --scale {outcome.scale}"
+    text = f"coterie reproduce {outcome.experiment.name} --scale {outcome.scale}"
+    seeds = len(outcome.seeds)
+    if seeds < outcome.experiment.scale(outcome.scale).seeds:
+        text += f" --seeds {seeds}"
+    return text
 
 
 def search_command(experiment: Experiment) -> str:
@@ -138,10 +142,11 @@ def differences(outcome: Outcome) -> list[str]:
     """Every setting of this scale that is another one in the paper."""
     experiment = outcome.experiment
     scale = experiment.scale(outcome.scale)
-    seeds = experiment.scales["full"].seeds
+    seeds = len(outcome.seeds)
+    in_paper = experiment.scales["full"].seeds
     items = []
-    if scale.seeds != seeds:
-        items.append(f"Seeds: {scale.seeds} instead of {seeds}.")
+    if seeds != in_paper:
+        items.append(f"Seeds: {seeds} instead of {in_paper}.")
     cells = {cell.mark: cell for cell in experiment.cells(outcome.scale)}
     changed: dict[str, None] = {}  # in order, each once
     for mark in outcome.cells:

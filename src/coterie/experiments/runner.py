@@ -28,15 +28,18 @@ class Done(NamedTuple):
     error: str  # "" where it has values
 
 
-def run_missing(
-    outcome: Outcome, jobs: int, on_done: Callable[[Done], None] = lambda done: None
+def run_cells(
+    outcome: Outcome,
+    cells: list[Cell],
+    jobs: int,
+    on_done: Callable[[Done], None] = lambda done: None,
 ) -> None:
-    """Run every cell that has no result yet.
+    """Run cells that have no result yet.
 
     jobs: how many processes run cells side by side, each with one thread; 1: this process.
     """
     alike: dict[str, list[Cell]] = {}  # cells that the same work serves
-    for cell in outcome.missing:
+    for cell in cells:
         alike.setdefault(cell.work_mark, []).append(cell)
     cells = [same[0] for same in alike.values()]
     folder = outcome.path.with_suffix(".runs")  # what a stopped cell goes on from

@@ -35,6 +35,7 @@ from torch import Tensor
 
 from coterie.client_data import Drawn, Gram, Step
 from coterie.local.all_clients import for_all_clients, to_take
+from coterie.local.backward import gradients_from_first_outputs, is_written_out
 from coterie.local.dual_weights import DualWeights, Origins
 from coterie.local.forms import Form
 from coterie.local.gram import gram_matrix, is_kept
@@ -219,6 +220,8 @@ def _gradients(task: Task, outputs: Tensor, others: Params, batch: Batch) -> tup
 
     Those of a sum over clients are those of each client, for none sees another's.
     """
+    if is_written_out(task):
+        return gradients_from_first_outputs(task, outputs, others, batch)
     leaves = [v.detach().requires_grad_() for v in (outputs, *others.values())]
     with torch.enable_grad():
         z, *values = leaves

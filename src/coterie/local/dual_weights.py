@@ -62,6 +62,7 @@ class DualWeights:
         self.is_simple = not has_momentum and not is_pulled  # so W stays W₀ − lr·SᵀX
         self.origin_outputs = _outputs_of_origins(x, origins)
         self.sums = torch.zeros_like(self.origin_outputs[0])  # S
+        self.has_moved = False  # before the first step S is 0
         self.shares = self._all_of(0)  # a [c, origins]
         self.momentum_sums: Tensor | None = None  # these are to the momentum as S is to −W/lr
         self.momentum_shares = torch.zeros_like(self.shares)
@@ -77,8 +78,10 @@ class DualWeights:
         return shares
 
     def outputs(self, at: Rows) -> Tensor:
-        """X_B·Wᵀ of the batch at these rows."""
+        """X_B·Wᵀ of the batch at these rows, in memory of its own."""
         of_origins = self._mixed(self.shares, [rows_at(v, at) for v in self.origin_outputs])
+        if not self.has_moved:
+            return of_origins.clone()
         gram, sums = self._seen_from(at)
         return torch.baddbmm(of_origins, gram, sums, alpha=-self.lr)
 
@@ -92,6 +95,7 @@ class DualWeights:
 
     def step(self, at: Rows, g: Tensor, rule: Rule | None) -> None:
         """Take a step, where g is the gradient of the batch's outputs; simple ones need no rule."""
+        self.has_moved = True
         if rule is None:
             add_rows(self.sums, at, g)
             return

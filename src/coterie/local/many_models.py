@@ -44,13 +44,18 @@ def losses_from_first_outputs(task: Task, z: Tensor, params: Params, batch: Batc
 def _through(layers: Sequence[Layer], params: Params, rows: Tensor) -> Tensor:
     """What the layers make of the rows [c, n, ...]."""
     for layer in layers:
-        if not isinstance(layer, Linear):
-            rows = layer(rows)
-        elif layer.bias is None:
-            rows = rows @ params[layer.weight].mT
+        if isinstance(layer, Linear):
+            rows = linear(layer, params, rows)
         else:
-            rows = torch.baddbmm(params[layer.bias][:, None], rows, params[layer.weight].mT)
+            rows = layer(rows)
     return rows
+
+
+def linear(layer: Linear, params: Params, rows: Tensor) -> Tensor:
+    """What a linear layer makes of the rows [c, n, d]."""
+    if layer.bias is None:
+        return rows @ params[layer.weight].mT
+    return torch.baddbmm(params[layer.bias][:, None], rows, params[layer.weight].mT)
 
 
 def _mean_losses(task: Task, outputs: Tensor, batch: Batch) -> Tensor:
