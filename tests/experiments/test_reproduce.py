@@ -10,6 +10,7 @@ from made_experiment import CALLS, MADE, TRAINED
 
 import coterie as ct
 from coterie.cli import main
+from coterie.cli import reproduce as reproduce_module
 from coterie.experiments import all_experiments, tuning
 from coterie.experiments import runner as runner_module
 from coterie.experiments.claims import Gap, paired_gap
@@ -50,6 +51,22 @@ def test_a_stopped_table_goes_on_and_done_cells_are_not_run_again(tmp_path, monk
     assert len(Outcome.open(MADE, "full", tmp_path).cells) == 5
     outcome = ran(MADE, "full", tmp_path)
     assert len(CALLS) == len(set(CALLS)) == 12 and not outcome.missing
+
+
+def test_the_first_seeds_alone_and_then_the_others(tmp_path, monkeypatch, capsys):
+    CALLS.clear()
+    monkeypatch.setattr(reproduce_module, "find", lambda name: MADE)
+    argv = ["reproduce", "made.table", "--scale", "full", "--out", str(tmp_path), "--jobs", "1"]
+    assert main([*argv, "--seeds", "1", "--quiet"]) == 0
+    told = capsys.readouterr().out
+    assert "coterie reproduce made.table --scale full --seeds 1\n" in told
+    assert "Seeds: 1 instead of 3." in told and "8 of its cells are still to be run" in told
+    assert len(CALLS) == 4 and all("seed 0" in call for call in CALLS)
+
+    assert main([*argv, "--seeds", "9", "--quiet"]) == 0  # no more than there are
+    told = capsys.readouterr().out
+    assert "--seeds" not in told and "still to be run" not in told
+    assert len(CALLS) == len(set(CALLS)) == 12
 
 
 def test_a_cell_that_was_decided_otherwise_is_run_again(tmp_path):

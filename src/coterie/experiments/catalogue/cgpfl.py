@@ -104,6 +104,7 @@ FMNIST_DNN = pairs_of_classes("FMNIST-DNN", "fashion_mnist", "mlp:128")
 FOUR = (MNIST_MLR, MNIST_DNN, FMNIST_MLR, FMNIST_DNN)
 MEDIUM = Scale(seeds=3, data_options={"samples": 200}, options={"rounds": 25})
 SHORT = replace(MEDIUM, options={"rounds": 20})
+LONGER = replace(MEDIUM, options={"rounds": 50})
 SMOKE_DATA = {"clients": 8, "samples": 40}
 
 
@@ -133,7 +134,7 @@ TABLE_1 = Experiment(
     columns=FOUR,
     scales={
         "full": Scale(seeds=5),
-        "medium": replace(SHORT, columns=("MNIST-MLR", "FMNIST-MLR")),
+        "medium": replace(LONGER, columns=("MNIST-MLR", "FMNIST-MLR")),
         "smoke": Scale(
             seeds=1, data_options=SMOKE_DATA, options={"rounds": 2}, columns=("MNIST-MLR",)
         ),
@@ -182,7 +183,7 @@ def at_lambda(
     )
     medium = replace(MEDIUM, columns=("λ=12", released.label))
     if column.model != "softmax":
-        medium = replace(MEDIUM, options={"rounds": 15}, columns=("λ=12",))
+        medium = replace(LONGER, columns=("λ=12",))
     return Experiment(
         name=f"cgpfl.table2-{name}",
         title=f"CGPFL against λ, {column.label}",
