@@ -55,6 +55,13 @@ def test_names_of_lines_that_end_together_are_moved_apart() -> None:
 CLUSTERS = np.array([[-1, -1, -1, -1], [1, -1, 0, 0], [1, 0, 1, 0]])
 
 
+def test_names_at_the_top_are_moved_down_and_the_others_stay() -> None:
+    moved = plots.moved_apart([0.2, 0.95, 0.96, 0.97])
+    assert moved == pytest.approx([0.2, 1 - 2 * plots.GAP, 1 - plots.GAP, 1.0])
+    assert plots.moved_apart([0.3, 0.3]) == pytest.approx([0.3, 0.3 + plots.GAP])
+    assert plots.moved_apart([]) == []
+
+
 def test_groups_are_drawn_with_the_true_ones_by_which_clients_are_sorted() -> None:
     figure = plots.groups(run(clusters=CLUSTERS, truth=np.array([0, 1, 0, 1])))
     strip, axes = figure.axes

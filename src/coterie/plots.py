@@ -128,11 +128,23 @@ def label_ends(axes: Axes, ends: list[tuple[float, str, str]]) -> None:
     axes.get_ylim()  # settles the limits, on which heights depend
     to_axes = axes.transAxes.inverted()
     heights = [to_axes.transform(axes.transData.transform((0, y)))[1] for y, _, _ in ends]
-    lowest = -1.0
-    for height, (_, text, colour) in sorted(zip(heights, ends)):
-        lowest = max(height, lowest + GAP)
-        label = axes.text(1.015, lowest, text, transform=axes.transAxes, va="center")
+    in_order = sorted(zip(heights, ends))
+    for height, (_, (_, text, colour)) in zip(moved_apart([h for h, _ in in_order]), in_order):
+        label = axes.text(1.015, height, text, transform=axes.transAxes, va="center")
         label.set(color=colour, fontweight="bold")
+
+
+def moved_apart(heights: list[float]) -> list[float]:
+    """Heights from the lowest up, at least a line of text apart and none above the axes."""
+    apart: list[float] = []
+    for height in heights:
+        lowest = apart[-1] + GAP if apart else height
+        apart.append(max(height, lowest))
+    highest = 1.0
+    for at in reversed(range(len(apart))):
+        apart[at] = min(apart[at], highest)
+        highest = apart[at] - GAP
+    return apart
 
 
 # ------------------------------------------------------------------------------ groups

@@ -104,7 +104,7 @@ FMNIST_DNN = pairs_of_classes("FMNIST-DNN", "fashion_mnist", "mlp:128")
 FOUR = (MNIST_MLR, MNIST_DNN, FMNIST_MLR, FMNIST_DNN)
 MEDIUM = Scale(seeds=3, data_options={"samples": 200}, options={"rounds": 25})
 SHORT = replace(MEDIUM, options={"rounds": 20})
-LONGER = replace(MEDIUM, options={"rounds": 50})
+LONGER = replace(MEDIUM, options={"rounds": 50, "eval_every": 5})
 SMOKE_DATA = {"clients": 8, "samples": 40}
 
 
