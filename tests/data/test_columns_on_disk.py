@@ -227,9 +227,10 @@ def test_pieces_stay_in_memory_where_there_is_no_room(
 
     monkeypatch.setattr(tempfile, "TemporaryFile", open_file)
     file = PieceFile()
-    column = patients(20)["ward"]
-    readers = [file.put(column), file.put(column)]
-    assert all(read() is column for read in readers)
+    columns = [patients(20)[name] for name in ("ward", "dose")]
+    readers = [file.put(column) for column in columns]
+    for column, read in zip(columns, readers):
+        pd.testing.assert_series_equal(read(), column)
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import pickle
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from coterie.data.cells import Cells, to_nfc
 
@@ -77,7 +78,8 @@ class PieceFile:
     """Pieces of columns in a temporary file, which has no name and ends with this object.
 
     It lies where `tempfile` puts files (TMPDIR). Where there is no room for a piece, it stays in
-    memory. Only this process can write to the file, so what is unpickled is its own.
+    memory. The file holds bare numbers. Of text it holds which cell is which, and each different
+    cell of a piece is in memory once.
     """
 
     def __init__(self) -> None:
@@ -89,12 +91,23 @@ class PieceFile:
 
     def put(self, piece: pd.Series) -> ReadColumn:
         """Write a piece; the function that reads it again."""
-        data = pickle.dumps(piece, protocol=5)
+        import pandas as pd
+
+        if isinstance(piece.dtype, np.dtype) and piece.dtype.kind in "biuf":
+            return partial(_numbers_of, self._put_numbers(piece.to_numpy()), piece.name)
+        numbers, different = pd.factorize(piece)
+        read_which = self._put_numbers(numbers.astype(np.int32))
+        different = pd.Series(different, dtype=piece.dtype).array
+        return partial(_cells_of, read_which, different, piece.name)
+
+    def _put_numbers(self, numbers: np.ndarray) -> Callable[[], np.ndarray]:
+        """Write numbers; the function that reads them again."""
+        data = numbers.tobytes()
         if not self._write(data):
-            return lambda: piece
+            return lambda: numbers
         start = self._end
         self._end += len(data)
-        return partial(self._get, start, len(data))
+        return partial(self._get, start, len(data), numbers.dtype)
 
     def _write(self, data: bytes) -> bool:
         """Write at the end of the file; False if it does not fit."""
@@ -106,6 +119,20 @@ class PieceFile:
         except OSError:
             return False
 
-    def _get(self, start: int, size: int) -> pd.Series:
+    def _get(self, start: int, size: int, dtype: np.dtype) -> np.ndarray:
         self._file.seek(start)
-        return pickle.loads(self._file.read(size))
+        return np.frombuffer(self._file.read(size), dtype)
+
+
+def _numbers_of(read: Callable[[], np.ndarray], name: Any) -> pd.Series:
+    """A column of numbers."""
+    import pandas as pd
+
+    return pd.Series(read(), name=name)
+
+
+def _cells_of(which: Callable[[], np.ndarray], different: Any, name: Any) -> pd.Series:
+    """A column of which each different cell is known; −1 is an empty one."""
+    import pandas as pd
+
+    return pd.Series(pd.api.extensions.take(different, which(), allow_fill=True), name=name)
