@@ -6,7 +6,7 @@
 The tables are made in a temporary folder: sixteen columns of numbers, two of text, one of dates,
 and a label of two classes. Each case is read in a process of its own, which has loaded the
 libraries before. Its time is that of `ct.data.folder` or `ct.data.table`, from files to encoded
-rows; its memory is the peak of the process above that before reading, beside the size of the
+rows; its memory is the peak of the process above what it had before reading, beside the size of the
 encoded rows. All cases together also write benchmarks/results/tables.md.
 """
 
@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -109,9 +108,15 @@ def make_file(case: Case, file: Path) -> None:
 
 
 # ------------------------------------------------------------------------------ measuring
-def peak() -> float:
-    """Peak memory of this process so far, in MB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def memory(name: str) -> float:
+    """Memory of this process in MB: VmRSS, that of now, or VmHWM, the peak so far.
+
+    The peak of `getrusage` would not do: it begins with that of the process that started this one.
+    """
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) / 1024
+    raise KeyError(name)
 
 
 def read(path: Path) -> dict[str, float]:
@@ -119,7 +124,7 @@ def read(path: Path) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as small:
         make_file(Case(2, 20, "parquet"), Path(small) / "small.parquet")
         ct.data.table(f"{small}/small.parquet", label="y", client_column="site")
-    before = peak()
+    before = memory("VmRSS")
     began, cpu = time.perf_counter(), time.process_time()
     if path.is_dir():
         fed = ct.data.folder(str(path), label="y")
@@ -134,7 +139,7 @@ def read(path: Path) -> dict[str, float]:
         "seconds": seconds,
         "cpu": cpu,
         "encoded": encoded,
-        "peak": peak() - before,
+        "peak": memory("VmHWM") - before,
     }
 
 

@@ -165,13 +165,26 @@ def describe_column(error: CoterieError, spell: Spell) -> str:
 
 def gather(jobs: Mapping[str, Callable[[], T]]) -> dict[str, T]:
     """The result of each column's job; `Refused` with all errors if any job raises one."""
+    return without_errors({name: attempt(job) for name, job in jobs.items()})
+
+
+def attempt(job: Callable[[], T]) -> T | CoterieError:
+    """The result of a job, or the error that it raises."""
+    try:
+        return job()
+    except CoterieError as error:
+        return error.with_traceback(None)  # which would keep the cells of the column in memory
+
+
+def without_errors(outcomes: Mapping[str, T | CoterieError]) -> dict[str, T]:
+    """The result of each column; `Refused` with all errors if there are any."""
     results: dict[str, T] = {}
     problems: dict[str, list[CoterieError]] = {}
-    for name, job in jobs.items():
-        try:
-            results[name] = job()
-        except CoterieError as error:
-            problems[name] = [error]
+    for name, outcome in outcomes.items():
+        if isinstance(outcome, CoterieError):
+            problems[name] = [outcome]
+        else:
+            results[name] = outcome
     if problems:
         raise Refused(problems)
     return results

@@ -39,6 +39,9 @@ class Cells:
         """The number of a row in errors, from 1."""
         return row + 1
 
+    def forget(self) -> None:
+        """Give up the memory of what can be read again from disk: of a DataFrame, nothing."""
+
     @cached_property
     def plain(self) -> np.ndarray | None:
         """The cells where they are numbers or booleans of NumPy, else None."""

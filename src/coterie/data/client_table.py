@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from coterie.data.cells import Cells, to_nfc
+from coterie.data.columns import Columns
 from coterie.data.part_of_cells import PartOfCells, Rows, count_rows
 from coterie.errors import CoterieError, Option, unknown
 
@@ -26,17 +27,24 @@ class Table:
     origin: Origin | None = None  # where its rows were cut out, if it is not whole
 
     @classmethod
-    def of(cls, frame: pd.DataFrame, where: str) -> Table:
-        """The table of a DataFrame; two columns of one name are refused."""
+    def of(cls, source: pd.DataFrame | Columns, where: str) -> Table:
+        """The table of a DataFrame, or of columns on disk; two of one name are refused."""
         columns: dict[str, Cells] = {}
-        for raw_name, column in frame.items():
-            name = to_nfc(str(raw_name))
-            if name in columns:
+        for cells in all_cells(source, where):
+            if cells.name in columns:
                 raise CoterieError(
-                    f"{where} has more than one column {name}", "remove or rename one of them"
+                    f"{where} has more than one column {cells.name}", "remove or rename one of them"
                 )
-            columns[name] = Cells(column, name, where)
-        return cls(columns, len(frame), where)
+            columns[cells.name] = cells
+        return cls(columns, len(source), where)
+
+    @property
+    def whole(self) -> Table:
+        """The table that the rows were cut out of, in the end; itself if it is whole."""
+        table = self
+        while table.origin is not None:
+            table = table.origin.table
+        return table
 
     def without(self, names: Collection[str]) -> Table:
         """The same table, and what was parsed of it, without some columns."""
@@ -53,6 +61,13 @@ class Table:
         for name, cells in self.columns.items():
             columns[name] = PartOfCells(cells, rows, where, own_numbers)
         return Table(columns, count_rows(rows), where, Origin(self, rows))
+
+
+def all_cells(source: pd.DataFrame | Columns, where: str) -> list[Cells]:
+    """The columns of a table, which `where` names in errors."""
+    if isinstance(source, Columns):
+        return source.cells(where)
+    return [Cells(column, to_nfc(str(name)), where) for name, column in source.items()]
 
 
 class Origin(NamedTuple):
@@ -120,6 +135,15 @@ def cut_table(joined: pd.DataFrame, counts: Mapping[str, int]) -> dict[str, Tabl
         tables[name] = whole.part(slice(start, start + count), where(name), own_numbers=True)
         start += count
     return tables
+
+
+def forget_columns(tables: Iterable[Table], names: Collection[str] | None = None) -> None:
+    """Give up the memory of columns on disk, by name or all; what is used again is read again."""
+    wholes = {id(table.whole): table.whole for table in tables}
+    for whole in wholes.values():
+        for name, cells in whole.columns.items():
+            if names is None or name in names:
+                cells.forget()
 
 
 def tables_by_column(table: Table, column: str | None) -> dict[str, Table]:

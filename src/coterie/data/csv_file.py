@@ -7,6 +7,7 @@ import itertools
 import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from coterie.data.cells import DECIMAL_COMMA, to_nfc
+from coterie.data.columns import Columns, PieceFile, ReadColumn
 from coterie.errors import CoterieError
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ LARGE = 200_000_000  # bytes: a larger CSV file is read in pieces
 PIECE = 500_000  # rows
 
 
-def read_csv(file: Path, text: Collection[str] = ()) -> pd.DataFrame:
+def read_csv(file: Path, text: Collection[str] = ()) -> pd.DataFrame | Columns:
     """The table in a CSV file with commas, semicolons or tabs between cells."""
     import pandas as pd
 
@@ -47,7 +49,7 @@ def read_csv(file: Path, text: Collection[str] = ()) -> pd.DataFrame:
         ) from None
 
 
-def parse_csv(file: Path, text: Collection[str]) -> pd.DataFrame:
+def parse_csv(file: Path, text: Collection[str]) -> pd.DataFrame | Columns:
     with open(file, encoding="utf-8-sig", newline="") as lines:
         separator, decimal = csv_style(list(itertools.islice(without_blank_start(lines), 100)))
         lines.seek(0)
@@ -95,30 +97,30 @@ def parse_cells(
 
 
 # ------------------------------------------------------------------------------ in pieces
-def parse_in_pieces(file: Path, style: CsvStyle, text: set[str]) -> pd.DataFrame:
-    """A large file, of which only a piece is held as text at a time.
+def parse_in_pieces(file: Path, style: CsvStyle, text: set[str]) -> pd.DataFrame | Columns:
+    """A large file, of which a piece is in memory at a time; the cells go to a temporary file.
 
     Each piece has types of its own. A column that is numbers here and text there is text, as it is
     when the file is read at once: then all is read again with this column as text.
     Whole numbers above 2^63 and the like are read at once.
     """
-    import pandas as pd
-
-    columns: dict[str, list[pd.Series]] = {}
+    rows = 0
+    on_disk = PieceFile()
+    columns: dict[str, list[ReadColumn]] = {}
+    kinds: dict[str, set[str]] = {}
     with parse_cells(file, style, text, chunksize=PIECE) as pieces:
         for piece in pieces:
-            for name in piece.columns:
-                columns.setdefault(name, []).append(piece[name].copy())
-    kinds = {name: {kind_of(part) for part in parts} - {""} for name, parts in columns.items()}
+            rows += len(piece)
+            for name, cells in piece.items():
+                columns.setdefault(name, []).append(on_disk.put(cells))
+                kinds.setdefault(name, set()).add(kind_of(cells))
     if any("other" in of_column for of_column in kinds.values()):
-        columns.clear()
         return parse_at_once(file, style, text)
-    mixed = {to_nfc(name.strip()) for name, of_column in kinds.items() if len(of_column) > 1}
+    mixed = {name for name, of_column in kinds.items() if len(of_column - {""}) > 1}
     if mixed:
-        columns.clear()
-        return parse_in_pieces(file, style, text | mixed)
-    frame = {name.strip(): join_pieces(columns.pop(name)) for name in list(columns)}
-    return pd.DataFrame(frame, copy=False)
+        return parse_in_pieces(file, style, text | {to_nfc(name.strip()) for name in mixed})
+    readers = {name.strip(): partial(join_pieces, parts) for name, parts in columns.items()}
+    return Columns(readers, rows)
 
 
 def kind_of(piece: pd.Series) -> str:
@@ -133,10 +135,11 @@ def kind_of(piece: pd.Series) -> str:
     return kind if kind in ("string", "boolean") else "other"
 
 
-def join_pieces(pieces: list[pd.Series]) -> pd.Series:
+def join_pieces(parts: list[ReadColumn]) -> pd.Series:
     """The column of pieces that are of one kind."""
     import pandas as pd
 
+    pieces = [read() for read in parts]
     of_values = [piece.dtype for piece in pieces if kind_of(piece)]
     dtype = (of_values or [pieces[0].dtype])[0]
     is_truth_with_gaps = dtype.kind == "b" and any(piece.isna().any() for piece in pieces)

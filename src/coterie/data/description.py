@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -52,6 +52,26 @@ def describe_table(
     minimum_rows: int = 1,
 ) -> Description:
     """`describe` for a table whose columns are already parsed, or will be used again."""
+    jobs = description_jobs(table, label, kind, categories, train, minimum_rows)
+    return join_columns(gather(jobs.columns), label, jobs.rows)
+
+
+class DescriptionJobs(NamedTuple):
+    """What is to be done to describe a table, column by column."""
+
+    columns: Mapping[str, Callable[[], Description]]  # by name, the label last
+    rows: int  # that are described
+
+
+def description_jobs(
+    table: Table,
+    label: str,
+    kind: Kind | None,
+    categories: Collection[str],
+    train: Any,
+    minimum_rows: int,
+) -> DescriptionJobs:
+    """How to describe each column of a table; nothing is read yet."""
     if label not in table.columns:
         raise unknown(f"label column of {table.where}:", label, table.columns)
     as_text = set(categories)
@@ -68,8 +88,13 @@ def describe_table(
         if name != label
     }
     about_label = partial(describe_label, table.columns[label], kind, rows)
-    columns = gather(jobs | {label: about_label})
-    return {"rows": len(rows), "label": {"name": label} | columns.pop(label), "columns": columns}
+    return DescriptionJobs(jobs | {label: about_label}, len(rows))
+
+
+def join_columns(columns: dict[str, Description], label: str, rows: int) -> Description:
+    """The description of a table, of those of its columns and its label."""
+    features = {name: about for name, about in columns.items() if name != label}
+    return {"rows": rows, "label": {"name": label} | columns[label], "columns": features}
 
 
 def describe_column(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from coterie.data.client_table import Table
+from coterie.data.cells import Cells
+from coterie.data.client_table import Table, forget_columns
 from coterie.data.federation import Federation, Ragged
+from coterie.data.part_of_cells import PartOfCells
 from coterie.data.row_checks import check_values, count_classes, warn_of_thin_clients
 from coterie.data.schema import Schema
 
@@ -18,8 +21,7 @@ BLOCK = 200_000  # rows that are encoded at once
 
 def assemble(tables: Mapping[str, Table], index: Federation, schema: Schema) -> Federation:
     """The federation of the clients' rows; `index` numbers those of each part."""
-    encoder = Encoder(tables, index.names, schema)
-    parts = {name: encoder.rows(part) for name, part in index.parts().items()}
+    parts = encode_parts(tables, index, schema)
     for name, part in parts.items():
         parts[name] = check_values(part, index.names, schema.kind)
     train, test = parts["train"], parts["test"]
@@ -41,55 +43,70 @@ def assemble(tables: Mapping[str, Table], index: Federation, schema: Schema) -> 
     )
 
 
+# ------------------------------------------------------------------------------ column by column
 class Block(NamedTuple):
-    """Rows of a table, and where they go."""
+    """Some rows of a table, and where they go."""
 
     table: Table
-    places: np.ndarray  # int64 [rows], in the flat store
+    rows: np.ndarray  # int64, their numbers in the table
+    where: str  # what errors call them
+    x: np.ndarray  # float32 [rows, columns], in the store
+    y: np.ndarray  # [rows], in the store
+
+    def cells(self, column: str) -> Cells:
+        """The rows of a column."""
+        return PartOfCells(self.table.columns[column], self.rows, self.where, own_numbers=False)
 
 
-class Encoder:
-    """Encodes the rows of all clients, straight into the store.
+def encode_parts(
+    tables: Mapping[str, Table], index: Federation, schema: Schema
+) -> dict[str, Ragged]:
+    """The rows that each part of the index numbers, straight into the store.
 
-    Clients whose rows were cut out of one table are encoded together, a block of rows at a time.
+    Only one column is in memory beside it. Clients whose rows were cut out of one table are encoded
+    together, a block of rows at a time.
     """
-
-    def __init__(self, tables: Mapping[str, Table], names: tuple[str, ...], schema: Schema) -> None:
-        self.tables = [tables[name] for name in names]
-        self.schema = schema
-
-    def rows(self, part: Ragged) -> Ragged:
-        """The rows that a part of the index numbers."""
-        y_type = torch.float64 if self.schema.classes is None else torch.int64
-        x = torch.empty(len(part.x), len(self.schema.columns), dtype=torch.float32)
-        y = torch.empty(len(part.x), dtype=y_type)
-        for block in self.blocks(part):
-            block_x, block_y = self.schema.encode_table(block.table)
-            x.numpy()[block.places] = block_x
-            y.numpy()[block.places] = block_y
-        return Ragged(x, y, part.sizes)
-
-    def blocks(self, part: Ragged) -> Iterator[Block]:
-        """The rows of a part, in blocks of rows that one table has."""
-        by_whole: dict[int, list[int]] = {}
-        for client, table in enumerate(self.tables):
-            by_whole.setdefault(id(whole_of(table)), []).append(client)
-        numbers, starts = rows_by_client(part), part.starts.tolist()
-        for clients in by_whole.values():
-            rows = np.concatenate([rows_in_whole(self.tables[i], numbers[i]) for i in clients])
-            places = np.concatenate([starts[i] + np.arange(len(numbers[i])) for i in clients])
-            whole = whole_of(self.tables[clients[0]])
-            where = self.tables[clients[0]].where
-            for first in range(0, len(rows), BLOCK):
-                some = slice(first, first + BLOCK)
-                yield Block(whole.part(rows[some], where), places[some])
+    of_clients = [tables[name] for name in index.names]
+    parts = {name: empty_store(part, schema) for name, part in index.parts().items()}
+    blocks: list[Block] = []
+    for name, part in index.parts().items():
+        blocks += blocks_of(of_clients, part, parts[name])
+    for block in blocks:
+        schema.refuse_absent(block.table, schema.fill)
+    start = 0
+    for column in schema.features:
+        stop = start + len(column.encoded)
+        for block in blocks:
+            block.x[:, start:stop] = column.encode(block.cells(column.name), schema.fill)
+        forget_columns(of_clients, [column.name])
+        start = stop
+    for block in blocks:
+        block.y[:] = schema.encode_label(block.cells(schema.label))
+    forget_columns(of_clients, [schema.label])
+    return parts
 
 
-def whole_of(table: Table) -> Table:
-    """The table that a client's rows were cut out of, in the end; itself if it is whole."""
-    while table.origin is not None:
-        table = table.origin.table
-    return table
+def empty_store(part: Ragged, schema: Schema) -> Ragged:
+    """Room for the rows of a part."""
+    y_type = torch.float64 if schema.classes is None else torch.int64
+    x = torch.empty(len(part.x), len(schema.columns), dtype=torch.float32)
+    return Ragged(x, torch.empty(len(part.x), dtype=y_type), part.sizes)
+
+
+def blocks_of(tables: Sequence[Table], part: Ragged, store: Ragged) -> Iterator[Block]:
+    """The rows of a part; those of neighbours in the store that one table has are together."""
+    numbers = rows_by_client(part)
+    x, y = store.x.numpy(), store.y.numpy()
+    start = 0
+    for _, neighbours in groupby(range(len(tables)), key=lambda i: id(tables[i].whole)):
+        clients = list(neighbours)
+        first = tables[clients[0]]
+        rows = np.concatenate([rows_in_whole(tables[i], numbers[i]) for i in clients])
+        for begin in range(0, len(rows), BLOCK):
+            some = rows[begin : begin + BLOCK]
+            places = slice(start + begin, start + begin + len(some))
+            yield Block(first.whole, some, first.where, x[places], y[places])
+        start += len(rows)
 
 
 def rows_in_whole(table: Table, rows: np.ndarray) -> np.ndarray:

@@ -7,12 +7,12 @@ from pathlib import Path
 from coterie.data.client_files import client_files
 from coterie.data.csv_files import read_tables
 from coterie.data.federation import Federation, Kind
-from coterie.data.frames import encode_one_frame, encode_tables
+from coterie.data.frames import encode_one_table, encode_tables
 from coterie.data.memory import from_memory
 from coterie.data.schema import MINIMUM_COUNT, Fill
 from coterie.data.spec import maker
 from coterie.data.table_options import TableOptions, as_names
-from coterie.data.tables import read_npz, read_table
+from coterie.data.tables import open_table, read_npz
 from coterie.errors import CoterieError, Option
 
 
@@ -102,12 +102,12 @@ def table(
 
     It is read as in `from_frames`.
     """
-    frame = read_table(Path(path), [*as_names(categories), *as_names(client_column)])
+    source = open_table(Path(path), [*as_names(categories), *as_names(client_column)])
     if label is None or client_column is None:
         missing, use = "client_column", "that names the client"
         if label is None:
             missing, use = "label", "to predict"
-        columns = ", ".join(map(str, frame.columns))
+        columns = ", ".join(map(str, source.columns))
         raise CoterieError(
             f"the data set table needs the column {use}, and {path} has {columns}",
             "give {}",
@@ -130,7 +130,7 @@ def table(
         min_rows=min_rows,
         drop_incomplete=drop_incomplete,
     )
-    return encode_one_frame(frame, options)
+    return encode_one_table(source, options)
 
 
 # ------------------------------------------------------------------------------ arrays

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
-from coterie.data.cells import Cells
-from coterie.data.client_table import Table, check_frames, tables_by_column, tables_of_frames
-from coterie.data.description import Description, describe_table
-from coterie.data.encoding import assemble, rows_by_client
+from coterie.data.client_table import (
+    Table,
+    check_frames,
+    forget_columns,
+    tables_by_column,
+    tables_of_frames,
+)
+from coterie.data.columns import Columns
+from coterie.data.description import Description
+from coterie.data.encoding import assemble
 from coterie.data.federation import Federation, Kind
 from coterie.data.left_out import large_enough, with_client_named, with_labels
 from coterie.data.merging import merge
+from coterie.data.readings import read_by_column
 from coterie.data.row_split import split_rows
 from coterie.data.schema import MINIMUM_COUNT, Fill, Schema
 from coterie.data.schema_log import log_schema
 from coterie.data.site_columns import describe_nearly_empty, site_columns, warn_of_constants
 from coterie.data.table_options import TableOptions, as_names
-from coterie.errors import CoterieError, Option, Refused, collecting, gather, unknown
+from coterie.errors import CoterieError, Option, Refused, collecting, unknown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,7 +87,7 @@ def from_frames(
         drop_incomplete=drop_incomplete,
     )
     if not isinstance(frames, Mapping):
-        return encode_one_frame(frames, options)
+        return encode_one_table(frames, options)
     if client_column is not None:
         raise CoterieError(
             f"client_column={client_column!r} is for one table of all clients", "leave it out"
@@ -94,9 +100,9 @@ def encode_frames(frames: Mapping[str, pd.DataFrame], options: TableOptions) -> 
     return encode_tables(tables_of_frames(check_frames(frames)), options)
 
 
-def encode_one_frame(frame: pd.DataFrame, options: TableOptions) -> Federation:
-    """The federation of one DataFrame of all clients."""
-    table = Table.of(frame, "the table")
+def encode_one_table(source: pd.DataFrame | Columns, options: TableOptions) -> Federation:
+    """The federation of one table of all clients."""
+    table = Table.of(source, "the table")
     if options.drop_incomplete:
         table = with_client_named(table, options.client_column)
     return encode_tables(tables_by_column(table, options.client_column), options)
@@ -106,6 +112,7 @@ def encode_tables(tables: dict[str, Table], options: TableOptions) -> Federation
     """The federation of the clients' tables."""
     tables, index = split_tables(tables, options)
     index = index.with_unseen(options.unseen, options.seed)
+    forget_columns(tables.values())
     tables = without_columns(tables, options)
     schema, descriptions = fit_schema(tables, index, options)
     of_sites = site_columns(descriptions)
@@ -143,26 +150,19 @@ def fit_schema(
     """
     problems: dict[str, list[CoterieError]] = {}
     descriptions = {}
-    train_rows = dict(zip(index.names[: len(index)], rows_by_client(index.train)))
-    for name in index.names:
+    readings = read_by_column(tables, index, options)
+    for name, reading in readings.items():
         with collecting(problems):
-            descriptions[name] = describe_table(
-                tables[name],
-                options.label,
-                options.kind,
-                options.categories,
-                train=train_rows.get(name, ()),
-                minimum_rows=options.minimum_rows,
-            )
+            descriptions[name] = reading.description(options.label)
     if not problems:
         refuse_all_small(descriptions, options.minimum_rows)
         with collecting(problems):
             schema = merge(descriptions, options.minimum_count)
     if options.fill is None:
         checked = {options.label, *problems}
-        for table in tables.values():
+        for name in tables:
             with collecting(problems):
-                refuse_gaps(table.without(checked))
+                readings[name].refuse_gaps(checked)
     if problems:
         raise Refused(problems)
     return replace(schema, fill=options.fill, ignored=options.left_out), descriptions
@@ -177,16 +177,3 @@ def refuse_all_small(descriptions: Mapping[str, Description], minimum_rows: int)
             "lower {}",
             options=[Option("minimum_rows", of_data=True)],
         )
-
-
-def refuse_gaps(table: Table) -> None:
-    """Refuse empty cells in any column."""
-    gather({name: partial(refuse_gap, cells) for name, cells in table.columns.items()})
-
-
-def refuse_gap(cells: Cells) -> None:
-    """Refuse empty cells, and offer to fill them or to drop the column."""
-    cells.refuse_missing(
-        "fill them with {}, or drop the column with {}",
-        [Option("fill", "median"), Option("drop", cells.name, of_data=True)],
-    )

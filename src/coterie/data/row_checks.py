@@ -13,6 +13,7 @@ from coterie.data.federation import Kind, Ragged
 from coterie.errors import CoterieError
 
 Pair = tuple[Tensor, Tensor]
+BLOCK = 2**15  # values that are checked at once; torch divides more among threads, which is slower
 
 
 def refuse_empty(names: Sequence[str], pairs: list[Pair]) -> None:
@@ -41,9 +42,8 @@ def check_values(data: Ragged, names: Sequence[str], kind: Kind) -> Ragged:
         return repr(names[int(torch.searchsorted(data.starts + data.sizes, row, right=True))])
 
     for part, values in (("x", data.x), ("y", data.y)):
-        bad = ~values.isfinite()
-        if bad.any():
-            at = bad.nonzero()[0].tolist()
+        at = first_not_finite(values)
+        if at:
             where = f"{part}, column {at[1]}" if values.ndim == 2 else part
             raise CoterieError(
                 f"client {client(at[0])} has a NaN or infinite value in {where}",
@@ -61,6 +61,22 @@ def check_values(data: Ragged, names: Sequence[str], kind: Kind) -> Ragged:
             "classes are numbered 0, 1, 2, …",
         )
     return data._replace(y=data.y.long())
+
+
+def first_not_finite(values: Tensor) -> list[int]:
+    """The place of the first NaN or infinite value; [] if there is none.
+
+    A few rows are looked at at a time, for torch makes copies of them on the way.
+    """
+    if not values.is_floating_point():
+        return []
+    block = max(1, BLOCK // max(1, values[:1].numel()))
+    for start in range(0, len(values), block):
+        bad = ~values[start : start + block].isfinite()
+        if bad.any():
+            row, *column = bad.nonzero()[0].tolist()
+            return [start + row, *column]
+    return []
 
 
 def count_classes(y: Tensor, labels: Sequence[str] | None) -> int:

@@ -88,6 +88,15 @@ class Schema:
         fill = fill or self.fill
         if fill not in (None, *get_args(Fill)):
             raise unknown("fill", str(fill), get_args(Fill))
+        self.refuse_absent(table, fill)
+        parts = [column.encode(table.columns[column.name], fill) for column in self.features]
+        x = np.concatenate(parts, axis=1, dtype=np.float32)
+        if self.label not in table.columns:
+            return x, None
+        return x, self.encode_label(table.columns[self.label])
+
+    def refuse_absent(self, table: Table, fill: Fill | None) -> None:
+        """Refuse a table that lacks columns."""
         absent = [c.name for c in self.features if c.name not in table.columns]
         if absent:
             columns = "column" if len(absent) == 1 else "columns"
@@ -98,13 +107,9 @@ class Schema:
                 f"{table.where} lacks the {columns} {', '.join(absent)}: "
                 f"it has {', '.join(table.columns)}{remedy}"
             )
-        parts = [column.encode(table.columns[column.name], fill) for column in self.features]
-        x = np.concatenate(parts, axis=1, dtype=np.float32)
-        if self.label not in table.columns:
-            return x, None
-        return x, self._targets(table.columns[self.label])
 
-    def _targets(self, cells: Cells) -> np.ndarray:
+    def encode_label(self, cells: Cells) -> np.ndarray:
+        """y, int64 classes or float64 targets."""
         cells.refuse_missing("give the rows a label, or remove them", role="label column")
         if self.classes is None:
             return cells.numbers("correct it")

@@ -8,7 +8,8 @@ from coterie.data.client_table import tables_of_frames
 from coterie.data.description import Description, describe_table
 from coterie.data.encoding import assemble, rows_by_client
 from coterie.data.federation import Federation
-from coterie.data.frames import refuse_gaps, split_tables
+from coterie.data.frames import split_tables
+from coterie.data.readings import refuse_gaps
 from coterie.data.schema import Schema
 from coterie.data.table_options import TableOptions
 from coterie.data.tables import read_table

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.data.cells import EXACT, to_nfc
+from coterie.data.columns import Columns
 from coterie.data.csv_file import check_header, read_csv
 from coterie.data.csv_file import one_line as one_line
+from coterie.data.parquet_file import read_parquet
 from coterie.errors import CoterieError
 
 if TYPE_CHECKING:
@@ -27,17 +29,25 @@ def read_table(file: Path, text: Collection[str] = ()) -> pd.DataFrame:
 
     The cells of columns in `text` stay as they are written: 01 is not 1.
     """
+    table = open_table(file, text)
+    if isinstance(table, Columns):
+        return table.frame()
+    return table
+
+
+def open_table(file: Path, text: Collection[str] = ()) -> pd.DataFrame | Columns:
+    """As `read_table`; a table that may be large is given as columns that are not yet in memory."""
     kinds = " or ".join(READERS)
     if not file.is_file():
         raise CoterieError(f"there is no file {file}", f"give the path of a {kinds} file")
     if file.suffix.lower() not in READERS:
         raise CoterieError(f"the file {file} is no table", f"it must be a {kinds} file")
-    frame = READERS[file.suffix.lower()](file, text)
-    if frame.empty:
+    table: pd.DataFrame | Columns = READERS[file.suffix.lower()](file, text)
+    if table.empty:
         raise CoterieError(
             f"the file {file} is empty below its header", "give it rows, or remove it"
         )
-    return frame
+    return table
 
 
 # ------------------------------------------------------------------------------ Excel
@@ -88,26 +98,6 @@ def check_excel_names(cells: Iterable[Any], column: str, file: Path) -> None:
         )
 
 
-# ------------------------------------------------------------------------------ Parquet and npz
-def read_parquet(file: Path, text: Collection[str] = ()) -> pd.DataFrame:
-    """The table in a Parquet file; a named index is a column."""
-    try:
-        import pyarrow.parquet
-
-        # column by column, each of which Arrow gives up when pandas has it
-        table = pyarrow.parquet.read_table(file, partitioning=None)
-        frame: pd.DataFrame = table.to_pandas(split_blocks=True, self_destruct=True)
-    except ImportError:
-        raise CoterieError(
-            f"{file} is Parquet, which needs pyarrow", "pip install 'coterie[data]'"
-        ) from None
-    except (ValueError, OSError) as why:  # pyarrow's errors are both
-        raise CoterieError(f"the file {file} cannot be read as Parquet: {one_line(why)}.") from None
-    if frame.index.name is None:
-        return frame
-    return frame.reset_index()
-
-
 # A new file type is one line here.
 READERS: dict[str, Callable[..., Any]] = {
     ".csv": read_csv,
@@ -116,6 +106,7 @@ READERS: dict[str, Callable[..., Any]] = {
 }
 
 
+# ------------------------------------------------------------------------------ npz
 def read_npz(file: Path, names: tuple[str, ...] = ("x", "y")) -> dict[str, np.ndarray]:
     """The arrays of an npz file: `names`, and x_test and y_test where either is there."""
     try:

@@ -1,0 +1,84 @@
+"""What is learnt from the columns of all clients' tables, one column after another.
+
+A column is in memory while the clients' rows of it are described, and is then given up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from functools import partial
+from typing import NamedTuple
+
+from coterie.data.cells import Cells
+from coterie.data.client_table import Table, forget_columns
+from coterie.data.description import Description, description_jobs, join_columns
+from coterie.data.encoding import rows_by_client
+from coterie.data.federation import Federation
+from coterie.data.table_options import TableOptions
+from coterie.errors import CoterieError, Option, attempt, gather, without_errors
+
+
+class Reading(NamedTuple):
+    """What was learnt from a client's columns, or why they cannot be used."""
+
+    columns: dict[str, Description | CoterieError]
+    gaps: dict[str, CoterieError]  # of columns with empty cells
+    rows: int  # that are described
+
+    def in_order(self, names: Iterable[str]) -> Reading:
+        """The same, with the columns in this order."""
+        order = list(names)
+        columns = {name: self.columns[name] for name in order}
+        gaps = {name: self.gaps[name] for name in order if name in self.gaps}
+        return Reading(columns, gaps, self.rows)
+
+    def description(self, label: str) -> Description:
+        """The description of the client's table; all columns that cannot be used are refused."""
+        return join_columns(without_errors(self.columns), label, self.rows)
+
+    def refuse_gaps(self, checked: Collection[str]) -> None:
+        """Refuse empty cells in any column but those that were checked."""
+        without_errors({name: gap for name, gap in self.gaps.items() if name not in checked})
+
+
+def read_by_column(
+    tables: dict[str, Table], index: Federation, options: TableOptions
+) -> dict[str, Reading]:
+    """Describe the training rows of all clients, in the order of `index`."""
+    train_rows = dict(zip(index.names[: len(index)], rows_by_client(index.train)))
+    jobs = {}
+    readings = {}
+    for client in index.names:
+        of_client = description_jobs(
+            tables[client],
+            options.label,
+            options.kind,
+            options.categories,
+            train=train_rows.get(client, ()),
+            minimum_rows=options.minimum_rows,
+        )
+        jobs[client] = of_client.columns
+        readings[client] = Reading({}, {}, of_client.rows)
+    for column in dict.fromkeys(name for of_client in jobs.values() for name in of_client):
+        for client, reading in readings.items():
+            if column not in jobs[client]:
+                continue
+            reading.columns[column] = attempt(jobs[client][column])
+            gap = attempt(partial(refuse_gap, tables[client].columns[column]))
+            if gap is not None:
+                reading.gaps[column] = gap
+        forget_columns(tables.values(), [column])
+    return {client: reading.in_order(jobs[client]) for client, reading in readings.items()}
+
+
+def refuse_gaps(table: Table) -> None:
+    """Refuse empty cells in any column."""
+    gather({name: partial(refuse_gap, cells) for name, cells in table.columns.items()})
+
+
+def refuse_gap(cells: Cells) -> None:
+    """Refuse empty cells, and offer to fill them or to drop the column."""
+    cells.refuse_missing(
+        "fill them with {}, or drop the column with {}",
+        [Option("fill", "median"), Option("drop", cells.name, of_data=True)],
+    )
