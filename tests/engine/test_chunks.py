@@ -4,7 +4,7 @@ import torch
 
 import coterie as ct
 from coterie.engine.chunks import Chunk, divide_work, in_turn
-from coterie.engine.shares import cut_by_rows
+from coterie.engine.shares import equal_shares
 
 PLAN = ct.Plan(True, 256, 2, 20_000)
 
@@ -16,7 +16,7 @@ def uneven_sizes() -> torch.Tensor:
 
 def of_shares(sizes: torch.Tensor, plan: ct.Plan) -> list[list[Chunk]]:
     """The chunks of each share, with positions among the clients of the share."""
-    shares = cut_by_rows(sizes, plan.workers)
+    shares = equal_shares(sizes, plan.workers)
     return [divide_work(ids, sizes[None, ids], plan) for ids in shares]
 
 
@@ -34,7 +34,7 @@ def test_uneven_clients_are_hardly_padded():
     padded = rows_of_workers(shares, PLAN.workers)
     assert sum(padded) <= 1.5 * int(sizes.sum())
     assert max(padded) <= 1.2 * min(padded), "workers have as much to do"
-    for ids, share in zip(cut_by_rows(sizes, PLAN.workers), shares):
+    for ids, share in zip(equal_shares(sizes, PLAN.workers), shares):
         positions = torch.cat([chunk.positions for chunk in share])
         assert torch.equal(positions.sort().values, torch.arange(len(ids))), "each client once"
 

@@ -7,6 +7,7 @@ rank of one thread has among ranks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -16,13 +17,13 @@ from torch import Tensor
 from coterie.data.roster import Roster
 
 T = TypeVar("T")
-ALIGNED = 16  # rows, or numbers: so many of them take a multiple of 16 bytes, whatever one takes
+ALIGNED = 16  # bytes
 
 
 class Shares(NamedTuple):
-    """The clients of each share: neighbours, so that their rows stay together in the store."""
+    """The clients of each share: of like size, which are worked on at once; then neighbours."""
 
-    clients: list[Tensor]  # by share: int64, ids in the whole federation, unseen ones last
+    clients: list[Tensor]  # by share: int64, sorted ids in the whole federation
     owner: Tensor  # int64 [total] the share of each client
     local: Tensor  # int64 [total] its id among the clients of its share
     training: int  # clients that train; the ids of unseen ones begin here
@@ -46,13 +47,13 @@ def divide(roster: Roster, ranks: int, workers: int = 1) -> Shares:
     """
     if len(roster) < ranks * workers:
         workers = 1
-    training = cut_by_rows(roster.rows.train[: len(roster)], ranks * workers)
-    unseen = cut_by_rows(roster.rows.train[len(roster) :], ranks * workers)
+    training = equal_shares(roster.rows.train[: len(roster)], ranks * workers)
+    unseen = equal_shares(roster.rows.train[len(roster) :], ranks * workers)
     clients = []
     for first in range(0, ranks * workers, workers):
         end = first + workers
-        later = [run + len(roster) for run in unseen[first:end]]
-        clients.append(torch.cat([*training[first:end], *later]))
+        later = [some + len(roster) for some in unseen[first:end]]
+        clients.append(torch.cat([*training[first:end], *later]).sort().values)
     owner = torch.zeros(roster.total, dtype=torch.long)
     local = torch.zeros(roster.total, dtype=torch.long)
     for share, mine in enumerate(clients):
@@ -61,8 +62,14 @@ def divide(roster: Roster, ranks: int, workers: int = 1) -> Shares:
     return Shares(clients, owner, local, len(roster))
 
 
+def equal_shares(rows: Tensor, shares: int) -> list[Tensor]:
+    """Divide clients, the largest first, into shares of about as many rows each."""
+    order = rows.argsort(stable=True, descending=True)
+    return [order[run].sort().values for run in cut_by_rows(rows[order], shares)]
+
+
 def cut_by_rows(rows: Tensor, shares: int) -> list[Tensor]:
-    """Cut clients into runs of neighbours of about as many rows each.
+    """Cut clients into runs of about as many rows each.
 
     They are cut as `halved` adds: the four shares of one process are the two shares of each of two
     ranks. No run is empty, unless there are fewer clients than shares.
@@ -94,15 +101,17 @@ class Among(NamedTuple):
     clients: Tensor  # int64, ids in the whole federation
     roster: Roster  # of all clients
 
-    def starts(self, sizes: Tensor, part: str, power: int = 1) -> Tensor:
+    def starts(self, part: str, item_bytes: int, power: int = 1) -> Tensor:
         """Where each client's rows begin, so that they are aligned as in a store of all clients.
 
         Products of matrices may differ in the last bit where memory is aligned in another way.
-        sizes: of these clients' rows in a part.  power: 2 where n rows take n² numbers.
+        item_bytes: of a row.  power: 2 where n rows take n² items.
         """
         of_all = getattr(self.roster.rows, part) ** power
         wanted = (of_all.cumsum(0) - of_all)[self.clients]
-        dense = (sizes**power).cumsum(0) - sizes**power
-        shift = (wanted - dense) % ALIGNED
-        gaps = shift.diff(prepend=shift.new_zeros(1)) % ALIGNED
+        sizes = of_all[self.clients]
+        dense = sizes.cumsum(0) - sizes
+        period = ALIGNED // math.gcd(ALIGNED, item_bytes)  # items after which bytes are aligned
+        shift = (wanted - dense) % period
+        gaps = shift.diff(prepend=shift.new_zeros(1)) % period
         return dense + gaps.cumsum(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -75,7 +76,9 @@ class SimulatedClients:
     def _align(self, among: Among) -> None:
         """Put the rows where they are aligned as in a store of all clients."""
         for name, part in self.parts.items():
-            starts = among.starts(part.sizes, name)
+            # what aligns items of this size aligns the rows of x and those of y
+            row_bytes = math.gcd(part.x[:1].nbytes, part.y[:1].nbytes)
+            starts = among.starts(name, row_bytes)
             shift = (starts - part.starts).repeat_interleave(part.sizes)
             at = (torch.arange(len(shift)) + shift).to(part.x.device)
             rows = int((starts + part.sizes).max())

@@ -47,7 +47,9 @@ class Vectorised(SimulatedClients):
         self.tasks = [task.copy() for _ in range(self.plan.workers)]
         if self.plan.keeps_grams:
             sizes = self.parts["train"].sizes
-            starts = None if among is None else among.starts(sizes, "train", power=2)
+            starts = None
+            if among is not None:
+                starts = among.starts("train", self.like.element_size(), power=2)
             self.grams = Grams(sizes, lambda i: self.rows("train", i).x, self.like, starts)
         self.divided: dict[str | None, tuple[Tensor, list[list[Chunk]]]] = {}
         self.pool = ThreadPoolExecutor(
