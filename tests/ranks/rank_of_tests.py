@@ -27,7 +27,8 @@ def job_of(about: dict[str, Any]) -> Job:
     """The run that rank 0 speaks of: a method's name, options, and the workers of all ranks."""
     about = dict(about)
     workers = about.pop("workers", 2) // about.get("ranks", 1)
-    plan = ct.Plan(True, about.pop("chunk", 4), workers)
+    keeps_grams = about.pop("keeps_grams", False)
+    plan = ct.Plan(True, about.pop("chunk", 4), workers, keeps_grams=keeps_grams)
     fed = spoilt(federation(unseen=2), 3)
     columns = about.pop("columns", None)
     if columns is not None:  # rows that do not begin at multiples of 16 bytes

@@ -72,6 +72,7 @@ def test_two_ranks_are_one_process(name, group):
         {"dtype": "float64"},
         {"workers": 4},
         {"workers": 6},
+        {"keeps_grams": True},
         {"columns": 13, "model": "softmax", "chunk": 1},
         {"participation": 1.0, "dropout": 0.0},
     ],
