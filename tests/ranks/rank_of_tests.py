@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,30 @@ from coterie.ranks.team import serve
 from coterie.runs.start import Job, check_job
 
 METHODS = variants()
-PLAN = ct.Plan(True, 4, 1)
 
 
 def job_of(about: dict[str, Any]) -> Job:
-    """The run that rank 0 speaks of: a method's name, and options."""
+    """The run that rank 0 speaks of: a method's name, options, and the workers of all ranks."""
     about = dict(about)
+    workers = about.pop("workers", 2) // about.get("ranks", 1)
+    keeps_grams = about.pop("keeps_grams", False)
+    plan = ct.Plan(True, about.pop("chunk", 4), workers, keeps_grams=keeps_grams)
     fed = spoilt(federation(unseen=2), 3)
-    return check_job(METHODS[about.pop("name")], fed, "mlp:12", plan=PLAN, **about)
+    columns = about.pop("columns", None)
+    if columns is not None:  # rows that do not begin at multiples of 16 bytes
+        fed = with_columns(fed, columns)
+    return check_job(
+        METHODS[about.pop("name")], fed, about.pop("model", "mlp:12"), plan=plan, **about
+    )
+
+
+def with_columns(fed: ct.data.Federation, columns: int) -> ct.data.Federation:
+    """The first columns alone."""
+    parts = {
+        name: part._replace(x=part.x.flatten(1)[:, :columns].contiguous())
+        for name, part in fed.parts().items()
+    }
+    return replace(fed, **parts)
 
 
 def share_of(about: str, rank: int) -> Share:

@@ -68,6 +68,16 @@ def test_two_ranks_give_what_one_process_gives_and_a_finished_run_goes_on(capsys
     assert two.predict(x, client=client).tolist() == one.predict(x, client=client).tolist()
 
 
+def test_two_ranks_are_two_threads_to_the_bit_in_float32():
+    words = TINY.replace("float64", "float32") + " --rounds 4 --quiet"
+    assert status(words, "--plan 4,2 --out one") == 0
+    assert status(words, "--plan 4,1 --ranks 2 --out two") == 0
+    assert same_bits(kept("two"), kept("one"))
+    one, two = ct.load("one"), ct.load("two")
+    for name in ("accuracy", "loss", "unseen_accuracy", "unseen_loss"):
+        assert two.final[name] == one.final[name]
+
+
 class Command:
     """A command with ranks, in a process of its own."""
 

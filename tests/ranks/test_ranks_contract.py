@@ -1,4 +1,7 @@
-"""Every method on two ranks is what it is in one process; both processes serve the whole suite."""
+"""Every method on two ranks is what it is in one process with two threads, to the bit.
+
+Both processes serve the whole suite.
+"""
 
 from __future__ import annotations
 
@@ -59,15 +62,41 @@ def whole(run: Run, options: dict):
 @every_method
 def test_two_ranks_are_one_process(name, group):
     """With a client whose rows are NaN, dropouts and newcomers; and the same bits again."""
-    options = options_of(name)
+    check_bits(group, options_of(name, dtype="float32"))
+
+
+@pytest.mark.parametrize("name", ["fedavg", "ifca", "cgpfl", "ditto"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"dtype": "float64"},
+        {"workers": 4},
+        {"workers": 6},
+        {"keeps_grams": True},
+        {"columns": 13, "model": "softmax", "chunk": 1},
+        {"participation": 1.0, "dropout": 0.0},
+    ],
+    ids=str,
+)
+def test_any_number_of_threads_on_two_ranks_is_as_many_in_one_process(name, more, group):
+    check_bits(group, options_of(name, **{"dtype": "float32", "eval_every": 1, **more}))
+
+
+def check_bits(group: Group, options: dict) -> None:
     one = finished(job_of(options).start())
     two = finished(on_ranks(group, options))
-    assert distance(whole(two, options), (one.state, private_states(one))) < 1e-9
-    for key in ("refused", "screened", "absent", "bytes_up", "bytes_down"):
-        assert [row[key] for row in two.history] == [row[key] for row in one.history], key
+    assert same_bits(whole(two, options), (one.state, private_states(one)))
+    assert scores(two) == scores(one)
     again = finished(on_ranks(group, options))
     assert same_bits(whole(again, options), whole(two, options))
     assert scores(again) == scores(two)
+
+
+def test_another_number_of_threads_changes_the_rounding_alone(group):
+    options = options_of("ditto", dtype="float64")
+    one = finished(job_of({**options, "workers": 1}).start())
+    two = finished(on_ranks(group, options))
+    assert distance(whole(two, options), (one.state, private_states(one))) < 1e-9
 
 
 @pytest.mark.parametrize(
@@ -84,7 +113,7 @@ def test_guards_and_attacks_are_those_of_one_process(more, group):
     options = options_of("ifca", **more)
     one = finished(job_of(options).start())
     two = finished(on_ranks(group, options))
-    assert distance(two.state, one.state) < 1e-9
+    assert same_bits(two.state, one.state)
     keys = ("refused", "screened", "absent")
     of = lambda run: [[row[key] for key in keys] for row in run.history]
     assert of(two) == of(one)

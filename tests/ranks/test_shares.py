@@ -7,9 +7,10 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from cases import federation
+from coterie.engine.shares import Among, cut_by_rows, divide, halved
 from coterie.errors import CoterieError
 from coterie.ranks.place import place_in
-from coterie.ranks.shares import cut_by_rows, cut_snapshot, divide, join_snapshots
+from coterie.ranks.snapshots import cut_snapshot, join_snapshots
 
 
 def test_neighbours_share_the_rows_evenly():
@@ -27,6 +28,39 @@ def test_every_rank_has_a_client_whatever_their_sizes():
             assert torch.cat(cut).tolist() == [0, 1, 2, 3]
 
 
+def test_shares_of_a_rank_are_those_of_one_process():
+    fed = federation(unseen=3)
+    for threads in (1, 2, 3):
+        in_one = divide(fed.roster, 2 * threads).clients
+        for rank, mine in enumerate(divide(fed.roster, 2, threads).clients):
+            theirs = divide(fed.subset(mine).roster, threads).clients
+            assert [mine[some].tolist() for some in theirs] == [
+                some.tolist() for some in in_one[rank * threads : (rank + 1) * threads]
+            ]
+
+
+def test_every_rank_has_a_client_also_where_they_are_fewer_than_threads():
+    for ranks in (2, 3, 5, 7):
+        shares = divide(federation(unseen=3).roster, ranks, 8)
+        assert all(len(shares.training_clients(rank)) for rank in range(ranks))
+
+
+def test_sums_are_added_in_halves():
+    assert halved(list("abcde"), lambda a, b: f"({a}{b})") == "((ab)(c(de)))"
+
+
+def test_rows_of_a_rank_are_aligned_as_in_one_process():
+    roster = federation(unseen=3).roster
+    sizes = roster.rows.train
+    for power in (1, 2):
+        in_one = (sizes**power).cumsum(0) - sizes**power
+        for mine in divide(roster, 3).clients:
+            starts = Among(mine, roster).starts("train", 4 * 13, power)
+            assert ((starts - in_one[mine]) % 4 == 0).all()
+            ends = starts + sizes[mine] ** power
+            assert (starts[1:] >= ends[:-1]).all() and (starts[1:] - ends[:-1] < 4).all()
+
+
 def test_unseen_clients_come_last_in_every_share():
     roster = federation(unseen=3).roster
     shares = divide(roster, 2)
@@ -36,11 +70,11 @@ def test_unseen_clients_come_last_in_every_share():
         assert mine.tolist() == sorted(mine.tolist())
         assert (shares.owner[mine] == rank).all()
         assert shares.local[mine].tolist() == list(range(len(mine)))
-    assert [(mine >= 7).sum().item() for mine in shares.clients] == [2, 1]
+    assert [(mine >= 7).sum().item() for mine in shares.clients] == [1, 2]
 
 
 def test_fewer_unseen_clients_than_ranks_are_all_there():
-    assert [c.tolist() for c in cut_by_rows(torch.tensor([7, 7]), 3)] == [[], [0], [1]]
+    assert [c.tolist() for c in cut_by_rows(torch.tensor([7, 7]), 3)] == [[0], [], [1]]
 
 
 def test_a_snapshot_is_cut_and_joined_again():

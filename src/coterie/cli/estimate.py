@@ -16,10 +16,10 @@ from coterie.engine.dry_run import DryRun
 from coterie.engine.fold import Fold, Part
 from coterie.engine.guard import Guard
 from coterie.engine.plan import Plan
+from coterie.engine.shares import divide
 from coterie.engine.working_memory import WorkingMemory
 from coterie.metrics import Row
 from coterie.params import nbytes
-from coterie.ranks.shares import divide
 from coterie.reporting.text import format_bytes
 from coterie.runs.run import Run
 from coterie.runs.start import Job
@@ -128,7 +128,7 @@ def estimate(job: Job) -> Row:
 
 def clients_of_ranks(job: Job) -> list[int]:
     """How many clients train on each rank; one number where there is one process."""
-    shares = divide(job.fed.roster, job.options.ranks)
+    shares = divide(job.fed.roster, job.options.ranks, job.plan.workers)
     return [len(shares.training_clients(rank)) for rank in range(job.options.ranks)]
 
 

@@ -88,22 +88,22 @@ def ranks_of(folders: Sequence[Path]) -> int:
 # ------------------------------------------------------------------------------ rank 0
 @contextmanager
 def team_of(ranks: int, words: Sequence[str]) -> Iterator[Team | None]:
-    """The ranks of a command while it is open; None if there is one alone."""
+    """The ranks of a command while it is open; None if there is one alone.
+
+    The server's own sums are made by as many threads as in one process: the other ranks wait.
+    """
     if ranks == 1:
         yield None
         return
     from coterie.ranks.team import Team  # some builds of torch cannot load it
 
     team = Team(launched() or on_this_machine(ranks), words, starts_others=launched() is None)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(team.place.cores)
     if launched() is not None:
         treat_end_as_interrupt()
     try:
         yield team
     finally:
         team.close()
-        torch.set_num_threads(threads)
 
 
 def treat_end_as_interrupt() -> None:

@@ -75,7 +75,12 @@ class Call:
         return self.fn.__name__
 
     def per_client_rows(self, at: Tensor) -> Any:
-        """The rows of `per_client` at positions `at`; for a single number, that client's row."""
+        """The rows of `per_client` at positions `at`; for a single number, that client's row.
+
+        They are copies, so that they are aligned wherever they stood.
+        """
+        if not at.dim():
+            return tree_map(lambda v: v[0], self.per_client_rows(at[None]))
 
         def row(v: Any) -> Any:
             if not isinstance(v, Rows):

@@ -1,4 +1,4 @@
-"""Which clients are worked on at once, and which worker has them.
+"""Which clients are worked on at once, and in which order.
 
 A chunk is padded to its largest client, so that clients of very different sizes in one chunk would
 take the time and memory of as many large ones. Therefore chunks are cut by rows, not by clients.
@@ -6,6 +6,7 @@ take the time and memory of as many large ones. Therefore chunks are cut by rows
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 from coterie.data.roster import Roster
 from coterie.engine.call import Call
 from coterie.engine.plan import Plan
+from coterie.engine.shares import Shares
 
 LIKE = 0.75  # a client this share of the largest in size, or larger, may be padded to it
 SPARE = 1 / 64  # of the plan's rows: padding that takes no longer than a chunk more would
@@ -31,29 +33,30 @@ class Chunk(NamedTuple):
         return len(self.positions) * sum(self.lengths)
 
 
-def chunks_of_call(call: Call, roster: Roster, plan: Plan) -> list[list[Chunk]]:
-    """The chunks of each worker in an exchange, by the rows of all parts that it asks for."""
+def chunks_of_call(call: Call, roster: Roster, plan: Plan, shares: Shares) -> list[list[Chunk]]:
+    """The chunks of each share in an exchange, by the rows of all parts that it asks for."""
     parts = [roster.rows.train]
     if call.exam is not None:
         parts.append(getattr(roster.rows, call.exam))
     sizes = torch.stack([part[call.ids] for part in parts])
-    return divide_work(call.ids, sizes, plan)
+    chunks = []
+    for positions in shares.positions(call.ids):
+        of_share = divide_work(call.ids[positions], sizes[:, positions], plan)
+        chunks.append([chunk._replace(positions=positions[chunk.positions]) for chunk in of_share])
+    return chunks
 
 
-def divide_work(ids: Tensor, sizes: Tensor, plan: Plan) -> list[list[Chunk]]:
-    """The chunks of each worker, largest first; it depends on the arguments alone.
+def divide_work(ids: Tensor, sizes: Tensor, plan: Plan) -> list[Chunk]:
+    """The chunks of one share, largest first; it depends on the arguments alone.
 
     ids: [n] the clients asked.
     sizes: [parts, n] how many rows each of them has in each part of the data that is asked for.
     """
-    groups = groups_of_like_size(by_size(ids, sizes), sizes, plan)
-    share = sum(group.rows for group in groups) / plan.workers
     chunks = []
-    for group in groups:
-        pieces = min(count_pieces(group, share, plan), len(group.positions))
-        for positions in group.positions.tensor_split(pieces):
+    for group in groups_of_like_size(by_size(ids, sizes), sizes, plan):
+        for positions in group.positions.tensor_split(count_pieces(group, plan)):
             chunks.append(padded_chunk(positions, sizes))
-    return equal_shares(chunks, plan.workers)
+    return sorted(chunks, key=lambda chunk: -chunk.rows)
 
 
 def by_size(ids: Tensor, sizes: Tensor) -> Tensor:
@@ -80,13 +83,10 @@ def groups_of_like_size(order: Tensor, sizes: Tensor, plan: Plan) -> list[Chunk]
     return groups
 
 
-def count_pieces(group: Chunk, share: float, plan: Plan) -> int:
-    """Into how many chunks to cut a group: by clients, by rows, and so that no worker has more."""
-    clients_at_once = max(1, min(plan.chunk, plan.rows // sum(group.lengths)))
-    pieces = max(_ceil(len(group.positions) / clients_at_once), _ceil(group.rows / share))
-    if pieces == 1:
-        return 1
-    return _ceil(pieces / plan.workers) * plan.workers
+def count_pieces(group: Chunk, plan: Plan) -> int:
+    """Into how many chunks to cut a group: by clients, and by rows."""
+    at_once = max(1, min(plan.chunk, plan.rows // sum(group.lengths)))
+    return math.ceil(len(group.positions) / at_once)
 
 
 def padded_chunk(positions: Tensor, sizes: Tensor) -> Chunk:
@@ -95,16 +95,14 @@ def padded_chunk(positions: Tensor, sizes: Tensor) -> Chunk:
     return Chunk(positions, tuple(lengths.tolist()))
 
 
-def equal_shares(chunks: list[Chunk], workers: int) -> list[list[Chunk]]:
-    """Give each chunk, the largest first, to the worker that has the fewest rows so far."""
-    shares: list[list[Chunk]] = [[] for _ in range(workers)]
-    rows = [0] * workers
-    for chunk in sorted(chunks, key=lambda c: -c.rows):
-        worker = rows.index(min(rows))
-        shares[worker].append(chunk)
-        rows[worker] += chunk.rows
-    return shares
+def in_turn(shares: list[list[Chunk]]) -> list[tuple[int, int]]:
+    """(share, number of the chunk in it) of all chunks, in the order in which workers take them.
 
-
-def _ceil(x: float) -> int:
-    return -int(-x // 1)
+    The largest come first, so that all workers end at about the same time; those of one share keep
+    their order.
+    """
+    turns = []
+    for share, chunks in enumerate(shares):
+        for number, chunk in enumerate(chunks):
+            turns.append((-chunk.rows, number, share))
+    return [(share, number) for _, number, share in sorted(turns)]

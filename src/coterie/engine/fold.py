@@ -7,7 +7,7 @@ are judged in one place.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 from coterie.contract import Upload
 from coterie.engine.checks import Checks
 from coterie.engine.screening import Screening, is_one_hot, weights
+from coterie.engine.shares import halved
 from coterie.engine.tables import empty_table
 from coterie.local.row_move import RowMove, sum_of_moves
 from coterie.params import Params, as_column, nbytes
@@ -152,6 +153,10 @@ class Fold:
         for part in parts:
             merged = part if merged is None else _plus(merged, part)
         return self.missing([]) if merged is None else merged
+
+    def merge_shares(self, parts: Sequence[Part]) -> Part:
+        """The parts of all shares as one; halves are added, as ranks add their sums."""
+        return halved(parts, _plus)
 
     def complete(self, part: Part) -> Part:
         """The part with its rows, taken from the tables in the order of positions."""

@@ -18,19 +18,24 @@ class Grams:
     A page of memory that nothing was written to takes none, so the buffer costs nothing until then.
     """
 
-    def __init__(self, sizes: Tensor, rows: Rows, like: Tensor) -> None:
-        """sizes: [clients] rows of each.  rows: gives those of a client.  like: of their type."""
+    def __init__(
+        self, sizes: Tensor, rows: Rows, like: Tensor, starts: Tensor | None = None
+    ) -> None:
+        """sizes: [clients] rows of each.  rows: gives those of a client.  like: of their type.
+
+        starts: [clients] where each matrix begins in the buffer; None: one after another.
+        """
         self.sizes = sizes
         self.rows = rows
-        self.wanted = False  # until local training has wished for them
+        self.wanted = torch.zeros(len(sizes), dtype=torch.bool)  # whose local training wished
         squares = sizes * sizes
-        self.starts = squares.cumsum(0) - squares
-        self.buffer = like.new_empty(int(squares.sum()))
+        self.starts = squares.cumsum(0) - squares if starts is None else starts
+        self.buffer = like.new_empty(int((self.starts + squares).max()))
         self.known = torch.zeros(len(sizes), dtype=torch.bool)
 
     def one(self, i: int) -> Tensor:
-        """[n, n] of a client; empty as long as nobody wants it."""
-        if not self.wanted:
+        """[n, n] of a client; empty as long as it is not wanted."""
+        if not self.wanted[i]:
             return self.buffer.new_empty(0, 0)
         kept = self._place(i)
         if not self.known[i]:
@@ -39,8 +44,11 @@ class Grams:
         return kept
 
     def some(self, ids: Tensor) -> Tensor:
-        """[clients, n, n] padded to the largest; of neighbours of equal size a view."""
-        if not self.wanted:
+        """[clients, n, n] padded to the largest; of neighbours of equal size a view.
+
+        Empty as long as they are not wanted of all of them.
+        """
+        if not bool(self.wanted[ids].all()):
             return self.buffer.new_empty(len(ids), 0, 0)
         for i in ids[~self.known[ids]].tolist():
             self.one(i)

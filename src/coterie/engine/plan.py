@@ -22,7 +22,7 @@ class Plan:
 
     vectorise: bool  # False: the loop, on each worker
     chunk: int  # most clients at once
-    workers: int
+    workers: int  # threads, each with a share of the clients (engine/shares.py)
     rows: int = 32_768  # most rows at once, padding included; a larger client is alone
     keeps_grams: bool = False  # whether there is memory for all clients' XXᵀ (engine/grams.py)
 
@@ -30,9 +30,9 @@ class Plan:
 def plan_for(task: Task, roster: Roster, cores: int | None = None) -> Plan:
     """A plan that depends on shapes and cores alone.
 
-    Tiny models: one worker, thousands of clients at once. Convolutions: the loop, since `vmap`
-    makes grouped convolutions, which are slower on CPUs. Between them, chunks whose models and rows
-    stay in the cache.
+    Tiny models: thousands of clients at once, and one worker if that is all of them. Convolutions:
+    the loop, since `vmap` makes grouped convolutions, which are slower on CPUs. Between them,
+    chunks whose models and rows stay in the cache.
     """
     plan = division_for(task, roster, cores or len(os.sched_getaffinity(0)))
     return replace(plan, keeps_grams=task.first is not None and grams_fit(roster))
@@ -48,7 +48,9 @@ def division_for(task: Task, roster: Roster, cores: int) -> Plan:
     numbers = numbers_per_client(task, roster)
     if numbers < 20_000:
         at_once = min(MOST_AT_ONCE, 50_000_000 // numbers)
-        return Plan(vectorise=True, chunk=max(64, at_once), workers=1, rows=rows)
+        chunk = max(64, at_once)
+        workers = min(cores, math.ceil(len(roster) / chunk))
+        return Plan(vectorise=True, chunk=chunk, workers=workers, rows=rows)
     largest = max(p.numel() * p.element_size() for p in task.module.parameters())
     unmapped = 32_000_000 // largest  # buffers over 32 MB are mapped anew each time they are made
     chunk = max(4, min(256, unmapped, 19_500_000 // numbers))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from coterie.engine.call import Call, Exam
 from coterie.engine.dry_run import example_batch
 from coterie.engine.grams import Grams
 from coterie.engine.private_states import Enroll, PrivateStates
+from coterie.engine.shares import Among
 from coterie.task import Batch, Task
 
 
@@ -43,15 +45,18 @@ class SimulatedClients:
     It is what the loop and the vectorised engine have in common.
     """
 
-    def __init__(self, task: Task, fed: Federation) -> None:
+    def __init__(self, task: Task, fed: Federation, among: Among | None = None) -> None:
+        """among: which of all clients those of `fed` are, where other processes have the others."""
+
         def move(v: Tensor) -> Tensor:
             if v.dtype == torch.uint8 or (fed.stored is not None and fed.stored.has(v)):
                 return v  # which would not fit into memory: `numbers` converts what is used
             return as_numbers(v, fed.byte_scale, self.like)
 
         self.task = task
-        self.fed = fed
         self.roster = fed.roster
+        self.byte_scale = fed.byte_scale
+        self.caution = fed.caution
         parts = {"train": fed.train, "test": fed.test, "valid": fed.valid}
         self.like = torch.empty(0, dtype=task.dtype, device=task.device)
         self.parts = {
@@ -60,9 +65,26 @@ class SimulatedClients:
             if part is not None
         }
         self.starts = {name: part.starts for name, part in self.parts.items()}
+        if among is None:
+            self.fed = fed
+        else:  # whose rows are copied, and not kept twice
+            self._align(among)
         self.grams: Grams | None = None  # where the engine keeps them
         self.private = PrivateStates(len(fed), task.device)
         self.contacted = torch.zeros(fed.total, dtype=torch.bool)  # who was sent the welcome
+
+    def _align(self, among: Among) -> None:
+        """Put the rows where they are aligned as in a store of all clients."""
+        for name, part in self.parts.items():
+            # what aligns items of this size aligns the rows of x and those of y
+            row_bytes = math.gcd(part.x[:1].nbytes, part.y[:1].nbytes)
+            starts = among.starts(name, row_bytes)
+            shift = (starts - part.starts).repeat_interleave(part.sizes)
+            at = (torch.arange(len(shift)) + shift).to(part.x.device)
+            rows = int((starts + part.sizes).max())
+            x, y = (v.new_zeros(rows, *v.shape[1:]).index_copy_(0, at, v) for v in part[:2])
+            self.parts[name] = Ragged(x, y, part.sizes)
+            self.starts[name] = starts
 
     def enroll(self, method: Algorithm, welcome: Any) -> None:
         """Remember how clients begin."""
@@ -122,13 +144,13 @@ class SimulatedClients:
 
     def numbers(self, x: Tensor) -> Tensor:
         """Rows as the model takes them; those in memory are so already."""
-        return as_numbers(x, self.fed.byte_scale, self.like)
+        return as_numbers(x, self.byte_scale, self.like)
 
     def with_caution(self, part: str, ids: Tensor, batch: Batch) -> Batch:
         """The rows with the factor that their clients' training losses have."""
-        if part != "train" or self.fed.caution is None:
+        if part != "train" or self.caution is None:
             return batch
-        factor = self.fed.caution[ids].to(batch.mask)
+        factor = self.caution[ids].to(batch.mask)
         if batch.mask.dim() == 2:
             factor = factor[:, None]
         return batch._replace(weight=batch.weight * factor)

@@ -1,7 +1,13 @@
-"""Thousands of clients at once: chunks of like size under `vmap`, one thread per worker."""
+"""Thousands of clients at once: chunks of like size under `vmap`, one thread per worker.
+
+Each worker has a share of the clients, whose sums are added in the order of its chunks. A worker
+who is done takes chunks of another share: who works on a chunk does not change what it comes to.
+"""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,11 +18,12 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from coterie.data.federation import Federation
 from coterie.engine.call import Call
-from coterie.engine.chunks import Chunk, chunks_of_call
+from coterie.engine.chunks import Chunk, chunks_of_call, in_turn
 from coterie.engine.fold import Fold, Part
 from coterie.engine.grams import Grams
 from coterie.engine.loop import one_by_one
 from coterie.engine.plan import Plan, plan_for
+from coterie.engine.shares import Among, divide
 from coterie.engine.simulated import SimulatedClients
 from coterie.local.gram import gram_wishes
 from coterie.local.row_move import row_moves_are_taken
@@ -26,29 +33,56 @@ from coterie.task import Task
 class Vectorised(SimulatedClients):
     """The engine that runs clients in chunks, divided among threads as the plan says."""
 
-    def __init__(self, task: Task, fed: Federation, plan: Plan | None = None) -> None:
-        super().__init__(task, fed)
+    def __init__(
+        self,
+        task: Task,
+        fed: Federation,
+        plan: Plan | None = None,
+        among: Among | None = None,
+    ) -> None:
+        """among: as in `SimulatedClients`."""
+        super().__init__(task, fed, among)
         self.plan = plan or plan_for(task, fed.roster)
+        self.shares = divide(fed.roster, self.plan.workers)
         self.tasks = [task.copy() for _ in range(self.plan.workers)]
         if self.plan.keeps_grams:
             sizes = self.parts["train"].sizes
-            self.grams = Grams(sizes, lambda i: self.rows("train", i).x, self.like)
+            starts = None
+            if among is not None:
+                starts = among.starts("train", self.like.element_size(), power=2)
+            self.grams = Grams(sizes, lambda i: self.rows("train", i).x, self.like, starts)
         self.divided: dict[str | None, tuple[Tensor, list[list[Chunk]]]] = {}
         self.pool = ThreadPoolExecutor(
             self.plan.workers, initializer=torch.set_num_threads, initargs=(1,)
         )
 
     def map(self, call: Call, fold: Fold) -> Part:
-        """Run the call on its clients; every worker has a fixed share, so sums keep their order."""
+        """Run the call on its clients; sums keep their order, whoever works on which chunk."""
         new = self.begin_call(call)
-        shares = self._shares(call)
+        chunks = self._chunks(call)
+        sums = [SumsInOrder(fold) for _ in chunks]
+        wishes: set[int] = set()  # shares whose local training wished for XXᵀ
+        turns = Turns(in_turn(chunks))
 
-        def work(worker: int) -> Part:
-            task = self.tasks[worker]
-            return fold.merge(self._chunk(c.positions, task, call, fold) for c in shares[worker])
+        def work(task: Task) -> None:
+            for share, number in turns:
+                with gram_wishes() as wished:
+                    part = self._chunk(chunks[share][number].positions, task, call, fold)
+                if wished:
+                    wishes.add(share)
+                sums[share].add(number, part)
 
-        part = fold.merge(self.pool.map(work, range(self.plan.workers)))
+        list(self.pool.map(work, self.tasks))
+        self._keep_grams(wishes)
+        part = fold.merge_shares([of_share.total() for of_share in sums])
         return fold.complete(part)._replace(welcomed=new)
+
+    def _keep_grams(self, shares: set[int]) -> None:
+        """Keep XXᵀ of the clients of these shares, from the next call on."""
+        if self.grams is None:
+            return
+        for share in shares:
+            self.grams.wanted[self.shares.clients[share]] = True
 
     def _chunk(self, at: Tensor, task: Task, call: Call, fold: Fold) -> Part:
         """The clients at these positions, at once."""
@@ -60,10 +94,8 @@ class Vectorised(SimulatedClients):
 
         private, data = self.clients(call, at, task)
         arguments = call.arguments(at, task.device)
-        with gram_wishes() as wishes, row_moves_are_taken(fold.takes_row_moves):
+        with row_moves_are_taken(fold.takes_row_moves):
             up, after = vmap(one, in_dims=(None, 0, 0, 0))(*arguments, private, data)
-        if wishes and self.grams is not None:
-            self.grams.wanted = True
         part = fold.digest(at, up)
         if call.keeps_private and tree_leaves(after):
             if len(part.accepted) < len(at):
@@ -71,13 +103,53 @@ class Vectorised(SimulatedClients):
             self.private.write(call.ids[at], after)
         return part
 
-    def _shares(self, call: Call) -> list[list[Chunk]]:
-        """The chunks of each worker; kept, since most rounds ask the same clients again."""
-        ids, shares = self.divided.get(call.exam, (None, []))
+    def _chunks(self, call: Call) -> list[list[Chunk]]:
+        """The chunks of each share; kept, since most rounds ask the same clients again."""
+        ids, chunks = self.divided.get(call.exam, (None, []))
         if ids is None or not torch.equal(ids, call.ids):
-            shares = chunks_of_call(call, self.roster, self.plan)
-            self.divided[call.exam] = (call.ids, shares)
-        return shares
+            chunks = chunks_of_call(call, self.roster, self.plan, self.shares)
+            self.divided[call.exam] = (call.ids, chunks)
+        return chunks
+
+
+class Turns:
+    """Chunks that workers take one after another: (share, number in it)."""
+
+    def __init__(self, turns: list[tuple[int, int]]) -> None:
+        self.left = iter(turns)
+        self.lock = threading.Lock()
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """Those that this worker gets, until none is left."""
+        while True:
+            with self.lock:
+                turn = next(self.left, None)
+            if turn is None:
+                return
+            yield turn
+
+
+class SumsInOrder:
+    """The parts of one share, added in the order of its chunks, in whatever order they come."""
+
+    def __init__(self, fold: Fold) -> None:
+        self.fold = fold
+        self.merged: list[Part] = []  # the sum so far, if there is one
+        self.early: dict[int, Part] = {}  # by number: parts that came before their turn
+        self.next = 0
+        self.lock = threading.Lock()
+
+    def add(self, number: int, part: Part) -> None:
+        """Add the part of a chunk as soon as all before it were added."""
+        with self.lock:
+            self.early[number] = part
+            while self.next in self.early:
+                self.merged = [self.fold.merge([*self.merged, self.early.pop(self.next)])]
+                self.next += 1
+
+    def total(self) -> Part:
+        """What all clients of the share come to."""
+        return self.fold.merge(self.merged)
 
 
 def _unless_refused(accepted: Tensor, after: Any, before: Any) -> Any:

@@ -23,6 +23,7 @@ from coterie.engine.call import Call, Exam
 from coterie.engine.chunks import Chunk, chunks_of_call
 from coterie.engine.dry_run import example_batch
 from coterie.engine.plan import Plan, numbers_per_row
+from coterie.engine.shares import divide
 from coterie.local.all_clients import is_inside, rehearsal
 from coterie.local.forms import noted_forms
 from coterie.local.gram import gram_wishes
@@ -81,6 +82,7 @@ class WorkingMemory:
         self.task = task
         self.roster = roster
         self.plan = plan
+        self.shares = divide(roster, plan.workers)
         self.private = private
         self.example = example_batch(task, roster)
         self.known: dict[Any, int] = {}
@@ -88,10 +90,11 @@ class WorkingMemory:
         self.keeps_grams = False  # whether local steps wished for them
 
     def of(self, call: Call) -> int:
-        """Bytes of the largest chunk that each worker has, all at the same time."""
-        shares = chunks_of_call(call, self.roster, self.plan)
-        heaviest = [max(share, key=self._numbers) for share in shares if share]
-        top = max(heaviest, key=self._numbers)
+        """Bytes of the largest chunks, one for each worker at the same time."""
+        shares = chunks_of_call(call, self.roster, self.plan, self.shares)
+        chunks = [chunk for share in shares for chunk in share]
+        heaviest = sorted(chunks, key=self._numbers, reverse=True)[: self.plan.workers]
+        top = heaviest[0]
         shape = (call.path, call.name, call.exam, repr(call.static), self._at_once(top))
         if shape not in self.known:
             self.known[shape] = self._peak(call, top)

@@ -156,9 +156,12 @@ class Experiment:
         return next(column for column in self.columns if column.label == label)
 
     def cells(self, scale: str) -> Iterator[Cell]:
-        """Every cell of a scale; seed by seed, so that a stopped table has whole columns first."""
+        """Every cell of a scale; seed by seed, so that a stopped table has whole columns first.
+
+        Where the scale names its lines, they are run in that order.
+        """
         chosen = self.scale(scale)
-        lines = [line for line in self.lines if line.label in (chosen.lines or (line.label,))]
+        lines = [self.line(label) for label in chosen.lines] or self.lines
         columns = [c for c in self.columns if c.label in (chosen.columns or (c.label,))]
         for seed in range(chosen.first_seed, chosen.first_seed + chosen.seeds):
             for column in columns:

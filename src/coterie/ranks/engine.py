@@ -12,7 +12,7 @@ from coterie.engine.codec import decode, decode_part, encode
 from coterie.engine.fold import Fold, Part
 from coterie.ranks.group import Group
 from coterie.ranks.share import Question, Share, call_of_rank, write_common, write_own
-from coterie.ranks.shares import cut_snapshot, join_snapshots
+from coterie.ranks.snapshots import cut_snapshot, join_snapshots
 
 
 class Ranks:

@@ -169,7 +169,7 @@ class Group:
         return [Outcome(not failed, size) for failed, size in table.tolist()]
 
     def reduce(self, tree: Any) -> Any:
-        """The sum over all ranks of each tensor, at rank 0; the order of sums is always the same.
+        """The sum over all ranks of each tensor, at rank 0; added as `halved` does in one process.
 
         Tensors of one kind travel together.
         """
@@ -181,13 +181,30 @@ class Group:
             for kind in kinds:
                 places = [i for i, v in enumerate(leaves) if (v.dtype, v.device) == kind]
                 flat = torch.cat([leaves[i].reshape(-1) for i in places])
-                dist.reduce(flat, 0)
+                self._add_halves(flat, 0, self.place.size)
                 pieces = flat.split([leaves[i].numel() for i in places])
                 for i, piece in zip(places, pieces):
                     sums[i] = piece.view(leaves[i].shape).clone()  # aligned as any other tensor
             return [sums[i] for i in range(len(leaves))]
 
         return tree_unflatten(self.connection.do(add_up), structure)
+
+    def _add_halves(self, flat: Tensor, first: int, end: int) -> None:
+        """Leave the sum over the ranks from `first` to before `end` at the first of them."""
+        if end - first == 1:
+            return
+        middle = first + (end - first) // 2
+        rank = self.place.rank
+        if rank < middle:
+            self._add_halves(flat, first, middle)
+        else:
+            self._add_halves(flat, middle, end)
+        if rank == middle:
+            dist.send(flat, first)
+        if rank == first:
+            other = torch.empty_like(flat)
+            dist.recv(other, middle)
+            flat += other
 
 
 def as_tensor(raw: bytes) -> Tensor:

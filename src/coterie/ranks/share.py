@@ -20,9 +20,9 @@ from coterie.engine.fold import Fold, Part
 from coterie.engine.guard import ask
 from coterie.engine.plan import Plan
 from coterie.engine.screening import Limit, Screening
+from coterie.engine.shares import Among, Shares, divide
 from coterie.engine.vectorised import Vectorised
 from coterie.params import Params
-from coterie.ranks.shares import Shares, divide
 from coterie.runs.options import Options
 from coterie.runs.run import on_device
 from coterie.runs.start import prepared_rows
@@ -50,14 +50,15 @@ class Share:
         plan: Plan,
     ) -> None:
         """fed: all clients, of which those of this rank are kept."""
-        self.shares: Shares = divide(fed.roster, options.ranks)
-        own = prepared_rows(method, task, fed, options).subset(self.shares.clients[rank])
+        self.shares: Shares = divide(fed.roster, options.ranks, plan.workers)
+        clients = self.shares.clients[rank]
+        own = prepared_rows(method, task, fed, options).subset(clients)
         self.rank = rank
         self.method = method
         self.task = task
         self.roster = own.roster
         self.root = Evaluation(method, options.choose_on)
-        self.engine = Vectorised(task, own, plan)
+        self.engine = Vectorised(task, own, plan, Among(clients, fed.roster))
         self.types = types_of_questions(method)
         self.dry_run: DryRun | None = None
 
