@@ -10,37 +10,45 @@ from coterie.experiments import all_experiments
 from coterie.experiments.claims import FAILS, HOLDS, UNSURE
 from coterie.experiments.outcome import Outcome
 from coterie.experiments.page import markdown, page, verdicts
+from coterie.experiments.spec import Experiment
 
 RESULTS = Path(__file__).parent.parent / "experiments" / "results"
 BEST_FIRST = ("full", "medium")
 
 
-def outcomes() -> list[Outcome]:
-    """Of every experiment that was run to its end, the larger scale."""
+def outcomes(experiment: Experiment) -> list[Outcome]:
+    """What is shown of an experiment: the largest scale that was run to its end.
+
+    If a part of a larger one was run, that comes first.
+    """
     found = []
-    for experiment in all_experiments().values():
-        for scale in BEST_FIRST:
-            outcome = Outcome.open(experiment, scale, RESULTS)
-            if not outcome.missing:
-                found.append(outcome)
-                break
-    return found
+    for scale in BEST_FIRST:
+        outcome = Outcome.open(experiment, scale, RESULTS)
+        if outcome.cells:
+            found.append(outcome)
+        if not outcome.missing:
+            return found
+    return []
 
 
 def reproduction() -> str:
     """A table of all experiments, then the page of each that was run."""
-    found = {outcome.experiment.name: outcome for outcome in outcomes()}
     rows = []
+    parts = []
     for name, experiment in all_experiments().items():
-        rows.append([row_name(name, name in found), experiment.where, *summary(found.get(name))])
+        found = outcomes(experiment)
+        rows.append([row_name(name, bool(found)), experiment.where, *summary(found)])
+        if found:
+            parts.append(f'<a id="{name}-results"></a>')
+        parts += map(text_of, found)
     head = ["experiment", "paper's", "scale", HOLDS, UNSURE, FAILS]
-    parts = [markdown(head, rows)]
-    for outcome in found.values():
-        stem = outcome.path.stem
-        anchor = f'<a id="{outcome.experiment.name}-results"></a>'
-        text = page(outcome).strip().replace(f"]({stem}", f"](results/{stem}")
-        parts += [anchor, text]
-    return "\n\n".join(parts)
+    return "\n\n".join([markdown(head, rows), *parts])
+
+
+def text_of(outcome: Outcome) -> str:
+    """The page of what was run, with figures where they are."""
+    stem = outcome.path.stem
+    return page(outcome).strip().replace(f"]({stem}", f"](results/{stem}")
 
 
 def row_name(name: str, was_run: bool) -> str:
@@ -64,9 +72,13 @@ def experiments_with(method: type[Algorithm]) -> str:
     return "\n".join(["It stands in these tables and figures, made again:", "", *lines])
 
 
-def summary(outcome: Outcome | None) -> list[str]:
-    """The scale of an experiment, and how many of its claims hold."""
-    if outcome is None:
+def summary(found: list[Outcome]) -> list[str]:
+    """The scale that was run to its end, and how many of its claims hold."""
+    if not found:
         return ["not run yet", "", "", ""]
+    outcome = found[-1]
     marks = Counter(verdict.mark for verdict in verdicts(outcome))
-    return [outcome.scale, *(str(marks[mark]) for mark in (HOLDS, UNSURE, FAILS))]
+    scale = outcome.scale
+    if len(found) > 1:
+        scale += f", a part of {found[0].scale}"
+    return [scale, *(str(marks[mark]) for mark in (HOLDS, UNSURE, FAILS))]

@@ -241,7 +241,7 @@ EXPERIMENTS = (
         "unipen",
         30,
         findings=(
-            "No model has converged after the 15 rounds of the medium scale: momentum (cfl-mgd) is "
+            "Shared models have not converged after 15 rounds, the medium scale: momentum (cfl-mgd) is "
             "ahead for that. One group is chosen with every seed; ifca is ahead of fedavg by its "
             "further steps in round 0, not by groups.",
             "Writers who never trained gain most from a body that all share under a layer of their "
