@@ -241,9 +241,9 @@ EXPERIMENTS = (
         "unipen",
         30,
         findings=(
-            "Shared models have not converged after 15 rounds, the medium scale: momentum (cfl-mgd) is "
-            "ahead for that. One group is chosen with every seed; ifca is ahead of fedavg by its "
-            "further steps in round 0, not by groups.",
+            "Shared models have not converged after 15 rounds, the medium scale, and momentum "
+            "(cfl-mgd) is ahead for that. One group is chosen with every seed; ifca is ahead of "
+            "fedavg by its further steps in round 0, not by groups.",
             "Writers who never trained gain most from a body that all share under a layer of their "
             "own (fedper).",
         ),
