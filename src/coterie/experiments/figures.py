@@ -25,10 +25,12 @@ def curves_of(
     columns: Sequence[str] = (),
     log: bool = False,
     lines: Sequence[str] = (),
+    highest: float | None = None,
 ) -> Draw:
     """A figure of a metric against rounds: a panel for each column, a line for each method.
 
     columns, lines: the labels of those that are drawn; none: all.
+    highest: what the metric can be at most, where the axis is to go from 0 to there.
     """
 
     def draw(outcome: Outcome) -> Figure:
@@ -38,6 +40,8 @@ def curves_of(
         for axes, column in zip(panels, shown):
             if log:
                 axes.set_yscale("log")
+            if highest is not None:
+                axes.set_ylim(0, 1.03 * highest)  # a line at the top is not cut off
             draw_curves(axes, outcome, column, name, chosen(lines, outcome.lines))
             axes.set_title(f"{label}, {column}", loc="left", color=INK, fontsize=11)
         panels[-1].set_xlabel("round", color=INK)

@@ -26,9 +26,10 @@ NOT_KEPT = "these results do not have it: run the experiment again"
 # ------------------------------------------------------------------------------ who is in which
 def right_identities(outcome: Outcome) -> Figure:
     """The share of clients in the right group after each round; of older results the ARI."""
+    draw = curves_of("ari", "Agreement with the planted groups (ARI)", highest=1.0)
     if any("matched" in cell.curves for cell in outcome.cells.values()):
-        return curves_of("matched", "Share of clients in the right group")(outcome)
-    return curves_of("ari", "Agreement with the planted groups (ARI)")(outcome)
+        draw = curves_of("matched", "Share of clients in the right group", highest=1.0)
+    return draw(outcome)
 
 
 @dataclass(frozen=True)
