@@ -1,4 +1,4 @@
-"""Claims about curves, on curves that are written down here."""
+"""Claims about curves and about rises, on numbers that are written down here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from made_experiment import MADE
 
-from coterie.experiments.claims import FAILS, HOLDS, ReachesSooner
+from coterie.experiments.claims import FAILS, HOLDS, UNSURE, ReachesSooner, Rises
 from coterie.experiments.outcome import Outcome
 from coterie.experiments.spec import Measured
 
@@ -54,3 +54,36 @@ def test_curves_are_means_over_seeds(tmp_path: Path) -> None:
 
 def test_a_claim_about_curves_says_nothing_where_one_is_missing(tmp_path: Path) -> None:
     assert judged([SLOW], [], tmp_path) == []
+
+
+def rises(points: list[list[float]], tmp_path: Path, falls: bool = False) -> str:
+    """The mark of "it rises" over up to four points; a value for each seed."""
+    names = [("first", "a"), ("first", "b"), ("second", "a"), ("second", "b")]
+    given = dict(zip(names, points))
+    outcome = Outcome.open(MADE, "full", tmp_path)
+    for cell in MADE.cells("full"):
+        values = given.get((cell.line.label, cell.column.label), [])
+        if cell.seed < len(values):
+            outcome.add(cell, Measured({"accuracy": values[cell.seed]}), 0.0)
+    (verdict,) = Rises(tuple(names), falls=falls).judge(outcome)
+    return verdict.mark
+
+
+@pytest.mark.parametrize(
+    ("points", "mark"),
+    [
+        ([[0.1, 0.2, 0.1], [0.5, 0.6, 0.5]], HOLDS),
+        ([[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]], HOLDS),  # or stays
+        ([[0.1, 0.2, 0.1], [0.5, 0.1, 0.2]], UNSURE),  # 0.13 on average, and less with one seed
+        ([[0.1, 0.1, 0.1], [0.4, 0.2, 0.3], [0.3, 0.2, 0.3], [0.9, 0.8, 0.9]], UNSURE),  # a dip
+        ([[0.1, 0.1, 0.1], [0.4, 0.4, 0.5], [0.2, 0.2, 0.3], [0.9, 0.8, 0.9]], FAILS),
+        ([[0.1], [0.2]], HOLDS),  # one seed: there is nothing to test
+        ([[0.2], [0.1]], FAILS),
+    ],
+)
+def test_a_rise_or_a_step_back_that_may_be_chance_is_unsure(
+    points: list[list[float]], mark: str, tmp_path: Path
+) -> None:
+    assert rises(points, tmp_path) == mark
+    negative = [[-value for value in values] for values in points]
+    assert rises(negative, tmp_path, falls=True) == mark

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from made_experiment import MADE
 
-from coterie.experiments.figures import against_columns, curves_of
+from coterie.experiments.figures import against_columns, curves_of, ranking
 from coterie.experiments.figures_of_groups import (
     NOT_KEPT,
     against_groups,
@@ -84,3 +84,12 @@ def test_weights_stand_over_the_planted_shares_or_are_said_to_be_missing(outcome
     assert planted.get_ydata().tolist() == [0.1, 0.9] and found.get_ydata().tolist() == [0.2, 0.7]
     empty = weights_of_clients("a", ("second",), "lower case")(outcome)
     assert [text.get_text() for text in empty.texts] == [NOT_KEPT]
+
+
+def test_a_ranking_has_the_best_line_on_top(outcome):
+    (axes,) = ranking("Accuracy", apart=("first",))(outcome).axes
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["second", "first"]
+    seeds, mean = axes.lines[:2]
+    assert np.allclose(seeds.get_xdata(), [60, 61, 62]) and np.allclose(mean.get_xdata(), 61)
+    bottom, top = axes.get_ylim()
+    assert bottom > top  # the first place is above

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from made_experiment import CALLS, MADE, TRAINED
@@ -17,7 +18,8 @@ from coterie.experiments.claims import Gap, paired_gap
 from coterie.experiments.outcome import Outcome
 from coterie.experiments.page import changes, page, verdicts
 from coterie.experiments.runner import run_cells
-from coterie.experiments.spec import Measured, Tuned
+from coterie.experiments.spec import Cell, Measured, Tuned
+from coterie.experiments.work import chosen_settings, federation, scores, train
 
 
 def ran(experiment, scale, folder) -> Outcome:
@@ -69,6 +71,17 @@ def test_the_first_seeds_alone_and_then_the_others(tmp_path, monkeypatch, capsys
     assert len(CALLS) == len(set(CALLS)) == 12
 
 
+def test_one_line_and_one_column_alone(tmp_path, monkeypatch, capsys):
+    CALLS.clear()
+    monkeypatch.setattr(reproduce_module, "find", lambda name: MADE)
+    argv = ["reproduce", "made.table", "--scale", "full", "--out", str(tmp_path), "--quiet"]
+    assert main([*argv, "--jobs", "1", "--line", "second", "--column", "b"]) == 0
+    assert [f"second, b, seed {seed}" for seed in range(3)] == CALLS
+    assert "Not run: a." in capsys.readouterr().out
+    assert main([*argv, "--column", "c"]) == 2
+    assert "unknown column 'c'" in capsys.readouterr().err
+
+
 def test_a_cell_that_was_decided_otherwise_is_run_again(tmp_path):
     ran(MADE, "smoke", tmp_path)
     file = tmp_path / "made.table-smoke.json"
@@ -101,6 +114,29 @@ def test_a_run_is_trained_and_one_that_diverges_has_no_values(tmp_path):
     assert "training diverged" in wild.error and not wild.values
     assert "| wild | diverged |" in page(outcome)
     assert not (tmp_path / "made.digits-full.runs").exists()
+
+
+def test_a_line_that_is_tuned_takes_the_best_value_on_held_out_rows(tmp_path):
+    given = replace(TRAINED, lines=(TRAINED.line("global"),))
+    line = replace(given.lines[0], method=ct.FedAvg(lr=9.0, local_steps=2))
+    line = replace(line, tune={"lr": (1e-6, 0.1)})
+    tuned = replace(given, lines=(line,), work=with_what_was_tuned)
+    untuned = replace(given, lines=(replace(line, tune={}),))
+    assert len({next(e.cells("full")).mark for e in (given, tuned, untuned)}) == 3
+
+    outcome = ran(tuned, "full", tmp_path / "tuned")
+    same = ran(given, "full", tmp_path / "given")
+    asked = ("global", "digits", "accuracy")
+    assert outcome.values(*asked) == same.values(*asked)  # lr 0.1, and all training rows
+    assert "* global: lr of 1e-06, 0.1; took 0.1." in page(outcome)
+    assert "held-out" not in page(same)
+
+
+def with_what_was_tuned(cell: Cell, folder: Path) -> Measured:
+    fed = federation(cell)
+    result = train(cell, fed, folder)
+    measured = scores(result, fed)
+    return replace(measured, extra={"tuned": chosen_settings(cell, result)})
 
 
 # ------------------------------------------------------------------------------ claims

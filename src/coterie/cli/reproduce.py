@@ -8,13 +8,13 @@ from pathlib import Path
 
 from coterie.cli.progress import Watcher
 from coterie.cli.values import read_flags
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, unknown
 from coterie.experiments import all_experiments, find
 from coterie.experiments.claims import FAILS
 from coterie.experiments.outcome import Outcome
 from coterie.experiments.page import page, verdicts
 from coterie.experiments.runner import Done, run_cells
-from coterie.experiments.spec import SCALES, Experiment
+from coterie.experiments.spec import SCALES, Cell, Experiment
 from coterie.experiments.tuning import search_all
 from coterie.plots import save
 from coterie.runs.files import locked, write_file
@@ -28,6 +28,8 @@ class ReproduceFlags:
     scale: str = setting("medium", "how much of it is run; full: as the paper did", choices=SCALES)
     out: str = setting("experiments/results", "folder of the results")
     seeds: int | None = setting(None, "run only the first of its seeds; none: all", least=1)
+    line: str | None = setting(None, "run only this line of the table; none: all")
+    column: str | None = setting(None, "run only this column of the table; none: all")
     jobs: int | None = setting(None, "cells run side by side; none: as many as cores", least=1)
     show: bool = setting(False, "run nothing: the page of what was run so far", switch=True)
     search: bool = setting(
@@ -96,9 +98,7 @@ def listing() -> str:
 def run(outcome: Outcome, asked: ReproduceFlags) -> None:
     """Run the cells that are missing, with progress over the whole table."""
     watcher = Watcher(asked.quiet, level=40)  # runs speak in their logs
-    cells = outcome.missing
-    if asked.seeds is not None:
-        cells = [cell for cell in cells if cell.seed in outcome.first_seeds(asked.seeds)]
+    cells = asked_cells(outcome, asked)
     total = len(cells) + len(outcome.cells)
     jobs = asked.jobs or os.cpu_count() or 1
 
@@ -120,6 +120,27 @@ def run(outcome: Outcome, asked: ReproduceFlags) -> None:
             raise KeyboardInterrupt(
                 f"stopped; go on with: coterie reproduce {name} --scale {outcome.scale}"
             ) from None
+
+
+def asked_cells(outcome: Outcome, asked: ReproduceFlags) -> list[Cell]:
+    """The missing cells of the line, the column and the seeds that are asked for."""
+    every = list(outcome.experiment.cells(outcome.scale))
+    refuse_unknown("line", asked.line, [cell.line.label for cell in every])
+    refuse_unknown("column", asked.column, [cell.column.label for cell in every])
+    cells = outcome.missing
+    if asked.line is not None:
+        cells = [cell for cell in cells if cell.line.label == asked.line]
+    if asked.column is not None:
+        cells = [cell for cell in cells if cell.column.label == asked.column]
+    if asked.seeds is not None:
+        cells = [cell for cell in cells if cell.seed in outcome.first_seeds(asked.seeds)]
+    return cells
+
+
+def refuse_unknown(what: str, label: str | None, known: list[str]) -> None:
+    """Refuse a label that no cell of this scale has."""
+    if label is not None and label not in known:
+        raise unknown(what, label, set(known))
 
 
 def describe(outcome: Outcome, done: Done) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -149,7 +150,11 @@ class AtMost:
 
 @dataclass(frozen=True)
 class Rises:
-    """The mean rises (or falls) from each (line, column) to the next, or stays."""
+    """The mean rises (or falls) from each (line, column) to the next, or stays.
+
+    A step the other way that may be chance leaves the claim unsure, and so does a rise from the
+    first point to the last that may be.
+    """
 
     points: tuple[tuple[str, str], ...]
     falls: bool = False
@@ -161,17 +166,25 @@ class Rises:
         shown = [point for point in self.points if outcome.values(*point, quantity.name)]
         if len(shown) < 2:
             return []
-        means = [
-            quantity.factor * float(np.mean(list(outcome.values(*point, quantity.name).values())))
-            for point in shown
-        ]
-        steps = np.diff(means) * (-1 if self.falls else 1)
-        mark = HOLDS if (steps >= 0).all() else FAILS
+        values = [outcome.values(*point, quantity.name) for point in shown]
         verb = "falls" if self.falls else "rises"
         first, last = (", ".join(point) for point in (shown[0], shown[-1]))
+        means = [quantity.factor * float(np.mean(list(of.values()))) for of in values]
         told = ", ".join(f"{mean:.4g}" for mean in means)
         what = capitalise(quantity.label) if self.quantity else "It"
-        return [Verdict(mark, f"{what} {verb} from {first} to {last}; {told} here.")]
+        return [Verdict(self._mark(values), f"{what} {verb} from {first} to {last}; {told} here.")]
+
+    def _mark(self, values: list[dict[int, float]]) -> str:
+        """✗: a step goes the other way for certain; ≈: one may by chance, or the whole rise may."""
+        sign = -1 if self.falls else 1
+        gaps = [paired_gap(after, before) for before, after in pairwise(values)]
+        back = [gap for gap in gaps if gap is not None and sign * gap.mean < 0]
+        if any(gap.seeds < 2 or not gap.may_be_chance for gap in back):
+            return FAILS
+        whole = paired_gap(values[-1], values[0])
+        if back or (whole is not None and whole.mean and whole.seeds > 1 and whole.may_be_chance):
+            return UNSURE
+        return HOLDS
 
 
 @dataclass(frozen=True)

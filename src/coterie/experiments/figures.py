@@ -136,6 +136,36 @@ def range_of(outcome: Outcome, line: str, quantity: Quantity) -> np.ndarray:
     return np.array(found).T * quantity.factor
 
 
+def ranking(label: str, apart: Sequence[str] = ()) -> Draw:
+    """A row for each line of the table, the best on top: its mean, and every seed as a small dot.
+
+    Of the first column and quantity.  apart: the labels of lines in another colour.
+    """
+
+    def draw(outcome: Outcome) -> Figure:
+        shown = find_quantity(outcome, "")
+        values = {
+            line: np.array(list(outcome.values(line, outcome.columns[0], shown.name).values()))
+            for line in outcome.lines
+        }
+        means = {line: v.mean() for line, v in values.items() if len(v) and np.isfinite(v).all()}
+        order = sorted(means, key=lambda line: means[line], reverse=shown.higher_is_better)
+        figure = new_figure(width=7.2, height=0.26 * len(order) + 1.0)
+        axes = figure.subplots()
+        for place, line in enumerate(order):
+            colour = COLOURS[1] if line in apart else COLOURS[0]
+            seeds = values[line] * shown.factor
+            axes.plot(seeds, np.full(len(seeds), place), ".", color=colour, alpha=0.4)
+            axes.plot(means[line] * shown.factor, place, "o", color=colour)
+        axes.set_yticks(range(len(order)), order)
+        axes.set_ylim(len(order) - 0.5, -0.5)
+        axes.set_title(label, loc="left", color=INK, fontsize=11)
+        tidy(axes)
+        return figure
+
+    return draw
+
+
 def heat_map(label: str, rows: str, columns: str, name: str) -> Draw:
     """A heat map of a quantity: lines of the table down, columns across."""
 

@@ -32,9 +32,11 @@ def page(outcome: Outcome) -> str:
     parts += [
         listed("What should hold", [f"{v.mark} {v.sentence}" for v in verdicts(outcome)]),
         listed("What was found", experiment.findings),
+        *(listed(title, make(outcome)) for title, make in experiment.sections.items()),
         listed("Other than in the paper", differences(outcome)),
         listed("What the paper leaves open, and what is taken here", experiment.open_points),
         listed(f"What was searched for, by `{search_command(experiment)}`", searches(experiment)),
+        listed("What each run tried on held-out training rows, and took", tuned_lines(outcome)),
         how_made(outcome),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -62,6 +64,20 @@ def searches(experiment: Experiment) -> list[str]:
         best = ", ".join(f"{name} {value}" for name, value in tuned.best.items())
         taken = tuned.taken and f"; {tuned.taken}"
         sentences.append(f"{tuned.line}, {tuned.column}: {tried}: best is {best}{taken}.")
+    return sentences
+
+
+def tuned_lines(outcome: Outcome) -> list[str]:
+    """A sentence for each tuned setting: the values it had, and what its runs took, by seed."""
+    sentences = []
+    for label in outcome.lines:
+        tune = outcome.experiment.line(label).tune
+        cells = [cell for column in outcome.columns for cell in outcome.of(label, column)]
+        taken = [cell.extra["tuned"] for cell in cells if "tuned" in cell.extra]
+        for name, values in tune.items():
+            tried = ", ".join(f"{value:g}" for value in values)
+            took = ", ".join(f"{settings[name]:g}" for settings in taken)
+            sentences.append(f"{label}: {name} of {tried}; took {took}.")
     return sentences
 
 

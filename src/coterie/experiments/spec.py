@@ -41,6 +41,8 @@ class Line:
     method: Algorithm | None = None  # None: the work knows the line by its label
     data_options: Options = field(default_factory=dict)  # where its data differ from others'
     options: Options = field(default_factory=dict)  # where its runs differ from others'
+    tune: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """By setting, the values of which each run takes the best on held-out training rows."""
     in_paper: bool = True
 
 
@@ -133,6 +135,8 @@ class Experiment:
     findings: tuple[str, ...] = ()  # what was found out where ours differs
     tuned: tuple[Tuned, ...] = ()  # searches, all of them at one scale
     tuned_at: str = "medium"
+    sections: Mapping[str, Callable[[Outcome], list[str]]] = field(default_factory=dict)
+    """By title, lists that the page makes from the results."""
     figures: Mapping[str, Callable[[Outcome], Figure]] = field(default_factory=dict)  # by suffix
 
     def scale(self, name: str) -> Scale:
@@ -234,7 +238,10 @@ class Cell:
         if self.line.method is None:
             return ()
         settings = asdict(self.method)  # type: ignore[call-overload]
-        return (self.method.name, sorted(settings.items(), key=lambda item: item[0]))
+        described = (self.method.name, sorted(settings.items(), key=lambda item: item[0]))
+        if self.line.tune:
+            return (*described, sorted(self.line.tune.items()))
+        return described
 
     @property
     def title(self) -> str:

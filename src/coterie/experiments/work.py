@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from coterie.data.spec import load
 from coterie.experiments.spec import Cell, Measured, Work
 from coterie.metrics import HIGHER_IS_BETTER
 from coterie.result import Result, resume, run
+from coterie.runs.search import search
 
 Measure = Callable[[Result, Federation], Measured]
 DRAWN = (
@@ -43,10 +45,20 @@ def federation(cell: Cell) -> Federation:
 
 def train(cell: Cell, fed: Federation, folder: Path) -> Result:
     """Train in a folder, or go on where it was stopped."""
+    options = {"paper": True, **cell.options, "seed": cell.seed}
+    method = cell.method
+    if cell.line.tune:
+        place = folder.with_name(f"{folder.name}-search")
+        found = search(method, fed, cell.model, over=cell.line.tune, out=place, **options)
+        method = found.winner
     if (folder / "config.json").exists():
-        return resume(folder, fed, cell.model, cell.method)
-    options = {"paper": True, **cell.options}
-    return run(cell.method, fed, cell.model, out=folder, seed=cell.seed, **options)
+        return resume(folder, fed, cell.model, method)
+    return run(method, fed, cell.model, out=folder, **options)
+
+
+def chosen_settings(cell: Cell, result: Result) -> dict[str, Any]:
+    """What was found for each setting of the line that is tuned, for `extra["tuned"]`."""
+    return {name: getattr(result.method, name) for name in cell.line.tune}
 
 
 # ------------------------------------------------------------------------------ measures

@@ -15,6 +15,7 @@ from coterie.experiments.catalogue import (
     ifca_figure3,
     ifca_writers,
     natural,
+    people,
     threshold,
 )
 from coterie.experiments.spec import Experiment
@@ -33,4 +34,5 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     *cgpfl_cifar.EXPERIMENTS,
     *threshold.EXPERIMENTS,
     *natural.EXPERIMENTS,
+    *people.EXPERIMENTS,
 )

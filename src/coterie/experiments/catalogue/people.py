@@ -1,0 +1,118 @@
+"""Real people, in whom nobody planted groups: phones that they wear, letters that they write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from coterie.algorithms.cfl_mgd import CFLMGD
+from coterie.algorithms.cgpfl import CGPFLHeur
+from coterie.algorithms.ifca import IFCA
+from coterie.algorithms.one_shot import OneShot
+from coterie.baselines.ditto import Ditto
+from coterie.baselines.fedavg import FedAvg, FineTuned
+from coterie.baselines.fedper import FedPer
+from coterie.baselines.local_only import LocalOnly
+from coterie.experiments.catalogue.natural import CLAIMS, NUMBER, PAPER, tuned
+from coterie.experiments.figures import ranking
+from coterie.experiments.site_groups import describe_groups, keep_groups
+from coterie.experiments.spec import (
+    ACCURACY,
+    WORST,
+    Cell,
+    Column,
+    Experiment,
+    Measured,
+    Quantity,
+    Scale,
+)
+from coterie.experiments.work import chosen_settings, federation, scores, train
+
+STEPS = (0.03, 0.1, 0.3, 1.0)
+METHODS = (
+    tuned(FedAvg(), lr=STEPS),
+    tuned(FineTuned(), lr=STEPS),
+    tuned(LocalOnly(), lr=STEPS),
+    tuned(Ditto(), lr=STEPS),
+    tuned(FedPer(), lr=STEPS),
+    tuned(IFCA(clusters="auto"), lr=STEPS),
+    tuned(CFLMGD(clusters="auto"), lr=STEPS),
+    tuned(OneShot(clusters="auto"), lr=STEPS),
+    tuned(CGPFLHeur(), lr=(0.1, 1.0), inner_lr=(0.02, 0.1)),
+)
+
+
+def on_person(cell: Cell, folder: Path) -> Measured:
+    """The scores; those of people who never trained; and the groups."""
+    fed = federation(cell)
+    result = train(cell, fed, folder)
+    measured = scores(result, fed)
+    values = dict(measured.values)
+    unseen = result.final.get("unseen_accuracy")
+    if unseen is not None:
+        values["unseen"] = float(unseen)
+    if result.trained.hard_groups is not None:
+        values["groups"] = float(len(set(result.trained.hard_groups.tolist())))
+    extra = {"tuned": chosen_settings(cell, result), **keep_groups(result, fed)}
+    return Measured(values, measured.curves, extra)
+
+
+def on_people(
+    name: str,
+    title: str,
+    base: str,
+    unseen: int,
+    findings: tuple[str, ...] = (),
+    **data_options: Any,
+) -> Experiment:
+    """Every method on one client per person."""
+    return Experiment(
+        name=f"natural.{name}",
+        title=title,
+        paper=PAPER,
+        where=name,
+        lines=METHODS,
+        columns=(
+            Column(
+                label=name,
+                data=f"by_key:{base}",
+                data_options={"unseen": unseen, **data_options},
+                options={"rounds": 50},
+            ),
+        ),
+        scales={
+            "full": Scale(seeds=5),
+            "medium": Scale(
+                seeds=3,
+                data_options={"clients": 20, "samples": 60, "unseen": 4},
+                options={"rounds": 15},
+            ),
+            "smoke": Scale(
+                seeds=1,
+                data_options={"clients": 6, "samples": 30, "unseen": 1},
+                options={"rounds": 2},
+                lines=("fedavg", "local"),
+            ),
+        },
+        work=on_person,
+        quantities=(
+            ACCURACY,
+            WORST,
+            Quantity("unseen", "accuracy on people who never trained, %", 2, 100.0),
+            NUMBER,
+        ),
+        claims=CLAIMS,
+        findings=findings,
+        open_points=(
+            "Every method has four values of its step size, or of its two, and each run takes the "
+            "best on a fifth of its training rows; ten steps a round for all.",
+        ),
+        sections={"What the groups are": describe_groups("ifca")},
+        figures={"": ranking("Test accuracy, %")},
+    )
+
+
+EXPERIMENTS = (
+    on_people("har", "30 people's phones", "har", 3),
+    on_people("writers", "Writers of letters", "unipen", 30, least=50),
+)

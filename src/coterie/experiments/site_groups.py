@@ -1,0 +1,156 @@
+"""The groups of real sites: who is in which, what sets them apart, and whether they come back.
+
+Sites that nobody grouped have no true groups to compare with. What can be asked is whether another
+split of the same sites' rows into training and test rows gives the same groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import combinations
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from coterie.data import Federation
+from coterie.experiments.figures import Draw, tidy
+from coterie.experiments.outcome import CellResult, Outcome
+from coterie.metrics import agreement
+from coterie.plots import INK, colours_for, new_figure
+from coterie.reporting.apart import apart, describe_comparisons
+from coterie.reporting.columns import label_name
+from coterie.reporting.text import format_number, join_names
+from coterie.result import Result
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST_NAMES = 12  # of a group's sites that are named
+
+
+class Site(NamedTuple):
+    """A site of a run, as results keep it."""
+
+    name: str
+    group: int
+    level: float  # the mean of its training labels, of two classes the share of the second
+
+
+def keep_groups(result: Result, fed: Federation) -> dict[str, Any]:
+    """What the page needs of a run's groups, for `extra`; nothing where it has none."""
+    groups = result.trained.hard_groups
+    if groups is None:
+        return {}
+    groups = by_size(groups)
+    labels = [fed.train.client(i)[1].double() for i in range(len(fed))]
+    levels = [round(float(y.mean()), 4) for y in labels]
+    names = fed.roster.training_names
+    sites = [Site(*each) for each in zip(names, groups.tolist(), levels)]
+    return {"sites": sites, "label": label_name(fed), "apart": sentences_apart(fed, groups)}
+
+
+def sentences_apart(fed: Federation, groups: np.ndarray) -> list[str]:
+    """What sets the groups apart, a sentence each; none where there is one group."""
+    comparisons = apart(fed, groups).comparisons
+    if not comparisons:
+        return []
+    described = describe_comparisons(comparisons, clients=len(fed))
+    sentences = [f"{title} {s}".strip() for title, part in described.parts for s in part]
+    return [*sentences, *described.rest]
+
+
+def by_size(groups: np.ndarray) -> np.ndarray:
+    """The same groups, numbered from the largest on; −1 stays."""
+    known, counts = np.unique(groups[groups >= 0], return_counts=True)
+    order = known[np.argsort(-counts, kind="stable")]
+    numbered = np.full_like(groups, -1)
+    for number, group in enumerate(order):
+        numbered[groups == group] = number
+    return numbered
+
+
+# ------------------------------------------------------------------------------ as text
+def describe_groups(line: str) -> Callable[[Outcome], list[str]]:
+    """A list for the page: the groups of a line with the first seed, and how they come back."""
+
+    def describe(outcome: Outcome) -> list[str]:
+        cells = cells_with_groups(outcome, line)
+        if not cells:
+            return []
+        return [
+            *members(cells[0]),
+            *cells[0].extra["apart"],
+            *(sentence for label in outcome.lines for sentence in comes_back(outcome, label)),
+        ]
+
+    return describe
+
+
+def cells_with_groups(outcome: Outcome, line: str) -> list[CellResult]:
+    """The cells of a line that kept their groups, by seed."""
+    cells = [cell for column in outcome.columns for cell in outcome.of(line, column)]
+    return [cell for cell in cells if "sites" in cell.extra]
+
+
+def members(cell: CellResult) -> list[str]:
+    """A sentence for each group: who is in it."""
+    sites = [Site(*each) for each in cell.extra["sites"]]
+    numbers = sorted({site.group for site in sites if site.group >= 0})
+    if len(numbers) == 1:
+        return [f"{cell.line}, seed {cell.seed}: one group of all {len(sites)} sites."]
+    sentences = []
+    for number in numbers:
+        inside = [site for site in sites if site.group == number]
+        names = join_names([site.name for site in inside], MOST_NAMES)
+        level = format_number(float(np.mean([site.level for site in inside])))
+        sentences.append(
+            f"{cell.line}, seed {cell.seed}, group {number} ({len(inside)} sites, mean of "
+            f"{cell.extra['label']} {level}): {names}."
+        )
+    return sentences
+
+
+def comes_back(outcome: Outcome, line: str) -> list[str]:
+    """How well the groups of one seed agree with those of another, as a sentence."""
+    cells = cells_with_groups(outcome, line)
+    if len(cells) < 2:
+        return []
+    found = [{name: group for name, group, _ in cell.extra["sites"]} for cell in cells]
+    if all(len(set(groups.values())) == 1 for groups in found):
+        return [f"{line}: one group with every seed."]
+    mean = float(np.mean([agreement_of(a, b) for a, b in combinations(found, 2)]))
+    return [f"{line}: the groups of two seeds agree by {mean:.2f} (ARI; chance 0, the same 1)."]
+
+
+def agreement_of(first: dict[str, int], second: dict[str, int]) -> float:
+    """The ARI of two groupings, over the sites that trained in both."""
+    common = [name for name in first if name in second]
+    a, b = (np.array([groups[name] for name in common]) for groups in (first, second))
+    return float(agreement(a, b)["ari"])
+
+
+# ------------------------------------------------------------------------------ as a figure
+def levels_by_group(line: str) -> Draw:
+    """A panel for each seed: every site a dot at the level of its label, a row for each group."""
+
+    def draw(outcome: Outcome) -> Figure:
+        cells = cells_with_groups(outcome, line)
+        figure = new_figure(width=7.2, height=1.5 * max(len(cells), 1) + 0.8)
+        if not cells:
+            figure.text(0.5, 0.5, f"{line} has no groups here", ha="center", color=INK)
+            return figure
+        panels = figure.subplots(len(cells), squeeze=False, sharex=True)[:, 0]
+        for axes, cell in zip(panels, cells):
+            sites = [Site(*each) for each in cell.extra["sites"]]
+            numbers = sorted({site.group for site in sites})
+            for number, colour in zip(numbers, colours_for(len(numbers))):
+                levels = [site.level for site in sites if site.group == number]
+                axes.plot(levels, np.full(len(levels), number), "o", color=colour, alpha=0.6)
+            axes.set_yticks(numbers, [f"group {number}" for number in numbers])
+            axes.set_ylim(max(numbers) + 0.6, min(numbers) - 0.6)
+            axes.set_title(f"{line}, seed {cell.seed}", loc="left", color=INK, fontsize=11)
+            tidy(axes)
+        panels[-1].set_xlabel(f"mean of {cells[0].extra['label']} at a site", color=INK)
+        return figure
+
+    return draw
