@@ -45,6 +45,11 @@ def test_curves_have_a_panel_for_each_column_and_only_the_lines_asked_for(outcom
     assert np.allclose(line.get_xydata(), [[0, 0.1], [5, 0.61]])
 
 
+def test_curves_have_all_columns_where_those_asked_for_were_not_run(outcome):
+    figure = curves_of("accuracy", "Accuracy", columns=("c",))(outcome)
+    assert len(figure.axes) == 2
+
+
 def test_a_quantity_against_columns_has_the_mean_of_the_seeds(outcome):
     drawn = []
     draw = against_columns("Accuracy", log=True, also=lambda axes, _: drawn.append(axes))

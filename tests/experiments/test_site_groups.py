@@ -54,13 +54,13 @@ def test_groups_agree_whatever_their_numbers_and_whoever_is_missing():
 def test_the_page_says_who_is_where_what_sets_them_apart_and_whether_groups_come_back(tmp_path):
     told = describe_groups("first")(outcome_with(tmp_path, GROUPS))
     assert told[:3] == [
-        "first, seed 0, group 0 (2 sites, mean of grade 0.50): a and b.",
-        "first, seed 0, group 1 (3 sites, mean of grade 1.5): c, d and e.",
+        "first, seed 0, group 0, with a mean grade of 0.50: a and b.",
+        "first, seed 0, group 1, with a mean grade of 1.5: c, d and e.",
         "Age is higher in group 0.",
     ]
     # seeds 1 and 2 share a, b, d, e: {a,b},{d,e} and {a,e},{b,d}; no pair is together in both,
     # expected 2·2/6, and (0 − 2/3) / (2 − 2/3) = −0.5; the mean of 1, −0.25 and −0.5 is 0.083
-    assert told[3:] == ["first: the groups of two seeds agree by 0.08 (ARI; chance 0, the same 1)."]
+    assert told[3:] == ["Groups of two seeds agree by (ARI; chance 0, the same 1): first 0.08."]
     assert describe_groups("second")(outcome_with(tmp_path, GROUPS)) == []
 
 
@@ -68,7 +68,7 @@ def test_one_group_is_said_in_one_sentence(tmp_path):
     alone = {seed: dict.fromkeys("abc", 0) for seed in range(3)}
     told = describe_groups("first")(outcome_with(tmp_path, alone))
     assert told[0] == "first, seed 0: one group of all 3 sites."
-    assert told[-1] == "first: one group with every seed."
+    assert told[-1].endswith(": first has one group.")
 
 
 def test_a_figure_has_a_panel_for_each_seed_and_a_dot_for_each_site(tmp_path):

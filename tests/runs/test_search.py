@@ -87,6 +87,16 @@ def test_equal_scores_are_parted_by_the_loss(digits):
     assert found.best == {"lr": 1e-6}
 
 
+def test_a_search_by_loss_has_the_least_loss_first(digits):
+    over = {"lr": [0.01, 0.03, 0.1], "l2": [0.0, 1.0]}
+    found = search(ct.FedAvg(), digits, over=over, metric="loss", **SMALL)
+    losses = [cell.losses[0] for cell in found.table]
+    assert found.metric == "loss" and losses == sorted(losses)
+    assert [cell.mean for cell in found.table] == losses
+    with pytest.raises(ct.CoterieError, match="unknown metric 'mse': there are: accuracy, loss"):
+        search(ct.FedAvg(), digits, over=over, metric="mse", **SMALL)
+
+
 def test_regression_wants_the_least_mse():
     fed = ct.data.linear(clients=4, dim=3)
     found = search(ct.FedAvg(), fed, over={"lr": [1e-6, 0.1]}, rounds=2)

@@ -51,8 +51,8 @@ def curves_of(
 
 
 def chosen(wanted: Sequence[str], there: list[str]) -> list[str]:
-    """Those that are wanted of those that there are; none wanted: all."""
-    return [label for label in there if label in (wanted or there)]
+    """Those that are wanted of those that there are; all where none is wanted, or none is there."""
+    return [label for label in there if label in wanted] or there
 
 
 def draw_curves(axes: Axes, outcome: Outcome, column: str, name: str, lines: Sequence[str]) -> None:

@@ -33,13 +33,27 @@ def page(outcome: Outcome) -> str:
         listed("What should hold", [f"{v.mark} {v.sentence}" for v in verdicts(outcome)]),
         listed("What was found", experiment.findings),
         *(listed(title, make(outcome)) for title, make in experiment.sections.items()),
-        listed("Other than in the paper", differences(outcome)),
-        listed("What the paper leaves open, and what is taken here", experiment.open_points),
+        listed(title_of_differences(experiment), differences(outcome)),
+        listed(title_of_open_points(experiment), experiment.open_points),
         listed(f"What was searched for, by `{search_command(experiment)}`", searches(experiment)),
         listed("What each run tried on held-out training rows, and took", tuned_lines(outcome)),
         how_made(outcome),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def title_of_differences(experiment: Experiment) -> str:
+    """What stands above the settings that this scale has and others have not."""
+    if experiment.is_from_a_paper:
+        return "Other than in the paper"
+    return "Other than at the full scale"
+
+
+def title_of_open_points(experiment: Experiment) -> str:
+    """What stands above what was decided here."""
+    if experiment.is_from_a_paper:
+        return "What the paper leaves open, and what is taken here"
+    return "What was decided"
 
 
 def command(outcome: Outcome) -> str:

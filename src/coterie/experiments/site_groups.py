@@ -80,7 +80,7 @@ def describe_groups(line: str) -> Callable[[Outcome], list[str]]:
         return [
             *members(cells[0]),
             *cells[0].extra["apart"],
-            *(sentence for label in outcome.lines for sentence in comes_back(outcome, label)),
+            *comes_back(outcome),
         ]
 
     return describe
@@ -104,22 +104,25 @@ def members(cell: CellResult) -> list[str]:
         names = join_names([site.name for site in inside], MOST_NAMES)
         level = format_number(float(np.mean([site.level for site in inside])))
         sentences.append(
-            f"{cell.line}, seed {cell.seed}, group {number} ({len(inside)} sites, mean of "
-            f"{cell.extra['label']} {level}): {names}."
+            f"{cell.line}, seed {cell.seed}, group {number}, with a mean {cell.extra['label']} of "
+            f"{level}: {names}."
         )
     return sentences
 
 
-def comes_back(outcome: Outcome, line: str) -> list[str]:
-    """How well the groups of one seed agree with those of another, as a sentence."""
-    cells = cells_with_groups(outcome, line)
-    if len(cells) < 2:
+def comes_back(outcome: Outcome) -> list[str]:
+    """How well the groups of one seed agree with those of another, as one sentence."""
+    told = []
+    for line in outcome.lines:
+        cells = cells_with_groups(outcome, line)
+        found = [{name: group for name, group, _ in cell.extra["sites"]} for cell in cells]
+        if len(found) > 1:
+            mean = float(np.mean([agreement_of(a, b) for a, b in combinations(found, 2)]))
+            is_one = all(len(set(groups.values())) == 1 for groups in found)
+            told.append(f"{line} {'has one group' if is_one else f'{mean:.2f}'}")
+    if not told:
         return []
-    found = [{name: group for name, group, _ in cell.extra["sites"]} for cell in cells]
-    if all(len(set(groups.values())) == 1 for groups in found):
-        return [f"{line}: one group with every seed."]
-    mean = float(np.mean([agreement_of(a, b) for a, b in combinations(found, 2)]))
-    return [f"{line}: the groups of two seeds agree by {mean:.2f} (ARI; chance 0, the same 1)."]
+    return [f"Groups of two seeds agree by (ARI; chance 0, the same 1): {', '.join(told)}."]
 
 
 def agreement_of(first: dict[str, int], second: dict[str, int]) -> float:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 Options = Mapping[str, Any]
 Printed = Mapping[str, Mapping[str, str]]  # by line, by column
+OURS = "Ours, beyond the papers"  # in place of a paper
 SCALES = ("smoke", "medium", "full")
 
 
@@ -138,6 +139,11 @@ class Experiment:
     sections: Mapping[str, Callable[[Outcome], list[str]]] = field(default_factory=dict)
     """By title, lists that the page makes from the results."""
     figures: Mapping[str, Callable[[Outcome], Figure]] = field(default_factory=dict)  # by suffix
+
+    @property
+    def is_from_a_paper(self) -> bool:
+        """Whether there is a paper to compare with."""
+        return self.paper != OURS
 
     def scale(self, name: str) -> Scale:
         """The scale of a name."""

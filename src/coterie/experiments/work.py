@@ -49,8 +49,10 @@ def train(cell: Cell, fed: Federation, folder: Path) -> Result:
     method = cell.method
     if cell.line.tune:
         place = folder.with_name(f"{folder.name}-search")
-        found = search(method, fed, cell.model, over=cell.line.tune, out=place, **options)
-        method = found.winner
+        tried = search(
+            method, fed, cell.model, over=cell.line.tune, out=place, metric="loss", **options
+        )
+        method = tried.winner
     if (folder / "config.json").exists():
         return resume(folder, fed, cell.model, method)
     return run(method, fed, cell.model, out=folder, **options)

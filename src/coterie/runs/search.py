@@ -6,7 +6,8 @@
     search.winner     the method with these settings
 
 A cell's score is the accuracy on the held-out rows after its last round, for regression the MSE, as
-a mean over the seeds; where scores are equal, the loss decides. The runs are given no test rows.
+a mean over the seeds; where scores are equal, the loss decides. `metric="loss"` ranks by the loss
+alone, which is surer on few rows. The runs are given no test rows.
 """
 
 from __future__ import annotations
@@ -93,6 +94,7 @@ class Search:
         seeds: int = 1,
         out: str | Path | None = None,
         plan: Plan | None = None,
+        metric: str | None = None,
         **options: Any,
     ) -> None:
         self.method, self.fed, self.model, self.over = method, fed, model, over
@@ -102,7 +104,7 @@ class Search:
         first = self.options["seed"]
         self.seeds = range(first, first + seeds)
         self.cells = combinations(method, over, random, first)
-        self.metric = ""
+        self.metric = metric or ""
         self.table: list[Cell] = []
         if seeds < 1:
             raise CoterieError(f"seeds is {seeds}: it must be ≥ 1.")
@@ -112,7 +114,8 @@ class Search:
             job = self._check(trial)
             if trial.folder is not None and has_begun(trial.folder):
                 refuse_other(trial.folder, job)
-            self.metric = "mse" if trial.fed.kind == "regression" else "accuracy"
+            self.metric = self.metric or default_metric(trial.fed)
+            refuse_other_metric(self.metric, trial.fed)
 
     def trials(self) -> Iterator[Trial]:
         """Every run, those on the same data together."""
@@ -239,6 +242,7 @@ def search(
     out: str | Path | None = None,
     plan: Plan | None = None,
     follow: Follow | None = None,
+    metric: str | None = None,
     **options: Any,
 ) -> Search:
     """Try every combination of the values in `over`, or `random` of them, and rank them.
@@ -247,15 +251,37 @@ def search(
     fed: the data, or a function that gives those of a seed.  seeds: number of runs per cell.
     out: a folder; the same search with the same folder goes on where it stopped.
     follow: called with a title and a run, gives what to call with each of its rows.
+    metric: what they are ranked by, "loss" or the default: accuracy, for regression MSE.
     options: as in `run`; `valid`, the share of the training rows held out, is 0.2 unless given.
     """
     made = Search(
-        method, fed, model, over=over, random=random, seeds=seeds, out=out, plan=plan, **options
+        method,
+        fed,
+        model,
+        over=over,
+        random=random,
+        seeds=seeds,
+        out=out,
+        plan=plan,
+        metric=metric,
+        **options,
     )
     return made.go(follow)
 
 
 # ------------------------------------------------------------------------------ parts
+def default_metric(fed: Federation) -> str:
+    """What runs are ranked by where nothing is asked for."""
+    return "mse" if fed.kind == "regression" else "accuracy"
+
+
+def refuse_other_metric(metric: str, fed: Federation) -> None:
+    """Refuse a metric that runs on these data do not have."""
+    known = (default_metric(fed), "loss")
+    if metric not in known:
+        raise unknown("metric", metric, known)
+
+
 def combinations(
     method: Algorithm, over: Mapping[str, Sequence[Any]], random: int | None, seed: int
 ) -> list[Row]:

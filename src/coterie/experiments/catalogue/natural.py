@@ -33,11 +33,10 @@ from coterie.experiments.claims import Beats
 from coterie.experiments.figures import ranking
 from coterie.experiments.references import ALPHAS, Reference
 from coterie.experiments.site_groups import describe_groups, keep_groups, levels_by_group
-from coterie.experiments.spec import Cell, Column, Experiment, Line, Measured, Quantity, Scale
+from coterie.experiments.spec import OURS, Cell, Column, Experiment, Line, Measured, Quantity, Scale
 from coterie.experiments.work import chosen_settings, curves, train
 
-PAPER = "Ours, beyond the papers"
-OURS = {"paper": False}  # our defaults, which suit tables
+DEFAULTS = {"paper": False}  # ours, which suit tables
 COUNTS = (1, 2, 3, 4)  # numbers of groups for methods that cannot choose one themselves
 DECAYS = (0.005, 0.02, 0.1, 0.5)
 PULLS = (0.1, 0.5, 2.0, 10.0)
@@ -46,7 +45,7 @@ STRONG_PULLS = (1.0, 4.0, 12.0, 40.0)  # of methods that solve a problem of thei
 
 def tuned(method: Algorithm, **tune: tuple[Any, ...]) -> Line:
     """A method with our defaults, but for the setting that each run finds on held-out rows."""
-    return Line(label=method.name, method=method, options=OURS, tune=tune)
+    return Line(label=method.name, method=method, options=DEFAULTS, tune=tune)
 
 
 METHODS = (
@@ -129,7 +128,7 @@ def on_real_table(name: str, title: str, file: str, unseen: int, **options: Any)
     return Experiment(
         name=f"natural.{name}",
         title=title,
-        paper=PAPER,
+        paper=OURS,
         where=name,
         lines=(*METHODS, *(Line(label=label) for label in REFERENCES)),
         columns=(Column(label=name, data=file, data_options={"unseen": unseen, **options}),),
@@ -146,8 +145,8 @@ def on_real_table(name: str, title: str, file: str, unseen: int, **options: Any)
         ),
         claims=CLAIMS,
         open_points=(
-            "Every method has four values of one setting, or two of two, and each run takes the "
-            "best on a fifth of its training rows; all else is our default. Methods that can "
+            "Every method has four values of one setting, or two of two; each run takes that of "
+            "least loss on a fifth of its training rows; all else is our default. Methods that can "
             "choose the number of groups by themselves do, on held-out training rows.",
             "Sites that never trained are drawn by the seed and assigned by their training rows.",
             "The references have all rows in one place, and the ridge per site chooses its "

@@ -13,11 +13,12 @@ from coterie.baselines.ditto import Ditto
 from coterie.baselines.fedavg import FedAvg, FineTuned
 from coterie.baselines.fedper import FedPer
 from coterie.baselines.local_only import LocalOnly
-from coterie.experiments.catalogue.natural import CLAIMS, NUMBER, PAPER, tuned
+from coterie.experiments.catalogue.natural import CLAIMS, NUMBER, tuned
 from coterie.experiments.figures import ranking
 from coterie.experiments.site_groups import describe_groups, keep_groups
 from coterie.experiments.spec import (
     ACCURACY,
+    OURS,
     WORST,
     Cell,
     Column,
@@ -69,7 +70,7 @@ def on_people(
     return Experiment(
         name=f"natural.{name}",
         title=title,
-        paper=PAPER,
+        paper=OURS,
         where=name,
         lines=METHODS,
         columns=(
@@ -104,8 +105,8 @@ def on_people(
         claims=CLAIMS,
         findings=findings,
         open_points=(
-            "Every method has four values of its step size, or of its two, and each run takes the "
-            "best on a fifth of its training rows; ten steps a round for all.",
+            "Every method has four values of its step size, or of its two, and each run takes that "
+            "of least loss on a fifth of its training rows; ten steps a round for all.",
         ),
         sections={"What the groups are": describe_groups("ifca")},
         figures={"": ranking("Test accuracy, %")},
