@@ -19,7 +19,7 @@ from coterie.metrics import agreement
 from coterie.plots import INK, colours_for, new_figure
 from coterie.reporting.apart import apart, describe_comparisons
 from coterie.reporting.columns import label_name
-from coterie.reporting.text import format_number, join_names
+from coterie.reporting.text import format_number, join_names, natural_key
 from coterie.result import Result
 
 if TYPE_CHECKING:
@@ -101,11 +101,11 @@ def members(cell: CellResult) -> list[str]:
     sentences = []
     for number in numbers:
         inside = [site for site in sites if site.group == number]
-        names = join_names([site.name for site in inside], MOST_NAMES)
+        names = sorted([site.name for site in inside], key=natural_key)
         level = format_number(float(np.mean([site.level for site in inside])))
         sentences.append(
             f"{cell.line}, seed {cell.seed}, group {number}, with a mean {cell.extra['label']} of "
-            f"{level}: {names}."
+            f"{level}: {join_names(names, MOST_NAMES)}."
         )
     return sentences
 
