@@ -79,6 +79,10 @@ CLAIMS = (
     Beats("ifca", "local"),
     Beats("ifca", "fedavg-ft"),
     Beats("ifca", "fedper"),
+    Beats("fedsoft", "fedavg"),
+    Beats("fedsoft", "local"),
+    Beats("fedsoft", "fedavg-ft"),
+    Beats("fedsoft", "fedper"),
 )
 
 
