@@ -150,7 +150,12 @@ def on_real_table(
         scales={
             "full": Scale(seeds=5),
             "medium": Scale(seeds=3),
-            "smoke": Scale(seeds=1, options={"rounds": 2}, lines=("fedavg", "ifca", "pooled")),
+            "smoke": Scale(
+                seeds=1,
+                options={"rounds": 2},
+                settings={"clusters": 2},
+                lines=("fedavg", "ifca", "pooled"),
+            ),
         },
         work=on_table,
         quantities=(
