@@ -37,7 +37,9 @@ def reproduction() -> str:
     parts = []
     for name, experiment in all_experiments().items():
         found = outcomes(experiment)
-        rows.append([row_name(name, bool(found)), experiment.where, *summary(found)])
+        first, *others = summaries(found)
+        rows.append([row_name(name, bool(found)), experiment.where, *first])
+        rows += [["", "", *other] for other in others]
         if found:
             parts.append(f'<a id="{name}-results"></a>')
         parts += map(text_of, found)
@@ -72,13 +74,17 @@ def experiments_with(method: type[Algorithm]) -> str:
     return "\n".join(["It stands in these tables and figures, made again:", "", *lines])
 
 
-def summary(found: list[Outcome]) -> list[str]:
-    """The scale that was run to its end, and how many of its claims hold."""
+def summaries(found: list[Outcome]) -> list[list[str]]:
+    """For each scale that is shown: its name, and how many of its claims hold."""
     if not found:
-        return ["not run yet", "", "", ""]
-    outcome = found[-1]
+        return [["not run yet", "", "", ""]]
+    return [summary(outcome) for outcome in found]
+
+
+def summary(outcome: Outcome) -> list[str]:
+    """A scale, whole or a part of it, and how many of its claims hold."""
     marks = Counter(verdict.mark for verdict in verdicts(outcome))
     scale = outcome.scale
-    if len(found) > 1:
-        scale += f", a part of {found[0].scale}"
+    if outcome.missing:
+        scale = f"a part of {scale}"
     return [scale, *(str(marks[mark]) for mark in (HOLDS, UNSURE, FAILS))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import coterie as ct
 from coterie.cli import main
 from coterie.cli import reproduce as reproduce_module
 from coterie.experiments import all_experiments, tuning
+from coterie.experiments import outcome as outcome_module
 from coterie.experiments import runner as runner_module
 from coterie.experiments.claims import Gap, paired_gap
 from coterie.experiments.outcome import Outcome
@@ -137,6 +139,28 @@ def with_what_was_tuned(cell: Cell, folder: Path) -> Measured:
     result = train(cell, fed, folder)
     measured = scores(result, fed)
     return replace(measured, extra={"tuned": chosen_settings(cell, result)})
+
+
+def test_results_name_the_commit_and_whether_the_package_itself_was_changed(tmp_path, monkeypatch):
+    def git(*words: str) -> None:
+        author = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        subprocess.run(["git", *author, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    package = tmp_path / "coterie" / "experiments"
+    package.mkdir(parents=True)
+    for file in (package / "outcome.py", tmp_path / "result.json"):
+        file.write_text("1")
+    monkeypatch.setattr(outcome_module, "__file__", str(package / "outcome.py"))
+    commit = outcome_module.commit.__wrapped__  # without its cache
+    assert commit() == ct.__version__  # no repository
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "first")
+    (tmp_path / "result.json").write_text("2")
+    found = commit()
+    assert len(found) >= 7 and set(found) <= set("0123456789abcdef")
+    (package / "outcome.py").write_text("2")
+    assert commit() == f"{found}-dirty"
 
 
 # ------------------------------------------------------------------------------ claims

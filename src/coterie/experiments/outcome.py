@@ -173,16 +173,27 @@ def finite(value: float) -> float | None:
 
 @functools.cache
 def commit() -> str:
-    """The commit of the source, where it stands in a repository; else the version."""
-    here = Path(__file__).parent
-    asked = ["git", "-C", str(here), "describe", "--always", "--dirty", "--exclude=*"]
+    """The commit of the source, where it stands in a repository; else the version.
+
+    It ends in "-dirty" where a file of the package itself differs from the commit.
+    """
+    here = Path(__file__).parents[1]
+    found = ask_git(here, "rev-parse", "--short", "HEAD")
+    changed = ask_git(here, "status", "--porcelain", "--untracked-files=no", ".")
+    if found is None or changed is None:
+        return __version__
+    return f"{found}-dirty" if changed else found
+
+
+def ask_git(folder: Path, *words: str) -> str | None:
+    """What git says in a folder; None where it has nothing to say."""
     try:
-        told = subprocess.run(asked, capture_output=True, text=True, timeout=10)
+        told = subprocess.run(
+            ["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=10
+        )
     except (OSError, subprocess.TimeoutExpired):
-        return __version__
-    if told.returncode:
-        return __version__
-    return told.stdout.strip()
+        return None
+    return None if told.returncode else told.stdout.strip()
 
 
 def mean_and_deviation(values: Iterable[float]) -> tuple[float, float | None]:

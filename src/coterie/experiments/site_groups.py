@@ -19,7 +19,7 @@ from coterie.metrics import agreement
 from coterie.plots import INK, colours_for, new_figure
 from coterie.reporting.apart import apart, describe_comparisons
 from coterie.reporting.columns import label_name
-from coterie.reporting.text import format_number, join_names
+from coterie.reporting.text import format_number, join_names, natural_key
 from coterie.result import Result
 
 if TYPE_CHECKING:
@@ -101,11 +101,11 @@ def members(cell: CellResult) -> list[str]:
     sentences = []
     for number in numbers:
         inside = [site for site in sites if site.group == number]
-        names = join_names([site.name for site in inside], MOST_NAMES)
+        names = sorted([site.name for site in inside], key=natural_key)
         level = format_number(float(np.mean([site.level for site in inside])))
         sentences.append(
             f"{cell.line}, seed {cell.seed}, group {number}, with a mean {cell.extra['label']} of "
-            f"{level}: {names}."
+            f"{level}: {join_names(names, MOST_NAMES)}."
         )
     return sentences
 
@@ -138,19 +138,23 @@ def levels_by_group(line: str) -> Draw:
 
     def draw(outcome: Outcome) -> Figure:
         cells = cells_with_groups(outcome, line)
-        figure = new_figure(width=7.2, height=1.5 * max(len(cells), 1) + 0.8)
         if not cells:
+            figure = new_figure(height=1.0)
             figure.text(0.5, 0.5, f"{line} has no groups here", ha="center", color=INK)
             return figure
-        panels = figure.subplots(len(cells), squeeze=False, sharex=True)[:, 0]
-        for axes, cell in zip(panels, cells):
+        rows = [1 + max(group for _, group, _ in cell.extra["sites"]) for cell in cells]
+        heights = [count + 1.5 for count in rows]  # with room for a title
+        figure = new_figure(width=7.2, height=0.24 * sum(heights) + 0.6)
+        panels = figure.subplots(
+            len(cells), squeeze=False, sharex=True, gridspec_kw={"height_ratios": heights}
+        )[:, 0]
+        for axes, cell, count in zip(panels, cells, rows):
             sites = [Site(*each) for each in cell.extra["sites"]]
-            numbers = sorted({site.group for site in sites})
-            for number, colour in zip(numbers, colours_for(len(numbers))):
+            for number, colour in enumerate(colours_for(count)):
                 levels = [site.level for site in sites if site.group == number]
                 axes.plot(levels, np.full(len(levels), number), "o", color=colour, alpha=0.6)
-            axes.set_yticks(numbers, [f"group {number}" for number in numbers])
-            axes.set_ylim(max(numbers) + 0.6, min(numbers) - 0.6)
+            axes.set_yticks(range(count), [f"group {number}" for number in range(count)])
+            axes.set_ylim(count - 0.4, -0.6)
             axes.set_title(f"{line}, seed {cell.seed}", loc="left", color=INK, fontsize=11)
             tidy(axes)
         panels[-1].set_xlabel(f"mean of {cells[0].extra['label']} at a site", color=INK)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from coterie.algorithms.cgpfl import CGPFL, CGPFLHeur
@@ -18,20 +17,17 @@ from coterie.baselines.pfedme import PFedMe
 from coterie.contract import Algorithm
 from coterie.experiments.claims import Beats
 from coterie.experiments.figures import against_columns, curves_of
-from coterie.experiments.figures_of_groups import against_groups, groups_over_rounds
 from coterie.experiments.spec import (
     ACCURACY,
     WORST,
-    Cell,
     Column,
     Experiment,
     Line,
-    Measured,
     Scale,
     Tuned,
     with_settings,
 )
-from coterie.experiments.work import ITERATIONS, federation, group_history, scores, train, trained
+from coterie.experiments.work import scores, trained
 
 PAPER = "Tang et al. 2021"
 PLAIN: dict[str, Any] = {"lr": 0.005, "local_steps": 10, "batch": 20}
@@ -231,72 +227,6 @@ def at_lambda(
     )
 
 
-# ------------------------------------------------------------------------------ figures 3 and 4
-def scores_and_groups(cell: Cell, folder: Path) -> Measured:
-    """The scores, and who was in which group after each round."""
-    fed = federation(cell)
-    result = train(cell, fed, folder)
-    measured = scores(result, fed)
-    groups = group_history(result)
-    if groups is None:
-        return measured
-    number = {"groups": float(len(set(groups[-1])))}
-    return Measured(measured.values | number, measured.curves, {"groups": groups})
-
-
-NOT_FIXED = (HEUR, PFEDME, LOCAL, FINE_TUNED)  # lines without a number of groups that is given
-COUNTS = (1, 2, 4, 6, 8, 12, 16, 20)
-FIGURE_3 = Experiment(
-    name="cgpfl.figure3",
-    title="Accuracy against the number of groups, and what Heur chooses",
-    paper=PAPER,
-    where="figures 3 to 5",
-    lines=(
-        *(
-            Line(
-                label=f"K={k}",
-                method=with_settings(
-                    CGPFL(clusters=k, **TIED, **LAMBDA), {"inner_lr": INNER["CGPFL(4)"]}
-                ),
-            )
-            for k in COUNTS
-        ),
-        *NOT_FIXED,
-    ),
-    columns=(MNIST_MLR, FMNIST_MLR),
-    scales={
-        "full": Scale(seeds=5, settings=RELEASED),
-        "medium": replace(
-            SHORT,
-            lines=(*(f"K={k}" for k in (1, 2, 4, 8, 20)), *(line.label for line in NOT_FIXED)),
-            columns=("MNIST-MLR",),
-        ),
-        "smoke": Scale(
-            seeds=1,
-            data_options=SMOKE_DATA,
-            options={"rounds": 2},
-            lines=("K=2", "CGPFL-Heur"),
-            columns=("MNIST-MLR",),
-        ),
-    },
-    work=scores_and_groups,
-    quantities=(ACCURACY, WORST),
-    claims=(Beats("CGPFL-Heur", "K=1"), Beats("K=4", "K=1"), Beats("K=1", "pFedMe(PM)")),
-    open_points=OPEN_POINTS,
-    figures={
-        "": against_groups({f"K={k}": k for k in COUNTS}, "CGPFL-Heur", ("pFedMe(PM)", "local")),
-        "-rounds": curves_of(
-            "accuracy",
-            "Test accuracy",
-            lines=("K=1", "K=2", "K=4", "K=8", "CGPFL-Heur", "pFedMe(PM)", "local"),
-        ),
-        "-groups": groups_over_rounds("CGPFL-Heur"),
-        "-iterations": curves_of(
-            ITERATIONS, "Iterations of k-means in a round", lines=("K=2", "K=4", "K=8")
-        ),
-    },
-)
-
 EXPERIMENTS = (
     TABLE_1,
     at_lambda(
@@ -349,5 +279,4 @@ EXPERIMENTS = (
             "CGPFL(4)": (92.26, 92.89, 92.71, 92.86, 93.03, 93.56, 93.21, 93.44, 92.83),
         },
     ),
-    FIGURE_3,
 )
