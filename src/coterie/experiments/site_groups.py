@@ -18,7 +18,6 @@ from coterie.experiments.outcome import CellResult, Outcome
 from coterie.metrics import agreement
 from coterie.plots import INK, colours_for, new_figure
 from coterie.reporting.apart import apart, describe_comparisons
-from coterie.reporting.columns import label_name
 from coterie.reporting.text import format_number, join_names, natural_key
 from coterie.result import Result
 
@@ -33,7 +32,7 @@ class Site(NamedTuple):
 
     name: str
     group: int
-    level: float  # the mean of its training labels, of two classes the share of the second
+    level: float  # the mean of its training labels; of two classes the share of the second
 
 
 def keep_groups(result: Result, fed: Federation) -> dict[str, Any]:
@@ -46,7 +45,8 @@ def keep_groups(result: Result, fed: Federation) -> dict[str, Any]:
     levels = [round(float(y.mean()), 4) for y in labels]
     names = fed.roster.training_names
     sites = [Site(*each) for each in zip(names, groups.tolist(), levels)]
-    return {"sites": sites, "label": label_name(fed), "apart": sentences_apart(fed, groups)}
+    label = "" if fed.schema is None else fed.schema.label  # of people's classes no mean is told
+    return {"sites": sites, "label": label, "apart": sentences_apart(fed, groups)}
 
 
 def sentences_apart(fed: Federation, groups: np.ndarray) -> list[str]:
@@ -102,11 +102,12 @@ def members(cell: CellResult) -> list[str]:
     for number in numbers:
         inside = [site for site in sites if site.group == number]
         names = sorted([site.name for site in inside], key=natural_key)
-        level = format_number(float(np.mean([site.level for site in inside])))
-        sentences.append(
-            f"{cell.line}, seed {cell.seed}, group {number}, with a mean {cell.extra['label']} of "
-            f"{level}: {join_names(names, MOST_NAMES)}."
-        )
+        level = ""
+        if cell.extra["label"]:
+            mean = float(np.mean([site.level for site in inside]))
+            level = f", with a mean {cell.extra['label']} of {format_number(mean)}"
+        who = join_names(names, MOST_NAMES)
+        sentences.append(f"{cell.line}, seed {cell.seed}, group {number}{level}: {who}.")
     return sentences
 
 
