@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from made_experiment import MADE
 
-from coterie.experiments.claims import FAILS, HOLDS, UNSURE, ReachesSooner, Rises
+from coterie.experiments.claims import FAILS, HOLDS, UNSURE, ReachesSooner, Rises, Steadier
 from coterie.experiments.outcome import Outcome
 from coterie.experiments.spec import Measured
 
@@ -87,3 +87,27 @@ def test_a_rise_or_a_step_back_that_may_be_chance_is_unsure(
     assert rises(points, tmp_path) == mark
     negative = [[-value for value in values] for values in points]
     assert rises(negative, tmp_path, falls=True) == mark
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "mark"),
+    [
+        # variances 0.0001 and 0.01: F = 0.01 with (2, 2) degrees of freedom has F/(1 + F) = 0.0099
+        ([0.50, 0.51, 0.52], [0.4, 0.5, 0.6], HOLDS),
+        # 0.0025 and 0.01: F = 0.25, and 0.25/1.25 = 0.2 may be chance
+        ([0.45, 0.50, 0.55], [0.4, 0.5, 0.6], UNSURE),
+        ([0.30, 0.50, 0.70], [0.4, 0.5, 0.6], FAILS),
+    ],
+)
+def test_deviations_are_compared_by_their_ratio(
+    first: list[float], second: list[float], mark: str, tmp_path: Path
+) -> None:
+    outcome = Outcome.open(MADE, "full", tmp_path)
+    given = {"first": first, "second": second}
+    for cell in MADE.cells("full"):
+        if cell.column.label == "a":
+            outcome.add(cell, Measured({"accuracy": given[cell.line.label][cell.seed]}), 0.0)
+    (verdict,) = Steadier("first", "second").judge(outcome)
+    assert verdict.mark == mark
+    deviation = {HOLDS: "1", UNSURE: "5", FAILS: "20"}[mark]
+    assert verdict.sentence.endswith(f"deviations {deviation} and 10 here.")

@@ -104,6 +104,45 @@ class Beats:
 
 
 @dataclass(frozen=True)
+class Steadier:
+    """One line's values differ less from seed to seed than another's, in each column."""
+
+    one: str
+    other: str
+
+    def judge(self, outcome: Outcome) -> list[Verdict]:
+        """A verdict for each column that has both lines, with two seeds or more."""
+        quantity = find_quantity(outcome, "")
+        verdicts = []
+        for column in outcome.columns:
+            one, other = (
+                np.array(list(outcome.values(line, column, quantity.name).values()))
+                for line in (self.one, self.other)
+            )
+            if min(len(one), len(other)) > 1 and np.isfinite([*one, *other]).all():
+                verdicts.append(self._judge_values(one, other, quantity, column))
+        return verdicts
+
+    def _judge_values(
+        self, one: np.ndarray, other: np.ndarray, quantity: Quantity, column: str
+    ) -> Verdict:
+        from scipy.stats import f
+
+        ratio = one.var(ddof=1) / other.var(ddof=1)
+        mark = HOLDS
+        if f.cdf(ratio, len(one) - 1, len(other) - 1) > 1 - CONFIDENCE:
+            mark = UNSURE
+        if not ratio < 1:
+            mark = FAILS
+        deviations = [v.std(ddof=1) * quantity.factor for v in (one, other)]
+        wanted = f"{self.one} differs less from seed to seed than {self.other}"
+        return Verdict(
+            mark,
+            f"{column}: {wanted}; deviations {deviations[0]:.3g} and {deviations[1]:.3g} here.",
+        )
+
+
+@dataclass(frozen=True)
 class Near:
     """A line's mean lies within so much of a number."""
 

@@ -267,8 +267,8 @@ EXPERIMENTS = (
         5,
         findings=(
             "All states are alike: ifca, cfl-mgd and one-shot find one group, and one model for "
-            "all is as good as anything. What looks for more loses by it: models of each state "
-            "7 %, cgpfl-heur, which must choose between its groups, 27 %.",
+            "all is as good as anything. What gives each state a model of its own loses by it: "
+            "local 7 %, pfedme 10 %, cgpfl and cgpfl-heur 27 %.",
         ),
         label="Class",
         client_column="addr_state",

@@ -39,7 +39,7 @@ METHODS = (
     tuned(IFCA(clusters="auto"), lr=STEPS),
     tuned(CFLMGD(clusters="auto"), lr=STEPS),
     tuned(OneShot(clusters="auto"), lr=STEPS),
-    tuned(CGPFLHeur(), lr=(0.1, 1.0), inner_lr=(0.02, 0.1)),
+    tuned(CGPFLHeur(), lr=(0.02, 0.08), inner_lr=(0.02, 0.1)),
 )
 
 
