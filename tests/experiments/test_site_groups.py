@@ -49,6 +49,7 @@ def test_groups_agree_whatever_their_numbers_and_whoever_is_missing():
     # of {a,b},{c,d,e} and {a,c,e},{b,d} only ce; by hand,
     # expected 4·4/10 = 1.6, and (1 − 1.6) / (4 − 1.6) = −0.25
     assert agreement_of(GROUPS[0], GROUPS[2]) == pytest.approx(-0.25)
+    assert agreement_of({"a": 0, "b": 1}, {"b": 0, "c": 1}) is None  # one site alone
 
 
 def test_the_page_says_who_is_where_what_sets_them_apart_and_whether_groups_come_back(tmp_path):

@@ -117,18 +117,21 @@ def comes_back(outcome: Outcome) -> list[str]:
     for line in outcome.lines:
         cells = cells_with_groups(outcome, line)
         found = [{name: group for name, group, _ in cell.extra["sites"]} for cell in cells]
-        if len(found) > 1:
-            mean = float(np.mean([agreement_of(a, b) for a, b in combinations(found, 2)]))
+        pairs = [agreement_of(a, b) for a, b in combinations(found, 2)]
+        known = [ari for ari in pairs if ari is not None]
+        if known:
             is_one = all(len(set(groups.values())) == 1 for groups in found)
-            told.append(f"{line} {'has one group' if is_one else f'{mean:.2f}'}")
+            told.append(f"{line} {'has one group' if is_one else f'{np.mean(known):.2f}'}")
     if not told:
         return []
     return [f"Groups of two seeds agree by (ARI; chance 0, the same 1): {', '.join(told)}."]
 
 
-def agreement_of(first: dict[str, int], second: dict[str, int]) -> float:
-    """The ARI of two groupings, over the sites that trained in both."""
+def agreement_of(first: dict[str, int], second: dict[str, int]) -> float | None:
+    """The ARI of two groupings, over the sites that trained in both; None of fewer than two."""
     common = [name for name in first if name in second]
+    if len(common) < 2:
+        return None
     a, b = (np.array([groups[name] for name in common]) for groups in (first, second))
     return float(agreement(a, b)["ari"])
 

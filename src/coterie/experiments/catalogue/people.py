@@ -7,6 +7,7 @@ from typing import Any
 
 from coterie.algorithms.cfl_mgd import CFLMGD
 from coterie.algorithms.cgpfl import CGPFLHeur
+from coterie.algorithms.fedsoft import FedSoft
 from coterie.algorithms.ifca import IFCA
 from coterie.algorithms.one_shot import OneShot
 from coterie.baselines.ditto import Ditto
@@ -39,6 +40,7 @@ METHODS = (
     tuned(IFCA(clusters="auto"), lr=STEPS),
     tuned(CFLMGD(clusters="auto"), lr=STEPS),
     tuned(OneShot(clusters="auto"), lr=STEPS),
+    tuned(FedSoft(clusters=2), lr=STEPS),
     tuned(CGPFLHeur(), lr=(0.02, 0.08), inner_lr=(0.02, 0.1)),
 )
 
@@ -114,6 +116,19 @@ def on_people(
 
 
 EXPERIMENTS = (
-    on_people("har", "30 people's phones", "har", 3),
+    on_people(
+        "har",
+        "30 people's phones",
+        "har",
+        3,
+        findings=(
+            "Adapting a shared model to each person (fedavg-ft, ditto) gains ten points over one "
+            "model for all, and thirty for the worst tenth. Groups gain next to nothing, and come "
+            "back with other people and rows no more than by chance: people differ, but not in "
+            "kinds that 60 rows of each would tell apart.",
+            "Momentum (cfl-mgd) is ahead of the other groups by its longer steps: 15 rounds, the "
+            "medium scale, are few.",
+        ),
+    ),
     on_people("writers", "Writers of letters", "unipen", 30, least=50),
 )
