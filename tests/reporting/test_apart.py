@@ -241,3 +241,11 @@ def test_words_and_wide_rows_are_not_taken_for_columns():
         clients = {name: (x, torch.arange(30) % 2) for name in "ab"}
         fed = ct.data.from_memory(clients, test_share=0.2)
         assert apart(fed, np.array([0, 1])).comparisons == []
+
+
+def test_images_of_many_classes_have_nothing_to_compare():
+    x = np.zeros((120, 2, 2), "float32")
+    clients = {f"c{i}": (x, np.arange(120) % 30) for i in range(6)}
+    fed = ct.data.from_memory(clients, test_share=0.2)
+    result = apart(fed, np.array([0, 0, 0, 1, 1, 1]))
+    assert result.comparisons == [] and result.labels == {}

@@ -60,6 +60,8 @@ def find_differences(
 
     looks: how many means and correlations are compared in all.
     """
+    if not looks:
+        return []  # images of many classes have nothing to compare
     if min(len(here.rows), len(there.rows)) < 2:
         return []  # nothing tells the ways of a single client from those of a group
     errors = standard_errors_needed(len(here.rows) + len(there.rows) - 2, looks)
