@@ -136,6 +136,7 @@ class Experiment:
     findings: tuple[str, ...] = ()  # what was found out where ours differs
     tuned: tuple[Tuned, ...] = ()  # searches, all of them at one scale
     tuned_at: str = "medium"
+    tune_by: str = "loss"  # what the runs of lines with `tune` choose by, on held-out rows
     sections: Mapping[str, Callable[[Outcome], list[str]]] = field(default_factory=dict)
     """By title, lists that the page makes from the results."""
     figures: Mapping[str, Callable[[Outcome], Figure]] = field(default_factory=dict)  # by suffix
@@ -245,9 +246,11 @@ class Cell:
             return ()
         settings = asdict(self.method)  # type: ignore[call-overload]
         described = (self.method.name, sorted(settings.items(), key=lambda item: item[0]))
-        if self.line.tune:
-            return (*described, sorted(self.line.tune.items()))
-        return described
+        if not self.line.tune:
+            return described
+        chosen_by = self.experiment.tune_by
+        by = () if chosen_by == "loss" else (chosen_by,)  # only what is not the default
+        return (*described, sorted(self.line.tune.items()), *by)
 
     @property
     def title(self) -> str:

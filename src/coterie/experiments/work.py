@@ -49,8 +49,9 @@ def train(cell: Cell, fed: Federation, folder: Path) -> Result:
     method = cell.method
     if cell.line.tune:
         place = folder.with_name(f"{folder.name}-search")
+        by = cell.experiment.tune_by
         tried = search(
-            method, fed, cell.model, over=cell.line.tune, out=place, metric="loss", **options
+            method, fed, cell.model, over=cell.line.tune, out=place, metric=by, **options
         )
         method = tried.winner
     if (folder / "config.json").exists():
