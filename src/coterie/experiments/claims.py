@@ -192,7 +192,7 @@ class Rises:
     """The mean rises (or falls) from each (line, column) to the next, or stays.
 
     A step the other way that may be chance leaves the claim unsure, and so does a rise from the
-    first point to the last that may be.
+    first point to the last that may be. It fails where the last point lies below the first.
     """
 
     points: tuple[tuple[str, str], ...]
@@ -214,14 +214,16 @@ class Rises:
         return [Verdict(self._mark(values), f"{what} {verb} from {first} to {last}; {told} here.")]
 
     def _mark(self, values: list[dict[int, float]]) -> str:
-        """✗: a step goes the other way for certain; ≈: one may by chance, or the whole rise may."""
+        """✗: all of it goes the other way, or a step for certain; ≈: a step may, or all is chance."""
         sign = -1 if self.falls else 1
+        whole = paired_gap(values[-1], values[0])
+        if whole is None or sign * whole.mean < 0:
+            return FAILS
         gaps = [paired_gap(after, before) for before, after in pairwise(values)]
         back = [gap for gap in gaps if gap is not None and sign * gap.mean < 0]
         if any(gap.seeds < 2 or not gap.may_be_chance for gap in back):
             return FAILS
-        whole = paired_gap(values[-1], values[0])
-        if back or (whole is not None and whole.mean and whole.seeds > 1 and whole.may_be_chance):
+        if back or (whole.mean and whole.seeds > 1 and whole.may_be_chance):
             return UNSURE
         return HOLDS
 

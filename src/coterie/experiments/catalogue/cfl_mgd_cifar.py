@@ -89,8 +89,12 @@ TABLE_2_CIFAR = Experiment(
         "The paper's mn = 60,000·P holds for MNIST only: 200 clients of 500 images take the 50,000 "
         "training images at each of two angles.",
         "The paper ran FedBCD alone on a ResNet-20; here all methods train the same network.",
-        "IFCA's own paper has 81.51 for IFCA on the same data, with a step of 0.25.",
-        "Images are not augmented.",
+        "IFCA's own paper has 81.51 for IFCA on the same data; its released code takes steps of "
+        "0.25.",
+        "Images are not augmented. A client is tested on its share of the test images at its "
+        "rotation, 100 of them.",
+        "The loss that is drawn is that of the test images; the paper draws that of the training "
+        "images.",
     ),
     figures={
         "": curves_of("accuracy", "Test accuracy"),

@@ -62,14 +62,20 @@ SEARCHES = tuple(
 OPEN_POINTS = (
     "Sizes are drawn from 400 to 5,000 images and scaled down to the 60,000 there are: without "
     "that 40 clients would need 108,000.",
-    "Test images come from the data set's own test part, not from its training part.",
+    "All these images train, and test images come from the data set's own test part; in the paper "
+    "a quarter of a client's images are its test images.",
+    "The softmax model has no ℓ2 penalty: the paper has one, and does not print its strength.",
+    "IFCA starts from random centres; the paper says that it needs a good start, and not which it "
+    "had.",
     "Which two classes a client has is drawn at random; the batch (20) is that of pFedMe's "
     "released code.",
-    "The inner step size is not printed. pFedMe's released code has 0.1, with which inner steps "
+    "Of the inner and the outer step size one is printed. pFedMe's released code has an inner step "
+    "of 0.1 for the softmax model on MNIST, with which inner steps "
     "overshoot from λ = 10 on and diverge from λ = 20 on; so has the full scale. For the medium "
     "scale it was searched for on MNIST-MLR at λ = 12 (`cgpfl.table2-mnist-mlr`), for each method "
     "alike; columns that name no inner step have what was found.",
-    "The methods compared with take ten steps a round of the same size on batches of 20.",
+    "The methods compared with take ten steps a round of the same size on batches of 20, but for "
+    "L2SGD, whose own step of 1 is divided by the number of clients.",
 )
 
 

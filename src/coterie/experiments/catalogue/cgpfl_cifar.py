@@ -106,7 +106,8 @@ TABLE_1_CIFAR = Experiment(
         "released code.",
         "The inner step sizes are those that were found for the softmax model on MNIST "
         "(`cgpfl.table2-mnist-mlr`).",
-        "The methods compared with take ten steps a round of the same size on batches of 20.",
+        "The methods compared with take ten steps a round of the same size on batches of 20, but "
+        "for L2SGD, whose own step of 1 is divided by the number of clients.",
     ),
     figures={"": curves_of("accuracy", "Test accuracy")},
 )

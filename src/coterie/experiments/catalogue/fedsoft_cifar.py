@@ -25,6 +25,7 @@ OPEN_POINTS = (
     "The clients' sizes are not printed: all 50,000 images are divided among the 20 clients, for "
     "100 to 200 images each, as in the paper's other experiments, could not reach its numbers.",
     "Images are not augmented: crops and flips are not built in.",
+    "Clients are drawn with replacement for each cluster, where the paper's algorithm draws sets.",
     "FedEM answers with its mixture, not with the centre of largest weight as in the paper.",
     "A centre is measured on at most 2,000 test images of each source.",
 )

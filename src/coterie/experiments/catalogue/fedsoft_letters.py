@@ -24,9 +24,10 @@ LOWER, UPPER = best_centre("lower"), best_centre("upper")
 OPEN_POINTS = (
     "EMNIST is not at hand: letters of UNIPEN stand in for it, so that only the order of the "
     "methods and the gaps between them may be compared with the paper's.",
-    "The network is built as the paper describes it, with a ReLU after each convolution; models "
-    "start as torch starts them, not by Xavier's rule.",
-    "Clients are drawn with replacement for each cluster, as the paper's algorithm has it.",
+    "The paper prints no channels and one ReLU only, after the 512 units; here there are 32 and 64 "
+    "channels, with a ReLU after each convolution, too. Models start as torch starts them, not by "
+    "Xavier's rule.",
+    "Clients are drawn with replacement for each cluster, where the paper's algorithm draws sets.",
     "The paper takes the centre of largest weight as a client's own model under IFCA and FedEM. "
     "IFCA does so here; FedEM answers with its mixture, which is how it is meant to be used.",
     "A centre is measured on at most 2,000 test letters of each source.",

@@ -68,6 +68,8 @@ TABLE_1_CIFAR = Experiment(
         "and (384, 192, 10) on crops of 24×24.",
         "The released code draws the start anew until every cluster attracts 35 % of the clients; "
         "ours takes the first.",
+        "A client is tested on its share of the test images at its rotation, 100 of them; the "
+        "paper's test clients hold as many images as those that train.",
         "Test clients choose their cluster by their test images, as in the paper; in the line with "
         "our start, clients choose by their training images.",
         "Of local models only the clients that take part in a round train in it.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,8 +44,8 @@ OPEN_POINTS = (
     "the threshold, for all methods and 300 rounds.",
     "The error is measured as the mean squared error on 500 fresh rows of each client: without "
     "noise its expectation is ‖x_i − x*‖².",
-    "All clients start from one common model; the paper's start, one for each client, leaves the "
-    "offsets between members of a cluster for ever.",
+    "All clients start from one common model, as torch starts it; the paper's Gaussian start, one "
+    "for each client, leaves the offsets between members of a cluster for ever.",
 )
 
 
@@ -131,7 +132,8 @@ FIGURE_2 = Experiment(
     paper=PAPER,
     where="figure 2",
     lines=(
-        *(line for line in METHODS if line.label in ("PFL-TC", "Standalone")),
+        *(line for line in METHODS if line.label == "PFL-TC"),
+        *(replace(line, in_paper=False) for line in METHODS if line.label == "Standalone"),
         Line(label="PDL-TC", method=PDLTC(clusters=4, **STEP), in_paper=False),
         *(
             Line(
@@ -319,7 +321,7 @@ THEOREM_1 = Experiment(
         "36 points in 10 dimensions, nine around each of four centres; ρ² is the mean squared "
         "distance of a point to its centre over all coordinates.",
         "The figure has the exact error δ²p²/4 of theorem 2's instance of two points: the paper's "
-        "ρ⁴/4Δ² is a little higher, for its proof divides by Δ and not by (√(4ρ² + Δ²) + Δ)/2.",
+        "ρ⁴/4Δ² is a little higher, for its proof divides by Δ and not by √(4ρ² + Δ²) + Δ.",
         "The paper's column has the bound ρ³/Δ + ρ²/n of theorem 1 without its constant, and the "
         "oracle's ρ²/n.",
     ),
