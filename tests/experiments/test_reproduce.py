@@ -35,6 +35,9 @@ def test_a_scale_changes_data_and_those_settings_that_a_method_has():
     (cell, other) = MADE.cells("smoke")
     assert cell.data_options == {"clients": 4} and cell.method.lr == 0.2
     assert list(changes(cell)) == ["clients is 4 instead of 8.", "lr is 0.2 instead of 0.1."]
+    nearer = replace(MADE.scale("smoke"), nearer=("lr",))
+    (cell, _) = replace(MADE, scales={**MADE.scales, "smoke": nearer}).cells("smoke")
+    assert cell.method.lr == 0.2 and list(changes(cell)) == ["clients is 4 instead of 8."]
     assert cell.mark != other.mark
     assert len(list(MADE.cells("full"))) == 2 * 2 * 3
 

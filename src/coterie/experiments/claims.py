@@ -214,7 +214,7 @@ class Rises:
         return [Verdict(self._mark(values), f"{what} {verb} from {first} to {last}; {told} here.")]
 
     def _mark(self, values: list[dict[int, float]]) -> str:
-        """✗: all of it goes the other way, or a step for certain; ≈: a step may, or all is chance."""
+        """✗: it goes the other way, or a step surely does; ≈: a step may, or all is chance."""
         sign = -1 if self.falls else 1
         whole = paired_gap(values[-1], values[0])
         if whole is None or sign * whole.mean < 0:

@@ -202,6 +202,8 @@ def changes(cell: Cell) -> Iterator[str]:
         yield f"The model is {cell.model} instead of {cell.column.model}."
     settings = {k: v for k, v in scale.settings.items() if hasattr(cell.line.method, k)}
     for name, value in {**scale.data_options, **scale.options, **settings}.items():
+        if name in scale.nearer:
+            continue
         before = asked.get(name, getattr(cell.line.method, name, None))
         if before is None:
             yield f"{name} is {value}."

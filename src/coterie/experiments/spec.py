@@ -72,6 +72,7 @@ class Scale:
     lines: tuple[str, ...] = ()  # the labels of those that are run; none: all
     columns: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()  # differences from the paper that the options do not show
+    nearer: tuple[str, ...] = ()  # settings that are the paper's here, where the lines' own are not
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -80,8 +80,8 @@ OPEN_POINTS = (
 
 
 FINDINGS = (
-    "The paper's order, and gaps of its size and more, appear where the inner steps overshoot: "
-    "with the inner step of 0.1 a client does not solve its own problem, and the more groups there "
+    "The paper's order, and gaps of its size and more, appear with the inner step of 0.1, where "
+    "inner steps overshoot: a client does not solve its own problem, and the more groups there "
     "are, the nearer to its data the centre is from which it starts. With an inner step that suits "
     "each method all of them are much better and close together, and the order is lost.",
     "Training alone is ahead of all of them: two classes are told apart by a client's own images. "
@@ -106,6 +106,7 @@ MNIST_DNN = pairs_of_classes("MNIST-DNN", "mnist", "mlp:128")
 FMNIST_MLR = pairs_of_classes("FMNIST-MLR", "fashion_mnist", "softmax")
 FMNIST_DNN = pairs_of_classes("FMNIST-DNN", "fashion_mnist", "mlp:128")
 FOUR = (MNIST_MLR, MNIST_DNN, FMNIST_MLR, FMNIST_DNN)
+FULL = Scale(seeds=5, settings=RELEASED, nearer=tuple(RELEASED))
 MEDIUM = Scale(seeds=3, data_options={"samples": 200}, options={"rounds": 25})
 SHORT = replace(MEDIUM, options={"rounds": 20})
 LONGER = replace(MEDIUM, options={"rounds": 50, "eval_every": 5})
@@ -137,7 +138,7 @@ TABLE_1 = Experiment(
     ),
     columns=FOUR,
     scales={
-        "full": Scale(seeds=5, settings=RELEASED),
+        "full": FULL,
         "medium": replace(SHORT, columns=("MNIST-MLR", "FMNIST-MLR")),
         "smoke": Scale(
             seeds=1, data_options=SMOKE_DATA, options={"rounds": 2}, columns=("MNIST-MLR",)
@@ -201,9 +202,7 @@ def at_lambda(
         lines=(PFEDME, CGPFL_2, CGPFL_4, HEUR, LOCAL, FINE_TUNED),
         columns=(*columns, released),
         scales={
-            "full": Scale(
-                seeds=5, settings=RELEASED, columns=tuple(column.label for column in columns)
-            ),
+            "full": replace(FULL, columns=tuple(column.label for column in columns)),
             "medium": medium,
             "smoke": Scale(
                 seeds=1,
@@ -246,6 +245,12 @@ EXPERIMENTS = (
             "CGPFL-Heur": (97.46, 97.41, 96.27, 96.32, 96.34, 96.33, 96.32, 96.33, 96.25),
         },
         tuned=SEARCHES,
+        findings=(
+            "With 200 rounds, all images and the inner step of the released code, λ = 12 comes "
+            "within 3.3 points of the paper's numbers, in its order: 88.6, 90.4, 93.7 and 96.9 "
+            "here, 91.9, 93.3, 95.7 and 97.4 in the paper. That its λ end below 20, from which "
+            "this inner step diverges, also speaks for it.",
+        ),
     ),
     at_lambda(
         "mnist-dnn",

@@ -9,6 +9,7 @@ from coterie.algorithms.cgpfl import CGPFL
 from coterie.experiments.catalogue.cgpfl import (
     FINE_TUNED,
     FMNIST_MLR,
+    FULL,
     HEUR,
     INNER,
     LAMBDA,
@@ -17,7 +18,6 @@ from coterie.experiments.catalogue.cgpfl import (
     OPEN_POINTS,
     PAPER,
     PFEDME,
-    RELEASED,
     SHORT,
     SMOKE_DATA,
     TIED,
@@ -71,7 +71,7 @@ FIGURE_3 = Experiment(
     ),
     columns=(MNIST_MLR, FMNIST_MLR),
     scales={
-        "full": Scale(seeds=5, settings=RELEASED),
+        "full": FULL,
         "medium": replace(
             SHORT,
             lines=(*(f"K={k}" for k in (1, 2, 4, 8, 20)), *(line.label for line in NOT_FIXED)),
