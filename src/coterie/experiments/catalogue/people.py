@@ -131,5 +131,18 @@ EXPERIMENTS = (
             "medium scale, are few.",
         ),
     ),
-    on_people("writers", "Writers of letters", "unipen", 30, least=50),
+    on_people(
+        "writers",
+        "Writers of letters",
+        "unipen",
+        30,
+        findings=(
+            "Nobody finds groups here: one group is chosen with every seed. Fine-tuning one model "
+            "gains four points over it, and 24 with writers who never trained, where FedSoft is "
+            "level with it.",
+            "Where one model is shared, the longest steps that were tried are best: after 15 "
+            "rounds, the medium scale, it still learns.",
+        ),
+        least=50,
+    ),
 )
