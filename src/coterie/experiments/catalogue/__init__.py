@@ -18,6 +18,7 @@ from coterie.experiments.catalogue import (
     natural,
     people,
     threshold,
+    threshold_theorem1,
 )
 from coterie.experiments.spec import Experiment
 
@@ -35,6 +36,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     *cgpfl_figure3.EXPERIMENTS,
     *cgpfl_cifar.EXPERIMENTS,
     *threshold.EXPERIMENTS,
+    *threshold_theorem1.EXPERIMENTS,
     *natural.EXPERIMENTS,
     *people.EXPERIMENTS,
 )

@@ -35,6 +35,7 @@ from coterie.experiments.references import ALPHAS, Reference
 from coterie.experiments.site_groups import describe_groups, keep_groups, levels_by_group
 from coterie.experiments.spec import OURS, Cell, Column, Experiment, Line, Measured, Quantity, Scale
 from coterie.experiments.work import chosen_settings, curves, train
+from coterie.result import Result
 
 DEFAULTS = {"paper": False}  # ours, which suit tables
 COUNTS = (1, 2, 3, 4)  # numbers of groups for methods that cannot choose one themselves
@@ -93,14 +94,20 @@ def on_table(cell: Cell, folder: Path) -> Measured:
         return Measured({"error": reference_error(fed, cell.line.label)})
     metric = "mse" if fed.kind == "regression" else "loss"
     result = train(cell, fed, folder)
-    values = {"error": float(result.final[metric])}
+    values = {"error": float(result.final[metric]), **unseen_and_groups(result, metric)}
+    extra = {"tuned": chosen_settings(cell, result), **keep_groups(result, fed)}
+    return Measured(values, curves(result), extra)
+
+
+def unseen_and_groups(result: Result, metric: str) -> dict[str, float]:
+    """The metric of sites that never trained, and the number of groups, where there are any."""
+    values = {}
     unseen = result.final.get(f"unseen_{metric}")
     if unseen is not None:
         values["unseen"] = float(unseen)
     if result.trained.hard_groups is not None:
         values["groups"] = float(len(set(result.trained.hard_groups.tolist())))
-    extra = {"tuned": chosen_settings(cell, result), **keep_groups(result, fed)}
-    return Measured(values, curves(result), extra)
+    return values
 
 
 def load_table(cell: Cell) -> Federation:

@@ -14,7 +14,7 @@ from coterie.baselines.ditto import Ditto
 from coterie.baselines.fedavg import FedAvg, FineTuned
 from coterie.baselines.fedper import FedPer
 from coterie.baselines.local_only import LocalOnly
-from coterie.experiments.catalogue.natural import CLAIMS, NUMBER, tuned
+from coterie.experiments.catalogue.natural import CLAIMS, NUMBER, tuned, unseen_and_groups
 from coterie.experiments.figures import ranking
 from coterie.experiments.site_groups import describe_groups, keep_groups
 from coterie.experiments.spec import (
@@ -50,12 +50,7 @@ def on_person(cell: Cell, folder: Path) -> Measured:
     fed = federation(cell)
     result = train(cell, fed, folder)
     measured = scores(result, fed)
-    values = dict(measured.values)
-    unseen = result.final.get("unseen_accuracy")
-    if unseen is not None:
-        values["unseen"] = float(unseen)
-    if result.trained.hard_groups is not None:
-        values["groups"] = float(len(set(result.trained.hard_groups.tolist())))
+    values = measured.values | unseen_and_groups(result, "accuracy")
     extra = {"tuned": chosen_settings(cell, result), **keep_groups(result, fed)}
     return Measured(values, measured.curves, extra)
 
