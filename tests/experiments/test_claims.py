@@ -77,7 +77,7 @@ def rises(points: list[list[float]], tmp_path: Path, falls: bool = False) -> str
         ([[0.1, 0.2, 0.1], [0.5, 0.1, 0.2]], UNSURE),  # 0.13 on average, and less with one seed
         ([[0.1, 0.1, 0.1], [0.4, 0.2, 0.3], [0.3, 0.2, 0.3], [0.9, 0.8, 0.9]], UNSURE),  # a dip
         ([[0.1, 0.1, 0.1], [0.4, 0.4, 0.5], [0.2, 0.2, 0.3], [0.9, 0.8, 0.9]], FAILS),
-        ([[0.1, 0.2, 0.1], [0.5, 0.6, 0.5], [0.1, 0.1, 0.1]], FAILS),  # it ends lower
+        ([[0.5, 0.6, 0.5], [0.3, 0.7, 0.4]], FAILS),  # it ends lower, though that may be chance
         ([[0.1], [0.2]], HOLDS),  # one seed: there is nothing to test
         ([[0.2], [0.1]], FAILS),
     ],

@@ -16,6 +16,7 @@ from coterie.cli import reproduce as reproduce_module
 from coterie.experiments import all_experiments, tuning
 from coterie.experiments import outcome as outcome_module
 from coterie.experiments import runner as runner_module
+from coterie.experiments import work as work_module
 from coterie.experiments.claims import Gap, paired_gap
 from coterie.experiments.outcome import Outcome
 from coterie.experiments.page import changes, page, verdicts
@@ -127,7 +128,9 @@ def test_a_line_that_is_tuned_takes_the_best_value_on_held_out_rows(tmp_path):
     line = replace(line, tune={"lr": (1e-6, 0.1)})
     tuned = replace(given, lines=(line,), work=with_what_was_tuned)
     untuned = replace(given, lines=(replace(line, tune={}),))
-    assert len({next(e.cells("full")).mark for e in (given, tuned, untuned)}) == 3
+    by_accuracy = replace(tuned, tune_by="accuracy")
+    every = (given, tuned, untuned, by_accuracy)
+    assert len({next(e.cells("full")).mark for e in every}) == 4
 
     outcome = ran(tuned, "full", tmp_path / "tuned")
     same = ran(given, "full", tmp_path / "given")
@@ -135,6 +138,20 @@ def test_a_line_that_is_tuned_takes_the_best_value_on_held_out_rows(tmp_path):
     assert outcome.values(*asked) == same.values(*asked)  # lr 0.1, and all training rows
     assert "* global: lr of 1e-06, 0.1; took 0.1." in page(outcome)
     assert "held-out" not in page(same)
+
+
+def test_a_line_is_tuned_by_what_its_table_shows(tmp_path, monkeypatch):
+    asked = []
+
+    def search(*words, metric, **options):
+        asked.append(metric)
+        return ct.search(*words, metric=metric, **options)
+
+    monkeypatch.setattr(work_module, "search", search)
+    line = replace(TRAINED.line("global"), tune={"lr": (0.1,)})
+    for by in ("loss", "accuracy"):
+        ran(replace(TRAINED, lines=(line,), tune_by=by), "full", tmp_path / by)
+    assert asked == ["loss", "accuracy"]
 
 
 def with_what_was_tuned(cell: Cell, folder: Path) -> Measured:
