@@ -105,7 +105,30 @@ def group_row(
         row["churn"] = float((now != before)[both].mean()) if both.any() else 0.0
     if truth is not None:
         row |= agreement(now, hard(truth)[: len(now)])
+        if groups.dim() == truth.dim() == 2:
+            row |= weights_error(groups, truth[: len(now)])
     return row
+
+
+def weights_error(weights: Tensor, shares: Tensor) -> Row:
+    """Mean distance of soft weights [N, K] to the planted shares [N, S], over those with weights.
+
+    Only where there are at least as many groups as sources.
+    """
+    known = weights.any(1).cpu()
+    if weights.shape[1] < shares.shape[1] or not known.any():
+        return {}
+    found, planted = weights.double().cpu()[known], shares.double()[known]
+    group_of = match_sources(found, planted)
+    return {"weights_error": float((found[:, group_of] - planted).abs().mean())}
+
+
+def match_sources(weights: Tensor, shares: Tensor) -> list[int]:
+    """For each source the group whose weights are nearest to its planted shares, each once."""
+    from scipy.optimize import linear_sum_assignment
+
+    apart = (shares[:, :, None] - weights[:, None, :]).abs().mean(0)
+    return list(linear_sum_assignment(apart.numpy())[1])
 
 
 # ------------------------------------------------------------------------------ who changed

@@ -404,6 +404,12 @@ def test_transitions_and_iterations_are_noted() -> None:
     assert second["k_means_iterations"] == 1
 
 
+def test_the_distance_between_models_is_noted() -> None:
+    """ω are 2, 1, −1 and −3: over the six pairs (1 + 9 + 25 + 4 + 16 + 4) / 6, and the root."""
+    noted = four().history[-1]["notes"]["distance_between_models"]
+    assert noted == pytest.approx(math.sqrt(59 / 6))
+
+
 def test_transitions_count_those_who_had_a_cluster() -> None:
     """Nobody who was anywhere is in cluster 0 now: its column is 0."""
     run = settled([-1, 1, -1, 1], [-2.0, 2.0])

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 
 import coterie as ct
-from coterie.experiments.sources import centres_on, found_shares, matching, on_sources
+from coterie.experiments.sources import centres_on, found_shares, on_sources
 
 
 def trained(method: ct.contract.Algorithm) -> tuple[ct.Result, ct.data.Federation]:
@@ -32,12 +31,6 @@ def test_centres_are_measured_on_each_source_and_clients_on_their_training_rows(
     assert measured.values["local"] == float(np.mean(right))
     assert len(measured.extra["weights"]) == 6
     assert np.allclose(measured.extra["shares"], [0.1, 0.9] * 3)
-
-
-def test_weights_are_compared_with_the_nearest_centre() -> None:
-    truth = torch.tensor([[0.9, 0.1], [0.1, 0.9]], dtype=torch.float64)
-    swapped = torch.tensor([[0.2, 0.8], [1.0, 0.0]], dtype=torch.float64)
-    assert matching(truth, truth) == [0, 1] and matching(truth, swapped) == [1, 0]
 
 
 def test_hard_groups_are_weights_of_one_and_others_have_none() -> None:

@@ -126,6 +126,23 @@ def test_the_error_against_planted_parameters_is_the_distance_under_the_best_mat
     assert "planted_error" not in lines().run(ct.FedAvg(), rounds=1).history[-1]
 
 
+def test_the_error_of_soft_weights_is_their_distance_to_the_planted_shares():
+    """Group 1 stands for the first source: (0.1 + 0.1 + 0.1 + 0.1) / 4; client c has no weights."""
+    from coterie.metrics import weights_error
+
+    shares = torch.tensor([[0.9, 0.1], [0.1, 0.9], [0.5, 0.5]])
+    weights = torch.tensor([[0.2, 0.8], [1.0, 0.0], [0.0, 0.0]])
+    assert weights_error(weights, shares)["weights_error"] == pytest.approx(0.1)
+    assert weights_error(torch.zeros(3, 2), shares) == {}, "nobody has any yet"
+    assert weights_error(torch.ones(3, 1), shares) == {}, "fewer groups than sources"
+    fed = ct.data.linear("fedsoft", clients=20, mixture="10:90", seed=1)
+    soft = ct.run(ct.FedEM(clusters=2, lr=0.1), fed, "linear", rounds=30)
+    errors = [row["weights_error"] for row in soft.history if "weights_error" in row]
+    assert errors[-1] < 0.05 < errors[0]
+    hard = ct.run(ct.IFCA(clusters=2, lr=0.1), fed, "linear", rounds=1)
+    assert "weights_error" not in hard.history[-1]
+
+
 # ------------------------------------------------------------------------------ folders
 def test_a_folder_of_version_0_1_is_refused_in_one_sentence(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"coterie": "0.1.0", "method": {}}))

@@ -113,6 +113,13 @@ def joined(centres: Params, omega: Params, before: Tensor, share: float) -> Tens
     return torch.where(moves, far.argmin(1).cpu(), before)
 
 
+def note_distance(models: Tensor, ask: Ask) -> None:
+    """Note how far apart two uploads are: the root of the mean of ‖ω_i − ω_j‖² over all pairs."""
+    if len(models) > 1:
+        squares = 2 * models.var(0).sum()  # the mean over pairs of different uploads
+        ask.note("distance_between_models", float(squares.sqrt()))
+
+
 class Clusters(NamedTuple):
     centres: Params  # one row until Heur has chosen K
     group: Tensor  # int64 [N] last cluster, −1: never asked
@@ -265,6 +272,7 @@ class CGPFL(Envelope):
         anew = self.is_anew(group, k, len(new))
         result = kmeans(new, k, ask.rng("k-means"), init=None if anew else old)
         ask.note("k_means_iterations", result.iterations)
+        note_distance(new, ask)
         if not bool((group >= 0).any()):
             return result.labels
         cost = distances(old, result.centres) ** 2

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from coterie.data import Federation
 from coterie.experiments.spec import Measured, Quantity
 from coterie.experiments.work import scores
+from coterie.metrics import match_sources
 from coterie.result import Result
 
 HELD = 2000  # images of each source on which centres are measured, at most
@@ -39,7 +39,7 @@ def on_sources(result: Result, fed: Federation, holdouts: Holdouts) -> Measured:
     accuracies = centres_on(result, holdouts)
     values |= {source: float(row.max()) for source, row in zip(holdouts, accuracies)}
     truth = torch.as_tensor(fed.truth, dtype=torch.float64)
-    order = matching(truth, shares)
+    order = match_sources(shares, truth)
     values["weights_off"] = float((shares[:, order] - truth).abs().mean())
     extra = {"weights": shares[:, order[0]].tolist(), "shares": truth[:, 0].tolist()}
     return Measured(values, measured.curves, extra)
@@ -55,12 +55,6 @@ def centres_on(result: Result, holdouts: Holdouts) -> np.ndarray:
         for k in range(count):
             table[s, k] = (result.predict(x[some], cluster=k) == y[some]).double().mean()
     return table
-
-
-def matching(truth: Tensor, shares: Tensor) -> list[int]:
-    """For each source the centre whose weights are nearest to its planted shares, each once."""
-    apart = (truth[:, :, None] - shares[:, None, :]).abs().mean(0)
-    return list(linear_sum_assignment(apart.numpy())[1])
 
 
 def on_training_rows(result: Result, fed: Federation) -> float:

@@ -23,9 +23,10 @@ DRAWN = (
     "ari",
     "matched",
     "planted_error",
+    "weights_error",
 )  # metrics whose curves are kept
 
-ITERATIONS = "k_means_iterations"  # a note of methods that cluster models
+NOTED = ("k_means_iterations", "distance_between_models")  # notes whose curves are kept
 
 
 def trained(measure: Measure) -> Work:
@@ -88,9 +89,10 @@ def curves(result: Result) -> dict[str, list[tuple[int, float]]]:
         points = [(row["round"], float(row[name])) for row in result.history if name in row]
         if points:
             found[name] = points
-    noted = [row for row in result.history if ITERATIONS in row.get("notes", {})]
-    if noted:
-        found[ITERATIONS] = [(row["round"], float(row["notes"][ITERATIONS])) for row in noted]
+    for name in NOTED:
+        noted = [row for row in result.history if name in row.get("notes", {})]
+        if noted:
+            found[name] = [(row["round"], float(row["notes"][name])) for row in noted]
     return found
 
 

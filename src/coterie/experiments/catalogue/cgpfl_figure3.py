@@ -35,7 +35,7 @@ from coterie.experiments.spec import (
     Scale,
     with_settings,
 )
-from coterie.experiments.work import ITERATIONS, federation, group_history, scores, train
+from coterie.experiments.work import federation, group_history, scores, train
 
 
 def scores_and_groups(cell: Cell, folder: Path) -> Measured:
@@ -97,8 +97,13 @@ FIGURE_3 = Experiment(
             lines=("K=1", "K=2", "K=4", "K=8", "CGPFL-Heur", "pFedMe(PM)", "local"),
         ),
         "-groups": groups_over_rounds("CGPFL-Heur"),
+        "-distances": curves_of(
+            "distance_between_models",
+            "Distance between two clients' models",
+            lines=("K=1", "K=2", "K=4", "K=8", "CGPFL-Heur"),
+        ),
         "-iterations": curves_of(
-            ITERATIONS, "Iterations of k-means in a round", lines=("K=2", "K=4", "K=8")
+            "k_means_iterations", "Iterations of k-means in a round", lines=("K=2", "K=4", "K=8")
         ),
     },
 )

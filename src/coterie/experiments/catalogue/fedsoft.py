@@ -161,6 +161,12 @@ TABLE_1 = Experiment(
     figures={
         "": curves_of("planted_error", "Distance of the centres to the planted ones", log=True),
         "-own": curves_of("mse", "MSE of the clients' own models", log=True),
+        "-rounds": curves_of(
+            "weights_error",
+            "Distance of the weights to the planted mixture",
+            columns=("10:90",),
+            lines=(IN_PAPER, "FedEM"),
+        ),
         "-weights": weights_of_clients("10:90", (IN_PAPER, "IFCA", "FedEM"), "the first source"),
     },
 )
