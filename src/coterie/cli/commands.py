@@ -27,7 +27,7 @@ from coterie.reporting.comparison import has_diverged
 from coterie.result import Result
 from coterie.runs.planned import make_missing, runs_in
 from coterie.runs.run import Run
-from coterie.runs.search import MARK, as_flag
+from coterie.runs.search_folder import MARK, as_flag
 from coterie.settings import setting
 
 

@@ -24,7 +24,8 @@ from coterie.runs.folder import hold
 from coterie.runs.planned import has_begun
 from coterie.runs.reopen import load_shared
 from coterie.runs.run import Run
-from coterie.runs.search import WINNER, Cell, Follow, Search, as_flag, refuse_other
+from coterie.runs.search import Cell, Follow, Search
+from coterie.runs.search_folder import WINNER, as_flag, refuse_other
 from coterie.version import __version__
 
 

@@ -14,7 +14,7 @@ from coterie.metrics import Row
 from coterie.reporting.overview import describe_data, describe_title
 from coterie.reporting.source import Source, by_label, labelled, plain_config
 from coterie.runs.planned import has_begun, runs_in
-from coterie.runs.search import MARK
+from coterie.runs.search_folder import MARK
 
 Reports = Callable[[], Mapping[str, SiteReport]]
 

@@ -19,7 +19,7 @@ from coterie.runs.folder import RunFolder
 from coterie.runs.planned import missing_runs, runs_in
 from coterie.runs.reopen import Trust, open_trained, reopen
 from coterie.runs.run import Run
-from coterie.runs.search import MARK, WINNER
+from coterie.runs.search_folder import MARK, WINNER
 from coterie.runs.start import Model
 from coterie.runs.trained import Trained
 from coterie.version import __version__

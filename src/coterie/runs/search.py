@@ -22,7 +22,6 @@ from statistics import mean, stdev
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-import msgspec
 import torch
 
 from coterie.contract import Algorithm
@@ -30,17 +29,16 @@ from coterie.data import Federation
 from coterie.engine.plan import Plan
 from coterie.errors import CoterieError, Diverged, Option, unknown
 from coterie.metrics import Row
-from coterie.runs.config import encode, encode_readable
+from coterie.runs.config import encode_readable
 from coterie.runs.files import write_file
-from coterie.runs.folder import RunFolder, hold, was_being_made
+from coterie.runs.folder import hold
 from coterie.runs.planned import has_begun
 from coterie.runs.reopen import reopen
 from coterie.runs.run import Run
+from coterie.runs.search_folder import MARK, as_flag, refuse_no_search, refuse_other
 from coterie.runs.start import Job, Model, check_job
 
 VALID = 0.2  # share of the training rows that is held out where none is given
-MARK = "search.json"  # the file that marks a folder as a search's
-WINNER = "winner.toml"  # the file with the best settings
 Follow = Callable[[str, Run], Callable[[Row], Any]]
 
 
@@ -317,46 +315,3 @@ def without_test_rows(fed: Federation, valid: float, seed: int) -> Federation:
         )
     x, y, sizes = fed.test
     return replace(fed, test=fed.test._replace(x=x[:0], y=y[:0], sizes=torch.zeros_like(sizes)))
-
-
-def refuse_no_search(folder: Path) -> None:
-    """Refuse a folder that holds something else than a search."""
-    if (folder / MARK).exists() or not folder.exists() or was_being_made(folder):
-        return
-    raise CoterieError(f"{folder} exists and holds no search", "choose another folder")
-
-
-def refuse_other(folder: Path, job: Job) -> None:
-    """Refuse a folder that was begun with other data, settings or options."""
-    _, config = RunFolder.open(folder)
-    asked = job.config()
-    same = {
-        "data": config.fingerprint.fits_data(job.fed.fingerprint()),
-        "model": config.fingerprint.model == asked.fingerprint.model,
-    }
-    for what, is_same in same.items():
-        if not is_same:
-            raise CoterieError(f"{folder} was begun with other {what}", "choose another folder")
-    old = {**_plain(config.options), **_plain(config.method.settings)}
-    new = {**_plain(asked.options), **_plain(asked.method.settings)}
-    for name, value in new.items():
-        if old.get(name) != value:
-            raise CoterieError(
-                f"{folder} was begun with {name} {as_flag(old.get(name))}, not {as_flag(value)}",
-                "choose another folder",
-            )
-
-
-def _plain(value: Any) -> dict[str, Any]:
-    """A structure as a JSON file would keep it."""
-    plain: dict[str, Any] = msgspec.json.decode(encode(value))
-    return plain
-
-
-def as_flag(value: Any) -> str:
-    """A value as it is written on the command line."""
-    if isinstance(value, tuple | list):
-        return ",".join(map(as_flag, value))
-    if value is None or isinstance(value, bool):
-        return str(value).lower()
-    return str(value)
