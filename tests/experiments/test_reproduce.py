@@ -83,9 +83,37 @@ def test_one_line_and_one_column_alone(tmp_path, monkeypatch, capsys):
     argv = ["reproduce", "made.table", "--scale", "full", "--out", str(tmp_path), "--quiet"]
     assert main([*argv, "--jobs", "1", "--line", "second", "--column", "b"]) == 0
     assert [f"second, b, seed {seed}" for seed in range(3)] == CALLS
-    assert "Not run: a." in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "coterie reproduce made.table --scale full --line second --column b\n" in told
+    assert "Not run: a." in told and "| first |" not in told
+    assert main([*argv, "--jobs", "1", "--line", "first", "--line", "second"]) == 0
+    assert len(CALLS) == len(set(CALLS)) == 12
+    assert "--line" not in capsys.readouterr().out
     assert main([*argv, "--column", "c"]) == 2
     assert "unknown column 'c'" in capsys.readouterr().err
+
+
+def test_a_stopped_part_of_a_table_names_the_command_that_goes_on_with_it(
+    tmp_path, monkeypatch, capsys
+):
+    def stopping(cell, folder):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner_module, "run_cell", stopping)
+    monkeypatch.setattr(reproduce_module, "find", lambda name: MADE)
+    argv = ["reproduce", "made.table", "--scale", "full", "--out", str(tmp_path), "--jobs", "1"]
+    assert main([*argv, "--line", "first", "--column", "a", "--seeds", "2", "--quiet"]) == 130
+    again = "coterie reproduce made.table --scale full --line first --column a --seeds 2"
+    assert f"go on with: {again}" in capsys.readouterr().err
+
+
+def test_a_line_of_the_paper_that_was_not_run_shows_the_papers_number(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(reproduce_module, "find", lambda name: MADE)
+    argv = ["reproduce", "made.table", "--scale", "full", "--out", str(tmp_path), "--quiet"]
+    assert main([*argv, "--jobs", "1", "--line", "second", "--seeds", "1"]) == 0
+    assert "| first | – | 51.00 ± .10 |" in capsys.readouterr().out
 
 
 def test_a_cell_that_was_decided_otherwise_is_run_again(tmp_path):

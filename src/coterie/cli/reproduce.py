@@ -12,7 +12,7 @@ from coterie.errors import CoterieError, unknown
 from coterie.experiments import all_experiments, find
 from coterie.experiments.claims import FAILS
 from coterie.experiments.outcome import Outcome
-from coterie.experiments.page import page, verdicts
+from coterie.experiments.page import command, page, verdicts
 from coterie.experiments.runner import Done, run_cells
 from coterie.experiments.spec import SCALES, Cell, Experiment
 from coterie.experiments.tuning import search_all
@@ -28,8 +28,12 @@ class ReproduceFlags:
     scale: str = setting("medium", "how much of it is run; full: as the paper did", choices=SCALES)
     out: str = setting("experiments/results", "folder of the results")
     seeds: int | None = setting(None, "run only the first of its seeds; none: all", least=1)
-    line: str | None = setting(None, "run only this line of the table; none: all")
-    column: str | None = setting(None, "run only this column of the table; none: all")
+    line: tuple[str, ...] = setting(
+        (), "run only this line; give it again for more lines", repeated="LINE"
+    )
+    column: tuple[str, ...] = setting(
+        (), "run only this column; give it again for more", repeated="COLUMN"
+    )
     jobs: int | None = setting(None, "cells run side by side; none: as many as cores", least=1)
     show: bool = setting(False, "run nothing: the page of what was run so far", switch=True)
     search: bool = setting(
@@ -116,31 +120,30 @@ def run(outcome: Outcome, asked: ReproduceFlags) -> None:
         try:
             run_cells(outcome, cells, jobs, tell)
         except KeyboardInterrupt:
-            name = outcome.experiment.name
-            raise KeyboardInterrupt(
-                f"stopped; go on with: coterie reproduce {name} --scale {outcome.scale}"
-            ) from None
+            again = command(outcome, asked.line, asked.column, asked.seeds)
+            raise KeyboardInterrupt(f"stopped; go on with: {again}") from None
 
 
 def asked_cells(outcome: Outcome, asked: ReproduceFlags) -> list[Cell]:
-    """The missing cells of the line, the column and the seeds that are asked for."""
+    """The missing cells of the lines, the columns and the seeds that are asked for."""
     every = list(outcome.experiment.cells(outcome.scale))
-    refuse_unknown("line", asked.line, [cell.line.label for cell in every])
-    refuse_unknown("column", asked.column, [cell.column.label for cell in every])
+    refuse_unknown("line", asked.line, {cell.line.label for cell in every})
+    refuse_unknown("column", asked.column, {cell.column.label for cell in every})
     cells = outcome.missing
-    if asked.line is not None:
-        cells = [cell for cell in cells if cell.line.label == asked.line]
-    if asked.column is not None:
-        cells = [cell for cell in cells if cell.column.label == asked.column]
+    if asked.line:
+        cells = [cell for cell in cells if cell.line.label in asked.line]
+    if asked.column:
+        cells = [cell for cell in cells if cell.column.label in asked.column]
     if asked.seeds is not None:
         cells = [cell for cell in cells if cell.seed in outcome.first_seeds(asked.seeds)]
     return cells
 
 
-def refuse_unknown(what: str, label: str | None, known: list[str]) -> None:
+def refuse_unknown(what: str, labels: tuple[str, ...], known: set[str]) -> None:
     """Refuse a label that no cell of this scale has."""
-    if label is not None and label not in known:
-        raise unknown(what, label, set(known))
+    for label in labels:
+        if label not in known:
+            raise unknown(what, label, known)
 
 
 def describe(outcome: Outcome, done: Done) -> str:

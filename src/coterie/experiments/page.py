@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 
 from coterie.experiments.claims import Verdict
 from coterie.experiments.outcome import Outcome, mean_and_deviation
@@ -19,7 +20,7 @@ def page(outcome: Outcome) -> str:
     parts = [
         f"## {experiment.title}",
         f"{experiment.paper}, {experiment.where}, at scale {outcome.scale}:",
-        f"```\n{command(outcome)}\n```",
+        f"```\n{command_again(outcome)}\n```",
         quantity_table(outcome, experiment.quantities[0]),
     ]
     for quantity in experiment.quantities[1:]:
@@ -56,13 +57,32 @@ def title_of_open_points(experiment: Experiment) -> str:
     return "What was decided"
 
 
-def command(outcome: Outcome) -> str:
-    """What makes this page again."""
-    text = f"coterie reproduce {outcome.experiment.name} --scale {outcome.scale}"
-    seeds = len(outcome.seeds)
-    if seeds < outcome.experiment.scale(outcome.scale).seeds:
-        text += f" --seeds {seeds}"
-    return text
+def command_again(outcome: Outcome) -> str:
+    """What makes this page again: its lines, columns and seeds, where it has not all of them."""
+    cells = list(outcome.experiment.cells(outcome.scale))
+    has_all_lines = len(outcome.lines) == len({cell.line.label for cell in cells})
+    has_all_columns = len(outcome.columns) == len({cell.column.label for cell in cells})
+    has_all_seeds = len(outcome.seeds) == len({cell.seed for cell in cells})
+    return command(
+        outcome,
+        lines=() if has_all_lines else outcome.lines,
+        columns=() if has_all_columns else outcome.columns,
+        seeds=None if has_all_seeds else len(outcome.seeds),
+    )
+
+
+def command(
+    outcome: Outcome, lines: Sequence[str], columns: Sequence[str], seeds: int | None
+) -> str:
+    """What runs an experiment, or these lines, columns and first seeds of it alone."""
+    words = ["coterie", "reproduce", outcome.experiment.name, "--scale", outcome.scale]
+    for line in lines:
+        words += ["--line", line]
+    for column in columns:
+        words += ["--column", column]
+    if seeds is not None:
+        words += ["--seeds", str(seeds)]
+    return shlex.join(words)
 
 
 def search_command(experiment: Experiment) -> str:
@@ -121,12 +141,16 @@ def quantity_table(outcome: Outcome, quantity: Quantity) -> str:
 
 
 def lines_with(outcome: Outcome, quantity: Quantity) -> list[str]:
-    """The lines that have a value of a quantity in any column."""
-    return [
-        line
-        for line in outcome.lines
-        if any(outcome.values(line, column, quantity.name) for column in outcome.columns)
-    ]
+    """The lines that have a value of a quantity in any column, here or in the paper."""
+    printed = outcome.experiment.printed_of(quantity)
+    found = []
+    for line in outcome.experiment.lines:
+        in_paper = printed.get(line.label, {})
+        for column in outcome.columns:
+            if column in in_paper or outcome.values(line.label, column, quantity.name):
+                found.append(line.label)
+                break
+    return found
 
 
 def name_of(outcome: Outcome, line: str) -> str:
