@@ -17,6 +17,7 @@ from coterie.experiments.catalogue import (
     ifca_writers,
     natural,
     people,
+    planted_sites,
     threshold,
     threshold_theorem1,
 )
@@ -39,4 +40,5 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     *threshold_theorem1.EXPERIMENTS,
     *natural.EXPERIMENTS,
     *people.EXPERIMENTS,
+    *planted_sites.EXPERIMENTS,
 )

@@ -88,8 +88,12 @@ CLAIMS = (
 
 
 def on_table(cell: Cell, folder: Path) -> Measured:
+    """A line of the table, on the file that the column names."""
+    return measured_on(load_table(cell), cell, folder)
+
+
+def measured_on(fed: Federation, cell: Cell, folder: Path) -> Measured:
     """A reference fitted to all rows, or a method; and sites that are kept out of training."""
-    fed = load_table(cell)
     if cell.line.method is None:
         return Measured({"error": reference_error(fed, cell.line.label)})
     metric = "mse" if fed.kind == "regression" else "loss"
