@@ -73,7 +73,7 @@ def rises(points: list[list[float]], tmp_path: Path, falls: bool = False) -> str
     ("points", "mark"),
     [
         ([[0.1, 0.2, 0.1], [0.5, 0.6, 0.5]], HOLDS),
-        ([[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]], HOLDS),  # or stays
+        ([[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]], UNSURE),  # it stays
         ([[0.1, 0.2, 0.1], [0.5, 0.1, 0.2]], UNSURE),  # 0.13 on average, and less with one seed
         ([[0.1, 0.1, 0.1], [0.4, 0.2, 0.3], [0.3, 0.2, 0.3], [0.9, 0.8, 0.9]], UNSURE),  # a dip
         ([[0.1, 0.1, 0.1], [0.4, 0.4, 0.5], [0.2, 0.2, 0.3], [0.9, 0.8, 0.9]], FAILS),

@@ -39,6 +39,9 @@ def test_a_scale_changes_data_and_those_settings_that_a_method_has():
     nearer = replace(MADE.scale("smoke"), nearer=("lr",))
     (cell, _) = replace(MADE, scales={**MADE.scales, "smoke": nearer}).cells("smoke")
     assert cell.method.lr == 0.2 and list(changes(cell)) == ["clients is 4 instead of 8."]
+    kept = replace(MADE.lines[0], keep=("lr",))
+    (cell, _) = replace(MADE, lines=(kept, MADE.lines[1])).cells("smoke")
+    assert cell.method.lr == 0.1 and list(changes(cell)) == ["clients is 4 instead of 8."]
     assert cell.mark != other.mark
     assert len(list(MADE.cells("full"))) == 2 * 2 * 3
 

@@ -192,7 +192,8 @@ class Rises:
     """The mean rises (or falls) from each (line, column) to the next, or stays.
 
     A step the other way that may be chance leaves the claim unsure, and so does a rise from the
-    first point to the last that may be. It fails where the last point lies below the first.
+    first point to the last that may be, or is none. It fails where the last point lies below the
+    first.
     """
 
     points: tuple[tuple[str, str], ...]
@@ -223,7 +224,7 @@ class Rises:
         back = [gap for gap in gaps if gap is not None and sign * gap.mean < 0]
         if any(gap.seeds < 2 or not gap.may_be_chance for gap in back):
             return FAILS
-        if back or (whole.mean and whole.seeds > 1 and whole.may_be_chance):
+        if back or not whole.mean or (whole.seeds > 1 and whole.may_be_chance):
             return UNSURE
         return HOLDS
 

@@ -34,20 +34,13 @@ def page(outcome: Outcome) -> str:
         listed("What should hold", [f"{v.mark} {v.sentence}" for v in verdicts(outcome)]),
         listed("What was found", experiment.findings),
         *(listed(title, make(outcome)) for title, make in experiment.sections.items()),
-        listed(title_of_differences(experiment), differences(outcome)),
+        listed("Other than at the full scale", differences(outcome)),
         listed(title_of_open_points(experiment), experiment.open_points),
         listed(f"What was searched for, by `{search_command(experiment)}`", searches(experiment)),
         listed("What each run tried on held-out training rows, and took", tuned_lines(outcome)),
         how_made(outcome),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def title_of_differences(experiment: Experiment) -> str:
-    """What stands above the settings that this scale has and others have not."""
-    if experiment.is_from_a_paper:
-        return "Other than in the paper"
-    return "Other than at the full scale"
 
 
 def title_of_open_points(experiment: Experiment) -> str:
@@ -224,7 +217,11 @@ def changes(cell: Cell) -> Iterator[str]:
     }
     if cell.model != cell.column.model:
         yield f"The model is {cell.model} instead of {cell.column.model}."
-    settings = {k: v for k, v in scale.settings.items() if hasattr(cell.line.method, k)}
+    settings = {
+        name: value
+        for name, value in scale.settings.items()
+        if hasattr(cell.line.method, name) and name not in cell.line.keep
+    }
     for name, value in {**scale.data_options, **scale.options, **settings}.items():
         if name in scale.nearer:
             continue

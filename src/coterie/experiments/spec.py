@@ -44,6 +44,7 @@ class Line:
     options: Options = field(default_factory=dict)  # where its runs differ from others'
     tune: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """By setting, the values of which each run takes the best on held-out training rows."""
+    keep: tuple[str, ...] = ()  # settings that no column and no scale changes
     in_paper: bool = True
 
 
@@ -215,7 +216,9 @@ class Cell:
     def method(self) -> Algorithm:
         """The method, with the settings of the column and the scale that it has."""
         assert self.line.method is not None, f"{self.line.label} is no method"
-        return with_settings(self.line.method, {**self.column.settings, **self.scale.settings})
+        asked = {**self.column.settings, **self.scale.settings}
+        changed = {name: value for name, value in asked.items() if name not in self.line.keep}
+        return with_settings(self.line.method, changed)
 
     @cached_property
     def mark(self) -> str:

@@ -88,6 +88,12 @@ FIGURE_3 = Experiment(
     work=scores_and_groups,
     quantities=(ACCURACY, WORST),
     claims=(Beats("CGPFL-Heur", "K=1"), Beats("K=4", "K=1"), Beats("K=1", "pFedMe(PM)")),
+    findings=(
+        "Heur chose 10, 12 and 7 groups and has 93.9 %; 20 groups have 96.0 %, and one has 95.0 %. "
+        "In the paper Heur's choice lies at the best number of groups, in between.",
+        "As in the paper the distances between models grow less with every round. After 20 rounds "
+        "they still grow.",
+    ),
     open_points=OPEN_POINTS,
     figures={
         "": against_groups({f"K={k}": k for k in COUNTS}, "CGPFL-Heur", ("pFedMe(PM)", "local")),

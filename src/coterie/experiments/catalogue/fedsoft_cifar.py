@@ -35,6 +35,7 @@ FINDINGS = (
     "Models that all clients train together, IFCA's and FedEM's, learn faster than FedSoft's, "
     "whose clients each train a model of their own that is only pulled towards the centres. IFCA "
     "puts nearly all clients into one group, so that it is close to one model for all.",
+    "The weights of FedSoft and FedEM have not left one half.",
 )
 
 

@@ -114,15 +114,15 @@ def on_people(
 EXPERIMENTS = (
     on_people(
         "har",
-        "30 people's phones",
+        "People's phones",
         "har",
         3,
         findings=(
             "Adapting a shared model to each person (fedavg-ft, ditto) gains seven points over one "
-            "model for all, and 28 for the worst tenth. Two or three groups gain half of that or "
-            "less, and come back in part with other rows.",
-            "People who never trained are served best by FedSoft and fedper, and with the least "
-            "deviation between seeds.",
+            "model for all, and 28 for the worst tenth. Two or three groups of ifca gain less than "
+            "three points, and 16 for the worst tenth, and come back in part with other rows.",
+            "People who never trained are served best by FedSoft and fedper, with little deviation "
+            "between seeds.",
         ),
     ),
     on_people(
@@ -131,7 +131,7 @@ EXPERIMENTS = (
         "unipen",
         30,
         findings=(
-            "Nobody finds groups here: one group is chosen with every seed. Fine-tuning one model "
+            "ifca, cfl-mgd and one-shot find one group with every seed. Fine-tuning one model "
             "gains four points over it, and 24 with writers who never trained, where FedSoft is "
             "level with it.",
             "Where one model is shared, the longest steps that were tried are best: after 15 "

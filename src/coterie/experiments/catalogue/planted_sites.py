@@ -80,6 +80,14 @@ EXPERIMENTS = (
             *MADE.claims,
             *(Beats("ifca", reference) for reference in REFERENCES),
         ),
+        findings=(
+            "Where groups are real, methods that look for them find them in thirty rows of each "
+            "site, and their models halve the error of one model for all. The best reference, a "
+            "ridge for each site, is 15 % behind; an intercept for each site, the best reference "
+            "on heart, exam, hsb82 and azpro, is of little use here.",
+            "PFL-TC and CFL do not find the groups. PFL-TC does no worse than training alone: "
+            "each site has a centre of its own, a mean over those near to it.",
+        ),
         open_points=(
             "scikit-learn's 442 patients, drawn to twelve files by the seed; at every second site "
             "the score is turned round (highest + lowest − score), so that columns mean there the "
