@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,11 @@ def scales(smoke_column: str, smoke_lines: tuple[str, ...]) -> dict[str, Scale]:
     }
 
 
+def with_lines(known: dict[str, Scale], lines: tuple[str, ...]) -> dict[str, Scale]:
+    """The same scales, of which the medium one has these lines alone."""
+    return {**known, "medium": replace(known["medium"], lines=lines)}
+
+
 MIXTURES = ("10:90", "30:70", "linear", "random")
 
 
@@ -168,6 +174,15 @@ TABLE_2 = Experiment(
         Beats("FedSoft", "IFCA", by=10, quantity="local"),
         Beats("IFCA", "FedEM", quantity="local"),
     ),
+    findings=(
+        "The centres of all three methods are level here, at 62 to 65 % on lower case and 67 to 72 "
+        "% on upper case; in the paper FedSoft's are 3 to 6 points ahead of FedEM's and 12 to 17 "
+        "ahead of IFCA's. FedSoft wants longer steps than the others: with a third of this one it "
+        "loses four points on held-out rows, and IFCA none.",
+        "Clients' own models under FedSoft fit their training rows best, as in the paper, which "
+        "measures them on nothing else. On test rows they are seven points behind IFCA and FedEM: "
+        "what they gain is learnt by heart.",
+    ),
     open_points=OPEN_POINTS,
     tuned=tuple(
         Tuned(
@@ -175,7 +190,7 @@ TABLE_2 = Experiment(
             column="10:90",
             over={"lr": (0.001, 0.003, 0.01)},
             best={"lr": best},
-            taken="0.01 is taken for all methods",
+            taken="0.01 is taken for all methods; with 0.03 FedSoft is worse again",
         )
         for line, best in STEPS_FOUND.items()
     ),
@@ -198,7 +213,9 @@ TABLE_4 = Experiment(
         FINE_TUNED,
     ),
     columns=(letters("four sources", mixture="random", angles=(0, 90)),),
-    scales=scales("four sources", ("FedSoft", "FedEM")),
+    scales=with_lines(
+        scales("four sources", ("FedSoft", "FedEM")), ("FedSoft", "local", "FedAvg, fine-tuned")
+    ),
     work=centres_on_letters,
     quantities=(*map(best_centre, FOUR), LOCAL, TEST, WEIGHTS),
     printed={"FedSoft": {"four sources": "72.3"}},
