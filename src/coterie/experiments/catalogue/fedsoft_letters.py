@@ -269,9 +269,12 @@ TABLE_5 = Experiment(
         Beats("λ=0.1", "λ=1", by=5, quantity="local"),
     ),
     findings=(
+        "λ = 0.1 is best for the centres, as in the paper: 28 points ahead of λ = 0 and 11 of λ = "
+        "1, where the paper has 22 and 17. With λ = 0 clients' models have nothing to do with each "
+        "other, and their mean is poor; with λ = 1 they hardly leave the centres.",
         "With λ = 0 nothing holds a client's model back from its own training rows: it fits these "
-        "better than with any other λ, and other rows worse. That the paper's fits them worse can "
-        "only be for want of steps: its step size of 1e-5 is very small.",
+        "better than with any other λ, and other rows worse. That the paper's fits them worse may "
+        "be for want of steps: its step size of 1e-5 is very small.",
     ),
     open_points=OPEN_POINTS,
     figures={"": curves_of("accuracy", "Clients' own models on their test rows")},
