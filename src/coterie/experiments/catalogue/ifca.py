@@ -127,9 +127,8 @@ TABLE_1_MNIST = Experiment(
     ),
     findings=(
         "With the paper's clients and 300 rounds, IFCA from our start (centres of clustered first "
-        "updates) comes within 0.3 of the "
-        "paper's numbers, one model for all within 0.2 and local models within 1.3; the groups are "
-        "those that were planted.",
+        "updates) comes within 0.3 of the paper's numbers, one model for all within 0.2 "
+        "and local models within 1.3; the groups are those that were planted.",
         "Local models do not depend on how many clients there are: at every scale they may be "
         "compared with the paper's, and agree with them within 1.3 points.",
         "At the medium scale the gap to one model for all is larger than the paper's: that model "
