@@ -84,54 +84,75 @@ def take(batch: Batch, rows: Tensor) -> Batch:
     return Batch(*(v[rows] for v in batch))
 
 
+@dataclass(frozen=True)
+class Store:
+    """The rows of all clients, of which a client is given the numbers of its own."""
+
+    x: Tensor
+    as_numbers: Callable[[Tensor], Tensor]  # rows as the model takes them
+
+    def rows(self, numbers: Tensor) -> Tensor:
+        """The rows of these numbers."""
+        return self.as_numbers(self.x[numbers])
+
+
 class Data(NamedTuple):
     """One client's own rows, with its randomness for this exchange."""
 
-    all: Batch
+    own: Batch  # its x are rows, or their numbers where there is a store
     key: Tensor  # int64, from (seed, client, round, exchange or stream)
     client_key: Tensor  # int64, from (seed, client): for what is split once and for all
     gram: Gram = ()  # of all rows, where the engine keeps it: see local/dual.py
+    store: Store | tuple[()] = ()  # where a function draws few rows: only these are copied
+
+    @property
+    def all(self) -> Batch:
+        """All rows."""
+        return self._with_rows(self.own)
 
     @property
     def size(self) -> Tensor:
         """n_i, as a number of the model's dtype."""
-        return self.all.mask.sum()
+        return self.own.mask.sum()
 
     def weighted(self, weight: Tensor) -> Data:
         """The same rows, each row's loss times weight [n]."""
-        return self._replace(all=self.all._replace(weight=self.all.weight * weight))
+        return self._replace(own=self.own._replace(weight=self.own.weight * weight))
 
     def shuffled(self, stream: int | Tensor) -> Tensor:
         """Row numbers in random order, padding last; the same order whatever the padding."""
-        rows = torch.arange(self.all.mask.shape[0], device=self.all.mask.device)
-        order = scramble(scramble(self.key + stream) + rows)
-        return torch.where(self.all.mask > 0, order, torch.iinfo(torch.int64).max).argsort()
+        return self._places(stream).argsort()
+
+    def drawn(self, size: int, stream: int | Tensor) -> Tensor:
+        """The first `size` of the shuffled row numbers; the others need not be sorted."""
+        places = self._places(stream)
+        return places.topk(min(size, len(places)), largest=False).indices
 
     def sample(self, size: int, stream: int | Tensor) -> Batch:
         """`size` rows drawn without replacement (all, where the client has fewer)."""
-        return take(self.all, self.shuffled(stream)[:size])
+        return self._with_rows(take(self.own, self.drawn(size, stream)))
 
     def samples(self, size: int, streams: Iterable[int | Tensor]) -> Drawn:
         """A batch as `sample` draws it for each of the streams."""
         streams = list(streams)
-        sizes = Sizes((min(size, len(self.all.mask)),), len(streams))
-        return self._drawn(sizes, lambda: (Step(self.shuffled(s)[:size]) for s in streams))
+        sizes = Sizes((min(size, len(self.own.mask)),), len(streams))
+        return self._drawn(sizes, lambda: (Step(self.drawn(size, s)) for s in streams))
 
     def part(self, p: int, of: int) -> Batch:
         """Part p of the rows split into `of` disjoint random parts, the same for the entire run."""
         order = self._replace(key=self.client_key).shuffled(0)
-        n = self.all.mask.sum().long()
+        n = self.own.mask.sum().long()
         at = n * p // of + torch.arange(len(order) // of + 1, device=order.device)
-        batch = take(self.all, order[at.clamp(max=len(order) - 1)])
+        batch = self._with_rows(take(self.own, order[at.clamp(max=len(order) - 1)]))
         return batch._replace(mask=batch.mask * (at < n * (p + 1) // of))
 
     def without(self, p: int, of: int) -> Data:
         """The client without part p of its rows, which `part` gives."""
         order = self._replace(key=self.client_key).shuffled(0)
         place = order.argsort()  # of each row in that order
-        n = self.all.mask.sum().long()
+        n = self.own.mask.sum().long()
         is_left = (place < n * p // of) | (place >= n * (p + 1) // of)
-        return self._replace(all=self.all._replace(mask=self.all.mask * is_left))
+        return self._replace(own=self.own._replace(mask=self.own.mask * is_left))
 
     def uniform(self, tag: str) -> Tensor:
         """A float64 in [0, 1) that belongs to this client, this exchange and the tag."""
@@ -164,6 +185,18 @@ class Data(NamedTuple):
 
         return self._drawn(self._sizes(how), steps)
 
+    def _places(self, stream: int | Tensor) -> Tensor:
+        """int64 [n]: where each row comes in random order, by their ranks; padding comes last."""
+        rows = torch.arange(self.own.mask.shape[0], device=self.own.mask.device)
+        places = scramble(scramble(self.key + stream) + rows)
+        return torch.where(self.own.mask > 0, places, torch.iinfo(torch.int64).max)
+
+    def _with_rows(self, batch: Batch) -> Batch:
+        """A batch of own rows with the rows themselves."""
+        if isinstance(self.store, Store):
+            return batch._replace(x=self.store.rows(batch.x))
+        return batch
+
     def _drawn(self, sizes: Sizes, steps: Callable[[], Iterator[Step]]) -> Drawn:
         return Drawn(self.all, sizes, steps, self.gram)
 
@@ -173,14 +206,14 @@ class Data(NamedTuple):
             if how.batch is None:
                 yield turn, None
             elif how.local_epochs is None:
-                yield turn, self.shuffled(turn)[: how.batch]
+                yield turn, self.drawn(how.batch, turn)
             else:
                 for rows in self.shuffled(turn).split(how.batch):
                     yield turn, rows
 
     def _sizes(self, how: Local) -> Sizes:
         """The sizes of the batches that `_numbered` gives."""
-        n = len(self.all.mask)
+        n = len(self.own.mask)
         if how.batch is None:
             return Sizes((n,), how.local_epochs or how.local_steps)
         if how.local_epochs is None:

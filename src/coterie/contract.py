@@ -205,6 +205,7 @@ def client(
     when: Callable[[Any], bool] = ...,
     rounds: Rounds = ...,
     most: Callable[[Any], int] = ...,
+    draws: Callable[[Any], int | None] = ...,
 ) -> Callable[[F], F]: ...
 
 

@@ -235,6 +235,11 @@ def always(method: Any) -> bool:
     return True
 
 
+def all_rows(method: Any) -> int | None:
+    """A function that may look at all rows of its client."""
+    return None
+
+
 def once(method: Any) -> int:
     """A function that is asked for once in a round."""
     return 1
@@ -249,6 +254,9 @@ class Declaration:
     when: Callable[[Any], bool] = always  # of the method: whether its settings use the function
     rounds: Rounds = "any"  # "start": round 0 alone; "later": never in it
     most: Callable[[Any], int] = once  # of the method: how often it is asked for in one round
+    draws: Callable[[Any], int | None] = all_rows
+    """Of the method: how many rows the function looks at at a time, where it draws them with
+    `data.sample`; None: all. It changes no result: rows that are not drawn are not copied."""
 
     def report_of(self, name: str) -> Report:
         """The kind of a report."""

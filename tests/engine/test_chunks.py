@@ -1,10 +1,15 @@
 """Chunks: cut by rows, so that uneven clients cost what their rows cost."""
 
+from dataclasses import replace
+
+import pytest
 import torch
 
 import coterie as ct
-from coterie.engine.chunks import Chunk, divide_work, in_turn
+from coterie.client_data import Store
+from coterie.engine.chunks import Chunk, divide_work, in_turn, plan_of_call
 from coterie.engine.shares import equal_shares
+from coterie.runs.start import prepare
 
 PLAN = ct.Plan(True, 256, 2, 20_000)
 
@@ -69,3 +74,62 @@ def test_the_measured_part_counts_too():
     sizes = torch.stack([torch.full((5,), 10), test_rows])
     chunks = divide_work(torch.arange(5), sizes, ct.Plan(True, 256, 1, 20_000))
     assert [c.positions.tolist() for c in chunks] == [[0], [1, 2, 3, 4]]
+
+
+# ------------------------------------------------------------------------------ drawn rows
+def drawn_call(method: ct.PFedMe, fed: ct.data.Federation) -> tuple:
+    """(a call of `train`, the run)"""
+    run = prepare(method, fed, "mlp:16", rounds=1)
+    calls = []
+    run.engine.map = spy(run.engine.map, calls)
+    next(run.rounds())
+    next(run.rounds())
+    return next(call for call in calls if call.name == "train"), run
+
+
+def spy(ask, calls: list):
+    def asked(call, fold):
+        calls.append(call)
+        return ask(call, fold)
+
+    return asked
+
+
+@pytest.fixture
+def fed() -> ct.data.Federation:
+    """Digits, of which one client has many more than the others."""
+    sizes = [400, *[30] * 11]
+    x, y = torch.rand(sum(sizes), 64), torch.arange(sum(sizes)) % 3
+    parts = zip(x.split(sizes), y.split(sizes))
+    return ct.data.from_memory({f"c{i}": part for i, part in enumerate(parts)})
+
+
+def test_clients_that_draw_few_rows_are_worked_on_together(fed):
+    plan = ct.Plan(True, 4, 1, 500, drawing=64)
+    call, run = drawn_call(ct.PFedMe(batch=5), fed)
+    assert call.draws == 5
+    assert plan_of_call(call, run.roster, plan) == replace(plan, chunk=64, rows=8 * 500)
+    by_rows = plan_of_call(call, run.roster, replace(plan, rows=50))
+    assert by_rows.chunk == 10, "of the rows that are drawn no more than the plan allows"
+    whole, _ = drawn_call(ct.PFedMe(batch=None), fed)
+    assert whole.draws is None and plan_of_call(whole, run.roster, plan) == plan
+
+
+@pytest.mark.parametrize("method", [ct.PFedMe(batch=5), ct.CGPFL(clusters=2, batch=5)])
+def test_rows_that_are_not_drawn_are_not_copied(fed, method, monkeypatch):
+    """What a call takes out of the store, against the loop, which has views of its rows."""
+    taken = []
+    rows = Store.rows
+
+    def counted(store, numbers):
+        found = rows(store, numbers)
+        taken.append(found.shape[0])
+        return found
+
+    monkeypatch.setattr(Store, "rows", counted)
+    options = {"rounds": 3, "dtype": "float64"}
+    fast = ct.run(method, fed, "mlp:16", **options)
+    assert taken and max(taken) <= 5
+    slow = ct.run(method, fed, "mlp:16", engine="loop", **options)
+    a, b = (result.final["loss"] for result in (fast, slow))
+    assert a == pytest.approx(b, rel=1e-9)

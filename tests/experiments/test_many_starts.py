@@ -10,7 +10,13 @@ from torch import Tensor
 import coterie as ct
 from coterie.experiments import all_experiments
 from coterie.experiments.catalogue.ifca_figure3 import error_of, shrunk
-from coterie.experiments.many_starts import EqualRows, descend_from
+from coterie.experiments.many_starts import (
+    EqualRows,
+    PlantedGroups,
+    descend_from,
+    ends_as_known,
+    step,
+)
 from coterie.runs.start import prepare
 
 LR = 0.2
@@ -23,11 +29,15 @@ def fed() -> ct.data.Federation:
     return ct.data.linear(clients=12, samples=8, dim=6, clusters=2, noise=0.1, seed=1)
 
 
+def exact_rows(fed: ct.data.Federation) -> EqualRows:
+    """The rows in double precision."""
+    rows = EqualRows.of(fed)
+    return rows._replace(x=rows.x.double(), y=rows.y.double())
+
+
 def at_once(fed: ct.data.Federation, starts: Tensor, lr: float = LR) -> Tensor:
     """The centres that many starts end with, in one run."""
-    rows = EqualRows.of(fed)
-    exact = rows._replace(x=rows.x.double(), y=rows.y.double())
-    return descend_from(starts, exact, lr, ROUNDS)
+    return descend_from(starts, exact_rows(fed), lr, ROUNDS)
 
 
 def alone(fed: ct.data.Federation, start: Tensor, lr: float = LR) -> Tensor:
@@ -85,6 +95,95 @@ def test_steps_that_are_too_large_grow_as_they_do_in_ifca(fed):
     for start, end in zip(starts, ends):
         assert end.abs().max() > 1e3
         assert torch.allclose(end, alone(fed, start, lr=20.0), rtol=1e-9)
+
+
+# ------------------------------------------------------------------------------ as soon as known
+def known(fed: ct.data.Federation, starts: Tensor, rounds: int, lr: float = LR) -> dict:
+    """By number of the start, the centres that it ends with, in the order in which they came."""
+    rows = exact_rows(fed)
+    groups = PlantedGroups.of(rows, fed.truth)
+    return dict(ends_as_known(starts, rows, lr, rounds, groups))
+
+
+def in_order_of_planted(centres: Tensor, planted: Tensor) -> Tensor:
+    """The centres, the nearest to each planted parameter first to last."""
+    return centres[torch.cdist(planted.double(), centres).argmin(1)]
+
+
+@pytest.fixture
+def wide() -> ct.data.Federation:
+    """Two groups far apart, with more rows than dimensions, so that most starts find them."""
+    return ct.data.linear(clients=12, samples=20, dim=6, clusters=2, noise=0.1, seed=1)
+
+
+def test_a_start_that_found_the_groups_ends_where_its_steps_would_lead(wide):
+    rounds = 30
+    starts = coins(6)
+    ends = known(wide, starts, rounds)
+    slow = descend_from(starts, exact_rows(wide), LR, rounds)
+    assert sorted(ends) == list(range(6))
+    right = 0
+    for number, end in ends.items():
+        expected = slow[number]
+        if error_of(expected, wide.planted) < 0.5:
+            right += 1
+            expected = in_order_of_planted(expected, wide.planted)
+        assert torch.allclose(end, expected, rtol=0, atol=1e-9)
+    assert 0 < right < 6  # both kinds of starts were seen
+
+
+def test_a_round_of_planted_groups_is_the_step_that_ifca_takes(wide):
+    rows = exact_rows(wide)
+    groups = PlantedGroups.of(rows, wide.truth)
+    near = wide.planted.double() + 0.01
+    after, choice = step(near[None], rows, LR)
+    assert torch.equal(choice[0], wide.truth)
+    assert torch.allclose(groups.after(near, rows, LR, 1), after[0], rtol=0, atol=1e-12)
+    assert torch.allclose(groups.after(near, rows, LR, 0), near, rtol=0, atol=1e-12)
+
+
+def test_groups_with_fewer_rows_than_dimensions_keep_what_no_row_sees():
+    fed = ct.data.linear(clients=2, samples=3, dim=6, clusters=2, noise=0.1, seed=1)
+    rows = exact_rows(fed)
+    groups = PlantedGroups.of(rows, fed.truth)
+    start = fed.planted.double() + 0.01
+    slow = descend_from(start[None], rows, LR, 40)[0]
+    assert torch.allclose(groups.after(start, rows, LR, 40), slow, rtol=0, atol=1e-9)
+
+
+def test_identities_that_are_not_the_groups_are_not_taken_for_them(wide):
+    groups = PlantedGroups.of(exact_rows(wide), wide.truth)
+    swapped = 1 - wide.truth
+    one_wrong = wide.truth.clone()
+    one_wrong[-1] = 1 - one_wrong[-1]
+    all_in_one = torch.zeros_like(wide.truth)
+    choice = torch.stack([swapped, one_wrong, all_in_one, wide.truth])
+    found = {at: order.tolist() for at, order in groups.found_in(choice, 2)}
+    assert found == {0: [1, 0], 3: [0, 1]}
+
+
+def test_groups_that_would_fall_apart_later_are_followed_step_by_step(wide):
+    """A step that is too large: the identities are right at first, and then are not."""
+    start = wide.planted.double()[None] + 0.001
+    rows = exact_rows(wide)
+    groups = PlantedGroups.of(rows, wide.truth)
+    lr, rounds = 2.5, 40
+    assert torch.equal(step(start, rows, lr)[1][0], wide.truth)
+    ((_, end),) = ends_as_known(start, rows, lr, rounds, groups)
+    assert not groups.are_chosen(end, rows)
+    assert end.abs().max() > 10
+
+
+def test_a_start_that_has_diverged_is_given_up(wide):
+    starts = coins(3)
+    starts[1] = 1e7
+    ends = known(wide, starts, 3)
+    assert next(iter(ends)) == 1  # at once
+    assert error_of(ends[1], wide.planted) > 1e5
+    slow = descend_from(starts, exact_rows(wide), LR, 3)
+    for number in (0, 2):
+        order = [ends[number], ends[number].flip(0)]
+        assert any(torch.allclose(end, slow[number], rtol=0, atol=1e-9) for end in order)
 
 
 @pytest.mark.parametrize("part", "abcd")

@@ -46,6 +46,17 @@ def test_a_scale_changes_data_and_those_settings_that_a_method_has():
     assert len(list(MADE.cells("full"))) == 2 * 2 * 3
 
 
+def test_a_scale_may_change_a_setting_for_one_model_alone():
+    by_model = replace(MADE.scale("full"), settings_by_model={"softmax": {"lr": 0.3}})
+    columns = (replace(MADE.columns[0], model="softmax"), MADE.columns[1])
+    made = replace(MADE, columns=columns, scales={**MADE.scales, "full": by_model})
+    for cell in made.cells("full"):
+        if cell.model == "softmax":
+            assert cell.method.lr == 0.3 and list(changes(cell)) == ["lr is 0.3 instead of 0.1."]
+        else:
+            assert cell.method.lr == 0.1 and list(changes(cell)) == []
+
+
 def test_a_stopped_table_goes_on_and_done_cells_are_not_run_again(tmp_path, monkeypatch):
     CALLS.clear()
     run_cell = runner_module.run_cell

@@ -12,6 +12,7 @@ from torch import Tensor, nn, tensor
 
 import coterie as ct
 from coterie import randomness
+from coterie.client_data import Store
 from coterie.contract import Data, Local, Repeat, Upload, client
 from coterie.local import each
 from coterie.task import Batch, Task
@@ -54,6 +55,48 @@ def test_steps_draw_without_replacement_and_anew() -> None:
     counts = np.bincount(np.concatenate(batches), minlength=10)
     # 12 in the mean, ± 4 standard deviations of 2.7
     assert counts.min() >= 4 and counts.max() <= 22
+
+
+@pytest.mark.parametrize("n, padding", [(10, 0), (10, 6), (3, 5)])
+def test_rows_are_drawn_in_their_random_order(n: int, padding: int) -> None:
+    """The first numbers alone are those that sorting all of them gives, wherever there are rows."""
+    data = owned(n, padding)
+    for stream in range(5):
+        for size in (1, 4, n, n + padding, n + padding + 3):
+            here = min(size, n)
+            shuffled = data.shuffled(stream)[:here]
+            assert torch.equal(data.drawn(size, stream)[:here], shuffled)
+            assert real(data.sample(size, stream)) == shuffled.tolist()
+
+
+def in_a_store(data: Data, elsewhere: int = 4) -> Data:
+    """The same client, whose rows come after others' in a store and are known by their numbers."""
+    rows = len(data.own.mask)
+    others = torch.full((elsewhere, 1), -1.0, dtype=torch.float64)
+    numbers = elsewhere + torch.arange(rows)
+    store = Store(torch.cat([others, data.own.x]), lambda x: 2 * x / 2)
+    return data._replace(own=data.own._replace(x=numbers), store=store)
+
+
+def test_a_client_known_by_row_numbers_has_the_same_rows() -> None:
+    data = owned(7, padding=2)
+    same = in_a_store(data)
+    how = Local(local_epochs=1, batch=3)
+    weight = torch.arange(9).double()
+    batches = [
+        lambda d: d.all,
+        lambda d: d.sample(3, 1),
+        lambda d: d.part(1, 3),
+        lambda d: d.without(1, 3).all,
+        lambda d: d.weighted(weight).sample(4, 0),
+        lambda d: next(iter(d.samples(2, [5, 6]))),
+        lambda d: list(d.batches(how))[1],
+        lambda d: d.repeated(2).batch,
+    ]
+    for batch in batches:
+        for a, b in zip(batch(data), batch(same)):
+            assert torch.equal(a, b)
+    assert same.size == data.size == 7
 
 
 def test_full_batches_are_repeated() -> None:

@@ -168,7 +168,7 @@ def test_dual_of_many_clients_is_dual_of_each(
     for i, n in enumerate(sizes):
         alone = client(n, 0, i + 1)
         weight = ragged[i].all.weight[:n]
-        alone = alone._replace(all=alone.all._replace(weight=weight))
+        alone = alone._replace(own=alone.own._replace(weight=weight))
         model, momentum = trained(task, alone, rule, solver, False)
         model_near({k: v[i] for k, v in models.items()}, model)
         model_near({k: v[i] for k, v in momenta.items()}, momentum)

@@ -153,7 +153,12 @@ class CGPFL(Envelope):
     )
 
     # ------------------------------------------------------------------------------ one client
-    @client(weight=Sent(place=1), report={"rows": RowCount()}, rounds="later")
+    @client(
+        weight=Sent(place=1),
+        report={"rows": RowCount()},
+        rounds="later",
+        draws=lambda method: method.batch,
+    )
     def train(
         self, task: Task, shared: Any, per_client: Any, private: Personal, data: Data
     ) -> tuple[Upload, Personal]:

@@ -61,7 +61,7 @@ class PFedMe(Envelope):
             return w
         return {}
 
-    @client(weight=Weight(), rounds="later")
+    @client(weight=Weight(), rounds="later", draws=lambda method: method.batch)
     def train(
         self, task: Task, model: Params, per_client: Any, private: Personal, data: Data
     ) -> tuple[Upload, Personal]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from coterie.contract import Data, Rows
+from coterie.declarations import Declaration
 from coterie.params import nbytes
 from coterie.task import Batch
 
@@ -73,6 +74,15 @@ class Call:
     def name(self) -> str:
         """The function's name."""
         return self.fn.__name__
+
+    @property
+    def draws(self) -> int | None:
+        """How many rows of a client the function looks at at a time; None: all."""
+        declaration: Declaration | None = getattr(self.fn, "declaration", None)
+        owner = getattr(self.fn, "__self__", None)
+        if declaration is None or self.exam is not None:
+            return None
+        return declaration.draws(owner)
 
     def per_client_rows(self, at: Tensor) -> Any:
         """The rows of `per_client` at positions `at`; for a single number, that client's row.

@@ -7,6 +7,7 @@ take the time and memory of as many large ones. Therefore chunks are cut by rows
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -18,6 +19,7 @@ from coterie.engine.plan import Plan
 from coterie.engine.shares import Shares
 
 LIKE = 0.75  # a client this share of the largest in size, or larger, may be padded to it
+NUMBERS_OF_A_NUMBERED_ROW = 8  # its number, target, mask, weight, and its place in a random order
 SPARE = 1 / 64  # of the plan's rows: padding that takes no longer than a chunk more would
 
 
@@ -39,11 +41,21 @@ def chunks_of_call(call: Call, roster: Roster, plan: Plan, shares: Shares) -> li
     if call.exam is not None:
         parts.append(getattr(roster.rows, call.exam))
     sizes = torch.stack([part[call.ids] for part in parts])
+    plan = plan_of_call(call, roster, plan)
     chunks = []
     for positions in shares.positions(call.ids):
         of_share = divide_work(call.ids[positions], sizes[:, positions], plan)
         chunks.append([chunk._replace(positions=positions[chunk.positions]) for chunk in of_share])
     return chunks
+
+
+def plan_of_call(call: Call, roster: Roster, plan: Plan) -> Plan:
+    """The plan for an exchange: where few rows are drawn, the others take little memory."""
+    if call.draws is None or not plan.drawing:
+        return plan
+    clients = max(1, min(plan.drawing, plan.rows // call.draws))
+    lighter = max(1, math.prod(roster.row_shape) // NUMBERS_OF_A_NUMBERED_ROW)
+    return replace(plan, chunk=clients, rows=lighter * plan.rows)
 
 
 def divide_work(ids: Tensor, sizes: Tensor, plan: Plan) -> list[Chunk]:

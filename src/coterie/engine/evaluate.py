@@ -72,7 +72,7 @@ class Evaluation:
     def _choosing_data(self, exam: Exam) -> Data:
         if self.choose_on == "train":
             return exam.train
-        return exam.train._replace(all=exam.test, gram=())
+        return exam.train._replace(own=exam.test, gram=())
 
     @client(report=MEASURED, most=lambda evaluation: 2)
     def measure(

@@ -24,6 +24,7 @@ class Plan:
     chunk: int  # most clients at once
     workers: int  # threads, each with a share of the clients (engine/shares.py)
     rows: int = 32_768  # most rows at once, padding included; a larger client is alone
+    drawing: int = 0  # most clients at once where each looks at few of its rows; 0: chunk
     keeps_grams: bool = False  # whether there is memory for all clients' XXᵀ (engine/grams.py)
 
 
@@ -54,7 +55,9 @@ def division_for(task: Task, roster: Roster, cores: int) -> Plan:
     largest = max(p.numel() * p.element_size() for p in task.module.parameters())
     unmapped = 32_000_000 // largest  # buffers over 32 MB are mapped anew each time they are made
     chunk = max(4, min(256, unmapped, 19_500_000 // numbers))
-    return Plan(vectorise=True, chunk=chunk, workers=cores, rows=rows)
+    of_models = 2 * sum(p.numel() for p in task.module.parameters())
+    drawing = max(chunk, min(256, unmapped, 19_500_000 // of_models))
+    return Plan(vectorise=True, chunk=chunk, workers=cores, rows=rows, drawing=drawing)
 
 
 def grams_fit(roster: Roster) -> bool:

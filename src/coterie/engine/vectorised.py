@@ -89,8 +89,10 @@ class Vectorised(SimulatedClients):
         if not self.plan.vectorise or len(at) == 1:  # `vmap` over one client only takes longer
             return one_by_one(self, task, call, fold, at)
 
-        def one(shared: Any, *rows: Any) -> Any:
-            return call.fn(task, shared, *rows, **call.static)
+        def one(shared: Any, per_client: Any, private: Any, data: Any) -> Any:
+            if call.draws is not None:
+                data = data._replace(store=self.store)
+            return call.fn(task, shared, per_client, private, data, **call.static)
 
         private, data = self.clients(call, at, task)
         arguments = call.arguments(at, task.device)

@@ -17,6 +17,7 @@ from torch.func import vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from coterie.client_data import Store
 from coterie.contract import Data
 from coterie.data.roster import Roster
 from coterie.engine.call import Call, Exam
@@ -116,11 +117,14 @@ class WorkingMemory:
     def _peak(self, call: Call, chunk: Chunk) -> int:
         """The most bytes that one worker has at a time."""
 
-        def one(*arguments: Any) -> Any:
-            return call.fn(self.task, *arguments, **call.static)
+        def one(shared: Any, per_client: Any, private: Any, data: Any) -> Any:
+            if call.draws is not None:
+                data = data._replace(store=store)
+            return call.fn(self.task, shared, per_client, private, data, **call.static)
 
         live = LiveBytes()
         with FakeTensorMode(allow_non_fake_inputs=True):
+            store = Store(self.example.x.new_empty(self.example.x.shape), lambda rows: rows)
             shared, per_client, private, data = self._arguments(call, chunk)
             with live, rehearsal(), noted_forms() as forms, gram_wishes() as wishes:
                 for value in tree_leaves((per_client, private, data)):
@@ -140,7 +144,10 @@ class WorkingMemory:
         key = torch.empty(clients, dtype=torch.long, device=self.task.device)
         parts = [self._rows(clients, length) for length in lengths]
         data: Any = Data(parts[0], key, key)
-        if self.plan.keeps_grams:  # they are counted by themselves, for all clients
+        if call.draws is not None:
+            numbers = torch.empty(clients, lengths[0], dtype=torch.long, device=self.task.device)
+            data = data._replace(own=parts[0]._replace(x=numbers))
+        elif self.plan.keeps_grams:  # they are counted by themselves, for all clients
             nothing = torch.empty(clients, 0, 0, dtype=self.task.dtype, device=self.task.device)
             data = data._replace(gram=nothing)
         if call.exam is not None:

@@ -219,7 +219,7 @@ def changes(cell: Cell) -> Iterator[str]:
         yield f"The model is {cell.model} instead of {cell.column.model}."
     settings = {
         name: value
-        for name, value in scale.settings.items()
+        for name, value in cell.settings_of_scale.items()
         if hasattr(cell.line.method, name) and name not in cell.line.keep
     }
     for name, value in {**scale.data_options, **scale.options, **settings}.items():

@@ -69,6 +69,7 @@ class Scale:
     data_options: Options = field(default_factory=dict)
     options: Options = field(default_factory=dict)
     settings: Options = field(default_factory=dict)
+    settings_by_model: Mapping[str, Options] = field(default_factory=dict)
     model: str | None = None  # none: the column's
     lines: tuple[str, ...] = ()  # the labels of those that are run; none: all
     columns: tuple[str, ...] = ()
@@ -213,10 +214,16 @@ class Cell:
         return self.scale.model or self.column.model
 
     @property
+    def settings_of_scale(self) -> dict[str, Any]:
+        """Settings that the scale gives, to all models or to this one."""
+        for_model = self.scale.settings_by_model.get(self.model or "", {})
+        return {**self.scale.settings, **for_model}
+
+    @property
     def method(self) -> Algorithm:
         """The method, with the settings of the column and the scale that it has."""
         assert self.line.method is not None, f"{self.line.label} is no method"
-        asked = {**self.column.settings, **self.scale.settings}
+        asked = {**self.column.settings, **self.settings_of_scale}
         changed = {name: value for name, value in asked.items() if name not in self.line.keep}
         return with_settings(self.line.method, changed)
 

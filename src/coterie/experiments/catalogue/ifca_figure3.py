@@ -16,7 +16,7 @@ from coterie.data.spec import load
 from coterie.experiments.catalogue.ifca import PAPER
 from coterie.experiments.claims import Rises
 from coterie.experiments.figures import heat_map
-from coterie.experiments.many_starts import EqualRows, descend_from
+from coterie.experiments.many_starts import EqualRows, PlantedGroups, ends_as_known
 from coterie.experiments.spec import (
     Cell,
     Column,
@@ -35,17 +35,18 @@ def success(steps: tuple[float, ...], starts: int) -> Work:
 
     def work(cell: Cell, folder: Path) -> Measured:
         fed = load(cell.column.data, cell.seed, **shrunk(cell))
-        assert fed.planted is not None
+        assert fed.planted is not None and fed.truth is not None
         rows = EqualRows.of(fed)
+        groups = PlantedGroups.of(rows, fed.truth)
         first = random_starts(cell, starts, fed.planted)
         least = np.inf
         enough = 0.6 * cell.data_options["noise"] or 0.001
         for lr in steps:
-            ends = descend_from(first, rows, lr, cell.options["rounds"])
-            least = min(least, *(error_of(centres, fed.planted) for centres in ends))
-            if least <= enough:
-                break
-        return Measured({"success": float(least <= enough), "error": least})
+            for _, centres in ends_as_known(first, rows, lr, cell.options["rounds"], groups):
+                least = min(least, error_of(centres, fed.planted))
+                if least <= enough:
+                    return Measured({"success": 1.0, "error": least})
+        return Measured({"success": 0.0, "error": least})
 
     return work
 
@@ -140,10 +141,12 @@ def figure_3(part: str, clusters: int, grid: Grid, scales: Mapping[str, Scale]) 
             "θ is r·Bernoulli(½) and not scaled to length R, as in the released code, from which "
             "the figure was drawn.",
             "At σ = 0 a trial succeeds within 0.001, as in the released code.",
-            f"Step sizes are tried in the order {', '.join(map(str, steps))}, until one succeeds: "
-            "the share is the same.",
+            f"Step sizes are tried in the order {', '.join(map(str, steps))}, until one start "
+            "succeeds: the share is the same. A start with a number over a million in its centres "
+            "has failed, and is not followed further.",
             "All starts of a step size are one computation outside the engine, in many_starts.py; "
-            "a test holds it to IFCA itself.",
+            "once the groups of a start are the planted ones, the rest of its rounds is computed "
+            "in closed form. Tests hold both to IFCA itself.",
             "Least squares with the true groups end about σ·√(d/(mn/k − d)) from θ, and a trial "
             "succeeds within 0.6σ: where mn/k is under 3.8 d trials fail whatever the start.",
         ),
