@@ -49,7 +49,7 @@ def curves_of(
     log: with logarithms, where the values span enough of them.
     highest: what the metric can be at most, where the axis is to go from 0 to there.
     each_seed: thin lines of all seeds, not the range of them; so it is with logarithms, too.
-    ranges: False where the seeds' data differ so much that ranges would hide the lines.
+    ranges: False where the seeds' data differ so much that ranges, or seeds, would hide the lines.
     """
 
     def draw(outcome: Outcome) -> Figure:
@@ -67,7 +67,7 @@ def curves_of(
             if highest is not None:
                 axes.set_ylim(0, 1.03 * highest)  # a line at the top is not cut off
             give_title(axes, panel_title(label, outcome, column))
-            how = How(each_seed or is_log, ranges, use_median=is_log)
+            how = How(ranges and (each_seed or is_log), ranges, use_median=is_log)
             draw_curves(axes, runs, styles_of(outcome), how)
         if name in SHARES and highest is None:
             leave_out_start(panels[0], [runs_of(outcome, c, name, names) for c in shown])
