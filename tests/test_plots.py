@@ -55,11 +55,20 @@ def test_names_of_lines_that_end_together_are_moved_apart() -> None:
 CLUSTERS = np.array([[-1, -1, -1, -1], [1, -1, 0, 0], [1, 0, 1, 0]])
 
 
-def test_names_at_the_top_are_moved_down_and_the_others_stay() -> None:
+def test_names_are_moved_as_little_as_they_need_and_stay_within_the_axes() -> None:
+    gap = plots.GAP
     moved = plots.moved_apart([0.2, 0.95, 0.96, 0.97])
-    assert moved == pytest.approx([0.2, 1 - 2 * plots.GAP, 1 - plots.GAP, 1.0])
-    assert plots.moved_apart([0.3, 0.3]) == pytest.approx([0.3, 0.3 + plots.GAP])
+    assert moved == pytest.approx([0.2, 1 - 2 * gap, 1 - gap, 1.0])
+    assert plots.moved_apart([0.3, 0.3]) == pytest.approx([0.3 - gap / 2, 0.3 + gap / 2])
+    assert plots.moved_apart([0.0, 0.0, 0.5]) == pytest.approx([0.0, gap, 0.5])
     assert plots.moved_apart([]) == []
+
+
+def test_a_piece_of_each_line_leads_from_its_end_to_its_name() -> None:
+    axes = plots.curves({name: [run(name, (0.1, 0.6))] for name in "abc"}).axes[0]
+    for name in axes.texts:
+        assert name.xy == (axes.lines[0].get_xdata()[-1], 0.6)
+        assert name.arrowprops["color"] == name.get_color()
 
 
 def test_groups_are_drawn_with_the_true_ones_by_which_clients_are_sorted() -> None:

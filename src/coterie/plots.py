@@ -19,6 +19,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 INK = "#333333"
 FAINT = "#DDDDDD"
 UNKNOWN = "#EEEEEE"  # a client that has no group yet
+DASHES = ("-", "--", "-.", ":")
 GAP = 0.06  # least distance between two labels, as a share of the height
 
 
@@ -76,7 +77,7 @@ def curves(
     figure = new_figure()
     axes = figure.add_subplot()
     metric = _metric(results)
-    ends: list[tuple[float, str, str]] = []
+    ends: list[LineEnd] = []
     last = 0.0
     for colour, (name, runs) in zip(colours_for(len(results)), results.items()):
         curve = _curve(runs, metric, (starts or {}).get(name, 0))
@@ -85,7 +86,8 @@ def curves(
         highest = curve.values.max(0)
         axes.plot(curve.rounds, mean, color=colour, linewidth=2.2, solid_capstyle="round", zorder=3)
         axes.fill_between(curve.rounds, lowest, highest, color=colour, alpha=0.15, linewidth=0)
-        ends.append((float(mean[-1]), f"{name}  {_number(float(mean[-1]), metric)}", colour))
+        text = f"{name}  {_number(float(mean[-1]), metric)}"
+        ends.append(LineEnd(float(mean[-1]), text, colour, x=float(curve.rounds[-1])))
         last = max(last, curve.rounds[-1])
     if metric == "mse":
         axes.set_yscale("log")
@@ -123,28 +125,57 @@ def _number(value: float, metric: str) -> str:
     return f"{value:.3f}"
 
 
-def label_ends(axes: Axes, ends: list[tuple[float, str, str]]) -> None:
-    """Write a name at the end of each line, moved apart where lines end close together."""
+class LineEnd(NamedTuple):
+    """The right end of a line, which has its name beside it."""
+
+    y: float
+    text: str
+    colour: str
+    dashes: str = "-"
+    x: float = 0.0
+
+
+def label_ends(axes: Axes, ends: list[LineEnd]) -> None:
+    """Write a name at the end of each line, moved apart where lines end close together.
+
+    A short piece of the line leads from its end to its name.
+    """
     axes.get_ylim()  # settles the limits, on which heights depend
     to_axes = axes.transAxes.inverted()
-    heights = [to_axes.transform(axes.transData.transform((0, y)))[1] for y, _, _ in ends]
+    heights = [to_axes.transform(axes.transData.transform((end.x, end.y)))[1] for end in ends]
     in_order = sorted(zip(heights, ends))
-    for height, (_, (_, text, colour)) in zip(moved_apart([h for h, _ in in_order]), in_order):
-        label = axes.text(1.015, height, text, transform=axes.transAxes, va="center")
-        label.set(color=colour, fontweight="bold")
+    for height, (_, end) in zip(moved_apart([h for h, _ in in_order]), in_order):
+        label = axes.annotate(
+            end.text,
+            xy=(end.x, end.y),
+            xytext=(1.06, height),
+            textcoords="axes fraction",
+            va="center",
+            arrowprops={
+                "arrowstyle": "-",
+                "color": end.colour,
+                "linestyle": end.dashes,
+                "relpos": (0, 0.5),
+                "shrinkA": 2,
+                "shrinkB": 0,
+            },
+        )
+        label.set(color=end.colour, fontweight="bold")
 
 
 def moved_apart(heights: list[float]) -> list[float]:
-    """Heights from the lowest up, at least a line of text apart and none above the axes."""
-    apart: list[float] = []
-    for height in heights:
-        lowest = apart[-1] + GAP if apart else height
-        apart.append(max(height, lowest))
-    highest = 1.0
-    for at in reversed(range(len(apart))):
-        apart[at] = min(apart[at], highest)
-        highest = apart[at] - GAP
-    return apart
+    """Heights from the lowest up, at least a line of text apart and moved as little as that takes.
+
+    None is outside the axes, unless there are too many for them.
+    """
+    from scipy.optimize import isotonic_regression
+
+    if not heights:
+        return []
+    steps = GAP * np.arange(len(heights))
+    apart = isotonic_regression(np.array(heights) - steps).x + steps
+    apart = np.minimum(apart, 1.0 - steps[::-1])
+    return list(np.maximum(apart, steps))
 
 
 # ------------------------------------------------------------------------------ groups
@@ -260,10 +291,12 @@ def new_figure(width: float = 7.2, height: float = 4.2) -> Figure:
 
 
 def colours_for(n: int) -> list[str]:
-    """n colours that differ visibly: a fixed set, and beyond it steps of a sequential map."""
+    """n colours that differ visibly: a fixed set, a larger one, then steps of a sequential map."""
     if n <= len(COLOURS):
         return list(COLOURS[:n])
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
 
+    if n <= 20:
+        return [to_hex(colormaps["tab20"](i)) for i in range(n)]
     return [to_hex(colormaps["viridis"](i / (n - 1))) for i in range(n)]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import coterie as ct
 from coterie.experiments.claims import Beats, Near, Rises
-from coterie.experiments.figures import against_columns
+from coterie.experiments.figures_of_tables import against_columns
 from coterie.experiments.spec import (
     ACCURACY,
     WORST,

@@ -101,76 +101,92 @@ def test_steps_that_are_too_large_grow_as_they_do_in_ifca(fed):
 def known(fed: ct.data.Federation, starts: Tensor, rounds: int, lr: float = LR) -> dict:
     """By number of the start, the centres that it ends with, in the order in which they came."""
     rows = exact_rows(fed)
-    groups = PlantedGroups.of(rows, fed.truth)
-    return dict(ends_as_known(starts, rows, lr, rounds, groups))
-
-
-def in_order_of_planted(centres: Tensor, planted: Tensor) -> Tensor:
-    """The centres, the nearest to each planted parameter first to last."""
-    return centres[torch.cdist(planted.double(), centres).argmin(1)]
+    return dict(ends_as_known(starts, rows, lr, rounds, PlantedGroups(rows, fed.truth)))
 
 
 @pytest.fixture
 def wide() -> ct.data.Federation:
-    """Two groups far apart, with more rows than dimensions, so that most starts find them."""
+    """Two groups far apart, with more rows than dimensions, so that many starts find them."""
     return ct.data.linear(clients=12, samples=20, dim=6, clusters=2, noise=0.1, seed=1)
 
 
-def test_a_start_that_found_the_groups_ends_where_its_steps_would_lead(wide):
-    rounds = 30
-    starts = coins(6)
-    ends = known(wide, starts, rounds)
-    slow = descend_from(starts, exact_rows(wide), LR, rounds)
-    assert sorted(ends) == list(range(6))
-    right = 0
+@pytest.fixture
+def four() -> ct.data.Federation:
+    """Four groups, of which starts leave some together."""
+    return ct.data.linear(clients=16, samples=30, dim=6, clusters=4, noise=0.1, seed=1)
+
+
+@pytest.mark.parametrize("name, clusters", [("wide", 2), ("four", 4)])
+def test_every_start_ends_where_its_steps_would_lead(name, clusters, request, monkeypatch):
+    fed = request.getfixturevalue(name)
+    jumps = []
+    after = PlantedGroups.after
+
+    def counted(self, centres, centre_of, rows, lr, rounds):
+        jumps.append(len(centre_of.unique()))
+        return after(self, centres, centre_of, rows, lr, rounds)
+
+    monkeypatch.setattr(PlantedGroups, "after", counted)
+    rounds = 60
+    starts = coins(8, clusters)
+    ends = known(fed, starts, rounds)
+    slow = descend_from(starts, exact_rows(fed), LR, rounds)
+    assert sorted(ends) == list(range(8))
     for number, end in ends.items():
-        expected = slow[number]
-        if error_of(expected, wide.planted) < 0.5:
-            right += 1
-            expected = in_order_of_planted(expected, wide.planted)
-        assert torch.allclose(end, expected, rtol=0, atol=1e-9)
-    assert 0 < right < 6  # both kinds of starts were seen
+        assert torch.allclose(end, slow[number], rtol=0, atol=1e-9)
+    assert clusters in jumps  # the groups were told apart,
+    assert min(jumps) < clusters  # and others stayed together
 
 
-def test_a_round_of_planted_groups_is_the_step_that_ifca_takes(wide):
+def test_rounds_in_closed_form_are_the_steps_that_ifca_takes(wide):
     rows = exact_rows(wide)
-    groups = PlantedGroups.of(rows, wide.truth)
+    groups = PlantedGroups(rows, wide.truth)
     near = wide.planted.double() + 0.01
     after, choice = step(near[None], rows, LR)
     assert torch.equal(choice[0], wide.truth)
-    assert torch.allclose(groups.after(near, rows, LR, 1), after[0], rtol=0, atol=1e-12)
-    assert torch.allclose(groups.after(near, rows, LR, 0), near, rtol=0, atol=1e-12)
+    told_apart = torch.arange(2)
+    assert torch.allclose(groups.after(near, told_apart, rows, LR, 1), after[0], atol=1e-12)
+    assert torch.allclose(groups.after(near, told_apart, rows, LR, 0), near, atol=1e-12)
+    far = near.clone()
+    far[1] = 1e3  # so that all choose centre 0
+    after, choice = step(far[None], rows, LR)
+    assert not choice.any()
+    together = torch.zeros(2, dtype=torch.long)
+    assert torch.allclose(groups.after(far, together, rows, LR, 1), after[0], atol=1e-12)
 
 
 def test_groups_with_fewer_rows_than_dimensions_keep_what_no_row_sees():
     fed = ct.data.linear(clients=2, samples=3, dim=6, clusters=2, noise=0.1, seed=1)
     rows = exact_rows(fed)
-    groups = PlantedGroups.of(rows, fed.truth)
     start = fed.planted.double() + 0.01
     slow = descend_from(start[None], rows, LR, 40)[0]
-    assert torch.allclose(groups.after(start, rows, LR, 40), slow, rtol=0, atol=1e-9)
+    ends = PlantedGroups(rows, fed.truth).after(start, torch.arange(2), rows, LR, 40)
+    assert torch.allclose(ends, slow, rtol=0, atol=1e-9)
 
 
-def test_identities_that_are_not_the_groups_are_not_taken_for_them(wide):
-    groups = PlantedGroups.of(exact_rows(wide), wide.truth)
-    swapped = 1 - wide.truth
+def test_clients_of_a_group_that_choose_differently_need_steps(wide):
+    rows = exact_rows(wide)
+    groups = PlantedGroups(rows, wide.truth)
+    near = wide.planted.double() + 0.01
     one_wrong = wide.truth.clone()
     one_wrong[-1] = 1 - one_wrong[-1]
-    all_in_one = torch.zeros_like(wide.truth)
-    choice = torch.stack([swapped, one_wrong, all_in_one, wide.truth])
-    found = {at: order.tolist() for at, order in groups.found_in(choice, 2)}
-    assert found == {0: [1, 0], 3: [0, 1]}
+    nobody = torch.full_like(wide.truth, -1)
+    assert groups.end_of(near, wide.truth, rows, LR, 10) is not None
+    assert groups.end_of(near, one_wrong, rows, LR, 10) is None
+    assert groups.end_of(near, nobody, rows, LR, 10) is None
+    # swapped centres: at once nobody would choose them
+    assert groups.end_of(near.flip(0), wide.truth, rows, LR, 10) is None
 
 
 def test_groups_that_would_fall_apart_later_are_followed_step_by_step(wide):
     """A step that is too large: the identities are right at first, and then are not."""
-    start = wide.planted.double()[None] + 0.001
+    start = wide.planted.double() + 0.001
     rows = exact_rows(wide)
-    groups = PlantedGroups.of(rows, wide.truth)
+    groups = PlantedGroups(rows, wide.truth)
     lr, rounds = 2.5, 40
-    assert torch.equal(step(start, rows, lr)[1][0], wide.truth)
-    ((_, end),) = ends_as_known(start, rows, lr, rounds, groups)
-    assert not groups.are_chosen(end, rows)
+    assert torch.equal(step(start[None], rows, lr)[1][0], wide.truth)
+    assert groups.end_of(start, wide.truth, rows, lr, rounds) is None
+    ((_, end),) = ends_as_known(start[None], rows, lr, rounds, groups)
     assert end.abs().max() > 10
 
 
@@ -182,8 +198,7 @@ def test_a_start_that_has_diverged_is_given_up(wide):
     assert error_of(ends[1], wide.planted) > 1e5
     slow = descend_from(starts, exact_rows(wide), LR, 3)
     for number in (0, 2):
-        order = [ends[number], ends[number].flip(0)]
-        assert any(torch.allclose(end, slow[number], rtol=0, atol=1e-9) for end in order)
+        assert torch.allclose(ends[number], slow[number], rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("part", "abcd")

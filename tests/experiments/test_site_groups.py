@@ -75,7 +75,7 @@ def test_one_group_is_said_in_one_sentence(tmp_path):
 def test_a_figure_has_a_panel_for_each_seed_and_a_dot_for_each_site(tmp_path):
     figure = levels_by_group("first")(outcome_with(tmp_path, GROUPS))
     assert [axes.get_title(loc="left") for axes in figure.axes] == [
-        f"first, seed {seed}" for seed in range(3)
+        f"Groups of first, a dot for each site, seed {seed}" for seed in range(3)
     ]
     small, large = figure.axes[0].lines
     assert small.get_xdata().tolist() == [0.5, 0.5] and large.get_xdata().tolist() == [1.5] * 3

@@ -1,22 +1,36 @@
-"""Figures like the papers': curves with bands, quantities against columns, heat maps."""
+"""Figures like the papers': curves against rounds, with every seed or their range."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from coterie.experiments.claims import find_quantity
 from coterie.experiments.outcome import Outcome
-from coterie.experiments.spec import Quantity
-from coterie.plots import COLOURS, FAINT, INK, label_ends, new_figure
+from coterie.plots import COLOURS, DASHES, FAINT, INK, LineEnd, label_ends, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Draw = Callable[[Outcome], "Figure"]
+SHARES = ("accuracy", "matched")  # metrics that are drawn as percent, with one scale for all panels
+FEW_POINTS = 15  # of a curve: each is marked
+LEAST_RATIO = 8  # between the most and the least, for an axis of logarithms
+
+
+class Style(NamedTuple):
+    """How a line is drawn."""
+
+    colour: str
+    dashes: str
+
+
+def styles_of(outcome: Outcome) -> dict[str, Style]:
+    """By label, the style of every line of an experiment: the same in all its figures."""
+    lines = enumerate(outcome.experiment.lines)
+    return {line.label: Style(COLOURS[at % 7], DASHES[at % len(DASHES)]) for at, line in lines}
 
 
 def curves_of(
@@ -26,28 +40,55 @@ def curves_of(
     log: bool = False,
     lines: Sequence[str] = (),
     highest: float | None = None,
+    each_seed: bool = False,
+    ranges: bool = True,
 ) -> Draw:
     """A figure of a metric against rounds: a panel for each column, a line for each method.
 
     columns, lines: the labels of those that are drawn; none: all.
+    log: with logarithms, where the values span enough of them.
     highest: what the metric can be at most, where the axis is to go from 0 to there.
+    each_seed: thin lines of all seeds, not the range of them; so it is with logarithms, too.
+    ranges: False where the seeds' data differ so much that ranges, or seeds, would hide the lines.
     """
 
     def draw(outcome: Outcome) -> Figure:
         shown = chosen(columns, outcome.columns)
-        figure = new_figure(width=7.2, height=3.6 * len(shown) + 0.4)
-        panels = figure.subplots(len(shown), squeeze=False)[:, 0]
+        names = chosen(lines, outcome.lines)
+        figure = new_figure(width=7.2, height=3.4 * len(shown) + 0.4)
+        panels = figure.subplots(len(shown), squeeze=False, sharex=True, sharey=name in SHARES)[
+            :, 0
+        ]
         for axes, column in zip(panels, shown):
-            if log:
-                axes.set_yscale("log")
+            runs = runs_of(outcome, column, name, names)
+            is_log = log and spans_orders(runs)
+            if is_log:
+                logarithmic(axes, ratio_of(runs))
             if highest is not None:
                 axes.set_ylim(0, 1.03 * highest)  # a line at the top is not cut off
-            draw_curves(axes, outcome, column, name, chosen(lines, outcome.lines))
-            axes.set_title(f"{label}, {column}", loc="left", color=INK, fontsize=11)
+            give_title(axes, panel_title(label, outcome, column))
+            how = How(ranges and (each_seed or is_log), ranges, use_median=is_log)
+            draw_curves(axes, runs, styles_of(outcome), how)
+        if name in SHARES and highest is None:
+            leave_out_start(panels[0], [runs_of(outcome, c, name, names) for c in shown])
+        for axes, column in zip(panels, shown):  # after all limits are settled
+            runs = runs_of(outcome, column, name, names)
+            label_curves(axes, runs, styles_of(outcome), log and spans_orders(runs))
         panels[-1].set_xlabel("round", color=INK)
         return figure
 
     return draw
+
+
+def give_title(axes: Axes, text: str) -> None:
+    """A title at the left."""
+    axes.set_title(text, loc="left", color=INK, fontsize=11)
+
+
+def panel_title(label: str, outcome: Outcome, column: str) -> str:
+    """What a panel shows; a single seed is said."""
+    one = ", one seed" if len(outcome.seeds) == 1 else ""
+    return f"{label}, {column}{one}"
 
 
 def chosen(wanted: Sequence[str], there: list[str]) -> list[str]:
@@ -55,147 +96,110 @@ def chosen(wanted: Sequence[str], there: list[str]) -> list[str]:
     return [label for label in there if label in wanted] or there
 
 
-def draw_curves(axes: Axes, outcome: Outcome, column: str, name: str, lines: Sequence[str]) -> None:
-    """A line for each method: the mean over its seeds, and a band from the least to the most."""
-    ends = []
-    drawn = {
-        line: [cell.curves[name] for cell in outcome.of(line, column) if name in cell.curves]
-        for line in lines
-    }
-    drawn = {line: runs for line, runs in drawn.items() if runs}
-    for (colour, dashes), (line, runs) in zip(styles(), drawn.items()):
-        shortest = min(map(len, runs))
-        rounds = [round for round, _ in runs[0][:shortest]]
-        values = np.array([[value for _, value in run[:shortest]] for run in runs], dtype=float)
-        mean = values.mean(0)
-        axes.plot(rounds, mean, dashes, color=colour, linewidth=2)
-        axes.fill_between(
-            rounds, values.min(0), values.max(0), color=colour, alpha=0.15, linewidth=0
-        )
-        ends.append((float(mean[-1]), line, colour))
+class Runs(NamedTuple):
+    """The curves of a line, as far as the shortest of its seeds went."""
+
+    rounds: list[int]
+    values: np.ndarray  # [seeds, points]
+
+    def middle(self, use_median: bool) -> np.ndarray:
+        """The mean over the seeds, or their median."""
+        if use_median:
+            return np.asarray(np.median(self.values, 0))
+        return np.asarray(self.values.mean(0))
+
+
+def runs_of(outcome: Outcome, column: str, name: str, lines: Sequence[str]) -> dict[str, Runs]:
+    """By line, its curves of a metric; lines without any are left out."""
+    found = {}
+    factor = 100.0 if name in SHARES else 1.0
+    for line in lines:
+        curves = [cell.curves[name] for cell in outcome.of(line, column) if name in cell.curves]
+        if curves:
+            shortest = min(map(len, curves))
+            rounds = [round for round, _ in curves[0][:shortest]]
+            values = [[value for _, value in curve[:shortest]] for curve in curves]
+            found[line] = Runs(rounds, factor * np.array(values, dtype=float))
+    return found
+
+
+def ratio_of(runs: dict[str, Runs]) -> float:
+    """The most of all values in units of the least; 0 where some are not above 0."""
+    values = np.concatenate([of.values.flatten() for of in runs.values()] or [np.zeros(1)])
+    values = values[np.isfinite(values)]
+    if not len(values) or values.min() <= 0:
+        return 0.0
+    return float(values.max() / values.min())
+
+
+def spans_orders(runs: dict[str, Runs]) -> bool:
+    """Whether the values differ so much that logarithms show more."""
+    return ratio_of(runs) >= LEAST_RATIO
+
+
+def leave_out_start(axes: Axes, panels: list[dict[str, Runs]]) -> None:
+    """Begin the axis below the second evaluation: before any training all are low."""
+    later = [of.values[:, 1:] for runs in panels for of in runs.values() if len(of.rounds) > 1]
+    if not later:
+        return
+    lowest = min(float(values.min()) for values in later)
+    _, top = axes.get_ylim()
+    axes.set_ylim(max(0.0, lowest - 0.08 * (top - lowest)), top)
+
+
+class How(NamedTuple):
+    """What is drawn of the seeds."""
+
+    each_seed: bool
+    ranges: bool
+    use_median: bool
+
+
+def draw_curves(axes: Axes, runs: dict[str, Runs], styles: dict[str, Style], how: How) -> None:
+    """A line for each method: the mean over its seeds, and their range or each of them."""
+    for line, of in runs.items():
+        colour, dashes = styles[line]
+        marker = "o" if len(of.rounds) < FEW_POINTS else ""
+        middle = of.middle(how.use_median)
+        axes.plot(of.rounds, middle, dashes, color=colour, linewidth=2, marker=marker, markersize=4)
+        if how.ranges and not how.each_seed:
+            low, high = of.values.min(0), of.values.max(0)
+            axes.fill_between(of.rounds, low, high, color=colour, alpha=0.15, linewidth=0)
+        elif how.each_seed and len(of.values) > 1:
+            axes.plot(of.rounds, of.values.T, color=colour, linewidth=0.7, alpha=0.5)
     tidy(axes)
     axes.locator_params(axis="x", integer=True)  # there is no half a round
-    label_ends(axes, [end for end in ends if np.isfinite(end[0])])
 
 
-def styles() -> Iterator[tuple[str, str]]:
-    """A colour and dashes for each line: solid ones in every colour first."""
-    return ((colour, dashes) for dashes in ("-", "--", ":") for colour in COLOURS[:7])
+def label_curves(
+    axes: Axes, runs: dict[str, Runs], styles: dict[str, Style], use_median: bool
+) -> None:
+    """Write the name of each line at its end."""
+    ends = []
+    for line, of in runs.items():
+        value = float(of.middle(use_median)[-1])
+        if np.isfinite(value):
+            ends.append(LineEnd(value, line, *styles[line], x=of.rounds[-1]))
+    label_ends(axes, ends)
+
+
+def logarithmic(axes: Axes, ratio: float) -> None:
+    """An axis of logarithms whose ticks are plain numbers.
+
+    ratio: the most of the values in units of the least.
+    """
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    ticks = (1.0, 2.0, 5.0) if ratio < 1000 else (1.0,)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=ticks, numticks=12))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def tidy(axes: Axes) -> None:
     """Only what is read: faint lines across, no frame."""
     axes.grid(axis="y", color=FAINT, linewidth=0.8)
+    axes.set_axisbelow(True)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(which="both", length=0, colors=INK)
-
-
-def against_columns(
-    label: str,
-    lines: Sequence[str] = (),
-    quantity: str = "",
-    log: bool = False,
-    also: Callable[[Axes, Outcome], None] | None = None,
-) -> Draw:
-    """A figure of a quantity against the columns: a line for each method, a band for the seeds.
-
-    also: draws more into the figure.
-    """
-
-    def draw(outcome: Outcome) -> Figure:
-        figure = new_figure()
-        axes = figure.subplots()
-        if log:
-            axes.set_yscale("log")
-        shown = find_quantity(outcome, quantity)
-        places = np.arange(len(outcome.columns))
-        ends = []
-        names = chosen(lines, outcome.lines)
-        for (colour, dashes), line in zip(styles(), names):
-            low, mean, high = range_of(outcome, line, shown)
-            axes.plot(places, mean, dashes, color=colour, linewidth=2, marker="o", markersize=4)
-            axes.fill_between(places, low, high, color=colour, alpha=0.15, linewidth=0)
-            ends.append((float(mean[-1]), line, colour))
-        if also is not None:
-            also(axes, outcome)
-        axes.set_xticks(places, outcome.columns)
-        axes.set_title(label, loc="left", color=INK, fontsize=11)
-        tidy(axes)
-        label_ends(axes, [end for end in ends if np.isfinite(end[0])])
-        return figure
-
-    return draw
-
-
-def range_of(outcome: Outcome, line: str, quantity: Quantity) -> np.ndarray:
-    """[3, columns]: the least, the mean and the most of a line's values over the seeds."""
-    found = []
-    for column in outcome.columns:
-        values = list(outcome.values(line, column, quantity.name).values()) or [np.nan]
-        found.append([min(values), float(np.mean(values)), max(values)])
-    return np.array(found).T * quantity.factor
-
-
-def ranking(label: str, apart: Sequence[str] = ()) -> Draw:
-    """A row for each line of the table, the best on top: its mean, and every seed as a small dot.
-
-    Of the first column and quantity.  apart: the labels of lines in another colour.
-    """
-
-    def draw(outcome: Outcome) -> Figure:
-        shown = find_quantity(outcome, "")
-        values = {
-            line: np.array(list(outcome.values(line, outcome.columns[0], shown.name).values()))
-            for line in outcome.lines
-        }
-        means = {line: v.mean() for line, v in values.items() if len(v) and np.isfinite(v).all()}
-        order = sorted(means, key=lambda line: means[line], reverse=shown.higher_is_better)
-        figure = new_figure(width=7.2, height=0.26 * len(order) + 1.0)
-        axes = figure.subplots()
-        for place, line in enumerate(order):
-            colour = COLOURS[1] if line in apart else COLOURS[0]
-            seeds = values[line] * shown.factor
-            axes.plot(seeds, np.full(len(seeds), place), ".", color=colour, alpha=0.4)
-            axes.plot(means[line] * shown.factor, place, "o", color=colour)
-        axes.set_yticks(range(len(order)), order)
-        axes.set_ylim(len(order) - 0.5, -0.5)
-        axes.set_title(label, loc="left", color=INK, fontsize=11)
-        tidy(axes)
-        return figure
-
-    return draw
-
-
-def heat_map(label: str, rows: str, columns: str, name: str) -> Draw:
-    """A heat map of a quantity: lines of the table down, columns across."""
-
-    def draw(outcome: Outcome) -> Figure:
-        figure = new_figure(width=6.0, height=0.8 * len(outcome.lines) + 1.6)
-        axes = figure.subplots()
-        means = np.array(
-            [[mean_of(outcome, line, c, name) for c in outcome.columns] for line in outcome.lines]
-        )
-        axes.imshow(means, cmap="viridis", vmin=0, vmax=1, aspect="auto")
-        for (i, j), value in np.ndenumerate(means):
-            axes.text(j, i, f"{value:.2f}", ha="center", va="center", color=ink_on(value))
-        axes.set_xticks(range(len(outcome.columns)), outcome.columns)
-        axes.set_yticks(range(len(outcome.lines)), outcome.lines)
-        axes.set_xlabel(columns, color=INK)
-        axes.set_ylabel(rows, color=INK)
-        axes.set_title(label, loc="left", color=INK, fontsize=11)
-        axes.tick_params(length=0, colors=INK)
-        axes.spines[:].set_visible(False)
-        return figure
-
-    return draw
-
-
-def mean_of(outcome: Outcome, line: str, column: str, name: str) -> float:
-    """The mean over seeds of a value; NaN where there is none."""
-    values = list(outcome.values(line, column, name).values())
-    return float(np.mean(values)) if values else np.nan
-
-
-def ink_on(value: float) -> str:
-    """The colour of a number on a field of the heat map."""
-    return "black" if value > 0.6 else "white"

@@ -11,10 +11,18 @@ import numpy as np
 from coterie import plots
 from coterie.contract import Algorithm
 from coterie.experiments.claims import find_quantity
-from coterie.experiments.figures import Draw, chosen, curves_of, mean_of, tidy
+from coterie.experiments.figures import (
+    Draw,
+    chosen,
+    curves_of,
+    give_title,
+    panel_title,
+    tidy,
+)
+from coterie.experiments.figures_of_tables import mean_of
 from coterie.experiments.outcome import CellResult, Outcome
 from coterie.plots import INK, colours_for, new_figure
-from coterie.reporting.text import capitalise
+from coterie.reporting.text import capitalise, join_names
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,9 +34,9 @@ NOT_KEPT = "these results do not have it: run the experiment again"
 # ------------------------------------------------------------------------------ who is in which
 def right_identities(outcome: Outcome) -> Figure:
     """The share of clients in the right group after each round; of older results the ARI."""
-    draw = curves_of("ari", "Agreement with the planted groups (ARI)", highest=1.0)
+    draw = curves_of("ari", "Agreement with the planted groups (ARI)", highest=1.0, each_seed=True)
     if any("matched" in cell.curves for cell in outcome.cells.values()):
-        draw = curves_of("matched", "Share of clients in the right group", highest=1.0)
+        draw = curves_of("matched", "Clients in the right group, %", highest=100.0, each_seed=True)
     return draw(outcome)
 
 
@@ -50,10 +58,12 @@ def groups_over_rounds(line: str, column: str = "") -> Draw:
 
     def draw(outcome: Outcome) -> Figure:
         label = column or outcome.columns[0]
-        groups = np.array(outcome.of(line, label)[0].extra["groups"])
+        cell = outcome.of(line, label)[0]
+        groups = np.array(cell.extra["groups"])
         method = outcome.experiment.line(line).method
         assert method is not None, f"{line} is no method"
-        return plots.groups(Shown(method, groups), f"Groups of {line} after each round, {label}")
+        title = f"Groups of {line} after each round, {label}, seed {cell.seed}"
+        return plots.groups(Shown(method, groups), title)
 
     return draw
 
@@ -63,7 +73,7 @@ def against_groups(counts: Mapping[str, int], heuristic: str, others: Sequence[s
     """A quantity against the number of groups, a panel for each column.
 
     counts: by line, its number of groups.  heuristic: the line that chooses it, marked with a star
-        at its mean choice, `groups` among the values.  others: lines without groups, drawn across.
+        for each seed, `groups` among the values.  others: lines without groups, drawn across.
     """
 
     def draw(outcome: Outcome) -> Figure:
@@ -77,8 +87,7 @@ def against_groups(counts: Mapping[str, int], heuristic: str, others: Sequence[s
             draw_against(axes, [counts[line] for line in lines], rows)
             mark_choice(axes, outcome, column, heuristic)
             draw_across(axes, outcome, column, others)
-            title = f"{capitalise(quantity.label)} against K, {column}"
-            axes.set_title(title, loc="left", color=INK, fontsize=11)
+            give_title(axes, panel_title(capitalise(quantity.label), outcome, column))
             tidy(axes)
             axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1, 1))
         panels[-1].set_xlabel("number of groups K", color=INK)
@@ -97,13 +106,16 @@ def draw_against(axes: Axes, counts: list[int], rows: list[np.ndarray]) -> None:
 
 
 def mark_choice(axes: Axes, outcome: Outcome, column: str, line: str) -> None:
-    """A star for the line that chooses the number itself."""
+    """A star for each seed of the line that chooses the number itself."""
     quantity = find_quantity(outcome, "")
-    value = mean_of(outcome, line, column, quantity.name) * quantity.factor
-    number = mean_of(outcome, line, column, "groups")
-    if np.isfinite(value) and np.isfinite(number):
-        label = f"{line}, which chose {number:.3g}"
-        axes.plot(number, value, "*", color=colours_for(2)[1], markersize=16, label=label)
+    values = outcome.values(line, column, quantity.name)
+    numbers = outcome.values(line, column, "groups")
+    seeds = [seed for seed in values if seed in numbers]
+    if seeds:
+        choices = [numbers[seed] for seed in seeds]
+        heights = [quantity.factor * values[seed] for seed in seeds]
+        label = f"{line}, which chose {join_names([f'{k:g}' for k in choices])}"
+        axes.plot(choices, heights, "*", color=colours_for(2)[1], markersize=13, label=label)
 
 
 def draw_across(axes: Axes, outcome: Outcome, column: str, lines: Sequence[str]) -> None:
@@ -136,11 +148,14 @@ def weights_of_clients(column: str, lines: Sequence[str], source: str) -> Draw:
         panels = figure.subplots(1, len(cells), squeeze=False, sharey=True)[0]
         for axes, (line, cell) in zip(panels, cells.items()):
             draw_weights(axes, cell.extra)
-            axes.set_title(line, loc="left", color=INK, fontsize=11)
+            give_title(axes, line)
             axes.set_xlabel("client, by its share", color=INK)
             axes.locator_params(axis="x", integer=True)
         panels[0].set_ylabel(f"weight of the centre for {source}", color=INK)
         panels[0].legend(frameon=False, fontsize=8, loc="upper left")
+        seed = next(iter(cells.values())).seed
+        title = f"Weights of every client, {column}, seed {seed}"
+        figure.suptitle(title, x=0.02, ha="left", color=INK, fontsize=11)
         return figure
 
     return draw

@@ -2,9 +2,9 @@
 
 Figure 3 of its paper needs thirty runs for each trial. They read the same rows, so that the runs of
 one step size are one product with all their centres, where a run through the engine would be one
-product for each start. A start that has found the planted groups needs no rows any more: from there
-on its centres follow from the groups' moments in closed form. Tests hold both to what
-`IFCA(average="gradients")` gives.
+product for each start. While the clients of each planted group stay together, whether groups are
+told apart or not, a start needs no rows any more: its centres follow from the groups' moments in
+closed form. Tests hold both to what `IFCA(average="gradients")` gives.
 
     paper       here             shape
     θ_j         centres          [S, K, d], for S starts
@@ -26,6 +26,7 @@ from coterie.data import Federation
 from coterie.params import argmin_finite
 
 FAR = 1e6  # a start with a number of this size in its centres has diverged
+QUIET = 3  # rounds without a change of identities before the closed form is tried
 
 
 class EqualRows(NamedTuple):
@@ -89,23 +90,25 @@ def ends_as_known(
 ) -> Iterator[tuple[int, Tensor]]:
     """(number of the start, the centres [K, d] it ends with), each as soon as it is known.
 
-    The centres are those of `descend_from`, in the order of the planted groups where these were
-    found. A start that has diverged is given as it is then.
+    The centres are those of `descend_from`. A start that has diverged is given as it is then.
     """
     numbers = torch.arange(len(starts))
     centres = starts
+    before = torch.full((len(starts), rows.clients), -1)
+    quiet = torch.zeros(len(starts), dtype=torch.long)  # rounds since an identity changed
     for left in range(rounds - 1, -1, -1):
         centres, choice = step(centres, rows, lr)
-        stays = torch.ones(len(centres), dtype=torch.bool)
-        for at, order in groups.found_in(choice, centres.shape[1]):
-            end = groups.after(centres[at, order], rows, lr, left)
-            if groups.are_chosen(end, rows):
-                stays[at] = False
-                yield int(numbers[at]), end
-        for at in (stays & is_far(centres)).nonzero().flatten().tolist():
-            stays[at] = False
+        quiet = torch.where((choice == before).all(1), quiet + 1, 0)
+        before = choice
+        ended = is_far(centres)
+        for at in (~ended & (quiet >= QUIET)).nonzero().flatten().tolist():
+            end = groups.end_of(centres[at], choice[at], rows, lr, left)
+            if end is not None:
+                ended[at] = True
+                centres[at] = end
+        for at in ended.nonzero().flatten().tolist():
             yield int(numbers[at]), centres[at]
-        centres, numbers = centres[stays], numbers[stays]
+        centres, numbers, before, quiet = (v[~ended] for v in (centres, numbers, before, quiet))
         if not len(centres):
             return
     yield from zip(numbers.tolist(), centres)
@@ -116,54 +119,85 @@ def is_far(centres: Tensor) -> Tensor:
     return ~(centres.abs().flatten(1).amax(1) < FAR)  # NaN is far, too
 
 
-class PlantedGroups(NamedTuple):
-    """The planted groups, with their moments A = Σ XᵀX = VΛVᵀ and Vᵀb, b = Σ Xᵀy.
+class Modes(NamedTuple):
+    """The moments A = Σ XᵀX = VΛVᵀ and b = Σ Xᵀy of some clients' rows, in the basis V.
 
-    While each client chooses the centre of its group, a round takes θ to θ − c·(Aθ − b) with
-    c = 2γ/(mn): in the coordinates Vᵀθ every number goes its own way.
+    While these clients choose a centre, a round takes it from θ to θ − c·(Aθ − b) with c = 2γ/(mn):
+    of Vᵀθ every number goes its own way.
     """
 
-    of_client: Tensor  # int64 [m]
-    first_client: Tensor  # int64 [K]: one client of each group
-    values: Tensor  # [K, d]: Λ
-    vectors: Tensor  # [K, d, d]: V
-    targets: Tensor  # [K, d]: Vᵀb
+    values: Tensor  # [d]: Λ
+    vectors: Tensor  # [d, d]: V
+    targets: Tensor  # [d]: Vᵀb
 
     @staticmethod
-    def of(rows: EqualRows, of_client: Tensor) -> PlantedGroups:
-        """The moments of groups: of_client [m] has numbers from 0 to K − 1, all of them."""
-        first, values, vectors, targets = [], [], [], []
-        of_row = of_client.repeat_interleave(rows.per_client)
-        for group in range(int(of_client.max()) + 1):
-            x, y = rows.x[of_row == group], rows.y[of_row == group]
-            found, basis = torch.linalg.eigh((x.T @ x).double())
-            first.append(int((of_client == group).nonzero()[0]))
-            values.append(found)
-            vectors.append(basis)
-            targets.append(basis.T @ (x.T @ y).double())
-        stacked = (torch.stack(parts) for parts in (values, vectors, targets))
-        return PlantedGroups(of_client, torch.tensor(first), *stacked)
+    def of(gram: Tensor, products: Tensor) -> Modes:
+        """The modes of A [d, d] and b [d]."""
+        values, vectors = torch.linalg.eigh(gram)
+        return Modes(values, vectors, vectors.T @ products)
 
-    def found_in(self, choice: Tensor, centres: int) -> Iterator[tuple[int, Tensor]]:
-        """(place of a start, [K] the centre of each group) where clients chose by their groups."""
-        centre_of = choice[:, self.first_client]  # [S, K]
-        is_same = (choice == centre_of[:, self.of_client]).all(1)
-        for at in is_same.nonzero().flatten().tolist():
-            if len(centre_of[at].unique()) == centres:
-                yield at, centre_of[at]
-
-    def after(self, centres: Tensor, rows: EqualRows, lr: float, rounds: int) -> Tensor:
-        """The centres [K, d] of the groups after more rounds, in all of which they are chosen."""
-        c = 2 * lr / len(rows.y)
+    def after(self, centre: Tensor, c: float, rounds: int) -> Tensor:
+        """The centre [d] after more rounds."""
         shrinks = (1 - c * self.values) ** rounds
         # Σ_{r < rounds} c·(1 − cλ)^r = (1 − (1 − cλ)^rounds) / λ
-        moved = torch.where(
-            self.values > 0, (1 - shrinks) / self.values.clamp(min=1e-300), c * rounds
-        )
-        inside = torch.einsum("kde,kd->ke", self.vectors, centres.double())
-        ends = shrinks * inside + moved * self.targets
-        return torch.einsum("kde,ke->kd", self.vectors, ends).to(centres.dtype)
+        sums = (1 - shrinks) / self.values.clamp(min=1e-300)
+        moved = torch.where(self.values > 0, sums, c * rounds)
+        inside = self.vectors.T @ centre.double()
+        return (self.vectors @ (shrinks * inside + moved * self.targets)).to(centre.dtype)
 
-    def are_chosen(self, centres: Tensor, rows: EqualRows) -> bool:
-        """Whether each client chooses the centre of its group."""
-        return bool((identities(rows.residuals(centres[None]))[0] == self.of_client).all())
+
+class PlantedGroups:
+    """The planted groups with the moments of their rows."""
+
+    def __init__(self, rows: EqualRows, of_client: Tensor) -> None:
+        """of_client: int64 [m], numbers from 0 on."""
+        self.of_client = of_client
+        self.count = int(of_client.max()) + 1
+        self.first_client = torch.tensor(
+            [int((of_client == group).nonzero()[0]) for group in range(self.count)]
+        )
+        self.grams: list[Tensor] = []
+        self.products: list[Tensor] = []
+        of_row = of_client.repeat_interleave(rows.per_client)
+        for group in range(self.count):
+            x, y = rows.x[of_row == group], rows.y[of_row == group]
+            self.grams.append((x.T @ x).double())
+            self.products.append((x.T @ y).double())
+        self.known_modes: dict[tuple[int, ...], Modes] = {}
+
+    def end_of(
+        self, centres: Tensor, choice: Tensor, rows: EqualRows, lr: float, rounds: int
+    ) -> Tensor | None:
+        """The centres [K, d] after more rounds; None where it takes steps to know them.
+
+        choice: [m] the centre that each client chooses now. The closed form serves while clients of
+        one group choose alike and as they do now; that is looked at after 1, 2, 4, … rounds.
+        """
+        centre_of = choice[self.first_client]  # of each group
+        if bool((centre_of < 0).any()) or not torch.equal(choice, centre_of[self.of_client]):
+            return None
+        looked_at = [2**power for power in range(rounds.bit_length()) if 2**power < rounds]
+        ends = centres
+        for more in [*looked_at, rounds]:
+            ends = self.after(centres, centre_of, rows, lr, more)
+            if not torch.equal(identities(rows.residuals(ends[None]))[0], choice):
+                return None
+        return ends
+
+    def after(
+        self, centres: Tensor, centre_of: Tensor, rows: EqualRows, lr: float, rounds: int
+    ) -> Tensor:
+        """The centres [K, d] after rounds in which each group chooses its centre."""
+        ends = centres.clone()  # a centre that nobody chooses stays
+        for centre in centre_of.unique().tolist():
+            members = tuple((centre_of == centre).nonzero().flatten().tolist())
+            ends[centre] = self.modes(members).after(centres[centre], 2 * lr / len(rows.y), rounds)
+        return ends
+
+    def modes(self, members: tuple[int, ...]) -> Modes:
+        """The modes of all rows of some groups."""
+        if members not in self.known_modes:
+            gram = torch.stack([self.grams[group] for group in members]).sum(0)
+            products = torch.stack([self.products[group] for group in members]).sum(0)
+            self.known_modes[members] = Modes.of(gram, products)
+        return self.known_modes[members]

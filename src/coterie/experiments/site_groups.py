@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from coterie.data import Federation
-from coterie.experiments.figures import Draw, tidy
+from coterie.experiments.figures import Draw, give_title, tidy
 from coterie.experiments.outcome import CellResult, Outcome
 from coterie.metrics import agreement
 from coterie.plots import INK, colours_for, new_figure
@@ -137,16 +137,23 @@ def agreement_of(first: dict[str, int], second: dict[str, int]) -> float | None:
 
 
 # ------------------------------------------------------------------------------ as a figure
+def sentence_alone(text: str) -> Figure:
+    """A figure that says why there is nothing to draw."""
+    figure = new_figure(height=1.0)
+    figure.text(0.5, 0.5, text, ha="center", color=INK)
+    return figure
+
+
 def levels_by_group(line: str) -> Draw:
     """A panel for each seed: every site a dot at the level of its label, a row for each group."""
 
     def draw(outcome: Outcome) -> Figure:
         cells = cells_with_groups(outcome, line)
         if not cells:
-            figure = new_figure(height=1.0)
-            figure.text(0.5, 0.5, f"{line} has no groups here", ha="center", color=INK)
-            return figure
+            return sentence_alone(f"{line} has no groups here")
         rows = [1 + max(group for _, group, _ in cell.extra["sites"]) for cell in cells]
+        if max(rows) == 1:
+            return sentence_alone(f"{line} has one group of all sites, with every seed")
         heights = [count + 1.5 for count in rows]  # with room for a title
         figure = new_figure(width=7.2, height=0.24 * sum(heights) + 0.6)
         panels = figure.subplots(
@@ -159,7 +166,7 @@ def levels_by_group(line: str) -> Draw:
                 axes.plot(levels, np.full(len(levels), number), "o", color=colour, alpha=0.6)
             axes.set_yticks(range(count), [f"group {number}" for number in range(count)])
             axes.set_ylim(count - 0.4, -0.6)
-            axes.set_title(f"{line}, seed {cell.seed}", loc="left", color=INK, fontsize=11)
+            give_title(axes, f"Groups of {line}, a dot for each site, seed {cell.seed}")
             tidy(axes)
         panels[-1].set_xlabel(f"mean of {cells[0].extra['label']} at a site", color=INK)
         return figure

@@ -100,7 +100,7 @@ TABLE_2_CIFAR = Experiment(
         "images.",
     ),
     figures={
-        "": curves_of("accuracy", "Test accuracy"),
+        "": curves_of("accuracy", "Test accuracy, %"),
         "-loss": curves_of("loss", "Test loss", log=True),
     },
 )

@@ -16,7 +16,8 @@ from coterie.baselines.perfedavg import PerFedAvg
 from coterie.baselines.pfedme import PFedMe
 from coterie.contract import Algorithm
 from coterie.experiments.claims import Beats
-from coterie.experiments.figures import against_columns, curves_of
+from coterie.experiments.figures import curves_of
+from coterie.experiments.figures_of_tables import against_columns
 from coterie.experiments.spec import (
     ACCURACY,
     WORST,
@@ -109,7 +110,7 @@ FMNIST_DNN = pairs_of_classes("FMNIST-DNN", "fashion_mnist", "mlp:128")
 FOUR = (MNIST_MLR, MNIST_DNN, FMNIST_MLR, FMNIST_DNN)
 FULL = Scale(seeds=5, settings_by_model=RELEASED, nearer=("inner_lr",))
 MEDIUM = Scale(seeds=3, data_options={"samples": 200}, options={"rounds": 25})
-SHORT = replace(MEDIUM, options={"rounds": 20})
+SHORT = replace(MEDIUM, options={"rounds": 20, "eval_every": 2})
 LONGER = replace(MEDIUM, options={"rounds": 50, "eval_every": 5})
 SMOKE_DATA = {"clients": 8, "samples": 40}
 
@@ -183,9 +184,9 @@ TABLE_1 = Experiment(
     ),
     open_points=OPEN_POINTS,
     figures={
-        "": curves_of("accuracy", "Test accuracy", ("MNIST-MLR", "MNIST-DNN"), lines=DRAWN),
+        "": curves_of("accuracy", "Test accuracy, %", ("MNIST-MLR", "MNIST-DNN"), lines=DRAWN),
         "-fmnist": curves_of(
-            "accuracy", "Test accuracy", ("FMNIST-MLR", "FMNIST-DNN"), lines=DRAWN
+            "accuracy", "Test accuracy, %", ("FMNIST-MLR", "FMNIST-DNN"), lines=DRAWN
         ),
     },
 )
@@ -244,8 +245,10 @@ def at_lambda(
         open_points=OPEN_POINTS,
         tuned=tuned,
         figures={
-            "": against_columns("Test accuracy against λ, %"),
-            "-rounds": curves_of("accuracy", "Test accuracy", columns=("λ=12",)),
+            "": against_columns(f"Test accuracy, %, {column.label}"),
+            "-rounds": curves_of(
+                "accuracy", f"Test accuracy, %, {column.label}", columns=("λ=12",)
+            ),
         },
     )
 

@@ -109,7 +109,7 @@ TABLE_1_CIFAR = Experiment(
         "The methods compared with take ten steps a round of the same size on batches of 20, but "
         "for L2SGD, whose own step of 1 is divided by the number of clients.",
     ),
-    figures={"": curves_of("accuracy", "Test accuracy")},
+    figures={"": curves_of("accuracy", "Test accuracy, %")},
 )
 
 EXPERIMENTS = (TABLE_1_CIFAR,)

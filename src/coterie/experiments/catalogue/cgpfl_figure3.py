@@ -99,7 +99,7 @@ FIGURE_3 = Experiment(
         "": against_groups({f"K={k}": k for k in COUNTS}, "CGPFL-Heur", ("pFedMe(PM)", "local")),
         "-rounds": curves_of(
             "accuracy",
-            "Test accuracy",
+            "Test accuracy, %",
             lines=("K=1", "K=2", "K=4", "K=8", "CGPFL-Heur", "pFedMe(PM)", "local"),
         ),
         "-groups": groups_over_rounds("CGPFL-Heur"),

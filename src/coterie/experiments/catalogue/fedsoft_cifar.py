@@ -13,8 +13,9 @@ from coterie.baselines.local_only import LocalOnly
 from coterie.data import holdouts
 from coterie.experiments.catalogue.fedsoft import PAPER
 from coterie.experiments.claims import Beats
-from coterie.experiments.figures import against_columns, curves_of
+from coterie.experiments.figures import curves_of
 from coterie.experiments.figures_of_groups import weights_of_clients
+from coterie.experiments.figures_of_tables import against_columns
 from coterie.experiments.sources import LOCAL, TEST, WEIGHTS, best_centre, on_sources
 from coterie.experiments.spec import Cell, Column, Experiment, Line, Measured, Scale
 from coterie.experiments.work import federation, train
@@ -111,7 +112,7 @@ TABLE_7 = Experiment(
     claims=(Beats("FedSoft", "local", quantity="accuracy"),),
     findings=FINDINGS[:1],
     open_points=OPEN_POINTS,
-    figures={"": against_columns("The centre that is best on upright images, %", ("FedSoft",))},
+    figures={"": against_columns("Test accuracy on upright images, of the best centre, %")},
 )
 
 TABLE_8 = Experiment(
@@ -151,7 +152,7 @@ TABLE_8 = Experiment(
     findings=FINDINGS,
     open_points=OPEN_POINTS,
     figures={
-        "": curves_of("accuracy", "Clients' own models on their test rows"),
+        "": curves_of("accuracy", "Test accuracy of the clients' own models, %"),
         "-weights": weights_of_clients("30:70", ("FedSoft", "IFCA", "FedEM"), "upright images"),
     },
 )

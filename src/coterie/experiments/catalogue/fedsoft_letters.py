@@ -14,8 +14,9 @@ from coterie.baselines.local_only import LocalOnly
 from coterie.data import letter_holdouts
 from coterie.experiments.catalogue.fedsoft import PAPER
 from coterie.experiments.claims import Beats, Rises
-from coterie.experiments.figures import against_columns, curves_of
+from coterie.experiments.figures import curves_of
 from coterie.experiments.figures_of_groups import weights_of_clients
+from coterie.experiments.figures_of_tables import against_columns
 from coterie.experiments.sources import LOCAL, TEST, WEIGHTS, best_centre, on_sources
 from coterie.experiments.spec import Cell, Column, Experiment, Line, Measured, Scale, Tuned
 from coterie.experiments.work import federation, train
@@ -140,7 +141,7 @@ TABLE_1 = Experiment(
         "both: what mixture it is trained on matters little.",
     ),
     open_points=OPEN_POINTS,
-    figures={"": against_columns("The centre that is best on lower case, %", ("FedSoft",))},
+    figures={"": against_columns("Test accuracy on lower case, of the best centre, %")},
 )
 
 STEPS_FOUND = {"FedSoft": 0.01, "IFCA": 0.003, "FedEM": 0.01}
@@ -205,7 +206,7 @@ TABLE_2 = Experiment(
     ),
     figures={
         "": weights_of_clients("10:90", ("FedSoft", "IFCA", "FedEM"), "lower case"),
-        "-rounds": curves_of("accuracy", "Clients' own models on their test rows"),
+        "-rounds": curves_of("accuracy", "Test accuracy of the clients' own models, %"),
     },
 )
 
@@ -235,7 +236,7 @@ TABLE_4 = Experiment(
     },
     claims=(Beats("FedSoft", "local", quantity="accuracy"),),
     open_points=OPEN_POINTS,
-    figures={"": curves_of("accuracy", "Clients' own models on their test rows")},
+    figures={"": curves_of("accuracy", "Test accuracy of the clients' own models, %")},
 )
 
 STRENGTHS = {"λ=0": 0.0, "λ=0.1": 0.1, "λ=1": 1.0}
@@ -281,7 +282,7 @@ TABLE_5 = Experiment(
         "be for want of steps: its step size of 1e-5 is very small.",
     ),
     open_points=OPEN_POINTS,
-    figures={"": curves_of("accuracy", "Clients' own models on their test rows")},
+    figures={"": curves_of("accuracy", "Test accuracy of the clients' own models, %")},
 )
 
 EXPERIMENTS = (TABLE_1, TABLE_2, TABLE_4, TABLE_5)

@@ -146,7 +146,7 @@ TABLE_1_MNIST = Experiment(
         "The released code trains local models for 10 rounds; ours train as long as the others.",
     ),
     figures={
-        "": curves_of("accuracy", "Test accuracy"),
+        "": curves_of("accuracy", "Test accuracy, %"),
         "-groups": right_identities,
     },
 )

@@ -80,7 +80,7 @@ TABLE_1_CIFAR = Experiment(
         "Of local models only the clients that take part in a round train in it.",
     ),
     figures={
-        "": curves_of("accuracy", "Test accuracy"),
+        "": curves_of("accuracy", "Test accuracy, %"),
         "-groups": right_identities,
     },
 )

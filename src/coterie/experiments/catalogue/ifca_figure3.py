@@ -15,7 +15,7 @@ from coterie.algorithms.ifca import IFCA
 from coterie.data.spec import load
 from coterie.experiments.catalogue.ifca import PAPER
 from coterie.experiments.claims import Rises
-from coterie.experiments.figures import heat_map
+from coterie.experiments.figures_of_tables import heat_map
 from coterie.experiments.many_starts import EqualRows, PlantedGroups, ends_as_known
 from coterie.experiments.spec import (
     Cell,
@@ -37,7 +37,7 @@ def success(steps: tuple[float, ...], starts: int) -> Work:
         fed = load(cell.column.data, cell.seed, **shrunk(cell))
         assert fed.planted is not None and fed.truth is not None
         rows = EqualRows.of(fed)
-        groups = PlantedGroups.of(rows, fed.truth)
+        groups = PlantedGroups(rows, fed.truth)
         first = random_starts(cell, starts, fed.planted)
         least = np.inf
         enough = 0.6 * cell.data_options["noise"] or 0.001
@@ -145,12 +145,14 @@ def figure_3(part: str, clusters: int, grid: Grid, scales: Mapping[str, Scale]) 
             "succeeds: the share is the same. A start with a number over a million in its centres "
             "has failed, and is not followed further.",
             "All starts of a step size are one computation outside the engine, in many_starts.py; "
-            "once the groups of a start are the planted ones, the rest of its rounds is computed "
-            "in closed form. Tests hold both to IFCA itself.",
+            "once the clients of each planted group stay together, the rest of a start's "
+            "rounds is computed in closed form. Tests hold both to IFCA itself.",
             "Least squares with the true groups end about σ·√(d/(mn/k − d)) from θ, and a trial "
             "succeeds within 0.6σ: where mn/k is under 3.8 d trials fail whatever the start.",
         ),
-        figures={"": heat_map("Share of trials that succeed", grid.down, grid.across, "success")},
+        figures={
+            "": heat_map(f"Share that succeeds, k = {clusters}", grid.down, grid.across, "success")
+        },
     )
 
 

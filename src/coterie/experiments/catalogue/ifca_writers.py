@@ -132,7 +132,7 @@ TABLE_2 = Experiment(
         "on thirds of the clients; here all layers train from the first round on.",
         "One-shot clusters whole models: it knows no shared layers.",
     ),
-    figures={"": curves_of("accuracy", "Test accuracy")},
+    figures={"": curves_of("accuracy", "Test accuracy, %")},
 )
 
 EXPERIMENTS = (TABLE_2,)

@@ -30,7 +30,7 @@ from coterie.data import Federation
 from coterie.data.spec import load
 from coterie.errors import CoterieError
 from coterie.experiments.claims import Beats
-from coterie.experiments.figures import ranking
+from coterie.experiments.figures_of_tables import ranking
 from coterie.experiments.references import ALPHAS, Reference
 from coterie.experiments.site_groups import describe_groups, keep_groups, levels_by_group
 from coterie.experiments.spec import OURS, Cell, Column, Experiment, Line, Measured, Quantity, Scale
@@ -190,7 +190,7 @@ def on_real_table(
         ),
         sections={"What the groups are": describe_groups("ifca")},
         figures={
-            "": ranking("Test error, references in the other colour", REFERENCES),
+            "": ranking(title, REFERENCES, "scikit-learn"),
             "-groups": levels_by_group("ifca"),
         },
     )

@@ -15,7 +15,7 @@ from coterie.baselines.fedavg import FedAvg, FineTuned
 from coterie.baselines.fedper import FedPer
 from coterie.baselines.local_only import LocalOnly
 from coterie.experiments.catalogue.natural import CLAIMS, NUMBER, tuned, unseen_and_groups
-from coterie.experiments.figures import ranking
+from coterie.experiments.figures_of_tables import ranking
 from coterie.experiments.site_groups import describe_groups, keep_groups
 from coterie.experiments.spec import (
     ACCURACY,
@@ -107,7 +107,7 @@ def on_people(
         ),
         tune_by="accuracy",
         sections={"What the groups are": describe_groups("ifca")},
-        figures={"": ranking("Test accuracy, %")},
+        figures={"": ranking(title)},
     )
 
 

@@ -14,7 +14,8 @@ from coterie.baselines.fedavg import FineTuned
 from coterie.baselines.local_only import LocalOnly
 from coterie.clustering.threshold import Threshold, own_balls
 from coterie.experiments.claims import Beats, Rises, Steadier
-from coterie.experiments.figures import against_columns, curves_of
+from coterie.experiments.figures import curves_of
+from coterie.experiments.figures_of_tables import against_columns
 from coterie.experiments.spec import (
     Cell,
     Column,
@@ -120,7 +121,7 @@ FIGURE_1 = Experiment(
             "searched for",
         ),
     ),
-    figures={"": curves_of("mse", "Error", log=True)},
+    figures={"": curves_of("mse", "(1/N)·Σ‖x − x*‖²", log=True)},
 )
 
 PER_CLUSTER = (3, 6, 9, 18, 36)
@@ -169,7 +170,7 @@ FIGURE_2 = Experiment(
         "PFL-TC has it easier: it starts from means over all momenta, which get sharper with more "
         "clients.",
     ),
-    figures={"": against_columns("Error against N/K", log=True)},
+    figures={"": against_columns("(1/N)·Σ‖x − x*‖²", log=True)},
 )
 
 
