@@ -50,12 +50,23 @@ def test_curves_have_a_panel_for_each_column_and_only_the_lines_asked_for(outcom
     assert line.get_marker() == "o"  # of so few points each is marked
 
 
-def test_a_line_looks_the_same_in_all_figures_of_an_experiment(outcome):
-    both = curves_of("accuracy", "Accuracy")(outcome).axes[0].lines
-    alone = curves_of("accuracy", "Accuracy", lines=("second",))(outcome).axes[0].lines
-    assert [line.get_color() for line in both] == [s.colour for s in styles_of(outcome).values()]
-    assert alone[0].get_color() == both[1].get_color() != both[0].get_color()
-    assert alone[0].get_linestyle() == both[1].get_linestyle() != both[0].get_linestyle()
+def test_lines_differ_in_colour_and_dashes_and_look_the_same_in_every_panel(outcome):
+    a, b = (axes.lines for axes in curves_of("accuracy", "Accuracy")(outcome).axes)
+    assert [line.get_color() for line in a] == [line.get_color() for line in b]
+    assert a[0].get_color() != a[1].get_color()
+    assert a[0].get_linestyle() != a[1].get_linestyle()
+    styles = list(styles_of([str(number) for number in range(12)]).values())
+    assert len(set(styles)) == 12 and len({style.colour for style in styles[:7]}) == 7
+
+
+def test_a_panel_without_any_curve_is_left_out(outcome):
+    for cell in outcome.cells.values():
+        if cell.column == "b":
+            del cell.curves["accuracy"]
+    figure = curves_of("accuracy", "Accuracy")(outcome)
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["Accuracy, a"]
+    nothing = curves_of("mse", "Error")(outcome)
+    assert [text.get_text() for text in nothing.texts] == ["Error: not run yet"]
 
 
 def test_curves_with_logarithms_have_the_median_and_every_seed(outcome):

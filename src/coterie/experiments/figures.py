@@ -27,10 +27,12 @@ class Style(NamedTuple):
     dashes: str
 
 
-def styles_of(outcome: Outcome) -> dict[str, Style]:
-    """By label, the style of every line of an experiment: the same in all its figures."""
-    lines = enumerate(outcome.experiment.lines)
-    return {line.label: Style(COLOURS[at % 7], DASHES[at % len(DASHES)]) for at, line in lines}
+def styles_of(lines: Sequence[str]) -> dict[str, Style]:
+    """By label, a style for each line; up to seven have colours of their own.
+
+    Dashes differ, too, so that lines on top of each other are both seen.
+    """
+    return {line: Style(COLOURS[at % 7], DASHES[at % len(DASHES)]) for at, line in enumerate(lines)}
 
 
 def curves_of(
@@ -53,8 +55,15 @@ def curves_of(
     """
 
     def draw(outcome: Outcome) -> Figure:
-        shown = chosen(columns, outcome.columns)
         names = chosen(lines, outcome.lines)
+        shown = [
+            column
+            for column in chosen(columns, outcome.columns)
+            if runs_of(outcome, column, name, names)
+        ]
+        if not shown:
+            return sentence_alone(f"{label}: not run yet")
+        styles = styles_of(names)
         figure = new_figure(width=7.2, height=3.4 * len(shown) + 0.4)
         panels = figure.subplots(len(shown), squeeze=False, sharex=True, sharey=name in SHARES)[
             :, 0
@@ -68,12 +77,12 @@ def curves_of(
                 axes.set_ylim(0, 1.03 * highest)  # a line at the top is not cut off
             give_title(axes, panel_title(label, outcome, column))
             how = How(ranges and (each_seed or is_log), ranges, use_median=is_log)
-            draw_curves(axes, runs, styles_of(outcome), how)
+            draw_curves(axes, runs, styles, how)
         if name in SHARES and highest is None:
             leave_out_start(panels[0], [runs_of(outcome, c, name, names) for c in shown])
         for axes, column in zip(panels, shown):  # after all limits are settled
             runs = runs_of(outcome, column, name, names)
-            label_curves(axes, runs, styles_of(outcome), log and spans_orders(runs))
+            label_curves(axes, runs, styles, log and spans_orders(runs))
         panels[-1].set_xlabel("round", color=INK)
         return figure
 
@@ -83,6 +92,13 @@ def curves_of(
 def give_title(axes: Axes, text: str) -> None:
     """A title at the left."""
     axes.set_title(text, loc="left", color=INK, fontsize=11)
+
+
+def sentence_alone(text: str) -> Figure:
+    """A figure that says why there is nothing to draw."""
+    figure = new_figure(height=1.0)
+    figure.text(0.5, 0.5, text, ha="center", color=INK)
+    return figure
 
 
 def panel_title(label: str, outcome: Outcome, column: str) -> str:
@@ -169,6 +185,9 @@ def draw_curves(axes: Axes, runs: dict[str, Runs], styles: dict[str, Style], how
             axes.plot(of.rounds, of.values.T, color=colour, linewidth=0.7, alpha=0.5)
     tidy(axes)
     axes.locator_params(axis="x", integer=True)  # there is no half a round
+    is_linear = axes.get_yscale() == "linear"
+    if is_linear and all(bool((of.values % 1 == 0).all()) for of in runs.values()):  # counts
+        axes.locator_params(axis="y", integer=True)
 
 
 def label_curves(

@@ -86,7 +86,7 @@ def draw_lines(axes: Axes, axis: Axis, outcome: Outcome, names: list[str], shown
         axes.xaxis.set_minor_locator(NullLocator())
     ends = []
     for name in names:
-        colour, dashes = styles_of(outcome)[name]
+        colour, dashes = styles_of(names)[name]
         low, mean, high = range_of(outcome, name, shown)
         axes.plot(axis.numbers, mean, dashes, color=colour, linewidth=2, marker="o", markersize=4)
         axes.fill_between(axis.numbers, low, high, color=colour, alpha=0.12, linewidth=0)
@@ -101,7 +101,7 @@ def draw_dots(axes: Axes, outcome: Outcome, names: list[str], shown: Quantity) -
     """A dot for each method over each column's name, with the range of its seeds."""
     places = np.arange(len(outcome.columns))
     for at, name in enumerate(names):
-        colour, _ = styles_of(outcome)[name]
+        colour, _ = styles_of(names)[name]
         low, mean, high = range_of(outcome, name, shown)
         beside = places + 0.8 * ((at + 0.5) / len(names) - 0.5)
         axes.vlines(beside, low, high, color=colour, linewidth=2, alpha=0.4)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from coterie.data import Federation
-from coterie.experiments.figures import Draw, give_title, tidy
+from coterie.experiments.figures import Draw, give_title, sentence_alone, tidy
 from coterie.experiments.outcome import CellResult, Outcome
 from coterie.metrics import agreement
 from coterie.plots import INK, colours_for, new_figure
@@ -137,13 +137,6 @@ def agreement_of(first: dict[str, int], second: dict[str, int]) -> float | None:
 
 
 # ------------------------------------------------------------------------------ as a figure
-def sentence_alone(text: str) -> Figure:
-    """A figure that says why there is nothing to draw."""
-    figure = new_figure(height=1.0)
-    figure.text(0.5, 0.5, text, ha="center", color=INK)
-    return figure
-
-
 def levels_by_group(line: str) -> Draw:
     """A panel for each seed: every site a dot at the level of its label, a row for each group."""
 
