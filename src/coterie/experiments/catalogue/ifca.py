@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from coterie.algorithms.ifca import IFCA
@@ -64,7 +65,7 @@ TABLE_1_MNIST = Experiment(
     name="ifca.table1-mnist",
     title="IFCA on rotated MNIST",
     paper=PAPER,
-    where="table 1 and figure 4, MNIST",
+    where="table 1, MNIST",
     lines=table_1_lines(4, STEPS, data_alone={"clients": 240}),
     columns=(rotated_mnist(4800, 50), rotated_mnist(2400, 100), rotated_mnist(1200, 200)),
     scales={
@@ -151,5 +152,36 @@ TABLE_1_MNIST = Experiment(
     },
 )
 
+FIGURE_4_MNIST = Experiment(
+    name="ifca.figure4-mnist",
+    title="When IFCA finds the groups, rotated MNIST",
+    paper=PAPER,
+    where="figure 4, MNIST",
+    lines=table_1_lines(4, STEPS)[:2],
+    columns=(replace(rotated_mnist(1200, 200), options={"rounds": 40, "eval_every": 20}),),
+    scales={
+        "full": Scale(seeds=5, settings={"patience": 5}),
+        "medium": Scale(seeds=5, data_options={"clients": 240, "test_samples": 33}),
+        "smoke": Scale(
+            seeds=1,
+            data_options={"clients": 12, "samples": 50, "test_samples": 20},
+            options={"rounds": 3},
+        ),
+    },
+    work=trained(scores),
+    quantities=(ARI, ACCURACY),
+    claims=(
+        Near("IFCA", "(1200, 200)", 1.0, within=0.01),
+        Near("IFCA, our start", "(1200, 200)", 1.0, within=0.01),
+        Beats("IFCA, our start", "IFCA"),
+    ),
+    open_points=(
+        "The paper draws one run, in which all clients are in their groups from about round 30 on; "
+        "how many starts do so is not said. 40 rounds are run here.",
+        "Which of the three sizes of table 1 is drawn is not said.",
+    ),
+    figures={"": right_identities},
+)
 
-EXPERIMENTS = (TABLE_1_MNIST,)
+
+EXPERIMENTS = (TABLE_1_MNIST, FIGURE_4_MNIST)
