@@ -89,9 +89,12 @@ FIGURE_3 = Experiment(
     quantities=(ACCURACY, WORST),
     claims=(Beats("CGPFL-Heur", "K=1"), Beats("K=4", "K=1"), Beats("K=1", "pFedMe(PM)")),
     findings=(
-        "Heur chose 10, 12 and 7 groups and has 93.9 %; 20 groups have 96.0 %, and one has 95.0 %. "
-        "In the paper Heur's choice lies at the best number of groups, in between.",
-        "As in the paper the distances between models grow less with every round. After 20 rounds "
+        "At full scale, with one seed, accuracy rises with the number of groups up to the last "
+        "(89.7 % with one, 94.7 with 4, 96.9 with 12, 97.7 with 20), and Heur, which chose 12, has "
+        "what 12 groups have. In the paper Heur's choice lies at the best number, in between.",
+        "At the medium scale Heur chose 10, 12 and 7 groups and has 93.9 %; 20 groups have 96.0 %, "
+        "and one has 95.0 %.",
+        "As in the paper the distances between models grow less with every round. After 200 rounds "
         "they still grow.",
     ),
     open_points=OPEN_POINTS,
