@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import register_pytree_node
 
 from coterie.randomness import digest, scramble, uniform
 from coterie.settings import Local
@@ -86,24 +87,28 @@ def take(batch: Batch, rows: Tensor) -> Batch:
 
 @dataclass(frozen=True)
 class Store:
-    """The rows of all clients, of which a client is given the numbers of its own."""
+    """The rows of all clients, of which a client is given the places of its own."""
 
     x: Tensor
     as_numbers: Callable[[Tensor], Tensor]  # rows as the model takes them
 
-    def rows(self, numbers: Tensor) -> Tensor:
-        """The rows of these numbers."""
-        return self.as_numbers(self.x[numbers])
+    def rows(self, places: Tensor) -> Tensor:
+        """The rows at these places."""
+        return self.as_numbers(self.x[places])
+
+
+# a store has no leaves: `vmap` and `tree_map` pass it on as it is
+register_pytree_node(Store, lambda store: ([], store), lambda _, store: store)
 
 
 class Data(NamedTuple):
     """One client's own rows, with its randomness for this exchange."""
 
-    own: Batch  # its x are rows, or their numbers where there is a store
+    own: Batch  # its x are rows, or their places where there is a store
     key: Tensor  # int64, from (seed, client, round, exchange or stream)
     client_key: Tensor  # int64, from (seed, client): for what is split once and for all
     gram: Gram = ()  # of all rows, where the engine keeps it: see local/dual.py
-    store: Store | tuple[()] = ()  # where a function draws few rows: only these are copied
+    store: Store | tuple[()] = ()  # where a function only draws rows: no others are copied
 
     @property
     def all(self) -> Batch:
@@ -121,12 +126,12 @@ class Data(NamedTuple):
 
     def shuffled(self, stream: int | Tensor) -> Tensor:
         """Row numbers in random order, padding last; the same order whatever the padding."""
-        return self._places(stream).argsort()
+        return self._order_keys(stream).argsort()
 
     def drawn(self, size: int, stream: int | Tensor) -> Tensor:
         """The first `size` of the shuffled row numbers; the others need not be sorted."""
-        places = self._places(stream)
-        return places.topk(min(size, len(places)), largest=False).indices
+        keys = self._order_keys(stream)
+        return keys.topk(min(size, len(keys)), largest=False).indices
 
     def sample(self, size: int, stream: int | Tensor) -> Batch:
         """`size` rows drawn without replacement (all, where the client has fewer)."""
@@ -185,11 +190,11 @@ class Data(NamedTuple):
 
         return self._drawn(self._sizes(how), steps)
 
-    def _places(self, stream: int | Tensor) -> Tensor:
-        """int64 [n]: where each row comes in random order, by their ranks; padding comes last."""
+    def _order_keys(self, stream: int | Tensor) -> Tensor:
+        """int64 [n]: a random number for each row, by which they are ordered; padding is last."""
         rows = torch.arange(self.own.mask.shape[0], device=self.own.mask.device)
-        places = scramble(scramble(self.key + stream) + rows)
-        return torch.where(self.own.mask > 0, places, torch.iinfo(torch.int64).max)
+        keys = scramble(scramble(self.key + stream) + rows)
+        return torch.where(self.own.mask > 0, keys, torch.iinfo(torch.int64).max)
 
     def _with_rows(self, batch: Batch) -> Batch:
         """A batch of own rows with the rows themselves."""

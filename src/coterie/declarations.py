@@ -255,8 +255,9 @@ class Declaration:
     rounds: Rounds = "any"  # "start": round 0 alone; "later": never in it
     most: Callable[[Any], int] = once  # of the method: how often it is asked for in one round
     draws: Callable[[Any], int | None] = all_rows
-    """Of the method: how many rows the function looks at at a time, where it draws them with
-    `data.sample`; None: all. It changes no result: rows that are not drawn are not copied."""
+    """Of the method: how many rows the function reads at a time, where it reads them with
+    `data.sample` alone; None: any number. It changes no result: many clients are worked on at once,
+    and rows that are not drawn are not copied."""
 
     def report_of(self, name: str) -> Report:
         """The kind of a report."""

@@ -151,6 +151,7 @@ def label_ends(axes: Axes, ends: list[LineEnd]) -> None:
             xytext=(1.06, height),
             textcoords="axes fraction",
             va="center",
+            annotation_clip=False,
             arrowprops={
                 "arrowstyle": "-",
                 "color": end.colour,

@@ -1,14 +1,19 @@
 """Chunks: cut by rows, so that uneven clients cost what their rows cost."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import pytest
 import torch
 
 import coterie as ct
 from coterie.client_data import Store
-from coterie.engine.chunks import Chunk, divide_work, in_turn, plan_of_call
+from coterie.contract import Upload, Weight, client
+from coterie.engine.chunks import Chunk, chunks_of_call, divide_work, in_turn, plan_of_call
 from coterie.engine.shares import equal_shares
+from coterie.engine.working_memory import WorkingMemory
+from coterie.local import gradient
+from coterie.params import axpy, pick
 from coterie.runs.start import prepare
 
 PLAN = ct.Plan(True, 256, 2, 20_000)
@@ -77,59 +82,126 @@ def test_the_measured_part_counts_too():
 
 
 # ------------------------------------------------------------------------------ drawn rows
-def drawn_call(method: ct.PFedMe, fed: ct.data.Federation) -> tuple:
-    """(a call of `train`, the run)"""
-    run = prepare(method, fed, "mlp:16", rounds=1)
-    calls = []
-    run.engine.map = spy(run.engine.map, calls)
-    next(run.rounds())
-    next(run.rounds())
-    return next(call for call in calls if call.name == "train"), run
-
-
-def spy(ask, calls: list):
-    def asked(call, fold):
-        calls.append(call)
-        return ask(call, fold)
-
-    return asked
+DRAWING = ct.Plan(True, 4, 1, 500, drawing=64)
 
 
 @pytest.fixture
 def fed() -> ct.data.Federation:
-    """Digits, of which one client has many more than the others."""
+    """Rows of noise; one client has many more than the others."""
+    draw = torch.Generator().manual_seed(0)
     sizes = [400, *[30] * 11]
-    x, y = torch.rand(sum(sizes), 64), torch.arange(sum(sizes)) % 3
+    x = torch.rand(sum(sizes), 64, generator=draw)
+    y = torch.arange(sum(sizes)) % 3
     parts = zip(x.split(sizes), y.split(sizes))
     return ct.data.from_memory({f"c{i}": part for i, part in enumerate(parts)})
 
 
+def calls_of(method: ct.Algorithm, fed: ct.data.Federation, rounds: int = 1) -> tuple:
+    """(the calls of a run, the run)"""
+    run = prepare(method, fed, "mlp:16", rounds=rounds, plan=DRAWING)
+    calls = []
+    ask = run.engine.map
+
+    def noted(call, fold):
+        calls.append(call)
+        return ask(call, fold)
+
+    run.engine.map = noted
+    run.go()
+    return calls, run
+
+
+def named(calls: list, name: str):
+    return next(call for call in calls if call.name == name)
+
+
 def test_clients_that_draw_few_rows_are_worked_on_together(fed):
-    plan = ct.Plan(True, 4, 1, 500, drawing=64)
-    call, run = drawn_call(ct.PFedMe(batch=5), fed)
+    calls, run = calls_of(ct.PFedMe(batch=5), fed)
+    call = named(calls, "train")
     assert call.draws == 5
-    assert plan_of_call(call, run.roster, plan) == replace(plan, chunk=64, rows=8 * 500)
-    by_rows = plan_of_call(call, run.roster, replace(plan, rows=50))
-    assert by_rows.chunk == 10, "of the rows that are drawn no more than the plan allows"
-    whole, _ = drawn_call(ct.PFedMe(batch=None), fed)
-    assert whole.draws is None and plan_of_call(whole, run.roster, plan) == plan
+    assert plan_of_call(call, run.roster, DRAWING) == replace(DRAWING, chunk=64, rows=8 * 500)
+    few_rows = plan_of_call(call, run.roster, replace(DRAWING, rows=50))
+    assert few_rows.chunk == 10, "of the rows that are drawn no more than the plan allows"
+    measured = named(calls, "measure")
+    assert measured.draws is None and plan_of_call(measured, run.roster, DRAWING) == DRAWING
+
+
+@pytest.mark.parametrize("batch", [None, 300, 10_000])
+def test_a_batch_of_all_rows_is_no_draw(fed, batch):
+    calls, run = calls_of(ct.PFedMe(batch=batch), fed)
+    assert plan_of_call(named(calls, "train"), run.roster, DRAWING) == DRAWING
+
+
+def in_bytes(fed: ct.data.Federation) -> ct.data.Federation:
+    """The same clients, whose rows are kept as bytes."""
+    parts = {
+        name: part._replace(x=(255 * part.x).round().to(torch.uint8))
+        for name, part in {"train": fed.train, "test": fed.test}.items()
+    }
+    return replace(fed, byte_scale=255.0, **parts)
 
 
 @pytest.mark.parametrize("method", [ct.PFedMe(batch=5), ct.CGPFL(clusters=2, batch=5)])
-def test_rows_that_are_not_drawn_are_not_copied(fed, method, monkeypatch):
-    """What a call takes out of the store, against the loop, which has views of its rows."""
+@pytest.mark.parametrize("as_bytes", [False, True])
+def test_rows_that_are_not_drawn_are_not_copied(fed, method, as_bytes, monkeypatch):
+    """What is taken out of the store in larger chunks, against the loop, which has none."""
     taken = []
     rows = Store.rows
 
-    def counted(store, numbers):
-        found = rows(store, numbers)
-        taken.append(found.shape[0])
-        return found
+    def counted(store, places):
+        taken.append(rows(store, places))
+        return taken[-1]
 
+    if as_bytes:
+        fed = in_bytes(fed)
     monkeypatch.setattr(Store, "rows", counted)
     options = {"rounds": 3, "dtype": "float64"}
-    fast = ct.run(method, fed, "mlp:16", **options)
-    assert taken and max(taken) <= 5
+    fast = ct.run(method, fed, "mlp:16", plan=DRAWING, **options)
+    assert taken and max(len(found) for found in taken) <= 5
     slow = ct.run(method, fed, "mlp:16", engine="loop", **options)
     a, b = (result.final["loss"] for result in (fast, slow))
     assert a == pytest.approx(b, rel=1e-9)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Looks(ct.PFedMe):
+    """pFedMe whose clients also report a loss on all their rows, by which the server steps."""
+
+    name: ClassVar[str] = "looks"
+
+    @client(weight=Weight())
+    def look(self, task, model, per_client, private, data):
+        w = pick(model, 0)
+        g = gradient(task, w, data.all, self)
+        return Upload({"g": g}, torch.ones_like(data.size)[None], {}), private
+
+    def round(self, model, ask):
+        model = super().round(model, ask)
+        sums = ask(self.look, shared=model, stream="look")
+        return axpy(-0.1, sums.mean("g", empty=model), model)
+
+
+def test_a_resumed_run_has_the_chunks_of_one_that_never_stopped(fed, tmp_path):
+    """Calls that draw and calls that do not are divided each in their own way, in any order."""
+    calls, run = calls_of(Looks(batch=5), fed)
+    for call in calls:
+        chunks = run.engine._chunks(call)
+        expected = chunks_of_call(call, run.roster, DRAWING, run.engine.shares)
+        assert [len(share) for share in chunks] == [len(share) for share in expected]
+    options = {"model": "mlp:16", "plan": DRAWING}
+    whole = ct.run(Looks(batch=5), fed, rounds=4, **options)
+    ct.run(Looks(batch=5), fed, rounds=2, out=tmp_path / "run", **options)
+    again = ct.resume(tmp_path / "run", fed, "mlp:16", Looks(batch=5), rounds=4)
+    for name, value in whole.state.items():
+        assert torch.equal(value, again.state[name])
+
+
+def test_the_memory_of_draws_is_that_of_the_rows_that_are_drawn(fed):
+    """The large client alone has its rows; many small ones at once hold more."""
+    calls, run = calls_of(ct.PFedMe(batch=5), fed)
+    memory = WorkingMemory(run.task, run.roster, DRAWING, run.engine.private.like)
+    call = named(calls, "train")
+    plain = WorkingMemory(run.task, run.roster, replace(DRAWING, drawing=0), memory.private)
+    together = Chunk(torch.arange(12), (300,))
+    assert memory._numbers(call, together) < plain._numbers(named(calls, "measure"), together) / 3
+    assert memory.of(call) > 0

@@ -135,6 +135,21 @@ def test_a_single_column_is_a_ranking(outcome):
     (axes,) = against_columns("Accuracy", lines=("second",))(outcome).axes
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["second"]
     assert axes.get_title(loc="left") == "Accuracy, a"
+    for cell in outcome.cells.values():
+        cell.values["worst"] = 0.06
+    (axes,) = against_columns("Worst", quantity="worst", log=True)(outcome).axes
+    assert axes.get_xscale() == "log" and axes.get_xlabel().startswith("Worst tenth")
+    assert np.allclose(axes.lines[1].get_xdata(), 6)
+
+
+def test_a_line_that_ends_early_keeps_its_name(outcome):
+    numbers = renamed(outcome, {"a": "λ=2", "b": "λ=3"})
+    for mark, cell in list(numbers.cells.items()):
+        if (cell.line, cell.column) == ("second", "λ=3"):
+            del numbers.cells[mark]
+    (axes,) = against_columns("Accuracy")(numbers).axes
+    ends = {text.get_text(): text.xy[0] for text in axes.texts}
+    assert ends == {"first": 3, "second": 2}
 
 
 def test_a_heat_map_grows_upwards_and_has_no_number_where_nothing_was_run(outcome):

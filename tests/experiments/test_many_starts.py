@@ -15,6 +15,7 @@ from coterie.experiments.many_starts import (
     PlantedGroups,
     descend_from,
     ends_as_known,
+    rounds_looked_at,
     step,
 )
 from coterie.runs.start import prepare
@@ -188,6 +189,14 @@ def test_groups_that_would_fall_apart_later_are_followed_step_by_step(wide):
     assert groups.end_of(start, wide.truth, rows, lr, rounds) is None
     ((_, end),) = ends_as_known(start[None], rows, lr, rounds, groups)
     assert end.abs().max() > 10
+
+
+def test_even_and_odd_rounds_are_looked_at_the_last_among_them():
+    assert rounds_looked_at(0) == [0]
+    assert rounds_looked_at(5) == [0, 1, 2, 3, 4, 5]
+    many = rounds_looked_at(290)
+    assert many[:9] == [0, 1, 2, 3, 4, 6, 7, 8, 12] and many[-1] == 290
+    assert {number % 2 for number in many if 50 < number < 290} == {0, 1}
 
 
 def test_a_start_that_has_diverged_is_given_up(wide):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn, tensor
+from torch.utils._pytree import tree_map
 
 import coterie as ct
 from coterie import randomness
@@ -70,15 +71,15 @@ def test_rows_are_drawn_in_their_random_order(n: int, padding: int) -> None:
 
 
 def in_a_store(data: Data, elsewhere: int = 4) -> Data:
-    """The same client, whose rows come after others' in a store and are known by their numbers."""
+    """The same client, whose rows come after others' in a store that holds them times 4."""
     rows = len(data.own.mask)
     others = torch.full((elsewhere, 1), -1.0, dtype=torch.float64)
-    numbers = elsewhere + torch.arange(rows)
-    store = Store(torch.cat([others, data.own.x]), lambda x: 2 * x / 2)
-    return data._replace(own=data.own._replace(x=numbers), store=store)
+    places = elsewhere + torch.arange(rows)
+    store = Store(torch.cat([others, 4 * data.own.x]), lambda x: x / 4)
+    return data._replace(own=data.own._replace(x=places), store=store)
 
 
-def test_a_client_known_by_row_numbers_has_the_same_rows() -> None:
+def test_a_client_whose_rows_are_in_a_store_has_the_same_rows() -> None:
     data = owned(7, padding=2)
     same = in_a_store(data)
     how = Local(local_epochs=1, batch=3)
@@ -97,6 +98,8 @@ def test_a_client_known_by_row_numbers_has_the_same_rows() -> None:
         for a, b in zip(batch(data), batch(same)):
             assert torch.equal(a, b)
     assert same.size == data.size == 7
+    copied = tree_map(torch.clone, same)  # the store is passed on as it is
+    assert copied.store is same.store and torch.equal(copied.all.x, data.all.x)
 
 
 def test_full_batches_are_repeated() -> None:

@@ -19,7 +19,7 @@ from coterie.engine.plan import Plan
 from coterie.engine.shares import Shares
 
 LIKE = 0.75  # a client this share of the largest in size, or larger, may be padded to it
-NUMBERS_OF_A_NUMBERED_ROW = 8  # its number, target, mask, weight, and its place in a random order
+NUMBERS_OF_A_PLACE = 8  # a row's place in the store, target, mask, weight, key of a random order
 SPARE = 1 / 64  # of the plan's rows: padding that takes no longer than a chunk more would
 
 
@@ -50,11 +50,12 @@ def chunks_of_call(call: Call, roster: Roster, plan: Plan, shares: Shares) -> li
 
 
 def plan_of_call(call: Call, roster: Roster, plan: Plan) -> Plan:
-    """The plan for an exchange: where few rows are drawn, the others take little memory."""
-    if call.draws is None or not plan.drawing:
+    """The plan for an exchange; where a function only draws rows, more clients fit at once."""
+    largest = int(roster.rows.train[call.ids].max())
+    if call.draws is None or call.draws >= largest or not plan.drawing:
         return plan
     clients = max(1, min(plan.drawing, plan.rows // call.draws))
-    lighter = max(1, math.prod(roster.row_shape) // NUMBERS_OF_A_NUMBERED_ROW)
+    lighter = max(1, math.prod(roster.row_shape) // NUMBERS_OF_A_PLACE)
     return replace(plan, chunk=clients, rows=lighter * plan.rows)
 
 

@@ -24,8 +24,8 @@ class Plan:
     chunk: int  # most clients at once
     workers: int  # threads, each with a share of the clients (engine/shares.py)
     rows: int = 32_768  # most rows at once, padding included; a larger client is alone
-    drawing: int = 0  # most clients at once where each looks at few of its rows; 0: chunk
     keeps_grams: bool = False  # whether there is memory for all clients' XXᵀ (engine/grams.py)
+    drawing: int = 0  # most clients at once in a function that declares `draws`; 0: as chunk
 
 
 def plan_for(task: Task, roster: Roster, cores: int | None = None) -> Plan:

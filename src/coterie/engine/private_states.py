@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from coterie.client_data import Store
 from coterie.contract import Data
 from coterie.task import Task
 
@@ -53,11 +52,8 @@ class PrivateStates:
             return self.enroll(task, data._replace(key=data.client_key))
         return tree_map(lambda table: table[slot].clone(), self.tables)
 
-    def some(self, clients: Tensor, data: Data, task: Task, store: Store | tuple[()] = ()) -> Any:
-        """The states of some clients, leaves [n, ...]; `data` is theirs, padded.
-
-        store: where their rows are, if `data` has their numbers.
-        """
+    def some(self, clients: Tensor, data: Data, task: Task) -> Any:
+        """The states of some clients, leaves [n, ...]; `data` is theirs, padded."""
         if self.empty:
             return ()
         slots = self.slots[clients].to(self.device)
@@ -66,7 +62,7 @@ class PrivateStates:
             return tree_map(lambda table: table[slots], self.tables)
 
         def enroll(own: Data) -> Any:
-            return self.enroll(task, own._replace(store=store))
+            return self.enroll(task, own)
 
         first = torch.func.vmap(enroll)(data._replace(key=data.client_key))
         if not bool(asked.any()):

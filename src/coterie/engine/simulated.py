@@ -20,17 +20,17 @@ from coterie.task import Batch, Task
 
 
 def padded_rows(
-    part: Ragged, starts: Tensor, ids: Tensor, dtype: torch.dtype, *, by_number: bool = False
+    part: Ragged, starts: Tensor, ids: Tensor, dtype: torch.dtype, *, in_store: bool = False
 ) -> Batch:
     """The rows of some clients as they are kept, padded to the largest: leaves [clients, n, ...].
 
     Padding repeats the client's own last row, so that no model meets a row it never would.
     Neighbours of equal size are a view of the store: nothing is copied.
-    by_number: x are numbers of rows, int64 [clients, n].
+    in_store: x are the places of the rows, int64 [clients, n].
     """
     sizes, first = part.sizes[ids], starts[ids]
     n = max(int(sizes.max()), 1)
-    if not by_number and bool((sizes == n).all()) and bool((ids.diff() == 1).all()):
+    if not in_store and bool((sizes == n).all()) and bool((ids.diff() == 1).all()):
         at = slice(int(first[0]), int(first[0]) + n * len(ids))
         x, y = (v[at].view(len(ids), n, *v.shape[1:]) for v in (part.x, part.y))
         mask = torch.ones(len(ids), n, dtype=dtype, device=x.device)
@@ -40,7 +40,7 @@ def padded_rows(
     rows = (first[:, None] + torch.minimum(row, last)).clamp(max=len(part.x) - 1)
     rows = rows.to(part.x.device)
     mask = (row < sizes[:, None]).to(dtype).to(part.x.device)
-    x = rows if by_number else part.x[rows]
+    x = rows if in_store else part.x[rows]
     return Batch(x, part.y[rows], mask, torch.ones_like(mask))
 
 
@@ -135,12 +135,11 @@ class SimulatedClients:
         ids, device = call.ids[at], self.task.device
         keys = call.keys[at].to(device), call.client_keys[at].to(device)
         if call.draws is not None:
-            data = Data(self.numbered("train", ids), *keys)
-            private = self.private.some(ids, data, task, self.store) if call.enrolled else ()
-            return private, data
-        data = Data(self.padded("train", ids), *keys)
-        if self.grams is not None:
-            data = data._replace(gram=self.grams.some(ids))
+            data = Data(self.places("train", ids), *keys, store=self.store)
+        else:
+            data = Data(self.padded("train", ids), *keys)
+            if self.grams is not None:
+                data = data._replace(gram=self.grams.some(ids))
         private = self.private.some(ids, data, task) if call.enrolled else ()
         if call.exam is None:
             return private, data
@@ -148,13 +147,13 @@ class SimulatedClients:
 
     @property
     def store(self) -> Store:
-        """The training rows of all clients, whose numbers `numbered` gives."""
+        """The training rows of all clients."""
         return Store(self.parts["train"].x, self.numbers)
 
-    def numbered(self, part: str, ids: Tensor) -> Batch:
-        """The rows of some clients by their numbers in the store, padded to the largest."""
+    def places(self, part: str, ids: Tensor) -> Batch:
+        """The rows of some clients by their places in the store, padded to the largest."""
         batch = padded_rows(
-            self.parts[part], self.starts[part], ids, self.task.dtype, by_number=True
+            self.parts[part], self.starts[part], ids, self.task.dtype, in_store=True
         )
         return self.with_caution(part, ids, batch)
 

@@ -51,7 +51,7 @@ class Vectorised(SimulatedClients):
             if among is not None:
                 starts = among.starts("train", self.like.element_size(), power=2)
             self.grams = Grams(sizes, lambda i: self.rows("train", i).x, self.like, starts)
-        self.divided: dict[str | None, tuple[Tensor, list[list[Chunk]]]] = {}
+        self.divided: dict[Any, tuple[Tensor, list[list[Chunk]]]] = {}
         self.pool = ThreadPoolExecutor(
             self.plan.workers, initializer=torch.set_num_threads, initargs=(1,)
         )
@@ -89,10 +89,8 @@ class Vectorised(SimulatedClients):
         if not self.plan.vectorise or len(at) == 1:  # `vmap` over one client only takes longer
             return one_by_one(self, task, call, fold, at)
 
-        def one(shared: Any, per_client: Any, private: Any, data: Any) -> Any:
-            if call.draws is not None:
-                data = data._replace(store=self.store)
-            return call.fn(task, shared, per_client, private, data, **call.static)
+        def one(shared: Any, *rows: Any) -> Any:
+            return call.fn(task, shared, *rows, **call.static)
 
         private, data = self.clients(call, at, task)
         arguments = call.arguments(at, task.device)
@@ -107,10 +105,11 @@ class Vectorised(SimulatedClients):
 
     def _chunks(self, call: Call) -> list[list[Chunk]]:
         """The chunks of each share; kept, since most rounds ask the same clients again."""
-        ids, chunks = self.divided.get(call.exam, (None, []))
+        kind = (call.exam, call.draws)  # beside the clients, what their chunks depend on
+        ids, chunks = self.divided.get(kind, (None, []))
         if ids is None or not torch.equal(ids, call.ids):
             chunks = chunks_of_call(call, self.roster, self.plan, self.shares)
-            self.divided[call.exam] = (call.ids, chunks)
+            self.divided[kind] = (call.ids, chunks)
         return chunks
 
 

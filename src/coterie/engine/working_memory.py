@@ -21,7 +21,7 @@ from coterie.client_data import Store
 from coterie.contract import Data
 from coterie.data.roster import Roster
 from coterie.engine.call import Call, Exam
-from coterie.engine.chunks import Chunk, chunks_of_call
+from coterie.engine.chunks import NUMBERS_OF_A_PLACE, Chunk, chunks_of_call
 from coterie.engine.dry_run import example_batch
 from coterie.engine.plan import Plan, numbers_per_row
 from coterie.engine.shares import divide
@@ -94,12 +94,14 @@ class WorkingMemory:
         """Bytes of the largest chunks, one for each worker at the same time."""
         shares = chunks_of_call(call, self.roster, self.plan, self.shares)
         chunks = [chunk for share in shares for chunk in share]
-        heaviest = sorted(chunks, key=self._numbers, reverse=True)[: self.plan.workers]
+        chunks.sort(key=lambda chunk: self._numbers(call, chunk), reverse=True)
+        heaviest = chunks[: self.plan.workers]
         top = heaviest[0]
         shape = (call.path, call.name, call.exam, repr(call.static), self._at_once(top))
         if shape not in self.known:
             self.known[shape] = self._peak(call, top)
-        rest = sum(self._numbers(chunk) for chunk in heaviest) / self._numbers(top)
+        numbers = [self._numbers(call, chunk) for chunk in heaviest]
+        rest = sum(numbers) / numbers[0]
         return round(self.known[shape] * rest)
 
     def _at_once(self, chunk: Chunk) -> tuple[int, tuple[int, ...]]:
@@ -108,23 +110,24 @@ class WorkingMemory:
             return 1, chunk.lengths
         return len(chunk.positions), chunk.lengths
 
-    def _numbers(self, chunk: Chunk) -> int:
+    def _numbers(self, call: Call, chunk: Chunk) -> int:
         """How many numbers the work on a chunk holds, roughly: by this chunks are compared."""
         clients, lengths = self._at_once(chunk)
         size = sum(p.numel() for p in self.task.module.parameters())
-        return clients * (4 * size + sum(lengths) * numbers_per_row(self.task, self.roster))
+        of_rows = sum(lengths) * numbers_per_row(self.task, self.roster)
+        if call.draws is not None and clients > 1:
+            drawn = min(call.draws, lengths[0]) * numbers_per_row(self.task, self.roster)
+            of_rows = drawn + lengths[0] * NUMBERS_OF_A_PLACE
+        return clients * (4 * size + of_rows)
 
     def _peak(self, call: Call, chunk: Chunk) -> int:
         """The most bytes that one worker has at a time."""
 
-        def one(shared: Any, per_client: Any, private: Any, data: Any) -> Any:
-            if call.draws is not None:
-                data = data._replace(store=store)
-            return call.fn(self.task, shared, per_client, private, data, **call.static)
+        def one(*arguments: Any) -> Any:
+            return call.fn(self.task, *arguments, **call.static)
 
         live = LiveBytes()
         with FakeTensorMode(allow_non_fake_inputs=True):
-            store = Store(self.example.x.new_empty(self.example.x.shape), lambda rows: rows)
             shared, per_client, private, data = self._arguments(call, chunk)
             with live, rehearsal(), noted_forms() as forms, gram_wishes() as wishes:
                 for value in tree_leaves((per_client, private, data)):
@@ -144,10 +147,11 @@ class WorkingMemory:
         key = torch.empty(clients, dtype=torch.long, device=self.task.device)
         parts = [self._rows(clients, length) for length in lengths]
         data: Any = Data(parts[0], key, key)
-        if call.draws is not None:
-            numbers = torch.empty(clients, lengths[0], dtype=torch.long, device=self.task.device)
-            data = data._replace(own=parts[0]._replace(x=numbers))
-        elif self.plan.keeps_grams:  # they are counted by themselves, for all clients
+        if call.draws is not None and clients > 1:  # a client alone has its rows as they are
+            places = torch.empty(clients, lengths[0], dtype=torch.long, device=self.task.device)
+            store = Store(torch.empty_like(self.example.x), lambda rows: rows)
+            data = data._replace(own=parts[0]._replace(x=places), store=store)
+        if self.plan.keeps_grams:  # they are counted by themselves, for all clients
             nothing = torch.empty(clients, 0, 0, dtype=self.task.dtype, device=self.task.device)
             data = data._replace(gram=nothing)
         if call.exam is not None:

@@ -75,9 +75,12 @@ def curves_of(
                 logarithmic(axes, ratio_of(runs))
             if highest is not None:
                 axes.set_ylim(0, 1.03 * highest)  # a line at the top is not cut off
-            give_title(axes, panel_title(label, outcome, column))
-            how = How(ranges and (each_seed or is_log), ranges, use_median=is_log)
-            draw_curves(axes, runs, styles, how)
+            what = f"{label}, median" if is_log and len(outcome.seeds) > 1 else label
+            give_title(axes, panel_title(what, outcome, column))
+            seeds = Seeds(
+                each_seed=ranges and (each_seed or is_log), ranges=ranges, use_median=is_log
+            )
+            draw_curves(axes, runs, styles, seeds)
         if name in SHARES and highest is None:
             leave_out_start(panels[0], [runs_of(outcome, c, name, names) for c in shown])
         for axes, column in zip(panels, shown):  # after all limits are settled
@@ -140,10 +143,10 @@ def runs_of(outcome: Outcome, column: str, name: str, lines: Sequence[str]) -> d
 
 
 def ratio_of(runs: dict[str, Runs]) -> float:
-    """The most of all values in units of the least; 0 where some are not above 0."""
+    """The most of all values in units of the least that is above 0; 0 where there is none."""
     values = np.concatenate([of.values.flatten() for of in runs.values()] or [np.zeros(1)])
-    values = values[np.isfinite(values)]
-    if not len(values) or values.min() <= 0:
+    values = values[np.isfinite(values) & (values > 0)]
+    if not len(values):
         return 0.0
     return float(values.max() / values.min())
 
@@ -163,25 +166,25 @@ def leave_out_start(axes: Axes, panels: list[dict[str, Runs]]) -> None:
     axes.set_ylim(max(0.0, lowest - 0.08 * (top - lowest)), top)
 
 
-class How(NamedTuple):
-    """What is drawn of the seeds."""
+class Seeds(NamedTuple):
+    """What is drawn of the seeds beside their middle."""
 
     each_seed: bool
     ranges: bool
     use_median: bool
 
 
-def draw_curves(axes: Axes, runs: dict[str, Runs], styles: dict[str, Style], how: How) -> None:
-    """A line for each method: the mean over its seeds, and their range or each of them."""
+def draw_curves(axes: Axes, runs: dict[str, Runs], styles: dict[str, Style], seeds: Seeds) -> None:
+    """A line for each method: the mean or median of its seeds, and their range or each of them."""
     for line, of in runs.items():
         colour, dashes = styles[line]
         marker = "o" if len(of.rounds) < FEW_POINTS else ""
-        middle = of.middle(how.use_median)
+        middle = of.middle(seeds.use_median)
         axes.plot(of.rounds, middle, dashes, color=colour, linewidth=2, marker=marker, markersize=4)
-        if how.ranges and not how.each_seed:
+        if seeds.ranges and not seeds.each_seed:
             low, high = of.values.min(0), of.values.max(0)
             axes.fill_between(of.rounds, low, high, color=colour, alpha=0.15, linewidth=0)
-        elif how.each_seed and len(of.values) > 1:
+        elif seeds.each_seed and len(of.values) > 1:
             axes.plot(of.rounds, of.values.T, color=colour, linewidth=0.7, alpha=0.5)
     tidy(axes)
     axes.locator_params(axis="x", integer=True)  # there is no half a round

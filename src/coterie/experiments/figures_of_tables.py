@@ -52,7 +52,8 @@ def against_columns(
 
     def draw(outcome: Outcome) -> Figure:
         if len(outcome.columns) == 1:
-            return ranking(f"{label}, {outcome.columns[0]}", lines=lines)(outcome)
+            title = f"{label}, {outcome.columns[0]}"
+            return ranking(title, lines=lines, quantity=quantity, log=log)(outcome)
         axis = axis_of(outcome.columns)
         figure = new_figure()
         axes = figure.subplots()
@@ -90,8 +91,10 @@ def draw_lines(axes: Axes, axis: Axis, outcome: Outcome, names: list[str], shown
         low, mean, high = range_of(outcome, name, shown)
         axes.plot(axis.numbers, mean, dashes, color=colour, linewidth=2, marker="o", markersize=4)
         axes.fill_between(axis.numbers, low, high, color=colour, alpha=0.12, linewidth=0)
-        if np.isfinite(mean[-1]):
-            ends.append(LineEnd(float(mean[-1]), name, colour, dashes, x=axis.numbers[-1]))
+        known = np.flatnonzero(np.isfinite(mean))
+        if len(known):
+            last = known[np.argmax(np.array(axis.numbers)[known])]
+            ends.append(LineEnd(float(mean[last]), name, colour, dashes, x=axis.numbers[last]))
     axes.set_xticks(axis.numbers, [f"{number:g}" for number in axis.numbers])
     axes.set_xlabel(axis.name, color=INK)
     label_ends(axes, ends)
@@ -121,33 +124,42 @@ def range_of(outcome: Outcome, line: str, quantity: Quantity) -> np.ndarray:
 
 # ------------------------------------------------------------------------------ rankings
 def ranking(
-    label: str, apart: Sequence[str] = (), apart_are: str = "", lines: Sequence[str] = ()
+    label: str,
+    apart: Sequence[str] = (),
+    apart_are: str = "",
+    lines: Sequence[str] = (),
+    quantity: str = "",
+    log: bool = False,
 ) -> Draw:
     """A row for each line of the table, the best on top: its mean, and every seed as a small dot.
 
-    Of the first column and quantity. Some seeds are harder for all methods: what all of them share
+    Of the first column. Some seeds are harder for all methods: what all of them share
     in a seed is taken off the dots, which leaves means as they are and shows what may be chance.
     apart: the labels of lines in another colour, and what the legend calls them.
     lines: the labels of those that are drawn; none: all.
+    quantity: none: the first.  log: with logarithms, and seeds as they are.
     """
 
     def draw(outcome: Outcome) -> Figure:
-        shown = find_quantity(outcome, "")
+        shown = find_quantity(outcome, quantity)
         values = values_by_line(outcome, shown, chosen(lines, outcome.lines))
         means = {line: float(np.mean(list(of.values()))) for line, of in values.items()}
-        shared = shared_by_seed(values)
+        shared = {} if log else shared_by_seed(values)
         order = sorted(means, key=lambda line: means[line], reverse=shown.higher_is_better)
         figure = new_figure(width=7.2, height=0.26 * len(order) + 1.3)
         axes = figure.subplots()
+        if log:
+            axes.set_xscale("log")
         for place, line in enumerate(order):
             colour = COLOURS[1] if line in apart else COLOURS[0]
-            seeds = [value - shared[seed] for seed, value in values[line].items()]
+            seeds = [value - shared.get(seed, 0.0) for seed, value in values[line].items()]
             axes.plot(seeds, np.full(len(seeds), place), ".", color=colour, alpha=0.5)
             axes.plot(means[line], place, "|", color=colour, markersize=12, markeredgewidth=2.5)
         axes.set_yticks(range(len(order)), order)
         axes.set_ylim(len(order) - 0.5, -0.5)
         give_title(axes, label)
-        axes.set_xlabel(f"{capitalise(shown.label)}; dots: seeds, less what all share", color=INK)
+        dots = "dots: seeds" if log else "dots: seeds, shifted by what all methods share in them"
+        axes.set_xlabel(f"{capitalise(shown.label)}; {dots}", color=INK)
         tidy(axes)
         if apart:
             name_colours(axes, apart_are)

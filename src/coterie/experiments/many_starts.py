@@ -26,7 +26,7 @@ from coterie.data import Federation
 from coterie.params import argmin_finite
 
 FAR = 1e6  # a start with a number of this size in its centres has diverged
-QUIET = 3  # rounds without a change of identities before the closed form is tried
+QUIET = 3  # rounds without a change of identities, after which the closed form is tried
 
 
 class EqualRows(NamedTuple):
@@ -45,19 +45,20 @@ class EqualRows(NamedTuple):
 
     @property
     def per_client(self) -> int:
-        """n"""
+        """How many rows each client has, n."""
         return len(self.y) // self.clients
 
     def residuals(self, centres: Tensor) -> Tensor:
-        """[S, K, m, n] of centres [S, K, d]."""
+        """What centres [S, K, d] predict, less the targets: [S, K, m, n]."""
         s, k, _ = centres.shape
-        found = centres.flatten(0, 1) @ self.x.T - self.y
-        return found.view(s, k, self.clients, self.per_client)
+        missed = centres.flatten(0, 1) @ self.x.T - self.y
+        return missed.view(s, k, self.clients, self.per_client)
 
 
 def identities(residuals: Tensor) -> Tensor:
     """[S, m]: ĵ = argmin_j F_i(θ_j); −1 where no loss is finite."""
-    return argmin_finite(residuals.square().mean(-1).transpose(1, 2))
+    losses = residuals.square().mean(-1)
+    return argmin_finite(losses.transpose(1, 2))
 
 
 def step(centres: Tensor, rows: EqualRows, lr: float) -> tuple[Tensor, Tensor]:
@@ -90,7 +91,8 @@ def ends_as_known(
 ) -> Iterator[tuple[int, Tensor]]:
     """(number of the start, the centres [K, d] it ends with), each as soon as it is known.
 
-    The centres are those of `descend_from`. A start that has diverged is given as it is then.
+    The centres are those of `descend_from`, unless identities change and change back between the
+    rounds that `PlantedGroups.end_of` looks at. A start that has diverged is given as it is then.
     """
     numbers = torch.arange(len(starts))
     centres = starts
@@ -117,6 +119,16 @@ def ends_as_known(
 def is_far(centres: Tensor) -> Tensor:
     """[S] whether a start has diverged."""
     return ~(centres.abs().flatten(1).amax(1) < FAR)  # NaN is far, too
+
+
+def rounds_looked_at(last: int) -> list[int]:
+    """0, 1, 2, 3, 4, 6, 8, 12, … and the last round: even and odd ones, for steps may oscillate."""
+    found = {0, 1, last}
+    power = 2
+    while power <= last:
+        found |= {power, power + power // 2, power + power // 2 + 1}
+        power *= 2
+    return sorted(number for number in found if number <= last)
 
 
 class Modes(NamedTuple):
@@ -170,15 +182,15 @@ class PlantedGroups:
     ) -> Tensor | None:
         """The centres [K, d] after more rounds; None where it takes steps to know them.
 
-        choice: [m] the centre that each client chooses now. The closed form serves while clients of
-        one group choose alike and as they do now; that is looked at after 1, 2, 4, … rounds.
+        choice: [m] the centre that each client chose last. The closed form serves while clients of
+        one group choose alike and as they did; that is looked at now and after 1, 2, 3, 4, 6, 8,
+        12, … rounds.
         """
         centre_of = choice[self.first_client]  # of each group
         if bool((centre_of < 0).any()) or not torch.equal(choice, centre_of[self.of_client]):
             return None
-        looked_at = [2**power for power in range(rounds.bit_length()) if 2**power < rounds]
         ends = centres
-        for more in [*looked_at, rounds]:
+        for more in rounds_looked_at(rounds):
             ends = self.after(centres, centre_of, rows, lr, more)
             if not torch.equal(identities(rows.residuals(ends[None]))[0], choice):
                 return None
