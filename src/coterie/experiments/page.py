@@ -18,7 +18,7 @@ def page(outcome: Outcome) -> str:
     """The whole page of an experiment."""
     experiment = outcome.experiment
     parts = [
-        f"## {experiment.title}",
+        f"## {experiment.title} ({outcome.scale})",
         f"{experiment.paper}, {experiment.where}, at scale {outcome.scale}:",
         f"```\n{command_again(outcome)}\n```",
         quantity_table(outcome, experiment.quantities[0]),
