@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -172,3 +172,24 @@ def test_weight_decay_spares_the_intercept() -> None:
     mean = fed.train.y.mean()
     want = ((fed.test.y - mean) ** 2).mean()
     assert result.final["mse"] == pytest.approx(float(want), rel=0.05)
+
+
+# ------------------------------------------------------------------------------ resumed
+@dataclass(frozen=True, kw_only=True)
+class Mine(ct.FedAvg):
+    """A method that no folder can name."""
+
+    name: ClassVar[str] = "mine"
+
+
+def test_a_method_that_is_given_again_goes_on_with_the_steps_that_suited(tmp_path: Path) -> None:
+    fed = table()
+    whole = ct.run(Mine(), fed, rounds=4)
+    ct.run(Mine(), fed, rounds=2, out=tmp_path / "run")
+    again = ct.resume(tmp_path / "run", fed, method=Mine(), rounds=4)
+    assert again.method.lr == whole.method.lr != Mine().lr
+    for name, value in whole.state.items():
+        assert torch.equal(value, again.state[name])
+    again.export(tmp_path / "models")  # whose card has all settings as plain numbers
+    chosen = ct.resume(tmp_path / "run", fed, method=Mine(lr=0.25, l2=0.0))
+    assert chosen.method.lr == 0.25  # what somebody chose stays

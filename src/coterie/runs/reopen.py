@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from coterie.runs.start import (
     task_for,
 )
 from coterie.runs.trained import Trained
+from coterie.settings import Suggested
 from coterie.task import Task
 from coterie.user_file import read_hashes, refuse_untrusted
 
@@ -123,6 +124,30 @@ def options_of(config: RunConfig, rounds: int | None = None) -> Options:
     return options if rounds is None else options.with_rounds(rounds)
 
 
+def has_suggested(method: Any) -> bool:
+    """Whether a method, or one in its fields, has settings that nobody chose."""
+    values = [getattr(method, f.name) for f in fields(method)]
+    return any(
+        isinstance(value, Suggested) or (is_dataclass(value) and has_suggested(value))
+        for value in values
+    )
+
+
+def with_saved(given: Any, saved: Any) -> Any:
+    """The method that was given, with what the run took for each setting that nobody chose.
+
+    On tables that is not the default but what suits the rows.
+    """
+    changes: dict[str, Any] = {}
+    for f in fields(given):
+        value = getattr(given, f.name)
+        if isinstance(value, Suggested):
+            changes[f.name] = getattr(saved, f.name)
+        elif is_dataclass(value):
+            changes[f.name] = with_saved(value, getattr(saved, f.name))
+    return replace(given, **changes)
+
+
 class OwnCode:
     """The method and the model of a run: given, or named by its folder.
 
@@ -160,8 +185,12 @@ class OwnCode:
 
     def method(self) -> Algorithm:
         """The method of the run, with its settings."""
-        if self.given_method is not None:
-            return self.given_method
+        given = self.given_method
+        if given is not None:
+            if not has_suggested(given):
+                return given
+            saved = method_from(type(given), self.config.method.settings, str(self.path))
+            return with_saved(given, saved)
         cls = registry.find(self.method_name, self.trust)
         return method_from(cls, self.config.method.settings, str(self.path))
 
