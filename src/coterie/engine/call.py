@@ -77,7 +77,7 @@ class Call:
 
     @property
     def draws(self) -> int | None:
-        """How many rows of a client the function looks at at a time; None: all."""
+        """How many rows of a client the function reads at a time; None: any number."""
         declaration: Declaration | None = getattr(self.fn, "declaration", None)
         owner = getattr(self.fn, "__self__", None)
         if declaration is None or self.exam is not None:

@@ -56,20 +56,19 @@ def curves_of(
 
     def draw(outcome: Outcome) -> Figure:
         names = chosen(lines, outcome.lines)
-        shown = [
-            column
-            for column in chosen(columns, outcome.columns)
-            if runs_of(outcome, column, name, names)
-        ]
-        if not shown:
+        by_column = {}
+        for column in chosen(columns, outcome.columns):
+            runs = runs_of(outcome, column, name, names)
+            if runs:
+                by_column[column] = runs
+        if not by_column:
             return sentence_alone(f"{label}: not run yet")
         styles = styles_of(names)
-        figure = new_figure(width=7.2, height=3.4 * len(shown) + 0.4)
-        panels = figure.subplots(len(shown), squeeze=False, sharex=True, sharey=name in SHARES)[
-            :, 0
-        ]
-        for axes, column in zip(panels, shown):
-            runs = runs_of(outcome, column, name, names)
+        count = len(by_column)
+        figure = new_figure(width=7.2, height=3.4 * count + 0.4)
+        grid = figure.subplots(count, squeeze=False, sharex=True, sharey=name in SHARES)
+        panels = grid[:, 0]
+        for axes, (column, runs) in zip(panels, by_column.items()):
             is_log = log and spans_orders(runs)
             if is_log:
                 logarithmic(axes, ratio_of(runs))
@@ -82,9 +81,8 @@ def curves_of(
             )
             draw_curves(axes, runs, styles, seeds)
         if name in SHARES and highest is None:
-            leave_out_start(panels[0], [runs_of(outcome, c, name, names) for c in shown])
-        for axes, column in zip(panels, shown):  # after all limits are settled
-            runs = runs_of(outcome, column, name, names)
+            leave_out_start(panels[0], list(by_column.values()))
+        for axes, runs in zip(panels, by_column.values()):  # after all limits are settled
             label_curves(axes, runs, styles, log and spans_orders(runs))
         panels[-1].set_xlabel("round", color=INK)
         return figure

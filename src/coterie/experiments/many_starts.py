@@ -123,12 +123,13 @@ def is_far(centres: Tensor) -> Tensor:
 
 def rounds_looked_at(last: int) -> list[int]:
     """0, 1, 2, 3, 4, 6, 8, 12, … and the last round: even and odd ones, for steps may oscillate."""
-    found = {0, 1, last}
+    rounds = {0, 1, last}
     power = 2
     while power <= last:
-        found |= {power, power + power // 2, power + power // 2 + 1}
+        halfway = power + power // 2
+        rounds |= {power, halfway, halfway + 1}
         power *= 2
-    return sorted(number for number in found if number <= last)
+    return sorted(number for number in rounds if number <= last)
 
 
 class Modes(NamedTuple):
