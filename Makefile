@@ -24,7 +24,7 @@ test-all: test test-slow test-experiments test-network
 # Every experiment of `coterie reproduce` at its smallest scale; those that need data sets which are
 # not there are skipped.
 test-experiments: $(DEV)
-	$(BIN)/python -m pytest -n 2 --dist worksteal tests/experiments -m experiments
+	$(BIN)/python -m pytest -n 2 --dist worksteal tests/reproduction -m experiments
 
 # A server and its sites as real processes, over Flower (the extra `network`), ours and stock ones,
 # and peers over gloo: about 15 minutes.

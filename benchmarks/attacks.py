@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import coterie as ct
-from coterie.robust.attacks import ATTACKS
-from coterie.robust.rules import RULES
+from coterie.aggregation.attacks import ATTACKS
+from coterie.aggregation.rules import RULES
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results" / "attacks.jsonl"
 ROUNDS = 30

@@ -63,7 +63,7 @@ class Job(NamedTuple):
 
 
 def searches() -> list[Job]:
-    from coterie.registry import methods
+    from coterie.methods.registry import methods
 
     step = lambda method, s: float(f"{s * SCALES.get(method, 1):.3g}")
     return [
@@ -89,7 +89,7 @@ def repeats(rows: list[dict[str, Any]]) -> list[Job]:
 
 
 def settings(job: Job) -> dict[str, Any]:
-    from coterie.registry import find
+    from coterie.methods.registry import find
 
     names = {f.name for f in fields(find(job.method))}  # type: ignore[arg-type]
     k = {"clusters": SITUATIONS[job.situation][1]} if "clusters" in names else {}
@@ -101,7 +101,7 @@ def done(job: Job) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     import coterie as ct
-    from coterie.registry import find
+    from coterie.methods.registry import find
 
     fed = ct.data.load(SITUATIONS[job.situation][0], seed=job.seed)
     try:

@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 
 import coterie as ct
-from coterie.live.folder import WatchedFolder
-from coterie.live.sections import draw_sections
+from coterie.reporting.live.folder import WatchedFolder
+from coterie.reporting.live.sections import draw_sections
 from coterie.runs.start import check_job
 
 SITES = 200

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 import coterie as ct
-from coterie.contract import Algorithm
+from coterie.core.contract import Algorithm
 from coterie.runs.start import prepare
 
 ROWS = 20

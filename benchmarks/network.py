@@ -31,7 +31,7 @@ import torch
 
 import coterie as ct
 from coterie.cli.network_config import read_asked
-from coterie.engine import diary
+from coterie.engines import diary
 from coterie.network.flower_version import check_flower
 from coterie.network.new_app import write_app
 from coterie.network.transport import Waiting

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from coterie.plots import COLOURS, FAINT, INK, new_figure, save
+from coterie.reporting.plots import COLOURS, FAINT, INK, new_figure, save
 from machine import processor_name
 from peer_environments import PEERS, Peer
 

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 import coterie as ct
-from coterie.contract import Data
-from coterie.randomness import keys
+from coterie.core.contract import Data
+from coterie.core.randomness import keys
+from coterie.core.task import Batch
 from coterie.runs.run import Run
-from coterie.task import Batch
 
 if TYPE_CHECKING:
     from workloads import Case

@@ -8,7 +8,7 @@ from typing import Any
 
 from matplotlib.ticker import LogLocator
 
-from coterie.plots import COLOURS, FAINT, INK, new_figure, save
+from coterie.reporting.plots import COLOURS, FAINT, INK, new_figure, save
 
 RESULTS = Path(__file__).parent / "results"
 LIMIT = 1.2  # of the cost of a client-step with the most clients, over that with the fewest

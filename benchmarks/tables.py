@@ -22,10 +22,10 @@ from statistics import mean
 from typing import Any
 
 import coterie as ct
-from coterie.baselines.fedavg import FineTuned
 from coterie.cli.table import describe_conclusions, summary_row
-from coterie.experiments.references import Reference
+from coterie.methods.fedavg import FineTuned
 from coterie.reporting.comparison import compare_rows
+from reproduction.references import Reference
 from site_tables import TABLES, load, metric_of
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results" / "tables.jsonl"

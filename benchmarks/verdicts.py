@@ -27,11 +27,11 @@ from typing import Any, ClassVar
 import torch
 
 import coterie as ct
-from coterie.baselines.fedavg import FineTuned
 from coterie.cli.table import summary_row
-from coterie.common.grouped import Grouped, WithinGroups
+from coterie.core.params import repeated
 from coterie.data.federation import Ragged
-from coterie.params import repeated
+from coterie.methods.fedavg import FineTuned
+from coterie.methods.grouped import Grouped, WithinGroups
 from coterie.reporting.benefit import group_benefit
 from coterie.reporting.comparison import compare_rows
 from site_tables import TABLES, load

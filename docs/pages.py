@@ -19,14 +19,14 @@ from pathlib import Path
 from attack_table import attack_table
 from cells import notebook
 from reference import base_sets, commands, data_sets, model_names, table
-from reproduction import experiments_with, reproduction
+from reproduction_page import experiments_with, reproduction
 from table_results import error_table, gap_table, verdict_table
 from what_leaves import what_leaves
 
 import coterie as ct
 from coterie.cli.flags import Flag, flags_of
-from coterie.contract import Algorithm, Local
-from coterie.registry import methods
+from coterie.core.contract import Algorithm, Local
+from coterie.methods.registry import methods
 from coterie.reporting.text import format_bytes
 
 Method = type[Algorithm]
@@ -237,7 +237,7 @@ def problems(docs: Path = DOCS, write: bool = False) -> list[str]:
         "data.md": {"data sets": data_sets(), "base sets": base_sets()},
         "commands.md": {"commands": commands()},
         "security.md": {"what leaves": what_leaves(known.values()), "attacks": attack_table()},
-        "experiments/README.md": {"reproduction": reproduction()},
+        "reproduction/README.md": {"reproduction": reproduction()},
         "results/tables.md": {
             "errors": error_table(),
             "gaps": gap_table(),

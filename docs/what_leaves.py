@@ -7,8 +7,8 @@ from dataclasses import fields
 from typing import Any
 
 import coterie as ct
-from coterie.contract import Algorithm, Declaration, Upload
-from coterie.engine.screening import weights
+from coterie.aggregation.clipping import weights
+from coterie.core.contract import Algorithm, Declaration, Upload
 from coterie.runs.run import Run
 from coterie.runs.start import prepare
 

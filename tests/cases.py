@@ -15,11 +15,11 @@ import torch
 from torch import nn
 
 import coterie as ct
-from coterie import randomness
-from coterie.contract import Algorithm, Data
-from coterie.registry import methods
+from coterie.core import randomness
+from coterie.core.contract import Algorithm, Data
+from coterie.core.task import Batch
+from coterie.methods.registry import methods
 from coterie.runs.run import Run
-from coterie.task import Batch
 from oracles import (
     Function,
     Model,

@@ -16,12 +16,12 @@ import torch
 from torch.utils._pytree import tree_map
 
 import coterie as ct
-from coterie.contract import Data
+from coterie.core.contract import Data
+from coterie.core.task import Batch
 from coterie.data import Federation
-from coterie.engine.wire import Wire
+from coterie.engines.wire import Wire
 from coterie.runs.run import Run
 from coterie.runs.start import prepare
-from coterie.task import Batch
 
 Model = dict[str, np.ndarray]
 Rows = tuple[np.ndarray, np.ndarray]

@@ -11,46 +11,27 @@ from pathlib import Path
 import pytest
 
 import coterie
-from coterie.registry import methods
+from coterie.methods.registry import methods
 
 SOURCE = Path(coterie.__file__).parent
 # Every package and module, from the ground up: each may import only those before it, also inside
 # functions.
 ORDER = (
-    "version",
-    "errors",
-    "settings",
-    "params",
-    "randomness",
-    "first_layer",
-    "common_layers",
-    "robust",
-    "task",
-    "client_data",
-    "declarations",
-    "contract",
-    "local",
+    "core",
+    "optim",
     "clustering",
-    "common",
-    "algorithms",
-    "baselines",
-    "user_file",
-    "registry",
+    "methods",
     "data",
     "models",
-    "histogram",
-    "scoring",
     "metrics",
-    "engine",
+    "aggregation",
+    "engines",
     "runs",
     "serve",
     "reporting",
-    "plots",
-    "live",
     "result",
     "network",
     "ranks",
-    "experiments",
     "cli",
     "__main__",
 )  # fmt: skip

@@ -14,11 +14,11 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 import coterie as ct
 from cases import federation, spoilt, variants
-from coterie.contract import Upload
-from coterie.engine.call import START
-from coterie.engine.codec import decode, encode
-from coterie.engine.fold import Fold
-from coterie.engine.wire import Message
+from coterie.aggregation.aggregator import Fold
+from coterie.core.call import START
+from coterie.core.contract import Upload
+from coterie.engines.codec import decode, encode
+from coterie.engines.wire import Message
 from coterie.runs.folder import RunFolder
 from coterie.runs.run import Run
 from coterie.runs.start import prepare
@@ -130,7 +130,7 @@ def test_the_dual_form_is_the_plain_form(name, fed, monkeypatch):
     method = METHODS[name]
     dual = go(method, fed)
     assert dual.task.first is not None
-    monkeypatch.setattr("coterie.local.solvers.dual_pays", lambda *_: False)
+    monkeypatch.setattr("coterie.optim.solvers.dual_pays", lambda *_: False)
     plain = go(method, fed)
     assert distance(whole(dual), whole(plain)) < 1e-9
 
@@ -319,7 +319,7 @@ def test_resume_is_exact_wherever_it_was_killed(name, when, fed, tmp_path, monke
                     raise Killed
                 return fold(self, at, up)
 
-            patch.setattr("coterie.engine.fold.Fold.digest", digest)
+            patch.setattr("coterie.aggregation.aggregator.Fold.digest", digest)
         else:
             save = RunFolder.save
 

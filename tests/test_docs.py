@@ -17,9 +17,9 @@ import pytest
 
 from coterie.cli import COMMANDS, main
 from coterie.cli.setup import setup
-from coterie.contract import Algorithm, check_settings
+from coterie.core.contract import Algorithm, check_settings
 from coterie.data import makers
-from coterie.registry import methods
+from coterie.methods.registry import methods
 
 ROOT = Path(__file__).parent.parent
 METHODS = sorted(methods())
@@ -137,7 +137,7 @@ def test_recorded_runs_stand_under_results(tmp_path: Path, monkeypatch: pytest.M
         "| four kinds | 0.3 | 3 | 0.838 ± 0.009 | – | 23.1 MB | `coterie run fedavg --lr 0.3` |",
         "",
     ]
-    assert "[`natural.heart`](../experiments/README.md#natural.heart)" in made[-1]
+    assert "[`natural.heart`](../reproduction/README.md#natural.heart)" in made[-1]
     assert pages.results(methods()["ifca"]).startswith("No run recorded yet.")
     monkeypatch.setattr(pages, "RESULTS", tmp_path / "none.json")
     assert pages.results(methods()["fedavg"]).startswith("No run recorded yet.")

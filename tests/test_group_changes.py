@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 import coterie as ct
-from coterie.live.tail import RowTail
+from coterie.core.randomness import smallest
 from coterie.metrics import agreement, changed_groups, fits_clients, groups_after_rounds
-from coterie.randomness import smallest
+from coterie.reporting.live.tail import RowTail
 from coterie.reporting.membership import group_history
 from coterie.reporting.source import of_folder
 

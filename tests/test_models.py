@@ -10,8 +10,8 @@ from torch import nn
 from torch.func import functional_call, vmap
 
 from coterie import models
+from coterie.core.errors import CoterieError
 from coterie.data import Federation, from_memory
-from coterie.errors import CoterieError
 
 
 def fed_of(

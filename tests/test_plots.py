@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import coterie as ct
-from coterie import plots
+from coterie.reporting import plots
 
 
 def run(name: str = "ifca", scores: tuple[float, ...] = (0.2, 0.6), **more: Any) -> SimpleNamespace:

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import coterie as ct
-from coterie.contract import Algorithm
-from coterie.registry import methods
+from coterie.core.contract import Algorithm
+from coterie.methods.registry import methods
 
 PROGRAM = """
 import coterie as ct
@@ -39,7 +39,7 @@ ct.IFCA(clusters=2, learning_rate=0.1)
 
 REVEALED = [
     "coterie.data.federation.Federation",
-    "coterie.algorithms.ifca.IFCA",
+    "coterie.methods.ifca.IFCA",
     "coterie.result.Result",
     "float",
     "dict[str, torch._tensor.Tensor] | None",
@@ -84,9 +84,9 @@ def test_every_public_name_is_listed_typed_and_there():
     for node in checked.body:
         for alias in node.names:
             typed[alias.asname] = node.module.removeprefix("coterie").lstrip(".")
-    modules = {name for name, module in typed.items() if not module}
-    assert modules == set(ct._MODULES)
-    assert {n: m for n, m in typed.items() if m} == ct._MODULE_OF
+    modules = {n: f"{typed[n]}.{n}".lstrip(".") for n in ct._MODULES}
+    assert modules == ct._MODULES
+    assert {n: m for n, m in typed.items() if n not in modules} == ct._MODULE_OF
     assert set(dir(ct)) == set(ct.__all__) >= set(typed)
     assert {cls.__name__ for cls in methods().values()} <= set(typed)
     for name in ct.__all__:

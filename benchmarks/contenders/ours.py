@@ -12,8 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from contenders.answering import read_request, serve
 from contenders.cases_of_problems import as_arrays, case_of, run_at_start
 from contenders.problems import Arrays, Problem
-from coterie.contract import Data, Repeat
-from coterie.local.forms import noted_forms
+from coterie.core.contract import Data, Repeat
+from coterie.optim.forms import noted_forms
 from plain_loops import centres_of
 from timing import cores
 

@@ -16,50 +16,54 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from coterie.errors import CoterieError as CoterieError
-from coterie.errors import Diverged as Diverged
-from coterie.version import __version__ as __version__
+from coterie.core.errors import CoterieError as CoterieError
+from coterie.core.errors import Diverged as Diverged
+from coterie.core.version import __version__ as __version__
 
 if (
     TYPE_CHECKING
 ):  # what type checkers and editors see; `_MODULE_OF` below says the same at run time
     from coterie import clustering as clustering
-    from coterie import contract as contract
     from coterie import data as data
-    from coterie import local as local
     from coterie import metrics as metrics
     from coterie import models as models
-    from coterie import params as params
-    from coterie import registry as registry
-    from coterie.algorithms.cfl_mgd import CFLMGD as CFLMGD
-    from coterie.algorithms.cgpfl import CGPFL as CGPFL
-    from coterie.algorithms.cgpfl import CGPFLHeur as CGPFLHeur
-    from coterie.algorithms.fedsoft import FedSoft as FedSoft
-    from coterie.algorithms.ifca import IFCA as IFCA
-    from coterie.algorithms.one_shot import OneShot as OneShot
-    from coterie.algorithms.threshold import PDLTC as PDLTC
-    from coterie.algorithms.threshold import PFLTC as PFLTC
-    from coterie.baselines.apfl import APFL as APFL
-    from coterie.baselines.cfl import CFL as CFL
-    from coterie.baselines.ditto import Ditto as Ditto
-    from coterie.baselines.fedavg import FedAvg as FedAvg
-    from coterie.baselines.fedavg import FineTuned as FineTuned
-    from coterie.baselines.fedbcd import FedBCD as FedBCD
-    from coterie.baselines.fedem import FedEM as FedEM
-    from coterie.baselines.fedper import FedPer as FedPer
-    from coterie.baselines.fedprox import FedProx as FedProx
-    from coterie.baselines.flhc import FLHC as FLHC
-    from coterie.baselines.l2sgd import L2SGD as L2SGD
-    from coterie.baselines.local_only import LocalOnly as LocalOnly
-    from coterie.baselines.perfedavg import PerFedAvg as PerFedAvg
-    from coterie.baselines.pfedme import PFedMe as PFedMe
-    from coterie.client_data import Data as Data
-    from coterie.client_data import Repeat as Repeat
-    from coterie.contract import Algorithm as Algorithm
-    from coterie.contract import Rows as Rows
-    from coterie.contract import Upload as Upload
-    from coterie.contract import client as client
-    from coterie.engine.plan import Plan as Plan
+    from coterie import optim as optim
+    from coterie.core import contract as contract
+    from coterie.core import params as params
+    from coterie.core.client_data import Data as Data
+    from coterie.core.client_data import Repeat as Repeat
+    from coterie.core.contract import Algorithm as Algorithm
+    from coterie.core.contract import Rows as Rows
+    from coterie.core.contract import Upload as Upload
+    from coterie.core.contract import client as client
+    from coterie.core.settings import Local as Local
+    from coterie.core.settings import setting as setting
+    from coterie.core.task import Batch as Batch
+    from coterie.core.task import Task as Task
+    from coterie.engines.plan import Plan as Plan
+    from coterie.methods import registry as registry
+    from coterie.methods.apfl import APFL as APFL
+    from coterie.methods.cfl import CFL as CFL
+    from coterie.methods.cfl_mgd import CFLMGD as CFLMGD
+    from coterie.methods.cgpfl import CGPFL as CGPFL
+    from coterie.methods.cgpfl import CGPFLHeur as CGPFLHeur
+    from coterie.methods.ditto import Ditto as Ditto
+    from coterie.methods.fedavg import FedAvg as FedAvg
+    from coterie.methods.fedavg import FineTuned as FineTuned
+    from coterie.methods.fedbcd import FedBCD as FedBCD
+    from coterie.methods.fedem import FedEM as FedEM
+    from coterie.methods.fedper import FedPer as FedPer
+    from coterie.methods.fedprox import FedProx as FedProx
+    from coterie.methods.fedsoft import FedSoft as FedSoft
+    from coterie.methods.flhc import FLHC as FLHC
+    from coterie.methods.ifca import IFCA as IFCA
+    from coterie.methods.l2sgd import L2SGD as L2SGD
+    from coterie.methods.local_only import LocalOnly as LocalOnly
+    from coterie.methods.one_shot import OneShot as OneShot
+    from coterie.methods.perfedavg import PerFedAvg as PerFedAvg
+    from coterie.methods.pfedme import PFedMe as PFedMe
+    from coterie.methods.threshold import PDLTC as PDLTC
+    from coterie.methods.threshold import PFLTC as PFLTC
     from coterie.result import Result as Result
     from coterie.result import load as load
     from coterie.result import report as report
@@ -67,42 +71,47 @@ if (
     from coterie.result import run as run
     from coterie.runs.search import Search as Search
     from coterie.runs.search import search as search
-    from coterie.settings import Local as Local
-    from coterie.settings import setting as setting
-    from coterie.task import Batch as Batch
-    from coterie.task import Task as Task
 
-_MODULES = ("clustering", "contract", "data", "local", "metrics", "models", "params", "registry")
+_MODULES = {
+    "clustering": "clustering",
+    "contract": "core.contract",
+    "data": "data",
+    "metrics": "metrics",
+    "models": "models",
+    "optim": "optim",
+    "params": "core.params",
+    "registry": "methods.registry",
+}
 _MODULE_OF = {
-    "CFLMGD": "algorithms.cfl_mgd",
-    "CGPFL": "algorithms.cgpfl",
-    "CGPFLHeur": "algorithms.cgpfl",
-    "FedSoft": "algorithms.fedsoft",
-    "IFCA": "algorithms.ifca",
-    "OneShot": "algorithms.one_shot",
-    "PDLTC": "algorithms.threshold",
-    "PFLTC": "algorithms.threshold",
-    "APFL": "baselines.apfl",
-    "CFL": "baselines.cfl",
-    "Ditto": "baselines.ditto",
-    "FedAvg": "baselines.fedavg",
-    "FineTuned": "baselines.fedavg",
-    "FedBCD": "baselines.fedbcd",
-    "FedEM": "baselines.fedem",
-    "FedPer": "baselines.fedper",
-    "FedProx": "baselines.fedprox",
-    "FLHC": "baselines.flhc",
-    "L2SGD": "baselines.l2sgd",
-    "LocalOnly": "baselines.local_only",
-    "PerFedAvg": "baselines.perfedavg",
-    "PFedMe": "baselines.pfedme",
-    "Data": "client_data",
-    "Repeat": "client_data",
-    "Algorithm": "contract",
-    "Rows": "contract",
-    "Upload": "contract",
-    "client": "contract",
-    "Plan": "engine.plan",
+    "CFLMGD": "methods.cfl_mgd",
+    "CGPFL": "methods.cgpfl",
+    "CGPFLHeur": "methods.cgpfl",
+    "FedSoft": "methods.fedsoft",
+    "IFCA": "methods.ifca",
+    "OneShot": "methods.one_shot",
+    "PDLTC": "methods.threshold",
+    "PFLTC": "methods.threshold",
+    "APFL": "methods.apfl",
+    "CFL": "methods.cfl",
+    "Ditto": "methods.ditto",
+    "FedAvg": "methods.fedavg",
+    "FineTuned": "methods.fedavg",
+    "FedBCD": "methods.fedbcd",
+    "FedEM": "methods.fedem",
+    "FedPer": "methods.fedper",
+    "FedProx": "methods.fedprox",
+    "FLHC": "methods.flhc",
+    "L2SGD": "methods.l2sgd",
+    "LocalOnly": "methods.local_only",
+    "PerFedAvg": "methods.perfedavg",
+    "PFedMe": "methods.pfedme",
+    "Data": "core.client_data",
+    "Repeat": "core.client_data",
+    "Algorithm": "core.contract",
+    "Rows": "core.contract",
+    "Upload": "core.contract",
+    "client": "core.contract",
+    "Plan": "engines.plan",
     "Result": "result",
     "load": "result",
     "report": "result",
@@ -110,10 +119,10 @@ _MODULE_OF = {
     "run": "result",
     "Search": "runs.search",
     "search": "runs.search",
-    "Local": "settings",
-    "setting": "settings",
-    "Batch": "task",
-    "Task": "task",
+    "Local": "core.settings",
+    "setting": "core.settings",
+    "Batch": "core.task",
+    "Task": "core.task",
 }
 
 __all__ = ["CoterieError", "Diverged", "__version__", *_MODULES, *_MODULE_OF]
@@ -121,7 +130,7 @@ __all__ = ["CoterieError", "Diverged", "__version__", *_MODULES, *_MODULE_OF]
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return importlib.import_module(f"coterie.{name}")
+        return importlib.import_module(f"coterie.{_MODULES[name]}")
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'coterie' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"coterie.{_MODULE_OF[name]}"), name)

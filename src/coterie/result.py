@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from torch import Tensor
 
-from coterie.contract import Algorithm
+from coterie.core.contract import Algorithm
+from coterie.core.errors import CoterieError
+from coterie.core.params import Params
 from coterie.data import Federation
-from coterie.engine.plan import Plan
-from coterie.errors import CoterieError
+from coterie.engines.plan import Plan
 from coterie.metrics import HIGHER_IS_BETTER, Row, Scores, groups_after_rounds, hard, scores
-from coterie.params import Params
 from coterie.runs.options import Options
 from coterie.runs.outcome_files import GROUPS_HEAD, groups_lines
 from coterie.runs.reopen import Trust, open_trained, reopen

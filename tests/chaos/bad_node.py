@@ -14,7 +14,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from coterie.cli import main
-from coterie.engine.codec import decode, encode
+from coterie.engines.codec import decode, encode
 from coterie.network.packets import Packet
 from coterie.network.site import NetworkSite
 

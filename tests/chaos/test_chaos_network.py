@@ -19,10 +19,10 @@ import pytest
 from torch.utils._pytree import tree_map
 
 import coterie as ct
-from coterie.engine.codec import types_of
-from coterie.engine.site_ledger import PHASES, Version
+from coterie.engines.codec import types_of
+from coterie.engines.site_ledger import PHASES, Version
+from coterie.methods.registry import methods
 from coterie.network.states import SiteFolder
-from coterie.registry import methods
 from coterie.runs.folder import RunFolder
 from machines import NAMES, Machines, diary_lines, distance, environment, wait_for, write_tables
 from oracles import private_states

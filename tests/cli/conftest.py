@@ -18,8 +18,8 @@ from coterie.runs.run import Run
 METHOD = '''
 from dataclasses import dataclass
 from typing import ClassVar
-from coterie.baselines.fedavg import FedAvg
-from coterie.contract import setting
+from coterie.methods.fedavg import FedAvg
+from coterie.core.contract import setting
 
 @dataclass(frozen=True, kw_only=True)
 class Mine(FedAvg):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from test_cli_errors import refused
 
-from coterie.errors import LONGEST_VALUE, shorten_values
+from coterie.core.errors import LONGEST_VALUE, shorten_values
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,11 @@ def test_a_missing_extra_is_named(coterie, run, monkeypatch):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return real(name, *rest)
 
-    for module in [m for m in sys.modules if m.startswith(("coterie.live.app", "coterie.live.s"))]:
+    for module in [
+        m
+        for m in sys.modules
+        if m.startswith(("coterie.reporting.live.app", "coterie.reporting.live.s"))
+    ]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setattr(builtins, "__import__", without)
     outcome = coterie("watch out")
@@ -108,7 +112,8 @@ def test_the_token_may_stand_in_the_environment_and_the_network_is_warned_of(
     monkeypatch.setenv("COTERIE_TOKEN", "from-the-environment")
     shown = []
     monkeypatch.setattr(
-        "coterie.live.server.LiveServer.run", lambda self: shown.append(self.socket.close())
+        "coterie.reporting.live.server.LiveServer.run",
+        lambda self: shown.append(self.socket.close()),
     )
     outcome = coterie("watch out --host 0.0.0.0")
     assert outcome.status == 0 and shown == [None]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import coterie as ct
-from coterie import plots
 from coterie.cli import demo
+from coterie.reporting import plots
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coterie.clustering import RULES, Bound, choose_clusters, few_rows
 from coterie.clustering.choose import leading
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
 
 
 def rng(seed: int = 0) -> torch.Generator:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from coterie.clustering import sketch
-from coterie.params import axpy
+from coterie.core.params import axpy
 
 
 def model(seed: int) -> dict[str, torch.Tensor]:

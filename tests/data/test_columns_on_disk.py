@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from coterie.core.errors import CoterieError
 from coterie.data import Federation, csv_file, folder, from_frames, table
 from coterie.data.columns import CellsOnDisk, Columns, PieceFile
 from coterie.data.tables import open_table, read_table
-from coterie.errors import CoterieError
 
 SITES = ["Ulm", "Bern", "Köln"]
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from coterie.core.errors import CoterieError
 from coterie.data import folder
 from coterie.data.csv_file import check_header
 from coterie.data.tables import read_table
-from coterie.errors import CoterieError
 
 
 def write(path: Path, **files: str) -> Path:

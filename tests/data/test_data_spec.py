@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from coterie.core.errors import CoterieError
 from coterie.data import Federation, from_memory, linear, load, maker, makers, rotated, spec
-from coterie.errors import CoterieError
 
 
 def test_spec_is_the_same_as_the_call() -> None:

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import coterie as ct
+from coterie.core.errors import CoterieError
 from coterie.data import Schema, folder, from_frames
-from coterie.errors import CoterieError
 
 DAYS = pd.date_range("2024-01-01", periods=40, freq="11D")
 COLUMNS = ("day (year)", "day (January − July)", "day (April − October)", "day (weekend)")

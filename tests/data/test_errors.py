@@ -12,8 +12,8 @@ import coterie.data
 from coterie.cli import main
 from coterie.cli.progress import Watcher
 from coterie.cli.spelling import spell_flag, spell_option, spelled_for
+from coterie.core.errors import CoterieError, Option, Refused, collecting, gather
 from coterie.data import folder, from_frames
-from coterie.errors import CoterieError, Option, Refused, collecting, gather
 
 
 def refusal(name: str, what: str, *options: Option) -> CoterieError:

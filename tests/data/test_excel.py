@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from sample_tables import hospitals, joined
 
+from coterie.core.errors import CoterieError
 from coterie.data import folder, table
-from coterie.errors import CoterieError
 
 needs_openpyxl = pytest.mark.skipif(
     importlib.util.find_spec("openpyxl") is None,

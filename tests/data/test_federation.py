@@ -3,8 +3,8 @@ import dataclasses
 import pytest
 import torch
 
+from coterie.core.errors import CoterieError
 from coterie.data import Federation, Ragged, from_memory
-from coterie.errors import CoterieError
 
 
 def make(sizes=(3, 5, 4, 6, 2, 7, 5, 4), **options) -> Federation:

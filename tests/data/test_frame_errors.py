@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 from sample_tables import ROWS
 
+from coterie.core.errors import CoterieError
 from coterie.data import from_frames, table
-from coterie.errors import CoterieError
 
 
 def changed(**columns) -> dict[str, pd.DataFrame]:

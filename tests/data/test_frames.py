@@ -15,8 +15,8 @@ import torch
 from sample_tables import ROWS, hospitals, joined, written
 
 import coterie as ct
+from coterie.core.errors import CoterieError, CoterieWarning
 from coterie.data import folder, from_frames, load, table
-from coterie.errors import CoterieError, CoterieWarning
 
 
 def test_folder_table_and_frames_are_the_same(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from hub_samples import N, arrays, datasets, people, rows
 
 import coterie as ct
 from coterie.cli import main
+from coterie.core.errors import CoterieError
 from coterie.data import hub, load
-from coterie.errors import CoterieError
 
 
 def test_a_column_names_the_clients(saved) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from hub_samples import arrays, datasets, people
 
+from coterie.core.errors import CoterieError
 from coterie.data import hub
 from coterie.data.hub_files import offline
-from coterie.errors import CoterieError
 
 
 def test_tables_in_files(tmp_path) -> None:

@@ -7,8 +7,8 @@ import pytest
 import torch
 from hub_samples import arrays, datasets, partitioners, people
 
+from coterie.core.errors import CoterieError
 from coterie.data import from_partitioner, hub
-from coterie.errors import CoterieError
 
 
 def one_column(values, kind):

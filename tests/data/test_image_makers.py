@@ -9,6 +9,7 @@ from image_rows import rows, sources, upright
 
 import coterie as ct
 from coterie.cli import main
+from coterie.core.errors import CoterieError
 from coterie.data import (
     dirichlet,
     holdouts,
@@ -20,7 +21,6 @@ from coterie.data import (
     rotated,
 )
 from coterie.data.shares import in_random_order, mix, rows_per_source
-from coterie.errors import CoterieError
 
 MAKERS = [mixture, label_permuted, pathological, dirichlet]
 

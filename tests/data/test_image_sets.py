@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from coterie.core.errors import CoterieError
 from coterie.data import base, bases
-from coterie.errors import CoterieError
 
 packed = functools.partial(gzip.compress, mtime=0)  # the same bytes, whenever they are made
 

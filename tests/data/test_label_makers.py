@@ -7,12 +7,12 @@ import pytest
 import torch
 from image_rows import rows
 
+from coterie.core.errors import CoterieError
 from coterie.data import (
     dirichlet,
     label_permuted,
     pathological,
 )
-from coterie.errors import CoterieError
 
 
 # ------------------------------------------------------------------------------ permuted labels

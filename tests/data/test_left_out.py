@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from coterie.cli import main
+from coterie.core.errors import CoterieError
 from coterie.data import folder, from_frames, load, table
-from coterie.errors import CoterieError
 
 
 def rows(site: str, count: int, gaps: int = 0) -> pd.DataFrame:

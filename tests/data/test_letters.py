@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from coterie.core.errors import CoterieError
 from coterie.data import letter_holdouts, letters, load
-from coterie.errors import CoterieError
 
 CHARACTERS = "0Aa" + "".join(c for c in map(chr, range(66, 91))) + "bcdefghijklmnopqrstuvwxyz"
 EACH = 12  # images of each character, every third for tests

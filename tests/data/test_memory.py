@@ -6,8 +6,8 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 import coterie as ct
+from coterie.core.errors import CoterieError
 from coterie.data import from_memory
-from coterie.errors import CoterieError
 
 
 def pair(n=8, d=3, seed=0):

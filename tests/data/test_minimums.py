@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from coterie.cli import main
+from coterie.core.errors import CoterieError, CoterieWarning
 from coterie.data import describe, folder, from_frames, load, merge
-from coterie.errors import CoterieError, CoterieWarning
 
 AGES = np.arange(40.0)
 

@@ -10,6 +10,7 @@ import torch
 
 import coterie as ct
 from coterie.cli import main
+from coterie.core.errors import CoterieError
 from coterie.data import (
     by_key,
     dirichlet,
@@ -21,7 +22,6 @@ from coterie.data import (
     pathological,
     rotated,
 )
-from coterie.errors import CoterieError
 
 WRITERS = [5, 30, 12, 20, 8]  # training rows of each
 NAMES = tuple(f"site-{i:02}" for i in range(5))

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from coterie.core.errors import CoterieError
 from coterie.data import folder
-from coterie.errors import CoterieError
 
 
 def save(path: Path, rows: int, **more: object) -> None:

@@ -4,8 +4,8 @@ import pytest
 import torch
 from hub_samples import N, arrays, partitioners, people, rows
 
+from coterie.core.errors import CoterieError
 from coterie.data import from_partitioner, hub, load
-from coterie.errors import CoterieError
 
 
 def test_dirichlet_is_that_of_flwr_datasets(saved) -> None:

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from coterie.core.errors import CoterieError
 from coterie.data import base, bases
 from coterie.data.shares import places
-from coterie.errors import CoterieError
 
 
 def unipen_arrays() -> dict[str, np.ndarray]:

@@ -3,9 +3,9 @@ from collections import Counter
 import pytest
 import torch
 
+from coterie.core.errors import CoterieError
 from coterie.data import base, linear, rotated
 from coterie.data.rotation import rotate
-from coterie.errors import CoterieError
 
 
 def rows(x: torch.Tensor) -> list[tuple[float, ...]]:

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from wards import WARDS, of, sent
 
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
 
 
 def test_the_three_steps_are_pooling() -> None:

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from wards import WARDS, of, sent
 
+from coterie.core.errors import CoterieError
 from coterie.data import Schema, describe, merge
-from coterie.errors import CoterieError
 
 
 @pytest.mark.parametrize(

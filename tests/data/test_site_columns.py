@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 import coterie as ct
+from coterie.core.errors import CoterieWarning
 from coterie.data.description import describe
 from coterie.data.site_columns import (
     Constant,
@@ -16,7 +17,6 @@ from coterie.data.site_columns import (
     describe_nearly_empty,
     site_columns,
 )
-from coterie.errors import CoterieWarning
 
 
 def table(seed: int, rows: int = 40, **columns) -> pd.DataFrame:

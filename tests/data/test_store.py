@@ -17,9 +17,9 @@ from stored_images import images
 import coterie as ct
 from coterie.cli import main
 from coterie.cli.estimate import estimate
+from coterie.core.errors import CoterieError
 from coterie.data import Federation, open_store, store
-from coterie.engine.simulated import SimulatedClients
-from coterie.errors import CoterieError
+from coterie.engines.simulated import SimulatedClients
 from coterie.runs.options import Options
 from coterie.runs.start import check_job, task_for
 

@@ -11,9 +11,9 @@ import pytest
 from stored_images import images
 
 from coterie.cli import main
+from coterie.core.errors import CoterieError
 from coterie.data import store
 from coterie.data.store_writer import StoreWriter
-from coterie.errors import CoterieError
 
 
 def edit(path: Path, **changes: Any) -> None:

@@ -11,8 +11,8 @@ from sklearn.metrics import adjusted_rand_score
 
 import coterie as ct
 from coterie.cli import main
+from coterie.core.errors import CoterieError
 from coterie.data import folder, table
-from coterie.errors import CoterieError
 
 needs_pyarrow = pytest.mark.skipif(
     importlib.util.find_spec("pyarrow") is None,

@@ -12,8 +12,8 @@ from test_docs_run import PAGES, blocks
 
 import test_contract as suite
 from cases import brief
-from coterie.contract import Algorithm
-from coterie.registry import find
+from coterie.core.contract import Algorithm
+from coterie.methods.registry import find
 
 
 def cases() -> list[Any]:

@@ -16,7 +16,7 @@ import pytest
 
 import coterie as ct
 from coterie.cli import main
-from coterie.live.server import LiveServer
+from coterie.reporting.live.server import LiveServer
 from test_docs import ROOT, parse
 
 PAGES = {page.stem: page for page in sorted((ROOT / "docs").glob("*.md"))}

@@ -26,7 +26,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_page_is_there(site: Path) -> None:
     sources = [path.relative_to(ROOT / "docs") for path in (ROOT / "docs").glob("**/*.md")]
-    sources.append(Path("experiments/README.md"))  # behind a link, which glob does not follow
+    sources.append(Path("reproduction/README.md"))  # behind a link, which glob does not follow
     named = {
         path.with_name("index.html") if path.name == "README.md" else path.with_suffix(".html")
         for path in sources

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from hypothesis import HealthCheck, Phase, settings
 
 from coterie.cli import main
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
 from coterie.runs.run import Run
 
 PROFILE = "fuzz"  # the profile of `make fuzz`; any other runs a small sample

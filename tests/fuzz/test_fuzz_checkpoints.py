@@ -15,7 +15,7 @@ from mutations import damaged_bytes, damaged_json
 from torch.utils._pytree import tree_leaves
 from valid_files import Files
 
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
 from coterie.runs.reopen import open_trained
 from coterie.runs.trained import Trained
 

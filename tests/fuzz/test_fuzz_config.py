@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from mutations import damaged_bytes, damaged_json
 from valid_files import Files
 
-from coterie.algorithms.ifca import IFCA
-from coterie.contract import check_settings
-from coterie.errors import CoterieError
+from coterie.core.contract import check_settings
+from coterie.core.errors import CoterieError
+from coterie.methods.ifca import IFCA
 from coterie.runs.config import encode, method_from
 from coterie.runs.folder import RunFolder
 

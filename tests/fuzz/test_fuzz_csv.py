@@ -17,10 +17,10 @@ from mutations import damaged_bytes
 from pandas._libs.parsers import STR_NA_VALUES
 from valid_files import SETTINGS, Files
 
+from coterie.core.errors import CoterieError
 from coterie.data import load
 from coterie.data.csv_file import csv_style, without_blank_start
 from coterie.data.tables import read_table
-from coterie.errors import CoterieError
 
 pytestmark = [pytest.mark.slow, pytest.mark.fuzz]
 KIND = "csv"

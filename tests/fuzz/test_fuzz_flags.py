@@ -14,7 +14,7 @@ from test_fuzz_toml import as_number_or_text, values_in
 from valid_files import Files
 
 from coterie.cli.setup import setup
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
 
 pytestmark = [pytest.mark.slow, pytest.mark.fuzz]
 KIND = "flags"

@@ -21,9 +21,9 @@ from torch.utils._pytree import tree_leaves
 
 import coterie as ct
 from cases import federation
-from coterie.engine.codec import BadBytes, decode, encode
-from coterie.engine.wire import Message, Site
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
+from coterie.engines.codec import BadBytes, decode, encode
+from coterie.engines.wire import Message, Site
 from coterie.runs.run import Run
 from coterie.runs.start import check_job
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mutations import damaged_bytes, damaged_json
 from valid_files import Files
 
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
 from coterie.runs.folder import RunFolder
 
 pytestmark = [pytest.mark.slow, pytest.mark.fuzz]

@@ -14,7 +14,7 @@ from mutations import damaged_bytes
 from valid_files import Files
 
 from coterie.cli.setup import Setup, setup
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
 
 pytestmark = [pytest.mark.slow, pytest.mark.fuzz]
 KIND = "toml"

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from coterie.live.feed import Watched
-from coterie.live.server import LiveServer
+from coterie.reporting.live.feed import Watched
+from coterie.reporting.live.server import LiveServer
 
 TOKEN = "a-token-of-tests"
 KEY = {"Authorization": f"Bearer {TOKEN}"}

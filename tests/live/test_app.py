@@ -12,12 +12,12 @@ import pytest
 from made_run import NAMES, ODD, make, row, save, train
 from serving import KEY, TOKEN, Stream, ask, port_of, served
 
-from coterie.errors import CoterieError
-from coterie.live import app as app_module
-from coterie.live.folder import WatchedFolder
-from coterie.live.sections import SECTIONS, draw_page, draw_sections
-from coterie.live.server import LiveServer, listen
-from coterie.live.snapshot import SiteReport
+from coterie.core.errors import CoterieError
+from coterie.reporting.live import app as app_module
+from coterie.reporting.live.folder import WatchedFolder
+from coterie.reporting.live.sections import SECTIONS, draw_page, draw_sections
+from coterie.reporting.live.server import LiveServer, listen
+from coterie.reporting.live.snapshot import SiteReport
 from coterie.runs.folder import RunFolder
 
 
@@ -175,7 +175,8 @@ def test_events_hold_only_what_changed(server, folder):
 def test_a_page_that_nobody_watches_is_not_drawn(folder, monkeypatch):
     drawn = []
     monkeypatch.setattr(
-        "coterie.live.feed.draw_sections", lambda board: drawn.append(1) or draw_sections(board)
+        "coterie.reporting.live.feed.draw_sections",
+        lambda board: drawn.append(1) or draw_sections(board),
     )
     with served(WatchedFolder(folder.path)) as server:
         for r in range(5, 8):

@@ -9,8 +9,8 @@ from made_run import NAMES, make, row, save, train
 from serving import TOKEN, port_of, served
 
 from browser import CHROMIUM, Browser
-from coterie.live.folder import WatchedFolder
-from coterie.live.server import LiveServer
+from coterie.reporting.live.folder import WatchedFolder
+from coterie.reporting.live.server import LiveServer
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 WIDE = 1400
@@ -109,8 +109,8 @@ def test_a_page_of_another_version_loads_itself_anew(browser, folder, monkeypatc
         browser.open(address(server), WIDE)
         wait_for(browser, ROUND, "2 of 30")
         browser.run("window.mark = 1")
-        monkeypatch.setattr("coterie.live.feed.build", lambda: "another")
-        monkeypatch.setattr("coterie.live.sections.build", lambda: "another")
+        monkeypatch.setattr("coterie.reporting.live.feed.build", lambda: "another")
+        monkeypatch.setattr("coterie.reporting.live.sections.build", lambda: "another")
         train(folder, 1)
         wait_for(browser, "window.mark === undefined && document.body?.dataset.build", "another")
         assert browser.console == []

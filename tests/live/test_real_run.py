@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from coterie.live.folder import WatchedFolder
-from coterie.live.sections import draw_sections
+from coterie.reporting.live.folder import WatchedFolder
+from coterie.reporting.live.sections import draw_sections
 from coterie.runs.folder import RunFolder
 
 COTERIE = [sys.executable, "-m", "coterie.cli"]

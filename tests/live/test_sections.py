@@ -10,8 +10,8 @@ import pytest
 from made_run import make, row, save, train
 
 import coterie as ct
-from coterie.live.folder import WatchedFolder
-from coterie.live.sections import draw_page, draw_sections
+from coterie.reporting.live.folder import WatchedFolder
+from coterie.reporting.live.sections import draw_page, draw_sections
 from coterie.runs.folder import RunFolder
 from coterie.runs.start import check_job
 

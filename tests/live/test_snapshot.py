@@ -11,10 +11,10 @@ import pytest
 from made_run import NAMES, config_of, make, row, save, train
 
 import coterie as ct
-from coterie.errors import CoterieError
-from coterie.live import words
-from coterie.live.folder import WatchedFolder
-from coterie.live.snapshot import Move, SiteReport
+from coterie.core.errors import CoterieError
+from coterie.reporting.live import words
+from coterie.reporting.live.folder import WatchedFolder
+from coterie.reporting.live.snapshot import Move, SiteReport
 from coterie.runs.folder import RunFolder
 from coterie.runs.planned import Planned, make_list, make_missing
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from made_run import row
 
-from coterie.live.tail import RowTail
+from coterie.reporting.live.tail import RowTail
 
 
 def line(round: int, **more: object) -> bytes:

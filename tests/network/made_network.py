@@ -10,7 +10,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 import coterie as ct
-from coterie.contract import Algorithm, Data
+from coterie.core.contract import Algorithm, Data
 from coterie.data.table_options import TableOptions
 from coterie.network.handshake import Asked
 from coterie.network.in_process import Fate, InProcess, arrives

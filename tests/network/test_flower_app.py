@@ -14,7 +14,7 @@ import pytest
 from made_network import NAMES, distance
 
 import coterie as ct
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
 from coterie.network import new_app as new_app_module
 
 pytest.importorskip("flwr", reason="needs the extra `network`")

@@ -9,15 +9,15 @@ from made_network import NAMES, InProcessNetwork
 from starlette.testclient import TestClient
 
 import coterie as ct
-from coterie.errors import CoterieError
-from coterie.live.app import make_app
-from coterie.live.feed import Feed
-from coterie.live.folder import WatchedFolder
+from coterie.core.errors import CoterieError
 from coterie.network import metrics
 from coterie.network.listening import TOO_LONG, Refusals
 from coterie.network.packets import Reply, read_head
 from coterie.network.page import LivePage, kept_token
 from coterie.network.watching import ServerView
+from coterie.reporting.live.app import make_app
+from coterie.reporting.live.feed import Feed
+from coterie.reporting.live.folder import WatchedFolder
 
 IFCA = ct.IFCA(clusters=2, local_steps=3)
 FIELDS = {

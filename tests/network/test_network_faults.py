@@ -11,11 +11,11 @@ from made_network import NAMES, InProcessNetwork, is_question
 from torch.utils._pytree import tree_leaves, tree_map
 
 import coterie as ct
-from coterie.engine.codec import decode, encode, types_of
-from coterie.errors import CoterieError
-from coterie.live.folder import WatchedFolder
+from coterie.core.errors import CoterieError
+from coterie.engines.codec import decode, encode, types_of
 from coterie.network import site as site_module
 from coterie.network.packets import Packet, Reply, read_head
+from coterie.reporting.live.folder import WatchedFolder
 from coterie.runs.files import write_error
 from oracles import private_states
 
@@ -180,7 +180,7 @@ def test_a_server_whose_disk_is_full_says_so_and_can_go_on(tmp_path, monkeypatch
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("coterie.engine.diary.append", full)
+        patch.setattr("coterie.engines.diary.append", full)
         with pytest.raises(CoterieError, match="the disk is full, .*diary.jsonl was not written"):
             run.go()
     run = network.resume()

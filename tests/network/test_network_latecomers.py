@@ -12,12 +12,12 @@ from torch.utils._pytree import tree_leaves
 
 import coterie as ct
 from coterie.cli import main
-from coterie.live.folder import WatchedFolder
-from coterie.live.sections import draw_sections
 from coterie.network.packets import Done, Reply, read_head
 from coterie.network.registry import NewSites
 from coterie.network.server import resume, serve
 from coterie.network.transport import Waiting
+from coterie.reporting.live.folder import WatchedFolder
+from coterie.reporting.live.sections import draw_sections
 from coterie.runs.latecomers import read_latecomers
 
 FIVE = NAMES[:5]

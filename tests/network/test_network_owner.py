@@ -7,7 +7,7 @@ from made_network import NAMES, InProcessNetwork
 
 import coterie as ct
 from coterie.cli import main
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
 from coterie.network.presence import WORDS
 from coterie.network.transport import Waiting
 from coterie.network.watching import report_of

@@ -10,13 +10,13 @@ from made_network import NAMES, InProcessNetwork, distance
 from starlette.testclient import TestClient
 
 import coterie as ct
-from coterie.live.app import make_app
-from coterie.live.feed import Feed
 from coterie.network import metrics
 from coterie.network.exporting import export_models
 from coterie.network.listening import Refusals
 from coterie.network.ports import free_port
 from coterie.network.watching import WatchedServer
+from coterie.reporting.live.app import make_app
+from coterie.reporting.live.feed import Feed
 from machines import small_config, start, wait_for, write_tables
 
 IFCA = ct.IFCA(clusters=2, local_steps=3)

@@ -8,7 +8,7 @@ import pytest
 from made_network import NAMES, InProcessNetwork
 
 import coterie as ct
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
 from coterie.network import own_table
 from coterie.network import site as site_module
 from coterie.network.terms import Owner

@@ -9,7 +9,7 @@ from coterie.cli import main
 from coterie.cli.network_flags import ServerFlags, read_network_flags
 from coterie.cli.network_server import check_sites, wait_for_sites
 from coterie.cli.network_simulate import SimulateFlags
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
 
 CONFIG = 'method = "ifca"\nclusters = 2\nlabel = "outcome"\ndata = "folder:sites"\n'
 

@@ -13,7 +13,7 @@ import pytest
 from made_network import InProcessNetwork, write_tables
 
 import coterie as ct
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
 from coterie.network.packets import Packet, Reply, read_head
 from coterie.network.site import BUG, NetworkSite
 from machines import start, wait_for
@@ -48,7 +48,7 @@ def test_an_error_while_a_model_is_computed_is_told_by_its_kind_alone(tmp_path, 
     def broken(*_, **__):
         raise ValueError(SECRET)
 
-    monkeypatch.setattr("coterie.engine.evaluate.measured_sums", broken)
+    monkeypatch.setattr("coterie.engines.evaluate.measured_sums", broken)
     run.step()
     with pytest.raises(CoterieError) as caught:  # as all sites have refused
         run.step()

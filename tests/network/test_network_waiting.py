@@ -8,7 +8,7 @@ from made_network import NAMES, InProcessNetwork, is_question
 from torch.utils._pytree import tree_leaves
 
 import coterie as ct
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
 from coterie.network.transport import Waiting
 
 IFCA = ct.IFCA(clusters=2, local_steps=3)

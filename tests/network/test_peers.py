@@ -15,9 +15,9 @@ from made_network import MODEL
 from torch.utils._pytree import tree_leaves
 
 import coterie as ct
+from coterie.core.errors import CoterieError
 from coterie.data.table_options import TableOptions
-from coterie.engine.codec import decode
-from coterie.errors import CoterieError
+from coterie.engines.codec import decode
 from coterie.network.handshake import Asked
 from coterie.network.peers.start import Peer
 from coterie.network.states import SiteFolder

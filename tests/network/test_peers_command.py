@@ -130,7 +130,7 @@ def test_a_peer_whom_nobody_meets_gives_up(place, capsys):
 ABORTING = """
 import atexit, os, sys
 from coterie.cli import main
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
 from coterie.network.peers import group
 
 class Broken:

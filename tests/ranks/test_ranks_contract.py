@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rank_of_tests import METHODS, job_of, share_of
 
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
 from coterie.ranks.engine import Ranks
 from coterie.ranks.group import Group
 from coterie.ranks.place import on_this_machine

@@ -7,8 +7,8 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from cases import federation
-from coterie.engine.shares import Among, cut_by_rows, divide, halved
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
+from coterie.data.shards import Among, cut_by_rows, divide, halved
 from coterie.ranks.place import place_in
 from coterie.ranks.snapshots import cut_snapshot, join_snapshots
 

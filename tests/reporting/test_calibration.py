@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.histogram import count_scores
+from coterie.metrics.histogram import count_scores
 from coterie.reporting.calibration import calibration, describe_calibration
 from coterie.reporting.confusion import confusion, confusion_table
 

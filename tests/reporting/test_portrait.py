@@ -9,9 +9,9 @@ from small_runs import HOW, portrait_of, trained
 from torch.utils._pytree import tree_leaves
 
 import coterie as ct
-from coterie.params import unstack
+from coterie.core.params import unstack
+from coterie.core.task import Batch
 from coterie.reporting.portrait import ask, principal, sample
-from coterie.task import Batch
 from oracles import give_private_states, private_states
 
 LOSSES = "losses under the groups' models"

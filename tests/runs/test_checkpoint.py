@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 import coterie as ct
 from cases import federation
-from coterie.engine.codec import BadBytes, decode, encode
+from coterie.engines.codec import BadBytes, decode, encode
 from coterie.runs import checkpoint
 from coterie.runs.folder import RunFolder
 from coterie.runs.reopen import reopen

@@ -10,7 +10,7 @@ import pytest
 
 import coterie as ct
 from coterie.cli.setup import make_new_folder
-from coterie.errors import LONGEST_VALUE
+from coterie.core.errors import LONGEST_VALUE
 from coterie.runs.files import Busy, beside, locked, write_file
 from coterie.runs.folder import RunFolder, was_being_made
 from coterie.runs.planned import make_missing, missing_runs, read_list, runs_in

@@ -19,7 +19,7 @@ from torch import Tensor
 
 import coterie as ct
 from cases import federation, lines
-from coterie.algorithms import ifca
+from coterie.methods import ifca
 from coterie.runs import checkpoint
 from coterie.runs.start import prepare
 

@@ -13,12 +13,12 @@ import torch
 from torch import nn
 
 import coterie as ct
+from coterie.core.settings import GENTLE, SAFE, SLIGHT_L2, Suggested
+from coterie.core.task import Task
 from coterie.data.curvature import curvatures, typical
 from coterie.data.federation import Ragged
-from coterie.registry import methods
+from coterie.methods.registry import methods
 from coterie.runs.start import check_job
-from coterie.settings import GENTLE, SAFE, SLIGHT_L2, Suggested
-from coterie.task import Task
 
 
 def sites(odd: bool = False) -> dict[str, pd.DataFrame]:

@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 import coterie as ct
-from coterie.contract import Rows
-from coterie.local import descend
-from coterie.params import pick
+from coterie.core.contract import Rows
+from coterie.core.params import pick
+from coterie.optim import descend
 from coterie.runs.start import prepare
 
 
@@ -49,7 +49,7 @@ def test_a_newcomer_is_given_its_group_with_losses_and_margin(fed, result) -> No
 
 
 def test_a_centre_without_a_finite_loss_is_never_taken(fed, result) -> None:
-    from coterie.params import unstack
+    from coterie.core.params import unstack
     from coterie.serve.answers import choose_group
     from coterie.serve.rows import check_rows
 

@@ -42,11 +42,11 @@ def no_engine(monkeypatch):
         raise AssertionError("this needs no engine and no rows")
 
     for place in (
-        "coterie.engine.simulated.SimulatedClients.__init__",
-        "coterie.engine.wire.Wire.__init__",
+        "coterie.engines.simulated.SimulatedClients.__init__",
+        "coterie.engines.wire.Wire.__init__",
         "coterie.runs.run.Run.__init__",
         "coterie.data.federation.Federation.__post_init__",
-        "coterie.engine.dry_run.DryRun.__init__",
+        "coterie.engines.dry_run.DryRun.__init__",
     ):
         monkeypatch.setattr(place, forbidden)
 

@@ -20,8 +20,8 @@ from coterie.cli.command import Command
 from coterie.cli.ending import end
 from coterie.cli.network_usage import list_commands
 from coterie.cli.spelling import spell_option, spelled_for, without_controls
-from coterie.errors import CoterieError, shorten, shorten_values, unknown
-from coterie.version import __version__
+from coterie.core.errors import CoterieError, shorten, shorten_values, unknown
+from coterie.core.version import __version__
 
 COMMANDS = {
     "demo": Command(
@@ -60,11 +60,6 @@ COMMANDS = {
     ),
     "report": Command(
         "report RUN… [--out FILE]", "one HTML page: table, figures, groups", "commands.report"
-    ),
-    "reproduce": Command(
-        "reproduce NAME [--scale smoke]",
-        "a paper's table or figure, ours beside theirs",
-        "reproduce.reproduce",
     ),
     "store": Command(
         "store PATH --data SPEC",

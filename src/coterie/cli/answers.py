@@ -21,13 +21,13 @@ from coterie.cli.rows import (
     write_csv,
 )
 from coterie.cli.values import read_flags
-from coterie.errors import CoterieError, unknown
+from coterie.core.errors import CoterieError, unknown
+from coterie.core.settings import setting
 from coterie.result import load
 from coterie.runs.config import encode
 from coterie.serve.answers import Assignment, need_one_of
 from coterie.serve.card import CARD, Per
 from coterie.serve.exported import Exported
-from coterie.settings import setting
 
 FILL_HELP = "for missing cells; none: as in training"
 FILLS = ("mean", "median")

@@ -13,14 +13,14 @@ from coterie.cli.network_config import read_asked
 from coterie.cli.network_flags import Waits
 from coterie.cli.progress import Watcher
 from coterie.cli.values import Given
-from coterie.errors import CoterieError, unknown
+from coterie.core.errors import CoterieError, unknown
+from coterie.core.settings import setting
 from coterie.network.grid_transport import GridTransport
 from coterie.network.outcomes import first_names
 from coterie.network.server import begin, post_for, resume, serve
 from coterie.network.transport import Post
 from coterie.runs.folder import refuse_taken
 from coterie.runs.run import Run
-from coterie.settings import setting
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,10 +11,10 @@ from flwr.app import Message
 
 from coterie.cli.flags import flags_of
 from coterie.cli.values import Given
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
+from coterie.core.settings import setting
 from coterie.network.records import Wrapper, read_packet
 from coterie.network.site_names import name_record
-from coterie.settings import setting
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,8 @@ from coterie.cli.setup import Setup, setup
 from coterie.cli.table import print_json, print_table, summary_row
 from coterie.cli.train import TUNE, create, hold_several, make_job, train
 from coterie.cli.values import read_flags
-from coterie.errors import CoterieError, Diverged
+from coterie.core.errors import CoterieError, Diverged
+from coterie.core.settings import setting
 from coterie.metrics import Row, to_json
 from coterie.reporting import report as write_report
 from coterie.reporting.comparison import has_diverged
@@ -28,7 +29,6 @@ from coterie.result import Result
 from coterie.runs.planned import make_missing, runs_in
 from coterie.runs.run import Run
 from coterie.runs.search_folder import MARK, as_flag
-from coterie.settings import setting
 
 
 # ------------------------------------------------------------------------------ run and compare

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from coterie.cli.flags import Flag
-from coterie.errors import CoterieError, unknown
+from coterie.core.errors import CoterieError, unknown
 
 FOR_NETWORKS = ("method", "network")  # keys and tables that `coterie network` reads by itself
 NOT_IN_FILES = {"config", "debug"}  # flags that a file cannot have

@@ -9,20 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coterie import plots, registry
 from coterie.cli.progress import Watcher
 from coterie.cli.table import print_table, summary_row
 from coterie.cli.train import refuse_existing, train
 from coterie.cli.values import read_flags
-from coterie.errors import Diverged
+from coterie.core.errors import Diverged
+from coterie.core.settings import setting
+from coterie.methods import registry
 from coterie.metrics import Row
+from coterie.reporting import plots
 from coterie.reporting.comparison import compare_rows
 from coterie.result import Result, report
 from coterie.runs.config import Origin
 from coterie.runs.reopen import load_shared
 from coterie.runs.run import Run
 from coterie.runs.start import check_job
-from coterie.settings import setting
 
 GROUPS = 4
 CLIENTS = 40

@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._pytree import tree_leaves
 
+from coterie.aggregation.aggregator import Fold, Part
+from coterie.core.call import Call
+from coterie.core.params import nbytes
 from coterie.data import Federation, Ragged
-from coterie.engine.call import Call
-from coterie.engine.dry_run import DryRun
-from coterie.engine.fold import Fold, Part
-from coterie.engine.guard import Guard
-from coterie.engine.plan import Plan
-from coterie.engine.shares import divide
-from coterie.engine.working_memory import WorkingMemory
+from coterie.data.shards import divide
+from coterie.engines.dry_run import DryRun
+from coterie.engines.guard import Guard
+from coterie.engines.plan import Plan
+from coterie.engines.working_memory import WorkingMemory
 from coterie.metrics import Row
-from coterie.params import nbytes
 from coterie.reporting.text import format_bytes
 from coterie.runs.run import Run
 from coterie.runs.start import Job

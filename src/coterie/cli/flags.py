@@ -10,8 +10,8 @@ from dataclasses import MISSING, fields
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, NoReturn, Union, get_args, get_origin, get_type_hints
 
-from coterie.errors import CoterieError, unknown
-from coterie.settings import BOUNDS
+from coterie.core.errors import CoterieError, unknown
+from coterie.core.settings import BOUNDS
 
 # options of tables that have no flag of their own
 TABLES = ("drop", "categories", "kind", "test_share", "time_column", "split_column")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coterie.cli.flags import Flag, flags_of
+from coterie.core.settings import setting
 from coterie.runs.options import Options
-from coterie.settings import setting
 
 VALUES = "NAME=A,B,…"  # what --over and --tune take
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from coterie.cli.flags import Flag, flags_of
 from coterie.cli.values import Given, convert
-from coterie.contract import Algorithm
-from coterie.errors import CoterieError, unknown
+from coterie.core.contract import Algorithm
+from coterie.core.errors import CoterieError, unknown
 
 Grid = dict[str, list[Any]]  # by setting, the values to try
 Classes = Mapping[str, type[Algorithm]]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from inspect import signature
 
-from coterie import registry
 from coterie.cli.flags import Parser
+from coterie.core.errors import CoterieError
 from coterie.data import bases, makers
-from coterie.errors import CoterieError
+from coterie.methods import registry
 from coterie.models import models
 
 ABOUT = "Every method, data set and model that comes with Coterie."

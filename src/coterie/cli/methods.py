@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from dataclasses import MISSING, fields, is_dataclass
 
-from coterie import registry
 from coterie.cli.flags import Flag, flags_of
 from coterie.cli.general import Tuning, general_flags
 from coterie.cli.grids import Classes, Grid, prefixed
 from coterie.cli.values import Given
-from coterie.contract import Algorithm, Local
-from coterie.errors import CoterieError
+from coterie.core.contract import Algorithm, Local
+from coterie.core.errors import CoterieError
+from coterie.methods import registry
 
 COMMON = {f.name for f in fields(Local)} | {
     "clusters"

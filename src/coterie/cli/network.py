@@ -5,7 +5,7 @@ from __future__ import annotations
 from coterie.cli import import_command
 from coterie.cli.flags import Parser
 from coterie.cli.network_usage import COMMANDS, list_commands
-from coterie.errors import unknown
+from coterie.core.errors import unknown
 
 ABOUT = f"""\
 The same run on real sites, which keep their rows.

@@ -7,9 +7,9 @@ from pathlib import Path
 from coterie.cli.config_file import read_toml
 from coterie.cli.progress import Watcher
 from coterie.cli.setup import Setup, setup
+from coterie.core.errors import CoterieError
 from coterie.data.spec import read_spec
 from coterie.data.table_options import TableOptions, as_names
-from coterie.errors import CoterieError
 from coterie.network.handshake import Asked
 from coterie.runs.options import Options
 

@@ -10,10 +10,10 @@ from coterie.cli.flags import Parser, flags_of
 from coterie.cli.general import general_flags
 from coterie.cli.network_config import one_config
 from coterie.cli.values import Given
-from coterie.errors import CoterieError, unknown
+from coterie.core.errors import CoterieError, unknown
+from coterie.core.settings import setting
+from coterie.methods.registry import methods
 from coterie.network.transport import Waiting
-from coterie.registry import methods
-from coterie.settings import setting
 
 T = TypeVar("T", bound="Waits")
 # what is asked for in a command, where it is seen, and not in a file

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coterie.cli.values import read_flags
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
+from coterie.core.settings import setting
 from coterie.network.flower_version import flower_version
 from coterie.network.new_app import write_app
-from coterie.settings import setting
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,11 +13,11 @@ from coterie.cli.ending import end_at_once
 from coterie.cli.network_config import tell_insecure
 from coterie.cli.progress import Watcher
 from coterie.cli.values import read_flags
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
+from coterie.core.settings import setting
 from coterie.network.flower_version import check_flower
 from coterie.network.terms import Owner
 from coterie.runs.files import write_error
-from coterie.settings import setting
 
 
 @dataclass(frozen=True, kw_only=True)

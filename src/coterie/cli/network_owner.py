@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coterie.cli.values import read_flags
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
+from coterie.core.settings import setting
 from coterie.network.presence import Presence, presence_in
-from coterie.settings import setting
 
 ABOUT = {
     "pause": "Let a site's node take part in nothing until `unpause`. It stays connected\n"

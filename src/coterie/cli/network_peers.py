@@ -11,10 +11,10 @@ from coterie.cli.network_config import one_config, read_asked
 from coterie.cli.network_node import end_with_parent
 from coterie.cli.progress import Watcher
 from coterie.cli.values import read_flags
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
+from coterie.core.settings import setting
 from coterie.network.peers.meeting import Place
 from coterie.network.transport import Waiting
-from coterie.settings import setting
 
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
 ABOUT = """\

@@ -13,7 +13,7 @@ from coterie.cli.network_config import read_asked, tell_insecure
 from coterie.cli.network_flags import ServerFlags, read_network_flags
 from coterie.cli.progress import Watcher
 from coterie.cli.watch import TOKEN, tell_unencrypted
-from coterie.errors import CoterieError, Option
+from coterie.core.errors import CoterieError, Option
 from coterie.network.exporting import export_models
 from coterie.network.flower_version import check_flower
 from coterie.network.listening import Address, refuse_port_in_use

@@ -9,11 +9,11 @@ from typing import Any
 
 from coterie.cli.network_config import one_config, read_asked
 from coterie.cli.values import read_flags
+from coterie.core.errors import CoterieError
+from coterie.core.settings import setting
 from coterie.data.site_table import SiteTable
-from coterie.errors import CoterieError
 from coterie.network.flower_version import check_flower
 from coterie.network.status import status_as_text, status_of
-from coterie.settings import setting
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coterie import registry
+from coterie.core.settings import setting
+from coterie.core.user_file import DIGITS
+from coterie.methods import registry
 from coterie.runs.folder import RunFolder
 from coterie.runs.planned import has_begun, runs_in
-from coterie.settings import setting
-from coterie.user_file import DIGITS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from coterie.cli.own_files import OwnFiles
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
 from coterie.ranks.place import Place, on_this_machine, place_in
 from coterie.runs.folder import RunFolder
 from coterie.runs.options import Options

@@ -13,11 +13,11 @@ import numpy as np
 from torch import Tensor
 
 from coterie.cli.progress import Watcher
+from coterie.core.errors import CoterieError, Option, unknown
 from coterie.data.client_table import Table
 from coterie.data.roster import Roster
 from coterie.data.schema import Fill, Schema
 from coterie.data.tables import read_npz, read_table
-from coterie.errors import CoterieError, Option, unknown
 from coterie.result import Result
 from coterie.serve.exported import Exported
 

@@ -17,7 +17,8 @@ from coterie.cli.progress import Watcher
 from coterie.cli.setup import Setup, setup
 from coterie.cli.table import new_table, print_columns
 from coterie.cli.train import TUNE, make_job, read_plan, refuse_existing
-from coterie.errors import Diverged
+from coterie.core.errors import Diverged
+from coterie.core.version import __version__
 from coterie.metrics import Row, to_json
 from coterie.runs.files import write_file
 from coterie.runs.folder import hold
@@ -26,7 +27,6 @@ from coterie.runs.reopen import load_shared
 from coterie.runs.run import Run
 from coterie.runs.search import Cell, Follow, Search
 from coterie.runs.search_folder import WINNER, as_flag, refuse_other
-from coterie.version import __version__
 
 
 # ------------------------------------------------------------------------------ coterie search

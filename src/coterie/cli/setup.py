@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from coterie import registry
 from coterie.cli.config_file import read_config
 from coterie.cli.data_set import all_data_options, with_full_paths
 from coterie.cli.flags import DATA_HELP, Parser, take_data
@@ -27,8 +26,9 @@ from coterie.cli.methods import (
 )
 from coterie.cli.ranks import with_launched_ranks
 from coterie.cli.values import Given
-from coterie.contract import Algorithm
-from coterie.errors import CoterieError
+from coterie.core.contract import Algorithm
+from coterie.core.errors import CoterieError
+from coterie.methods import registry
 from coterie.runs.files import write_error
 from coterie.runs.options import Options
 from coterie.runs.search import VALID

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import fields
 from shlex import quote
 
-from coterie.errors import CoterieError, CoterieWarning, Option
+from coterie.core.errors import CoterieError, CoterieWarning, Option
 
 NUMBER = re.compile(r"-?\d+(\.\d+)?")
 

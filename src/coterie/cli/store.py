@@ -13,10 +13,10 @@ from coterie.cli.flags import DATA_HELP, Parser, flags_of, take_data
 from coterie.cli.general import DataSet
 from coterie.cli.progress import Watcher
 from coterie.cli.values import Given
+from coterie.core.errors import CoterieError
+from coterie.core.settings import setting
 from coterie.data import Federation
 from coterie.data import store as write_store
-from coterie.errors import CoterieError
-from coterie.settings import setting
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from coterie.cli.groups import doubtful_members, group_members
-from coterie.errors import Diverged
+from coterie.core.errors import Diverged
+from coterie.core.version import __version__
 from coterie.metrics import Row, to_json
 from coterie.reporting.benefit import describe_benefit, group_benefit
 from coterie.reporting.comparison import (
@@ -27,7 +28,6 @@ from coterie.reporting.comparison_table import comparison_table, describe_compar
 from coterie.reporting.constant_guess import describe_constant_guess, find_no_better
 from coterie.reporting.verdict import describe_verdict, judge
 from coterie.result import Result
-from coterie.version import __version__
 
 NOT_SCORES = ("groups", "moves", "notes", "refused", "screened")  # of a row of metrics
 LINE = 110  # characters of a line of text under the table

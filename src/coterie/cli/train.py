@@ -13,9 +13,10 @@ from coterie.cli.own_files import OwnFiles, load_model, trust_flag
 from coterie.cli.progress import Watcher
 from coterie.cli.ranks import cores_of_rank
 from coterie.cli.setup import Setup
+from coterie.core.errors import CoterieError, Diverged
+from coterie.core.user_file import hashes_of
 from coterie.data import Federation
-from coterie.engine.plan import Plan, plan_for
-from coterie.errors import CoterieError, Diverged
+from coterie.engines.plan import Plan, plan_for
 from coterie.ranks.place import RankLost
 from coterie.result import Result
 from coterie.runs.config import Origin
@@ -27,7 +28,6 @@ from coterie.runs.planned import LIST, Planned, has_begun, make_list, make_missi
 from coterie.runs.reopen import forget_loaded, load_shared, reopen
 from coterie.runs.run import Run
 from coterie.runs.start import Job, MakeEngine, check_job, engine_for, task_for
-from coterie.user_file import hashes_of
 
 if TYPE_CHECKING:
     from coterie.ranks.team import Team

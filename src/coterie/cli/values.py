@@ -11,8 +11,8 @@ from typing import Any, TypeVar, get_args, get_origin
 import msgspec
 
 from coterie.cli.flags import Flag, Parser, flags_of
-from coterie.errors import CoterieError
-from coterie.settings import check_settings
+from coterie.core.errors import CoterieError
+from coterie.core.settings import check_settings
 
 T = TypeVar("T")
 ALLOWED = {int: "a whole number", float: "a number", bool: "true or false", str: "text in quotes"}

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from coterie.cli.progress import Watcher
 from coterie.cli.values import read_flags
-from coterie.errors import CoterieError
-from coterie.live.folder import WatchedFolder
-from coterie.settings import setting
+from coterie.core.errors import CoterieError
+from coterie.core.settings import setting
+from coterie.reporting.live.folder import WatchedFolder
 
 LOCAL = ("127.0.0.1", "::1", "localhost")
 TOKEN = "COTERIE_TOKEN"  # the environment variable that may hold the token
@@ -39,7 +39,7 @@ def watch(words: list[str], argv: list[str]) -> int:
     with watcher():
         folder = WatchedFolder(words[0])
         try:
-            from coterie.live.server import LiveServer
+            from coterie.reporting.live.server import LiveServer
         except ModuleNotFoundError as e:
             what = "a live page needs starlette and uvicorn"
             raise CoterieError(what, "pip install 'coterie[watch]'") from e

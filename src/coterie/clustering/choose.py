@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 
 from coterie.clustering.kmeans import kmeans
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
 
 RULES = ("careful", "bound", "silhouette", "gap", "stability")
 NO_STRUCTURE = 0.1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.params import Params, as_column, count, one_hot
+from coterie.core.params import Params, as_column, count, one_hot
 
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from coterie.clustering.kmeans import coordinates, group_mean, kmeans
-from coterie.params import Params, flatten, repeated
+from coterie.core.params import Params, flatten, repeated
 
 
 def matched(cost: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from coterie.randomness import digest, scramble, uniform
+from coterie.core.randomness import digest, scramble, uniform
 
 RESAMPLES = 200
 BLOCKS = 256  # of a client with more rows, whole blocks of rows are resampled

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from coterie.clustering.kmeans import coordinates, kmeans
-from coterie.contract import Ask
-from coterie.params import Params, argmin_finite, flatten, pick_rows, repeated
+from coterie.core.contract import Ask
+from coterie.core.params import Params, argmin_finite, flatten, pick_rows, repeated
 
 Rate = Callable[..., Any]  # a client function that reports the "losses" [centres]
 

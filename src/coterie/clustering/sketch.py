@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from coterie.params import Params
-from coterie.randomness import scramble
+from coterie.core.params import Params
+from coterie.core.randomness import scramble
 
 
 def sketch(update: Params, bins: int, seed: int) -> Tensor:

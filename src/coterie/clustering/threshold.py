@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 
 from coterie.clustering.kmeans import coordinates, kmeans
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
 
 RULES = ("half", "quantile", "k-means", "gap", "theory")
 

@@ -6,11 +6,18 @@ a minority. With share 0 nothing is left out.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
-from coterie.contract import Ask
-from coterie.robust.rules import hostile_members
+from coterie.core.contract import Ask
+
+
+def hostile_members(share: float, members: int) -> int:
+    """f, how many of a centre's members may be hostile: at least one of three, never half."""
+    most = (members - 1) // 2
+    return min(math.ceil(share * members - 1e-9), most)  # 0.07 · 100 is a little more than 7
 
 
 def hostile_share(ask: Ask) -> float:

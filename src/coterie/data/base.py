@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from coterie.core.errors import unknown
 from coterie.data.base_images import cifar10, digits, fashion_mnist, mnist
 from coterie.data.base_people import har, unipen
 from coterie.data.base_set import Base as Base
-from coterie.errors import unknown
 
 # A new base set is one function and its name here.
 SETS = {load.__name__: load for load in (digits, mnist, fashion_mnist, cifar10, unipen, har)}

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
 
 NPZ_ERRORS = (
     OSError, ValueError, LookupError, EOFError, TypeError, zipfile.BadZipFile, zlib.error,

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from coterie.core.errors import CoterieError, Option
 from coterie.data.cell_text import as_text, is_text_type, parse_numbers
 from coterie.data.cell_text import to_nfc as to_nfc
 from coterie.data.dates import days_of_cells, days_of_times
-from coterie.errors import CoterieError, Option
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from coterie.core.errors import CoterieError
 from coterie.data.cells import to_nfc
 from coterie.data.tables import READERS
-from coterie.errors import CoterieError
 
 HIDDEN = (".", "~$")  # Excel keeps ~$sites.xlsx beside sites.xlsx while it is open
 

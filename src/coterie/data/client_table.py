@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from coterie.core.errors import CoterieError, Option, unknown
 from coterie.data.cells import Cells, to_nfc
 from coterie.data.columns import Columns
 from coterie.data.part_of_cells import PartOfCells, Rows, count_rows
-from coterie.errors import CoterieError, Option, unknown
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,9 +9,9 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from coterie.core.errors import Option
 from coterie.data import dates
 from coterie.data.cells import Cells
-from coterie.errors import Option
 
 Fill = Literal["mean", "median"]
 ColumnKind = Literal["number", "category", "date"]

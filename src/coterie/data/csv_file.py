@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from coterie.core.errors import CoterieError
 from coterie.data.cells import DECIMAL_COMMA, to_nfc
 from coterie.data.columns import Columns, PieceFile, ReadColumn
-from coterie.errors import CoterieError
 
 if TYPE_CHECKING:
     import pandas as pd

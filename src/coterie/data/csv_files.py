@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from coterie.core.errors import CoterieError
 from coterie.data.cell_text import parse_numbers
 from coterie.data.cells import DECIMAL_COMMA, EXACT, Cells
 from coterie.data.client_table import Table, cut_table, tables_of_frames
 from coterie.data.csv_file import CsvStyle, check_header, csv_style, parse_at_once
 from coterie.data.tables import read_table
-from coterie.errors import CoterieError
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from coterie.core.errors import CoterieError, Option, gather, unknown
 from coterie.data.cells import EXACT, MOST_CATEGORIES, Cells, Form
 from coterie.data.client_table import Table
 from coterie.data.dates import years
 from coterie.data.federation import Kind
-from coterie.errors import CoterieError, Option, gather, unknown
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from coterie.core.errors import CoterieError, Option, unknown
 from coterie.data.base_files import pixels
 from coterie.data.cells import Cells
 from coterie.data.federation import Federation
 from coterie.data.frames import encode_frames
 from coterie.data.natural import from_keys, rows_by_key
 from coterie.data.table_options import TableOptions
-from coterie.errors import CoterieError, Option, unknown
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie import randomness
+from coterie.core import randomness
+from coterie.core.errors import CoterieError
 from coterie.data.paths import shorten_spec
 from coterie.data.roster import Kind as Kind
 from coterie.data.roster import Roster, RowCounts
-from coterie.errors import CoterieError
 
 if TYPE_CHECKING:
     from coterie.data.schema import Schema

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from coterie.core.errors import CoterieError, Option
 from coterie.data.client_files import client_files
 from coterie.data.csv_files import read_tables
 from coterie.data.federation import Federation, Kind
@@ -13,7 +14,6 @@ from coterie.data.schema import MINIMUM_COUNT, Fill
 from coterie.data.spec import maker
 from coterie.data.table_options import TableOptions, as_names
 from coterie.data.tables import open_table, read_npz
-from coterie.errors import CoterieError, Option
 
 
 @maker

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from coterie.core.errors import CoterieError, Option, Refused, collecting, unknown
 from coterie.data.client_table import (
     Table,
     check_frames,
@@ -25,7 +26,6 @@ from coterie.data.schema import MINIMUM_COUNT, Fill, Schema
 from coterie.data.schema_log import log_schema
 from coterie.data.site_columns import describe_nearly_empty, site_columns, warn_of_constants
 from coterie.data.table_options import TableOptions, as_names
-from coterie.errors import CoterieError, Option, Refused, collecting, unknown
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from coterie.core.errors import CoterieError, Option, unknown
 from coterie.data.cells import Cells
 from coterie.data.features import Dealt, Rows, check_column_names, encode_rows, to_frame
 from coterie.data.federation import Federation, Kind
@@ -17,7 +18,6 @@ from coterie.data.partitioners import deal, make_partitioner
 from coterie.data.schema import MINIMUM_COUNT, Fill
 from coterie.data.spec import maker
 from coterie.data.table_options import TableOptions, as_names
-from coterie.errors import CoterieError, Option, unknown
 
 By = Literal[
     "iid", "dirichlet", "inner_dirichlet", "pathological", "shard", "continuous", "size", "linear",

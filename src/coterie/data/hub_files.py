@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from coterie.core.errors import CoterieError
 from coterie.data.features import Rows, library
 from coterie.data.tables import READERS, one_line, read_table
-from coterie.errors import CoterieError
 
 
 def read_splits(path: Path) -> dict[str, Rows]:

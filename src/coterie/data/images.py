@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.core.errors import CoterieError
 from coterie.data.base_set import Base
 from coterie.data.federation import Federation, Ragged, rng
 from coterie.data.memory import default_names
 from coterie.data.shares import in_random_order, rows_per_source
-from coterie.errors import CoterieError
 
 Part = Literal["train", "test"]
 View = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # (images, labels) as a source shows them

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from coterie.core.errors import CoterieError
 from coterie.data.base import base as load_base
 from coterie.data.base_set import Base
 from coterie.data.federation import Federation, rng
@@ -17,7 +18,6 @@ from coterie.data.images import (
 )
 from coterie.data.shares import rows_per_source
 from coterie.data.spec import maker
-from coterie.errors import CoterieError
 
 
 @maker

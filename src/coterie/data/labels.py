@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.core.errors import CoterieError
 from coterie.data.base import base as load_base
 from coterie.data.base_set import Base
 from coterie.data.federation import Federation, rng
@@ -22,7 +23,6 @@ from coterie.data.images import (
     in_groups,
 )
 from coterie.data.spec import maker
-from coterie.errors import CoterieError
 
 Sizes = Literal["uniform", "even"]
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from coterie.core.errors import CoterieError, Option, unknown
 from coterie.data.client_table import Table, client_cells
 from coterie.data.schema_log import first_few
-from coterie.errors import CoterieError, Option, unknown
 
 log = logging.getLogger("coterie")
 

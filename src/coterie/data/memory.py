@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
+from coterie.core.errors import CoterieError, unknown
 from coterie.data.federation import Federation, Kind, Ragged, split
 from coterie.data.row_checks import (
     Pair,
@@ -19,7 +20,6 @@ from coterie.data.row_checks import (
     refuse_empty,
     warn_of_thin_clients,
 )
-from coterie.errors import CoterieError, unknown
 
 Client = tuple[Any, Any] | Dataset[Any]
 Clients = Mapping[str, Client] | Sequence[Client]

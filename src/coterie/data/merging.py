@@ -11,6 +11,7 @@ from functools import partial
 
 import numpy as np
 
+from coterie.core.errors import CoterieError, CoterieWarning, Option, gather
 from coterie.data.cells import Form
 from coterie.data.column import Column, in_order
 from coterie.data.description import (
@@ -23,7 +24,6 @@ from coterie.data.description import (
 from coterie.data.federation import Kind
 from coterie.data.same_columns import check_columns
 from coterie.data.schema import MINIMUM_COUNT, Schema
-from coterie.errors import CoterieError, CoterieWarning, Option, gather
 
 log = logging.getLogger("coterie")
 Descriptions = Mapping[str, Description]  # by client

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.core.errors import CoterieError
 from coterie.data.base import base as load_base
 from coterie.data.federation import Federation, Kind, Ragged, rng
 from coterie.data.memory import from_memory
 from coterie.data.shares import places
 from coterie.data.spec import maker
-from coterie.errors import CoterieError
 
 
 @maker

@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from coterie.core.errors import CoterieError
 from coterie.data.columns import Columns
 from coterie.data.csv_file import one_line
-from coterie.errors import CoterieError
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from coterie.core.errors import CoterieError, Option, unknown
 from coterie.data.features import Dealt, library
 from coterie.data.memory import default_names
 from coterie.data.tables import one_line
-from coterie.errors import CoterieError, Option, unknown
 
 ARGUMENTS = {  # our options, and what partitioners call them
     "clients": "num_partitions",

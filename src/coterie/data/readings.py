@@ -9,13 +9,13 @@ from collections.abc import Collection, Iterable
 from functools import partial
 from typing import NamedTuple
 
+from coterie.core.errors import CoterieError, Option, attempt, gather, without_errors
 from coterie.data.cells import Cells
 from coterie.data.client_table import Table, forget_columns
 from coterie.data.description import Description, description_jobs, join_columns
 from coterie.data.encoding import rows_by_client
 from coterie.data.federation import Federation
 from coterie.data.table_options import TableOptions
-from coterie.errors import CoterieError, Option, attempt, gather, without_errors
 
 
 class Reading(NamedTuple):

@@ -8,11 +8,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 
+from coterie.core.errors import CoterieError, unknown
 from coterie.data.federation import Federation, Ragged, rng
 from coterie.data.memory import default_names
 from coterie.data.shares import in_random_order, mix, rows_per_source
 from coterie.data.spec import maker
-from coterie.errors import CoterieError, unknown
 
 Scaling = Literal["code", "norm"]
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.errors import CoterieError
-from coterie.task import Scale
+from coterie.core.errors import CoterieError
+from coterie.core.task import Scale
 
 if TYPE_CHECKING:
     from coterie.data.schema import Schema

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.core.errors import CoterieError
 from coterie.data.federation import Kind, Ragged
-from coterie.errors import CoterieError
 
 Pair = tuple[Tensor, Tensor]
 BLOCK = 2**15  # values that are checked at once; torch divides more among threads, which is slower

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
+from coterie.core.errors import CoterieError, unknown
 from coterie.data.cells import Cells
 from coterie.data.client_table import Table
 from coterie.data.dates import days_of_times
 from coterie.data.federation import Federation, Ragged, split
 from coterie.data.table_options import TableOptions
-from coterie.errors import CoterieError, unknown
 
 PARTS = ("train", "test", "valid")
 

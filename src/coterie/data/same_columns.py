@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from coterie.core.errors import CoterieError, Option
 from coterie.data.description import Description
-from coterie.errors import CoterieError, Option
 
 Columns = frozenset[str]
 MOST_CLIENTS = 5  # whose columns one sentence describes; of any more it gives the number

@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
+from coterie.core.errors import CoterieError, unknown
 from coterie.data.cells import Cells
 from coterie.data.client_table import Table
 from coterie.data.column import KINDS, Column, in_order
 from coterie.data.column import Fill as Fill
 from coterie.data.federation import Kind
-from coterie.errors import CoterieError, unknown
 
 if TYPE_CHECKING:
     import pandas as pd

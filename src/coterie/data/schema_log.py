@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from coterie.core.errors import Option
 from coterie.data.schema import Schema
-from coterie.errors import Option
 
 log = logging.getLogger("coterie")
 

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
 
 
 def mix(

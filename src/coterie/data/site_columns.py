@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from coterie.core.errors import CoterieWarning, Option
 from coterie.data.description import Description
-from coterie.errors import CoterieWarning, Option
 
 SEVERAL = 10  # rows at a site: of fewer, equal values are no news
 CHANCE = 0.01  # that a sentence is said of sites that do not differ

@@ -13,8 +13,8 @@ from typing import Any, Literal, ParamSpec, Union, get_args, get_origin, get_typ
 import msgspec
 import numpy as np
 
+from coterie.core.errors import CoterieError, unknown
 from coterie.data.federation import Federation
-from coterie.errors import CoterieError, unknown
 
 P = ParamSpec("P")
 MAKERS: dict[str, Callable[..., Federation]] = {}

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coterie.core.errors import CoterieError, unknown
 from coterie.data.federation import Federation, Ragged
 from coterie.data.spec import MAKERS, maker, read_spec
 from coterie.data.store_format import read_store
 from coterie.data.store_stream import Stream, clients_in, npz_files, write_stream
 from coterie.data.store_writer import StoreWriter, refuse_existing
-from coterie.errors import CoterieError, unknown
 
 BLOCK = 2**22  # numbers that are written at once
 Source = Federation | str | Iterable[tuple[Any, ...]]

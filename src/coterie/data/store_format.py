@@ -22,11 +22,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.core.errors import CoterieError
 from coterie.data.federation import Federation, Ragged, Stored
 from coterie.data.roster import Kind
 from coterie.data.schema import Schema
 from coterie.data.site_columns import Constant, SiteColumns
-from coterie.errors import CoterieError
 
 VERSION = 1
 HEADER = "store.json"

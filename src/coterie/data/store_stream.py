@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from coterie.core.errors import CoterieError
 from coterie.data.client_files import client_files
 from coterie.data.federation import Federation, Kind, Ragged, split
 from coterie.data.memory import client_rows
 from coterie.data.row_checks import check_values, warn_of_thin_clients
 from coterie.data.store_writer import StoreWriter
 from coterie.data.tables import read_npz
-from coterie.errors import CoterieError
 
 
 class Stream(NamedTuple):

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 from torch import Tensor
 
+from coterie.core.errors import CoterieError
 from coterie.data.federation import Federation
 from coterie.data.store_format import (
     CLIENTS,
@@ -29,7 +30,6 @@ from coterie.data.store_format import (
     checksum,
     mapped,
 )
-from coterie.errors import CoterieError
 
 if sys.platform != "win32":
     import fcntl

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from coterie.core.errors import CoterieError, Option
 from coterie.data.federation import Kind
 from coterie.data.schema import MINIMUM_COUNT, Fill
-from coterie.errors import CoterieError, Option
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from coterie.core.errors import CoterieError
 from coterie.data.cells import EXACT, to_nfc
 from coterie.data.columns import Columns
 from coterie.data.csv_file import check_header, read_csv
 from coterie.data.csv_file import one_line as one_line
 from coterie.data.parquet_file import read_parquet
-from coterie.errors import CoterieError
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,9 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from coterie.core.errors import CoterieError
 from coterie.data.client_files import client_files
 from coterie.data.tables import READERS
-from coterie.errors import CoterieError
 from coterie.runs.files import write_error
 
 

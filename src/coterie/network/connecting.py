@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
 
 CLOCKS_AGREE = 5.0  # seconds; Flower refuses a node whose clock is further ahead
 MAKE_KEYS = "make one with `coterie network certs`"

@@ -8,15 +8,15 @@ from typing import Any
 
 import torch
 
-from coterie.contract import Algorithm
+from coterie.aggregation.aggregator import Fold, Part
+from coterie.core.call import Call, Version, pick_clients
+from coterie.core.contract import Algorithm
+from coterie.core.errors import CoterieError
 from coterie.data.roster import Roster
-from coterie.engine import diary
-from coterie.engine.call import Call, Version, pick_clients
-from coterie.engine.codec import BadBytes, Types, encode
-from coterie.engine.fold import Fold, Part
-from coterie.engine.message import Message
-from coterie.engine.site_ledger import Reply, SiteLedger
-from coterie.errors import CoterieError
+from coterie.engines import diary
+from coterie.engines.codec import BadBytes, Types, encode
+from coterie.engines.message import Message
+from coterie.engines.site_ledger import Reply, SiteLedger
 from coterie.network.audit import Line, Result
 from coterie.network.outcomes import Arrival, Outcome, reason_of
 from coterie.network.packets import Ask, Done, Finish, Refused

@@ -39,7 +39,7 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.fleet_http_client import FleetHttpClient
 
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
 from coterie.network.connecting import (
     Lost,
     check_address,

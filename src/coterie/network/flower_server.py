@@ -37,7 +37,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.config_loader import get_federation_manager, get_objectstore_linkstate_factories
 from flwr.superlink.servicer.fleet import fleet_handlers
 
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
 from coterie.network.flower_fleet import fleet_app
 from coterie.network.lines import Lines
 from coterie.network.listening import Address, Refusals, refuse_port_in_use

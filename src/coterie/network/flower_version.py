@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
 
 TESTED = ("1.41.0",)
 # neither reports to its makers, nor looks for updates, nor installs anything at run time

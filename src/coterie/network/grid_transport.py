@@ -10,7 +10,7 @@ from typing import NamedTuple
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from coterie.engine.codec import BadBytes
+from coterie.engines.codec import BadBytes
 from coterie.network.packets import Packet, Reply, Request, Unable, read_head, shown, write_head
 from coterie.network.records import Wrapper, read_packet
 from coterie.network.site_names import NAME, read_name

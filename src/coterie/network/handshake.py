@@ -9,14 +9,16 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from coterie.contract import Algorithm, check_settings
+from coterie.core.contract import Algorithm, check_settings
+from coterie.core.errors import CoterieError
+from coterie.core.task import Task
+from coterie.core.version import __version__
 from coterie.data.frames import refuse_all_small
 from coterie.data.merging import merge
 from coterie.data.roster import Roster, RowCounts
 from coterie.data.schema import Schema
 from coterie.data.schema_log import log_schema
 from coterie.data.table_options import TableOptions
-from coterie.errors import CoterieError
 from coterie.network.outcomes import first_names, reason_of
 from coterie.network.packets import Described, Dismiss, Done, Fit, Fitted, Hello, Order, Terms
 from coterie.network.terms import data_terms, run_terms, site_settings
@@ -25,8 +27,6 @@ from coterie.runs.options import Options
 from coterie.runs.run import check_run
 from coterie.runs.start import model_fingerprint, model_name, task_for
 from coterie.runs.suited import depends_on_curvature, suited_to
-from coterie.task import Task
-from coterie.version import __version__
 
 NOT_ALL = "not all sites can take part"
 GOODBYE = 5.0  # seconds in which sites may hear why there is no run

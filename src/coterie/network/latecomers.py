@@ -14,16 +14,16 @@ from typing import Any
 
 import torch
 
-from coterie import randomness
-from coterie.contract import Algorithm, Upload
-from coterie.engine.call import Call, Version
-from coterie.engine.codec import BadBytes, decode, encode
-from coterie.engine.site_ledger import HEADER, SiteLedger
+from coterie.core import randomness
+from coterie.core.call import Call, Version
+from coterie.core.contract import Algorithm, Upload
+from coterie.core.params import count
+from coterie.engines.codec import BadBytes, decode, encode
+from coterie.engines.site_ledger import HEADER, SiteLedger
 from coterie.network.audit import now_as_text
 from coterie.network.engine import LAST, Network, as_pieces
 from coterie.network.outcomes import Outcome, lines_of, reason_of
 from coterie.network.packets import Ask, Done, Finish, Order, Terms
-from coterie.params import count
 from coterie.runs.latecomers import Latecomer, describe, read_latecomers, write_latecomers
 from coterie.runs.run import Run
 

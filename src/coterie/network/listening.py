@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coterie.errors import CoterieError, Option
+from coterie.core.errors import CoterieError, Option
 from coterie.network.lines import LONG_QUESTION, Lines
 
 log = logging.getLogger("coterie")

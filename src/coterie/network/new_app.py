@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from string import Template
 
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
 from coterie.runs.files import write_error, write_file
 
 PACKAGE = "coterie_app"

@@ -7,7 +7,7 @@ import time
 from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path
 
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
 from coterie.network.children import start_child
 from coterie.network.outcomes import first_names
 from coterie.network.packets import Packet

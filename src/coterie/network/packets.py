@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 import msgspec
 from msgspec import Meta
 
-from coterie.engine.codec import BadBytes
+from coterie.engines.codec import BadBytes
 from coterie.network.presence import Wish
 
 PROTOCOL = 1

@@ -10,11 +10,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from coterie.errors import CoterieError
-from coterie.live.server import LiveServer
+from coterie.core.errors import CoterieError
 from coterie.network import metrics
 from coterie.network.private_file import write_private
 from coterie.network.watching import WatchedServer
+from coterie.reporting.live.server import LiveServer
 
 TOKEN_FILE = "page-token"
 TO_END = 5.0  # seconds

@@ -9,7 +9,7 @@ import datetime
 from pathlib import Path
 from typing import Literal
 
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
 from coterie.runs.files import write_error
 
 Wish = Literal["paused", "left"]

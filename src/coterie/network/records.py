@@ -6,7 +6,7 @@ from typing import Any
 
 from flwr.app import ConfigRecord, RecordDict
 
-from coterie.engine.codec import BadBytes
+from coterie.engines.codec import BadBytes
 from coterie.network.packets import Packet
 
 HEAD = "head"

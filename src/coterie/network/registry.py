@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
 
 log = logging.getLogger("coterie")
 REGISTRY = "sites.json"  # by name, the public key of each site's node

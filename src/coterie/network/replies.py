@@ -6,9 +6,9 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from coterie.engine.codec import BadBytes
-from coterie.engine.message import Message
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
+from coterie.engines.codec import BadBytes
+from coterie.engines.message import Message
 from coterie.network.packets import Answer, Number, Packet, Reply, write_head
 
 log = logging.getLogger("coterie")

@@ -11,13 +11,14 @@ from typing import Any
 
 import msgspec
 
-from coterie import registry
-from coterie.contract import Algorithm
+from coterie.core.contract import Algorithm
+from coterie.core.errors import CoterieError
+from coterie.core.task import Task
 from coterie.data.roster import Roster
-from coterie.engine import diary
-from coterie.engine.codec import types_of
-from coterie.engine.plan import plan_for
-from coterie.errors import CoterieError
+from coterie.engines import diary
+from coterie.engines.codec import types_of
+from coterie.engines.plan import plan_for
+from coterie.methods import registry
 from coterie.metrics import Row
 from coterie.network.engine import Network
 from coterie.network.handshake import Asked, shake_hands
@@ -43,7 +44,6 @@ from coterie.runs.options import Options
 from coterie.runs.reopen import options_of
 from coterie.runs.run import Run
 from coterie.runs.start import model_fingerprint, task_for
-from coterie.task import Task
 
 log = logging.getLogger("coterie")
 Opened = Callable[[str, int], Post]  # from experiment and epoch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from coterie.engine.site import Site
+from coterie.engines.site import Site
 from coterie.network.packets import Number, Terms
 from coterie.network.states import SiteFolder
 from coterie.network.terms import Built

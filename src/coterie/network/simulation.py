@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
 from coterie.metrics import Row
 from coterie.network.certificates import make_authority, register_site
 from coterie.network.children import table_files

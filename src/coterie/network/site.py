@@ -12,10 +12,11 @@ import secrets
 import shutil
 from pathlib import Path
 
-from coterie.engine.codec import BadBytes, decode
-from coterie.engine.message import Message
-from coterie.engine.site import Site
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
+from coterie.core.version import __version__
+from coterie.engines.codec import BadBytes, decode
+from coterie.engines.message import Message
+from coterie.engines.site import Site
 from coterie.network.own_table import OwnTable
 from coterie.network.packets import (
     Answer,
@@ -56,7 +57,6 @@ from coterie.network.terms import (
 )
 from coterie.runs.config import hash_with_salt
 from coterie.serve.export import export_own
-from coterie.version import __version__
 
 log = logging.getLogger("coterie")
 OWNER_WORDS: dict[Wish | None, str] = {

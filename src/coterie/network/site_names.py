@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flwr.app import ConfigRecord, RecordDict
 
-from coterie.engine.codec import BadBytes
+from coterie.engines.codec import BadBytes
 
 NAME = "name"  # the action of the question, and the record of the answer
 LONGEST_NAME = 200  # characters

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from coterie.engine.call import Version
-from coterie.engine.codec import BadBytes, Types, decode, encode
-from coterie.errors import CoterieError
+from coterie.core.call import Version
+from coterie.core.errors import CoterieError
+from coterie.engines.codec import BadBytes, Types, decode, encode
 from coterie.network.packets import Number, Terms
 from coterie.runs.files import write_bytes, write_file
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from coterie.engine import diary
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
+from coterie.engines import diary
 from coterie.runs.folder import NETWORK, RunFolder
 from coterie.runs.latecomers import Latecomer, describe, read_latecomers
 

@@ -10,26 +10,27 @@ from typing import Any, NamedTuple
 
 import torch
 
-from coterie import models, registry
-from coterie.contract import Algorithm, check_settings
+from coterie import models
+from coterie.core.contract import Algorithm, check_settings
+from coterie.core.errors import CoterieError
+from coterie.core.task import Batch, Task
 from coterie.data.federation import Federation
 from coterie.data.roster import Roster
 from coterie.data.schema import Schema
 from coterie.data.site_table import SiteTable
 from coterie.data.table_options import TableOptions
-from coterie.engine.codec import BadBytes, types_of
-from coterie.engine.evaluate import Evaluation
-from coterie.engine.message import Limits
-from coterie.engine.simulated import SimulatedClients
-from coterie.engine.site import Agreement
-from coterie.errors import CoterieError
+from coterie.engines.codec import BadBytes, types_of
+from coterie.engines.evaluate import Evaluation
+from coterie.engines.message import Limits
+from coterie.engines.simulated import SimulatedClients
+from coterie.engines.site import Agreement
+from coterie.methods import registry
 from coterie.network.packets import DataTerms, RunTerms, Terms, shown
 from coterie.runs.config import method_config, method_from
 from coterie.runs.options import Options
 from coterie.runs.start import as_asked, model_fingerprint, task_for
 from coterie.runs.suited import with_caution
 from coterie.runs.trained import Trained
-from coterie.task import Batch, Task
 
 # a server may be killed several times in one round
 NETWORK_LIMITS = Limits(repeats=20)

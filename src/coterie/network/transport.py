@@ -8,8 +8,8 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from coterie.engine.codec import BadBytes
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
+from coterie.engines.codec import BadBytes
 from coterie.network.audit import Audit, now_as_text
 from coterie.network.outcomes import Arrival, Outcome, first_names, lines_of
 from coterie.network.packets import (

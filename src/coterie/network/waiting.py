@@ -6,7 +6,7 @@ import math
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
 from coterie.network.outcomes import Arrival
 from coterie.network.packets import Packet
 from coterie.network.presence import WORDS

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from coterie.live.expected import ExpectedBoard
-from coterie.live.folder import Board, WatchedFolder
-from coterie.live.snapshot import SiteReport
 from coterie.network.audit import Seen
 from coterie.network.engine import Network
 from coterie.network.listening import Refusals
 from coterie.network.metrics import Metric, counter, counter_by, few_reasons, gauge
 from coterie.network.presence import WORDS
 from coterie.network.transport import Transport
+from coterie.reporting.live.expected import ExpectedBoard
+from coterie.reporting.live.folder import Board, WatchedFolder
+from coterie.reporting.live.snapshot import SiteReport
 from coterie.runs.run import Run
 
 

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
 from coterie.network.peers.interface import VARIABLE, address_of, use_interface
 from coterie.ranks.lifeline import Lifeline, Lifelines
 from coterie.ranks.place import LOOPBACK, Place, RankLost

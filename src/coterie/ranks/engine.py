@@ -6,10 +6,10 @@ from typing import Any
 
 from torch.utils._pytree import tree_map
 
-from coterie.contract import Algorithm
-from coterie.engine.call import Call
-from coterie.engine.codec import decode, decode_part, encode
-from coterie.engine.fold import Fold, Part
+from coterie.aggregation.aggregator import Fold, Part
+from coterie.core.call import Call
+from coterie.core.contract import Algorithm
+from coterie.engines.codec import decode, decode_part, encode
 from coterie.ranks.group import Group
 from coterie.ranks.share import Question, Share, call_of_rank, write_common, write_own
 from coterie.ranks.snapshots import cut_snapshot, join_snapshots

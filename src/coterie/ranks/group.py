@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
 from coterie.ranks.connection import Connection
 from coterie.ranks.place import Place, RankLost
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import torch
 
+from coterie.core.errors import CoterieError, Option
 from coterie.data import load as load_data
-from coterie.errors import CoterieError, Option
 from coterie.ranks.place import Place
 from coterie.ranks.share import Share
 from coterie.runs.config import RunConfig, decode

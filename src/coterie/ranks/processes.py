@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
 from coterie.ranks.place import Place
 
 CHILD = "COTERIE_RANK_OF"  # set for such a process: the process of rank 0

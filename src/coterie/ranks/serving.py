@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from torch.utils._pytree import tree_map
 
-from coterie.engine.codec import decode, encode, encode_part
+from coterie.engines.codec import decode, encode, encode_part
 from coterie.ranks.group import Group, Message
 from coterie.ranks.share import Share
 from coterie.runs.run import on_device

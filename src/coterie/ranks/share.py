@@ -9,24 +9,24 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from coterie.contract import Algorithm, Rows, Upload, at_round
+from coterie.aggregation.aggregator import Fold, Part
+from coterie.aggregation.checks import Checks
+from coterie.aggregation.clipping import Limit, Screening
+from coterie.core.call import Call, Version, follow
+from coterie.core.contract import Algorithm, Rows, Upload, at_round
+from coterie.core.params import Params
+from coterie.core.task import Task
 from coterie.data.federation import Federation
-from coterie.engine.call import Call, Version, follow
-from coterie.engine.checks import Checks
-from coterie.engine.codec import Types, decode, encode, types_of
-from coterie.engine.dry_run import DryRun
-from coterie.engine.evaluate import Evaluation
-from coterie.engine.fold import Fold, Part
-from coterie.engine.guard import ask
-from coterie.engine.plan import Plan
-from coterie.engine.screening import Limit, Screening
-from coterie.engine.shares import Among, Shares, divide
-from coterie.engine.vectorised import Vectorised
-from coterie.params import Params
+from coterie.data.shards import Among, Shares, divide
+from coterie.engines.codec import Types, decode, encode, types_of
+from coterie.engines.dry_run import DryRun
+from coterie.engines.evaluate import Evaluation
+from coterie.engines.guard import ask
+from coterie.engines.plan import Plan
+from coterie.engines.vectorised import Vectorised
 from coterie.runs.options import Options
 from coterie.runs.run import on_device
 from coterie.runs.start import prepared_rows
-from coterie.task import Task
 
 
 class Question(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from coterie.engine.shares import Shares
+from coterie.data.shards import Shares
 
 
 def join_snapshots(snapshots: list[Any], shares: Shares) -> Any:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 
-from coterie.contract import Algorithm
+from coterie.core.contract import Algorithm
+from coterie.core.task import Task
 from coterie.data.federation import Federation
-from coterie.engine.plan import Plan
-from coterie.engine.protocol import Engine
+from coterie.engines.plan import Plan
+from coterie.engines.protocol import Engine
 from coterie.ranks.engine import Ranks
 from coterie.ranks.group import Group
 from coterie.ranks.opening import check_gpus
@@ -20,7 +21,6 @@ from coterie.runs.config import RunConfig, encode
 from coterie.runs.options import Options
 from coterie.runs.run import check_ranks
 from coterie.runs.start import MakeEngine
-from coterie.task import Task
 
 
 class Team:

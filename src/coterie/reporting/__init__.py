@@ -40,8 +40,9 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from coterie.core.errors import CoterieError, RowsAtSites
+from coterie.core.user_file import Untrusted
 from coterie.data.paths import shorten_sentence
-from coterie.errors import CoterieError, RowsAtSites
 from coterie.reporting.comparison import Methods
 from coterie.reporting.overview import (
     describe_last_save,
@@ -58,7 +59,6 @@ from coterie.runs.files import write_error, write_file
 from coterie.runs.reopen import Trust
 from coterie.runs.run import Run
 from coterie.runs.start import Model
-from coterie.user_file import Untrusted
 
 
 def report(

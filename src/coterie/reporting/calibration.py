@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coterie.histogram import log_odds_of_bins
+from coterie.metrics.histogram import log_odds_of_bins
 
 STEPS = 10  # parts of the scale from 0 to 1
 

@@ -10,7 +10,7 @@ from statistics import mean, stdev
 
 import numpy as np
 
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
 from coterie.metrics import HIGHER_IS_BETTER, Row
 from coterie.reporting.intervals import BySeed, Difference, SiteScores, paired_difference
 from coterie.reporting.source import Source

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coterie.engine.evaluate import SKETCH_BINS as BINS
+from coterie.engines.evaluate import SKETCH_BINS as BINS
 from coterie.reporting.clients import is_baseline
 from coterie.reporting.excess import AS_WELL, relative_excess
 from coterie.reporting.fairness import Grouping

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from coterie.core.call import pick_clients
+from coterie.core.errors import Diverged
+from coterie.core.params import count
 from coterie.data.site_columns import Constant, SiteColumns
-from coterie.engine.call import pick_clients
-from coterie.errors import Diverged
 from coterie.metrics import hard
-from coterie.params import count
 from coterie.reporting.apart import Apart, apart
 from coterie.reporting.coefficients import Coefficients, coefficients
 from coterie.reporting.filled import Filled, filled

@@ -9,13 +9,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
+from coterie.core.version import __version__
 from coterie.data.paths import shorten_word
 from coterie.reporting.comparison import Methods
 from coterie.reporting.notes import format_value
 from coterie.reporting.source import Source
 from coterie.reporting.tables import Table
 from coterie.reporting.text import NOTHING
-from coterie.version import __version__
 
 
 class Settings(NamedTuple):

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
+from coterie.core.version import __version__
 from coterie.metrics import Row, fits_clients
 from coterie.reporting.same_data import fingerprint_of, same_rows, share_fingerprints
 from coterie.runs.config import RunConfig, roster_config
@@ -22,7 +23,6 @@ from coterie.runs.run import Run
 from coterie.runs.search_folder import MARK, WINNER
 from coterie.runs.start import Model
 from coterie.runs.trained import Trained
-from coterie.version import __version__
 
 BARE = ("seed", "device", "engine")  # options that do not make a run another one
 

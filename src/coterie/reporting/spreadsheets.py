@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
 from coterie.reporting.source import Source
 from coterie.runs.files import write_bytes, write_file
 from coterie.runs.outcome_files import (

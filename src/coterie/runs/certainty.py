@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.contract import Sums
-from coterie.engine.ask import Exchanges
-from coterie.params import Params, count
+from coterie.core.contract import Sums
+from coterie.core.params import Params, count
+from coterie.engines.ask import Exchanges
 
 MOST_CENTRES = 50  # with more, each client would compute for longer than in a round
 ENOUGH_HELD_OUT = 10  # held-out rows with which a client is judged by these instead

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from coterie.engine.codec import BadBytes, Types, checksum, flatten, unflatten
+from coterie.engines.codec import BadBytes, Types, checksum, flatten, unflatten
 from coterie.runs.config import encode
 from coterie.runs.files import beside
 

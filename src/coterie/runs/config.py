@@ -17,13 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.contract import Algorithm, check_settings
+from coterie.core.contract import Algorithm, check_settings
+from coterie.core.errors import CoterieError
+from coterie.core.version import __version__
 from coterie.data.roster import Kind, Roster, RowCounts
 from coterie.data.schema import Schema
-from coterie.engine.plan import Plan
-from coterie.errors import CoterieError
+from coterie.engines.plan import Plan
 from coterie.runs.options import Options
-from coterie.version import __version__
 
 FORMAT = 2  # of a run's folder; version 0.1 wrote none
 T = TypeVar("T")

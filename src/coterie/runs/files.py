@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
 
 if sys.platform != "win32":
     import fcntl

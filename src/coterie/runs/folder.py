@@ -26,8 +26,8 @@ from typing import Any
 import msgspec
 from safetensors import SafetensorError
 
-from coterie.engine.codec import BadBytes, Types
-from coterie.errors import CoterieError, Diverged
+from coterie.core.errors import CoterieError, Diverged
+from coterie.engines.codec import BadBytes, Types
 from coterie.metrics import Row
 from coterie.runs import checkpoint
 from coterie.runs.config import (

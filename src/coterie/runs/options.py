@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from coterie.settings import setting
+from coterie.core.settings import setting
 
 ENGINES = ("vectorised", "loop", "wire")
-RULES = ("mean", "median", "trimmed", "geometric", "krum", "mixing")  # of robust/rules.py
-ATTACKS = ("flip", "scale", "noise", "shift", "ipm", "labels")  # of robust/attacks.py
+RULES = ("mean", "median", "trimmed", "geometric", "krum", "mixing")  # of aggregation/rules.py
+ATTACKS = ("flip", "scale", "noise", "shift", "ipm", "labels")  # of aggregation/attacks.py
 
 
 @dataclass(frozen=True, kw_only=True)

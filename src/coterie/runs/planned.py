@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
 from coterie.runs.config import RunConfig, decode, encode_readable
 from coterie.runs.files import write_file
 from coterie.runs.folder import RunFolder, making

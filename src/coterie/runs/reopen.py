@@ -10,13 +10,16 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from coterie import registry
-from coterie.contract import Algorithm
+from coterie.core.contract import Algorithm
+from coterie.core.errors import CoterieError, DataGone, RowsAtSites
+from coterie.core.settings import Suggested
+from coterie.core.task import Task
+from coterie.core.user_file import read_hashes, refuse_untrusted
 from coterie.data import Federation
 from coterie.data import load as load_data
 from coterie.data.roster import Roster
-from coterie.engine.codec import types_of
-from coterie.errors import CoterieError, DataGone, RowsAtSites
+from coterie.engines.codec import types_of
+from coterie.methods import registry
 from coterie.runs.config import RunConfig, method_from, roster_from
 from coterie.runs.folder import NETWORK, RunFolder
 from coterie.runs.options import Options
@@ -30,9 +33,6 @@ from coterie.runs.start import (
     task_for,
 )
 from coterie.runs.trained import Trained
-from coterie.settings import Suggested
-from coterie.task import Task
-from coterie.user_file import read_hashes, refuse_untrusted
 
 log = logging.getLogger("coterie")
 Trust = str | Sequence[str]  # hashes of the Python files that a folder may name

@@ -14,29 +14,29 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from coterie import randomness
-from coterie.contract import Algorithm, Stack, Sums, at_round, check_settings
+from coterie.aggregation.aggregator import Robust
+from coterie.aggregation.attack import Attack, choose_attackers
+from coterie.core import randomness
+from coterie.core.call import pick_clients
+from coterie.core.contract import Algorithm, Stack, Sums, at_round, check_settings
+from coterie.core.errors import CoterieError, Option
+from coterie.core.params import nbytes
+from coterie.core.task import Task
 from coterie.data.roster import Roster
-from coterie.engine.ask import Exchanges
-from coterie.engine.attack import Attack, choose_attackers
-from coterie.engine.call import pick_clients
-from coterie.engine.codec import Types, types_of
-from coterie.engine.dry_run import DryRun
-from coterie.engine.evaluate import Evaluation
-from coterie.engine.fold import Robust
-from coterie.engine.guard import Guard
-from coterie.engine.protocol import Engine
-from coterie.errors import CoterieError, Option
+from coterie.engines.ask import Exchanges
+from coterie.engines.codec import Types, types_of
+from coterie.engines.dry_run import DryRun
+from coterie.engines.evaluate import Evaluation
+from coterie.engines.guard import Guard
+from coterie.engines.protocol import Engine
 from coterie.metrics import Row, changed_groups, group_row, hard, planted_error
-from coterie.params import nbytes
+from coterie.metrics.scoring import per_client, pooled_counts, summary
 from coterie.runs.certainty import Answers, ask_memberships
 from coterie.runs.folder import RunFolder
 from coterie.runs.interrupt import Interrupted, finish_round_on_interrupt
 from coterie.runs.options import Options
 from coterie.runs.outcome_files import remove_outcome, write_outcome
 from coterie.runs.trained import Trained
-from coterie.scoring import per_client, pooled_counts, summary
-from coterie.task import Task
 
 log = logging.getLogger("coterie")
 SAVING_SHARE = 0.05  # of the time, at most, goes into checkpoints

@@ -24,10 +24,10 @@ from urllib.parse import quote
 
 import torch
 
-from coterie.contract import Algorithm
+from coterie.core.contract import Algorithm
+from coterie.core.errors import CoterieError, Diverged, Option, unknown
 from coterie.data import Federation
-from coterie.engine.plan import Plan
-from coterie.errors import CoterieError, Diverged, Option, unknown
+from coterie.engines.plan import Plan
 from coterie.metrics import Row
 from coterie.runs.config import encode_readable
 from coterie.runs.files import write_file

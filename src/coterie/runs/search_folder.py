@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
 from coterie.runs.config import encode
 from coterie.runs.folder import RunFolder, was_being_made
 from coterie.runs.start import Job

@@ -16,20 +16,21 @@ import torch
 from torch import nn
 
 from coterie import models
-from coterie.contract import Algorithm, check_settings
+from coterie.aggregation.attack import with_flipped_labels
+from coterie.core.contract import Algorithm, check_settings
+from coterie.core.errors import CoterieError, Option
+from coterie.core.task import Task
 from coterie.data import Federation
 from coterie.data.roster import Roster
-from coterie.engine import diary
-from coterie.engine.attack import with_flipped_labels
-from coterie.engine.diary import Diary
-from coterie.engine.evaluate import Evaluation
-from coterie.engine.loop import Loop
-from coterie.engine.plan import Plan, plan_for
-from coterie.engine.protocol import Engine
-from coterie.engine.replay import Replay
-from coterie.engine.vectorised import Vectorised
-from coterie.engine.wire import Wire
-from coterie.errors import CoterieError, Option
+from coterie.engines import diary
+from coterie.engines.diary import Diary
+from coterie.engines.evaluate import Evaluation
+from coterie.engines.loop import Loop
+from coterie.engines.plan import Plan, plan_for
+from coterie.engines.protocol import Engine
+from coterie.engines.replay import Replay
+from coterie.engines.vectorised import Vectorised
+from coterie.engines.wire import Wire
 from coterie.runs.config import (
     Fingerprints,
     Origin,
@@ -42,7 +43,6 @@ from coterie.runs.folder import RunFolder, refuse_taken
 from coterie.runs.options import Options
 from coterie.runs.run import Run, attack_of, check_run
 from coterie.runs.suited import suited, with_caution
-from coterie.task import Task
 
 Model = str | Callable[[], nn.Module] | nn.Module | None
 MakeEngine = Callable[[Algorithm, Task, Federation, Options, Plan], Engine]

@@ -11,13 +11,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from coterie.contract import Algorithm
+from coterie.core.contract import Algorithm
+from coterie.core.settings import Local, as_in_paper, settled
+from coterie.core.task import Task
 from coterie.data import Federation
 from coterie.data.curvature import curvatures, typical
 from coterie.data.roster import Roster
 from coterie.runs.options import Options
-from coterie.settings import Local, as_in_paper, settled
-from coterie.task import Task
 
 LEAST_CAUTION = 1e-6
 

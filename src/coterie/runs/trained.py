@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from coterie.contract import Algorithm, at_round
+from coterie.core.contract import Algorithm, at_round
+from coterie.core.params import Params
+from coterie.core.task import Task
 from coterie.data.roster import Roster
 from coterie.metrics import Row, concerns, hard
-from coterie.params import Params
 from coterie.runs.certainty import Answers, Certainty, certainty
 from coterie.runs.options import Options
-from coterie.task import Task
 
 
 @dataclass(frozen=True, eq=False)

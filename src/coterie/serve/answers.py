@@ -14,15 +14,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie import randomness
-from coterie.contract import Algorithm, Data
-from coterie.engine.call import pick_clients
-from coterie.errors import CoterieError, Option, unknown
-from coterie.params import Params, count, pick, unstack
+from coterie.core import randomness
+from coterie.core.call import pick_clients
+from coterie.core.contract import Algorithm, Data
+from coterie.core.errors import CoterieError, Option, unknown
+from coterie.core.params import Params, count, pick, unstack
+from coterie.core.task import Batch, Task
 from coterie.runs.run import Run
 from coterie.runs.trained import Trained
 from coterie.serve.rows import check_labelled_rows, check_rows, is_table
-from coterie.task import Batch, Task
 
 FEW = 10  # rows below which a choice of group is doubtful
 FITS = 10  # times the usual loss: above it, no group fits

@@ -10,8 +10,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from coterie.core.errors import CoterieError
+from coterie.core.version import __version__
 from coterie.data.roster import Kind, Roster
-from coterie.errors import CoterieError
 from coterie.runs.config import (
     MethodConfig,
     RosterConfig,
@@ -20,7 +21,6 @@ from coterie.runs.config import (
     encode_readable,
     roster_from,
 )
-from coterie.version import __version__
 
 CARD = "card.json"
 FORMAT = 2  # the first with a checksum of the card itself

@@ -13,20 +13,20 @@ from typing import Any
 
 from safetensors.torch import save as tensors_as_bytes
 
-from coterie.algorithms.threshold import PFLTC
-from coterie.common.grouped import WithinGroups
-from coterie.contract import Algorithm
-from coterie.engine.call import pick_clients
-from coterie.errors import CoterieError
+from coterie.core.call import pick_clients
+from coterie.core.contract import Algorithm
+from coterie.core.errors import CoterieError
+from coterie.core.params import Params, unstack
+from coterie.core.task import Task
+from coterie.methods.grouped import WithinGroups
+from coterie.methods.threshold import PFLTC
 from coterie.metrics import hard
-from coterie.params import Params, unstack
 from coterie.runs.config import method_config, roster_config
 from coterie.runs.files import beside, locked, write_error
 from coterie.runs.run import Run
 from coterie.runs.trained import Trained
 from coterie.serve.answers import at_last_round, need_centres
 from coterie.serve.card import CARD, Card, FileEntry, Per, write_card
-from coterie.task import Task
 
 AT_ONCE = 256  # clients whose models are asked for at once
 Named = tuple[str, str, Params]  # a file's name, whose model it holds, the model

@@ -11,14 +11,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load as read_tensors
 from torch import Tensor
 
-from coterie import models, registry
+from coterie import models
+from coterie.core.errors import CoterieError, Option, unknown
+from coterie.core.params import Params
+from coterie.core.task import Task
 from coterie.data import Schema
-from coterie.errors import CoterieError, Option, unknown
-from coterie.params import Params
+from coterie.methods import registry
 from coterie.serve.answers import Assignment, as_predictions, choose_group
 from coterie.serve.card import CARD, EXPORT_AGAIN, FileEntry, read_card, roster_of
 from coterie.serve.rows import check_labelled_rows, check_rows
-from coterie.task import Task
 
 
 class Exported:

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from coterie.errors import CoterieError
-from coterie.params import Params
-from coterie.task import Task
+from coterie.core.errors import CoterieError
+from coterie.core.params import Params
+from coterie.core.task import Task
 
 try:
     import onnxscript  # noqa: F401  # torch's exporter writes with it

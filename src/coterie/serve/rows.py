@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coterie.core.errors import CoterieError
+from coterie.core.task import Batch, Task
 from coterie.data.roster import Roster
-from coterie.errors import CoterieError
-from coterie.task import Batch, Task
 
 
 def check_rows(

@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
+from coterie.methods.registry import methods
 from coterie.network.handshake import Asked
 from coterie.network.packets import Experiment, Plain, shown
 from coterie.network.terms import site_settings
-from coterie.registry import methods
 
 OF_THIS_MACHINE = ("device", "engine")  # options that may differ between peers
 

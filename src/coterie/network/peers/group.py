@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
 from coterie.network.peers.interface import VARIABLE, use_interface
 from coterie.network.peers.meeting import Place, meet
 from coterie.network.peers.signs import Signs, Verdict, agree_on_verdict, wait_for_others

@@ -6,7 +6,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
 from coterie.network.children import start_child, table_files
 from coterie.network.ports import HOST, free_port
 

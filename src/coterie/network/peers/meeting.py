@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from torch.distributed import Store as Store  # type: ignore[attr-defined]
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
 
 log = logging.getLogger("coterie")
 PAUSE = 0.2  # seconds between looks

@@ -15,7 +15,8 @@ from typing import Any
 import msgspec
 import torch
 
-from coterie.errors import CoterieError
+from coterie.core.errors import CoterieError
+from coterie.core.version import __version__
 from coterie.metrics import Row
 from coterie.network.handshake import Asked
 from coterie.network.packets import shown
@@ -37,7 +38,6 @@ from coterie.runs.config import decode, encode_readable
 from coterie.runs.files import write_file
 from coterie.runs.folder import NETWORK, START_ANEW, RunFolder, hold, round_of
 from coterie.runs.run import Run
-from coterie.version import __version__
 
 NOT_BEGUN = -1  # the round of a run without a checkpoint
 

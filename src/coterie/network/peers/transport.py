@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import msgspec
 
-from coterie.engine.call import Call
-from coterie.engine.codec import BadBytes
-from coterie.errors import CoterieError
+from coterie.core.call import Call
+from coterie.core.errors import CoterieError
+from coterie.engines.codec import BadBytes
 from coterie.network.engine import Network
 from coterie.network.in_process import InProcess
 from coterie.network.outcomes import Outcome, reason_of

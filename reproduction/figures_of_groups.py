@@ -1,0 +1,173 @@
+"""Figures of groups: who is in which, how many there are, and each client's weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from coterie.core.contract import Algorithm
+from coterie.reporting import plots
+from coterie.reporting.plots import INK, colours_for, new_figure
+from coterie.reporting.text import capitalise, join_names
+from reproduction.claims import find_quantity
+from reproduction.figures import (
+    Draw,
+    chosen,
+    curves_of,
+    give_title,
+    panel_title,
+    tidy,
+)
+from reproduction.figures_of_tables import mean_of
+from reproduction.outcome import CellResult, Outcome
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+NOT_KEPT = "these results do not have it: run the experiment again"
+
+
+# ------------------------------------------------------------------------------ who is in which
+def right_identities(outcome: Outcome) -> Figure:
+    """The share of clients in the right group after each round; of older results the ARI."""
+    draw = curves_of("ari", "Agreement with the planted groups (ARI)", highest=1.0, each_seed=True)
+    if any("matched" in cell.curves for cell in outcome.cells.values()):
+        draw = curves_of("matched", "Clients in the right group, %", highest=100.0, each_seed=True)
+    return draw(outcome)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A cell's groups as the figure of a run reads them."""
+
+    method: Algorithm
+    clusters: np.ndarray  # int64 [rounds + 1, N]
+    names: Sequence[str] = ()
+    history: Sequence[Mapping[str, Any]] = field(default_factory=list)
+
+
+def groups_over_rounds(line: str, column: str = "") -> Draw:
+    """A colour map of who was in which group after each round, of the first seed.
+
+    The work must keep it under `extra["groups"]`: [rounds][clients].
+    """
+
+    def draw(outcome: Outcome) -> Figure:
+        label = column or outcome.columns[0]
+        cell = outcome.of(line, label)[0]
+        groups = np.array(cell.extra["groups"])
+        method = outcome.experiment.line(line).method
+        assert method is not None, f"{line} is no method"
+        title = f"Groups of {line} after each round, {label}, seed {cell.seed}"
+        return plots.groups(Shown(method, groups), title)
+
+    return draw
+
+
+# ------------------------------------------------------------------------------ how many
+def against_groups(counts: Mapping[str, int], heuristic: str, others: Sequence[str]) -> Draw:
+    """A quantity against the number of groups, a panel for each column.
+
+    counts: by line, its number of groups.  heuristic: the line that chooses it, marked with a star
+        for each seed, `groups` among the values.  others: lines without groups, drawn across.
+    """
+
+    def draw(outcome: Outcome) -> Figure:
+        quantity = find_quantity(outcome, "")
+        figure = new_figure(width=7.2, height=3.6 * len(outcome.columns) + 0.4)
+        panels = figure.subplots(len(outcome.columns), squeeze=False)[:, 0]
+        for axes, column in zip(panels, outcome.columns):
+            lines = [line for line in counts if line in outcome.lines]
+            values = [outcome.values(line, column, quantity.name) for line in lines]
+            rows = [np.array(list(of.values())) * quantity.factor for of in values]
+            draw_against(axes, [counts[line] for line in lines], rows)
+            mark_choice(axes, outcome, column, heuristic)
+            draw_across(axes, outcome, column, others)
+            give_title(axes, panel_title(capitalise(quantity.label), outcome, column))
+            tidy(axes)
+            axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1, 1))
+        panels[-1].set_xlabel("number of groups K", color=INK)
+        return figure
+
+    return draw
+
+
+def draw_against(axes: Axes, counts: list[int], rows: list[np.ndarray]) -> None:
+    """The mean over seeds at each number, and a band from the least to the most."""
+    colour = colours_for(1)[0]
+    axes.plot(counts, [row.mean() for row in rows], color=colour, marker="o", label="CGPFL(K)")
+    low, high = [row.min() for row in rows], [row.max() for row in rows]
+    axes.fill_between(counts, low, high, color=colour, alpha=0.15, linewidth=0)
+    axes.set_xticks(counts)
+
+
+def mark_choice(axes: Axes, outcome: Outcome, column: str, line: str) -> None:
+    """A star for each seed of the line that chooses the number itself."""
+    quantity = find_quantity(outcome, "")
+    values = outcome.values(line, column, quantity.name)
+    numbers = outcome.values(line, column, "groups")
+    seeds = [seed for seed in values if seed in numbers]
+    if seeds:
+        choices = [numbers[seed] for seed in seeds]
+        heights = [quantity.factor * values[seed] for seed in seeds]
+        label = f"{line}, which chose {join_names([f'{k:g}' for k in choices])}"
+        axes.plot(choices, heights, "*", color=colours_for(2)[1], markersize=13, label=label)
+
+
+def draw_across(axes: Axes, outcome: Outcome, column: str, lines: Sequence[str]) -> None:
+    """A dashed line across for each method without groups."""
+    quantity = find_quantity(outcome, "")
+    shown = [line for line in lines if line in outcome.lines]
+    for colour, line in zip(colours_for(2 + len(shown))[2:], shown):
+        value = mean_of(outcome, line, column, quantity.name) * quantity.factor
+        axes.axhline(value, color=colour, linestyle="--", linewidth=1.5, label=line)
+
+
+# ------------------------------------------------------------------------------ weights
+def weights_of_clients(column: str, lines: Sequence[str], source: str) -> Draw:
+    """A panel for each method: every client's weight of the centre that stands for a source.
+
+    Of the first seed. The work must keep `extra["weights"]` and `extra["shares"]`, one of each per
+    client: what was found, and what was planted.
+    """
+
+    def draw(outcome: Outcome) -> Figure:
+        cells: dict[str, CellResult] = {}
+        for line in chosen(lines, outcome.lines):
+            for cell in outcome.of(line, column)[:1]:
+                if "weights" in cell.extra:
+                    cells[line] = cell
+        figure = new_figure(width=3.0 * max(len(cells), 2), height=3.4)
+        if not cells:
+            figure.text(0.5, 0.5, NOT_KEPT, ha="center", color=INK)
+            return figure
+        panels = figure.subplots(1, len(cells), squeeze=False, sharey=True)[0]
+        for axes, (line, cell) in zip(panels, cells.items()):
+            draw_weights(axes, cell.extra)
+            give_title(axes, line)
+            axes.set_xlabel("client, by its share", color=INK)
+            axes.locator_params(axis="x", integer=True)
+        panels[0].set_ylabel(f"weight of the centre for {source}", color=INK)
+        panels[0].legend(frameon=False, fontsize=8, loc="upper left")
+        seed = next(iter(cells.values())).seed
+        title = f"Weights of every client, {column}, seed {seed}"
+        figure.suptitle(title, x=0.02, ha="left", color=INK, fontsize=11)
+        return figure
+
+    return draw
+
+
+def draw_weights(axes: Axes, extra: Mapping[str, Sequence[float]]) -> None:
+    """A point for each client, over the share that was planted."""
+    shares = np.array(extra["shares"])
+    order = shares.argsort(kind="stable")
+    found, planted = colours_for(2)
+    axes.plot(shares[order], color=planted, drawstyle="steps-mid", label="planted share")
+    weights = np.array(extra["weights"])[order]
+    axes.plot(weights, ".", color=found, markersize=5, label="weight found")
+    axes.set_ylim(-0.03, 1.03)
+    tidy(axes)

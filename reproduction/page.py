@@ -1,0 +1,244 @@
+"""Markdown of an experiment: ours beside the paper's, what should hold, and how it was made."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator, Sequence
+
+from coterie.reporting.text import capitalise
+from reproduction.claims import Verdict
+from reproduction.outcome import Outcome, mean_and_deviation
+from reproduction.spec import Cell, Experiment, Quantity
+
+NOTHING = "–"
+
+
+def page(outcome: Outcome) -> str:
+    """The whole page of an experiment."""
+    experiment = outcome.experiment
+    parts = [
+        f"## {experiment.title} ({outcome.scale})",
+        f"{experiment.paper}, {experiment.where}, at scale {outcome.scale}:",
+        f"```\n{command_again(outcome)}\n```",
+        quantity_table(outcome, experiment.quantities[0]),
+    ]
+    for quantity in experiment.quantities[1:]:
+        if not lines_with(outcome, quantity):
+            continue
+        parts.append(quantity_table(outcome, quantity))
+    for suffix in experiment.figures:
+        file = f"{outcome.path.stem}{suffix}.svg"
+        parts.append(f"![{experiment.title}]({file})")
+    parts += [
+        listed("What should hold", [f"{v.mark} {v.sentence}" for v in verdicts(outcome)]),
+        listed("What was found", experiment.findings),
+        *(listed(title, make(outcome)) for title, make in experiment.sections.items()),
+        listed("Other than at the full scale", differences(outcome)),
+        listed(title_of_open_points(experiment), experiment.open_points),
+        listed(f"What was searched for, by `{search_command(experiment)}`", searches(experiment)),
+        listed("What each run tried on held-out training rows, and took", tuned_lines(outcome)),
+        how_made(outcome),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def title_of_open_points(experiment: Experiment) -> str:
+    """What stands above what was decided here."""
+    if experiment.is_from_a_paper:
+        return "What the paper leaves open, and what is taken here"
+    return "What was decided"
+
+
+def command_again(outcome: Outcome) -> str:
+    """What makes this page again: its lines, columns and seeds, where it has not all of them."""
+    cells = list(outcome.experiment.cells(outcome.scale))
+    has_all_lines = len(outcome.lines) == len({cell.line.label for cell in cells})
+    has_all_columns = len(outcome.columns) == len({cell.column.label for cell in cells})
+    has_all_seeds = len(outcome.seeds) == len({cell.seed for cell in cells})
+    return command(
+        outcome,
+        lines=() if has_all_lines else outcome.lines,
+        columns=() if has_all_columns else outcome.columns,
+        seeds=None if has_all_seeds else len(outcome.seeds),
+    )
+
+
+def command(
+    outcome: Outcome, lines: Sequence[str], columns: Sequence[str], seeds: int | None
+) -> str:
+    """What runs an experiment, or these lines, columns and first seeds of it alone."""
+    words = ["coterie", "reproduce", outcome.experiment.name, "--scale", outcome.scale]
+    for line in lines:
+        words += ["--line", line]
+    for column in columns:
+        words += ["--column", column]
+    if seeds is not None:
+        words += ["--seeds", str(seeds)]
+    return shlex.join(words)
+
+
+def search_command(experiment: Experiment) -> str:
+    """What makes the searches of an experiment again."""
+    return f"coterie reproduce {experiment.name} --scale {experiment.tuned_at} --search"
+
+
+def searches(experiment: Experiment) -> list[str]:
+    """A sentence for each search: what was tried, and what was found."""
+    sentences = []
+    for tuned in experiment.tuned:
+        tried = "; ".join(f"{k} of {', '.join(map(str, v))}" for k, v in tuned.over.items())
+        best = ", ".join(f"{name} {value}" for name, value in tuned.best.items())
+        taken = tuned.taken and f"; {tuned.taken}"
+        sentences.append(f"{tuned.line}, {tuned.column}: {tried}: best is {best}{taken}.")
+    return sentences
+
+
+def tuned_lines(outcome: Outcome) -> list[str]:
+    """A sentence for each tuned setting: the values it had, and what its runs took, by seed."""
+    sentences = []
+    for label in outcome.lines:
+        tune = outcome.experiment.line(label).tune
+        cells = [cell for column in outcome.columns for cell in outcome.of(label, column)]
+        taken = [cell.extra["tuned"] for cell in cells if "tuned" in cell.extra]
+        for name, values in tune.items():
+            tried = ", ".join(f"{value:g}" for value in values)
+            took = ", ".join(f"{settings[name]:g}" for settings in taken)
+            sentences.append(f"{label}: {name} of {tried}; took {took}.")
+    return sentences
+
+
+def verdicts(outcome: Outcome) -> list[Verdict]:
+    """Every claim, judged."""
+    return [verdict for claim in outcome.experiment.claims for verdict in claim.judge(outcome)]
+
+
+# ------------------------------------------------------------------------------ tables
+def quantity_table(outcome: Outcome, quantity: Quantity) -> str:
+    """A table of a quantity; beside each column the paper's, where it prints the quantity."""
+    printed = outcome.experiment.printed_of(quantity)
+    head = ["method"]
+    for column in outcome.columns:
+        head.append(column)
+        if printed:
+            head.append("paper")
+    rows = []
+    for line in lines_with(outcome, quantity):
+        row = [name_of(outcome, line)]
+        for column in outcome.columns:
+            row.append(cell_text(outcome, line, column, quantity))
+            if printed:
+                row.append(printed.get(line, {}).get(column, NOTHING))
+        rows.append(row)
+    return f"{capitalise(quantity.label)}, mean ± deviation over seeds:\n\n" + markdown(head, rows)
+
+
+def lines_with(outcome: Outcome, quantity: Quantity) -> list[str]:
+    """The lines that have a value of a quantity in any column, here or in the paper."""
+    printed = outcome.experiment.printed_of(quantity)
+    found = []
+    for line in outcome.experiment.lines:
+        in_paper = printed.get(line.label, {})
+        for column in outcome.columns:
+            if column in in_paper or outcome.values(line.label, column, quantity.name):
+                found.append(line.label)
+                break
+    return found
+
+
+def name_of(outcome: Outcome, line: str) -> str:
+    """A line's label; those that the paper does not have are marked."""
+    if outcome.experiment.line(line).in_paper:
+        return line
+    return f"{line} (ours)"
+
+
+def cell_text(outcome: Outcome, line: str, column: str, quantity: Quantity) -> str:
+    """The mean over seeds and their deviation; "diverged" where any run did."""
+    values = outcome.values(line, column, quantity.name)
+    if not values:
+        return NOTHING
+    if not all(map(math.isfinite, values.values())):
+        return "diverged"
+    mean, deviation = mean_and_deviation(values.values())
+    text = f"{mean * quantity.factor:.{quantity.digits}f}"
+    if deviation is not None:
+        text += f" ± {deviation * quantity.factor:.{quantity.digits}f}"
+    return text
+
+
+def markdown(head: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table, numbers to the right."""
+    lines = [
+        f"| {' | '.join(head)} |",
+        "| --- |" + " ---: |" * (len(head) - 1),
+        *(f"| {' | '.join(row)} |" for row in rows),
+    ]
+    return "\n".join(lines)
+
+
+# ------------------------------------------------------------------------------ lists
+def listed(title: str, items: list[str] | tuple[str, ...]) -> str:
+    """A heading in bold with a list; nothing where the list is empty."""
+    if not items:
+        return ""
+    return f"**{title}**\n\n" + "\n".join(f"* {item}" for item in items)
+
+
+def differences(outcome: Outcome) -> list[str]:
+    """Every setting of this scale that is another one in the paper."""
+    experiment = outcome.experiment
+    scale = experiment.scale(outcome.scale)
+    seeds = len(outcome.seeds)
+    in_paper = experiment.scales["full"].seeds
+    items = []
+    if seeds != in_paper:
+        items.append(f"Seeds: {seeds} instead of {in_paper}.")
+    cells = {cell.mark: cell for cell in experiment.cells(outcome.scale)}
+    changed: dict[str, None] = {}  # in order, each once
+    for mark in outcome.cells:
+        changed.update(dict.fromkeys(changes(cells[mark])))
+    items += changed
+    left_out = [c.label for c in experiment.columns if c.label not in outcome.columns]
+    if left_out:
+        items.append(f"Not run: {', '.join(left_out)}.")
+    return [*items, *scale.remarks]
+
+
+def changes(cell: Cell) -> Iterator[str]:
+    """What the scale changes in a cell."""
+    scale = cell.scale
+    asked = {
+        **cell.column.data_options,
+        **cell.line.data_options,
+        **cell.column.options,
+        **cell.line.options,
+        **cell.column.settings,
+    }
+    if cell.model != cell.column.model:
+        yield f"The model is {cell.model} instead of {cell.column.model}."
+    settings = {
+        name: value
+        for name, value in cell.settings_of_scale.items()
+        if hasattr(cell.line.method, name) and name not in cell.line.keep
+    }
+    for name, value in {**scale.data_options, **scale.options, **settings}.items():
+        if name in scale.nearer:
+            continue
+        before = asked.get(name, getattr(cell.line.method, name, None))
+        if before is None:
+            yield f"{name} is {value}."
+        elif before != value:
+            yield f"{name} is {value} instead of {before}."
+
+
+def how_made(outcome: Outcome) -> str:
+    """Seeds, time and commits."""
+    seeds = outcome.seeds
+    which = f"Seed {seeds[0]}" if len(seeds) == 1 else f"Seeds {seeds[0]} to {seeds[-1]}"
+    missing = len(outcome.missing)
+    unfinished = f" {missing} of its cells are still to be run." if missing else ""
+    return (
+        f"{which}; {outcome.seconds:,.0f} s of runs, one after another; commit "
+        f"{', '.join(outcome.commits)}.{unfinished}"
+    )

@@ -1,1 +1,0 @@
-"""Methods of the papers that Coterie implements: one paper, one file."""

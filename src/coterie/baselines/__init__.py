@@ -1,1 +1,0 @@
-"""Methods that the papers compare against: the same contract, the same tests."""

@@ -1,0 +1,1 @@
+"""The contract between a method and the engines, and what both are built from."""

@@ -1,0 +1,88 @@
+"""What an upload must look like, found by running a client function on made-up rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.func import vmap
+from torch.utils._pytree import tree_leaves, tree_map, tree_structure
+
+from coterie.core.call import Call, Exam, is_rows
+from coterie.core.contract import Algorithm, Data, Rows, Upload
+from coterie.core.errors import CoterieError
+from coterie.core.task import Batch, Task
+from coterie.data.roster import Roster
+
+
+class DryRun:
+    """The shape of an upload: the function run on two rows of one made-up client.
+
+    It runs under `vmap`, so that what cannot be vectorised shows on every engine. Results are
+    cached by function, static arguments and shapes.
+    """
+
+    def __init__(self, task: Task, roster: Roster, method: Algorithm, welcome: Any) -> None:
+        self.task = task
+        self.example = example_batch(task, roster)
+        key = torch.zeros((), dtype=torch.long, device=task.device)
+        self.private = method.enroll(task, welcome, Data(self.example, key, key))
+        self.cache: dict[Any, Upload] = {}
+
+    def __call__(self, call: Call) -> Upload:
+        """Zeros of the shapes and types that one client's upload must have."""
+        per_client = tree_map(_first_row, call.per_client, is_leaf=is_rows)
+        static = repr(sorted(call.static.items()))
+        key = (call.path, call.name, static, call.exam, _shape(call.shared), _shape(per_client))
+        if key not in self.cache:
+            self.cache[key] = self._run(call, per_client)
+        return self.cache[key]
+
+    def _run(self, call: Call, per_client: Any) -> Upload:
+        key = torch.zeros(1, dtype=torch.long, device=self.task.device)
+        train = Data(tree_map(lambda v: v[None], self.example), key, key)
+        data: Any = train
+        if call.exam is not None:
+            data = Exam(train, train.all)
+        per_client = tree_map(lambda v: v.new_zeros(1, *v.shape[1:]), per_client)
+        private: Any = ()
+        if call.enrolled:
+            private = tree_map(lambda v: v.new_zeros(1, *v.shape), self.private)
+
+        def one(shared: Any, *rows: Any) -> Any:
+            return call.fn(self.task, shared, *rows, **call.static)
+
+        try:
+            up, after = vmap(one, in_dims=(None, 0, 0, 0))(call.shared, per_client, private, data)
+        except RuntimeError as e:
+            if "vmap" in str(e) or "random" in str(e):
+                reason = str(e).strip().splitlines()[0]
+                raise CoterieError(
+                    f"{call.name}() or the model does what cannot be vectorised: {reason}"
+                ) from e
+            raise
+        if call.keeps_private and _shape(after) != _shape(private):
+            raise CoterieError(
+                f"{call.name}() returns a private state of another shape than enroll() gave."
+            )
+        return tree_map(lambda v: torch.zeros_like(v[0]), up)
+
+
+def example_batch(task: Task, roster: Roster) -> Batch:
+    """Two made-up rows as a client has them."""
+    x, y = (v.to(task.device) for v in roster.example())
+    if x.is_floating_point():
+        x = x.to(task.dtype)
+    if y.is_floating_point():
+        y = y.to(task.dtype)
+    return Batch.of(x, y, task.dtype)
+
+
+def _first_row(v: Any) -> Any:
+    if isinstance(v, Rows):
+        return tree_map(lambda t: t[:1], v.table)
+    return v[:1]
+
+
+def _shape(tree: Any) -> Any:
+    return str(tree_structure(tree)), tuple((tuple(v.shape), v.dtype) for v in tree_leaves(tree))

@@ -1,0 +1,103 @@
+"""Every exchange crosses bytes to a site that owns its data and private state.
+
+What a network carries, in one process: site.py is a site's half, site_ledger.py the server's, and
+message.py what is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from coterie.aggregation.aggregator import Fold, Part
+from coterie.core.call import Call
+from coterie.core.task import Task
+from coterie.data.federation import Federation
+from coterie.engines.codec import BadBytes, encode, types_of
+from coterie.engines.evaluate import Evaluation
+from coterie.engines.message import Limits, Message
+from coterie.engines.simulated import SimulatedClients
+from coterie.engines.site import Agreement, Site
+from coterie.engines.site_ledger import Reply, SiteLedger
+
+# What a report asks the clients of a simulation, whose owner is the one who reads it.
+QUESTIONS = frozenset(name for name, fn in vars(Evaluation).items() if hasattr(fn, "declaration"))
+
+
+class Wire(SiteLedger):
+    """The engine whose clients are sites behind bytes."""
+
+    def __init__(
+        self, task: Task, fed: Federation, root: Evaluation, minimum_rows: int = 1
+    ) -> None:
+        super().__init__(fed.total, types_of(root.method))
+        self.task = task
+        self.fed = fed
+        clients = SimulatedClients(task, fed)
+        agreement = Agreement(
+            root=root,
+            task=task,
+            types=self.types,
+            clients=len(fed),
+            limits=simulation_limits(fed.total),
+            minimum_rows=minimum_rows,
+            allowed=QUESTIONS,
+        )
+        self.sites = []
+        for i in range(fed.total):
+            parts = {name: clients.rows(name, i) for name in clients.parts}
+            self.sites.append(Site(agreement, parts))
+        # a test's way to change or withhold (None) an answer
+        self.tamper: Callable[[int, bytes], bytes | None] = lambda i, reply: reply
+
+    def map(self, call: Call, fold: Fold) -> Part:
+        """Send every client of the call its message, and fold the replies."""
+        shared = encode(call.shared, self.types)
+        positions = torch.arange(len(call.ids))
+        part = fold.merge(self._exchange(at, call, fold, shared) for at in positions)
+        return fold.complete(part)
+
+    def _exchange(self, at: Tensor, call: Call, fold: Fold, shared: bytes) -> Part:
+        message = self.message(at, call, shared)
+        return self.judge(at, call, fold, message, self._reply(int(call.ids[at]), message))
+
+    def _reply(self, i: int, message: Message) -> Reply:
+        """The site's reply; None if none came."""
+        try:
+            return self.tamper(i, self.sites[i].answer(message))
+        except (BadBytes, PermissionError) as e:
+            return e
+
+    # -- checkpoints
+    def snapshot(self) -> Any:
+        """The accepted versions, and the sites' states.
+
+        A real network's sites keep these themselves.
+        """
+        versions = self.snapshot_versions()
+        contacted = versions["contacted"].tolist()
+        states = tuple(self.sites[i].versions[self.accepted[i]] for i in contacted)
+        return {**versions, "states": states}
+
+    def restore(self, snapshot: Any) -> None:
+        """Be where `snapshot` was taken."""
+        self.restore_versions(snapshot)
+        for site in self.sites:
+            site.forget()
+        for i, state in zip(snapshot["contacted"].tolist(), snapshot["states"], strict=True):
+            state = tree_map(lambda v: v.clone(), state)
+            self.sites[i].versions = {self.accepted[i]: state}
+
+
+def simulation_limits(clients: int) -> Limits:
+    """Sites that share a process with their server need no limits on bytes, time and budget."""
+    return Limits(
+        centres=max(Limits().centres, clients),
+        message_bytes=2**40,
+        repeats=2**40,
+        seconds=None,
+    )

@@ -1,0 +1,107 @@
+"""APFL: adaptive personalised federated learning (Deng, Kamani, Mahdavi, 2020), Algorithm 1.
+
+    paper       here             shape
+    w           model            every leaf [1, ...], the global model
+    w_i         Mixed.w          every leaf [...], the client's version of it
+    v_i         Mixed.v          every leaf [...], the client's local model
+    α_i         Mixed.alpha      []
+    v̄_i         Mixed.blend()    every leaf [...], the personal model
+    η, τ        lr, local_steps
+
+Ours, not the paper's: the three models are kept apart, for implementations disagree: v moves along
+the gradient at the mixture v̄, w along its own. A step computes the new w, v and α from those before
+it, with one batch. α_i moves in every local step, is kept in [0, 1], and its mean and range are
+noted each round; `adaptive=False` leaves it where it starts. Only w is averaged, by clients as in
+the paper (`weighted=True`: by rows); v̄ is evaluated, with the client's own last w_i. A client that
+joins later takes one round's steps from v = w.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.core.contract import Ask, Data, Fraction, Upload, Weight, client, setting
+from coterie.core.errors import CoterieError
+from coterie.core.params import Params, axpy, dot, minus, mix, pick
+from coterie.core.task import Batch, Task
+from coterie.methods.fedavg import FedAvg
+from coterie.optim import gradient, walk
+
+
+class Mixed(NamedTuple):
+    """What a client keeps."""
+
+    w: Params  # its version of the global model
+    v: Params  # its local model
+    alpha: Tensor  # [] share of the local model in the mixture
+
+    def blend(self) -> Params:
+        """The personal model."""
+        return mix(self.alpha, self.w, self.v)  # v̄ = α v + (1 − α) w
+
+
+@dataclass(frozen=True, kw_only=True)
+class APFL(FedAvg):
+    """Each client mixes the global model with one of its own, and learns how much of each."""
+
+    name: ClassVar[str] = "apfl"
+    paper: ClassVar[str] = "Deng et al. 2020"
+
+    weighted: bool = setting(False, "average w by the clients' numbers of rows")
+    alpha: float = setting(0.5, "share α of the client's own model at first", least=0, most=1)
+    adaptive: bool = setting(True, "each client adapts its α")
+
+    def start(self, task: Task, clients: int, seed: int) -> tuple[Params, Params]:
+        return task.inits(seed, 1), task.init(seed)
+
+    def enroll(self, task: Task, welcome: Params, data: Data) -> Mixed:
+        alpha = torch.tensor(self.alpha, dtype=task.dtype, device=task.device)
+        return Mixed(welcome, welcome, alpha)
+
+    @client(weight=Weight(rows="weighted"), report={"alpha": Fraction("its α")}, rounds="later")
+    def train(
+        self, task: Task, model: Params, per_client: Any, me: Mixed, data: Data
+    ) -> tuple[Upload, Mixed]:
+        me = self.trained(task, me._replace(w=pick(model, 0)), data)
+        return Upload({"model": me.w}, self.weight(data), {"alpha": me.alpha}), me
+
+    def trained(self, task: Task, me: Mixed, data: Data) -> Mixed:
+        """The client's models and its α after a round's local steps."""
+
+        def step(me: Mixed, batch: Batch) -> Mixed:
+            g = gradient(task, me.blend(), batch, self)  # ∇f(v̄)
+            w = axpy(-self.lr, gradient(task, me.w, batch, self), me.w)  # w − η ∇f(w)
+            v = axpy(-self.lr * me.alpha, g, me.v)  # v − η α ∇f(v̄)
+            if not self.adaptive:
+                return Mixed(w, v, me.alpha)
+            alpha = me.alpha - self.lr * dot(minus(me.v, me.w), g)  # α − η ⟨v − w, ∇f(v̄)⟩
+            return Mixed(w, v, alpha.clamp(0, 1))
+
+        return walk(me, data.batches(self), step)
+
+    def round(self, model: Params, ask: Ask) -> Params:
+        sums = ask(self.train, shared=model, stream="train", started_from={"model": model})
+        if len(sums.ids):
+            a = sums.report["alpha"]
+            summary = {"least": float(a.min()), "mean": float(a.mean()), "most": float(a.max())}
+            ask.note("alpha", summary)
+        return sums.mean("model", empty=model)
+
+    def model(
+        self, task: Task, shared: Params, per_client: Any, private: Mixed, data: Data
+    ) -> Params:
+        return private.blend()
+
+    def join(self, task: Task, shared: Params, data: Data) -> tuple[Any, Mixed]:
+        return (), self.trained(task, self.enroll(task, pick(shared, 0), data), data)
+
+    def check(self, task: Task, sizes: Tensor) -> None:
+        super().check(task, sizes)
+        if self.solver != "sgd":
+            raise CoterieError(
+                f"solver is {self.solver!r}: apfl takes plain gradient steps, so leave it at 'sgd'."
+            )

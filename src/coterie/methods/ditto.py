@@ -1,0 +1,63 @@
+"""Ditto (Li, Hu, Beirami, Smith, ICML 2021), Algorithm 1.
+
+    paper       here             shape
+    w^t         model            every leaf [1, ...], the global model
+    v_k         private          every leaf [...], the client's own model
+    λ           lam
+    η, s        lr, local_steps
+
+Ours, not the paper's: the global solver is FedAvg, weighted by n_k (`weighted=False`: by clients),
+and the personal model takes as many steps, on the same batches, as the global one. v_k starts at
+w⁰, only the clients of a round move theirs, and each is pulled towards w as it was received, not as
+it is after the client's own steps. A client that joins later takes one round's personal steps from
+w.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from coterie.core.contract import Data, Upload, Weight, client, setting
+from coterie.core.params import Params, pick
+from coterie.core.task import Task
+from coterie.methods.fedavg import FedAvg
+from coterie.optim import descend, descend_from
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ditto(FedAvg):
+    """FedAvg, and beside it a personal model per client that is pulled towards the global one."""
+
+    name: ClassVar[str] = "ditto"
+    paper: ClassVar[str] = "Li et al. 2021"
+
+    lam: float = setting(0.5, "strength λ of the pull towards the global model", least=0)
+
+    def start(self, task: Task, clients: int, seed: int) -> tuple[Params, Params]:
+        return task.inits(seed, 1), task.init(seed)
+
+    def enroll(self, task: Task, welcome: Params, data: Data) -> Params:
+        return welcome
+
+    @client(weight=Weight(rows="weighted"), rounds="later")
+    def train(
+        self, task: Task, model: Params, per_client: Any, v: Params, data: Data
+    ) -> tuple[Upload, Params]:
+        w = descend_from(task, model, 0, data.batches(self), self)
+        new_v = self.personal(task, pick(model, 0), v, data)
+        return Upload({"model": w}, self.weight(data), {}), new_v
+
+    def personal(self, task: Task, w: Params, v: Params, data: Data) -> Params:
+        """The personal model v after a round's steps near the global model w."""
+        # v − η(∇f(v) + λ(v − w))
+        return descend(task, v, data.batches(self), self, pull=self.lam, towards=w)
+
+    def model(
+        self, task: Task, shared: Params, per_client: Any, private: Params, data: Data
+    ) -> Params:
+        return private
+
+    def join(self, task: Task, shared: Params, data: Data) -> tuple[Any, Params]:
+        w = pick(shared, 0)
+        return (), self.personal(task, w, w, data)

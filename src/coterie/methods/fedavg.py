@@ -1,0 +1,84 @@
+"""FedAvg: federated averaging (McMahan, Moore, Ramage, Hampson, Agüera y Arcas, AISTATS 2017),
+Algorithm 1.
+
+    paper       here             shape
+    w           model            every leaf [1, ...]
+    n_k         Upload.weight    [1]
+    η           lr
+    E, B        local_epochs, batch
+
+Ours, not the paper's: `weighted=False` averages clients instead of samples, as IFCA does. The
+method `fedavg-ft` answers with the global model after some more local steps on the client's own
+training rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from coterie.core.contract import Algorithm, Ask, Data, Local, Upload, Weight, client, setting
+from coterie.core.params import Params, pick
+from coterie.core.task import Task
+from coterie.optim import descend, descend_from
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvg(Local, Algorithm):
+    """One global model: local steps on every client, then the mean of their models."""
+
+    name: ClassVar[str] = "fedavg"
+    paper: ClassVar[str] = "McMahan et al. 2017"
+
+    weighted: bool = setting(True, "average by the clients' numbers of rows, n_k")
+
+    def start(self, task: Task, clients: int, seed: int) -> tuple[Params, Any]:
+        return task.inits(seed, 1), ()
+
+    @client(weight=Weight(rows="weighted"), rounds="later")
+    def train(
+        self, task: Task, model: Params, per_client: Any, private: Any, data: Data
+    ) -> tuple[Upload, Any]:
+        w = descend_from(task, model, 0, data.batches(self), self)
+        return Upload({"model": w}, self.weight(data), {}), private
+
+    def weight(self, data: Data) -> Tensor:
+        """How much the client counts in the mean, [1]."""
+        if self.weighted:
+            return data.size[None]
+        return torch.ones_like(data.size)[None]
+
+    def round(self, model: Params, ask: Ask) -> Params:
+        sums = ask(self.train, shared=model, stream="train", started_from={"model": model})
+        return sums.mean("model", empty=model)  # Σ (n_k/n) w_k
+
+    def model(
+        self, task: Task, shared: Params, per_client: Any, private: Any, data: Data
+    ) -> Params:
+        return pick(shared, 0)
+
+    def centres(self, model: Params) -> Params | None:
+        """The one model, as that of a group of all clients.
+
+        None for methods that build on this one and give each client a model of its own.
+        """
+        if type(self).model is not FedAvg.model:
+            return None
+        return model
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTuned(FedAvg):
+    """FedAvg, then each client takes some more steps on its own rows."""
+
+    name: ClassVar[str] = "fedavg-ft"
+
+    finetune: int = setting(10, "full-batch steps on the client's own training rows", least=1)
+
+    def model(
+        self, task: Task, shared: Params, per_client: Any, private: Any, data: Data
+    ) -> Params:
+        return descend(task, pick(shared, 0), data.repeated(self.finetune), self)

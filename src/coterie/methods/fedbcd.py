@@ -1,0 +1,123 @@
+"""FedBCD: federated block coordinate descent (Wu, Scaglione, Wai, Karakoç, Hreinsson, Ma, AAAI
+2021).
+
+    paper       here             shape
+    z           Blocks.z         every leaf [1, ...], the global model
+    x_i         private          every leaf [...], the client's own model
+                Blocks.mean      every leaf [1, ...], the mean of all x_i, absent clients included
+    ρ           rho              of the term ρ‖x − z‖², whose gradient is 2ρ(x − z)
+    a           mixing
+
+Horizontal: clients hold rows, not features; another method of the same name splits features. Each
+round an active client takes between 1 and `local_steps` steps on f_i(x) + ρ‖x − z‖² from its own
+x_i; then z ← z − a(z − mean of x_i).
+
+Ours, not the paper's: the server draws the numbers of steps and keeps the mean over ALL clients by
+adding what moved, so that no model is sent twice and none is stored. Momentum starts anew each
+round. A round in which nobody answers changes nothing. A client that joins later takes
+`local_steps` steps from z.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.core.contract import (
+    Algorithm,
+    Ask,
+    Data,
+    Drawn,
+    Local,
+    Repeat,
+    Suggested,
+    Upload,
+    Weight,
+    client,
+    setting,
+)
+from coterie.core.errors import CoterieError
+from coterie.core.params import Params, axpy, minus, mix, pick
+from coterie.core.task import Task
+from coterie.optim import descend
+
+
+class Blocks(NamedTuple):
+    """What the server keeps."""
+
+    z: Params  # the global model
+    mean: Params  # of every client's own model, as it was last
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedBCD(Local, Algorithm):
+    """Personal models and a global one hold each other; clients take a random number of steps."""
+
+    name: ClassVar[str] = "fedbcd"
+    paper: ClassVar[str] = "Wu et al. 2021"
+
+    lr: float = setting(
+        Suggested(0.005), "step size; linear models on tables: what the rows allow", above=0
+    )
+    local_steps: int = setting(
+        5, "most local steps per round; each client takes 1 to this many", least=1
+    )
+    batch: int | None = setting(32, "rows per step; none: all the client's rows", least=1)
+    l2: float = setting(1e-4, "weight decay, in the local steps only", least=0)
+    solver: str = setting(
+        "heavy_ball", "the local optimiser", choices=("sgd", "heavy_ball", "adam")
+    )
+    rho: float = setting(1.0, "strength ρ of ρ‖x − z‖²", least=0)
+    mixing: float = setting(
+        1.0, "a: how far z goes to the mean of the personal models", above=0, most=1
+    )
+
+    def start(self, task: Task, clients: int, seed: int) -> tuple[Blocks, Params]:
+        return Blocks(task.inits(seed, 1), task.inits(seed, 1)), task.init(seed)
+
+    def enroll(self, task: Task, welcome: Params, data: Data) -> Params:
+        return welcome
+
+    @client(weight=Weight(), rounds="later")
+    def train(
+        self, task: Task, z: Params, steps: Tensor, x: Params, data: Data
+    ) -> tuple[Upload, Params]:
+        new = self.solved(task, x, z, data.first_batches(self, steps))
+        return Upload({"moved": minus(new, x)}, torch.ones_like(data.size)[None], {}), new
+
+    def solved(self, task: Task, x: Params, z: Params, batches: Repeat | Drawn) -> Params:
+        """x after steps on f(x) + ρ‖x − z‖²."""
+        # ∇f(x) + 2ρ(x − z)
+        return descend(task, x, batches, self, pull=2 * self.rho, towards=pick(z, 0))
+
+    def round(self, state: Blocks, ask: Ask) -> Blocks:
+        n = len(ask.everyone)
+        drawn = torch.randint(1, self.local_steps + 1, (n,), generator=ask.rng("steps"))
+        steps = torch.empty_like(drawn).index_copy(0, ask.everyone, drawn)
+        sums = ask(self.train, shared=state.z, per_client=steps[ask.participants], stream="train")
+        if not len(sums.ids):
+            return state
+        mean = axpy(1 / n, sums.totals["moved"], state.mean)  # (1/N) Σ x_i over all clients
+        return Blocks(mix(self.mixing, state.z, mean), mean)  # z − a(z − mean)
+
+    def use(self, state: Blocks) -> tuple[Params, Any]:
+        return state.z, ()
+
+    def model(
+        self, task: Task, shared: Params, per_client: Any, private: Params, data: Data
+    ) -> Params:
+        return private
+
+    def join(self, task: Task, shared: Params, data: Data) -> tuple[Any, Params]:
+        return (), self.solved(task, pick(shared, 0), shared, data.batches(self))
+
+    def check(self, task: Task, sizes: Tensor) -> None:
+        super().check(task, sizes)
+        if self.local_epochs is not None:
+            raise CoterieError(
+                "fedbcd draws each client's number of steps from 1 to local_steps: "
+                "leave local_epochs."
+            )

@@ -1,0 +1,116 @@
+"""FedPer: federated learning with personalization layers (Arivazhagan, Aggarwal, Singh, Choudhary,
+2019), Algorithms 1 and 2.
+
+    paper       here             shape
+    W_B         Upload "base"    every leaf [...], the layers that all clients share
+    W_Pj        private          every leaf [...], the layers that client j keeps
+    K_P         own              names of layers, where the paper has the number of last layers
+    γ_j         Upload.weight    [1], n_j before it is divided by n
+    η_j, e, b   lr, local_epochs, batch
+
+Ours, not the paper's: a linear model keeps only its bias by default, so that there is one slope for
+all clients and an intercept for each; other models keep their last layer. Every client's own layers
+start alike (in the paper each draws its own), and only the clients of a round move theirs. The
+server sends whole models, in which the layers that clients keep stay at the start; it never gets
+these back. `weighted=False` averages clients instead of samples. A client that joins later trains
+its own layers from that start, in `join_steps` steps, with the shared layers fixed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from coterie.core.contract import Ask, Data, Upload, Weight, client, setting
+from coterie.core.errors import CoterieError
+from coterie.core.layers import is_named, refuse_unknown_layers
+from coterie.core.params import Params, is_bias, pick
+from coterie.core.task import Task
+from coterie.methods.fedavg import FedAvg
+from coterie.optim import descend
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedPer(FedAvg):
+    """FedAvg in which each client keeps some layers, such as the intercept, for itself."""
+
+    name: ClassVar[str] = "fedper"
+    paper: ClassVar[str] = "Arivazhagan et al. 2019"
+
+    own: tuple[str, ...] = setting(
+        (), "layers each client keeps; none: a linear model's bias, else the last layer"
+    )
+    join_steps: int = setting(
+        100, "full-batch steps in which a newcomer trains its own layers", least=1
+    )
+
+    def start(self, task: Task, clients: int, seed: int) -> tuple[Params, Params]:
+        return task.inits(seed, 1), task.init(seed)
+
+    def enroll(self, task: Task, welcome: Params, data: Data) -> Params:
+        own, _ = self.split(task, welcome)
+        return own
+
+    @client(weight=Weight(rows="weighted"), rounds="later")
+    def train(
+        self, task: Task, model: Params, per_client: Any, own: Params, data: Data
+    ) -> tuple[Upload, Params]:
+        w = descend(task, {**pick(model, 0), **own}, data.batches(self), self)  # SGD(W_B, W_Pj)
+        new_base = {k: v for k, v in w.items() if k not in own}
+        new_own = {k: w[k] for k in own}
+        return Upload({"base": new_base}, self.weight(data), {}), new_own
+
+    def round(self, model: Params, ask: Ask) -> Params:
+        _, base = self.split(ask.task, model)
+        sums = ask(self.train, shared=model, stream="train", started_from={"base": base})
+        return {**model, **sums.mean("base", empty=base)}  # W_B = Σ γ_j W_Bj
+
+    def model(
+        self, task: Task, shared: Params, per_client: Any, private: Params, data: Data
+    ) -> Params:
+        return {**pick(shared, 0), **private}
+
+    def join(self, task: Task, shared: Params, data: Data) -> tuple[Any, Params]:
+        own, base = self.split(task, pick(shared, 0))
+        steps = data.repeated(self.join_steps)
+        return (), descend(task.holding(base), own, steps, self)
+
+    # ------------------------------------------------------------------ which layers
+    def split(self, task: Task, model: Params) -> tuple[Params, Params]:
+        """(the layers that each client keeps, those that all share)"""
+        names = self.own_parameters(task, list(model))
+        own = {k: v for k, v in model.items() if k in names}
+        base = {k: v for k, v in model.items() if k not in names}
+        return own, base
+
+    def own_parameters(self, task: Task, names: list[str]) -> list[str]:
+        """Those of a model's parameters that each client keeps."""
+        if self.own:
+            return [k for k in names if is_named(k, self.own)]
+        if task.is_linear:
+            return [k for k in names if is_bias(k)]
+        last = layer_of(names[-1])
+        return [k for k in names if layer_of(k) == last]
+
+    def check(self, task: Task, sizes: Tensor) -> None:
+        super().check(task, sizes)
+        names = list(task.init(0))
+        refuse_unknown_layers("own", self.own, names)
+        kept = self.own_parameters(task, names)
+        if not kept:
+            raise CoterieError(
+                "fedper keeps the bias of a linear model at each client, and this model has none: "
+                "use a model with a bias, or fedavg."
+            )
+        if len(kept) == len(names):
+            raise CoterieError(
+                f"each client would keep the entire model ({', '.join(names)}) and share nothing: "
+                "name fewer layers in own, or use the method local."
+            )
+
+
+def layer_of(parameter: str) -> str:
+    """The name of the layer that a parameter belongs to."""
+    return parameter.rpartition(".")[0]

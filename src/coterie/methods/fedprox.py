@@ -1,0 +1,55 @@
+"""FedProx (Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, MLSys 2020), Algorithm 2.
+
+    paper       here             shape
+    w^t         model            every leaf [1, ...]
+    h_k(w)      f_k(w) + (μ/2)‖w − w^t‖²
+    μ           mu
+    E           local_epochs, or local_steps where that is not set
+
+Ours, not the paper's: clients are drawn uniformly and averaged by n_k, as in FedAvg, so that μ = 0
+is FedAvg. The paper makes an exact share of each round's clients do less work, 1 to E passes drawn
+uniformly; here each client of a round is such a straggler with probability `stragglers`, which it
+draws itself, and the number of its passes (or steps), too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from coterie.core.contract import Data, Drawn, Repeat, Upload, Weight, client, setting
+from coterie.core.params import Params
+from coterie.core.task import Task
+from coterie.methods.fedavg import FedAvg
+from coterie.optim import descend_from
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedProx(FedAvg):
+    """FedAvg whose local steps are pulled towards the global model."""
+
+    name: ClassVar[str] = "fedprox"
+    paper: ClassVar[str] = "Li et al. 2020"
+
+    mu: float = setting(0.1, "strength μ of the pull towards the global model", least=0)
+    stragglers: float = setting(
+        0.0, "chance that a client stops after 1 to all of its steps or passes", least=0, most=1
+    )
+
+    @client(weight=Weight(rows="weighted"), rounds="later")
+    def train(
+        self, task: Task, model: Params, per_client: Any, private: Any, data: Data
+    ) -> tuple[Upload, Any]:
+        w = descend_from(task, model, 0, self.work(data), self, pull=self.mu)  # ∇f + μ(w − w^t)
+        return Upload({"model": w}, self.weight(data), {}), private
+
+    def work(self, data: Data) -> Repeat | Drawn:
+        """The batches that the client has time for."""
+        if not self.stragglers:
+            return data.batches(self)
+        everything = self.local_epochs or self.local_steps
+        some = 1 + (data.uniform("work") * everything).floor()  # 1 … E, each as likely
+        is_straggler = data.uniform("straggler") < self.stragglers
+        return data.first_batches(self, torch.where(is_straggler, some, everything))

@@ -1,0 +1,52 @@
+"""Local training alone, "standalone" in some papers: no client learns from another.
+
+    here            shape
+    private         every leaf [...], the client's own model
+
+All clients start from one common model, and nothing else is sent. The clients of a round go on
+training. A client that joins later takes one round's steps from the common start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from coterie.core.contract import Algorithm, Ask, Data, Finite, Local, Upload, client
+from coterie.core.params import Params, minus, norm
+from coterie.core.task import Task
+from coterie.optim import descend
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalOnly(Local, Algorithm):
+    """Each client trains on its own rows; nothing is exchanged."""
+
+    name: ClassVar[str] = "local"
+    paper: ClassVar[str] = "baseline"
+
+    def start(self, task: Task, clients: int, seed: int) -> tuple[Params, Params]:
+        model = task.init(seed)
+        return model, model
+
+    def enroll(self, task: Task, welcome: Params, data: Data) -> Params:
+        return welcome
+
+    @client(report={"moved": Finite("how far its model moved", least=0)}, rounds="later")
+    def train(
+        self, task: Task, shared: Any, per_client: Any, model: Params, data: Data
+    ) -> tuple[Upload, Params]:
+        new = descend(task, model, data.batches(self), self)
+        return Upload({}, {}, {"moved": norm(minus(new, model))}), new
+
+    def round(self, start: Params, ask: Ask) -> Params:
+        ask(self.train, stream="train")
+        return start
+
+    def model(
+        self, task: Task, shared: Any, per_client: Any, private: Params, data: Data
+    ) -> Params:
+        return private
+
+    def join(self, task: Task, start: Params, data: Data) -> tuple[Any, Params]:
+        return (), descend(task, start, data.batches(self), self)
