@@ -21,7 +21,7 @@ test-slow: $(DEV)
 
 test-all: test test-slow test-experiments test-network
 
-# Every experiment of `coterie reproduce` at its smallest scale; those that need data sets which are
+# Every experiment of `python -m reproduction` at its smallest scale; those that need data sets which are
 # not there are skipped.
 test-experiments: $(DEV)
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests/reproduction -m experiments

@@ -1,4 +1,4 @@
-"""The tables of reproduction/README.md, from what `coterie reproduce` found."""
+"""The tables of reproduction/README.md, from what `python -m reproduction` found."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from reproduction.outcome import Outcome
 from reproduction.page import markdown, page, verdicts
 from reproduction.spec import Experiment
 
-RESULTS = Path(__file__).parent.parent / "experiments" / "results"
+RESULTS = Path(__file__).parent.parent / "reproduction" / "results"
 BEST_FIRST = ("full", "medium")
 
 

@@ -1,4 +1,4 @@
-"""The papers' tables and figures, made again: `coterie reproduce`.
+"""The papers' tables and figures, reproduced: `python -m reproduction NAME`.
 
 spec.py        what an experiment is: lines, columns, scales, cells
 catalogue/     the experiments, a file for each paper

@@ -1,4 +1,4 @@
-"""`python -m reproduction NAME`."""
+"""Runs `python -m reproduction NAME`."""
 
 import sys
 

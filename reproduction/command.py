@@ -1,92 +1,148 @@
-"""`coterie reproduce`: the papers' tables and figures, made again."""
+"""The command `python -m reproduction NAME`."""
 
 from __future__ import annotations
 
+import argparse
 import os
-from dataclasses import dataclass
+import sys
+import traceback
+import warnings
 from pathlib import Path
+from typing import NoReturn
 
-from coterie.cli.progress import Watcher
-from coterie.cli.values import read_flags
 from coterie.core.errors import CoterieError, unknown
-from coterie.core.settings import setting
 from coterie.reporting.plots import save
 from coterie.runs.files import locked, write_file
 from reproduction import all_experiments, find
 from reproduction.claims import FAILS
 from reproduction.outcome import Outcome
-from reproduction.page import command, page, verdicts
+from reproduction.page import COMMAND, command, page, verdicts
 from reproduction.runner import Done, run_cells
 from reproduction.spec import SCALES, Cell, Experiment
 from reproduction.tuning import search_all
 
-
-@dataclass(frozen=True, kw_only=True)
-class ReproduceFlags:
-    """The flags of `coterie reproduce`."""
-
-    scale: str = setting("medium", "how much of it is run; full: as the paper did", choices=SCALES)
-    out: str = setting("reproduction/results", "folder of the results")
-    seeds: int | None = setting(None, "run only the first of its seeds; none: all", least=1)
-    line: tuple[str, ...] = setting(
-        (), "run only this line; give it again for more lines", repeated="LINE"
-    )
-    column: tuple[str, ...] = setting(
-        (), "run only this column; give it again for more", repeated="COLUMN"
-    )
-    jobs: int | None = setting(None, "cells run side by side; none: as many as cores", least=1)
-    show: bool = setting(False, "run nothing: the page of what was run so far", switch=True)
-    search: bool = setting(
-        False,
-        "run no cell: repeat the searches for what the paper leaves out",
-        switch=True,
-    )
-    list: bool = setting(False, "name the experiments", switch=True)
-    quiet: bool = setting(False, "no progress", switch=True)
-    debug: bool = setting(False, "show tracebacks", switch=True)
+DESCRIPTION = """\
+Reproduce a table or figure of a paper: our numbers beside the paper's, with figures.
+A stopped table continues with the same command; finished cells are not run again."""
 
 
-def reproduce(words: list[str], argv: list[str]) -> int:
-    """`coterie reproduce NAME`"""
-    about = (
-        "Make a paper's table or figure again: ours beside the paper's, with figures.\n"
-        "A stopped table goes on with the same command; done cells are not run again."
+def main(argv: list[str]) -> int:
+    """Run the command.
+
+    Args:
+        argv: The arguments after `python -m reproduction`.
+
+    Returns:
+        The exit status: 0, 2 for bad input, 130 for Ctrl-C. A bug raises its exception.
+    """
+    try:
+        return execute(argument_parser().parse_args(argv))
+    except SystemExit as e:  # argparse, after --help
+        return int(e.code or 0)
+    except KeyboardInterrupt as e:
+        print_error(str(e) or "stopped.")
+        return 130
+    except (CoterieError, OSError) as e:
+        if "--debug" in argv:
+            traceback.print_exc()
+        print_error(str(e))
+        return 2
+
+
+def print_error(message: str) -> None:
+    """Print one line on stderr."""
+    print(f"reproduction: {' '.join(message.split())}", file=sys.stderr)
+
+
+class ArgumentParser(argparse.ArgumentParser):
+    """Raises its errors, so that they are printed like all others."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise an error about the arguments."""
+        raise CoterieError(f"{message}; see `{COMMAND} --help`.")
+
+
+def argument_parser() -> ArgumentParser:
+    """Return the parser of the command's arguments."""
+    parser = ArgumentParser(
+        COMMAND, description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    asked = read_flags("coterie reproduce NAME", ReproduceFlags, about, argv)
-    if asked.list:
+    add = parser.add_argument
+    add("name", nargs="?", metavar="NAME", help="an experiment, for example ifca.table1-mnist")
+    add(
+        "--scale",
+        choices=SCALES,
+        default="medium",
+        help="size of the experiment; full: the paper's (default: medium)",
+    )
+    add(
+        "--out",
+        type=Path,
+        default=Path("reproduction/results"),
+        metavar="DIR",
+        help="folder of the results (default: reproduction/results)",
+    )
+    add("--seeds", type=positive, metavar="N", help="run only the first N seeds")
+    add("--line", action="append", default=[], help="run only this line; can be repeated")
+    add("--column", action="append", default=[], help="run only this column; can be repeated")
+    add(
+        "--jobs",
+        type=positive,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="number of processes that run cells (default: number of cores)",
+    )
+    add("--show", action="store_true", help="run nothing; write the page of the finished cells")
+    add("--search", action="store_true", help="run no cell; repeat the hyper-parameter searches")
+    add("--list", action="store_true", help="list the experiments")
+    add("--quiet", action="store_true", help="print no progress")
+    add("--debug", action="store_true", help="print tracebacks")
+    return parser
+
+
+def positive(text: str) -> int:
+    """Convert text to a whole number of at least 1."""
+    number = int(text) if text.isdecimal() else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return number
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Do what the arguments ask for; return the exit status."""
+    if arguments.list:
         print(listing())
         return 0
-    if len(words) != 1:
+    if arguments.name is None:
         raise CoterieError(
-            "reproduce needs the name of one experiment, as in `coterie reproduce "
-            "ifca.table1-mnist`; `coterie reproduce --list` names them."
+            f"the name of an experiment is missing: add one, as in `{COMMAND} ifca.table1-mnist`; "
+            f"`{COMMAND} --list` lists them."
         )
-    experiment = find(words[0])
-    if asked.search:
-        return search(experiment, asked)
-    outcome = Outcome.open(experiment, asked.scale, Path(asked.out))
-    if not asked.show:
-        run(outcome, asked)
+    experiment = find(arguments.name)
+    if arguments.search:
+        return search(experiment, arguments.scale)
+    outcome = Outcome.open(experiment, arguments.scale, arguments.out)
+    if not arguments.show:
+        run(outcome, arguments)
     if not outcome.cells:
         raise CoterieError(
-            f"no cell of {experiment.name} was run at scale {asked.scale}: leave out --show."
+            f"no cell of {experiment.name} has been run at scale {arguments.scale}: omit --show."
         )
     print(write_page(outcome))
     return 0
 
 
-def search(experiment: Experiment, asked: ReproduceFlags) -> int:
-    """Repeat the searches of an experiment and print what they come to."""
+def search(experiment: Experiment, scale: str) -> int:
+    """Repeat the hyper-parameter searches of an experiment and print their results."""
     if not experiment.tuned:
-        raise CoterieError(f"nothing was searched for in {experiment.name}: leave out --search.")
-    with Watcher(asked.quiet, level=40)():
-        for found in search_all(experiment, asked.scale):
-            print(found, flush=True)
+        raise CoterieError(f"{experiment.name} has no hyper-parameter search: omit --search.")
+    for found in search_all(experiment, scale):
+        print(found, flush=True)
     return 0
 
 
 def listing() -> str:
-    """Every experiment with its title, by paper."""
+    """Return the name and title of every experiment, by paper."""
     every = all_experiments()
     width = max(map(len, every))
     papers: dict[str, list[Experiment]] = {}
@@ -99,55 +155,61 @@ def listing() -> str:
     return "\n\n".join(parts)
 
 
-def run(outcome: Outcome, asked: ReproduceFlags) -> None:
-    """Run the cells that are missing, with progress over the whole table."""
-    watcher = Watcher(asked.quiet, level=40)  # runs speak in their logs
-    cells = asked_cells(outcome, asked)
+def run(outcome: Outcome, arguments: argparse.Namespace) -> None:
+    """Run the selected cells that have no result yet and print progress."""
+    cells = selected_cells(outcome, arguments)
     total = len(cells) + len(outcome.cells)
-    jobs = asked.jobs or os.cpu_count() or 1
 
-    def tell(done: Done) -> None:
+    def report(line: str) -> None:
+        if not arguments.quiet:
+            print(line, file=sys.stderr)
+
+    def report_cell(done: Done) -> None:
         value = done.error or describe(outcome, done)
-        watcher.note(
+        report(
             f"{len(outcome.cells)} of {total}: {done.cell.title}: {value} in {done.seconds:.0f} s"
         )
 
     outcome.path.parent.mkdir(parents=True, exist_ok=True)
     lock = outcome.path.with_suffix(".lock")
-    with watcher(), locked(lock, f"another process is running {outcome.experiment.name}"):
+    with (
+        warnings.catch_warnings(),
+        locked(lock, f"another process is running {outcome.experiment.name}"),
+    ):
+        warnings.showwarning = lambda message, *_, **__: report(f"warning: {message}")
         if outcome.cells and cells:
-            watcher.note(f"{len(outcome.cells)} of {total} cells are done; going on")
+            report(f"continuing after {len(outcome.cells)} of {total} cells")
         try:
-            run_cells(outcome, cells, jobs, tell)
+            run_cells(outcome, cells, arguments.jobs, report_cell)
         except KeyboardInterrupt:
-            again = command(outcome, asked.line, asked.column, asked.seeds)
-            raise KeyboardInterrupt(f"stopped; go on with: {again}") from None
+            again = command(outcome, arguments.line, arguments.column, arguments.seeds)
+            raise KeyboardInterrupt(f"stopped; continue with: {again}") from None
 
 
-def asked_cells(outcome: Outcome, asked: ReproduceFlags) -> list[Cell]:
-    """The missing cells of the lines, the columns and the seeds that are asked for."""
+def selected_cells(outcome: Outcome, arguments: argparse.Namespace) -> list[Cell]:
+    """Return the missing cells of the selected lines, columns and seeds."""
     every = list(outcome.experiment.cells(outcome.scale))
-    refuse_unknown("line", asked.line, {cell.line.label for cell in every})
-    refuse_unknown("column", asked.column, {cell.column.label for cell in every})
+    check_labels("line", arguments.line, {cell.line.label for cell in every})
+    check_labels("column", arguments.column, {cell.column.label for cell in every})
     cells = outcome.missing
-    if asked.line:
-        cells = [cell for cell in cells if cell.line.label in asked.line]
-    if asked.column:
-        cells = [cell for cell in cells if cell.column.label in asked.column]
-    if asked.seeds is not None:
-        cells = [cell for cell in cells if cell.seed in outcome.first_seeds(asked.seeds)]
+    if arguments.line:
+        cells = [cell for cell in cells if cell.line.label in arguments.line]
+    if arguments.column:
+        cells = [cell for cell in cells if cell.column.label in arguments.column]
+    if arguments.seeds is not None:
+        cells = [cell for cell in cells if cell.seed in outcome.first_seeds(arguments.seeds)]
     return cells
 
 
-def refuse_unknown(what: str, labels: tuple[str, ...], known: set[str]) -> None:
-    """Refuse a label that no cell of this scale has."""
+def check_labels(what: str, labels: list[str], known: set[str]) -> None:
+    """Raise an error for a label that no cell of this scale has."""
     for label in labels:
         if label not in known:
             raise unknown(what, label, known)
 
 
 def describe(outcome: Outcome, done: Done) -> str:
-    """The first quantity of a cell."""
+    """Return the first quantity of a cell as text."""
     quantity = outcome.experiment.quantities[0]
     value = done.measured.values.get(quantity.name)
     if value is None:
@@ -156,7 +218,7 @@ def describe(outcome: Outcome, done: Done) -> str:
 
 
 def write_page(outcome: Outcome) -> str:
-    """Write the page and the figures; a few lines on them."""
+    """Write the page and its figures; return the page with a summary."""
     text = page(outcome)
     write_file(outcome.path.with_suffix(".md"), text)
     files = [outcome.path.with_suffix(".md")]

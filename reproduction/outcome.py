@@ -19,6 +19,7 @@ from coterie.runs.files import write_file
 from reproduction.spec import Cell, Experiment, Measured
 
 FORMAT = 1
+SOURCES = ("src/coterie", "reproduction/*.py")  # git pathspecs, from the top of the repository
 
 
 class CellResult(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -173,13 +174,13 @@ def finite(value: float) -> float | None:
 
 @functools.cache
 def commit() -> str:
-    """The commit of the source, where it stands in a repository; else the version.
+    """Return the commit of the source code, or the version of coterie outside a repository.
 
-    It ends in "-dirty" where a file of the package itself differs from the commit.
+    It ends in "-dirty" if tracked source files differ from the commit; results do not count.
     """
-    here = Path(__file__).parents[1]
-    found = ask_git(here, "rev-parse", "--short", "HEAD")
-    changed = ask_git(here, "status", "--porcelain", "--untracked-files=no", ".")
+    top = Path(__file__).parents[1]
+    found = ask_git(top, "rev-parse", "--short", "HEAD")
+    changed = ask_git(top, "status", "--porcelain", "--untracked-files=no", *SOURCES)
     if found is None or changed is None:
         return __version__
     return f"{found}-dirty" if changed else found

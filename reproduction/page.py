@@ -12,6 +12,7 @@ from reproduction.outcome import Outcome, mean_and_deviation
 from reproduction.spec import Cell, Experiment, Quantity
 
 NOTHING = "–"
+COMMAND = "python -m reproduction"
 
 
 def page(outcome: Outcome) -> str:
@@ -68,7 +69,7 @@ def command(
     outcome: Outcome, lines: Sequence[str], columns: Sequence[str], seeds: int | None
 ) -> str:
     """What runs an experiment, or these lines, columns and first seeds of it alone."""
-    words = ["coterie", "reproduce", outcome.experiment.name, "--scale", outcome.scale]
+    words = [*COMMAND.split(), outcome.experiment.name, "--scale", outcome.scale]
     for line in lines:
         words += ["--line", line]
     for column in columns:
@@ -80,7 +81,7 @@ def command(
 
 def search_command(experiment: Experiment) -> str:
     """What makes the searches of an experiment again."""
-    return f"coterie reproduce {experiment.name} --scale {experiment.tuned_at} --search"
+    return f"{COMMAND} {experiment.name} --scale {experiment.tuned_at} --search"
 
 
 def searches(experiment: Experiment) -> list[str]:

@@ -79,7 +79,7 @@ class Scale:
 
 @dataclass(frozen=True, kw_only=True)
 class Tuned:
-    """A setting that was found by a search, which `coterie reproduce NAME --search` repeats.
+    """A setting that was found by a search, which `python -m reproduction NAME --search` repeats.
 
     The search has seeds of its own and looks at held-out training rows: no reported test row, and
     no data of a reported seed, has a part in it.

@@ -11,13 +11,13 @@ import pytest
 from made_experiment import CALLS, MADE, TRAINED
 
 import coterie as ct
-from coterie.cli import main
 from reproduction import all_experiments, tuning
-from reproduction import command as reproduce_module
+from reproduction import command as command_module
 from reproduction import outcome as outcome_module
 from reproduction import runner as runner_module
 from reproduction import work as work_module
 from reproduction.claims import Gap, paired_gap
+from reproduction.command import main
 from reproduction.outcome import Outcome
 from reproduction.page import changes, page, verdicts
 from reproduction.runner import run_cells
@@ -77,11 +77,11 @@ def test_a_stopped_table_goes_on_and_done_cells_are_not_run_again(tmp_path, monk
 
 def test_the_first_seeds_alone_and_then_the_others(tmp_path, monkeypatch, capsys):
     CALLS.clear()
-    monkeypatch.setattr(reproduce_module, "find", lambda name: MADE)
-    argv = ["reproduce", "made.table", "--scale", "full", "--out", str(tmp_path), "--jobs", "1"]
+    monkeypatch.setattr(command_module, "find", lambda name: MADE)
+    argv = ["made.table", "--scale", "full", "--out", str(tmp_path), "--jobs", "1"]
     assert main([*argv, "--seeds", "1", "--quiet"]) == 0
     told = capsys.readouterr().out
-    assert "coterie reproduce made.table --scale full --seeds 1\n" in told
+    assert "python -m reproduction made.table --scale full --seeds 1\n" in told
     assert "Seeds: 1 instead of 3." in told and "8 of its cells are still to be run" in told
     assert len(CALLS) == 4 and all("seed 0" in call for call in CALLS)
 
@@ -93,12 +93,12 @@ def test_the_first_seeds_alone_and_then_the_others(tmp_path, monkeypatch, capsys
 
 def test_one_line_and_one_column_alone(tmp_path, monkeypatch, capsys):
     CALLS.clear()
-    monkeypatch.setattr(reproduce_module, "find", lambda name: MADE)
-    argv = ["reproduce", "made.table", "--scale", "full", "--out", str(tmp_path), "--quiet"]
+    monkeypatch.setattr(command_module, "find", lambda name: MADE)
+    argv = ["made.table", "--scale", "full", "--out", str(tmp_path), "--quiet"]
     assert main([*argv, "--jobs", "1", "--line", "second", "--column", "b"]) == 0
     assert [f"second, b, seed {seed}" for seed in range(3)] == CALLS
     told = capsys.readouterr().out
-    assert "coterie reproduce made.table --scale full --line second --column b\n" in told
+    assert "python -m reproduction made.table --scale full --line second --column b\n" in told
     assert "Not run: a." in told and "| first |" not in told
     assert main([*argv, "--jobs", "1", "--line", "first", "--line", "second"]) == 0
     assert len(CALLS) == len(set(CALLS)) == 12
@@ -114,18 +114,18 @@ def test_a_stopped_part_of_a_table_names_the_command_that_goes_on_with_it(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(runner_module, "run_cell", stopping)
-    monkeypatch.setattr(reproduce_module, "find", lambda name: MADE)
-    argv = ["reproduce", "made.table", "--scale", "full", "--out", str(tmp_path), "--jobs", "1"]
+    monkeypatch.setattr(command_module, "find", lambda name: MADE)
+    argv = ["made.table", "--scale", "full", "--out", str(tmp_path), "--jobs", "1"]
     assert main([*argv, "--line", "first", "--column", "a", "--seeds", "2", "--quiet"]) == 130
-    again = "coterie reproduce made.table --scale full --line first --column a --seeds 2"
-    assert f"go on with: {again}" in capsys.readouterr().err
+    again = "python -m reproduction made.table --scale full --line first --column a --seeds 2"
+    assert f"continue with: {again}" in capsys.readouterr().err
 
 
 def test_a_line_of_the_paper_that_was_not_run_shows_the_papers_number(
     tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(reproduce_module, "find", lambda name: MADE)
-    argv = ["reproduce", "made.table", "--scale", "full", "--out", str(tmp_path), "--quiet"]
+    monkeypatch.setattr(command_module, "find", lambda name: MADE)
+    argv = ["made.table", "--scale", "full", "--out", str(tmp_path), "--quiet"]
     assert main([*argv, "--jobs", "1", "--line", "second", "--seeds", "1"]) == 0
     assert "| first | – | 51.00 ± .10 |" in capsys.readouterr().out
 
@@ -208,21 +208,25 @@ def test_results_name_the_commit_and_whether_the_package_itself_was_changed(tmp_
         author = ["-c", "user.name=a", "-c", "user.email=a@b"]
         subprocess.run(["git", *author, *words], cwd=tmp_path, check=True, capture_output=True)
 
-    package = tmp_path / "coterie" / "experiments"
-    package.mkdir(parents=True)
-    for file in (package / "outcome.py", tmp_path / "result.json"):
+    result = tmp_path / "reproduction" / "results" / "table.json"
+    outcome = tmp_path / "reproduction" / "outcome.py"
+    method = tmp_path / "src" / "coterie" / "method.py"
+    for file in (result, outcome, method):
+        file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("1")
-    monkeypatch.setattr(outcome_module, "__file__", str(package / "outcome.py"))
+    monkeypatch.setattr(outcome_module, "__file__", str(outcome))
     commit = outcome_module.commit.__wrapped__  # without its cache
     assert commit() == ct.__version__  # no repository
     git("init", "-q")
     git("add", ".")
     git("commit", "-qm", "first")
-    (tmp_path / "result.json").write_text("2")
+    result.write_text("2")
     found = commit()
     assert len(found) >= 7 and set(found) <= set("0123456789abcdef")
-    (package / "outcome.py").write_text("2")
-    assert commit() == f"{found}-dirty"
+    for source in (outcome, method):
+        source.write_text("2")
+        assert commit() == f"{found}-dirty"
+        source.write_text("1")
 
 
 # ------------------------------------------------------------------------------ claims
@@ -251,7 +255,7 @@ def test_claims_are_judged(tmp_path):
 def test_the_page_has_ours_beside_the_papers(tmp_path):
     text = page(ran(MADE, "smoke", tmp_path))
     assert "| first | 50.00 | 51.00 ± .10 |" in text and "| second (ours) | 60.00 | – |" in text
-    assert "coterie reproduce made.table --scale smoke" in text
+    assert "python -m reproduction made.table --scale smoke" in text
     assert "* clients is 4 instead of 8." in text and "* Not run: b." in text
     assert "![A made table](made.table-smoke.svg)" in text
 
@@ -283,11 +287,11 @@ def test_numbers_that_are_not_finite_are_kept_as_none(tmp_path):
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["reproduce"], "needs the name of one experiment"),
-        (["reproduce", "ifca.tabel1-mnist"], "did you mean 'ifca.table1-mnist'?"),
-        (["reproduce", "threshold.figure1", "--scale", "huge"], "huge"),
-        (["reproduce", "threshold.figure1", "--show", "--out", "nothing"], "leave out --show"),
-        (["reproduce", "natural.heart", "--search"], "leave out --search"),
+        ([], "the name of an experiment is missing"),
+        (["ifca.tabel1-mnist"], "did you mean 'ifca.table1-mnist'?"),
+        (["threshold.figure1", "--scale", "huge"], "huge"),
+        (["threshold.figure1", "--show", "--out", "nothing"], "omit --show"),
+        (["natural.heart", "--search"], "omit --search"),
     ],
 )
 def test_mistakes_are_one_sentence(argv, words, capsys, tmp_path, monkeypatch):
@@ -309,7 +313,7 @@ def test_mistakes_are_one_sentence(argv, words, capsys, tmp_path, monkeypatch):
 )
 def test_missing_data_are_named(name, file, capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("COTERIE_DATA", str(tmp_path))
-    argv = ["reproduce", name, "--scale", "smoke", "--out", str(tmp_path / "out")]
+    argv = [name, "--scale", "smoke", "--out", str(tmp_path / "out")]
     assert main([*argv, "--jobs", "1", "--quiet"]) == 2
     told = capsys.readouterr().err
     assert file in told and "COTERIE_DATA" in told and told.count("\n") == 1
@@ -317,14 +321,14 @@ def test_missing_data_are_named(name, file, capsys, tmp_path, monkeypatch):
 
 def test_results_of_another_version_are_one_sentence(capsys, tmp_path):
     (tmp_path / "threshold.theorem1-smoke.json").write_text('{"format": 9}')
-    argv = ["reproduce", "threshold.theorem1", "--scale", "smoke", "--out", str(tmp_path)]
+    argv = ["threshold.theorem1", "--scale", "smoke", "--out", str(tmp_path)]
     assert main(argv) == 2
     told = capsys.readouterr().err
     assert "another version of coterie" in told and told.count("\n") == 1
 
 
 def test_every_experiment_is_listed_and_its_specs_agree(capsys):
-    assert main(["reproduce", "--list"]) == 0
+    assert main(["--list"]) == 0
     told = capsys.readouterr().out
     for name, experiment in all_experiments().items():
         assert name in told and experiment.title in told
@@ -355,7 +359,7 @@ def test_only_the_lines_that_papers_ran_so_choose_on_test_rows():
 
 
 def test_the_command_writes_a_page_and_figures(capsys, tmp_path):
-    argv = ["reproduce", "threshold.theorem1", "--scale", "smoke", "--out", str(tmp_path)]
+    argv = ["threshold.theorem1", "--scale", "smoke", "--out", str(tmp_path)]
     assert main([*argv, "--jobs", "1", "--quiet"]) == 0
     told = capsys.readouterr().out
     stem = "threshold.theorem1-smoke"
@@ -384,7 +388,7 @@ def test_the_page_names_what_was_searched_for(tmp_path):
     tuned = Tuned(line="first", column="a", over={"lr": (0.1, 0.3)}, best={"lr": 0.1})
     outcome = ran(replace(MADE, tuned=(tuned,)), "smoke", tmp_path)
     text = page(outcome)
-    assert "by `coterie reproduce made.table --scale medium --search`**" in text
+    assert "by `python -m reproduction made.table --scale medium --search`**" in text
     assert "* first, a: lr of 0.1, 0.3: best is lr 0.1." in text
 
 

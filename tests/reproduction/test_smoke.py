@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from coterie.cli import main
 from reproduction import all_experiments
+from reproduction.command import main
 
 FOLDERS = {  # of COTERIE_DATA, by the base set that is read from it
     "mnist": "mnist",
@@ -35,7 +35,7 @@ def test_it_runs(name, tmp_path, capsys):
     for folder in needed(experiment):
         if not (Path(os.environ["COTERIE_DATA"]) / folder).exists():
             pytest.skip(f"the data set {folder} is not in the folder COTERIE_DATA")
-    argv = ["reproduce", name, "--scale", "smoke", "--out", str(tmp_path), "--jobs", "1", "--quiet"]
+    argv = [name, "--scale", "smoke", "--out", str(tmp_path), "--jobs", "1", "--quiet"]
     assert main(argv) == 0, capsys.readouterr().err
     stem = f"{name}-smoke"
     files = {file.name for file in tmp_path.iterdir()}

@@ -1,7 +1,7 @@
 """The command line.
 
 `coterie demo | list | run | compare | search | resume | assign | predict | export | network |
-report | reproduce | store | watch`
+report | store | watch`
 """
 
 from __future__ import annotations
