@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from coterie.reporting.plots import COLOURS, DASHES, FAINT, INK, LineEnd, label_ends, new_figure
+from coterie.reporting.plots import COLOURS, FAINT, INK, LineEnd, label_ends, new_figure
 from reproduction.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Draw = Callable[[Outcome], "Figure"]
 SHARES = ("accuracy", "matched")  # metrics that are drawn as percent, with one scale for all panels
 FEW_POINTS = 15  # of a curve: each is marked
+DASHES = ("-", "--", "-.", ":")
 LEAST_RATIO = 8  # between the most and the least, for an axis of logarithms
 
 

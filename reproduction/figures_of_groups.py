@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.core.contract import Algorithm
 from coterie.reporting import plots
 from coterie.reporting.plots import INK, colours_for, new_figure
 from coterie.reporting.text import capitalise, join_names
@@ -40,16 +38,6 @@ def right_identities(outcome: Outcome) -> Figure:
     return draw(outcome)
 
 
-@dataclass(frozen=True)
-class Shown:
-    """A cell's groups as the figure of a run reads them."""
-
-    method: Algorithm
-    clusters: np.ndarray  # int64 [rounds + 1, N]
-    names: Sequence[str] = ()
-    history: Sequence[Mapping[str, Any]] = field(default_factory=list)
-
-
 def groups_over_rounds(line: str, column: str = "") -> Draw:
     """A colour map of who was in which group after each round, of the first seed.
 
@@ -60,10 +48,8 @@ def groups_over_rounds(line: str, column: str = "") -> Draw:
         label = column or outcome.columns[0]
         cell = outcome.of(line, label)[0]
         groups = np.array(cell.extra["groups"])
-        method = outcome.experiment.line(line).method
-        assert method is not None, f"{line} is no method"
         title = f"Groups of {line} after each round, {label}, seed {cell.seed}"
-        return plots.groups(Shown(method, groups), title)
+        return plots.plot_groups(groups, title)
 
     return draw
 

@@ -53,7 +53,7 @@ def test_the_result_in_a_sentence():
 
 def test_groups_take_the_names_of_true_ones():
     groups, true = np.array([[-1, -1, 2, 2], [1, 1, 0, 2]]), np.array([0, 0, 1, 1])
-    matched = plots._matched(groups, true)
+    matched = plots.match_groups(groups, true)
     assert matched[0, 0] == -1 and matched[1, :2].tolist() == [0, 0]
     assert len(set(matched[1])) == 3
 
@@ -63,11 +63,10 @@ def test_figures(tmp_path):
     ifca = ct.IFCA(clusters=4, local_steps=1)
     clustered = ct.run(ifca, fed, "softmax", rounds=2, participation=0.5)
     alone = ct.run(ct.LocalOnly(local_steps=1), fed, "softmax", rounds=2)
-    curves = plots.curves({"ifca": [clustered], "local": [alone]})
+    curves = plots.plot_curves({"ifca": [clustered.history], "local": [alone.history]})
     assert "<svg" in plots.save(curves, tmp_path / "curves.svg").read_text()
-    assert plots.save(plots.groups(clustered), tmp_path / "groups.png").stat().st_size > 1000
-    with pytest.raises(ct.CoterieError, match="no groups"):
-        plots.groups(alone)
+    groups = plots.plot_groups(clustered.clusters, "groups", clustered.truth)
+    assert plots.save(groups, tmp_path / "groups.png").stat().st_size > 1000
 
 
 def test_colours_do_not_run_out():

@@ -7,19 +7,24 @@ import re
 import numpy as np
 from made_up import compared, scored
 
-from coterie.reporting.axes import Axis, log_axis, row_axis
 from coterie.reporting.convergence import convergence
 from coterie.reporting.drawing import (
     DASHES,
     GROUP_COLOURS,
     METHOD_COLOURS,
     Area,
+    Axis,
     Box,
     Dot,
     Figure,
-    Line,
+    Polyline,
+    format_tick,
     group_colour,
+    linear_ticks,
+    log_axis,
+    log_ticks,
     method_styles,
+    row_axis,
 )
 from coterie.reporting.figures import (
     CalibrationPoint,
@@ -31,7 +36,6 @@ from coterie.reporting.fit import ClientMap, GroupScores, describe_as_well
 from coterie.reporting.group_figures import fit_map, group_sizes, history_map, scores_by_group
 from coterie.reporting.moves import Moves
 from coterie.reporting.svg import draw
-from coterie.reporting.ticks import format_tick, linear_ticks, log_ticks
 
 
 def drawn(methods, over: str) -> list:
@@ -152,7 +156,7 @@ def test_long_names_are_cut_and_many_are_not_shown():
 def test_a_picture_has_no_point_that_is_not_finite_and_widths_are_shares():
     axis = Axis(0, 10)
     marks = [
-        Line([0, 5, 10], [0, np.inf, 10], "#000000", "a", has_points=True),
+        Polyline([0, 5, 10], [0, np.inf, 10], "#000000", "a", has_points=True),
         Area([0, 5], [0, np.nan], [1, 2], "#000000", "b"),
         Dot(5, 5, "#000000"),
         Box(0, 5, 0, 10, "s0"),

@@ -7,10 +7,9 @@ import inspect
 import jinja2
 import pytest
 
-from coterie.reporting.axes import Axis
-from coterie.reporting.drawing import Dot, Entry, Figure
+from coterie.reporting.drawing import Axis, Dot, Figure, LegendEntry
 from coterie.reporting.render import STATISTICS, environment, render
-from coterie.reporting.tables import Table
+from coterie.reporting.text import TextTable
 
 MACROS = "macros.html.jinja"
 
@@ -19,10 +18,10 @@ def test_text_is_escaped_and_markup_is_not():
     macros = environment().get_template(MACROS).module
     text = '<a href="x">&'
     escaped = "&lt;a href=&#34;x&#34;&gt;&amp;"
-    page = macros.table(Table([text], [[text], ["2"]], marked=(1,)), "numbers")
+    page = macros.table(TextTable([text], [[text], ["2"]], marked=(1,)), "numbers")
     assert f'<th scope="col">{escaped}</th>' in page and f"<td>{escaped}</td>" in page
     assert '<tr class="best"><td>2</td></tr>' in page and text not in page
-    page = macros.members_table(Table(["group", text], [["0", text]]), ["#000000"])
+    page = macros.members_table(TextTable(["group", text], [["0", text]]), ["#000000"])
     assert f'<td data-head="{escaped}"><div class="names">{escaped}</div></td>' in page
     assert text not in page
     assert macros.warnings([text]).strip() == f'<div class="warn">{escaped}</div>'
@@ -31,7 +30,9 @@ def test_text_is_escaped_and_markup_is_not():
 def test_a_figure_has_a_text_and_its_names_are_escaped():
     template = f'{{% from "{MACROS}" import plot with context %}}{{{{ plot(figure, "<") }}}}'
     dot = Dot(0.5, 0.5, "#000000", title="</script>")
-    figure = Figure(Axis(0, 1), Axis(0, 1, [(0.5, "<b>")]), [dot], 100, [Entry("<i>", "#000000")])
+    figure = Figure(
+        Axis(0, 1), Axis(0, 1, [(0.5, "<b>")]), [dot], 100, [LegendEntry("<i>", "#000000")]
+    )
     page = environment().from_string(template).render(figure=figure)
     assert 'role="img" aria-label="&lt;"' in page
     assert "<title>&lt;/script&gt;</title>" in page

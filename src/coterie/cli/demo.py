@@ -160,10 +160,12 @@ def draw(base: Path, results: list[Result]) -> None:
     """Draw the two figures."""
     by_name = {name: [r for r in results if r.method.name == name] for name in STARTS}
     title = f"Test accuracy on rotated digits, mean and range of {SEEDS} seeds"
-    plots.save(plots.curves(by_name, title, STARTS), base / "accuracy.svg")
+    histories = {name: [r.history for r in runs] for name, runs in by_name.items()}
+    plots.save(plots.plot_curves(histories, title, STARTS), base / "accuracy.svg")
     first = by_name["ifca"][0]
     title = (
         f"IFCA: the group of each of {CLIENTS} clients after every round "
         f"(seed 0, ARI {first.final['ari']:.2f})"
     )
-    plots.save(plots.groups(first, title), base / "groups.svg")
+    assert first.clusters is not None  # IFCA has groups
+    plots.save(plots.plot_groups(first.clusters, title, first.truth), base / "groups.svg")

@@ -8,14 +8,20 @@ from coterie.reporting.clients import WORST, ClientScores, EachClient, FewRows, 
 from coterie.reporting.membership import format_group
 from coterie.reporting.portrait import MOST
 from coterie.reporting.rows import FEW
-from coterie.reporting.tables import Table
-from coterie.reporting.text import NOTHING, format_gain, format_score, join_names, metric_name
+from coterie.reporting.text import (
+    NOTHING,
+    TextTable,
+    format_gain,
+    format_score,
+    join_names,
+    metric_name,
+)
 
 NAMED = 8  # clients with few test rows that are named
 MARK = "†"
 
 
-def clients_table(result: EachClient) -> Table:
+def clients_table(result: EachClient) -> TextTable:
     """Lay out one row per client; columns of which nothing is known are left out."""
     shown_first = 1 + len(result.baselines)  # the method and its baselines, then the gains
     balanced = "balanced"
@@ -41,7 +47,7 @@ def clients_table(result: EachClient) -> Table:
         cells += [*scores[:shown_first], format_known(client.balanced)]
         rows.append([*cells, *gains, *scores[shown_first:]])
     unknown = unknown_columns(result, balanced_at=6 + shown_first)
-    return Table(without(head, unknown), [without(row, unknown) for row in rows])
+    return TextTable(without(head, unknown), [without(row, unknown) for row in rows])
 
 
 def unknown_columns(result: EachClient, balanced_at: int) -> list[int]:

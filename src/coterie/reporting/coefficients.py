@@ -16,8 +16,7 @@ import numpy as np
 from coterie.data.column import Column
 from coterie.data.schema import Schema
 from coterie.data.site_columns import SiteColumns
-from coterie.reporting.tables import Table
-from coterie.reporting.text import format_number, join_names
+from coterie.reporting.text import TextTable, format_number, join_names
 from coterie.runs.trained import Trained
 
 MOST_DRAWN = 12  # columns in the figure, those that differ most between groups
@@ -184,12 +183,12 @@ def describe_coefficient_dots(result: Coefficients) -> str:
     )
 
 
-def coefficients_table(result: Coefficients) -> Table:
+def coefficients_table(result: Coefficients) -> TextTable:
     """Lay out one row per column."""
     rows = []
     for column, values in zip(result.columns, result.values):
         rows.append([column, *map(format_signed, values)])
-    return Table(["column", *(f"group {group}" for group in result.groups)], rows)
+    return TextTable(["column", *(f"group {group}" for group in result.groups)], rows)
 
 
 def format_signed(value: float) -> str:

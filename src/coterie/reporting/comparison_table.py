@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from coterie.metrics import Row
 from coterie.reporting.comparison import Comparison, any_diverged, average, has_diverged, spread
-from coterie.reporting.tables import Table
-from coterie.reporting.text import NOTHING, capitalise, format_bytes, metric_name
+from coterie.reporting.text import NOTHING, TextTable, capitalise, format_bytes, metric_name
 
 UNEVEN = 0.02  # difference between accuracy and balanced accuracy above which both are shown
 DIVERGED = "diverged"  # instead of a score
@@ -22,7 +21,7 @@ class TableColumn(NamedTuple):
     cell: Callable[[Sequence[Row]], str]  # from a method's runs; "" where they have no such value
 
 
-def comparison_table(comparison: Comparison) -> Table:
+def comparison_table(comparison: Comparison) -> TextTable:
     """Lay out one row per method; columns in which no method has a value are left out."""
     runs = comparison.runs
     columns = [c for c in all_columns(comparison) if any(map(c.cell, runs.values()))]
@@ -36,7 +35,7 @@ def comparison_table(comparison: Comparison) -> Table:
             cells[0] += " *"
         rows.append([label, *cells])
     marked = tuple(i for i, label in enumerate(runs) if label in best)
-    return Table(["method", *(column.title for column in columns)], rows, marked)
+    return TextTable(["method", *(column.title for column in columns)], rows, marked)
 
 
 def all_columns(comparison: Comparison) -> list[TableColumn]:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coterie.reporting.tables import Table
+from coterie.reporting.text import TextTable
 
 
 class Confusion(NamedTuple):
@@ -31,10 +31,10 @@ def confusion(label: str, counts: np.ndarray, classes: list[str]) -> Confusion:
     return Confusion(label, classes[:known], counts[:known, :known].astype(np.int64))
 
 
-def confusion_table(result: Confusion) -> Table:
+def confusion_table(result: Confusion) -> TextTable:
     """Lay out one row for each true class, with the number of rows by guessed class."""
     head = ["true class", *(f"guessed {name}" for name in result.classes)]
     rows = []
     for name, counts in zip(result.classes, result.counts):
         rows.append([name, *(f"{count:,}" for count in counts)])
-    return Table(head, rows)
+    return TextTable(head, rows)

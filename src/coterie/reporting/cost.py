@@ -9,8 +9,7 @@ from coterie.metrics import HIGHER_IS_BETTER
 from coterie.reporting.comparison import Comparison, Methods
 from coterie.reporting.convergence import evaluations
 from coterie.reporting.source import Source
-from coterie.reporting.tables import Table
-from coterie.reporting.text import format_bytes, format_score, metric_name
+from coterie.reporting.text import TextTable, format_bytes, format_score, metric_name
 
 SHARE = 0.95  # of the best final score: the default target; of an error, 2 − SHARE
 
@@ -76,7 +75,7 @@ def first_hit(run: Source, metric: str, target: float) -> tuple[int, float] | No
     return None
 
 
-def cost_table(cost: CostToTarget) -> Table:
+def cost_table(cost: CostToTarget) -> TextTable:
     """Lay out one row for each method that reached the target."""
     rows = []
     for method in cost.reached:
@@ -84,7 +83,7 @@ def cost_table(cost: CostToTarget) -> Table:
         if method.seeds_there < method.seeds:
             rounds += f" ({method.seeds_there} of {method.seeds} seeds)"
         rows.append([method.label, rounds, format_bytes(method.bytes)])
-    return Table(["method", "rounds", "bytes sent"], rows)
+    return TextTable(["method", "rounds", "bytes sent"], rows)
 
 
 def describe_cost(cost: CostToTarget) -> str:

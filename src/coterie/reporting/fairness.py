@@ -12,8 +12,7 @@ from coterie.reporting.comparison import Comparison
 from coterie.reporting.membership import group_means
 from coterie.reporting.portrait import Portrait
 from coterie.reporting.rows import FEW, count_test_rows
-from coterie.reporting.tables import Table
-from coterie.reporting.text import NOTHING, format_score, join_names, metric_name
+from coterie.reporting.text import NOTHING, TextTable, format_score, join_names, metric_name
 
 
 class Grouping(NamedTuple):
@@ -150,7 +149,7 @@ def find_leaders(result: Fairness) -> list[str]:
 
 
 # ------------------------------------------------------------------------------ as text
-def fairness_table(result: Fairness) -> Table:
+def fairness_table(result: Fairness) -> TextTable:
     """Lay out one row per method; columns about groups only where groups are known."""
     head = ["method", "worst 10 % of clients", "std over clients"]
     if result.grouped:
@@ -168,7 +167,7 @@ def fairness_table(result: Fairness) -> Table:
         gap = format_score(served.gap, result.metric)
         rows.append([served.label, worst, clients, best, gap, std])
     marked = tuple(i for i, s in enumerate(result.served) if s.label in result.leaders)
-    return Table(head, rows, marked)
+    return TextTable(head, rows, marked)
 
 
 def format_group_score(group: GroupScore | None, result: Fairness) -> str:

@@ -7,32 +7,32 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coterie.reporting.axes import (
+from coterie.reporting.convergence import Convergence, Curve
+from coterie.reporting.drawing import (
+    ACCENT,
+    METHOD_COLOURS,
+    Area,
     Axis,
+    Box,
+    Dot,
+    Figure,
+    LegendEntry,
+    Mark,
+    NamedMarks,
+    Polyline,
+    Styles,
     column_axis,
+    format_percent,
+    label_ticks,
+    linear_ticks,
     map_height,
     metric_axis,
     number_axis,
     round_axis,
     row_axis,
 )
-from coterie.reporting.convergence import Convergence, Curve
-from coterie.reporting.drawing import (
-    ACCENT,
-    METHOD_COLOURS,
-    Area,
-    Box,
-    Dot,
-    Entry,
-    Figure,
-    Line,
-    Mark,
-    Named,
-    Styles,
-)
 from coterie.reporting.notes import GroupCount, Transitions
 from coterie.reporting.text import format_bytes, format_score
-from coterie.reporting.ticks import format_percent, label_ticks, linear_ticks
 
 FEW_POINTS = 4  # evaluations below which a line has points, too
 
@@ -49,7 +49,9 @@ def curves(convergence: Convergence, over: str, styles: Styles) -> Figure:
             x = curve.bytes
         farthest = max(farthest, *x)
         values += [*curve.low, *curve.high]
-        marks.append(Named(curve.label, line_in_band(curve, x, convergence, styles), curve.label))
+        marks.append(
+            NamedMarks(curve.label, line_in_band(curve, x, convergence, styles), curve.label)
+        )
     x_axis = round_axis(farthest)
     if over == "bytes":
         ticks = label_ticks(linear_ticks(0.0, farthest), format_round_bytes)
@@ -57,7 +59,7 @@ def curves(convergence: Convergence, over: str, styles: Styles) -> Figure:
     legend = []
     for curve in convergence.curves:
         colour, dash = styles[curve.label]
-        legend.append(Entry(curve.label, colour, dash, is_line=True))
+        legend.append(LegendEntry(curve.label, colour, dash, is_line=True))
     return Figure(x_axis, metric_axis(convergence.metric, values), marks, 300, legend)
 
 
@@ -68,7 +70,7 @@ def format_round_bytes(size: float) -> str:
 
 def line_in_band(
     curve: Curve, x: np.ndarray, convergence: Convergence, styles: Styles
-) -> list[Line | Area | Dot | Box]:
+) -> list[Polyline | Area | Dot | Box]:
     """Return the mean of a method over its seeds, and their range where there are several."""
     colour, dash = styles[curve.label]
     title = curve.label
@@ -76,7 +78,7 @@ def line_in_band(
         end = format_score(convergence.final[curve.label], convergence.metric)
         title = f"{curve.label}: at the end {end}"
     has_points = len(x) < FEW_POINTS
-    line = Line(x.tolist(), curve.mean.tolist(), colour, title, dash, has_points)
+    line = Polyline(x.tolist(), curve.mean.tolist(), colour, title, dash, has_points)
     if curve.seeds == 1:
         return [line]
     return [Area(x.tolist(), curve.low.tolist(), curve.high.tolist(), colour, title), line]
@@ -86,13 +88,13 @@ def line_in_band(
 def group_count(result: GroupCount) -> Figure:
     """Draw the criterion for each number of groups, and the one that was chosen."""
     numbers = list(range(1, len(result.criterion) + 1))
-    marks: list[Mark] = [Line(numbers, result.criterion, ACCENT, "criterion", has_points=True)]
+    marks: list[Mark] = [Polyline(numbers, result.criterion, ACCENT, "criterion", has_points=True)]
     legend = []
     if result.chosen is not None and 1 <= result.chosen <= len(numbers):
         name = f"chosen: {result.chosen}"
         chosen = result.criterion[result.chosen - 1]
         marks.append(Dot(result.chosen, chosen, METHOD_COLOURS[1], name, radius=7))
-        legend.append(Entry(name, METHOD_COLOURS[1]))
+        legend.append(LegendEntry(name, METHOD_COLOURS[1]))
     x_axis = number_axis(numbers, "number of groups", whole=True)
     return Figure(x_axis, number_axis(result.criterion, "criterion"), marks, 200, legend)
 
@@ -142,10 +144,10 @@ def draw_calibration(points: Sequence[CalibrationPoint]) -> Figure:
     axis = Axis(0.0, 1.0, label_ticks(linear_ticks(0.0, 1.0), format_percent))
     x_axis = Axis(0.0, 1.0, axis.ticks, "predicted")
     y_axis = Axis(0.0, 1.0, axis.ticks, "came true")
-    marks: list[Mark] = [Line([0, 1], [0, 1], "#8A8A8A", "predicted as it comes true", "4 4")]
+    marks: list[Mark] = [Polyline([0, 1], [0, 1], "#8A8A8A", "predicted as it comes true", "4 4")]
     predicted = [point.predicted for point in points]
     observed = [point.observed for point in points]
-    marks.append(Line(predicted, observed, ACCENT, ""))
+    marks.append(Polyline(predicted, observed, ACCENT, ""))
     for point in points:
         title = (
             f"predicted {format_percent(point.predicted)}, came true "

@@ -6,10 +6,26 @@ from itertools import groupby
 
 import numpy as np
 
-from coterie.reporting.axes import (
+from coterie.reporting.coefficients import MOST_DRAWN, Coefficients, format_signed
+from coterie.reporting.drawing import (
+    ACCENT,
+    MOST_IN_LEGEND,
     MOST_LABELS,
+    SHADES,
+    Area,
     Axis,
+    Box,
+    Dot,
+    Figure,
+    LegendEntry,
+    Mark,
+    NamedMarks,
+    Polyline,
+    Styles,
     column_axis,
+    format_percent,
+    group_colour,
+    group_title,
     half_row,
     map_height,
     metric_axis,
@@ -17,29 +33,11 @@ from coterie.reporting.axes import (
     round_axis,
     row_axis,
 )
-from coterie.reporting.coefficients import MOST_DRAWN, Coefficients, format_signed
-from coterie.reporting.drawing import (
-    ACCENT,
-    MOST_IN_LEGEND,
-    SHADES,
-    Area,
-    Box,
-    Dot,
-    Entry,
-    Figure,
-    Line,
-    Mark,
-    Named,
-    Styles,
-    group_colour,
-    group_title,
-)
 from coterie.reporting.excess import BOUNDS, describe_excess, name_bounds
 from coterie.reporting.figures import cell
 from coterie.reporting.fit import FEWEST_IN_BOX, ClientMap, ClientPositions, GroupScores
 from coterie.reporting.moves import Moves
 from coterie.reporting.text import format_score
-from coterie.reporting.ticks import format_percent
 
 MOST_ROUNDS = 200  # columns of a map; of more rounds, an even sample is drawn
 MOST_STATIONS = 6  # groups of a client over the rounds that are listed on hover
@@ -49,11 +47,11 @@ MANY_RADIUS = 2.6
 STRIP = 0.8  # width of all methods of a group together; 1 is the distance between groups
 
 
-def group_legend(groups: list[int], word: str = "group") -> list[Entry]:
+def group_legend(groups: list[int], word: str = "group") -> list[LegendEntry]:
     """Name the colours of groups; of very many, none."""
     if len(groups) > MOST_IN_LEGEND:
         return []
-    return [Entry(group_title(group, word), group_colour(group)) for group in groups]
+    return [LegendEntry(group_title(group, word), group_colour(group)) for group in groups]
 
 
 # ------------------------------------------------------------------------------ groups over rounds
@@ -78,7 +76,7 @@ def history_map(moves: Moves) -> Figure:
             column = last + 1
         if len(stations) > MOST_STATIONS:
             stations = ["…", *stations[-MOST_STATIONS:]]
-        marks.append(Named(f"{names[row]}: {', '.join(stations)}", boxes))
+        marks.append(NamedMarks(f"{names[row]}: {', '.join(stations)}", boxes))
     present = np.unique(moves.groups[columns][:, moves.shown]).tolist()
     y_axis = row_axis(names)
     return Figure(
@@ -137,7 +135,7 @@ def draw_coefficients(result: Coefficients) -> Figure:
             if np.isfinite(value):
                 dots.append(Dot(value, row, group_colour(group), radius=5.5))
             texts.append(f"group {group} {format_signed(value)}")
-        marks.append(Named(f"{name}: {', '.join(texts)}", dots))
+        marks.append(NamedMarks(f"{name}: {', '.join(texts)}", dots))
     y_axis = row_axis(columns)
     drawn = result.values[:MOST_DRAWN]
     x_axis = number_axis([0.0, *drawn[np.isfinite(drawn)]], "coefficient")
@@ -159,7 +157,7 @@ def scores_by_group(result: GroupScores, styles: Styles) -> Figure:
             members = np.flatnonzero((result.groups == group) & np.isfinite(scores))
             middle = position + width * (i - (len(result.scores) - 1) / 2)
             marks += strip(label, colour, middle, width, members, scores, result)
-    legend = [Entry(label, styles[label].colour) for label in result.scores]
+    legend = [LegendEntry(label, styles[label].colour) for label in result.scores]
     x_axis = column_axis([group_title(group) for group in groups])
     return Figure(x_axis, y_axis, marks, 280, legend)
 
@@ -183,7 +181,7 @@ def strip(
         left = middle - 0.42 * width
         right = middle + 0.42 * width
         marks.append(Box(left, right, low, high, colour, title, opacity=0.2))
-        marks.append(Line([left, right], [median, median], colour, title))
+        marks.append(Polyline([left, right], [median, median], colour, title))
     radius = FEW_RADIUS
     if len(members) > FEW_DOTS:
         radius = MANY_RADIUS
@@ -207,7 +205,7 @@ def fit_map(result: ClientMap) -> Figure:
     has_dots = result.groups is not None and len(result.names) <= MOST_LABELS
     marks: list[Mark] = []
     for row, values in enumerate(result.excess()):
-        boxes: list[Line | Area | Dot | Box] = []
+        boxes: list[Polyline | Area | Dot | Box] = []
         texts = []
         for column, value in enumerate(values):
             if not np.isfinite(value):
@@ -217,10 +215,10 @@ def fit_map(result: ClientMap) -> Figure:
             texts.append(f"group {column} {describe_excess(float(value))}")
         if has_dots and result.groups is not None and result.groups[row] >= 0:
             boxes.append(Dot(int(result.groups[row]), row, "own", radius=3.5))
-        marks.append(Named(f"{result.names[row]}: {', '.join(texts)}", boxes))
-    legend = [Entry(name, shade) for name, shade in zip(name_bounds(), SHADES)]
+        marks.append(NamedMarks(f"{result.names[row]}: {', '.join(texts)}", boxes))
+    legend = [LegendEntry(name, shade) for name, shade in zip(name_bounds(), SHADES)]
     if has_dots:
-        legend.append(Entry("its own group", "own", is_round=True))
+        legend.append(LegendEntry("its own group", "own", is_round=True))
     return client_by_group(result, marks, legend)
 
 
@@ -235,11 +233,11 @@ def share_map(result: ClientMap) -> Figure:
             if np.isfinite(value):
                 boxes.append(cell(row, column, float(np.clip(value, 0, 1)), "", half=half))
                 texts.append(f"group {column} {format_percent(round(float(value), 3))}")
-        marks.append(Named(f"{result.names[row]}: {', '.join(texts)}", boxes))
+        marks.append(NamedMarks(f"{result.names[row]}: {', '.join(texts)}", boxes))
     return client_by_group(result, marks, [])
 
 
-def client_by_group(result: ClientMap, marks: list[Mark], legend: list[Entry]) -> Figure:
+def client_by_group(result: ClientMap, marks: list[Mark], legend: list[LegendEntry]) -> Figure:
     """Put a map together that has a row per client and a column per group."""
     y_axis = row_axis(result.names)
     columns = [group_title(group) for group in range(result.values.shape[1])]

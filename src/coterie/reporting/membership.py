@@ -12,8 +12,14 @@ from coterie.reporting.apart import GroupComparison
 from coterie.reporting.portrait import Portrait
 from coterie.reporting.rows import lacks_training_rows
 from coterie.reporting.source import Source
-from coterie.reporting.tables import Table
-from coterie.reporting.text import NOTHING, format_score, join_names, metric_name, natural_key
+from coterie.reporting.text import (
+    NOTHING,
+    TextTable,
+    format_score,
+    join_names,
+    metric_name,
+    natural_key,
+)
 
 
 class Group(NamedTuple):
@@ -195,7 +201,7 @@ def describe_seeds(agreement: SeedAgreement, is_of_singles: bool = False) -> str
     return "Its other seed ended with other groups."
 
 
-def membership_table(result: Membership) -> Table:
+def membership_table(result: Membership) -> TextTable:
     """Lay out one row per group; scores and labels are columns only where any is known."""
     has_scores = any(group.score is not None for group in result.groups)
     head = ["group", "clients"]
@@ -211,7 +217,7 @@ def membership_table(result: Membership) -> Table:
         if result.label_column:
             cells.append(group.labels or NOTHING)
         rows.append([*cells, ", ".join(group.members)])
-    return Table([*head, "members"], rows)
+    return TextTable([*head, "members"], rows)
 
 
 def format_group(number: int) -> str:

@@ -7,9 +7,9 @@ import numpy as np
 from coterie.metrics import HIGHER_IS_BETTER, hard, scores
 from coterie.reporting.membership import format_group, group_means
 from coterie.reporting.render import render
-from coterie.reporting.tables import Table
 from coterie.reporting.text import (
     NOTHING,
+    TextTable,
     format_score,
     join_names,
     metric_name,
@@ -49,7 +49,7 @@ def describe_result(trained: Trained, metric: str) -> str:
     return f"{start}: a test {metric_name(metric)} of {format_score(score, metric)}."
 
 
-def groups_table(trained: Trained, metric: str) -> Table:
+def groups_table(trained: Trained, metric: str) -> TextTable:
     """Lay out one row per group."""
     assert trained.groups is not None
     names = trained.roster.training_names
@@ -65,16 +65,16 @@ def groups_table(trained: Trained, metric: str) -> Table:
             score = format_score(means[group], metric)
         shown = join_names(members, most=MOST_NAMED)
         rows.append([format_group(group), str(len(members)), score, shown])
-    return Table(["group", "clients", f"mean test {metric_name(metric)}", "members"], rows)
+    return TextTable(["group", "clients", f"mean test {metric_name(metric)}", "members"], rows)
 
 
-def scores_table(trained: Trained, metric: str) -> Table:
+def scores_table(trained: Trained, metric: str) -> TextTable:
     """Lay out the scores over clients in one row; none where there are no scores by client."""
     if metric not in trained.client_scores:
-        return Table([], [])
+        return TextTable([], [])
     of_clients = scores(
         trained.client_scores[metric], trained.client_scores["rows"], HIGHER_IS_BETTER[metric]
     )
     values = (of_clients.mean, of_clients.std, of_clients.worst_decile)
     head = ["mean over clients", "std over clients", "worst 10 %"]
-    return Table(head, [[format_score(value, metric) for value in values]])
+    return TextTable(head, [[format_score(value, metric) for value in values]])

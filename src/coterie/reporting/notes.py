@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from coterie.reporting.source import Source
-from coterie.reporting.tables import Table
+from coterie.reporting.text import TextTable
 
 DRAWN = ("curve", "transitions", "sizes")  # notes that have a figure, or repeat one
 MOST_VALUES = 20  # of a list in a table cell
@@ -76,12 +76,12 @@ def describe_group_count(result: GroupCount) -> str:
     return f"The criterion for 1 to {len(result.criterion)} groups; chosen: {result.chosen}."
 
 
-def notes_table(notes: Notes) -> Table:
+def notes_table(notes: Notes) -> TextTable:
     """Lay out one row for each note that has no figure."""
     rows = []
     for note in notes.values:
         rows.append([note.name.replace("_", " "), str(note.round), format_value(note.value)])
-    return Table(["note", "round", "value"], rows)
+    return TextTable(["note", "round", "value"], rows)
 
 
 def format_value(value: Any) -> str:

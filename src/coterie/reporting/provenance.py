@@ -14,8 +14,7 @@ from coterie.data.paths import shorten_word
 from coterie.reporting.comparison import Methods
 from coterie.reporting.notes import format_value
 from coterie.reporting.source import Source
-from coterie.reporting.tables import Table
-from coterie.reporting.text import NOTHING
+from coterie.reporting.text import NOTHING, TextTable
 
 
 class Settings(NamedTuple):
@@ -75,11 +74,11 @@ def format_command(words: Sequence[str]) -> str:
     return shlex.join([*start, *map(shorten_word, words[1:])])
 
 
-def settings_table(result: Settings) -> Table:
+def settings_table(result: Settings) -> TextTable:
     """Lay out one row per setting."""
-    return Table(["setting", "value"], [list(pair) for pair in result.values])
+    return TextTable(["setting", "value"], [list(pair) for pair in result.values])
 
 
-def versions_table(result: Provenance) -> Table:
+def versions_table(result: Provenance) -> TextTable:
     """Lay out one row for each part that the page was made with."""
-    return Table(["part", "version"], [list(pair) for pair in result.versions])
+    return TextTable(["part", "version"], [list(pair) for pair in result.versions])

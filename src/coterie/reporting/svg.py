@@ -1,8 +1,7 @@
-"""From a figure to SVG that stands in a page.
+"""Drawing of figures as inline SVG.
 
-A figure is as wide as its place, on a phone as on a sheet, and its text keeps its size: positions
-across are per cent of the width, positions down are pixels. Only lines and areas are stretched, in
-an inner picture.
+A figure fills the width of its container while its text keeps its size: horizontal positions are
+percentages, vertical positions are pixels. Only lines and areas are stretched, in an inner SVG.
 """
 
 from __future__ import annotations
@@ -12,19 +11,34 @@ from collections.abc import Iterable, Sequence
 
 from markupsafe import Markup, escape
 
-from coterie.reporting.axes import Axis
-from coterie.reporting.drawing import Area, Box, Dot, Entry, Figure, Line, Mark, Named
+from coterie.reporting.drawing import (
+    Area,
+    Axis,
+    Box,
+    Dot,
+    Figure,
+    LegendEntry,
+    Mark,
+    NamedMarks,
+    Polyline,
+)
 
-ACROSS = 1000  # width of the inner picture, in its own units
+INNER_WIDTH = 1000  # of the inner SVG, in its own units
 
 
 def draw(figure: Figure, alt: str) -> Markup:
-    """Draw a figure: its legend, then the picture. alt: what it shows, for who cannot see it."""
+    """Draw a figure with its legend.
+
+    Args:
+        figure: The figure.
+        alt: Text for screen readers.
+
+    Returns:
+        HTML without style attributes, which the content security policy of a server may forbid.
+    """
     parts = [draw_axes(figure)]
     parts += [draw_mark(mark, figure) for mark in figure.marks]
-    kind = "picture"
-    if figure.x.ticks:
-        kind = "picture has-ticks"
+    kind = "picture has-ticks" if figure.x.ticks else "picture"
     picture = element(
         "svg",
         Markup("").join(parts),
@@ -33,14 +47,12 @@ def draw(figure: Figure, alt: str) -> Markup:
         width="100%",
         height=figure.height,
     )
-    # no style attribute: a page that is served may forbid them
-    room = element("span", element("svg", width=left_margin(figure.y), height=1), class_="margin")
-    place = element("div", room + picture, class_=kind)
-    return draw_legend(figure.legend) + place
+    margin = element("span", element("svg", width=left_margin(figure.y), height=1), class_="margin")
+    return draw_legend(figure.legend) + element("div", margin + picture, class_=kind)
 
 
 def element(tag: str, content: str | Markup = "", **attributes: object) -> Markup:
-    """Write an element; content and attributes are escaped, and `class_` is the class."""
+    """Return an element; content and attributes are escaped, `class_` becomes `class`."""
     written = "".join(
         f' {name.rstrip("_").replace("_", "-")}="{escape(value)}"'
         for name, value in attributes.items()
@@ -53,22 +65,22 @@ def element(tag: str, content: str | Markup = "", **attributes: object) -> Marku
 
 # ------------------------------------------------------------------------------ positions
 def percent(axis: Axis, value: float) -> str:
-    """Return a position across."""
+    """Return a horizontal position."""
     return f"{short(100 * axis.place(value))}%"
 
 
 def pixel(figure: Figure, value: float) -> float:
-    """Return a position from the top, in pixels."""
+    """Return a vertical position in pixels from the top."""
     return figure.height * (1 - figure.y.place(value))
 
 
 def short(number: float) -> str:
-    """Write a position with up to two decimals."""
+    """Format a position with up to two decimals."""
     return f"{number:.2f}".rstrip("0").rstrip(".")
 
 
 def left_margin(axis: Axis) -> int:
-    """Return the room that the ticks and the title of the y axis need, in pixels."""
+    """Return the width in pixels of the ticks and title of the y axis."""
     longest = max((len(text) for _, text in axis.ticks), default=0)
     margin = 12 + 7 * longest
     if axis.title:
@@ -76,18 +88,16 @@ def left_margin(axis: Axis) -> int:
     return margin
 
 
-def paint(colour: str, stroke: bool = False) -> dict[str, str]:
-    """Return the attribute for a colour, or for a class of the style sheet."""
-    if not colour.startswith("#"):
-        return {"class_": colour}
-    if stroke:
-        return {"stroke": colour}
-    return {"fill": colour}
+def paint(colour: str, attribute: str = "fill") -> dict[str, str]:
+    """Return the attribute for a colour, or the class for a name of the style sheet."""
+    if colour.startswith("#"):
+        return {attribute: colour}
+    return {"class_": colour}
 
 
 # ------------------------------------------------------------------------------ axes and legend
 def draw_axes(figure: Figure) -> Markup:
-    """Draw the grid with its ticks, and the titles of both axes."""
+    """Draw the grid, the ticks and the titles of both axes."""
     height = figure.height
     parts = []
     for value, text in figure.y.ticks:
@@ -112,8 +122,8 @@ def draw_axes(figure: Figure) -> Markup:
     return Markup("").join(parts)
 
 
-def draw_legend(entries: Sequence[Entry]) -> Markup:
-    """Draw the legend as a list; a click on the name of a line hides it."""
+def draw_legend(entries: Sequence[LegendEntry]) -> Markup:
+    """Draw the legend as a list; names of lines are buttons that hide them."""
     if not entries:
         return Markup("")
     items = []
@@ -127,14 +137,12 @@ def draw_legend(entries: Sequence[Entry]) -> Markup:
                 y2="6",
                 stroke_width="2.5",
                 stroke_dasharray=entry.dash,
-                **paint(entry.colour, stroke=True),
+                **paint(entry.colour, "stroke"),
             )
             name = element("button", entry.name, type="button", data_series=entry.name)
             items.append(element("li", element("svg", sample, width="24", height="12") + name))
         else:
-            corners = 2
-            if entry.is_round:
-                corners = 6
+            corners = 6 if entry.is_round else 2
             sample = element("rect", width="12", height="12", rx=corners, **paint(entry.colour))
             swatch = element("svg", sample, width="12", height="12")
             items.append(element("li", swatch + element("span", entry.name)))
@@ -143,11 +151,11 @@ def draw_legend(entries: Sequence[Entry]) -> Markup:
 
 # ------------------------------------------------------------------------------ marks
 def draw_mark(mark: Mark, figure: Figure) -> Markup:
-    """Draw a mark of any kind."""
-    if isinstance(mark, Named):
+    """Draw a mark of any type."""
+    if isinstance(mark, NamedMarks):
         inner = Markup("").join(draw_mark(part, figure) for part in mark.marks)
-        return element("g", title(mark.title) + inner, data_line=mark.series)
-    if isinstance(mark, Line):
+        return element("g", tooltip(mark.title) + inner, data_line=mark.series)
+    if isinstance(mark, Polyline):
         return draw_line(mark, figure)
     if isinstance(mark, Area):
         return draw_area(mark, figure)
@@ -156,53 +164,53 @@ def draw_mark(mark: Mark, figure: Figure) -> Markup:
     return draw_box(mark, figure)
 
 
-def title(text: str) -> Markup:
-    """Return the text that is shown on hover."""
-    if not text:
-        return Markup("")
-    return element("title", text)
+def tooltip(text: str) -> Markup:
+    """Return the text that appears on hover."""
+    return element("title", text) if text else Markup("")
 
 
-def stretched(path: Markup, figure: Figure) -> Markup:
-    """Put a path into a picture that is as wide as the figure."""
+def stretch(path: Markup, figure: Figure) -> Markup:
+    """Put a path into an inner SVG as wide as the figure."""
     return element(
         "svg",
         path,
-        viewBox=f"0 0 {ACROSS} {figure.height}",
+        viewBox=f"0 0 {INNER_WIDTH} {figure.height}",
         preserveAspectRatio="none",
         width="100%",
         height=figure.height,
     )
 
 
-def points(figure: Figure, x: Iterable[float], y: Iterable[float]) -> list[tuple[str, str] | None]:
-    """Return positions in the inner picture; None for points that are not finite."""
+def inner_points(
+    figure: Figure, x: Iterable[float], y: Iterable[float]
+) -> list[tuple[str, str] | None]:
+    """Return positions in the inner SVG; None for points that are not finite."""
     places: list[tuple[str, str] | None] = []
     for a, b in zip(x, y):
         if math.isfinite(a) and math.isfinite(b):
-            places.append((short(ACROSS * figure.x.place(a)), short(pixel(figure, b))))
+            places.append((short(INNER_WIDTH * figure.x.place(a)), short(pixel(figure, b))))
         else:
             places.append(None)
     return places
 
 
-def draw_line(line: Line, figure: Figure) -> Markup:
-    """Draw a line, with points where it is asked for or where it would not be seen."""
+def draw_line(line: Polyline, figure: Figure) -> Markup:
+    """Draw a line, with dots at its points if `has_points`."""
     path = ""
     pen_is_down = False
-    for place in points(figure, line.x, line.y):
+    for place in inner_points(figure, line.x, line.y):
         if place is not None:
             path += f"{'L' if pen_is_down else 'M'}{place[0]} {place[1]}"
         pen_is_down = place is not None
     drawn = element(
         "path",
-        title(line.title),
+        tooltip(line.title),
         d=path,
         class_="line",
         stroke=line.colour,
         stroke_dasharray=line.dash,
     )
-    parts = [stretched(drawn, figure)]
+    parts = [stretch(drawn, figure)]
     if line.has_points:
         for a, b in zip(line.x, line.y):
             if math.isfinite(a) and math.isfinite(b):
@@ -211,28 +219,27 @@ def draw_line(line: Line, figure: Figure) -> Markup:
 
 
 def draw_area(area: Area, figure: Figure) -> Markup:
-    """Draw an area; points that are not finite are left out."""
-    there = [place for place in points(figure, area.x, area.high) if place is not None]
-    back = [place for place in points(figure, area.x, area.low) if place is not None]
-    corners = " ".join(f"{x},{y}" for x, y in [*there, *reversed(back)])
+    """Draw an area; points that are not finite are skipped."""
+    upper = [place for place in inner_points(figure, area.x, area.high) if place is not None]
+    lower = [place for place in inner_points(figure, area.x, area.low) if place is not None]
     drawn = element(
         "polygon",
-        title(area.title),
-        points=corners,
+        tooltip(area.title),
+        points=" ".join(f"{x},{y}" for x, y in [*upper, *reversed(lower)]),
         fill_opacity=short(area.opacity),
         **paint(area.colour),
     )
-    return stretched(drawn, figure)
+    return stretch(drawn, figure)
 
 
 def draw_dot(dot: Dot, figure: Figure) -> Markup:
     """Draw a point."""
     place = {"cx": percent(figure.x, dot.x), "cy": short(pixel(figure, dot.y)), "r": dot.radius}
-    return element("circle", title(dot.title), **place, **paint(dot.colour))
+    return element("circle", tooltip(dot.title), **place, **paint(dot.colour))
 
 
 def draw_box(box: Box, figure: Figure) -> Markup:
-    """Draw a rectangle, with its text in the middle."""
+    """Draw a rectangle with its text in the centre."""
     left, right = sorted((figure.x.place(box.left), figure.x.place(box.right)))
     top, bottom = sorted((pixel(figure, box.low), pixel(figure, box.high)))
     place = {
@@ -241,10 +248,8 @@ def draw_box(box: Box, figure: Figure) -> Markup:
         "width": f"{short(100 * (right - left))}%",
         "height": short(bottom - top),
     }
-    opacity = ""
-    if box.opacity < 1:
-        opacity = short(box.opacity)
-    drawn = element("rect", title(box.title), **place, fill_opacity=opacity, **paint(box.colour))
+    opacity = short(box.opacity) if box.opacity < 1 else ""
+    drawn = element("rect", tooltip(box.title), **place, fill_opacity=opacity, **paint(box.colour))
     if not box.text:
         return drawn
     middle = {"x": f"{short(50 * (left + right))}%", "y": short((top + bottom) / 2)}

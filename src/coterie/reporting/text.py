@@ -1,4 +1,4 @@
-"""Scores, sizes and lists of names as text."""
+"""Numbers, names and tables as text."""
 
 from __future__ import annotations
 
@@ -6,16 +6,25 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-NOTHING = "–"  # in a table, where there is no value
+NOTHING = "–"  # table cell without a value
+
+
+class TextTable(NamedTuple):
+    """A table of text. Templates turn it into HTML, `coterie compare` prints it."""
+
+    head: list[str]
+    rows: list[list[str]]
+    marked: tuple[int, ...] = ()  # indices of highlighted rows
 
 
 def natural_key(name: str) -> list[tuple[int, int, str]]:
-    """Return a key that sorts numbers in names by their size: school 2 before school 10.
+    """Return a sort key that orders numbers in names by value: "school 2" before "school 10".
 
-    Accents and capital letters count only between names that are otherwise the same.
+    Accents and upper case only break ties.
     """
     decomposed = unicodedata.normalize("NFKD", name)
     plain = "".join(letter for letter in decomposed if not unicodedata.combining(letter))
@@ -29,12 +38,17 @@ def natural_key(name: str) -> list[tuple[int, int, str]]:
 
 
 def natural_order(names: Sequence[str]) -> list[int]:
-    """Return the positions of names in their natural order."""
+    """Return the indices that sort names by `natural_key`."""
     return sorted(range(len(names)), key=lambda i: natural_key(names[i]))
 
 
 def join_names(names: Sequence[str], most: int = 8) -> str:
-    """Join names as in a sentence, "a, b and c"; of many, the first few and how many more."""
+    """Join names for a sentence: "a, b and c", or "a, b and 7 more".
+
+    Args:
+        names: At least one name.
+        most: Maximum number of names to list.
+    """
     shown = list(names)
     if len(names) > most:
         shown = [*names[:most], f"{len(names) - most} more"]
@@ -44,17 +58,17 @@ def join_names(names: Sequence[str], most: int = 8) -> str:
 
 
 def capitalise(sentence: str) -> str:
-    """Write the first letter large and leave all others as they are."""
+    """Capitalise the first letter and keep all others, unlike `str.capitalize`."""
     return sentence[:1].upper() + sentence[1:]
 
 
 def metric_name(metric: str) -> str:
-    """Return a metric as it is written in a sentence: "accuracy" or "MSE"."""
+    """Return the name of a metric as written in a sentence: "accuracy" or "MSE"."""
     return metric.replace("mse", "MSE")
 
 
 def format_score(value: float, metric: str) -> str:
-    """Write a score with three decimals, an error with four digits."""
+    """Format a score: accuracies with three decimals, errors with four significant digits."""
     if not np.isfinite(value):
         return NOTHING
     if metric == "accuracy":
@@ -63,7 +77,7 @@ def format_score(value: float, metric: str) -> str:
 
 
 def format_gain(value: float, metric: str) -> str:
-    """Write a difference between scores with its sign; one that rounds to 0 has none."""
+    """Format a difference between scores with its sign; a difference that rounds to 0 has none."""
     text = format_score(abs(value), metric)
     if text == NOTHING or float(text) == 0:
         return text
@@ -73,7 +87,7 @@ def format_gain(value: float, metric: str) -> str:
 
 
 def format_number(value: float) -> str:
-    """Write a value of a column in about three digits."""
+    """Format a value of a column with about three significant digits."""
     if abs(value) >= 1000:
         text = f"{value:,.0f}"
     elif abs(value) < 1:
@@ -84,7 +98,7 @@ def format_number(value: float) -> str:
 
 
 def format_bytes(size: float) -> str:
-    """Write a number of bytes with its unit, as in 12.3 MB."""
+    """Format a number of bytes with its unit, such as "12.3 MB"."""
     if size < 1000:
         return f"{size:.0f} B"
     for unit in ("kB", "MB", "GB"):
@@ -95,7 +109,7 @@ def format_bytes(size: float) -> str:
 
 
 def replace_path(text: str, path: Path, name: str) -> str:
-    """Write `name` for a path where it is not part of another name.
+    """Replace a path in a text, except where it is part of a longer name.
 
     `/runs/a` is replaced in "/runs/a/config.json is damaged", but not in "/runs/ab" or "/x/runs/a".
     """

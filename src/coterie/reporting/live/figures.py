@@ -7,26 +7,30 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coterie.reporting.axes import Axis, column_axis, metric_axis, round_axis
 from coterie.reporting.drawing import (
     ACCENT,
     DASHES,
     Area,
-    Entry,
+    Axis,
     Figure,
-    Line,
+    LegendEntry,
     Mark,
-    Named,
+    NamedMarks,
+    Polyline,
+    column_axis,
     group_colour,
     group_title,
+    label_ticks,
+    linear_ticks,
     method_styles,
+    metric_axis,
+    round_axis,
 )
 from coterie.reporting.fit import GroupScores
 from coterie.reporting.group_figures import group_legend, strip
 from coterie.reporting.live.folder import RunLine
 from coterie.reporting.live.snapshot import Score, SiteScores, Snapshot
 from coterie.reporting.text import format_score
-from coterie.reporting.ticks import label_ticks, linear_ticks
 
 MOST_POINTS = 250  # of a line; of more, an even sample is drawn
 FEW_POINTS = 4  # up to which a line has points, too
@@ -80,12 +84,12 @@ def draw_curves(
         y = [float(point.value or 0.0) for point in points]
         values += y
         has_points = len(points) < FEW_POINTS
-        line = Line(x, y, curve.colour, curve.title, curve.dash, has_points)
-        marks.append(Named(curve.title, [line], curve.series))
+        line = Polyline(x, y, curve.colour, curve.title, curve.dash, has_points)
+        marks.append(NamedMarks(curve.title, [line], curve.series))
     entries = {curve.series: curve for curve in curves}
     legend = []
     if has_legend:
-        legend = [Entry(name, c.colour, c.dash, is_line=True) for name, c in entries.items()]
+        legend = [LegendEntry(name, c.colour, c.dash, is_line=True) for name, c in entries.items()]
     x_axis = rounds_from(first_round, rounds)
     return Figure(x_axis, score_axis(metric, values), marks, TALL, legend)
 
@@ -131,9 +135,9 @@ def draw_group_scores(snapshot: Snapshot, scores: SiteScores) -> Figure:
         if snapshot.is_grouped:
             colour = group_colour(number)
         rounds = list(scores.rounds)
-        line = Line(rounds, band.mean, colour, name, has_points=len(rounds) < FEW_POINTS)
+        line = Polyline(rounds, band.mean, colour, name, has_points=len(rounds) < FEW_POINTS)
         area = Area(rounds, band.low, band.high, colour, f"{name}: the middle half", BAND)
-        marks.append(Named(name, [area, line], name))
+        marks.append(NamedMarks(name, [area, line], name))
     legend = []
     if snapshot.is_grouped:
         legend = group_legend(numbers)

@@ -10,9 +10,9 @@ from coterie.metrics import HIGHER_IS_BETTER
 from coterie.reporting.drawing import group_title
 from coterie.reporting.live.folder import RunLine
 from coterie.reporting.live.snapshot import RECENT, Incident, Move, Score, Site, Snapshot
-from coterie.reporting.tables import Table
 from coterie.reporting.text import (
     NOTHING,
+    TextTable,
     capitalise,
     format_bytes,
     format_gain,
@@ -270,7 +270,7 @@ def is_well(site: Site) -> bool:
     return site.report is None or site.report.is_well
 
 
-def sites_table(snapshot: Snapshot) -> Table:
+def sites_table(snapshot: Snapshot) -> TextTable:
     """A row per site, those that are not well first; columns that say nothing are left out."""
     sites = sorted(snapshot.sites, key=is_well)[:MOST_IN_TABLE]
     has_reports = any(site.report is not None for site in sites)
@@ -296,7 +296,7 @@ def sites_table(snapshot: Snapshot) -> Table:
             report = site.report
             cells += [NOTHING, ""] if report is None else [report.state, report.words]
         rows.append(cells)
-    return Table(head, rows)
+    return TextTable(head, rows)
 
 
 # ------------------------------------------------------------------------------ sentences
