@@ -166,9 +166,9 @@ def _state_of_site(run: Run, i: int) -> Any:
     site, accepted = run.engine.sites[i], run.engine.accepted[i]
     if accepted in site.versions:
         return site.versions[accepted]
-    _, welcome = run.method.start(run.task, len(run.roster), run.options.seed)
+    _, initial_payload = run.method.start(run.task, len(run.roster), run.options.seed)
     key = run.client_keys[i]
-    return run.method.enroll(run.task, welcome, Data(site.parts["train"], key, key))
+    return run.method.enroll(run.task, initial_payload, Data(site.parts["train"], key, key))
 
 
 def personal(run: Run) -> list[Model]:

@@ -90,7 +90,7 @@ def test_dropouts_are_counted_as_absent(fed):
     assert all(row["refused"] == [] for row in history)
 
 
-# ---------------------------------------------------------------------- welcome and versions
+# ------------------------------------------------------------------- initial payload and versions
 def unmeasured(fed):
     """The same clients without test rows, so that nobody is asked for scores."""
     x, y, sizes = fed.test
@@ -103,10 +103,13 @@ def test_the_welcome_rides_on_a_clients_first_message(fed):
     sent = []
     for i, site in enumerate(run.engine.sites):
         answer = site.answer
-        site.answer = lambda m, i=i, answer=answer: (sent.append((i, m.welcome)), answer(m))[1]
+        site.answer = lambda m, i=i, answer=answer: (
+            sent.append((i, m.initial_payload)),
+            answer(m),
+        )[1]
     for _ in run.rounds():
         pass
-    welcomed = [i for i, welcome in sent if welcome is not None]
+    welcomed = [i for i, initial_payload in sent if initial_payload is not None]
     assert sorted(welcomed) == sorted({i for i, _ in sent}), "each once, on its first message"
     assert len(sent) > len(welcomed)
     untouched = set(range(10)) - {i for i, _ in sent}
@@ -194,7 +197,7 @@ def test_a_server_that_dies_between_two_exchanges_finds_its_sites_ready(fed, tmp
 
 
 def test_an_engine_that_goes_back_has_sites_that_know_nothing_later(fed):
-    """A site that is first asked after the checkpoint takes its welcome anew."""
+    """A site that is first asked after the checkpoint takes its initial payload anew."""
     options = {"rounds": 3, "engine": "wire", "participation": 0.3, "eval_every": 50}
     run = prepare(ct.Ditto(), unmeasured(fed), "mlp:12", **options)
     steps = run.rounds()

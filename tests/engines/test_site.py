@@ -54,7 +54,7 @@ class Asked(NamedTuple):
         if "per_client" in changes:
             content = (changes.pop("per_client"), *content[1:])
         own = encode(content, types, **{**head, **changes})
-        return Message(shared, own, self.message.welcome)
+        return Message(shared, own, self.message.initial_payload)
 
     def refuses(self, message: Message, reason: str, error: type[Exception] | tuple = REFUSED):
         """The site refuses the message, is as before, and gives the honest answer afterwards."""
@@ -181,7 +181,7 @@ def other_tensors(rng: random.Random, asked: Asked) -> Message:
 def other_pieces(rng: random.Random, asked: Asked) -> Message:
     """One piece in the place of another, or nothing."""
     m = asked.message
-    pieces = [m.shared, m.own, m.welcome, b"", b"\xff" * 100, None]
+    pieces = [m.shared, m.own, m.initial_payload, b"", b"\xff" * 100, None]
     return one_piece(rng, m, lambda raw: rng.choice(pieces) or b"")
 
 
@@ -287,13 +287,13 @@ def test_a_personal_model_is_not_erased_by_a_call_for_newcomers():
 
 def test_a_welcome_never_takes_a_site_back_to_its_beginning():
     asked = honest(ct.Ditto(), rounds=3)
-    welcome = asked[0].message.welcome
-    assert welcome is not None
+    initial_payload = asked[0].message.initial_payload
+    assert initial_payload is not None
     later = find(asked, "train", round=3)
     assert START not in later.site.versions
-    from_start = later.changed(accepted=START)._replace(welcome=welcome)
+    from_start = later.changed(accepted=START)._replace(initial_payload=initial_payload)
     later.refuses(from_start, "has private states already", PermissionError)
-    later.refuses(later.message._replace(welcome=welcome), "first answer")
+    later.refuses(later.message._replace(initial_payload=initial_payload), "first answer")
 
 
 def test_a_welcome_that_is_sent_again_changes_nothing():
@@ -302,17 +302,20 @@ def test_a_welcome_that_is_sent_again_changes_nothing():
     site = twin(first.site)
     assert site.answer(first.message) == first.reply
     states = dict(site.versions)
-    other = tree_map(lambda v: v + 1, decode(first.message.welcome, site.types)[0])
-    assert site.answer(first.message._replace(welcome=encode(other, site.types))) == first.reply
+    other = tree_map(lambda v: v + 1, decode(first.message.initial_payload, site.types)[0])
+    assert (
+        site.answer(first.message._replace(initial_payload=encode(other, site.types)))
+        == first.reply
+    )
     assert all(site.versions[v] is states[v] for v in states)
 
 
 def test_a_welcome_of_another_form_is_refused():
     first = honest(ct.Ditto())[0]
     types = first.site.types
-    model = decode(first.message.welcome, types)[0]
+    model = decode(first.message.initial_payload, types)[0]
     for other in ((), (model,), tree_map(lambda v: v[None], model)):
-        first.refuses(first.message._replace(welcome=encode(other, types)), "built like")
+        first.refuses(first.message._replace(initial_payload=encode(other, types)), "built like")
 
 
 def test_a_site_that_refused_its_first_message_is_sent_the_welcome_again():
@@ -321,7 +324,7 @@ def test_a_site_that_refused_its_first_message_is_sent_the_welcome_again():
     answer, welcomes = site.answer, []
 
     def first_fails(message: Message) -> bytes:
-        welcomes.append(message.welcome is not None)
+        welcomes.append(message.initial_payload is not None)
         if len(welcomes) == 1:
             message = message._replace(shared=b"lost")
         return answer(message)
@@ -359,7 +362,9 @@ def test_rounds_go_back_only_to_a_state_that_is_kept():
 def test_a_server_cannot_place_a_model_of_its_choice_and_take_its_gradient():
     """With default settings all clients of PFL-TC start from one model, and nobody is placed."""
     asked = honest(ct.PFLTC(clusters=2))
-    chosen = tree_map(lambda v: v * 0, decode(asked[0].message.welcome, asked[0].site.types)[0])
+    chosen = tree_map(
+        lambda v: v * 0, decode(asked[0].message.initial_payload, asked[0].site.types)[0]
+    )
     first, gather = asked[0], find(asked, "gather")
     place = {"path": "method", "name": "place", "per_client": chosen, "shared": (), "exam": None}
     training = {"keeps_private": True, "version": Version(0, "train", 1)}

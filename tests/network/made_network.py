@@ -89,7 +89,7 @@ class InProcessNetwork:
     def private_states(self, run: Run) -> Any:
         """The private state that counts of every site, a table per leaf, [N, ...]."""
         states = []
-        _, welcome = run.method.start(run.task, len(run.roster), run.options.seed)
+        _, initial_payload = run.method.start(run.task, len(run.roster), run.options.seed)
         for i, name in enumerate(run.roster.names):
             site = self.transport.sites[name].session.site
             accepted = run.engine.accepted[i]
@@ -99,7 +99,7 @@ class InProcessNetwork:
             assert not run.engine.contacted[i], "the server asks for a state that is not there"
             key = run.client_keys[i]
             data = Data(site.parts["train"], key, key)
-            states.append(run.method.enroll(run.task, welcome, data))
+            states.append(run.method.enroll(run.task, initial_payload, data))
         return tree_map(lambda *rows: torch.stack(rows), *states)
 
 

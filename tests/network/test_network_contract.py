@@ -30,7 +30,7 @@ def distance(a, b) -> float:
 def same(network: InProcessNetwork, run, loop, resent: bool = True) -> None:
     """Models and private states are the loop's, and so are its rows of metrics.
 
-    resent: a welcome whose answer was lost is sent again, and counts again.
+    resent: an initial payload whose answer was lost is sent again, and counts again.
     """
     assert all(v.isfinite().all() for v in tree_leaves(loop.state) if v.is_floating_point())
     assert distance(run.state, loop.state) <= 1e-9

@@ -52,8 +52,8 @@ class Counting(ct.IFCA):
     name: ClassVar[str] = "counting"
 
     def start(self, task: Any, clients: int, seed: int) -> Any:
-        state, welcome = super().start(task, clients, seed)
-        return Clusters(state, torch.zeros(())), welcome
+        state, initial_payload = super().start(task, clients, seed)
+        return Clusters(state, torch.zeros(())), initial_payload
 
     def begin(self, state: Clusters, ask: Any) -> Clusters:
         return state._replace(inner=super().begin(state.inner, ask))

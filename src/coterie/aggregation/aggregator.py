@@ -44,7 +44,7 @@ class Part(NamedTuple):
     rows: Upload | None  # leaves [a, ...] in the order of `accepted`; values only where stacked
     moved: dict[str, Tensor] | None  # [a] how far each value moved
     bytes_up: int  # that really came
-    welcomed: int  # clients that were sent the welcome, on their first message
+    welcomed: int  # clients that were sent the initial payload, on their first message
 
     def at(self, positions: Tensor) -> Part:
         """The same part, of clients that stand at these positions of a larger call."""

@@ -32,7 +32,7 @@ class Counting:
         self.working = working
         self.most_bytes = 0  # that an exchange takes while clients work, and for their answers
 
-    def enroll(self, method: Any, welcome: Any) -> None:
+    def enroll(self, method: Any, initial_payload: Any) -> None:
         """Nobody is contacted."""
 
     def map(self, call: Call, fold: Fold) -> Part:
@@ -65,13 +65,13 @@ class Counts(NamedTuple):
 def count_exchanges(job: Job) -> Counts:
     """Traffic of the start and of a first round, and the memory that exchanges take.
 
-    Everyone is sent the welcome at the start, with the first evaluation.
+    Everyone is sent the initial payload at the start, with the first evaluation.
     """
     roster = job.fed.roster
     traffic: list[tuple[int, int]] = []
     with warnings.catch_warnings(action="ignore"):
-        _, welcome = job.method.start(job.task, len(roster), job.options.seed)
-        private = DryRun(job.task, roster, job.method, welcome).private
+        _, initial_payload = job.method.start(job.task, len(roster), job.options.seed)
+        private = DryRun(job.task, roster, job.method, initial_payload).private
         engine = Counting(WorkingMemory(job.task, roster, used_plan(job), private))
         try:
             run = Run(job.method, job.task, roster, engine, job.options)
@@ -82,7 +82,7 @@ def count_exchanges(job: Job) -> Counts:
                     run.state = method.begin(run.state, ask)
                 else:
                     run.state = method.round(run.state, ask)
-                welcomes = run.welcome_bytes * len(roster) if r == 0 else 0
+                welcomes = run.initial_payload_bytes * len(roster) if r == 0 else 0
                 traffic.append((ask.bytes_down + welcomes, ask.bytes_up))
         except Exception:  # whatever a method does with answers that are all zero
             traffic = []
@@ -140,8 +140,8 @@ def parameters(job: Job) -> int:
 def memory(job: Job, counts: Counts) -> dict[str, int | None]:
     """Bytes of the data, of what server and clients keep, and of the work on a round."""
     fed = job.fed
-    state, welcome = job.method.start(job.task, len(fed), job.options.seed)
-    private = DryRun(job.task, fed.roster, job.method, welcome).private
+    state, initial_payload = job.method.start(job.task, len(fed), job.options.seed)
+    private = DryRun(job.task, fed.roster, job.method, initial_payload).private
     sizes = fed.train.sizes
     products = int((sizes * sizes).sum()) * job.task.dtype.itemsize
     working = counts.working

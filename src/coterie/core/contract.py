@@ -253,7 +253,7 @@ class Algorithm:
 
     # -- on the server
     def start(self, task: Task, clients: int, seed: int) -> tuple[State, Any]:
-        """(state, welcome) before any client is asked; `welcome` is sent to each client once."""
+        """(state, initial payload) before any client is asked; clients get the latter once."""
         raise NotImplementedError(f"{type(self).__name__} needs start()")
 
     def begin(self, state: State, ask: Ask) -> State:
@@ -277,7 +277,7 @@ class Algorithm:
         return None
 
     # -- on a client
-    def enroll(self, task: Task, welcome: Any, data: Data) -> Any:
+    def enroll(self, task: Task, initial_payload: Any, data: Data) -> Any:
         """The client's first private state: one structure and one shape for life, pure."""
         return ()
 

@@ -46,14 +46,14 @@ class Exchanges:
     phase: Literal["train", "evaluate"] = "train"
     dropout: float = 0.0
     guard: Guard = field(default_factory=Guard)
-    welcome_bytes: int = 0  # of the welcome that one client is sent
+    initial_payload_bytes: int = 0  # of the initial payload that one client is sent
     refused: list[int] = field(default_factory=list)
     screened: list[int] = field(default_factory=list)
     absent: list[int] = field(default_factory=list)
     notes: dict[str, Any] = field(default_factory=dict)
     bytes_down: int = 0
     bytes_up: int = 0
-    bytes_of_welcomes: int = 0  # sent to clients that were asked for the first time
+    bytes_of_initial_payloads: int = 0  # sent to clients that were asked for the first time
     exchange: int = 0
     tags: Counter[str] = field(default_factory=Counter)
 
@@ -178,7 +178,7 @@ class Exchanges:
     def _account(self, call: Call, part: Part, present: Tensor) -> None:
         """Count bytes, remember lengths, log who was refused; stop if most were."""
         self.bytes_down += call.bytes_down * len(call.ids)
-        self.bytes_of_welcomes += self.welcome_bytes * part.welcomed
+        self.bytes_of_initial_payloads += self.initial_payload_bytes * part.welcomed
         self.bytes_up += part.bytes_up
         self.guard.remember_usual(call, part)
         self._log_screened(call, call.ids[present[part.screened]].tolist())

@@ -22,11 +22,11 @@ class DryRun:
     cached by function, static arguments and shapes.
     """
 
-    def __init__(self, task: Task, roster: Roster, method: Algorithm, welcome: Any) -> None:
+    def __init__(self, task: Task, roster: Roster, method: Algorithm, initial_payload: Any) -> None:
         self.task = task
         self.example = example_batch(task, roster)
         key = torch.zeros((), dtype=torch.long, device=task.device)
-        self.private = method.enroll(task, welcome, Data(self.example, key, key))
+        self.private = method.enroll(task, initial_payload, Data(self.example, key, key))
         self.cache: dict[Any, Upload] = {}
 
     def __call__(self, call: Call) -> Upload:

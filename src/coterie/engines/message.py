@@ -31,7 +31,7 @@ class Message(NamedTuple):
 
     shared: bytes
     own: bytes  # the site's row of per_client, its keys, and the head
-    welcome: bytes | None  # on a site's first message
+    initial_payload: bytes | None  # on a site's first message
 
 
 class Limits(NamedTuple):

@@ -18,11 +18,11 @@ class Engine(Protocol):
     late and absent answers leave no trace.
     """
 
-    def enroll(self, method: Algorithm, welcome: Any) -> None:
+    def enroll(self, method: Algorithm, initial_payload: Any) -> None:
         """Remember how clients begin; called once, before any `map`. Nobody is contacted.
 
         `method.enroll` is pure, so a client's first private state is made when the client is first
-        asked: the welcome rides on its first message.
+        asked: the initial payload rides on its first message.
         """
         ...
 

@@ -76,7 +76,9 @@ class SimulatedClients:
             self._align(among)
         self.grams: Grams | None = None  # where the engine keeps them
         self.private = PrivateStates(len(fed), task.device)
-        self.contacted = torch.zeros(fed.total, dtype=torch.bool)  # who was sent the welcome
+        self.contacted = torch.zeros(
+            fed.total, dtype=torch.bool
+        )  # who was sent the initial payload
 
     def _align(self, among: Among) -> None:
         """Put the rows where they are aligned as in a store of all clients."""
@@ -91,11 +93,11 @@ class SimulatedClients:
             self.parts[name] = Ragged(x, y, part.sizes)
             self.starts[name] = starts
 
-    def enroll(self, method: Algorithm, welcome: Any) -> None:
+    def enroll(self, method: Algorithm, initial_payload: Any) -> None:
         """Remember how clients begin."""
         key = torch.zeros((), dtype=torch.long, device=self.task.device)
         example = Data(example_batch(self.task, self.roster), key, key)
-        enroll: Enroll = lambda task, data: method.enroll(task, welcome, data)
+        enroll: Enroll = lambda task, data: method.enroll(task, initial_payload, data)
         self.private.remember_enroll(enroll, self.task, example)
 
     def begin_call(self, call: Call) -> int:

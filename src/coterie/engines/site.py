@@ -49,10 +49,10 @@ class Agreement:
         return Reader(self.task, self.types, self.limits)
 
     @cached_property
-    def welcome_form(self) -> Any:
-        """The form that a welcome must have: that of the method's own start."""
-        _, welcome = self.root.method.start(self.task, self.clients, seed=0)
-        return form(decode(encode(welcome, self.types), self.types)[0])
+    def initial_payload_form(self) -> Any:
+        """The form that an initial payload must have: that of the method's own start."""
+        _, initial_payload = self.root.method.start(self.task, self.clients, seed=0)
+        return form(decode(encode(initial_payload, self.types), self.types)[0])
 
     def function(self, head: Head) -> Any:
         """The function that a message names, if this run uses it; the budget is counted apart."""
@@ -125,12 +125,12 @@ class Site:
             raise PermissionError("that function was answered often enough in this round")
         shared = read.nest(message.shared)
         data = self._data(own)
-        welcome = None
-        if message.welcome is not None:
-            welcome = self._read_welcome(message.welcome, head)
+        initial_payload = None
+        if message.initial_payload is not None:
+            initial_payload = self._read_initial_payload(message.initial_payload, head)
         try:
             with time_limit(self.agreement.limits.seconds):
-                versions = self._enrolled(welcome, own)
+                versions = self._enrolled(initial_payload, own)
                 private = self._starting_state(versions, head)
                 up, after = fn(
                     self.agreement.task, shared, own.per_client, private, data, **head.static
@@ -172,27 +172,27 @@ class Site:
             raise PermissionError("this site has too few rows to be measured on")
 
     # -- private states
-    def _read_welcome(self, raw: bytes, head: Head) -> Any:
-        """The welcome; refused where it would take a client back to its beginning."""
+    def _read_initial_payload(self, raw: bytes, head: Head) -> Any:
+        """The initial payload; refused where it would take a client back to its beginning."""
         if not head.enrolled or head.starts_from != START:
-            raise BadBytes("a welcome belongs to a client's first answer")
+            raise BadBytes("an initial payload belongs to a client's first answer")
         if self.versions and START not in self.versions:
             raise PermissionError("this site has private states already")
-        welcome = self.agreement.reader.nest(raw)
-        if form(welcome) != self.agreement.welcome_form:
-            raise BadBytes("the welcome is not built like one of this method")
-        return welcome
+        initial_payload = self.agreement.reader.nest(raw)
+        if form(initial_payload) != self.agreement.initial_payload_form:
+            raise BadBytes("the initial payload is not built like one of this method")
+        return initial_payload
 
-    def _enrolled(self, welcome: Any, own: Own) -> dict[Version, Any]:
+    def _enrolled(self, initial_payload: Any, own: Own) -> dict[Version, Any]:
         """The private states, with a first one if there was none.
 
-        A welcome that is sent again, since the answer to the first was lost, changes nothing.
+        An initial payload that is sent again, because the first answer was lost, changes nothing.
         """
-        if welcome is None or self.versions:
+        if initial_payload is None or self.versions:
             return self.versions
         data = Data(self.parts["train"], own.client_key, own.client_key)
         method = self.agreement.root.method
-        return {START: method.enroll(self.agreement.task, welcome, data)}
+        return {START: method.enroll(self.agreement.task, initial_payload, data)}
 
     def _starting_state(self, versions: dict[Version, Any], head: Head) -> Any:
         if not head.enrolled:

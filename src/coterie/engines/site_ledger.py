@@ -31,14 +31,14 @@ class SiteLedger:
 
     def __init__(self, sites: int, types: Types) -> None:
         self.types = types
-        self.welcome = b""
+        self.initial_payload = b""
         self.contacted = [False] * sites
         self.accepted: list[Version] = [START] * sites
         self.saved: deque[list[Version]] = deque(maxlen=2)  # `accepted` in the last two snapshots
 
-    def enroll(self, method: Algorithm, welcome: Any) -> None:
-        """Remember the welcome, which rides on each site's first message."""
-        self.welcome = encode(welcome, self.types)
+    def enroll(self, method: Algorithm, initial_payload: Any) -> None:
+        """Remember the initial payload, which rides on each site's first message."""
+        self.initial_payload = encode(initial_payload, self.types)
 
     # -- messages
     def message(self, at: Tensor, call: Call, shared: bytes) -> Message:
@@ -58,7 +58,7 @@ class SiteLedger:
             enrolled=call.enrolled,
         )
         first = call.enrolled and not self.contacted[i]
-        return Message(shared, own, self.welcome if first else None)
+        return Message(shared, own, self.initial_payload if first else None)
 
     def _keep(self, i: int) -> list[Version]:
         """The versions that a site must keep: the accepted one, and those of both checkpoints."""
@@ -69,8 +69,10 @@ class SiteLedger:
     def judge(self, at: Tensor, call: Call, fold: Fold, message: Message, reply: Reply) -> Part:
         """Fold the reply of one site to its message, and remember what it means for its state."""
         i = int(call.ids[at])
-        welcomed = int(message.welcome is not None)
-        if isinstance(reply, bytes) and call.enrolled:  # else the welcome may not have been taken
+        welcomed = int(message.initial_payload is not None)
+        if (
+            isinstance(reply, bytes) and call.enrolled
+        ):  # else the initial payload may not have been taken
             self.contacted[i] = True
         if isinstance(reply, BadBytes | PermissionError):
             part = fold.refuse([(int(at), f"it refused its message: {reply}")])

@@ -58,9 +58,9 @@ class APFL(FedAvg):
     def start(self, task: Task, clients: int, seed: int) -> tuple[Params, Params]:
         return task.inits(seed, 1), task.init(seed)
 
-    def enroll(self, task: Task, welcome: Params, data: Data) -> Mixed:
+    def enroll(self, task: Task, initial_payload: Params, data: Data) -> Mixed:
         alpha = torch.tensor(self.alpha, dtype=task.dtype, device=task.device)
-        return Mixed(welcome, welcome, alpha)
+        return Mixed(initial_payload, initial_payload, alpha)
 
     @client(weight=Weight(rows="weighted"), report={"alpha": Fraction("its α")}, rounds="later")
     def train(

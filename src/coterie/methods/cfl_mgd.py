@@ -90,7 +90,7 @@ class CFLMGD(IFCA):
     )
 
     # ------------------------------------------------------------------ one client
-    def enroll(self, task: Task, welcome: Any, data: Data) -> Kept:
+    def enroll(self, task: Task, initial_payload: Any, data: Data) -> Kept:
         parameters = task.module.named_parameters()
         zero = {k: torch.zeros_like(v).detach() for k, v in parameters if v.requires_grad}
         keeps_gradient = self.order == "model_first" and self.average == "gradients"
@@ -182,8 +182,10 @@ class CFLMGD(IFCA):
 
     # ------------------------------------------------------------------ the server
     def start(self, task: Task, clients: int, seed: int) -> tuple[Moving, Any]:  # type: ignore[override]
-        state, welcome = super().start(task, clients, seed)
-        return Moving(state.centres, zeros(state.centres), state.group, state.still), welcome
+        state, initial_payload = super().start(task, clients, seed)
+        return Moving(
+            state.centres, zeros(state.centres), state.group, state.still
+        ), initial_payload
 
     def begin(self, state: Moving, ask: Ask) -> Moving:  # type: ignore[override]
         centres, group = self.begun(state.centres, state.group, ask)

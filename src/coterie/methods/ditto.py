@@ -37,8 +37,8 @@ class Ditto(FedAvg):
     def start(self, task: Task, clients: int, seed: int) -> tuple[Params, Params]:
         return task.inits(seed, 1), task.init(seed)
 
-    def enroll(self, task: Task, welcome: Params, data: Data) -> Params:
-        return welcome
+    def enroll(self, task: Task, initial_payload: Params, data: Data) -> Params:
+        return initial_payload
 
     @client(weight=Weight(rows="weighted"), rounds="later")
     def train(

@@ -78,8 +78,8 @@ class Envelope(Local, Algorithm):
             return received
         return where(private.asked > 0, private.model, received)
 
-    def enroll(self, task: Task, welcome: Params, data: Data) -> Personal:
-        return Personal(welcome, {}, torch.zeros_like(data.size))
+    def enroll(self, task: Task, initial_payload: Params, data: Data) -> Personal:
+        return Personal(initial_payload, {}, torch.zeros_like(data.size))
 
     def check(self, task: Task, sizes: Tensor) -> None:
         super().check(task, sizes)

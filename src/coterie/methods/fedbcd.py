@@ -78,8 +78,8 @@ class FedBCD(Local, Algorithm):
     def start(self, task: Task, clients: int, seed: int) -> tuple[Blocks, Params]:
         return Blocks(task.inits(seed, 1), task.inits(seed, 1)), task.init(seed)
 
-    def enroll(self, task: Task, welcome: Params, data: Data) -> Params:
-        return welcome
+    def enroll(self, task: Task, initial_payload: Params, data: Data) -> Params:
+        return initial_payload
 
     @client(weight=Weight(), rounds="later")
     def train(

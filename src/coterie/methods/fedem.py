@@ -67,7 +67,7 @@ class FedEM(Local, Algorithm):
     join_steps: int = setting(20, "E and M steps in which a newcomer finds its shares", least=1)
 
     # ------------------------------------------------------------------------------ one client
-    def enroll(self, task: Task, welcome: Any, data: Data) -> Tensor:
+    def enroll(self, task: Task, initial_payload: Any, data: Data) -> Tensor:
         k = self.clusters
         return torch.full((k,), 1 / k, dtype=task.dtype, device=data.all.mask.device)
 

@@ -49,8 +49,8 @@ class FedPer(FedAvg):
     def start(self, task: Task, clients: int, seed: int) -> tuple[Params, Params]:
         return task.inits(seed, 1), task.init(seed)
 
-    def enroll(self, task: Task, welcome: Params, data: Data) -> Params:
-        own, _ = self.split(task, welcome)
+    def enroll(self, task: Task, initial_payload: Params, data: Data) -> Params:
+        own, _ = self.split(task, initial_payload)
         return own
 
     @client(weight=Weight(rows="weighted"), rounds="later")

@@ -99,8 +99,8 @@ class L2SGD(Local, Algorithm):
     def start(self, task: Task, clients: int, seed: int) -> tuple[Loopless, Params]:
         return Loopless(task.inits(seed, 1), torch.tensor(clients)), task.init(seed)
 
-    def enroll(self, task: Task, welcome: Params, data: Data) -> Params:
-        return welcome
+    def enroll(self, task: Task, initial_payload: Params, data: Data) -> Params:
+        return initial_payload
 
     @client(weight=Weight(), rounds="later", most=lambda method: method.local_steps + 1)
     def move(

@@ -29,8 +29,8 @@ class LocalOnly(Local, Algorithm):
         model = task.init(seed)
         return model, model
 
-    def enroll(self, task: Task, welcome: Params, data: Data) -> Params:
-        return welcome
+    def enroll(self, task: Task, initial_payload: Params, data: Data) -> Params:
+        return initial_payload
 
     @client(report={"moved": Finite("how far its model moved", least=0)}, rounds="later")
     def train(

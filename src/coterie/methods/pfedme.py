@@ -52,8 +52,10 @@ class PFedMe(Envelope):
     def start(self, task: Task, clients: int, seed: int) -> tuple[Params, Params]:
         return task.inits(seed, 1), task.init(seed)
 
-    def enroll(self, task: Task, welcome: Params, data: Data) -> Personal:
-        return super().enroll(task, welcome, data)._replace(local=self.kept(welcome))
+    def enroll(self, task: Task, initial_payload: Params, data: Data) -> Personal:
+        return (
+            super().enroll(task, initial_payload, data)._replace(local=self.kept(initial_payload))
+        )
 
     def kept(self, w: Params) -> Params:
         """The local model, where it is evaluated; else nothing."""

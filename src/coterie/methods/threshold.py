@@ -99,8 +99,8 @@ class ThresholdMomenta(Local, Algorithm):
         None, "momenta drawn anew for each move (pdl-tc: by each client); none: all", least=1
     )
 
-    def enroll(self, task: Task, welcome: Params, data: Data) -> Member:
-        return Member(welcome, zeros(welcome), torch.zeros_like(data.client_key))
+    def enroll(self, task: Task, initial_payload: Params, data: Data) -> Member:
+        return Member(initial_payload, zeros(initial_payload), torch.zeros_like(data.client_key))
 
     @client(weight=Weight(), rounds="later")
     def gather(

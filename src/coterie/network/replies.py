@@ -50,7 +50,7 @@ def read_message(pieces: dict[str, bytes]) -> Message:
     """The message in the pieces of a packet."""
     if not {"shared", "own"} <= pieces.keys() <= set(Message._fields):
         raise BadBytes("its pieces are not those of a message")
-    return Message(pieces["shared"], pieces["own"], pieces.get("welcome"))
+    return Message(pieces["shared"], pieces["own"], pieces.get("initial_payload"))
 
 
 def packed(

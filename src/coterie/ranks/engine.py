@@ -27,10 +27,10 @@ class Ranks:
         group.tell("open", about.encode())
         group.hear_outcomes()  # whether all have the same data
 
-    def enroll(self, method: Algorithm, welcome: Any) -> None:
+    def enroll(self, method: Algorithm, initial_payload: Any) -> None:
         """Let every rank know how clients begin."""
-        self.group.tell("enroll", encode(welcome, self.types))
-        self.share.enroll(welcome)
+        self.group.tell("enroll", encode(initial_payload, self.types))
+        self.share.enroll(initial_payload)
         self.group.hear_outcomes()
 
     def map(self, call: Call, fold: Fold) -> Part:

@@ -57,8 +57,8 @@ class Rank:
         assert self.share is not None
         types = self.share.types
         if message.what == "enroll":
-            welcome = cloned(decode(message.common, types)[0])
-            self.share.enroll(on_device(welcome, self.share.task))
+            initial_payload = cloned(decode(message.common, types)[0])
+            self.share.enroll(on_device(initial_payload, self.share.task))
             return Answer()
         if message.what == "restore":
             self.share.engine.restore(cloned(decode(message.own, types)[0]))

@@ -62,10 +62,10 @@ class Share:
         self.types = types_of_questions(method)
         self.dry_run: DryRun | None = None
 
-    def enroll(self, welcome: Any) -> None:
+    def enroll(self, initial_payload: Any) -> None:
         """Remember how clients begin."""
-        self.engine.enroll(self.method, welcome)
-        self.dry_run = DryRun(self.task, self.roster, self.method, welcome)
+        self.engine.enroll(self.method, initial_payload)
+        self.dry_run = DryRun(self.task, self.roster, self.method, initial_payload)
 
     def answer(self, question: Question, like: Upload | None = None) -> Part:
         """What the answers of this rank's clients come to; like: an upload, where it is known."""

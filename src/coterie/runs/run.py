@@ -92,13 +92,13 @@ class Run:
         self.saved_at, self.last_save_took = time.monotonic(), 0.0
         self.saves_every_round = False  # whatever share of the time it takes
 
-        self.state, welcome = method.start(task, len(roster), options.seed)
+        self.state, initial_payload = method.start(task, len(roster), options.seed)
         self.has_given_start = start is not None
         if self.has_given_start:
             self.state = check_start(start, self.state, task)
-        self.welcome_bytes = nbytes(welcome)
-        self.dry_run = DryRun(task, roster, method, welcome)
-        engine.enroll(method, welcome)
+        self.initial_payload_bytes = nbytes(initial_payload)
+        self.dry_run = DryRun(task, roster, method, initial_payload)
+        engine.enroll(method, initial_payload)
 
     # -- rounds
     def rounds(self) -> Iterator[Row]:
@@ -125,7 +125,7 @@ class Run:
         row: Row = {
             "round": r,
             "seconds": 0.0,
-            "bytes_down": ask.bytes_down + ask.bytes_of_welcomes,
+            "bytes_down": ask.bytes_down + ask.bytes_of_initial_payloads,
             "bytes_up": ask.bytes_up,
             "refused": [self.roster.names[i] for i in sorted(set(ask.refused))],
             "screened": [self.roster.names[i] for i in sorted(set(ask.screened))],
@@ -138,7 +138,9 @@ class Run:
         row |= planted_error(method.centres(self.state), self.roster.planted)
         if r % self.options.every == 0 or r == self.options.rounds:
             row |= self.evaluate(r)
-            row["bytes_down"] += row.pop("bytes_of_welcomes")  # a cost of training, not of scores
+            row["bytes_down"] += row.pop(
+                "bytes_of_initial_payloads"
+            )  # a cost of training, not of scores
         self.round = r
         self.history.append(row)
         self._stop_early(row)
@@ -163,7 +165,7 @@ class Run:
             phase=phase,
             dropout=self.options.dropout if training else 0.0,
             guard=self.guard if training else Guard(),
-            welcome_bytes=self.welcome_bytes,
+            initial_payload_bytes=self.initial_payload_bytes,
         )
 
     def participants(self, r: int) -> Tensor:
@@ -253,7 +255,7 @@ class Run:
             )
             row |= summary(self.roster.kind, sums.report, "unseen_")
         row["eval_bytes_down"], row["eval_bytes_up"] = ask.bytes_down, ask.bytes_up
-        row["bytes_of_welcomes"] = ask.bytes_of_welcomes
+        row["bytes_of_initial_payloads"] = ask.bytes_of_initial_payloads
         row["eval_seconds"] = time.perf_counter() - began
         return row
 
