@@ -351,7 +351,7 @@ def test_only_client_functions_run_on_a_site(fed):
             "version": (1, "train", 1),
             "accepted": START,
             "keep": [START],
-            "exam": None,
+            "split": None,
             "keeps_private": True,
             "enrolled": True,
             **head,

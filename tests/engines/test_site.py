@@ -366,7 +366,7 @@ def test_a_server_cannot_place_a_model_of_its_choice_and_take_its_gradient():
         lambda v: v * 0, decode(asked[0].message.initial_payload, asked[0].site.types)[0]
     )
     first, gather = asked[0], find(asked, "gather")
-    place = {"path": "method", "name": "place", "per_client": chosen, "shared": (), "exam": None}
+    place = {"path": "method", "name": "place", "per_client": chosen, "shared": (), "split": None}
     training = {"keeps_private": True, "version": Version(0, "train", 1)}
     first.refuses(first.changed(**place, **training), "do not use", PermissionError)
     training["version"] = Version(1, "train", 1)
@@ -400,8 +400,8 @@ def test_a_phase_has_its_own_functions():
     train.refuses(train.changed(**evaluated), "another phase", PermissionError)
     trained = {"version": Version(1, "train", 2), "keeps_private": True}
     measure.refuses(measure.changed(**trained), "another phase", PermissionError)
-    train.refuses(train.changed(exam="test"), "no such rows")
-    measure.refuses(measure.changed(exam="train"), "no such rows")
+    train.refuses(train.changed(split="test"), "no such rows")
+    measure.refuses(measure.changed(split="train"), "no such rows")
 
 
 @pytest.mark.parametrize("name", ["outputs", "personal_model", "losses", "model_sketch"])
@@ -410,7 +410,7 @@ def test_what_reports_ask_needs_the_permission_of_the_sites_owner(name):
     one = find(honest(ct.Ditto()), "measure")
     model = decode(one.message.shared, one.site.types)[0]
     shared = (model, torch.zeros(2, 3)) if name == "outputs" else model
-    question = one.changed(name=name, exam=None, shared=shared)
+    question = one.changed(name=name, split=None, shared=shared)
     one.refuses(question, "did not allow", PermissionError)
     site = twin(one.site)
     site.agreement = replace(site.agreement, allowed=frozenset({name}))

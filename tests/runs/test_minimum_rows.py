@@ -38,7 +38,7 @@ def measured(run: Run) -> dict[str, set[int]]:
 
     def listen(call: Any, fold: Any) -> Any:
         if call.name == "measure":
-            asked.setdefault(call.exam, set()).update(call.ids.tolist())
+            asked.setdefault(call.split, set()).update(call.ids.tolist())
         return ask(call, fold)
 
     run.engine.map = listen  # type: ignore[method-assign]

@@ -19,7 +19,7 @@ class Checks:
     def __init__(self, call: Call, roster: Roster) -> None:
         self.call = call
         self.declaration: Declaration = call.fn.declaration  # type: ignore[attr-defined]
-        part = call.exam or "train"
+        part = call.split or "train"
         self.rows = getattr(roster.rows, part)[call.ids].double()
         self.centres = centres_in(call.shared)
 

@@ -16,7 +16,7 @@ from coterie.core.params import nbytes
 from coterie.core.task import Batch
 
 
-class Exam(NamedTuple):
+class EvaluationData(NamedTuple):
     """What an evaluation sees: a client's training part, and the part it is measured on."""
 
     train: Data
@@ -66,7 +66,7 @@ class Call:
     keys: Tensor  # [n] each client's randomness in this exchange
     client_keys: Tensor  # [n] each client's randomness for the whole run
     version: Version
-    exam: str | None = None  # "test" or "valid": the part to measure on, in evaluations
+    split: str | None = None  # "test" or "valid": the part to measure on, in evaluations
     keeps_private: bool = True  # whether new private states count
     enrolled: bool = True  # False for newcomers, which have no private state
 
@@ -80,7 +80,7 @@ class Call:
         """How many rows of a client the function reads at a time; None: any number."""
         declaration: Declaration | None = getattr(self.fn, "declaration", None)
         owner = getattr(self.fn, "__self__", None)
-        if declaration is None or self.exam is not None:
+        if declaration is None or self.split is not None:
             return None
         return declaration.draws(owner)
 

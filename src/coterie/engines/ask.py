@@ -104,12 +104,12 @@ class Exchanges:
         reduce: Literal["sum", "stack"] = "sum",
         stream: str | None = None,
         started_from: dict[str, Params] | None = None,
-        exam: str | None = None,
+        split: str | None = None,
         enrolled: bool = True,
     ) -> Any:
         """Run `fn` on clients and fold their uploads; see `Ask`.
 
-        exam, enrolled: as in `Call`, for evaluations.
+        split, enrolled: as in `Call`, for evaluations.
         """
         ids = self.participants if clients is None else clients
         self.exchange += 1
@@ -125,7 +125,7 @@ class Exchanges:
             keys=randomness.keys(client_keys, self.round, stream_or_number),
             client_keys=client_keys,
             version=Version(self.round, self.phase, self.exchange),
-            exam=exam,
+            split=split,
             keeps_private=self.phase == "train",
             enrolled=enrolled,
         )

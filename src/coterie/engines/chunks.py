@@ -38,8 +38,8 @@ class Chunk(NamedTuple):
 def chunks_of_call(call: Call, roster: Roster, plan: Plan, shares: Shares) -> list[list[Chunk]]:
     """The chunks of each share in an exchange, by the rows of all parts that it asks for."""
     parts = [roster.rows.train]
-    if call.exam is not None:
-        parts.append(getattr(roster.rows, call.exam))
+    if call.split is not None:
+        parts.append(getattr(roster.rows, call.split))
     sizes = torch.stack([part[call.ids] for part in parts])
     plan = plan_of_call(call, roster, plan)
     chunks = []

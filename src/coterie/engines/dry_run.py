@@ -8,7 +8,7 @@ import torch
 from torch.func import vmap
 from torch.utils._pytree import tree_leaves, tree_map, tree_structure
 
-from coterie.core.call import Call, Exam, is_rows
+from coterie.core.call import Call, EvaluationData, is_rows
 from coterie.core.contract import Algorithm, Data, Rows, Upload
 from coterie.core.errors import CoterieError
 from coterie.core.task import Batch, Task
@@ -33,7 +33,7 @@ class DryRun:
         """Zeros of the shapes and types that one client's upload must have."""
         per_client = tree_map(_first_row, call.per_client, is_leaf=is_rows)
         static = repr(sorted(call.static.items()))
-        key = (call.path, call.name, static, call.exam, _shape(call.shared), _shape(per_client))
+        key = (call.path, call.name, static, call.split, _shape(call.shared), _shape(per_client))
         if key not in self.cache:
             self.cache[key] = self._run(call, per_client)
         return self.cache[key]
@@ -42,8 +42,8 @@ class DryRun:
         key = torch.zeros(1, dtype=torch.long, device=self.task.device)
         train = Data(tree_map(lambda v: v[None], self.example), key, key)
         data: Any = train
-        if call.exam is not None:
-            data = Exam(train, train.all)
+        if call.split is not None:
+            data = EvaluationData(train, train.all)
         per_client = tree_map(lambda v: v.new_zeros(1, *v.shape[1:]), per_client)
         private: Any = ()
         if call.enrolled:

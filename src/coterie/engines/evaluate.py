@@ -14,7 +14,7 @@ from torch import Tensor
 from coterie.clustering.losses import least_loss
 from coterie.clustering.resampling import shares_of_resamples
 from coterie.clustering.sketch import sketch
-from coterie.core.call import Exam
+from coterie.core.call import EvaluationData
 from coterie.core.contract import (
     Algorithm,
     Data,
@@ -69,29 +69,29 @@ class Evaluation:
     method: Algorithm
     choose_on: str = "train"
 
-    def _choosing_data(self, exam: Exam) -> Data:
+    def _choosing_data(self, evaluation: EvaluationData) -> Data:
         if self.choose_on == "train":
-            return exam.train
-        return exam.train._replace(own=exam.test, gram=())
+            return evaluation.train
+        return evaluation.train._replace(own=evaluation.test, gram=())
 
     @client(report=MEASURED, most=lambda evaluation: 2)
     def measure(
-        self, task: Task, shared: Any, per_client: Any, private: Any, exam: Exam
+        self, task: Task, shared: Any, per_client: Any, private: Any, evaluation: EvaluationData
     ) -> tuple[Upload, Any]:
         """Sums over the client's test rows, from which every metric is computed."""
-        data = self._choosing_data(exam)
-        out = self.method.predict(task, shared, per_client, private, data, exam.test.x)
-        return Upload({}, {}, measured_sums(task, out, exam.test)), private
+        data = self._choosing_data(evaluation)
+        out = self.method.predict(task, shared, per_client, private, data, evaluation.test.x)
+        return Upload({}, {}, measured_sums(task, out, evaluation.test)), private
 
     @client(report=MEASURED, most=lambda evaluation: 2)
     def measure_newcomer(
-        self, task: Task, shared: Any, per_client: Any, private: Any, exam: Exam
+        self, task: Task, shared: Any, per_client: Any, private: Any, evaluation: EvaluationData
     ) -> tuple[Upload, Any]:
         """The same for a client that was never trained: it joins first."""
-        data = self._choosing_data(exam)
+        data = self._choosing_data(evaluation)
         per_client, joined = self.method.join(task, shared, data)
-        out = self.method.predict(task, shared, per_client, joined, data, exam.test.x)
-        return Upload({}, {}, measured_sums(task, out, exam.test)), private
+        out = self.method.predict(task, shared, per_client, joined, data, evaluation.test.x)
+        return Upload({}, {}, measured_sums(task, out, evaluation.test)), private
 
     @client(report={"outputs": Report("outputs for rows that it was sent")})
     def outputs(
@@ -130,7 +130,12 @@ class Evaluation:
 
     @client(report=MEMBERSHIP)
     def membership(
-        self, task: Task, centres: Params, per_client: Any, private: Any, data: Data | Exam
+        self,
+        task: Task,
+        centres: Params,
+        per_client: Any,
+        private: Any,
+        data: Data | EvaluationData,
     ) -> tuple[Upload, Any]:
         """How well each centre fits the client, and how sure that is.
 

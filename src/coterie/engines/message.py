@@ -62,7 +62,7 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: Moment
     accepted: Moment
     keep: list[Moment]
-    exam: Word | None
+    split: Word | None
     keeps_private: bool
     enrolled: bool
 

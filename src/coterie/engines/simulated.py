@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.core.call import Call, Exam
+from coterie.core.call import Call, EvaluationData
 from coterie.core.client_data import Store
 from coterie.core.contract import Algorithm, Data
 from coterie.core.task import Batch, Task
@@ -119,9 +119,9 @@ class SimulatedClients:
         if self.grams is not None:
             data = data._replace(gram=self.grams.one(i))
         private = self.private.one(i, data, task) if call.enrolled else ()
-        if call.exam is None:
+        if call.split is None:
             return private, data
-        return private, Exam(data, self.rows(call.exam, i))
+        return private, EvaluationData(data, self.rows(call.split, i))
 
     def rows(self, part: str, i: int) -> Batch:
         """The rows of one client."""
@@ -143,9 +143,9 @@ class SimulatedClients:
             if self.grams is not None:
                 data = data._replace(gram=self.grams.some(ids))
         private = self.private.some(ids, data, task) if call.enrolled else ()
-        if call.exam is None:
+        if call.split is None:
             return private, data
-        return private, Exam(data, self.padded(call.exam, ids))
+        return private, EvaluationData(data, self.padded(call.split, ids))
 
     @property
     def store(self) -> Store:

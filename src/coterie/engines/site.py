@@ -18,7 +18,7 @@ from typing import Any
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from coterie.core.call import START, Exam, Version, follow
+from coterie.core.call import START, EvaluationData, Version, follow
 from coterie.core.contract import Data, Declaration, at_round
 from coterie.core.task import Batch, Task
 from coterie.engines.codec import BadBytes, Types, decode, encode
@@ -156,15 +156,15 @@ class Site:
     def _data(self, own: Own) -> Any:
         """The rows that the function sees."""
         train = Data(self.parts["train"], own.key, own.client_key)
-        exam = own.head.exam
-        if exam is None:
+        split = own.head.split
+        if split is None:
             if owner_is_root(own.head) and own.head.name in SCORES:
                 self._refuse_few_rows("train")
             return train
-        if not owner_is_root(own.head) or exam == "train" or exam not in self.parts:
+        if not owner_is_root(own.head) or split == "train" or split not in self.parts:
             raise BadBytes("there are no such rows to measure on")
-        self._refuse_few_rows(exam)
-        return Exam(train, self.parts[exam])
+        self._refuse_few_rows(split)
+        return EvaluationData(train, self.parts[split])
 
     def _refuse_few_rows(self, part: str) -> None:
         """Refuse to be measured on so few rows that scores would tell of single ones."""

@@ -53,7 +53,7 @@ class SiteLedger:
             version=call.version,
             accepted=self.accepted[i],
             keep=self._keep(i),
-            exam=call.exam,
+            split=call.split,
             keeps_private=call.keeps_private,
             enrolled=call.enrolled,
         )

@@ -17,7 +17,7 @@ from torch.func import vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from coterie.core.call import Call, Exam
+from coterie.core.call import Call, EvaluationData
 from coterie.core.client_data import Store
 from coterie.core.contract import Data
 from coterie.core.task import Task
@@ -97,7 +97,7 @@ class WorkingMemory:
         chunks.sort(key=lambda chunk: self._numbers(call, chunk), reverse=True)
         heaviest = chunks[: self.plan.workers]
         top = heaviest[0]
-        shape = (call.path, call.name, call.exam, repr(call.static), self._at_once(top))
+        shape = (call.path, call.name, call.split, repr(call.static), self._at_once(top))
         if shape not in self.known:
             self.known[shape] = self._peak(call, top)
         numbers = [self._numbers(call, chunk) for chunk in heaviest]
@@ -154,8 +154,8 @@ class WorkingMemory:
         if self.plan.keeps_grams:  # they are counted by themselves, for all clients
             nothing = torch.empty(clients, 0, 0, dtype=self.task.dtype, device=self.task.device)
             data = data._replace(gram=nothing)
-        if call.exam is not None:
-            data = Exam(data, parts[1])
+        if call.split is not None:
+            data = EvaluationData(data, parts[1])
         private: Any = ()
         if call.enrolled:
             private = tree_map(lambda v: v.new_empty(clients, *v.shape), self.private)

@@ -98,7 +98,7 @@ class Share:
             keys=keys.clone(),
             client_keys=client_keys.clone(),
             version=version,
-            exam=head["exam"],
+            split=head["split"],
             keeps_private=head["keeps_private"],
             enrolled=head["enrolled"],
         )
@@ -130,7 +130,7 @@ def write_common(question: Question, types: Types) -> bytes:
         name=call.name,
         static=call.static,
         version=call.version,
-        exam=call.exam,
+        split=call.split,
         keeps_private=call.keeps_private,
         enrolled=call.enrolled,
         reduce=question.reduce,

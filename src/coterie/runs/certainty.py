@@ -62,16 +62,16 @@ def ask_memberships(
 
 
 def _ask_about(
-    ask: Exchanges, ids: Tensor, exam: str | None, centres: Params, answers: Answers
+    ask: Exchanges, ids: Tensor, split: str | None, centres: Params, answers: Answers
 ) -> None:
     """Ask these clients about one part of their rows, and write down what they answer."""
     if not len(ids):
         return
-    sums: Sums = ask(ask.root.membership, ids, shared=centres, stream="evaluate", exam=exam)
+    sums: Sums = ask(ask.root.membership, ids, shared=centres, stream="evaluate", split=split)
     at = sums.ids.numpy()
     for name in ("losses", "shares"):
         answers[name][at] = sums.report[name].cpu().double().numpy()
-    answers["rows"][at] = getattr(ask.roster.rows, exam or "train")[sums.ids].numpy()
+    answers["rows"][at] = getattr(ask.roster.rows, split or "train")[sums.ids].numpy()
 
 
 # ------------------------------------------------------------------------------ what they mean

@@ -224,12 +224,12 @@ class Run:
         root = ask.root
         shared, per_client = root.method.use(self.state)
         row: Row = {}
-        exams: tuple[tuple[Literal["test", "valid"], str], ...] = (
+        splits: tuple[tuple[Literal["test", "valid"], str], ...] = (
             ("test", ""),
             ("valid", "valid_"),
         )
-        for exam, prefix in exams:
-            ids = self.evaluated[self._have_rows(self.evaluated, exam)]
+        for split, prefix in splits:
+            ids = self.evaluated[self._have_rows(self.evaluated, split)]
             if not len(ids):
                 continue
             sums: Sums = ask(
@@ -238,10 +238,10 @@ class Run:
                 shared=shared,
                 per_client=pick_clients(per_client, ids),
                 stream="evaluate",
-                exam=exam,
+                split=split,
             )
             row |= summary(self.roster.kind, sums.report, prefix)
-            if exam == "test":
+            if split == "test":
                 self.client_scores = self._by_client(sums)
                 self.pooled_counts = pooled_counts(sums.report)
         if len(self.newcomers):
@@ -250,7 +250,7 @@ class Run:
                 self.newcomers,
                 shared=shared,
                 stream="evaluate",
-                exam="test",
+                split="test",
                 enrolled=False,
             )
             row |= summary(self.roster.kind, sums.report, "unseen_")
