@@ -109,7 +109,7 @@ class Ask(Protocol):
     round: int  # 0 is the start, 1 the first counted round
     everyone: Tensor  # ids of all clients that may train, in the order of their names
     participants: Tensor  # ids of this round's clients, in the same order
-    refused: list[int]  # ids refused so far in this round
+    rejected: list[int]  # ids rejected so far in this round
     seed: int
 
     @property

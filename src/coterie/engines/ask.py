@@ -47,7 +47,7 @@ class Exchanges:
     dropout: float = 0.0
     guard: Guard = field(default_factory=Guard)
     initial_payload_bytes: int = 0  # of the initial payload that one client is sent
-    refused: list[int] = field(default_factory=list)
+    rejected: list[int] = field(default_factory=list)
     screened: list[int] = field(default_factory=list)
     absent: list[int] = field(default_factory=list)
     notes: dict[str, Any] = field(default_factory=dict)
@@ -214,7 +214,7 @@ class Exchanges:
         new = []
         for at, reason in part.refused:
             i = int(call.ids[present[at]])
-            self.refused.append(i)
+            self.rejected.append(i)
             if i not in self.guard.told_refused:
                 new.append((i, reason))
         self.guard.told_refused.update(i for i, _ in new)

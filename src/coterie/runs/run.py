@@ -127,7 +127,7 @@ class Run:
             "seconds": 0.0,
             "bytes_down": ask.bytes_down + ask.bytes_of_initial_payloads,
             "bytes_up": ask.bytes_up,
-            "refused": [self.roster.names[i] for i in sorted(set(ask.refused))],
+            "refused": [self.roster.names[i] for i in sorted(set(ask.rejected))],
             "screened": [self.roster.names[i] for i in sorted(set(ask.screened))],
             "absent": len(set(ask.absent)),
             **self._group_row(before),
