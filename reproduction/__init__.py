@@ -15,7 +15,7 @@ tuning.py      searches for what a paper does not print
 
 from __future__ import annotations
 
-from coterie.core.errors import unknown
+from coterie.core.errors import unknown_name
 from reproduction.spec import Experiment
 
 
@@ -30,5 +30,5 @@ def find(name: str) -> Experiment:
     """The experiment of a name."""
     every = all_experiments()
     if name not in every:
-        raise unknown("experiment", name, every)
+        raise unknown_name("experiment", name, every)
     return every[name]

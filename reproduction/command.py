@@ -10,7 +10,7 @@ import warnings
 from pathlib import Path
 from typing import NoReturn
 
-from coterie.core.errors import CoterieError, unknown
+from coterie.core.errors import CoterieError, unknown_name
 from coterie.reporting.plots import save
 from coterie.runs.files import locked, write_file
 from reproduction import all_experiments, find
@@ -205,7 +205,7 @@ def check_labels(what: str, labels: list[str], known: set[str]) -> None:
     """Raise an error for a label that no cell of this scale has."""
     for label in labels:
         if label not in known:
-            raise unknown(what, label, known)
+            raise unknown_name(what, label, known)
 
 
 def describe(outcome: Outcome, done: Done) -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from coterie.core.contract import Algorithm
-from coterie.core.errors import unknown
+from coterie.core.errors import unknown_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -152,7 +152,7 @@ class Experiment:
     def scale(self, name: str) -> Scale:
         """The scale of a name."""
         if name not in self.scales:
-            raise unknown(f"scale of {self.name}", name, self.scales)
+            raise unknown_name(f"scale of {self.name}", name, self.scales)
         return self.scales[name]
 
     def printed_of(self, quantity: Quantity) -> Printed:

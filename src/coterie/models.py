@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from torch import nn
 
-from coterie.core.errors import CoterieError, unknown
+from coterie.core.errors import CoterieError, unknown_name
 from coterie.data.roster import Roster
 
 Factory = Callable[[], nn.Module]
@@ -26,7 +26,7 @@ def build(name: str, roster: Roster) -> Factory:
     """
     kind, _, option = name.partition(":")
     if kind not in MODELS:
-        raise unknown("model", kind, MODELS)
+        raise unknown_name("model", kind, MODELS)
     if roster.tokens:
         raise CoterieError(
             f"the model {name} takes floats, and the data are whole numbers: convert x to floats."
@@ -56,7 +56,7 @@ def model(make: Callable[[Roster, str], Factory]) -> Callable[[Roster, str], Fac
 def linear(roster: Roster, option: str) -> Factory:
     """One linear layer; linear:nobias is without intercept."""
     if option not in ("", "nobias"):
-        raise unknown("option of the model linear", option, ["nobias"])
+        raise unknown_name("option of the model linear", option, ["nobias"])
     is_table = roster.schema is not None
     return partial(one_layer, inputs(roster), outputs(roster), bias=not option, near_0=is_table)
 

@@ -12,7 +12,7 @@ import coterie.data
 from coterie.cli import main
 from coterie.cli.progress import Watcher
 from coterie.cli.spelling import spell_flag, spell_option, spelled_for
-from coterie.core.errors import CoterieError, Option, Refused, collecting, gather
+from coterie.core.errors import ColumnErrors, CoterieError, Option, collect_errors, run_column_jobs
 from coterie.data import folder, from_frames
 
 
@@ -72,7 +72,7 @@ def test_commands_of_a_network_write_options_as_lines_of_their_config_file(optio
 
 def test_several_columns_share_their_options() -> None:
     fill = Option("fill", "median")
-    refused = Refused(
+    refused = ColumnErrors(
         {
             "a": [refusal("a", "has gaps", fill, drop("a"))] * 3,
             "b": [refusal("b", "is ids", drop("b"))],
@@ -88,12 +88,12 @@ def test_several_columns_share_their_options() -> None:
         "try --data.drop 'b,c c' --fill median."
     )
     assert str(refused).endswith("try drop='b,c c' fill=median.")
-    many = Refused({name: [refusal(name, "is ids", drop(name))] for name in "abcdefghij"})
+    many = ColumnErrors({name: [refusal(name, "is ids", drop(name))] for name in "abcdefghij"})
     assert "h is ids; and 2 more; try drop=a,b,c,d,e,f,g,h,i,j." in str(many)
 
 
 def test_one_column_keeps_its_own_remedy() -> None:
-    refused = Refused({"a": [refusal("a", "is ids", drop("a"))] * 2})
+    refused = ColumnErrors({"a": [refusal("a", "is ids", drop("a"))] * 2})
     assert str(refused) == "a is ids (1 more clients likewise): try drop=a."
     assert refused.options == (drop("a"),)
 
@@ -102,11 +102,11 @@ def test_jobs_are_all_done_and_their_errors_collected() -> None:
     def fail() -> int:
         raise refusal("b", "is ids", drop("b"))
 
-    assert gather({"a": lambda: 1, "c": lambda: 2}) == {"a": 1, "c": 2}
+    assert run_column_jobs({"a": lambda: 1, "c": lambda: 2}) == {"a": 1, "c": 2}
     problems: dict[str, list[CoterieError]] = {}
     for _ in range(2):
-        with collecting(problems):
-            gather({"a": lambda: 1, "b": fail})
+        with collect_errors(problems):
+            run_column_jobs({"a": lambda: 1, "b": fail})
     assert {name: len(errors) for name, errors in problems.items()} == {"b": 2}
 
 

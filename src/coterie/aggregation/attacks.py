@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 
 from coterie.aggregation.blocks import as_table
-from coterie.core.errors import unknown
+from coterie.core.errors import unknown_name
 from coterie.core.params import Params, as_column, scale
 
 ATTACKS = ("flip", "scale", "noise", "shift", "ipm", "labels")
@@ -62,7 +62,7 @@ def attacked(
         it the default strength of `shift` is computed.
     """
     if kind not in ATTACKS:
-        raise unknown("attack", kind, ATTACKS)
+        raise unknown_name("attack", kind, ATTACKS)
     if strength is None:
         strength = default_strength(kind, attackers=attackers_in(moves), clients=clients)
     if kind == "flip":

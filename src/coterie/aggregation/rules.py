@@ -33,7 +33,7 @@ from torch import Tensor
 from coterie.aggregation.blocks import Members, as_table, centres_by_members
 from coterie.aggregation.coordinates import mean, median, trimmed
 from coterie.clustering.typical import hostile_members
-from coterie.core.errors import CoterieError, unknown
+from coterie.core.errors import CoterieError, unknown_name
 from coterie.core.params import Params
 
 RULES = ("mean", "median", "trimmed", "geometric", "krum", "mixing")
@@ -83,7 +83,7 @@ def robust_means(rule: str, values: Params, weight: Tensor, share: float) -> Par
 def check(rule: str, share: float) -> None:
     """Refuse a rule that does not exist, and a share of hostile clients that none withstands."""
     if rule not in RULES:
-        raise unknown("robust rule", rule, RULES)
+        raise unknown_name("robust rule", rule, RULES)
     if not 0 <= share < 0.5:
         raise CoterieError(
             f"the share of hostile clients is {share}",

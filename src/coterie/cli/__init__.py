@@ -20,7 +20,7 @@ from coterie.cli.command import Command
 from coterie.cli.ending import end
 from coterie.cli.network_usage import list_commands
 from coterie.cli.spelling import spell_option, spelled_for, without_controls
-from coterie.core.errors import CoterieError, shorten, shorten_values, unknown
+from coterie.core.errors import CoterieError, shorten, shorten_values, unknown_name
 from coterie.core.version import __version__
 
 COMMANDS = {
@@ -142,9 +142,9 @@ def dispatch(argv: list[str]) -> int:
         print(f"coterie {__version__}")
         return 0
     if argv[0].startswith("-"):
-        raise unknown("flag", argv[0], ["--help", "--version"])
+        raise unknown_name("flag", argv[0], ["--help", "--version"])
     if argv[0] not in COMMANDS:
-        raise unknown("command", argv[0], COMMANDS)
+        raise unknown_name("command", argv[0], COMMANDS)
     if argv[0] in ("run", "compare", "search") and argv[1:2] in (["--help"], ["-h"]):
         return print_general_help(argv[0])
     run = import_command(COMMANDS[argv[0]].place)

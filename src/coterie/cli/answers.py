@@ -21,7 +21,7 @@ from coterie.cli.rows import (
     write_csv,
 )
 from coterie.cli.values import read_flags
-from coterie.core.errors import CoterieError, unknown
+from coterie.core.errors import CoterieError, unknown_name
 from coterie.core.settings import setting
 from coterie.result import load
 from coterie.runs.config import encode
@@ -161,7 +161,7 @@ def name_of_client(models: Exported, client: str) -> str:
         )
     names = {entry.of: name for name, entry in models.card.files.items()}
     if client not in names:
-        raise unknown("client", client, names)
+        raise unknown_name("client", client, names)
     return names[client]
 
 

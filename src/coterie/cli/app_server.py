@@ -13,7 +13,7 @@ from coterie.cli.network_config import read_asked
 from coterie.cli.network_flags import Waits
 from coterie.cli.progress import Watcher
 from coterie.cli.values import Given
-from coterie.core.errors import CoterieError, unknown
+from coterie.core.errors import CoterieError, unknown_name
 from coterie.core.settings import setting
 from coterie.network.grid_transport import GridTransport
 from coterie.network.outcomes import first_names
@@ -40,7 +40,7 @@ def read_run_config(config: Mapping[str, Any]) -> RunConfig:
     known = {flag.key: flag for flag in flags_of(RunConfig)}
     for key in given:
         if key not in known:
-            raise unknown("key of the run config", key, known)
+            raise unknown_name("key of the run config", key, known)
     asked = Given(known, {}, given, "the run config").make(RunConfig)
     for name, example in (("config", "ifca.toml"), ("sites", "north,south")):
         if not getattr(asked, name):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from coterie.cli.flags import Flag
-from coterie.core.errors import CoterieError, unknown
+from coterie.core.errors import CoterieError, unknown_name
 
 FOR_NETWORKS = ("method", "network")  # keys and tables that `coterie network` reads by itself
 NOT_IN_FILES = {"config", "debug"}  # flags that a file cannot have
@@ -61,7 +61,7 @@ def check_key(path: str, key: str, known: Mapping[str, Flag]) -> None:
     if key.startswith("data.") or (key in known and key not in NOT_IN_FILES):
         return
     shown = {name for name, flag in known.items() if flag.shown}
-    raise unknown(f"key in {path}", key, shown - NOT_IN_FILES)
+    raise unknown_name(f"key in {path}", key, shown - NOT_IN_FILES)
 
 
 def check_plain(path: str, key: str, value: Any) -> None:

@@ -10,7 +10,7 @@ from dataclasses import MISSING, fields
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, NoReturn, Union, get_args, get_origin, get_type_hints
 
-from coterie.core.errors import CoterieError, unknown
+from coterie.core.errors import CoterieError, unknown_name
 from coterie.core.settings import BOUNDS
 
 # options of tables that have no flag of their own
@@ -190,7 +190,7 @@ class Parser(argparse.ArgumentParser):
         if owners:
             return CoterieError(f"{flag} belongs to one method: write {' or '.join(owners)}.")
         shown = [known.name for known in self.flags.values() if known.shown]
-        return unknown("flag", flag, [*shown, "--help"])
+        return unknown_name("flag", flag, [*shown, "--help"])
 
 
 def argument_options(flag: Flag) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from coterie.cli.flags import Flag, flags_of
 from coterie.cli.values import Given, convert
 from coterie.core.contract import Algorithm
-from coterie.core.errors import CoterieError, unknown
+from coterie.core.errors import CoterieError, unknown_name
 
 Grid = dict[str, list[Any]]  # by setting, the values to try
 Classes = Mapping[str, type[Algorithm]]
@@ -23,7 +23,7 @@ def read_grids(classes: Classes, given: Given) -> dict[str, Grid]:
         for_one = read_texts(prefixed(cls, "tune"), given)
         for name in [*for_one, *read_texts("over", given)]:
             if name not in settings:
-                raise unknown(f"setting of {cls.name}", name, settings)
+                raise unknown_name(f"setting of {cls.name}", name, settings)
         texts = {**for_all, **for_one}
         grid = {
             name: convert_all(settings[name], texts[name]) for name in texts if name in settings

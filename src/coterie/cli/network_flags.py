@@ -10,7 +10,7 @@ from coterie.cli.flags import Parser, flags_of
 from coterie.cli.general import general_flags
 from coterie.cli.network_config import one_config
 from coterie.cli.values import Given
-from coterie.core.errors import CoterieError, unknown
+from coterie.core.errors import CoterieError, unknown_name
 from coterie.core.settings import setting
 from coterie.methods.registry import methods
 from coterie.network.transport import Waiting
@@ -115,7 +115,7 @@ def read_table(config: str) -> dict[str, Any]:
             flag = f"--{key.replace('_', '-')}"
             raise CoterieError(f"{name} stands in [network] of {config}", f"give the flag {flag}")
         if key not in known:
-            raise unknown(f"key in [network] of {config}", name, known)
+            raise unknown_name(f"key in [network] of {config}", name, known)
         check_plain(config, f"network.{name}", value)
         if key in values:
             raise CoterieError(f"{key} stands twice in [network] of {config}", "remove one")

@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from coterie.cli.progress import Watcher
-from coterie.core.errors import CoterieError, Option, unknown
+from coterie.core.errors import CoterieError, Option, unknown_name
 from coterie.data.client_table import Table
 from coterie.data.roster import Roster
 from coterie.data.schema import Fill, Schema
@@ -118,7 +118,7 @@ def read_columns(file: Path, names: Sequence[str]) -> dict[str, list[Any]]:
     frame = read_table(file, names)
     for name in names:
         if name not in frame:
-            raise unknown(f"column of {file}:", name, frame.columns)
+            raise unknown_name(f"column of {file}:", name, frame.columns)
     return {name: frame[name].where(frame[name].notna(), "").tolist() for name in names}
 
 

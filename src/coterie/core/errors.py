@@ -101,7 +101,7 @@ def shorten(text: str) -> str:
 
 
 # ------------------------------------------------------------------------------ several at once
-class Refused(CoterieError):
+class ColumnErrors(CoterieError):
     """All that is wrong with some columns, so that it can be mended at once.
 
     problems: by column, its errors, one per client. Where several columns can be dropped or
@@ -163,12 +163,12 @@ def describe_column(error: CoterieError, spell: Spell) -> str:
     return error.sentence(spell).rstrip(".")
 
 
-def gather(jobs: Mapping[str, Callable[[], T]]) -> dict[str, T]:
-    """The result of each column's job; `Refused` with all errors if any job raises one."""
-    return without_errors({name: attempt(job) for name, job in jobs.items()})
+def run_column_jobs(jobs: Mapping[str, Callable[[], T]]) -> dict[str, T]:
+    """The result of each column's job; `ColumnErrors` with all errors if any job raises one."""
+    return raise_column_errors({name: capture_error(job) for name, job in jobs.items()})
 
 
-def attempt(job: Callable[[], T]) -> T | CoterieError:
+def capture_error(job: Callable[[], T]) -> T | CoterieError:
     """The result of a job, or the error that it raises."""
     try:
         return job()
@@ -176,8 +176,8 @@ def attempt(job: Callable[[], T]) -> T | CoterieError:
         return error.with_traceback(None)  # which would keep the cells of the column in memory
 
 
-def without_errors(outcomes: Mapping[str, T | CoterieError]) -> dict[str, T]:
-    """The result of each column; `Refused` with all errors if there are any."""
+def raise_column_errors(outcomes: Mapping[str, T | CoterieError]) -> dict[str, T]:
+    """The result of each column; `ColumnErrors` with all errors if there are any."""
     results: dict[str, T] = {}
     problems: dict[str, list[CoterieError]] = {}
     for name, outcome in outcomes.items():
@@ -186,26 +186,26 @@ def without_errors(outcomes: Mapping[str, T | CoterieError]) -> dict[str, T]:
         else:
             results[name] = outcome
     if problems:
-        raise Refused(problems)
+        raise ColumnErrors(problems)
     return results
 
 
 @contextmanager
-def collecting(problems: dict[str, list[CoterieError]]) -> Iterator[None]:
-    """Add the errors of a `Refused` that is raised inside to `problems`, and go on."""
+def collect_errors(problems: dict[str, list[CoterieError]]) -> Iterator[None]:
+    """Add the errors of a `ColumnErrors` that is raised inside to `problems`, and go on."""
     try:
         yield
-    except Refused as refused:
+    except ColumnErrors as refused:
         for name, errors in refused.problems.items():
             problems.setdefault(name, []).extend(errors)
 
 
 # ------------------------------------------------------------------------------ errors by name
-class DataGone(CoterieError):
+class DataUnavailable(CoterieError):
     """The data that a run was trained on cannot be had again."""
 
 
-class RowsAtSites(DataGone):
+class DataAtSites(DataUnavailable):
     """The rows that a run was trained on have never left the sites of its network."""
 
 
@@ -213,7 +213,7 @@ class Diverged(CoterieError):
     """Training left the finite numbers; the last good checkpoint stands."""
 
 
-def unknown(what: str, name: str, known: Iterable[str]) -> CoterieError:
+def unknown_name(what: str, name: str, known: Iterable[str]) -> CoterieError:
     """An error for a name that does not exist, with the nearest one that does."""
     known = sorted(known)
     nearest = get_close_matches(name, known, 1, cutoff=0.5)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
-from coterie.core.errors import CoterieError, unknown
+from coterie.core.errors import CoterieError, unknown_name
 
 M = TypeVar("M")
 L = TypeVar("L", bound="Local")
@@ -130,7 +130,7 @@ def refuse_unknown_settings(cls: type, name: str, given: Iterable[str]) -> None:
         meant = OTHER_NAMES.get(word.lower())
         if meant in known:
             raise CoterieError(f"unknown setting of {name} {word!r}: did you mean {meant!r}?")
-        raise unknown(f"setting of {name}", word, known)
+        raise unknown_name(f"setting of {name}", word, known)
 
 
 def at_round(method: M, round: int) -> M:

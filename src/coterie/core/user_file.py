@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from coterie.core.errors import CoterieError, Option, unknown
+from coterie.core.errors import CoterieError, Option, unknown_name
 
 DIGITS = 12  # of a hash that are shown, and that must at least be given
 
@@ -37,7 +37,7 @@ def from_file(spec: str, trust: Sequence[str] | None = None) -> Any:
     module = _module(Path(path), source)
     if not hasattr(module, name):
         public = [n for n in vars(module) if not n.startswith("_")]
-        raise unknown(f"name in {path}", name, public)
+        raise unknown_name(f"name in {path}", name, public)
     return getattr(module, name)
 
 

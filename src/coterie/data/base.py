@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coterie.core.errors import unknown
+from coterie.core.errors import unknown_name
 from coterie.data.base_images import cifar10, digits, fashion_mnist, mnist
 from coterie.data.base_people import har, unipen
 from coterie.data.base_set import Base as Base
@@ -14,7 +14,7 @@ SETS = {load.__name__: load for load in (digits, mnist, fashion_mnist, cifar10, 
 def base(name: str) -> Base:
     """The base set of this name, from the folder COTERIE_DATA, or ./data; digits is embedded."""
     if name not in SETS:
-        raise unknown("base set", name, SETS)
+        raise unknown_name("base set", name, SETS)
     return SETS[name]()
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from coterie.core.errors import CoterieError, Option, unknown
+from coterie.core.errors import CoterieError, Option, unknown_name
 from coterie.data.cells import Cells, to_nfc
 from coterie.data.columns import Columns
 from coterie.data.part_of_cells import PartOfCells, Rows, count_rows
@@ -174,7 +174,7 @@ def client_cells(table: Table, column: str | None) -> Cells:
             "give it",
         )
     if column not in table.columns:
-        raise unknown("client column of the table:", column, table.columns)
+        raise unknown_name("client column of the table:", column, table.columns)
     return table.columns[column]
 
 

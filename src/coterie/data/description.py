@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from coterie.core.errors import CoterieError, Option, gather, unknown
+from coterie.core.errors import CoterieError, Option, run_column_jobs, unknown_name
 from coterie.data.cells import EXACT, MOST_CATEGORIES, Cells, Form
 from coterie.data.client_table import Table
 from coterie.data.dates import years
@@ -53,7 +53,7 @@ def describe_table(
 ) -> Description:
     """`describe` for a table whose columns are already parsed, or will be used again."""
     jobs = description_jobs(table, label, kind, categories, train, minimum_rows)
-    return join_columns(gather(jobs.columns), label, jobs.rows)
+    return join_columns(run_column_jobs(jobs.columns), label, jobs.rows)
 
 
 class DescriptionJobs(NamedTuple):
@@ -73,10 +73,10 @@ def description_jobs(
 ) -> DescriptionJobs:
     """How to describe each column of a table; nothing is read yet."""
     if label not in table.columns:
-        raise unknown(f"label column of {table.where}:", label, table.columns)
+        raise unknown_name(f"label column of {table.where}:", label, table.columns)
     as_text = set(categories)
     for name in sorted(as_text - table.columns.keys()):
-        raise unknown(f"column of {table.where} in categories:", name, table.columns)
+        raise unknown_name(f"column of {table.where} in categories:", name, table.columns)
     rows = np.arange(table.rows)
     if train is not None:
         rows = np.asarray(train, dtype=int)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.core.errors import CoterieError, Option, unknown
+from coterie.core.errors import CoterieError, Option, unknown_name
 from coterie.data.base_files import pixels
 from coterie.data.cells import Cells
 from coterie.data.federation import Federation
@@ -39,7 +39,7 @@ def check_column_names(rows: Rows, where: str, *names: str) -> None:
     """Refuse names that are no columns."""
     for name in names:
         if name not in rows.column_names:
-            raise unknown(f"column of {where}:", name, rows.column_names)
+            raise unknown_name(f"column of {where}:", name, rows.column_names)
 
 
 def encode_rows(train: Dealt, test: Dealt | None, options: TableOptions) -> Federation:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from coterie.core.errors import CoterieError, Option, Refused, collecting, unknown
+from coterie.core.errors import ColumnErrors, CoterieError, Option, collect_errors, unknown_name
 from coterie.data.client_table import (
     Table,
     check_frames,
@@ -136,7 +136,7 @@ def without_columns(tables: dict[str, Table], options: TableOptions) -> dict[str
     known = {name for table in tables.values() for name in table.columns}
     for name in options.left_out:
         if name not in known:
-            raise unknown("column to drop", name, known)
+            raise unknown_name("column to drop", name, known)
     return {client: table.without(options.left_out) for client, table in tables.items()}
 
 
@@ -152,19 +152,19 @@ def fit_schema(
     descriptions = {}
     readings = read_by_column(tables, index, options)
     for name, reading in readings.items():
-        with collecting(problems):
+        with collect_errors(problems):
             descriptions[name] = reading.description(options.label)
     if not problems:
         refuse_all_small(descriptions, options.minimum_rows)
-        with collecting(problems):
+        with collect_errors(problems):
             schema = merge(descriptions, options.minimum_count)
     if options.fill is None:
         checked = {options.label, *problems}
         for name in tables:
-            with collecting(problems):
+            with collect_errors(problems):
                 readings[name].refuse_gaps(checked)
     if problems:
-        raise Refused(problems)
+        raise ColumnErrors(problems)
     return replace(schema, fill=options.fill, ignored=options.left_out), descriptions
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from coterie.core.errors import CoterieError, Option, unknown
+from coterie.core.errors import CoterieError, Option, unknown_name
 from coterie.data.cells import Cells
 from coterie.data.features import Dealt, Rows, check_column_names, encode_rows, to_frame
 from coterie.data.federation import Federation, Kind
@@ -74,7 +74,7 @@ def hub(
     splits = read_splits(Path(path))
     rows = splits.get(split or "train")
     if rows is None:
-        raise unknown(f"split of {path}:", split or "train", splits)
+        raise unknown_name(f"split of {path}:", split or "train", splits)
     label = check_columns(rows, path, label, client_column, partitioner)
     dealing = {"alpha": alpha, "classes": classes, "shards": shards, "sizes": sizes}
     test = None

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from coterie.core.errors import CoterieError, Option, unknown
+from coterie.core.errors import CoterieError, Option, unknown_name
 from coterie.data.client_table import Table, client_cells
 from coterie.data.schema_log import first_few
 
@@ -31,7 +31,7 @@ def with_labels(tables: Mapping[str, Table], label: str) -> dict[str, Table]:
     gaps = {}
     for name, table in tables.items():
         if label not in table.columns:
-            raise unknown(f"label column of {table.where}:", label, table.columns)
+            raise unknown_name(f"label column of {table.where}:", label, table.columns)
         cells = table.columns[label]
         if not cells.empty_cells:
             complete[name] = table

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
-from coterie.core.errors import CoterieError, unknown
+from coterie.core.errors import CoterieError, unknown_name
 from coterie.data.federation import Federation, Kind, Ragged, split
 from coterie.data.row_checks import (
     Pair,
@@ -45,7 +45,7 @@ def from_memory(
     or position. The last `unseen` clients never train. `labels` names the classes.
     """
     if kind not in (None, *get_args(Kind)):
-        raise unknown("kind", str(kind), get_args(Kind))
+        raise unknown_name("kind", str(kind), get_args(Kind))
     names, clients = with_names(clients, names)
     pairs = [client_rows(name, client) for name, client in zip(names, clients)]
     refuse_empty(names, pairs)
@@ -172,7 +172,7 @@ def test_pairs(names: Sequence[str], train: list[Pair], test: Clients) -> list[P
     test = {str(name): client for name, client in test.items()}
     for name in test:
         if name not in names:
-            raise unknown("client in the test part", name, names)
+            raise unknown_name("client in the test part", name, names)
     pairs = []
     for name, (x, y) in zip(names, train):
         pair = x[:0], y[:0]

@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from coterie.core.errors import CoterieError, CoterieWarning, Option, gather
+from coterie.core.errors import CoterieError, CoterieWarning, Option, run_column_jobs
 from coterie.data.cells import Form
 from coterie.data.column import Column, in_order
 from coterie.data.description import (
@@ -59,7 +59,7 @@ def merge_checked(clients: Descriptions, minimum_count: int) -> Schema:
     for name in sorted(first["columns"]):
         of_clients = {client: d["columns"][name] for client, d in clients.items()}
         jobs[name] = partial(merge_column, name, of_clients, minimum_count)
-    columns = gather(jobs)
+    columns = run_column_jobs(jobs)
     labels = {client: d["label"] for client, d in clients.items()}
     classes = merge_classes(labels)
     kind: Kind = "regression" if classes is None else "classification"

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.core.errors import CoterieError, Option, unknown
+from coterie.core.errors import CoterieError, Option, unknown_name
 from coterie.data.features import Dealt, library
 from coterie.data.memory import default_names
 from coterie.data.tables import one_line
@@ -58,7 +58,7 @@ def check_arguments(
     """Refuse arguments that a partitioner does not take, and the lack of one that it needs."""
     for argument in given:
         if argument not in takes:
-            raise unknown(f"argument of the partitioner {name}:", argument, takes)
+            raise unknown_name(f"argument of the partitioner {name}:", argument, takes)
     ours = {argument: option for option, argument in ARGUMENTS.items()}
     for argument, parameter in takes.items():
         if parameter.default is not parameter.empty or argument in given:

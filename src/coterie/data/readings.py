@@ -9,7 +9,13 @@ from collections.abc import Collection, Iterable
 from functools import partial
 from typing import NamedTuple
 
-from coterie.core.errors import CoterieError, Option, attempt, gather, without_errors
+from coterie.core.errors import (
+    CoterieError,
+    Option,
+    capture_error,
+    raise_column_errors,
+    run_column_jobs,
+)
 from coterie.data.cells import Cells
 from coterie.data.client_table import Table, forget_columns
 from coterie.data.description import Description, description_jobs, join_columns
@@ -34,11 +40,11 @@ class Reading(NamedTuple):
 
     def description(self, label: str) -> Description:
         """The description of the client's table; all columns that cannot be used are refused."""
-        return join_columns(without_errors(self.columns), label, self.rows)
+        return join_columns(raise_column_errors(self.columns), label, self.rows)
 
     def refuse_gaps(self, checked: Collection[str]) -> None:
         """Refuse empty cells in any column but those that were checked."""
-        without_errors({name: gap for name, gap in self.gaps.items() if name not in checked})
+        raise_column_errors({name: gap for name, gap in self.gaps.items() if name not in checked})
 
 
 def read_by_column(
@@ -63,8 +69,8 @@ def read_by_column(
         for client, reading in readings.items():
             if column not in jobs[client]:
                 continue
-            reading.columns[column] = attempt(jobs[client][column])
-            gap = attempt(partial(refuse_gap, tables[client].columns[column]))
+            reading.columns[column] = capture_error(jobs[client][column])
+            gap = capture_error(partial(refuse_gap, tables[client].columns[column]))
             if gap is not None:
                 reading.gaps[column] = gap
         forget_columns(tables.values(), [column])
@@ -73,7 +79,7 @@ def read_by_column(
 
 def refuse_gaps(table: Table) -> None:
     """Refuse empty cells in any column."""
-    gather({name: partial(refuse_gap, cells) for name, cells in table.columns.items()})
+    run_column_jobs({name: partial(refuse_gap, cells) for name, cells in table.columns.items()})
 
 
 def refuse_gap(cells: Cells) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 
-from coterie.core.errors import CoterieError, unknown
+from coterie.core.errors import CoterieError, unknown_name
 from coterie.data.federation import Federation, Ragged, rng
 from coterie.data.memory import default_names
 from coterie.data.shares import in_random_order, mix, rows_per_source
@@ -85,7 +85,7 @@ def linear(
     are equal.
     """
     if variant not in VARIANTS:
-        raise unknown("variant", variant, VARIANTS)
+        raise unknown_name("variant", variant, VARIANTS)
     setting = overrule(
         VARIANTS[variant],
         clients=clients,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from coterie.core.errors import CoterieError, unknown
+from coterie.core.errors import CoterieError, unknown_name
 from coterie.data.cells import Cells
 from coterie.data.client_table import Table
 from coterie.data.dates import days_of_times
@@ -42,7 +42,7 @@ def split_by_column(tables: Mapping[str, Table], column: str) -> Federation:
         words[name] = complete_column(table, column).column.astype(str).to_numpy()
         strange = sorted(set(words[name].tolist()) - set(PARTS))
         if strange:
-            raise unknown(f"part in the column {column} of {table.where}:", strange[0], PARTS)
+            raise unknown_name(f"part in the column {column} of {table.where}:", strange[0], PARTS)
     train, test, valid = (
         stack([np.flatnonzero(of_client == part) for of_client in words.values()]) for part in PARTS
     )
@@ -73,7 +73,7 @@ def stack(rows: list[np.ndarray]) -> Ragged:
 def complete_column(table: Table, column: str) -> Cells:
     """A column that says which rows are for tests; empty cells are refused."""
     if column not in table.columns:
-        raise unknown(f"column of {table.where}:", column, table.columns)
+        raise unknown_name(f"column of {table.where}:", column, table.columns)
     cells = table.columns[column]
     cells.refuse_missing("complete it")
     return cells

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from coterie.core.errors import CoterieError, unknown
+from coterie.core.errors import CoterieError, unknown_name
 from coterie.data.cells import Cells
 from coterie.data.client_table import Table
 from coterie.data.column import KINDS, Column, in_order
@@ -87,7 +87,7 @@ class Schema:
         """`encode` for a table whose columns are already parsed."""
         fill = fill or self.fill
         if fill not in (None, *get_args(Fill)):
-            raise unknown("fill", str(fill), get_args(Fill))
+            raise unknown_name("fill", str(fill), get_args(Fill))
         self.refuse_absent(table, fill)
         parts = [column.encode(table.columns[column.name], fill) for column in self.features]
         x = np.concatenate(parts, axis=1, dtype=np.float32)
@@ -119,7 +119,7 @@ class Schema:
         if (y < 0).any():
             name = texts[numbers[(y < 0).argmax()]]
             what = f"class in the label column {self.label} of {cells.where}:"
-            raise unknown(what, name, self.classes)
+            raise unknown_name(what, name, self.classes)
         return y
 
     def remarks(self, frame: pd.DataFrame, where: str = "the table") -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any, Literal, ParamSpec, Union, get_args, get_origin, get_typ
 import msgspec
 import numpy as np
 
-from coterie.core.errors import CoterieError, unknown
+from coterie.core.errors import CoterieError, unknown_name
 from coterie.data.federation import Federation
 
 P = ParamSpec("P")
@@ -38,7 +38,7 @@ def maker(make: Callable[P, Federation]) -> Callable[P, Federation]:
         for name, value in bound.arguments.items():
             words = choices(types[name])
             if words and value not in (None, *words):
-                raise unknown(f"{name} of the data set {make.__name__}", str(value), words)
+                raise unknown_name(f"{name} of the data set {make.__name__}", str(value), words)
         source = write_spec(make.__name__, bound.arguments)
         return replace(make(*args, **kwargs), source=source)
 
@@ -75,7 +75,7 @@ def read_spec(spec: str, seed: int, **options: Any) -> tuple[str, dict[str, Any]
     given |= {option: value for option, value in options.items() if value is not None}
     for option in given:
         if option not in parameters:
-            raise unknown(f"option of the data set {name}", option, parameters)
+            raise unknown_name(f"option of the data set {name}", option, parameters)
     for option, parameter in parameters.items():
         if parameter.default is parameter.empty and option not in given:
             raise CoterieError(
@@ -112,7 +112,7 @@ def no_such_set(spec: str) -> CoterieError:
         return CoterieError(f"{spec!r} is a path", f"write folder:{spec}")
     if Path(head).is_file():
         return CoterieError(f"{spec!r} is a path", f"write table:{spec}")
-    return unknown("data set", head.partition(":")[0], MAKERS)
+    return unknown_name("data set", head.partition(":")[0], MAKERS)
 
 
 def convert(name: str, option: str, value: Any, kind: Any) -> Any:

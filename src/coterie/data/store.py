@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.core.errors import CoterieError, unknown
+from coterie.core.errors import CoterieError, unknown_name
 from coterie.data.federation import Federation, Ragged
 from coterie.data.spec import MAKERS, maker, read_spec
 from coterie.data.store_format import read_store
@@ -102,7 +102,7 @@ def refuse_options(options: dict[str, Any], what: str, known: dict[str, Any]) ->
     """Refuse options that this source does not have."""
     for name in options:
         if name not in known:
-            raise unknown(f"option of a store of {what}", name, [*known, "seed", "valid"])
+            raise unknown_name(f"option of a store of {what}", name, [*known, "seed", "valid"])
 
 
 # ------------------------------------------------------------------------------ a federation

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from coterie.core.contract import Algorithm
-from coterie.core.errors import CoterieError, unknown
+from coterie.core.errors import CoterieError, unknown_name
 from coterie.core.user_file import from_file, names_a_file
 
 PACKAGE = "coterie.methods"
@@ -49,7 +49,7 @@ def find(name: str, trust: Sequence[str] | None = None) -> type[Algorithm]:
         return cls
     known = methods()
     if name not in known:
-        raise unknown("algorithm", name, known)
+        raise unknown_name("algorithm", name, known)
     return known[name]
 
 

@@ -40,7 +40,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from coterie.core.errors import CoterieError, RowsAtSites
+from coterie.core.errors import CoterieError, DataAtSites
 from coterie.core.user_file import Untrusted
 from coterie.data.paths import shorten_sentence
 from coterie.reporting.comparison import Methods
@@ -156,7 +156,7 @@ def explain(error: Exception, run: Source) -> str:
     Other paths are cut to their last names, as a page may be sent to others.
     """
     sentence = str(error)
-    if isinstance(error, RowsAtSites):
+    if isinstance(error, DataAtSites):
         sentence = f"{error.what}."  # nothing is wrong, and to train on would not bring them here
     if run.folder is None:
         return shorten_sentence(sentence)

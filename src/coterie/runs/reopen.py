@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.contract import Algorithm
-from coterie.core.errors import CoterieError, DataGone, RowsAtSites
+from coterie.core.errors import CoterieError, DataAtSites, DataUnavailable
 from coterie.core.settings import Suggested
 from coterie.core.task import Task
 from coterie.core.user_file import read_hashes, refuse_untrusted
@@ -219,13 +219,13 @@ def data_of(
     """The data that a run was trained on: given, or found again; refused if they changed."""
     if fed is None:
         if (Path(path) / NETWORK).exists():
-            raise RowsAtSites(
+            raise DataAtSites(
                 f"the rows of {path} are on the sites of its network",
                 "use a group's model (--cluster), or a site's own where it is; a run that was "
                 "stopped goes on by `coterie network server CONFIG --resume`",
             )
         if not config.origin.data:
-            raise DataGone(
+            raise DataUnavailable(
                 f"the data of {path} were in memory",
                 "give them again, ct.resume(path, fed)",
             )
@@ -233,10 +233,10 @@ def data_of(
             fed = load_shared(**config.origin.data)
         except CoterieError as e:
             what = f"the training data of {path} cannot be read again: {e.what}"
-            raise DataGone(what, e.remedy, options=e.options) from e
+            raise DataUnavailable(what, e.remedy, options=e.options) from e
     fed = as_asked(fed, options)
     if not config.fingerprint.fits_data(fed.fingerprint()):
-        raise DataGone(
+        raise DataUnavailable(
             f"the data have changed since {path} was trained on them ({config.roster.source}): "
             "put them back."
         )

@@ -25,7 +25,7 @@ from urllib.parse import quote
 import torch
 
 from coterie.core.contract import Algorithm
-from coterie.core.errors import CoterieError, Diverged, Option, unknown
+from coterie.core.errors import CoterieError, Diverged, Option, unknown_name
 from coterie.data import Federation
 from coterie.engines.plan import Plan
 from coterie.metrics import Row
@@ -277,7 +277,7 @@ def refuse_other_metric(metric: str, fed: Federation) -> None:
     """Refuse a metric that runs on these data do not have."""
     known = (default_metric(fed), "loss")
     if metric not in known:
-        raise unknown("metric", metric, known)
+        raise unknown_name("metric", metric, known)
 
 
 def combinations(
@@ -289,7 +289,7 @@ def combinations(
         raise CoterieError("a search needs values to try: give some, such as lr=0.01,0.1,1.")
     for name, values in over.items():
         if name not in known:
-            raise unknown(f"setting of {method.name}", name, known)
+            raise unknown_name(f"setting of {method.name}", name, known)
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
             raise CoterieError(
                 f"the values to try for {name} are {values!r}: give a list with at least one."

@@ -17,7 +17,7 @@ from torch import Tensor
 from coterie.core import randomness
 from coterie.core.call import pick_clients
 from coterie.core.contract import Algorithm, Data
-from coterie.core.errors import CoterieError, Option, unknown
+from coterie.core.errors import CoterieError, Option, unknown_name
 from coterie.core.params import Params, count, pick, unstack
 from coterie.core.task import Batch, Task
 from coterie.runs.run import Run
@@ -164,7 +164,7 @@ def client_ids(run: Run, names: Sequence[str]) -> Tensor:
     known = {name: i for i, name in enumerate(run.roster.training_names)}
     for name in names:
         if name not in known:
-            raise unknown("client", name, known)
+            raise unknown_name("client", name, known)
     return torch.tensor([known[name] for name in names])
 
 

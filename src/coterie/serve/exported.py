@@ -12,7 +12,7 @@ from safetensors.torch import load as read_tensors
 from torch import Tensor
 
 from coterie import models
-from coterie.core.errors import CoterieError, Option, unknown
+from coterie.core.errors import CoterieError, Option, unknown_name
 from coterie.core.params import Params
 from coterie.core.task import Task
 from coterie.data import Schema
@@ -81,7 +81,7 @@ class Exported:
     def predict(self, x: Any, name: str, probabilities: bool = False) -> Tensor:
         """Classes (or targets) for rows x by the model `name`, such as "group-2"."""
         if name not in self.models:
-            raise unknown("model", name, self.models)
+            raise unknown_name("model", name, self.models)
         rows = check_rows(self.task, self.roster, x, use_labels=False).x
         outputs = self.task.outputs(self.models[name], rows)
         return as_predictions(self.task, outputs, probabilities)
