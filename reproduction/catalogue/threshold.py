@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from coterie.clustering.threshold import Threshold, own_balls
+from coterie.clustering.threshold import Threshold, balls_per_point
 from coterie.methods.fedavg import FineTuned
 from coterie.methods.ifca import IFCA
 from coterie.methods.local_only import LocalOnly
@@ -182,7 +182,7 @@ def own_share_of_balls(cell: Cell, folder: Path) -> Measured:
     # the gradients of the mean squared error at 0, from which runs start all but exactly
     momenta = torch.stack([-2 / len(y) * (x.T @ y.flatten()) for x, y in rows]).double()
     rng = torch.Generator().manual_seed(cell.seed)
-    weights = own_balls(momenta, CLUSTERS, rng, Threshold("quantile")).share.abs()
+    weights = balls_per_point(momenta, CLUSTERS, rng, Threshold("quantile")).share.abs()
     truth = torch.as_tensor(fed.truth)
     own = torch.where(truth[:, None] == truth[None, :], weights, 0.0)
     return Measured({"own": float((own.sum(1) / weights.sum(1)).mean())})

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from coterie.clustering import RULES, Bound, choose_clusters, few_rows
+from coterie.clustering import RULES, Bound, choose_clusters, log_rows_per_parameter
 from coterie.clustering.choose import leading
 from coterie.core.errors import CoterieError
 
@@ -165,9 +165,9 @@ def test_the_cost_is_that_of_wards_clusters_and_up_to_20_no_more_than_that() -> 
 
 
 def test_rows_must_outnumber_parameters() -> None:
-    assert few_rows(10, 27, 1.0) == pytest.approx(math.log(10 * math.e / 27))
+    assert log_rows_per_parameter(10, 27, 1.0) == pytest.approx(math.log(10 * math.e / 27))
     with pytest.raises(CoterieError, match="10 rows and 28 parameters"):
-        few_rows(10, 28, 1.0)
+        log_rows_per_parameter(10, 28, 1.0)
 
 
 def test_the_silhouette_in_numpy() -> None:

@@ -8,7 +8,7 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 from torch import Tensor, tensor
 
-from coterie.clustering import coordinates, group_mean, kmeans, kmeans_without_loners
+from coterie.clustering import coordinates, group_mean, kmeans, kmeans_without_singletons
 
 
 def rng(seed: int = 0) -> torch.Generator:
@@ -163,9 +163,9 @@ def test_a_point_that_is_alone_needs_leave() -> None:
     points = torch.tensor([[0.0], [1], [2], [10], [11], [12], [100]])
     leave = torch.zeros(7, dtype=torch.bool)
 
-    def clusters(may_be_alone: torch.Tensor, some: torch.Tensor = points) -> list[set[int]]:
+    def clusters(may_be_singleton: torch.Tensor, some: torch.Tensor = points) -> list[set[int]]:
         rng = torch.Generator().manual_seed(0)
-        labels, k = kmeans_without_loners(some, 3, rng, may_be_alone)
+        labels, k = kmeans_without_singletons(some, 3, rng, may_be_singleton)
         assert set(labels.tolist()) == set(range(k))
         members = [set((labels == j).nonzero()[:, 0].tolist()) for j in range(k)]
         return sorted(members, key=min)

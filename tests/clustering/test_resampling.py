@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from coterie.clustering.resampling import BLOCKS, copies_of_blocks, shares_of_resamples
+from coterie.clustering.resampling import BLOCKS, bootstrap_shares, copies_of_blocks
 
 
 def shares(losses: list[list[float]] | torch.Tensor, padding: int = 0) -> list[float]:
     rows = torch.as_tensor(losses, dtype=torch.float32)
     mask = torch.ones(len(rows))
     rows = torch.cat([rows, torch.full((padding, rows.shape[1]), torch.nan)])
-    return shares_of_resamples(rows, torch.cat([mask, torch.zeros(padding)])).tolist()
+    return bootstrap_shares(rows, torch.cat([mask, torch.zeros(padding)])).tolist()
 
 
 def test_a_centre_that_fits_every_row_better_is_sure() -> None:

@@ -7,7 +7,7 @@ import itertools
 import torch
 from torch import tensor
 
-from coterie.clustering import best_serving
+from coterie.clustering import select_by_losses
 from coterie.clustering.serving import ranks, total
 
 
@@ -16,18 +16,18 @@ def test_by_hand():
     losses = tensor(
         [[0.1, 0.9, 0.2, 5.0], [0.1, 0.9, 0.2, 5.0], [0.9, 0.1, 0.8, 5.0], [0.9, 0.1, 0.8, 5.0]]
     )
-    assert best_serving(losses, 2).tolist() == [0, 1]
+    assert select_by_losses(losses, 2).tolist() == [0, 1]
 
 
 def test_a_single_client_has_one_vote():
     """Ten clients want centre 0 or 1; one praises centre 2 without measure."""
     honest = [[0.1, 0.9, 9.0]] * 5 + [[0.9, 0.1, 9.0]] * 5
     losses = tensor([*honest, [1e30, 1e30, 0.0]])
-    assert best_serving(losses, 2).tolist() == [0, 1]
+    assert select_by_losses(losses, 2).tolist() == [0, 1]
 
 
 def test_a_diverged_centre_is_never_best():
-    assert best_serving(tensor([[torch.inf, 1.0], [torch.inf, 2.0]]), 1).tolist() == [1]
+    assert select_by_losses(tensor([[torch.inf, 1.0], [torch.inf, 2.0]]), 1).tolist() == [1]
 
 
 def test_it_is_the_best_of_all_choices():
@@ -36,4 +36,4 @@ def test_it_is_the_best_of_all_choices():
         cost = torch.rand(12, 6, generator=generator)
         choices = [torch.tensor(c) for c in itertools.combinations(range(6), 3)]
         least = min(total(ranks(cost), c) for c in choices)
-        assert total(ranks(cost), best_serving(cost, 3)) <= least * 1.1
+        assert total(ranks(cost), select_by_losses(cost, 3)) <= least * 1.1

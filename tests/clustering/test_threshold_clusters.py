@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, tensor
 
 import coterie as ct
-from coterie.clustering import Threshold, own_balls, threshold_clusters
+from coterie.clustering import Threshold, balls_per_point, threshold_clusters
 from coterie.clustering import threshold as module
 
 
@@ -40,7 +40,7 @@ def test_moves_by_hand() -> None:
     """
     x = tensor([[0.0], [1.0], [10.0]])
     for rounds, want in ((1, [1 / 3, 2 / 3, 10]), (2, [4 / 9, 5 / 9, 10]), (50, [0.5, 0.5, 10])):
-        balls = own_balls(x, 2, rng(), Threshold(2.0, rounds=rounds))
+        balls = balls_per_point(x, 2, rng(), Threshold(2.0, rounds=rounds))
         np.testing.assert_allclose((balls.share @ x.double())[:, 0], want, atol=1e-6)
         assert balls.inside.tolist() == [[True, True, False]] * 2 + [[False, False, True]]
         assert balls.radius.tolist() == [2.0] * 3
@@ -48,13 +48,13 @@ def test_moves_by_hand() -> None:
 
 
 def test_a_point_at_the_threshold_is_inside() -> None:
-    balls = own_balls(tensor([[0.0], [2.0]]), 1, rng(), Threshold(2.0, rounds=1))
+    balls = balls_per_point(tensor([[0.0], [2.0]]), 1, rng(), Threshold(2.0, rounds=1))
     np.testing.assert_allclose(balls.share, 0.5)
 
 
 def test_nothing_moves_at_threshold_0() -> None:
     x = torch.randn(30, 100, generator=rng())
-    balls = own_balls(x, 3, rng(), Threshold(0.0))
+    balls = balls_per_point(x, 3, rng(), Threshold(0.0))
     assert torch.equal(balls.share, torch.eye(30, dtype=torch.float64)) and balls.rounds == 1
 
 
@@ -162,7 +162,7 @@ def test_every_rule_in_numpy(rule: Any, q: float | None, rounds: int, d: int) ->
     if rule != "half" and (rule, q) != ("quantile", None):
         return
     v, tau = by_hand(x.numpy(), list(x.numpy()), rounds, "quantile", 0.2, 3, alone=True)
-    per_client = own_balls(x, 3, rng(), Threshold("quantile", 0.2, rounds))
+    per_client = balls_per_point(x, 3, rng(), Threshold("quantile", 0.2, rounds))
     np.testing.assert_allclose(per_client.share @ x, v, atol=1e-6)
 
 
@@ -170,7 +170,7 @@ def test_every_rule_in_numpy(rule: Any, q: float | None, rounds: int, d: int) ->
 def test_rules_of_a_ball_alone(rule: str) -> None:
     x, _ = blobs(6 * np.eye(3, 5), [5, 4, 3], seed=0)
     v, tau = by_hand(x.numpy(), list(x.numpy()), 2, rule, None, 3, alone=True)
-    balls = own_balls(x, 3, rng(), Threshold(rule, rounds=2))
+    balls = balls_per_point(x, 3, rng(), Threshold(rule, rounds=2))
     np.testing.assert_allclose(balls.share @ x, v, atol=1e-9)
     np.testing.assert_allclose(balls.radius, tau, atol=1e-9)
 
@@ -210,7 +210,7 @@ def test_a_sample_is_fresh_each_round_and_divides_by_its_size() -> None:
 def test_a_ball_of_ones_own_has_a_sample_of_its_own() -> None:
     """τ = ∞ and 2 of 8 points: after one move each centre is the mean of its own two."""
     x = torch.randn(8, 3, generator=rng()).double()
-    balls = own_balls(x, 1, rng(), Threshold(torch.inf, rounds=1, sample=2))
+    balls = balls_per_point(x, 1, rng(), Threshold(torch.inf, rounds=1, sample=2))
     for row in balls.share.tolist():
         assert sorted(row) == [0.0] * 6 + [0.5] * 2
     assert len(balls.share.unique(dim=0)) > 4
@@ -246,7 +246,7 @@ def test_the_proofs_conditions_by_hand() -> None:
 def test_the_radius_of_every_round_is_kept() -> None:
     """Points 0, 1, 10 from 0: "gap" is set anew as the centre moves, from 0 to 1/3, to 4/9."""
     x = tensor([[0.0], [1.0], [10.0]])
-    balls = own_balls(x, 2, rng(), Threshold("gap", rounds=3))
+    balls = balls_per_point(x, 2, rng(), Threshold("gap", rounds=3))
     # from 0: between 1 and 10; from 1/3: between 2/3 and 29/3; from 4/9: between 5/9 and 86/9
     assert balls.radii[:, 0].tolist() == pytest.approx([5.5, 31 / 6, 91 / 18])
     assert torch.equal(balls.radius, balls.radii[2])
@@ -255,7 +255,7 @@ def test_the_radius_of_every_round_is_kept() -> None:
 def test_a_ball_alone_refuses_rules_that_need_other_centres() -> None:
     for rule in ("half", "theory"):
         with pytest.raises(ct.CoterieError, match="other centres"):
-            own_balls(torch.randn(4, 2), 2, rng(), Threshold(rule))
+            balls_per_point(torch.randn(4, 2), 2, rng(), Threshold(rule))
 
 
 # ------------------------------------------------------------------------------ beside the oracle
@@ -309,7 +309,7 @@ def test_from_a_data_point_one_move_is_not_enough() -> None:
         each = []
         for seed in range(10):
             x, truth = blobs(10 * means, sizes, seed)
-            v = (own_balls(x, 4, rng(), Threshold(3.0, rounds=rounds)).share @ x).numpy()
+            v = (balls_per_point(x, 4, rng(), Threshold(3.0, rounds=rounds)).share @ x).numpy()
             each.append(((v - 10 * means[truth]) ** 2).sum(1).mean())
         error[rounds] = float(np.mean(each))
     assert error[50] == pytest.approx(1 / 9, rel=0.2)

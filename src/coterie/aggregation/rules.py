@@ -32,7 +32,7 @@ from torch import Tensor
 
 from coterie.aggregation.blocks import Members, as_table, centres_by_members
 from coterie.aggregation.coordinates import mean, median, trimmed
-from coterie.clustering.typical import hostile_members
+from coterie.clustering.typical import max_hostile
 from coterie.core.errors import CoterieError, unknown_name
 from coterie.core.params import Params
 
@@ -154,7 +154,7 @@ def krum_weights(members: Members, weight: Tensor, share: float) -> Tensor:
     win. Members with the same score share the last places, so that their order does not matter.
     """
     m = len(weight)
-    hostile = hostile_members(share, m)
+    hostile = max_hostile(share, m)
     if m < 3 or hostile == 0:
         return weight
     chosen = m - hostile
@@ -181,7 +181,7 @@ def mixing_matrix(members: Members, share: float) -> Tensor:
     hostile one that is nearer hides among them. The means of the nearest all are near it.
     """
     m = len(members.clients)
-    chosen = m - hostile_members(share, m)
+    chosen = m - max_hostile(share, m)
     nearest = squared_distances(members).topk(chosen, dim=1, largest=False).indices
     matrix = torch.zeros(m, m, dtype=torch.float64, device=nearest.device)
     return matrix.scatter_(1, nearest, 1 / chosen)

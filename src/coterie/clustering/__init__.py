@@ -1,19 +1,19 @@
 """Clustering on the server: k-means++, exact coordinates for few long vectors, sketches of models,
 balls, the number of clusters, matching of labels."""
 
-from coterie.clustering.choose import RULES, Bound, choose_clusters, few_rows
-from coterie.clustering.kmeans import coordinates, group_mean, kmeans, kmeans_without_loners
-from coterie.clustering.matching import matched, mean_models, overlap
+from coterie.clustering.choose import RULES, Bound, choose_clusters, log_rows_per_parameter
+from coterie.clustering.kmeans import coordinates, group_mean, kmeans, kmeans_without_singletons
+from coterie.clustering.matching import match_clusters, mean_models, overlap_counts
 from coterie.clustering.serving import (
-    best_serving,
-    directions,
-    keep_best_serving,
-    serving_centres,
-    spare_centres,
+    find_centres,
+    num_candidates,
+    select_by_losses,
+    select_centres,
+    update_directions,
 )
 from coterie.clustering.sketch import sketch
-from coterie.clustering.threshold import Balls, Threshold, own_balls, threshold_clusters
-from coterie.clustering.typical import hostile_share, largest, nearest, typical
+from coterie.clustering.threshold import Balls, Threshold, balls_per_point, threshold_clusters
+from coterie.clustering.typical import hostile_share, inlier_indices, inlier_mask, largest_inlier
 
 __all__ = [
     "RULES",
@@ -21,24 +21,24 @@ __all__ = [
     "Bound",
     "Threshold",
     "choose_clusters",
-    "best_serving",
+    "select_by_losses",
     "coordinates",
-    "directions",
-    "few_rows",
+    "update_directions",
+    "log_rows_per_parameter",
     "group_mean",
     "hostile_share",
-    "keep_best_serving",
+    "select_centres",
     "kmeans",
-    "kmeans_without_loners",
-    "largest",
-    "matched",
+    "kmeans_without_singletons",
+    "largest_inlier",
+    "match_clusters",
     "mean_models",
-    "nearest",
-    "overlap",
-    "own_balls",
-    "serving_centres",
+    "inlier_mask",
+    "overlap_counts",
+    "balls_per_point",
+    "find_centres",
     "sketch",
-    "spare_centres",
+    "num_candidates",
     "threshold_clusters",
-    "typical",
+    "inlier_indices",
 ]

@@ -95,7 +95,7 @@ def _bound(x: Tensor, top: int, rng: torch.Generator, how: Bound) -> Choice:
         ]
     else:
         m = float(how.rows.sum())
-        complexity = how.size / m * few_rows(m, how.size, how.mu)
+        complexity = how.size / m * log_rows_per_parameter(m, how.size, how.mu)
         curve = [math.sqrt(k * complexity) + how.mu * cost for k, cost in enumerate(costs, 1)]
     return Choice(1 + min(range(top), key=curve.__getitem__), curve)
 
@@ -138,7 +138,7 @@ def _costs_of_merges(x: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
     return totals[:, 0], totals[:, 1]
 
 
-def few_rows(m: float, d: int, mu: float | str) -> float:
+def log_rows_per_parameter(m: float, d: int, mu: float | str) -> float:
     """log(e·m/d), which must be above 0."""
     if math.e * m <= d:
         raise CoterieError(

@@ -60,12 +60,12 @@ def kmeans(
     return Clusters(labels, centres, float(fit.inertia_), int(fit.n_iter_))
 
 
-def kmeans_without_loners(
-    points: Tensor, k: int, rng: torch.Generator, may_be_alone: Tensor
+def kmeans_without_singletons(
+    points: Tensor, k: int, rng: torch.Generator, may_be_singleton: Tensor
 ) -> tuple[Tensor, int]:
     """(labels [N], number of clusters) of k-means, where nobody is alone without leave.
 
-    may_be_alone: bool [N], the points that may be a cluster. Any other that would be one is left
+    may_be_singleton: bool [N], the points that may be a cluster. Any other that would be one is left
     out, with its cluster, and joins the nearest centre of those that remain; unless few remain.
     """
     clustered = torch.ones(len(points), dtype=torch.bool)
@@ -73,7 +73,7 @@ def kmeans_without_loners(
     while True:
         result = kmeans(remaining, k, rng)
         sizes = result.labels.bincount(minlength=k)
-        alone = (sizes[result.labels] == 1) & ~may_be_alone[clustered]
+        alone = (sizes[result.labels] == 1) & ~may_be_singleton[clustered]
         count = int(alone.sum())
         if not count or k - count < 1 or int(clustered.sum()) - count < 2 * (k - count):
             break

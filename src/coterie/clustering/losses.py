@@ -31,14 +31,14 @@ class Choice(NamedTuple):
 def choose(task: Task, centres: list[Params], batch: Batch) -> Choice:
     """The centre of least loss, with what was computed on the way."""
     if task.first is None:
-        return Choice(*least_loss(task, centres, batch), None)
+        return Choice(*best_by_loss(task, centres, batch), None)
     outputs = task.first_outputs(centres, batch.x)
     losses = [task.loss_from_outputs(z, c, batch) for z, c in zip(outputs.unbind(1), centres)]
     of_all = torch.stack(losses)
     return Choice(argmin_finite(of_all), of_all, outputs)
 
 
-def least_loss(task: Task, centres: list[Params], batch: Batch) -> tuple[Tensor, Tensor]:
+def best_by_loss(task: Task, centres: list[Params], batch: Batch) -> tuple[Tensor, Tensor]:
     """(index of the centre with the least loss, all losses [K]).
 
     A loop over the centres keeps each forward pass one large product when clients are vectorised;
@@ -48,7 +48,7 @@ def least_loss(task: Task, centres: list[Params], batch: Batch) -> tuple[Tensor,
     return argmin_finite(losses), losses
 
 
-def least_finite(losses: Tensor) -> Tensor:
+def min_finite(losses: Tensor) -> Tensor:
     """The least finite loss; NaN, so that the upload is refused, if none is finite."""
     finite = losses.isfinite()
     least = torch.where(finite, losses, torch.inf).amin(-1)

@@ -9,7 +9,7 @@ from coterie.clustering.kmeans import coordinates, group_mean, kmeans
 from coterie.core.params import Params, flatten, repeated
 
 
-def matched(cost: Tensor) -> Tensor:
+def match_clusters(cost: Tensor) -> Tensor:
     """int64 [G]: a centre of its own for each of G ≤ K groups, at the least total cost [K, G]."""
     from scipy.optimize import linear_sum_assignment
 
@@ -19,7 +19,7 @@ def matched(cost: Tensor) -> Tensor:
     return to
 
 
-def overlap(before: Tensor, now: Tensor, k: int, g: int) -> Tensor:
+def overlap_counts(before: Tensor, now: Tensor, k: int, g: int) -> Tensor:
     """int64 [K, G]: how many points had one label before and have the other now.
 
     A point with label −1 before is new and does not count.
@@ -43,5 +43,5 @@ def mean_models(models: Params, group: Tensor, k: int) -> Params:
     models = {n: v[known.to(v.device)] for n, v in models.items()}
     points = coordinates(flatten(models))
     labels = kmeans(points, k, torch.Generator().manual_seed(0)).labels
-    to = matched(-overlap(group[known], labels, k, k))
+    to = match_clusters(-overlap_counts(group[known], labels, k, k))
     return group_mean(models, to[labels], torch.ones(len(labels)), empty=overall)

@@ -15,7 +15,7 @@ MOST_COPIES = 6  # of one row in one resample; one in 12,000 would be drawn more
 HUGE = 1e100  # stands for an infinite loss: zero times infinity would be no number
 
 
-def shares_of_resamples(losses: Tensor, mask: Tensor) -> Tensor:
+def bootstrap_shares(losses: Tensor, mask: Tensor) -> Tensor:
     """Share of resamples in which each centre has the least loss, [K], from losses [n, K].
 
     In a resample each row counts as often as a Poisson number of mean 1 says (the Poisson

@@ -31,7 +31,7 @@ class Served(NamedTuple):
     labels: Tensor  # int64, the kept centre of least loss for each of them
 
 
-def serving_centres(
+def find_centres(
     uploads: Params, ids: Tensor, common: Params, k: int, ask: Ask, rate: Rate
 ) -> Served:
     """k centres from the stacked uploads of these clients, of which some may be hostile.
@@ -39,21 +39,21 @@ def serving_centres(
     common: the model near which all of them started. Uploads are clustered by the direction in
         which they moved from there: a long move must not count for more than a short one.
     """
-    made = spare_centres(k, len(ids))
-    labels = kmeans(directions(uploads, common), made, ask.rng("k-means")).labels
+    made = num_candidates(k, len(ids))
+    labels = kmeans(update_directions(uploads, common), made, ask.rng("k-means")).labels
     weight = torch.ones(len(labels))
     centres = ask.group_mean(uploads, labels, weight, empty=repeated(common, made))
-    return keep_best_serving(centres, k, ask, rate, ids)
+    return select_centres(centres, k, ask, rate, ids)
 
 
-def directions(uploads: Params, common: Params) -> Tensor:
+def update_directions(uploads: Params, common: Params) -> Tensor:
     """[N, ≤ N] in which direction each upload moved from the common model."""
     moves = flatten(uploads) - flatten(repeated(common, 1))
     lengths = moves.norm(dim=1, keepdim=True).clamp(min=1e-12)
     return coordinates(moves / lengths)
 
 
-def spare_centres(k: int, clients: int) -> int:
+def num_candidates(k: int, clients: int) -> int:
     """How many centres are made where k are kept: twice as many, if there are enough clients.
 
     A single centre is the robust mean of all clients, which needs no other to be compared with.
@@ -63,18 +63,18 @@ def spare_centres(k: int, clients: int) -> int:
     return max(k, min(2 * k, clients))
 
 
-def keep_best_serving(
+def select_centres(
     centres: Params, k: int, ask: Ask, rate: Rate, clients: Tensor | None = None
 ) -> Served:
     """The k centres that serve the clients best, by the losses that they report now."""
     answers = ask(rate, clients, shared=centres)
     losses = answers.report["losses"]
-    kept = best_serving(losses, k)
+    kept = select_by_losses(losses, k)
     ask.note("start_kept", kept)
     return Served(pick_rows(centres, kept), answers.ids, argmin_finite(losses[:, kept]))
 
 
-def best_serving(losses: Tensor, k: int) -> Tensor:
+def select_by_losses(losses: Tensor, k: int) -> Tensor:
     """int64 [k], ascending: the centres among which the clients' best ones cost least in all.
 
     losses: [clients, centres], infinite for a centre that diverged. Centres are taken one by one,

@@ -114,7 +114,7 @@ def threshold_clusters(
     return _settled(x, share, how, k, rng, start)
 
 
-def own_balls(points: Tensor, k: int, rng: torch.Generator, how: Threshold) -> Balls:
+def balls_per_point(points: Tensor, k: int, rng: torch.Generator, how: Threshold) -> Balls:
     """A ball around every point, each drawn without knowing of the others.
 
     k is the number of clusters expected.

@@ -14,7 +14,7 @@ from torch import Tensor
 from coterie.core.contract import Ask
 
 
-def hostile_members(share: float, members: int) -> int:
+def max_hostile(share: float, members: int) -> int:
     """f, how many of a centre's members may be hostile: at least one of three, never half."""
     most = (members - 1) // 2
     return min(math.ceil(share * members - 1e-9), most)  # 0.07 · 100 is a little more than 7
@@ -25,7 +25,7 @@ def hostile_share(ask: Ask) -> float:
     return ask.hostile_share
 
 
-def typical(points: Tensor, share: float) -> Tensor:
+def inlier_indices(points: Tensor, share: float) -> Tensor:
     """int64, ascending: the points without the share of them that is farthest from the others.
 
     How far a point is, is its median distance to all points: a minority of points cannot change it
@@ -34,17 +34,17 @@ def typical(points: Tensor, share: float) -> Tensor:
     x = points.detach().cpu().double()
     if share == 0 or not len(x):
         return torch.arange(len(x))
-    return nearest(torch.cdist(x, x).median(1).values, share).nonzero()[:, 0]
+    return inlier_mask(torch.cdist(x, x).median(1).values, share).nonzero()[:, 0]
 
 
-def nearest(distances: Tensor, share: float) -> Tensor:
+def inlier_mask(distances: Tensor, share: float) -> Tensor:
     """bool [n]: all but the share of largest distances."""
     n = len(distances)
-    kept = n - hostile_members(share, n)
+    kept = n - max_hostile(share, n)
     order = distances.argsort(stable=True)
     return torch.zeros(n, dtype=torch.bool).index_fill(0, order[:kept].cpu(), True)
 
 
-def largest(lengths: Tensor, share: float) -> Tensor:
+def largest_inlier(lengths: Tensor, share: float) -> Tensor:
     """The largest length that is left when the share of largest ones is left out."""
-    return lengths[nearest(lengths, share)].max()
+    return lengths[inlier_mask(lengths, share)].max()

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.clustering.losses import least_loss
-from coterie.clustering.resampling import shares_of_resamples
+from coterie.clustering.losses import best_by_loss
+from coterie.clustering.resampling import bootstrap_shares
 from coterie.clustering.sketch import sketch
 from coterie.core.call import EvaluationData
 from coterie.core.contract import (
@@ -124,7 +124,7 @@ class Evaluation:
         self, task: Task, centres: Params, per_client: Any, private: Any, data: Data
     ) -> tuple[Upload, Any]:
         """The loss of the client's training rows under each centre [K], in the target's unit."""
-        _, losses = least_loss(task, unstack(centres), data.all)
+        _, losses = best_by_loss(task, unstack(centres), data.all)
         losses = losses * task.loss_unit
         return Upload({}, {}, {"losses": losses.nan_to_num(torch.inf, torch.inf)}), private
 
@@ -149,7 +149,7 @@ class Evaluation:
         means = real.sum(0) / rows.mask.sum().clamp(min=1) * task.loss_unit
         report = {
             "losses": means.nan_to_num(torch.inf, torch.inf),
-            "shares": shares_of_resamples(by_row, rows.mask),
+            "shares": bootstrap_shares(by_row, rows.mask),
         }
         return Upload({}, {}, report), private
 

@@ -34,7 +34,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.clustering import hostile_share, largest, typical
+from coterie.clustering import hostile_share, inlier_indices, largest_inlier
 from coterie.core.contract import Ask, setting
 from coterie.core.params import Params, count, flatten, pick_rows
 from coterie.core.task import Task
@@ -106,7 +106,7 @@ class CFL(WithinGroups):
         hostile = hostile_share(ask)
         longest = state.longest
         if longest == 0:
-            longest = largest(update.norm(dim=1), hostile)
+            longest = largest_inlier(update.norm(dim=1), hostile)
 
         group = at.group
         k = count(at.centres)
@@ -134,7 +134,7 @@ class CFL(WithinGroups):
 
         hostile: the share of the members that has no say, those farthest from the others.
         """
-        asked = typical(update, hostile)
+        asked = inlier_indices(update, hostile)
         if len(asked) < 2:
             return None
         unit = float(longest) if self.relative else 1.0

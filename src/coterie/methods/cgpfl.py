@@ -66,15 +66,15 @@ from coterie.clustering import (
     RULES,
     Bound,
     coordinates,
-    few_rows,
+    find_centres,
     hostile_share,
+    inlier_indices,
+    inlier_mask,
     kmeans,
-    matched,
-    nearest,
-    serving_centres,
-    typical,
+    log_rows_per_parameter,
+    match_clusters,
 )
-from coterie.clustering.losses import least_finite, least_loss
+from coterie.clustering.losses import best_by_loss, min_finite
 from coterie.core.contract import (
     Ask,
     Data,
@@ -109,7 +109,7 @@ def joined(centres: Params, omega: Params, before: Tensor, share: float) -> Tens
     one cluster, and be most of it.
     """
     far = distances(flatten(omega), flatten(centres))
-    moves = nearest(far.amin(1), share) | (before < 0)
+    moves = inlier_mask(far.amin(1), share) | (before < 0)
     return torch.where(moves, far.argmin(1).cpu(), before)
 
 
@@ -176,8 +176,8 @@ class CGPFL(Envelope):
         self, task: Task, centres: Params, per_client: Any, private: Personal, data: Data
     ) -> tuple[Upload, Personal]:
         """Report the centre of least loss; a NaN, which is refused, if none is finite."""
-        j, losses = least_loss(task, unstack(centres), data.all)
-        return Upload({}, {}, {"cluster": j, "loss": least_finite(losses)}), private
+        j, losses = best_by_loss(task, unstack(centres), data.all)
+        return Upload({}, {}, {"cluster": j, "loss": min_finite(losses)}), private
 
     def fraction(self) -> float:
         if self.pull is None:
@@ -219,7 +219,7 @@ class CGPFL(Envelope):
         """Clusters made anew of which none is believed before the clients have rated it."""
         common = {n: v.mean(0) for n, v in centres.items()}
         omega = answers.values["model"]
-        result = serving_centres(omega, answers.ids, common, count(centres), ask, self.rate)
+        result = find_centres(omega, answers.ids, common, count(centres), ask, self.rate)
         group = before.index_copy(0, result.ids, result.labels)
         return Clusters(mix(self.alpha, centres, result.centres), group)
 
@@ -228,7 +228,7 @@ class CGPFL(Envelope):
         self, task: Task, centres: Params, per_client: Any, private: Personal, data: Data
     ) -> tuple[Upload, Personal]:
         """Report the loss under each centre."""
-        _, losses = least_loss(task, unstack(centres), data.all)
+        _, losses = best_by_loss(task, unstack(centres), data.all)
         return Upload({}, {}, {"losses": losses.nan_to_num(torch.inf, torch.inf)}), private
 
     def ask_all(self, state: Clusters, ask: Ask) -> Stack:
@@ -257,7 +257,7 @@ class CGPFL(Envelope):
         if self.clusters != "auto" or not (nobody_yet or ask.round <= self.heur_rounds):
             return state.centres, state.group
         points = coordinates(flatten(omega))
-        counted = typical(points, hostile_share(ask))
+        counted = inlier_indices(points, hostile_share(ask))
         bound = Bound(rows[counted], flatten(omega).shape[1], self.mu)
         k = how_many("auto", points[counted], ask, self.auto_by, bound)
         if k == count(state.centres) and not nobody_yet:
@@ -284,7 +284,7 @@ class CGPFL(Envelope):
         # far below any real cost: among equal centres group 0 takes the lowest, and so on
         g = len(result.centres)
         order = torch.outer(torch.arange(k), g - torch.arange(g)) * 1e-9 * cost.mean()
-        return matched(cost + order)[result.labels]
+        return match_clusters(cost + order)[result.labels]
 
     def is_anew(self, group: Tensor, k: int, uploads: int) -> bool:
         """Whether clusters are drawn anew, not from the centres of the round before."""
@@ -310,7 +310,7 @@ class CGPFL(Envelope):
         return answer
 
     def best(self, task: Task, centres: Params, data: Data) -> Params:
-        return pick(centres, least_loss(task, unstack(centres), data.all)[0])
+        return pick(centres, best_by_loss(task, unstack(centres), data.all)[0])
 
     def join(self, task: Task, centres: Params, data: Data) -> tuple[Any, Personal]:
         start = self.best(task, centres, data)
@@ -329,7 +329,9 @@ class CGPFL(Envelope):
                 "start_from gives the centres, and clusters='auto' finds their number: leave one."
             )
         if self.clusters == "auto" and not isinstance(self.mu, str):
-            few_rows(float(sizes.sum()), sum(v.numel() for v in task.init(0).values()), self.mu)
+            log_rows_per_parameter(
+                float(sizes.sum()), sum(v.numel() for v in task.init(0).values()), self.mu
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

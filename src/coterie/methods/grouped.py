@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from coterie.clustering import Bound, choose_clusters
-from coterie.clustering.losses import least_finite, least_loss
+from coterie.clustering.losses import best_by_loss, min_finite
 from coterie.core.contract import (
     Algorithm,
     Ask,
@@ -63,8 +63,8 @@ class WithinGroups(Local, Algorithm):
     def place(
         self, task: Task, centres: Params, per_client: Any, private: Any, data: Data
     ) -> tuple[Upload, Any]:
-        j, losses = least_loss(task, unstack(centres), data.all)
-        return Upload({}, {}, {"group": j, "loss": least_finite(losses)}), private
+        j, losses = best_by_loss(task, unstack(centres), data.all)
+        return Upload({}, {}, {"group": j, "loss": min_finite(losses)}), private
 
     def placed(self, state: Grouped, ask: Ask) -> tuple[Grouped, Tensor]:
         """The state with every participant placed that answers, and the participants with a group.
@@ -111,11 +111,11 @@ class WithinGroups(Local, Algorithm):
 
     def model(self, task: Task, centres: Params, group: Tensor, private: Any, data: Data) -> Params:
         """The group's centre; without a group, the centre of least loss on the training rows."""
-        j, _ = least_loss(task, unstack(centres), data.all)
+        j, _ = best_by_loss(task, unstack(centres), data.all)
         return pick(centres, torch.where(group < 0, j, group))
 
     def join(self, task: Task, centres: Params, data: Data) -> tuple[Tensor, Any]:
-        return least_loss(task, unstack(centres), data.all)[0], ()
+        return best_by_loss(task, unstack(centres), data.all)[0], ()
 
     def centres(self, state: Grouped) -> Params:
         return state.centres

@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coterie.clustering import hostile_share, kmeans, sketch, typical
+from coterie.clustering import hostile_share, inlier_indices, kmeans, sketch
 from coterie.core.contract import (
     Algorithm,
     Ask,
@@ -59,7 +59,7 @@ class Count(NamedTuple):
     """What came of a count."""
 
     clusters: int
-    may_be_alone: Tensor  # clients whose own gain pays for a group: a hundredth of all loss
+    may_be_singleton: Tensor  # clients whose own gain pays for a group: a hundredth of all loss
 
 
 def counts_by_held_out(method: Any) -> bool:
@@ -268,7 +268,7 @@ class Trial:
                 static={"fold": fold, "seed": self.seed},
                 stream=f"held out {fold}",
             )
-            kept = typical(sums.report["sketch"], hostile_share(self.ask))
+            kept = inlier_indices(sums.report["sketch"], hostile_share(self.ask))
             self.sketches[fold] = (sums.ids[kept], sums.report["sketch"][kept])
         return self.sketches[fold]
 
@@ -289,7 +289,7 @@ def believed(losses: Tensor, share: float) -> Tensor:
     if not len(losses):
         return torch.zeros(1, 1, dtype=torch.float64)
     largest = losses.nan_to_num(posinf=0.0).amax(1, keepdim=True).clamp(min=1e-300)
-    return losses[typical((losses / largest).nan_to_num(posinf=2.0), share)]
+    return losses[inlier_indices((losses / largest).nan_to_num(posinf=2.0), share)]
 
 
 def is_in_doubt(losses: Tensor) -> bool:

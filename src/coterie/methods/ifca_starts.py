@@ -30,14 +30,14 @@ from torch import Tensor
 
 from coterie.clustering import (
     hostile_share,
-    keep_best_serving,
+    inlier_indices,
     kmeans,
-    kmeans_without_loners,
+    kmeans_without_singletons,
+    num_candidates,
+    select_centres,
     sketch,
-    spare_centres,
-    typical,
 )
-from coterie.clustering.losses import least_finite
+from coterie.clustering.losses import min_finite
 from coterie.core.contract import Ask, Data, Direction, Finite, Index, Losses, Sums, Upload, client
 from coterie.core.errors import CoterieError
 from coterie.core.params import Params, minus, pick, repeated
@@ -115,13 +115,13 @@ class Starts(Traffic):
         static = {"seed": seed, **self.pair_of(ask)}
         sums = ask(self.first_update, shared=common, static=static, stream="start")
         sketches = sums.report["sketch"]
-        k, may_be_alone = self.how_many(common, sketches, ask)
+        k, may_be_singleton = self.how_many(common, sketches, ask)
         if ask.is_robust:
-            made = spare_centres(k, len(sketches))
+            made = num_candidates(k, len(sketches))
             labels = kmeans(sketches, made, ask.rng("k-means")).labels
         else:
-            leave = torch.isin(sums.ids, may_be_alone)
-            labels, made = kmeans_without_loners(sketches, k, ask.rng("k-means"), leave)
+            leave = torch.isin(sums.ids, may_be_singleton)
+            labels, made = kmeans_without_singletons(sketches, k, ask.rng("k-means"), leave)
         if made < k:
             ask.note("clusters", made)
         ask.note("start_sizes", labels.bincount(minlength=made))
@@ -131,7 +131,7 @@ class Starts(Traffic):
         centres = self.averaged(centres, sums, len(group))
         if made <= k:
             return centres, group
-        served = keep_best_serving(centres, k, ask, self.rate)
+        served = select_centres(centres, k, ask, self.rate)
         return self.tied(served.centres), group.index_copy(0, served.ids, served.labels)
 
     def how_many(self, common: Params, sketches: Tensor, ask: Ask) -> Count:
@@ -140,9 +140,9 @@ class Starts(Traffic):
             return self.count_groups(common, ask)
         counted = sketches
         if self.clusters == "auto":
-            counted = sketches[typical(sketches, hostile_share(ask))]
+            counted = sketches[inlier_indices(sketches, hostile_share(ask))]
         k = how_many(self.clusters, counted, ask, self.auto_by)
-        return Count(k, may_be_alone=ask.everyone)
+        return Count(k, may_be_singleton=ask.everyone)
 
     @client(
         report={"losses": Losses()},
@@ -245,7 +245,7 @@ class Starts(Traffic):
     ) -> tuple[Upload, Any]:
         """Report the identity and its loss; NaN, which is refused, if no loss is finite."""
         j, losses = self.estimate(task, centres, data.all)
-        return Upload({}, {}, {"cluster": j, "loss": least_finite(losses)}), private
+        return Upload({}, {}, {"cluster": j, "loss": min_finite(losses)}), private
 
     # ------------------------------------------------------------------ settings
     def check(self, task: Task, sizes: Tensor) -> None:

@@ -35,14 +35,14 @@ from torch import Tensor
 from coterie.clustering import (
     RULES,
     coordinates,
-    directions,
+    find_centres,
     hostile_share,
+    inlier_indices,
     kmeans,
-    serving_centres,
     threshold_clusters,
-    typical,
+    update_directions,
 )
-from coterie.clustering.losses import least_loss
+from coterie.clustering.losses import best_by_loss
 from coterie.core.contract import Ask, Data, Losses, Repeat, Upload, Weight, client, setting
 from coterie.core.params import Params, flatten, pick, repeated, unstack
 from coterie.core.task import Task
@@ -102,9 +102,9 @@ class OneShot(WithinGroups, HeldOut):
         )
         models = answers.values["model"]
         start = pick(common, 0)
-        k = self.how_many(directions(models, start), start, ask)
+        k = self.how_many(update_directions(models, start), start, ask)
         if ask.is_robust and len(answers.ids) > k > 1:
-            served = serving_centres(models, answers.ids, start, k, ask, self.rate)
+            served = find_centres(models, answers.ids, start, k, ask, self.rate)
             return Grouped(served.centres, state.group.index_copy(0, served.ids, served.labels))
         labels = self.clustered(coordinates(flatten(models)), k, ask)
         centres = ask.group_mean(models, labels, answers.weight[:, 0], empty=repeated(start, k))
@@ -115,7 +115,7 @@ class OneShot(WithinGroups, HeldOut):
         self, task: Task, centres: Params, per_client: Any, private: Any, data: Data
     ) -> tuple[Upload, Any]:
         """Report the loss under each centre."""
-        _, losses = least_loss(task, unstack(centres), data.all)
+        _, losses = best_by_loss(task, unstack(centres), data.all)
         return Upload({}, {}, {"losses": losses.nan_to_num(torch.inf, torch.inf)}), private
 
     def how_many(self, points: Tensor, start: Params, ask: Ask) -> int:
@@ -124,7 +124,7 @@ class OneShot(WithinGroups, HeldOut):
             return self.clusters
         if self.auto_by == HELD_OUT:
             return self.count_groups(start, ask).clusters
-        points = points[typical(points, hostile_share(ask))]
+        points = points[inlier_indices(points, hostile_share(ask))]
         return how_many(self.clusters, points, ask, self.auto_by)
 
     def at_start(self) -> Self:

@@ -44,13 +44,13 @@ from torch import Tensor
 from coterie.clustering import (
     Balls,
     Threshold,
-    matched,
+    balls_per_point,
+    match_clusters,
     mean_models,
-    overlap,
-    own_balls,
+    overlap_counts,
     threshold_clusters,
 )
-from coterie.clustering.losses import least_loss
+from coterie.clustering.losses import best_by_loss
 from coterie.core.contract import Algorithm, Ask, Data, Local, Rows, Upload, Weight, client, setting
 from coterie.core.errors import CoterieError
 from coterie.core.params import (
@@ -183,7 +183,7 @@ class PFLTC(ThresholdMomenta):
         v = unflatten(balls.share @ m, pick(momenta, 0))
         moved = ask(self.move, answers.ids, per_client=Rows(v, balls.labels))
         before = state.group[answers.ids]
-        to = matched(-overlap(before, balls.labels, self.clusters, len(balls.share)))
+        to = match_clusters(-overlap_counts(before, balls.labels, self.clusters, len(balls.share)))
         self.note_balls(balls, ask)
         labels_of_moved = balls.labels[torch.isin(answers.ids, moved.ids)]
         models = {
@@ -214,7 +214,7 @@ class PFLTC(ThresholdMomenta):
         return self.centres(state), ()
 
     def join(self, task: Task, centres: Params, data: Data) -> tuple[Any, Member]:
-        j, _ = least_loss(task, unstack(centres), data.all)
+        j, _ = best_by_loss(task, unstack(centres), data.all)
         return (), self.enroll(task, pick(centres, j), data)
 
     def centres(self, state: Clustered) -> Params:
@@ -248,7 +248,7 @@ class PDLTC(ThresholdMomenta):
             return start
         momenta = answers.values["momentum"]
         m = flatten(momenta)
-        balls = own_balls(m, self.clusters, ask.rng("clustering"), self.rule())
+        balls = balls_per_point(m, self.clusters, ask.rng("clustering"), self.rule())
         ask(self.move, answers.ids, shared=momenta, per_client=balls.share.to(m))
         ask.note("inside", balls.inside.sum(1))
         return start
