@@ -36,7 +36,7 @@ every_method = pytest.mark.parametrize("name", SOME_SLOW)
 
 def whole_rounds(method) -> dict:
     """A method without a server has no partial participation."""
-    return {"participation": 1.0} if method.needs_everyone else {}
+    return {"participation": 1.0} if method.needs_all_clients else {}
 
 
 def go(method, fed, rounds=ROUNDS, plan=None, **options) -> Run:

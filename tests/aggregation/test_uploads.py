@@ -15,13 +15,13 @@ from coterie.core.contract import (
     Finite,
     Fraction,
     Index,
-    Known,
     Losses,
+    MixtureShares,
     OneHot,
     RowCount,
-    Sent,
-    Shares,
+    SentWeight,
     Upload,
+    UploadContext,
     Weight,
 )
 from coterie.engines.codec import decode, encode
@@ -160,10 +160,10 @@ def test_a_false_loss_cannot_stop_a_run_early():
 
 
 # ------------------------------------------------------------------------------ kinds by hand
-def known(**more) -> Known:
+def known(**more) -> UploadContext:
     sent = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
     rows = torch.tensor([4.0, 10.0], dtype=torch.float64)
-    return Known(rows=rows, centres=2, sent=lambda place: sent, method=more.get("method"))
+    return UploadContext(rows=rows, centres=2, sent=lambda place: sent, method=more.get("method"))
 
 
 class Settings:
@@ -179,20 +179,20 @@ class Settings:
         (Weight(rows="weighted"), [4.0], [10.0], [True, True]),
         (OneHot(), [0.0, 1.0], [0.5, 0.5], [True, False]),
         (OneHot(), [2.0, -1.0], [1.0, 0.0], [False, True]),
-        (Sent(place=0), [0.0, 1.0], [0.0, 1.0], [True, False]),
-        (Sent(place=0, rows=True), [0.0, 4.0], [10.0, 0.0], [True, True]),
-        (Sent(place=0), [1.0], [2.0], [True, False]),
+        (SentWeight(place=0), [0.0, 1.0], [0.0, 1.0], [True, False]),
+        (SentWeight(place=0, rows=True), [0.0, 4.0], [10.0, 0.0], [True, True]),
+        (SentWeight(place=0), [1.0], [2.0], [True, False]),
         (Index(), [1], [2], [True, False]),
         (Index(), [-1], [0], [False, True]),
         (Losses(), [0.0, torch.inf], [-0.1, 1.0], [True, False]),
-        (Finite(least=0), [0.0], [torch.inf], [True, False]),
+        (Finite(minimum=0), [0.0], [torch.inf], [True, False]),
         (Fraction(), [0.5], [-0.1], [True, False]),
-        (Shares(), [0.3, 0.7], [0.9, 0.9], [True, False]),
-        (Shares(floor="floor"), [0.1, 1.0], [1.0, 0.4], [True, False]),
+        (MixtureShares(), [0.3, 0.7], [0.9, 0.9], [True, False]),
+        (MixtureShares(floor="floor"), [0.1, 1.0], [1.0, 0.4], [True, False]),
         (Direction(), [0.6, 0.8], [1.0, 1.0], [True, False]),
         (RowCount(), [1.0, 3.0], [10.0, 1.0], [True, False]),
     ],
 )
 def test_what_may_be_sent_by_hand(kind, first, second, holds):
     values = torch.tensor([first, second])
-    assert kind.holds(values, known(method=Settings())).tolist() == holds
+    assert kind.is_valid(values, known(method=Settings())).tolist() == holds

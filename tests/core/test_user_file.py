@@ -34,7 +34,7 @@ class State(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class Mine(ct.FedAvg):
     name: ClassVar[str] = "mine"
-    strength: float = ct.setting(0.5, "a setting of its own", above=0)
+    strength: float = ct.setting(0.5, "a setting of its own", gt=0)
 """
 
 

@@ -118,12 +118,12 @@ def named(calls: list, name: str):
 def test_clients_that_draw_few_rows_are_worked_on_together(fed):
     calls, run = calls_of(ct.PFedMe(batch=5), fed)
     call = named(calls, "train")
-    assert call.draws == 5
+    assert call.sample_size == 5
     assert plan_of_call(call, run.roster, DRAWING) == replace(DRAWING, chunk=64, rows=8 * 500)
     few_rows = plan_of_call(call, run.roster, replace(DRAWING, rows=50))
     assert few_rows.chunk == 10, "of the rows that are drawn no more than the plan allows"
     measured = named(calls, "measure")
-    assert measured.draws is None and plan_of_call(measured, run.roster, DRAWING) == DRAWING
+    assert measured.sample_size is None and plan_of_call(measured, run.roster, DRAWING) == DRAWING
 
 
 @pytest.mark.parametrize("batch", [None, 300, 10_000])

@@ -92,7 +92,7 @@ def flhc(p: Problem, run: Run, rounds: int) -> list[tuple[list[Model], list[int]
     group = [0] * len(p.clients)
     states = []
     for r in range(1, rounds + 1):
-        who = (run.everyone if r == m.warm + 1 else run.participants(r)).tolist()
+        who = (run.all_clients if r == m.warm + 1 else run.participants(r)).tolist()
         models = {
             i: descend(p.f, centres[group[i]], [p.clients[i]] * m.local_steps, m.lr) for i in who
         }

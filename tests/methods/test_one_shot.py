@@ -91,7 +91,7 @@ def test_the_clustering_is_a_choice(how: str, first: list[int]) -> None:
 def test_fewer_answers_than_clusters(how: str) -> None:
     run = lines(clients=4).ready(ct.OneShot(clusters=3, solve_steps=2, cluster_by=how), rounds=1)
     for many in (0, 1, 2):
-        run.everyone = torch.arange(many)
+        run.all_clients = torch.arange(many)
         run.round, run.history = -1, []
         run.state = run.method.start(run.task, 4, 0)[0]
         run.step()

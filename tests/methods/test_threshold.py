@@ -372,7 +372,7 @@ def test_each_its_own_start_keeps_its_offset() -> None:
     common = personal(run)[0]
     next(run.rounds())
     starts = personal(run)
-    for place, i in enumerate(run.everyone.tolist()):
+    for place, i in enumerate(run.all_clients.tolist()):
         started_from(starts[i], arrays(run.task.init(4, 1 + place)))
         assert apart(starts[i], common)
     finished(run)

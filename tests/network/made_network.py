@@ -45,7 +45,7 @@ class InProcessNetwork:
         if not self.tables.exists():
             write_tables(self.tables, self.names)
         self.transport = InProcess({name: self.site(name) for name in self.names}, self.fate)
-        whole = {"participation": 1.0} if self.method.needs_everyone else {}
+        whole = {"participation": 1.0} if self.method.needs_all_clients else {}
         self.options = {**OPTIONS, **self.options, **whole}
 
     @property

@@ -189,7 +189,7 @@ class Probe(ct.Local, ct.Algorithm):
         return Upload({}, {}, {"rows": data.sample(2, 0).x[:, 0]}), private
 
     def round(self, state: Tensor, ask: Any) -> Tensor:
-        asked = [ask(self.look, ask.everyone, stream=s) for s in (None, None, "named", "named")]
+        asked = [ask(self.look, ask.all_clients, stream=s) for s in (None, None, "named", "named")]
         return torch.stack([a.report["rows"] for a in asked])
 
 

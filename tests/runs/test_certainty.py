@@ -72,7 +72,7 @@ def test_the_margin_is_that_of_the_losses_over_training_rows() -> None:
     run = result._run
     found = result.trained.certainty
     assert found is not None
-    losses = run.ask_clients("losses", run.everyone, run.method.centres(run.state), ())
+    losses = run.ask_clients("losses", run.all_clients, run.method.centres(run.state), ())
     by_client = torch.zeros_like(losses.report["losses"])
     by_client[losses.ids] = losses.report["losses"]
     least, most = by_client.sort(1).values.T

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import coterie as ct
-from coterie.core.settings import GENTLE, SAFE, SLIGHT_L2, Suggested
+from coterie.core.settings import DEFAULT_TABLE_L2, STABILITY_LIMIT, STEP_FRACTION, TunableDefault
 from coterie.core.task import Task
 from coterie.data.curvature import curvatures, typical
 from coterie.data.federation import Ragged
@@ -75,9 +75,9 @@ def test_a_table_decides_what_nobody_chose() -> None:
     fed = table()
     method = check_job(ct.FedAvg(), fed).method
     usual = typical(curvatures(fed.train, "regression", None), fed.train.sizes)
-    assert method.lr == pytest.approx(GENTLE / usual)
-    assert method.l2 == SLIGHT_L2
-    assert not any(isinstance(getattr(method, f.name), Suggested) for f in fields(method))
+    assert method.lr == pytest.approx(STEP_FRACTION / usual)
+    assert method.l2 == DEFAULT_TABLE_L2
+    assert not any(isinstance(getattr(method, f.name), TunableDefault) for f in fields(method))
 
 
 @pytest.mark.parametrize("name", ["lr", "l2"])
@@ -142,8 +142,8 @@ def test_an_odd_site_slows_nobody_else() -> None:
     fed = table(odd=True)
     method = check_job(ct.LocalOnly(), fed).method
     curvature = curvatures(fed.train, "regression", None)
-    assert (curvature[1:] * method.lr < SAFE).all()
-    assert curvature[0] * method.lr > SAFE
+    assert (curvature[1:] * method.lr < STABILITY_LIMIT).all()
+    assert curvature[0] * method.lr > STABILITY_LIMIT
 
 
 @pytest.mark.parametrize("engine", ["loop", "wire"])

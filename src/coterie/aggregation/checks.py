@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from coterie.core.call import Call
-from coterie.core.contract import Declaration, Known, Rows, Upload
+from coterie.core.contract import Declaration, Rows, Upload, UploadContext
 from coterie.core.params import count
 from coterie.data.roster import Roster
 
@@ -25,19 +25,19 @@ class Checks:
 
     def faults(self, at: Tensor, up: Upload) -> Iterator[tuple[Tensor, str]]:
         """(bool [n], reason): by weight and report, whose are impossible."""
-        known = Known(
+        context = UploadContext(
             rows=self.rows[at],
             centres=self.centres,
             sent=lambda place: sent_at(self.call.per_client, place, at),
             method=self.call.fn.__self__,  # type: ignore[attr-defined]
         )
         for weight in distinct_weights(up):
-            possible = self.declaration.weight.holds(weight.cpu(), known)
-            yield ~possible, f"its weight is not {self.declaration.weight.words}"
+            possible = self.declaration.weight.is_valid(weight.cpu(), context)
+            yield ~possible, f"its weight is not {self.declaration.weight.description}"
         for name, values in up.report.items():
             kind = self.declaration.report_of(name)
-            reason = f"its report {name!r} cannot be {kind.words}"
-            yield ~kind.holds(values.cpu(), known), reason
+            reason = f"its report {name!r} cannot be {kind.description}"
+            yield ~kind.is_valid(values.cpu(), context), reason
 
 
 def distinct_weights(up: Upload) -> list[Tensor]:

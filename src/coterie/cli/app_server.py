@@ -30,7 +30,7 @@ class RunConfig(Waits):
     config: str = setting("", "TOML file as for `coterie run --config`, with a key `method`")
     sites: tuple[str, ...] = setting((), "names of the sites that take part")
     out: str = setting("", "folder of the run; empty: runs/METHOD-DATA-TIME")
-    wait: float = setting(3600.0, "seconds that all sites have to connect at first", above=0)
+    wait: float = setting(3600.0, "seconds that all sites have to connect at first", gt=0)
     resume: bool = setting(False, "go on with the run in `out`")
 
 

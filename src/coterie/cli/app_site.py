@@ -25,9 +25,7 @@ class NodeConfig:
     site: str | None = setting(None, "the site's name; none: that of the table's file")
     state: str = setting("coterie-site", "folder of the site's private states and its own model")
     label: str | None = setting(None, "the only column that may be the label; none: any")
-    minimum_rows: int = setting(
-        1, "refuse runs that ask for sums over fewer rows than this", least=1
-    )
+    minimum_rows: int = setting(1, "refuse runs that ask for sums over fewer rows than this", ge=1)
 
     @property
     def table(self) -> Path:

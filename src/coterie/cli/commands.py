@@ -97,7 +97,7 @@ class ResumeFlags(OwnFiles):
     """The flags of `coterie resume`."""
 
     rounds: int | None = setting(
-        None, "train up to this round; none: as far as was asked for", least=1
+        None, "train up to this round; none: as far as was asked for", ge=1
     )
     json: bool = setting(False, "print one JSON document instead of the table", switch=True)
     quiet: bool = setting(False, "no progress", switch=True)

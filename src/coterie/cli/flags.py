@@ -58,7 +58,7 @@ class Flag(NamedTuple):
     @property
     def words(self) -> tuple[str, ...]:
         """Words that may stand in place of a number."""
-        return tuple(self.limits.get("words", ()))
+        return tuple(self.limits.get("literals", ()))
 
     def describe(self) -> str:
         """Meaning, limits and default, for --help."""

@@ -18,9 +18,9 @@ class DataSet:
     data: str = setting(
         "rotated:digits", "the data set, options after a question mark: rotated:mnist?angles=0,180"
     )
-    clients: int | None = setting(None, "number of clients; none: as the data set has it", least=1)
+    clients: int | None = setting(None, "number of clients; none: as the data set has it", ge=1)
     samples: int | None = setting(
-        None, "training rows per client; none: as the data set has it", least=1
+        None, "training rows per client; none: as the data set has it", ge=1
     )
     label: str | None = setting(None, "the column to predict, in tables")
     client_column: str | None = setting(
@@ -33,16 +33,16 @@ class DataSet:
         None, "leave out tables' rows that have no label or no client", switch=True
     )
     min_rows: int | None = setting(
-        None, "leave out clients whose tables have fewer rows; none: 1", least=1
+        None, "leave out clients whose tables have fewer rows; none: 1", ge=1
     )
     minimum_count: int | None = setting(
         None,
         "training rows that must have a text of tables' columns, or it counts as other; none: as "
         "the data set has it",
-        least=1,
+        ge=1,
     )
     unseen: int | None = setting(
-        None, "clients kept out of training, to see how newcomers fare; none: 0", least=0
+        None, "clients kept out of training, to see how newcomers fare; none: 0", ge=0
     )
 
 
@@ -54,7 +54,7 @@ class General(DataSet):
         None, "mlp, mlp:128,64, softmax, linear, cnn, cnn6 or file.py:Net; none: by the data"
     )
     out: str | None = setting(None, "folder of the run; none: runs/METHOD-DATA-TIME")
-    seeds: int = setting(1, "repeat with this many seeds, from --seed on", least=1)
+    seeds: int = setting(1, "repeat with this many seeds, from --seed on", ge=1)
     config: str | None = setting(
         None, "TOML file with the same keys as the flags, which count over it"
     )
@@ -80,7 +80,7 @@ class Searching:
         (), "a setting and values to try; several: all combinations", repeated=VALUES
     )
     random: int | None = setting(
-        None, "try this many combinations, drawn by --seed; none: all", least=1
+        None, "try this many combinations, drawn by --seed; none: all", ge=1
     )
 
 

@@ -24,12 +24,12 @@ NOT_IN_TABLE = {"out", "resume", "insecure", "quiet", "debug"}
 class Waits:
     """How a server waits."""
 
-    deadline: float = setting(120.0, "seconds that sites have for an answer", above=0)
+    deadline: float = setting(120.0, "seconds that sites have for an answer", gt=0)
     quorum: float = setting(
-        0.5, "share of the asked sites without whose answers no round goes on", above=0, most=1
+        0.5, "share of the asked sites without whose answers no round goes on", gt=0, le=1
     )
     grace: float = setting(
-        10.0, "seconds that it waits, beyond the quorum, for sites that are not connected", least=0
+        10.0, "seconds that it waits, beyond the quorum, for sites that are not connected", ge=0
     )
     quiet: bool = setting(False, "no progress", switch=True)
     debug: bool = setting(False, "show tracebacks", switch=True)
@@ -45,14 +45,14 @@ class ServerFlags(Waits):
 
     out: str | None = setting(None, "folder of the run; none: runs/METHOD-DATA-TIME")
     host: str = setting("0.0.0.0", "address to listen on")
-    port: int = setting(8443, "port to listen on", least=1, most=65535)
+    port: int = setting(8443, "port to listen on", ge=1, le=65535)
     certs: str = setting("certs", "folder of `coterie network certs`")
-    wait: float = setting(3600.0, "seconds that all sites have to connect at first", above=0)
+    wait: float = setting(3600.0, "seconds that all sites have to connect at first", gt=0)
     minimum_sites: int | None = setting(
-        None, "begin with this many if no more have connected by then; none: all", least=1
+        None, "begin with this many if no more have connected by then; none: all", ge=1
     )
     page: int | None = setting(
-        None, "port of a live page, with metrics at /metrics; none: no page", least=0, most=65535
+        None, "port of a live page, with metrics at /metrics; none: no page", ge=0, le=65535
     )
     page_host: str = setting("127.0.0.1", "address to serve the page at")
     resume: bool = setting(

@@ -30,18 +30,18 @@ class PeersFlags:
     """The flags of `coterie network peers`."""
 
     local: int | None = setting(
-        None, "start this many peers on this machine, from the config's folder of files", least=2
+        None, "start this many peers on this machine, from the config's folder of files", ge=2
     )
     data: str | None = setting(None, "this peer's table: a CSV, Excel or Parquet file")
-    rank: int | None = setting(None, "which peer this is, from 0 on", least=0)
-    world: int | None = setting(None, "how many peers there are", least=2)
+    rank: int | None = setting(None, "which peer this is, from 0 on", ge=0)
+    world: int | None = setting(None, "how many peers there are", ge=2)
     master: str | None = setting(None, "HOST:PORT at which the peer of rank 0 listens")
     name: str | None = setting(None, "this peer's name; none: that of its file")
     state: str = setting(
         "coterie-peer", "folder of this peer's files; with --local, of a folder for each"
     )
-    deadline: float = setting(120.0, "seconds that peers have for an answer", above=0)
-    wait: float = setting(3600.0, "seconds that all peers have to come at first", above=0)
+    deadline: float = setting(120.0, "seconds that peers have for an answer", gt=0)
+    wait: float = setting(3600.0, "seconds that all peers have to come at first", gt=0)
     child: bool = setting(False, "end when standard input does", hidden=True, switch=True)
     quiet: bool = setting(False, "no progress", switch=True)
     debug: bool = setting(False, "show tracebacks", switch=True)

@@ -24,9 +24,9 @@ log = logging.getLogger("coterie")
 class SimulateFlags(Waits):
     """The flags of `coterie network simulate`."""
 
-    nodes: int | None = setting(None, "use the first files of the folder alone; none: all", least=1)
+    nodes: int | None = setting(None, "use the first files of the folder alone; none: all", ge=1)
     out: str | None = setting(None, "folder of all that is written; none: runs/METHOD-DATA-TIME")
-    port: int = setting(0, "port of the server; 0: a free one", least=0, most=65535)
+    port: int = setting(0, "port of the server; 0: a free one", ge=0, le=65535)
 
 
 def simulate(words: list[str], argv: list[str]) -> int:

@@ -24,9 +24,9 @@ class StoreFlags(DataSet):
     """The flags of `coterie store`."""
 
     valid: float = setting(
-        0.0, "share of the training rows to hold out as the valid part", least=0, below=1
+        0.0, "share of the training rows to hold out as the valid part", ge=0, lt=1
     )
-    seed: int = setting(0, "seed of the draws", least=0)
+    seed: int = setting(0, "seed of the draws", ge=0)
     quiet: bool = setting(False, "no progress", switch=True)
     debug: bool = setting(False, "show tracebacks", switch=True)
 

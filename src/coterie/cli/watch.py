@@ -20,7 +20,7 @@ TOKEN = "COTERIE_TOKEN"  # the environment variable that may hold the token
 class WatchFlags:
     """The flags of `coterie watch`."""
 
-    port: int = setting(0, "port of the page; 0: any that is free", least=0, most=65535)
+    port: int = setting(0, "port of the page; 0: any that is free", ge=0, le=65535)
     host: str = setting("127.0.0.1", "address to serve it at; 0.0.0.0: to the whole network")
     token: str | None = setting(None, f"who has it may look; none: that of {TOKEN}, or a new one")
     debug: bool = setting(False, "show tracebacks", switch=True)

@@ -65,7 +65,7 @@ def kmeans_without_singletons(
 ) -> tuple[Tensor, int]:
     """(labels [N], number of clusters) of k-means, where nobody is alone without leave.
 
-    may_be_singleton: bool [N], the points that may be a cluster. Any other that would be one is left
+    may_be_singleton: bool [N], points that may form a cluster alone. Any other singleton is left
     out, with its cluster, and joins the nearest centre of those that remain; unless few remain.
     """
     clustered = torch.ones(len(points), dtype=torch.bool)

@@ -76,13 +76,13 @@ class Call:
         return self.fn.__name__
 
     @property
-    def draws(self) -> int | None:
+    def sample_size(self) -> int | None:
         """How many rows of a client the function reads at a time; None: any number."""
         declaration: Declaration | None = getattr(self.fn, "declaration", None)
         owner = getattr(self.fn, "__self__", None)
         if declaration is None or self.split is not None:
             return None
-        return declaration.draws(owner)
+        return declaration.sample_size(owner)
 
     def per_client_rows(self, at: Tensor) -> Any:
         """The rows of `per_client` at positions `at`; for a single number, that client's row.

@@ -29,22 +29,22 @@ from coterie.core.declarations import Direction as Direction
 from coterie.core.declarations import Finite as Finite
 from coterie.core.declarations import Fraction as Fraction
 from coterie.core.declarations import Index as Index
-from coterie.core.declarations import Known as Known
 from coterie.core.declarations import Losses as Losses
+from coterie.core.declarations import MixtureShares as MixtureShares
 from coterie.core.declarations import OneHot as OneHot
 from coterie.core.declarations import Report as Report
 from coterie.core.declarations import Rounds as Rounds
 from coterie.core.declarations import RowCount as RowCount
-from coterie.core.declarations import Sent as Sent
-from coterie.core.declarations import Shares as Shares
+from coterie.core.declarations import SentWeight as SentWeight
+from coterie.core.declarations import UploadContext as UploadContext
 from coterie.core.declarations import Weight as Weight
 from coterie.core.errors import CoterieError
 from coterie.core.params import Params, as_column
 from coterie.core.settings import Local as Local
-from coterie.core.settings import Suggested as Suggested
+from coterie.core.settings import TunableDefault as TunableDefault
 from coterie.core.settings import at_round as at_round
+from coterie.core.settings import check_setting_names
 from coterie.core.settings import check_settings as check_settings
-from coterie.core.settings import refuse_unknown_settings
 from coterie.core.settings import setting as setting
 from coterie.core.task import Task
 
@@ -107,7 +107,7 @@ class Ask(Protocol):
     """One exchange with clients, whatever the engine."""
 
     round: int  # 0 is the start, 1 the first counted round
-    everyone: Tensor  # ids of all clients that may train, in the order of their names
+    all_clients: Tensor  # ids of all clients that may train, in the order of their names
     participants: Tensor  # ids of this round's clients, in the same order
     rejected: list[int]  # ids rejected so far in this round
     seed: int
@@ -204,8 +204,8 @@ def client(
     report: Mapping[str, Report] = ...,
     when: Callable[[Any], bool] = ...,
     rounds: Rounds = ...,
-    most: Callable[[Any], int] = ...,
-    draws: Callable[[Any], int | None] = ...,
+    max_calls: Callable[[Any], int] = ...,
+    sample_size: Callable[[Any], int | None] = ...,
 ) -> Callable[[F], F]: ...
 
 
@@ -232,13 +232,13 @@ class Algorithm:
 
     name: ClassVar[str]  # as typed on the command line
     paper: ClassVar[str]  # who proposed it, for `coterie list`
-    needs_everyone: ClassVar[bool] = False  # every client takes part in every round
+    needs_all_clients: ClassVar[bool] = False  # every client takes part in every round
     is_decentralised: ClassVar[bool] = False  # its clients need no server: they may be peers
 
     def __new__(cls, *args: Any, **settings: Any) -> Self:
         """A method with these settings; a name that it does not have is refused in one sentence."""
         if settings:
-            refuse_unknown_settings(cls, getattr(cls, "name", cls.__name__), settings)
+            check_setting_names(cls, getattr(cls, "name", cls.__name__), settings)
         return super().__new__(cls)
 
     def check(self, task: Task, sizes: Tensor) -> None:

@@ -21,7 +21,7 @@ from torch import Tensor
 SLACK = 1e-3  # relative, for rounding in float32
 
 
-class Known(NamedTuple):
+class UploadContext(NamedTuple):
     """What the server knows of the clients that answered."""
 
     rows: Tensor  # float64 [n] how many rows each has, in the part that it was asked about
@@ -41,20 +41,20 @@ class Weight:
     rows: bool | str = False
 
     @property
-    def words(self) -> str:
-        """What is sent, in a few words."""
+    def description(self) -> str:
+        """What is sent, in a few description."""
         return self._times_rows("1")
 
-    def holds(self, weight: Tensor, known: Known) -> Tensor:
+    def is_valid(self, weight: Tensor, context: UploadContext) -> Tensor:
         """bool [n]: whose weight [n, K] is possible."""
         total = weight.double().sum(1)
-        return (weight >= 0).all(1) & close(total, self._unit(known))
+        return (weight >= 0).all(1) & close(total, self._unit(context))
 
-    def _unit(self, known: Known) -> Tensor:
+    def _unit(self, context: UploadContext) -> Tensor:
         by_rows = self.rows
         if isinstance(by_rows, str):
-            by_rows = bool(getattr(known.method, by_rows))
-        return known.rows if by_rows else torch.ones_like(known.rows)
+            by_rows = bool(getattr(context.method, by_rows))
+        return context.rows if by_rows else torch.ones_like(context.rows)
 
     def _times_rows(self, unit: str) -> str:
         if isinstance(self.rows, str):
@@ -69,29 +69,29 @@ class OneHot(Weight):
     """All of it for one centre."""
 
     @property
-    def words(self) -> str:
-        """What is sent, in a few words."""
+    def description(self) -> str:
+        """What is sent, in a few description."""
         return self._times_rows("the centre that it chose")
 
-    def holds(self, weight: Tensor, known: Known) -> Tensor:
+    def is_valid(self, weight: Tensor, context: UploadContext) -> Tensor:
         """bool [n]: whose weight [n, K] is possible."""
-        return super().holds(weight, known) & ((weight != 0).sum(1) == 1)
+        return super().is_valid(weight, context) & ((weight != 0).sum(1) == 1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sent(Weight):
+class SentWeight(Weight):
     """The weight that the server sent to the client, at this place of `per_client`."""
 
     place: int
 
     @property
-    def words(self) -> str:
-        """What is sent, in a few words."""
+    def description(self) -> str:
+        """What is sent, in a few description."""
         return self._times_rows("the weight that it was sent")
 
-    def holds(self, weight: Tensor, known: Known) -> Tensor:
+    def is_valid(self, weight: Tensor, context: UploadContext) -> Tensor:
         """bool [n]: whose weight [n, K] is possible."""
-        expected = known.sent(self.place).double() * self._unit(known)[:, None]
+        expected = context.sent(self.place).double() * self._unit(context)[:, None]
         if weight.shape[1] == 1:  # of what all centres share
             expected = expected.sum(1, keepdim=True)
         return close(weight.double(), expected).all(1)
@@ -102,13 +102,13 @@ class AnyWeight(Weight):
     """Where nothing is declared: in all at most the client's number of rows, or 1."""
 
     @property
-    def words(self) -> str:
-        """What is sent, in a few words."""
+    def description(self) -> str:
+        """What is sent, in a few description."""
         return "at most its number of rows"
 
-    def holds(self, weight: Tensor, known: Known) -> Tensor:
+    def is_valid(self, weight: Tensor, context: UploadContext) -> Tensor:
         """bool [n]: whose weight [n, K] is possible."""
-        most = known.rows.clamp(min=1) * (1 + SLACK)
+        most = context.rows.clamp(min=1) * (1 + SLACK)
         return (weight >= 0).all(1) & (weight.double().sum(1) <= most)
 
 
@@ -117,32 +117,32 @@ class AnyWeight(Weight):
 class Report:
     """A small result for the server: any numbers but NaN. The kinds below say more."""
 
-    words: str = "numbers"
+    description: str = "numbers"
 
-    def holds(self, v: Tensor, known: Known) -> Tensor:
+    def is_valid(self, v: Tensor, context: UploadContext) -> Tensor:
         """bool [n]: whose report [n, ...] is possible."""
         return ~flat(v).isnan().any(1)
 
 
 @dataclass(frozen=True)
 class Finite(Report):
-    """Finite numbers of at least `least`."""
+    """Finite numbers of at least `minimum`."""
 
-    least: float = -torch.inf
+    minimum: float = -torch.inf
 
-    def holds(self, v: Tensor, known: Known) -> Tensor:
+    def is_valid(self, v: Tensor, context: UploadContext) -> Tensor:
         """bool [n]: whose report [n, ...] is possible."""
         v = flat(v)
-        return (v.isfinite() & (v >= self.least)).all(1)
+        return (v.isfinite() & (v >= self.minimum)).all(1)
 
 
 @dataclass(frozen=True)
 class Losses(Report):
     """Losses, 0 or more; infinite for a model that diverged."""
 
-    words: str = "its loss under each centre"
+    description: str = "its loss under each centre"
 
-    def holds(self, v: Tensor, known: Known) -> Tensor:
+    def is_valid(self, v: Tensor, context: UploadContext) -> Tensor:
         """bool [n]: whose report [n, ...] is possible."""
         return (flat(v) >= 0).all(1)  # false for NaN
 
@@ -151,30 +151,30 @@ class Losses(Report):
 class Index(Report):
     """A centre among those that were sent to all, 0 to K − 1."""
 
-    words: str = "which centre fits it best"
+    description: str = "which centre fits it best"
 
-    def holds(self, v: Tensor, known: Known) -> Tensor:
+    def is_valid(self, v: Tensor, context: UploadContext) -> Tensor:
         """bool [n]: whose report [n, ...] is possible."""
         v = flat(v)
-        return ((v >= 0) & (v < known.centres)).all(1)
+        return ((v >= 0) & (v < context.centres)).all(1)
 
 
 @dataclass(frozen=True)
-class Shares(Report):
-    """Shares of the centres, each from 0 to 1, in all 1.
+class MixtureShares(Report):
+    """Mixture weights of the centres, each from 0 to 1, in all 1.
 
     floor: the name of the setting that raises each share to a least value; they are not divided by
         their sum again, so that it may be this much larger for each centre.
     """
 
-    words: str = "its share of each centre"
+    description: str = "its share of each centre"
     floor: str | None = None
 
-    def holds(self, v: Tensor, known: Known) -> Tensor:
+    def is_valid(self, v: Tensor, context: UploadContext) -> Tensor:
         """bool [n]: whose report [n, K] is possible."""
         excess = 0.0
         if self.floor is not None:
-            excess = float(getattr(known.method, self.floor)) * v.shape[1]
+            excess = float(getattr(context.method, self.floor)) * v.shape[1]
         total = v.double().sum(1)
         within = (v >= 0).all(1) & (v <= 1 + SLACK).all(1)
         return within & (total >= 1 - SLACK) & (total <= 1 + excess + SLACK)
@@ -184,7 +184,7 @@ class Shares(Report):
 class Fraction(Report):
     """Numbers from 0 to 1."""
 
-    def holds(self, v: Tensor, known: Known) -> Tensor:
+    def is_valid(self, v: Tensor, context: UploadContext) -> Tensor:
         """bool [n]: whose report [n, ...] is possible."""
         v = flat(v)
         return ((v >= 0) & (v <= 1)).all(1)
@@ -194,9 +194,9 @@ class Fraction(Report):
 class Direction(Report):
     """A vector whose length is at most 1."""
 
-    words: str = "a sketch of the direction of its update"
+    description: str = "a sketch of the direction of its update"
 
-    def holds(self, v: Tensor, known: Known) -> Tensor:
+    def is_valid(self, v: Tensor, context: UploadContext) -> Tensor:
         """bool [n]: whose report [n, d] is possible."""
         return flat(v).double().norm(dim=1) <= 1 + SLACK
 
@@ -205,14 +205,14 @@ class Direction(Report):
 class RowCount(Report):
     """Counts of rows, in all at most as many as the client has; or exactly as many."""
 
-    words: str = "its number of rows"
+    description: str = "its number of rows"
     exact: bool = False
 
-    def holds(self, v: Tensor, known: Known) -> Tensor:
+    def is_valid(self, v: Tensor, context: UploadContext) -> Tensor:
         """bool [n]: whose report [n, ...] is possible."""
         v = flat(v).double()
         total = v.sum(1)
-        fits = close(total, known.rows) if self.exact else total <= known.rows * (1 + SLACK)
+        fits = close(total, context.rows) if self.exact else total <= context.rows * (1 + SLACK)
         return (v >= 0).all(1) & fits
 
 
@@ -253,8 +253,8 @@ class Declaration:
     report: Mapping[str, Report] = field(default_factory=dict)
     when: Callable[[Any], bool] = always  # of the method: whether its settings use the function
     rounds: Rounds = "any"  # "start": round 0 alone; "later": never in it
-    most: Callable[[Any], int] = once  # of the method: how often it is asked for in one round
-    draws: Callable[[Any], int | None] = all_rows
+    max_calls: Callable[[Any], int] = once  # of the method: how often it is asked for in one round
+    sample_size: Callable[[Any], int | None] = all_rows
     """Of the method: how many rows the function reads at a time, where it reads them with
     `data.sample` alone; None: any number. It changes no result: many clients are worked on at once,
     and rows that are not drawn are not copied."""

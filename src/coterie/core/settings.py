@@ -30,13 +30,15 @@ def setting(default: Any, help: str, **limits: Any) -> Any:
     return field(default=default, metadata=metadata)
 
 
-class Suggested(float):
+class TunableDefault(float):
     """A default that may be changed to suit the data: a number that nobody chose."""
 
 
-GENTLE = 0.5  # a step, in units of the inverse curvature: half of it keeps clients from drifting
-SLIGHT_L2 = 0.02  # enough for a site of few rows, and next to nothing for all rows together
-SAFE = 1.9  # a step of 2 in units of the inverse curvature diverges
+STEP_FRACTION = (
+    0.5  # a step, in units of the inverse curvature: half of it keeps clients from drifting
+)
+DEFAULT_TABLE_L2 = 0.02  # enough for a site of few rows, and next to nothing for all rows together
+STABILITY_LIMIT = 1.9  # a step of 2 in units of the inverse curvature diverges
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,65 +46,63 @@ class Local:
     """How a client trains: the one block of fields that all local trainers share."""
 
     lr: float = setting(
-        Suggested(0.1), "step size; linear models on tables: what the rows allow", above=0
+        TunableDefault(0.1), "step size; linear models on tables: what the rows allow", gt=0
     )
-    local_steps: int = setting(10, "local steps per round", least=1)
-    local_epochs: int | None = setting(
-        None, "passes over the client's rows instead of steps", least=1
-    )
-    batch: int | None = setting(None, "rows per step; none: all the client's rows", least=1)
-    decay: float = setting(
-        1.0, "the step size is multiplied by this after every round", above=0, most=1
-    )
+    local_steps: int = setting(10, "local steps per round", ge=1)
+    local_epochs: int | None = setting(None, "passes over the client's rows instead of steps", ge=1)
+    batch: int | None = setting(None, "rows per step; none: all the client's rows", ge=1)
+    decay: float = setting(1.0, "the step size is multiplied by this after every round", gt=0, le=1)
     l2: float = setting(
-        Suggested(0.0),
+        TunableDefault(0.0),
         "weight decay, in the local steps only, biases excepted; linear models on tables: 0.02",
-        least=0,
+        ge=0,
     )
-    clip: float | None = setting(None, "longest gradient; longer ones are scaled down", above=0)
+    clip: float | None = setting(None, "longest gradient; longer ones are scaled down", gt=0)
     solver: str = setting("sgd", "the local optimiser", choices=("sgd", "heavy_ball", "adam"))
-    momentum: float = setting(0.9, "of heavy_ball", least=0, below=1)
+    momentum: float = setting(0.9, "of heavy_ball", ge=0, lt=1)
 
-    def suited(self: L, curvature: float, clients: int) -> L:
+    def fit_step_sizes(self: L, curvature: float, clients: int) -> L:
         """The method with settings that suit a linear model on rows of this curvature.
 
         Only settings that nobody chose are changed.
         """
         changes: dict[str, float] = {}
-        if isinstance(self.lr, Suggested) and self.solver != "adam":
-            changes["lr"] = GENTLE / curvature
-        if isinstance(self.l2, Suggested):
+        if isinstance(self.lr, TunableDefault) and self.solver != "adam":
+            changes["lr"] = STEP_FRACTION / curvature
+        if isinstance(self.l2, TunableDefault):
             lr = changes.get("lr", self.lr)
-            changes["l2"] = min(SLIGHT_L2, 0.1 / lr)  # far below 2 / lr, from which it diverges
+            changes["l2"] = min(
+                DEFAULT_TABLE_L2, 0.1 / lr
+            )  # far below 2 / lr, from which it diverges
         return replace(self, **changes)  # type: ignore[arg-type]
 
-    def steepest(self, clients: int) -> float:
+    def max_curvature(self, clients: int) -> float:
         """The largest curvature on which this method's steps do not diverge."""
-        return SAFE / self.lr - self.l2
+        return STABILITY_LIMIT / self.lr - self.l2
 
 
-def settled(method: M) -> M:
+def resolve_defaults(method: M) -> M:
     """The method with plain numbers in place of suggested ones, also in fields that are methods."""
     changes: dict[str, Any] = {}
     for f in fields(method):  # type: ignore[arg-type]
         value = getattr(method, f.name)
-        if isinstance(value, Suggested):
+        if isinstance(value, TunableDefault):
             changes[f.name] = float(value)
         elif is_dataclass(value):
-            changes[f.name] = settled(value)
+            changes[f.name] = resolve_defaults(value)
     if not changes:
         return method
     return replace(method, **changes)  # type: ignore[type-var]
 
 
-def as_in_paper(method: M) -> M:
+def use_paper_defaults(method: M) -> M:
     """The method with its paper's values where the default, left as it is, is our own."""
     changes = {
         f.name: f.metadata["paper"]
         for f in fields(method)  # type: ignore[arg-type]
         if "paper" in f.metadata and getattr(method, f.name) == f.default
     }
-    return settled(replace(method, **changes))  # type: ignore[type-var]
+    return resolve_defaults(replace(method, **changes))  # type: ignore[type-var]
 
 
 # what other libraries call some of these fields
@@ -118,7 +118,7 @@ OTHER_NAMES = {
 }
 
 
-def refuse_unknown_settings(cls: type, name: str, given: Iterable[str]) -> None:
+def check_setting_names(cls: type, name: str, given: Iterable[str]) -> None:
     """Refuse, in one sentence with the nearest name, settings that a class does not take."""
     parameters = inspect.signature(cls.__init__).parameters  # type: ignore[misc]
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
@@ -152,10 +152,10 @@ def at_round(method: M, round: int) -> M:
 
 # ------------------------------------------------------------------------------ limits
 BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
-    "above": (">", operator.gt),
-    "least": ("≥", operator.ge),
-    "below": ("<", operator.lt),
-    "most": ("≤", operator.le),
+    "gt": (">", operator.gt),
+    "ge": ("≥", operator.ge),
+    "lt": ("<", operator.lt),
+    "le": ("≤", operator.le),
 }
 NUMBERS = ("int", "float", "int | None", "float | None")
 
@@ -178,7 +178,7 @@ def _check_value(what: str, value: Any, limits: Mapping[str, Any], is_number: bo
     if choices is not None and value not in choices:
         allowed = ", ".join(map(str, choices))
         raise CoterieError(f"{what} is {value!r}: it must be one of {allowed}.")
-    words = limits.get("words", ())
+    words = limits.get("literals", ())
     if isinstance(value, str):
         if (words or is_number) and value not in words:
             allowed = " or ".join(("a number", *words))

@@ -41,7 +41,7 @@ class Exchanges:
     client_keys: Tensor
     seed: int
     round: int
-    everyone: Tensor
+    all_clients: Tensor
     participants: Tensor
     phase: Literal["train", "evaluate"] = "train"
     dropout: float = 0.0
@@ -189,7 +189,7 @@ class Exchanges:
         self._log_refused(call, part, present)
         answers = len(present) - len(part.absent)
         is_most_of_the_round = 2 * len(present) >= len(self.participants)
-        is_more_than_one = len(part.refused) >= min(2, len(self.everyone))
+        is_more_than_one = len(part.refused) >= min(2, len(self.all_clients))
         if is_most_of_the_round and is_more_than_one and 2 * len(part.refused) > answers:
             lr = getattr(call.fn.__self__, "lr", "not set")  # type: ignore[attr-defined]
             raise Diverged(

@@ -51,11 +51,11 @@ def chunks_of_call(call: Call, roster: Roster, plan: Plan, shares: Shares) -> li
 
 def plan_of_call(call: Call, roster: Roster, plan: Plan) -> Plan:
     """The plan for an exchange; where a function only draws rows, more clients fit at once."""
-    if call.draws is None or not plan.drawing:
+    if call.sample_size is None or not plan.drawing:
         return plan
-    if call.draws >= int(roster.rows.train[call.ids].max()):  # everybody reads all rows
+    if call.sample_size >= int(roster.rows.train[call.ids].max()):  # everybody reads all rows
         return plan
-    clients = max(1, min(plan.drawing, plan.rows // call.draws))
+    clients = max(1, min(plan.drawing, plan.rows // call.sample_size))
     lighter = max(1, math.prod(roster.row_shape) // NUMBERS_OF_A_PLACE)
     return replace(plan, chunk=clients, rows=lighter * plan.rows)
 

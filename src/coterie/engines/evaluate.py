@@ -20,9 +20,9 @@ from coterie.core.contract import (
     Data,
     Finite,
     Losses,
+    MixtureShares,
     Report,
     RowCount,
-    Shares,
     Upload,
     Weight,
     client,
@@ -37,7 +37,7 @@ MEASURED = {
     "loss": Losses("the sum of their losses"),
     "absolute": Losses("the sum of their absolute errors"),
     "y": Finite("the sum of their targets"),
-    "y2": Finite("the sum of their squared targets", least=0),
+    "y2": Finite("the sum of their squared targets", minimum=0),
     "brier": Losses("the sum of their squared distances between probability and truth"),
     "scored": RowCount(
         "how many rows have which predicted odds, in 256 steps, by class or by right and wrong",
@@ -52,7 +52,9 @@ MEASURED = {
 }
 MEMBERSHIP = {
     "losses": Losses("its mean loss under each centre"),
-    "shares": Shares("how often each centre fits best, when its rows are drawn again and again"),
+    "shares": MixtureShares(
+        "how often each centre fits best, when its rows are drawn again and again"
+    ),
 }
 SKETCH_BINS = 4096  # numbers in a model's sketch; smaller models stay as they are
 
@@ -74,7 +76,7 @@ class Evaluation:
             return evaluation.train
         return evaluation.train._replace(own=evaluation.test, gram=())
 
-    @client(report=MEASURED, most=lambda evaluation: 2)
+    @client(report=MEASURED, max_calls=lambda evaluation: 2)
     def measure(
         self, task: Task, shared: Any, per_client: Any, private: Any, evaluation: EvaluationData
     ) -> tuple[Upload, Any]:
@@ -83,7 +85,7 @@ class Evaluation:
         out = self.method.predict(task, shared, per_client, private, data, evaluation.test.x)
         return Upload({}, {}, measured_sums(task, out, evaluation.test)), private
 
-    @client(report=MEASURED, most=lambda evaluation: 2)
+    @client(report=MEASURED, max_calls=lambda evaluation: 2)
     def measure_newcomer(
         self, task: Task, shared: Any, per_client: Any, private: Any, evaluation: EvaluationData
     ) -> tuple[Upload, Any]:

@@ -136,7 +136,7 @@ class SimulatedClients:
         """(private, data) of the clients at these positions, leaves [n, ...]."""
         ids, device = call.ids[at], self.task.device
         keys = call.keys[at].to(device), call.client_keys[at].to(device)
-        if call.draws is not None:
+        if call.sample_size is not None:
             data = Data(self.places("train", ids), *keys, store=self.store)
         else:
             data = Data(self.padded("train", ids), *keys)

@@ -92,7 +92,7 @@ class Agreement:
         if owner_is_root(head) and head.name in self.allowed:
             return float("inf")
         declaration: Declaration = fn.declaration
-        return declaration.most(fn.__self__) * self.limits.repeats
+        return declaration.max_calls(fn.__self__) * self.limits.repeats
 
 
 def owner_is_root(head: Head) -> bool:

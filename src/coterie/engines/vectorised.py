@@ -105,7 +105,7 @@ class Vectorised(SimulatedClients):
 
     def _chunks(self, call: Call) -> list[list[Chunk]]:
         """The chunks of each share; kept, since most rounds ask the same clients again."""
-        kind = (call.split, call.draws)  # beside the clients, what their chunks depend on
+        kind = (call.split, call.sample_size)  # beside the clients, what their chunks depend on
         ids, chunks = self.divided.get(kind, (None, []))
         if ids is None or not torch.equal(ids, call.ids):
             chunks = chunks_of_call(call, self.roster, self.plan, self.shares)

@@ -115,8 +115,8 @@ class WorkingMemory:
         clients, lengths = self._at_once(chunk)
         size = sum(p.numel() for p in self.task.module.parameters())
         of_rows = sum(lengths) * numbers_per_row(self.task, self.roster)
-        if call.draws is not None and clients > 1:
-            drawn = min(call.draws, lengths[0]) * numbers_per_row(self.task, self.roster)
+        if call.sample_size is not None and clients > 1:
+            drawn = min(call.sample_size, lengths[0]) * numbers_per_row(self.task, self.roster)
             of_rows = drawn + lengths[0] * NUMBERS_OF_A_PLACE
         return clients * (4 * size + of_rows)
 
@@ -147,7 +147,7 @@ class WorkingMemory:
         key = torch.empty(clients, dtype=torch.long, device=self.task.device)
         parts = [self._rows(clients, length) for length in lengths]
         data: Any = Data(parts[0], key, key)
-        if call.draws is not None and clients > 1:  # a client alone has its rows as they are
+        if call.sample_size is not None and clients > 1:  # a client alone has its rows as they are
             places = torch.empty(clients, lengths[0], dtype=torch.long, device=self.task.device)
             store = Store(torch.empty_like(self.example.x), lambda rows: rows)
             data = data._replace(own=parts[0]._replace(x=places), store=store)

@@ -52,7 +52,7 @@ class APFL(FedAvg):
     paper: ClassVar[str] = "Deng et al. 2020"
 
     weighted: bool = setting(False, "average w by the clients' numbers of rows")
-    alpha: float = setting(0.5, "share α of the client's own model at first", least=0, most=1)
+    alpha: float = setting(0.5, "share α of the client's own model at first", ge=0, le=1)
     adaptive: bool = setting(True, "each client adapts its α")
 
     def start(self, task: Task, clients: int, seed: int) -> tuple[Params, Params]:

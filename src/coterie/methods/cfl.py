@@ -83,11 +83,11 @@ class CFL(WithinGroups):
     name: ClassVar[str] = "cfl"
     paper: ClassVar[str] = "Sattler et al. 2021"
 
-    eps1: float = setting(0.2, "ε1: a group stands still if its mean update is shorter", above=0)
-    eps2: float = setting(0.3, "ε2: and its members pull apart if one's update is longer", least=0)
+    eps1: float = setting(0.2, "ε1: a group stands still if its mean update is shorter", gt=0)
+    eps2: float = setting(0.3, "ε2: and its members pull apart if one's update is longer", ge=0)
     relative: bool = setting(True, "ε1 and ε2 are shares of the first round's longest update")
-    gamma: float = setting(0.0, "γ_max: least √((1 − α_cross)/2) of a split", least=0, below=1)
-    wait: int = setting(2, "no split before this round", least=1)
+    gamma: float = setting(0.0, "γ_max: least √((1 − α_cross)/2) of a split", ge=0, lt=1)
+    wait: int = setting(2, "no split before this round", ge=1)
     linkage: str = setting("single", "how the two halves are found", choices=("single", "complete"))
 
     def start(self, task: Task, clients: int, seed: int) -> tuple[Splits, Any]:

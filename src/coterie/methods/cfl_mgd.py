@@ -46,7 +46,7 @@ from coterie.core.contract import (
     Losses,
     OneHot,
     Rows,
-    Sent,
+    SentWeight,
     Sums,
     Upload,
     client,
@@ -81,7 +81,7 @@ class CFLMGD(IFCA):
     name: ClassVar[str] = "cfl-mgd"
     paper: ClassVar[str] = "Zhao et al. 2023"
 
-    beta: float = setting(0.9, "momentum β", least=0, below=1)
+    beta: float = setting(0.9, "momentum β", ge=0, lt=1)
     order: str = setting(
         "momentum_first", "what a step updates first", choices=("momentum_first", "model_first")
     )
@@ -119,7 +119,7 @@ class CFLMGD(IFCA):
         return Upload(values, self.weight(s, data), report), me
 
     @client(
-        weight=Sent(place=2, rows="weighted"),
+        weight=SentWeight(place=2, rows="weighted"),
         when=lambda method: method.patience is not None,
         rounds="later",
     )

@@ -83,7 +83,7 @@ from coterie.core.contract import (
     Losses,
     RowCount,
     Rows,
-    Sent,
+    SentWeight,
     Stack,
     Upload,
     client,
@@ -133,19 +133,19 @@ class CGPFL(Envelope):
     paper: ClassVar[str] = "Tang et al. 2021"
 
     clusters: int | str = setting(
-        ..., "number of clusters K; auto: Heur's K̂", least=1, words=("auto",)
+        ..., "number of clusters K; auto: Heur's K̂", ge=1, literals=("auto",)
     )
-    lam: float = setting(12.0, "strength λ of the tie between personal and local model", above=0)
-    outer: int = setting(10, "local rounds R, each with a batch of its own", least=1)
+    lam: float = setting(12.0, "strength λ of the tie between personal and local model", gt=0)
+    outer: int = setting(10, "local rounds R, each with a batch of its own", ge=1)
     restart: bool = setting(False, "the personal model begins each round at the model received")
     pull: float | None = setting(
-        None, "β·2/N: how far the local model goes to θ; none: lr·lam", above=0, most=1
+        None, "β·2/N: how far the local model goes to θ; none: lr·lam", gt=0, le=1
     )
-    alpha: float = setting(1.0, "server's step α: Ω ← (1−α)·Ω + α·mean", above=0)
+    alpha: float = setting(1.0, "server's step α: Ω ← (1−α)·Ω + α·mean", gt=0)
     auto_by: str = setting("bound", "how clusters=auto is chosen", choices=RULES)
-    mu: float | str = setting("auto", "Heur's weight μ of the cost", above=0, words=("auto",))
+    mu: float | str = setting("auto", "Heur's weight μ of the cost", gt=0, literals=("auto",))
     heur_rounds: int = setting(
-        1, "first rounds in each of which clusters=auto is chosen anew", least=1
+        1, "first rounds in each of which clusters=auto is chosen anew", ge=1
     )
     fresh: bool = setting(False, "k-means++ anew each round, not from the centres before it")
     start_from: str | None = setting(
@@ -154,10 +154,10 @@ class CGPFL(Envelope):
 
     # ------------------------------------------------------------------------------ one client
     @client(
-        weight=Sent(place=1),
+        weight=SentWeight(place=1),
         report={"rows": RowCount()},
         rounds="later",
-        draws=lambda method: method.batch,
+        sample_size=lambda method: method.batch,
     )
     def train(
         self, task: Task, shared: Any, per_client: Any, private: Personal, data: Data
@@ -168,7 +168,7 @@ class CGPFL(Envelope):
         return Upload({"model": omega}, share, {"rows": data.size}), me
 
     @client(
-        report={"cluster": Index(), "loss": Finite("its loss under that", least=0)},
+        report={"cluster": Index(), "loss": Finite("its loss under that", minimum=0)},
         when=lambda method: method.start_from is not None,
         rounds="start",
     )
@@ -194,7 +194,7 @@ class CGPFL(Envelope):
         if self.start_from is None:
             return state
         centres = given_centres(self.start_from, int(self.clusters), pick(state.centres, 0))
-        answers = ask(self.choose, ask.everyone, shared=centres)
+        answers = ask(self.choose, ask.all_clients, shared=centres)
         group = state.group.index_copy(0, answers.ids, answers.report["cluster"])
         return Clusters(centres, group)
 

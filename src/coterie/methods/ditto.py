@@ -32,7 +32,7 @@ class Ditto(FedAvg):
     name: ClassVar[str] = "ditto"
     paper: ClassVar[str] = "Li et al. 2021"
 
-    lam: float = setting(0.5, "strength λ of the pull towards the global model", least=0)
+    lam: float = setting(0.5, "strength λ of the pull towards the global model", ge=0)
 
     def start(self, task: Task, clients: int, seed: int) -> tuple[Params, Params]:
         return task.inits(seed, 1), task.init(seed)

@@ -11,10 +11,10 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from coterie.core.contract import Algorithm, Data, Local, Repeat, Suggested, setting
+from coterie.core.contract import Algorithm, Data, Local, Repeat, TunableDefault, setting
 from coterie.core.errors import CoterieError
 from coterie.core.params import Params, mix, where
-from coterie.core.settings import SAFE
+from coterie.core.settings import STABILITY_LIMIT
 from coterie.core.task import Task
 from coterie.optim import descend
 
@@ -34,28 +34,28 @@ class Envelope(Local, Algorithm):
     """Fields and the one loop; local_steps plays no part, `outer` and `inner` count instead."""
 
     lr: float = setting(
-        0.005, "step size η of the local model, as in pFedMe: it goes η·λ of the way to θ", above=0
+        0.005, "step size η of the local model, as in pFedMe: it goes η·λ of the way to θ", gt=0
     )
-    batch: int | None = setting(20, "rows per inner solve; none: all the client's rows", least=1)
-    lam: float = setting(15.0, "strength λ of the tie between personal and local model", above=0)
-    outer: int = setting(20, "local rounds R, each with a batch of its own", least=1)
-    inner: int = setting(5, "gradient steps on the personal model in each", least=1)
+    batch: int | None = setting(20, "rows per inner solve; none: all the client's rows", ge=1)
+    lam: float = setting(15.0, "strength λ of the tie between personal and local model", gt=0)
+    outer: int = setting(20, "local rounds R, each with a batch of its own", ge=1)
+    inner: int = setting(5, "gradient steps on the personal model in each", ge=1)
     inner_lr: float = setting(
-        Suggested(0.1),
+        TunableDefault(0.1),
         "step size of the personal model θ; decay leaves it; linear models on tables: what the "
         "rows allow",
-        above=0,
+        gt=0,
     )
     restart: bool = setting(True, "the personal model begins each round at the model received")
 
-    def suited(self: E, curvature: float, clients: int) -> E:
-        method = super().suited(curvature, clients)
-        if isinstance(self.inner_lr, Suggested) and self.solver != "adam":
+    def fit_step_sizes(self: E, curvature: float, clients: int) -> E:
+        method = super().fit_step_sizes(curvature, clients)
+        if isinstance(self.inner_lr, TunableDefault) and self.solver != "adam":
             return replace(method, inner_lr=1 / (curvature + self.lam))
         return method
 
-    def steepest(self, clients: int) -> float:
-        return SAFE / self.inner_lr - self.lam - self.l2
+    def max_curvature(self, clients: int) -> float:
+        return STABILITY_LIMIT / self.inner_lr - self.lam - self.l2
 
     def fraction(self) -> float:
         """How much of the way to the personal model the local one goes."""

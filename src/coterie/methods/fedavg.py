@@ -76,7 +76,7 @@ class FineTuned(FedAvg):
 
     name: ClassVar[str] = "fedavg-ft"
 
-    finetune: int = setting(10, "full-batch steps on the client's own training rows", least=1)
+    finetune: int = setting(10, "full-batch steps on the client's own training rows", ge=1)
 
     def model(
         self, task: Task, shared: Params, per_client: Any, private: Any, data: Data

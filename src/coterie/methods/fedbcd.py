@@ -33,7 +33,7 @@ from coterie.core.contract import (
     Drawn,
     Local,
     Repeat,
-    Suggested,
+    TunableDefault,
     Upload,
     Weight,
     client,
@@ -60,20 +60,18 @@ class FedBCD(Local, Algorithm):
     paper: ClassVar[str] = "Wu et al. 2021"
 
     lr: float = setting(
-        Suggested(0.005), "step size; linear models on tables: what the rows allow", above=0
+        TunableDefault(0.005), "step size; linear models on tables: what the rows allow", gt=0
     )
     local_steps: int = setting(
-        5, "most local steps per round; each client takes 1 to this many", least=1
+        5, "most local steps per round; each client takes 1 to this many", ge=1
     )
-    batch: int | None = setting(32, "rows per step; none: all the client's rows", least=1)
-    l2: float = setting(1e-4, "weight decay, in the local steps only", least=0)
+    batch: int | None = setting(32, "rows per step; none: all the client's rows", ge=1)
+    l2: float = setting(1e-4, "weight decay, in the local steps only", ge=0)
     solver: str = setting(
         "heavy_ball", "the local optimiser", choices=("sgd", "heavy_ball", "adam")
     )
-    rho: float = setting(1.0, "strength ρ of ρ‖x − z‖²", least=0)
-    mixing: float = setting(
-        1.0, "a: how far z goes to the mean of the personal models", above=0, most=1
-    )
+    rho: float = setting(1.0, "strength ρ of ρ‖x − z‖²", ge=0)
+    mixing: float = setting(1.0, "a: how far z goes to the mean of the personal models", gt=0, le=1)
 
     def start(self, task: Task, clients: int, seed: int) -> tuple[Blocks, Params]:
         return Blocks(task.inits(seed, 1), task.inits(seed, 1)), task.init(seed)
@@ -94,9 +92,9 @@ class FedBCD(Local, Algorithm):
         return descend(task, x, batches, self, pull=2 * self.rho, towards=pick(z, 0))
 
     def round(self, state: Blocks, ask: Ask) -> Blocks:
-        n = len(ask.everyone)
+        n = len(ask.all_clients)
         drawn = torch.randint(1, self.local_steps + 1, (n,), generator=ask.rng("steps"))
-        steps = torch.empty_like(drawn).index_copy(0, ask.everyone, drawn)
+        steps = torch.empty_like(drawn).index_copy(0, ask.all_clients, drawn)
         sums = ask(self.train, shared=state.z, per_client=steps[ask.participants], stream="train")
         if not len(sums.ids):
             return state

@@ -36,7 +36,7 @@ from coterie.core.contract import (
     Ask,
     Data,
     Local,
-    Shares,
+    MixtureShares,
     Upload,
     Weight,
     client,
@@ -62,9 +62,9 @@ class FedEM(Local, Algorithm):
     name: ClassVar[str] = "fedem"
     paper: ClassVar[str] = "Marfoq et al. 2021"
 
-    clusters: int = setting(..., "number of models M in the mixture", least=1)
-    floor: float = setting(1e-6, "least share π of a model in a client's mixture", least=0, below=1)
-    join_steps: int = setting(20, "E and M steps in which a newcomer finds its shares", least=1)
+    clusters: int = setting(..., "number of models M in the mixture", ge=1)
+    floor: float = setting(1e-6, "least share π of a model in a client's mixture", ge=0, lt=1)
+    join_steps: int = setting(20, "E and M steps in which a newcomer finds its shares", ge=1)
 
     # ------------------------------------------------------------------------------ one client
     def enroll(self, task: Task, initial_payload: Any, data: Data) -> Tensor:
@@ -82,7 +82,7 @@ class FedEM(Local, Algorithm):
         pi = pi.clamp(min=self.floor)
         return q, pi / pi.sum()
 
-    @client(weight=Weight(rows=True), report={"share": Shares()}, rounds="later")
+    @client(weight=Weight(rows=True), report={"share": MixtureShares()}, rounds="later")
     def train(
         self, task: Task, centres: Params, per_client: Any, pi: Tensor, data: Data
     ) -> tuple[Upload, Tensor]:

@@ -43,7 +43,7 @@ class FedPer(FedAvg):
         (), "layers each client keeps; none: a linear model's bias, else the last layer"
     )
     join_steps: int = setting(
-        100, "full-batch steps in which a newcomer trains its own layers", least=1
+        100, "full-batch steps in which a newcomer trains its own layers", ge=1
     )
 
     def start(self, task: Task, clients: int, seed: int) -> tuple[Params, Params]:

@@ -33,9 +33,9 @@ class FedProx(FedAvg):
     name: ClassVar[str] = "fedprox"
     paper: ClassVar[str] = "Li et al. 2020"
 
-    mu: float = setting(0.1, "strength μ of the pull towards the global model", least=0)
+    mu: float = setting(0.1, "strength μ of the pull towards the global model", ge=0)
     stragglers: float = setting(
-        0.0, "chance that a client stops after 1 to all of its steps or passes", least=0, most=1
+        0.0, "chance that a client stops after 1 to all of its steps or passes", ge=0, le=1
     )
 
     @client(weight=Weight(rows="weighted"), rounds="later")

@@ -65,9 +65,9 @@ from coterie.core.contract import (
     Data,
     Finite,
     Local,
+    MixtureShares,
     RowCount,
-    Sent,
-    Shares,
+    SentWeight,
     Upload,
     client,
     setting,
@@ -101,30 +101,28 @@ class FedSoft(Local, Algorithm):
     name: ClassVar[str] = "fedsoft"
     paper: ClassVar[str] = "Ruan and Joe-Wong 2022"
 
-    clusters: int = setting(..., "number of centres S", least=1)
-    pull: float = setting(0.1, "strength λ of the pull towards the centres", least=0)
-    every: int = setting(2, "τ: rounds between two estimates of the importance weights", least=1)
-    floor: float = setting(1e-4, "σ: the least importance weight", least=0, below=1)
+    clusters: int = setting(..., "number of centres S", ge=1)
+    pull: float = setting(0.1, "strength λ of the pull towards the centres", ge=0)
+    every: int = setting(2, "τ: rounds between two estimates of the importance weights", ge=1)
+    floor: float = setting(1e-4, "σ: the least importance weight", ge=0, lt=1)
     select: int | None = setting(
-        None, "K: clients drawn for each centre a round; none: everyone, by weight", least=1
+        None, "K: clients drawn for each centre a round; none: everyone, by weight", ge=1
     )
     replace: bool = setting(True, "draw clients with replacement")
     keep_solver: bool = setting(
         True, "the local optimiser's state stays with the client between rounds"
     )
-    join_steps: int = setting(
-        200, "full-batch steps in which a newcomer solves its problem", least=1
-    )
+    join_steps: int = setting(200, "full-batch steps in which a newcomer solves its problem", ge=1)
     start_from: str | None = setting(
         None, "folder of exported group models; the centres start there"
     )
     inexact: float | None = setting(
-        None, "γ0: steps end once ‖∇h‖ ≤ γ0·min_s ‖∇f(c_s)‖; none: all local steps", above=0
+        None, "γ0: steps end once ‖∇h‖ ≤ γ0·min_s ‖∇f(c_s)‖; none: all local steps", gt=0
     )
     objective: bool = setting(
         False, "note Σ_k h_k(w_k) in each round (one more pass over the rows)"
     )
-    lr: float = setting(0.005, "step size", above=0)
+    lr: float = setting(0.005, "step size", gt=0)
     solver: str = setting("adam", "the local optimiser", choices=("sgd", "heavy_ball", "adam"))
 
     # ------------------------------------------------------------------------------ one client
@@ -133,7 +131,7 @@ class FedSoft(Local, Algorithm):
             return Personal(start, ())
         return Personal(start, problem.fresh_solver(self, start))
 
-    @client(report={"u": Shares(floor="floor"), "size": RowCount()}, rounds="later")
+    @client(report={"u": MixtureShares(floor="floor"), "size": RowCount()}, rounds="later")
     def weigh(
         self, task: Task, centres: Params, per_client: Any, me: Personal, data: Data
     ) -> tuple[Upload, Personal]:
@@ -148,10 +146,10 @@ class FedSoft(Local, Algorithm):
         return (n / data.size).clamp(min=self.floor)  # u_ks = max(n_ks/n_k, σ)
 
     @client(
-        weight=Sent(place=1),
+        weight=SentWeight(place=1),
         report={
-            "steps": Finite("its number of steps", least=0),
-            "objective": Finite("its objective", least=0),
+            "steps": Finite("its number of steps", minimum=0),
+            "objective": Finite("its objective", minimum=0),
         },
         rounds="later",
     )
@@ -217,7 +215,7 @@ class FedSoft(Local, Algorithm):
         In between, those participants are asked that never answered.
         """
         if (ask.round - 1) % self.every == 0:
-            asked = ask.everyone
+            asked = ask.all_clients
         else:
             asked = ask.participants[state.size[ask.participants] == 0]
         if not len(asked):

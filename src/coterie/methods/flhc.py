@@ -39,10 +39,8 @@ class FLHC(WithinGroups):
     name: ClassVar[str] = "flhc"
     paper: ClassVar[str] = "Briggs et al. 2020"
 
-    warm: int = setting(5, "rounds n of FedAvg before the clustering", least=0)
-    distance: float = setting(
-        0.8, "where the tree is cut: groups farther apart stay apart", least=0
-    )
+    warm: int = setting(5, "rounds n of FedAvg before the clustering", ge=0)
+    distance: float = setting(0.8, "where the tree is cut: groups farther apart stay apart", ge=0)
     metric: str = setting(
         "cosine", "distance of two updates", choices=("cosine", "euclidean", "manhattan")
     )
@@ -65,7 +63,7 @@ class FLHC(WithinGroups):
 
     def cluster(self, state: Grouped, ask: Ask) -> Grouped:
         """Groups of all clients, by their updates in this round."""
-        answers = self.trained(state, ask.everyone, ask)
+        answers = self.trained(state, ask.all_clients, ask)
         if not len(answers.ids):
             return state
         models = answers.values["model"]

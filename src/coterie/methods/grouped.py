@@ -17,7 +17,7 @@ from coterie.core.contract import (
     Index,
     Local,
     Rows,
-    Sent,
+    SentWeight,
     Stack,
     Upload,
     client,
@@ -49,7 +49,7 @@ class Grouped(NamedTuple):
 class WithinGroups(Local, Algorithm):
     """Clients are sent only the centre of their group; one without a group is placed first."""
 
-    @client(weight=Sent(place=1, rows=True), rounds="later")
+    @client(weight=SentWeight(place=1, rows=True), rounds="later")
     def train(
         self, task: Task, shared: Any, per_client: Any, private: Any, data: Data
     ) -> tuple[Upload, Any]:
@@ -58,7 +58,7 @@ class WithinGroups(Local, Algorithm):
         return Upload({"model": w}, member * data.size, {}), private
 
     @client(
-        report={"group": Index(), "loss": Finite("its loss under that", least=0)}, rounds="later"
+        report={"group": Index(), "loss": Finite("its loss under that", minimum=0)}, rounds="later"
     )
     def place(
         self, task: Task, centres: Params, per_client: Any, private: Any, data: Data

@@ -34,7 +34,7 @@ from coterie.core.contract import (
     Local,
     Losses,
     OneHot,
-    Sent,
+    SentWeight,
     Upload,
     client,
 )
@@ -113,7 +113,7 @@ class HeldOut(Local, Algorithm):
         report={"sketch": Direction()},
         when=counts_by_held_out,
         rounds="start",
-        most=lambda method: FOLDS,
+        max_calls=lambda method: FOLDS,
     )
     def sketch_without(
         self, task: Task, model: Params, per_client: Any, private: Any, data: Data,
@@ -125,10 +125,10 @@ class HeldOut(Local, Algorithm):
         return Upload({}, {}, {"sketch": direction}), private
 
     @client(
-        weight=Sent(place=0, rows="weighs_rows"),
+        weight=SentWeight(place=0, rows="weighs_rows"),
         when=counts_by_held_out,
         rounds="start",
-        most=most_trials,
+        max_calls=most_trials,
     )
     def average_without(
         self, task: Task, model: Params, per_client: Any, private: Any, data: Data, fold: int
@@ -143,7 +143,7 @@ class HeldOut(Local, Algorithm):
         report={"losses": Losses("its loss on held-out rows, times their number, for each K")},
         when=counts_by_held_out,
         rounds="start",
-        most=most_trials,
+        max_calls=most_trials,
     )
     def train_without(
         self, task: Task, groups: tuple[dict[str, Params]], per_client: Any, private: Any,

@@ -66,7 +66,7 @@ class IFCA(Starts):
     paper: ClassVar[str] = "Ghosh et al. 2022"
 
     clusters: int | str = setting(
-        ..., "number of clusters K; auto: chosen in round 0", least=1, words=("auto",)
+        ..., "number of clusters K; auto: chosen in round 0", ge=1, literals=("auto",)
     )
     auto_by: str = setting(HELD_OUT, "how clusters=auto is chosen", choices=(HELD_OUT, *RULES))
     average: str = setting("models", "option II, or I: gradients", choices=("models", "gradients"))
@@ -75,15 +75,15 @@ class IFCA(Starts):
         None, "folder of exported group models; the centres start there"
     )
     start_steps: int | None = setting(
-        None, "local steps of round 0 (init=updates); none: as usual, for auto 5 times", least=1
+        None, "local steps of round 0 (init=updates); none: as usual, for auto 5 times", ge=1
     )
-    sketch_size: int = setting(256, "numbers in the sketch of an update (init=updates)", least=2)
-    restarts: int = setting(1, "random starts to try before one is kept", least=1)
-    trial: int = setting(3, "rounds that each restart is tried for", least=1)
+    sketch_size: int = setting(256, "numbers in the sketch of an update (init=updates)", ge=2)
+    restarts: int = setting(1, "random starts to try before one is kept", ge=1)
+    trial: int = setting(3, "rounds that each restart is tried for", ge=1)
     share: tuple[str, ...] = setting((), "layers that all clusters share, such as 1 or conv1")
-    patience: int | None = setting(None, "quiet rounds before only the own centre is sent", least=1)
-    recheck: int = setting(10, "every so many rounds all centres are sent again", least=1)
-    resample: int = setting(0, "T: rows in 2T parts, a fresh pair each round; 0: use all", least=0)
+    patience: int | None = setting(None, "quiet rounds before only the own centre is sent", ge=1)
+    recheck: int = setting(10, "every so many rounds all centres are sent again", ge=1)
+    resample: int = setting(0, "T: rows in 2T parts, a fresh pair each round; 0: use all", ge=0)
     weighted: bool = setting(False, "average by the clients' numbers of rows")
     divide: str = setting(
         "participants", "what option I divides by", choices=("participants", "clients")
@@ -95,7 +95,7 @@ class IFCA(Starts):
         weight=OneHot(rows="weighted"),
         report={"cluster": Index(), "losses": Losses()},
         when=lambda method: method.trains_by_itself,
-        most=lambda method: method.restarts * method.trial,
+        max_calls=lambda method: method.restarts * method.trial,
     )
     def train(
         self, task: Task, centres: Params, per_client: Any, private: Any, data: Data, pair: int

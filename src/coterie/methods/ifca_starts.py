@@ -142,7 +142,7 @@ class Starts(Traffic):
         if self.clusters == "auto":
             counted = sketches[inlier_indices(sketches, hostile_share(ask))]
         k = how_many(self.clusters, counted, ask, self.auto_by)
-        return Count(k, may_be_singleton=ask.everyone)
+        return Count(k, may_be_singleton=ask.all_clients)
 
     @client(
         report={"losses": Losses()},
@@ -168,12 +168,12 @@ class Starts(Traffic):
         direction = F.normalize(sketch(value, self.sketch_size, seed), dim=-1, eps=1e-12)
         return Upload({}, {}, {"sketch": direction}), private
 
-    def suited(self, curvature: float, clients: int) -> Self:
+    def fit_step_sizes(self, curvature: float, clients: int) -> Self:
         """As for any method; where the rows say how far a step may go, no longer start is needed.
 
         Sketches of longer training hold more of what is peculiar to a client's few rows.
         """
-        method = super().suited(curvature, clients)
+        method = super().fit_step_sizes(curvature, clients)
         is_given = self.start_steps is not None or self.local_epochs is not None
         if self.clusters == "auto" and self.can_start_longer and not is_given:
             return replace(method, start_steps=self.local_steps)  # type: ignore[call-arg]
@@ -235,10 +235,10 @@ class Starts(Traffic):
         return best
 
     @client(
-        report={"cluster": Index(), "loss": Finite("its loss under that", least=0)},
+        report={"cluster": Index(), "loss": Finite("its loss under that", minimum=0)},
         when=lambda method: method.restarts > 1 or method.init == "balanced",
         rounds="start",
-        most=lambda method: max(method.restarts, TRIES),
+        max_calls=lambda method: max(method.restarts, TRIES),
     )
     def choose(
         self, task: Task, centres: Params, per_client: Any, private: Any, data: Data

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.core.contract import Ask, Data, Drawn, Repeat, Rows, Sent, Sums, Upload, client
+from coterie.core.contract import Ask, Data, Drawn, Repeat, Rows, SentWeight, Sums, Upload, client
 from coterie.core.errors import CoterieError
 from coterie.core.layers import is_named, refuse_unknown_layers
 from coterie.core.params import Params, count
@@ -97,7 +97,7 @@ class Traffic(HeldOut):
         return ask.participants[known], ask.participants[~known]
 
     @client(
-        weight=Sent(place=1, rows="weighted"),
+        weight=SentWeight(place=1, rows="weighted"),
         when=lambda method: method.by_updates or method.patience is not None,
     )
     def train_sent(

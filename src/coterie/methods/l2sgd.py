@@ -34,7 +34,7 @@ from coterie.core.contract import (
     Drawn,
     Local,
     Repeat,
-    Suggested,
+    TunableDefault,
     Upload,
     Weight,
     client,
@@ -42,7 +42,7 @@ from coterie.core.contract import (
 )
 from coterie.core.errors import CoterieError
 from coterie.core.params import Params, axpy, minus, mix, pick
-from coterie.core.settings import SAFE
+from coterie.core.settings import STABILITY_LIMIT
 from coterie.core.task import Batch, Task
 from coterie.optim import gradient, sgd, walk
 
@@ -77,24 +77,24 @@ class L2SGD(Local, Algorithm):
     paper: ClassVar[str] = "Hanzely and Richtárik 2020"
 
     lr: float = setting(
-        Suggested(1.0),
+        TunableDefault(1.0),
         "η: a local step has size η/(N(1 − p)); linear models on tables: what the rows allow",
-        above=0,
+        gt=0,
     )
-    lam: float = setting(1.0, "strength λ of the pull towards the mean", least=0)
-    p: float = setting(0.2, "chance p that an iteration mixes", least=0, below=1)
+    lam: float = setting(1.0, "strength λ of the pull towards the mean", ge=0)
+    p: float = setting(0.2, "chance p that an iteration mixes", ge=0, lt=1)
 
-    def suited(self, curvature: float, clients: int) -> L2SGD:
-        method = super().suited(curvature, clients)
-        if not isinstance(self.lr, Suggested):
+    def fit_step_sizes(self, curvature: float, clients: int) -> L2SGD:
+        method = super().fit_step_sizes(curvature, clients)
+        if not isinstance(self.lr, TunableDefault):
             return method
         lr = method.lr * clients * (1 - self.p)
         if self.lam * self.p:
             lr = min(lr, clients * self.p / self.lam)  # mixing goes to the mean, not beyond
         return replace(method, lr=lr)
 
-    def steepest(self, clients: int) -> float:
-        return SAFE * clients * (1 - self.p) / self.lr - self.l2
+    def max_curvature(self, clients: int) -> float:
+        return STABILITY_LIMIT * clients * (1 - self.p) / self.lr - self.l2
 
     def start(self, task: Task, clients: int, seed: int) -> tuple[Loopless, Params]:
         return Loopless(task.inits(seed, 1), torch.tensor(clients)), task.init(seed)
@@ -102,7 +102,7 @@ class L2SGD(Local, Algorithm):
     def enroll(self, task: Task, initial_payload: Params, data: Data) -> Params:
         return initial_payload
 
-    @client(weight=Weight(), rounds="later", most=lambda method: method.local_steps + 1)
+    @client(weight=Weight(), rounds="later", max_calls=lambda method: method.local_steps + 1)
     def move(
         self,
         task: Task,

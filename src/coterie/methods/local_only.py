@@ -32,7 +32,7 @@ class LocalOnly(Local, Algorithm):
     def enroll(self, task: Task, initial_payload: Params, data: Data) -> Params:
         return initial_payload
 
-    @client(report={"moved": Finite("how far its model moved", least=0)}, rounds="later")
+    @client(report={"moved": Finite("how far its model moved", minimum=0)}, rounds="later")
     def train(
         self, task: Task, shared: Any, per_client: Any, model: Params, data: Data
     ) -> tuple[Upload, Params]:

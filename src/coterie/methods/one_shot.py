@@ -70,14 +70,14 @@ class OneShot(WithinGroups, HeldOut):
     paper: ClassVar[str] = "Ghosh et al. 2022"
 
     clusters: int | str = setting(
-        ..., "number of clusters k; auto: chosen in round 0", least=1, words=("auto",)
+        ..., "number of clusters k; auto: chosen in round 0", ge=1, literals=("auto",)
     )
     auto_by: str = setting(HELD_OUT, "how clusters=auto is chosen", choices=(HELD_OUT, *RULES))
     cluster_by: str = setting(
         "k-means", "how the models are clustered", choices=("k-means", "agglomerative", "threshold")
     )
     solve_steps: int = setting(
-        100, "full-batch steps each client takes before the clustering", least=1
+        100, "full-batch steps each client takes before the clustering", ge=1
     )
 
     def start(self, task: Task, clients: int, seed: int) -> tuple[Grouped, Any]:
@@ -95,7 +95,7 @@ class OneShot(WithinGroups, HeldOut):
         common = {k: v[:1] for k, v in state.centres.items()}
         answers = ask(
             self.solve,
-            ask.everyone,
+            ask.all_clients,
             shared=pick(common, 0),
             reduce="stack",
             started_from={"model": common},

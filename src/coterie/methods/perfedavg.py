@@ -41,9 +41,9 @@ class PerFedAvg(FedAvg):
     paper: ClassVar[str] = "Fallah et al. 2020"
 
     weighted: bool = setting(False, "average by the clients' numbers of rows")
-    inner: float = setting(0.05, "step size a of the adaptation", least=0)
+    inner: float = setting(0.05, "step size a of the adaptation", ge=0)
     order: str = setting("hf", "first order, or Hessian-free", choices=("fo", "hf"))
-    delta: float = setting(1e-3, "δ of the differences that stand for the Hessian", above=0)
+    delta: float = setting(1e-3, "δ of the differences that stand for the Hessian", gt=0)
 
     @client(weight=Weight(rows="weighted"), rounds="later")
     def train(

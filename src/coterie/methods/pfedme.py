@@ -44,7 +44,7 @@ class PFedMe(Envelope):
     name: ClassVar[str] = "pfedme"
     paper: ClassVar[str] = "T. Dinh et al. 2020"
 
-    beta: float = setting(1.0, "server's step β: w ← (1−β)·w + β·mean", above=0)
+    beta: float = setting(1.0, "server's step β: w ← (1−β)·w + β·mean", gt=0)
     evaluate: str = setting(
         "personal", "which model is measured", choices=("personal", "local", "global")
     )
@@ -63,7 +63,7 @@ class PFedMe(Envelope):
             return w
         return {}
 
-    @client(weight=Weight(), rounds="later", draws=lambda method: method.batch)
+    @client(weight=Weight(), rounds="later", sample_size=lambda method: method.batch)
     def train(
         self, task: Task, model: Params, per_client: Any, private: Personal, data: Data
     ) -> tuple[Upload, Personal]:

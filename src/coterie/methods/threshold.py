@@ -85,18 +85,18 @@ class Clustered(NamedTuple):
 class ThresholdMomenta(Local, Algorithm):
     """What both share: a client's momentum, and how balls are drawn."""
 
-    clusters: int = setting(..., "number of clusters K", least=1)
-    alpha: float = setting(0.5, "share α of the new gradient in the momentum", above=0, most=1)
+    clusters: int = setting(..., "number of clusters K", ge=1)
+    alpha: float = setting(0.5, "share α of the new gradient in the momentum", gt=0, le=1)
     threshold: float | str = setting(
         "half",
         "τ, or the rule that sets it",
-        least=0,
-        words=("half", "quantile", "k-means", "gap", "theory"),
+        ge=0,
+        literals=("half", "quantile", "k-means", "gap", "theory"),
     )
-    quantile: float | None = setting(None, "q of threshold=quantile; none: 1/(2K)", least=0, most=1)
-    moves: int = setting(50, "most moves M of a centre in one clustering", least=1)
+    quantile: float | None = setting(None, "q of threshold=quantile; none: 1/(2K)", ge=0, le=1)
+    moves: int = setting(50, "most moves M of a centre in one clustering", ge=1)
     sample: int | None = setting(
-        None, "momenta drawn anew for each move (pdl-tc: by each client); none: all", least=1
+        None, "momenta drawn anew for each move (pdl-tc: by each client); none: all", ge=1
     )
 
     def enroll(self, task: Task, initial_payload: Params, data: Data) -> Member:
@@ -152,9 +152,9 @@ class PFLTC(ThresholdMomenta):
     def begin(self, state: Clustered, ask: Ask) -> Clustered:
         if self.init == "common":
             return state
-        starts = ask.task.inits(ask.seed, len(ask.everyone), start=1)
-        placed = ask(self.place, ask.everyone, per_client=starts)
-        arrived = torch.isin(ask.everyone, placed.ids)
+        starts = ask.task.inits(ask.seed, len(ask.all_clients), start=1)
+        placed = ask(self.place, ask.all_clients, per_client=starts)
+        arrived = torch.isin(ask.all_clients, placed.ids)
         models = {
             k: x.index_copy(0, placed.ids.to(x.device), starts[k][arrived].to(x))
             for k, x in state.models.items()
@@ -231,11 +231,11 @@ class PDLTC(ThresholdMomenta):
 
     name: ClassVar[str] = "pdl-tc"
     paper: ClassVar[str] = "Werner et al. 2022"
-    needs_everyone: ClassVar[bool] = True
+    needs_all_clients: ClassVar[bool] = True
     is_decentralised: ClassVar[bool] = True
 
     threshold: float | str = setting(
-        "quantile", "τ, or the rule that sets it", least=0, words=("quantile", "k-means", "gap")
+        "quantile", "τ, or the rule that sets it", ge=0, literals=("quantile", "k-means", "gap")
     )
 
     def start(self, task: Task, clients: int, seed: int) -> tuple[Params, Params]:

@@ -130,7 +130,7 @@ class Network(SiteLedger):
         if type(method).model is Algorithm.model:
             return dict.fromkeys(run.roster.names, "a client of this method has no single model")
         shared, per_client = method.use(run.state)
-        ids = run.everyone
+        ids = run.all_clients
         call = Call(
             fn=ask.root.personal_model,
             path="",

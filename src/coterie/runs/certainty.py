@@ -48,7 +48,7 @@ def ask_memberships(
     if centres is None or groups is None or not 2 <= count(centres) <= MOST_CENTRES:
         return {}
     rows = ask.roster.rows
-    ids = ask.everyone[torch.from_numpy(groups[ask.everyone.numpy()] >= 0)]
+    ids = ask.all_clients[torch.from_numpy(groups[ask.all_clients.numpy()] >= 0)]
     held_out = rows.valid[ids] >= max(minimum_rows, ENOUGH_HELD_OUT)
     trained = ~held_out & (rows.train[ids] >= minimum_rows)
     answers: Answers = {

@@ -16,35 +16,35 @@ ATTACKS = ("flip", "scale", "noise", "shift", "ipm", "labels")  # of aggregation
 class Options:
     """What decides a run beside the method, the data and the model."""
 
-    rounds: int = setting(50, "rounds of training", least=1)
+    rounds: int = setting(50, "rounds of training", ge=1)
     seed: int = setting(0, "seed of every random draw")
     participation: float = setting(
-        1.0, "share of the clients that take part in a round", above=0, most=1
+        1.0, "share of the clients that take part in a round", gt=0, le=1
     )
     dropout: float = setting(
-        0.0, "share of the asked clients that give no answer, drawn per exchange", least=0, below=1
+        0.0, "share of the asked clients that give no answer, drawn per exchange", ge=0, lt=1
     )
     engine: str = setting("vectorised", "where clients run", choices=ENGINES)
     ranks: int = setting(
-        1, "processes that share the simulated clients, here or as torchrun starts them", least=1
+        1, "processes that share the simulated clients, here or as torchrun starts them", ge=1
     )
     eval_every: int | None = setting(
-        None, "rounds between evaluations; none: about twenty in all", least=1
+        None, "rounds between evaluations; none: about twenty in all", ge=1
     )
     eval_clients: int | None = setting(
-        None, "evaluate this many clients, the same in every round; none: all", least=1
+        None, "evaluate this many clients, the same in every round; none: all", ge=1
     )
     minimum_rows: int = setting(
         1,
         "a client with fewer rows is not measured and, in tables, not described; on real sites "
         "5 or more",
-        least=1,
+        ge=1,
     )
     valid: float = setting(
-        0.0, "share of the training rows held out for early stopping and search", least=0, below=1
+        0.0, "share of the training rows held out for early stopping and search", ge=0, lt=1
     )
     stop_after: int | None = setting(
-        None, "stop after this many evaluations without a lower valid loss", least=1
+        None, "stop after this many evaluations without a lower valid loss", ge=1
     )
     label_scale: str = setting(
         "standard",
@@ -63,16 +63,16 @@ class Options:
         10.0,
         "uploads that moved over this many times as far as is usual are shortened, over its square "
         "refused; 0: only those not finite are refused",
-        least=0,
+        ge=0,
     )
     robust: str = setting("mean", "how means are made: the rule", choices=RULES)
     robust_share: float = setting(
-        0.25, "share of a group's clients that may be hostile, for --robust", least=0, below=0.5
+        0.25, "share of a group's clients that may be hostile, for --robust", ge=0, lt=0.5
     )
     attack: str | None = setting(None, "try an attack: what attackers do", choices=ATTACKS)
-    attackers: int | None = setting(None, "how many clients attack; none: a fifth", least=1)
+    attackers: int | None = setting(None, "how many clients attack; none: a fifth", ge=1)
     attack_strength: float | None = setting(
-        None, "how strong the attack is; none: see the page on security", above=0
+        None, "how strong the attack is; none: see the page on security", gt=0
     )
     replay: str | None = setting(
         None, "diary.jsonl of a network's run: the same answers count, by the loop engine"

@@ -12,7 +12,7 @@ from typing import Any
 
 from coterie.core.contract import Algorithm
 from coterie.core.errors import CoterieError, DataAtSites, DataUnavailable
-from coterie.core.settings import Suggested
+from coterie.core.settings import TunableDefault
 from coterie.core.task import Task
 from coterie.core.user_file import read_hashes, refuse_untrusted
 from coterie.data import Federation
@@ -128,7 +128,7 @@ def has_suggested(method: Any) -> bool:
     """Whether a method, or one in its fields, has settings that nobody chose."""
     values = [getattr(method, f.name) for f in fields(method)]
     return any(
-        isinstance(value, Suggested) or (is_dataclass(value) and has_suggested(value))
+        isinstance(value, TunableDefault) or (is_dataclass(value) and has_suggested(value))
         for value in values
     )
 
@@ -141,7 +141,7 @@ def with_saved(given: Any, saved: Any) -> Any:
     changes: dict[str, Any] = {}
     for f in fields(given):
         value = getattr(given, f.name)
-        if isinstance(value, Suggested):
+        if isinstance(value, TunableDefault):
             changes[f.name] = getattr(saved, f.name)
         elif is_dataclass(value):
             changes[f.name] = with_saved(value, getattr(saved, f.name))

@@ -67,7 +67,7 @@ class Run:
         self.root = Evaluation(method, options.choose_on)
         self.client_keys = randomness.client_keys(roster.names, options.seed)
         by_name = sorted(range(len(roster)), key=roster.names.__getitem__)
-        self.everyone = torch.tensor(by_name)
+        self.all_clients = torch.tensor(by_name)
         newcomers = torch.arange(len(roster), roster.total)
         self.newcomers = newcomers[self._have_rows(newcomers, "test")]
         self.guard = Guard(
@@ -75,7 +75,7 @@ class Run:
             robust=Robust(options.robust, options.robust_share),
             attack=attack_of(options, roster),
         )
-        honest = self.everyone
+        honest = self.all_clients
         if self.guard.attack is not None:
             honest = honest[~torch.isin(honest, self.guard.attack.attackers)]
         measurable = honest[self._have_rows(honest, "test", "valid")]
@@ -160,7 +160,7 @@ class Run:
             client_keys=self.client_keys,
             seed=self.options.seed,
             round=r,
-            everyone=self.everyone,
+            all_clients=self.all_clients,
             participants=self.participants(r),
             phase=phase,
             dropout=self.options.dropout if training else 0.0,
@@ -170,8 +170,8 @@ class Run:
 
     def participants(self, r: int) -> Tensor:
         """This round's clients, in the order of their names."""
-        n = max(1, round(self.options.participation * len(self.everyone)))
-        return self._draw(self.everyone, n, r, "participants")
+        n = max(1, round(self.options.participation * len(self.all_clients)))
+        return self._draw(self.all_clients, n, r, "participants")
 
     def _draw(self, ids: Tensor, count: int | None, r: int, stream: str) -> Tensor:
         """Some of these clients, in the same order; the draw depends on names, not on positions."""
@@ -445,7 +445,7 @@ def check_run(method: Algorithm, task: Task, roster: Roster, options: Options) -
     """Refuse what makes no sense together, in one sentence."""
     check_settings(options)
     method.check(task, roster.rows.train[: len(roster)])
-    if method.needs_everyone and options.participation < 1:
+    if method.needs_all_clients and options.participation < 1:
         raise CoterieError(
             f"in {method.name} everyone takes part in every round: leave participation at 1."
         )

@@ -216,7 +216,7 @@ class Search:
         """Each best value at the end of its grid, where the setting's limits leave room beyond."""
         limits = {}
         for f in fields(self.method):  # type: ignore[arg-type]
-            limits[f.name] = (f.metadata.get("least"), f.metadata.get("most"))
+            limits[f.name] = (f.metadata.get("ge"), f.metadata.get("le"))
         sentences = []
         for name, value in self.best.items():
             numbers = [v for v in self.over[name] if type(v) in (int, float)]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.contract import Algorithm
-from coterie.core.settings import Local, as_in_paper, settled
+from coterie.core.settings import Local, resolve_defaults, use_paper_defaults
 from coterie.core.task import Task
 from coterie.data import Federation
 from coterie.data.curvature import curvatures, typical
@@ -35,13 +35,13 @@ def suited_to(
 ) -> Algorithm:
     """The same, by the curvature of each client's rows [N]; None: the data decide nothing."""
     if options.paper:
-        return as_in_paper(method)
+        return use_paper_defaults(method)
     if curvature is not None:
         assert isinstance(method, Local)
         trained = len(roster)
         usual = typical(curvature[:trained], roster.rows.train[:trained])
-        method = method.suited(usual, trained)
-    return settled(method)
+        method = method.fit_step_sizes(usual, trained)
+    return resolve_defaults(method)
 
 
 def depends_on_curvature(method: Algorithm, task: Task, roster: Roster, options: Options) -> bool:
@@ -62,7 +62,7 @@ def with_caution(
         return fed
     assert isinstance(method, Local)
     curvature = curvatures(fed.train, fed.kind, method.batch)
-    bearable = method.steepest(clients or len(fed))
+    bearable = method.max_curvature(clients or len(fed))
     caution = (bearable / curvature).clamp(LEAST_CAUTION, 1.0)
     if bool((caution == 1).all()):
         return fed

@@ -113,7 +113,7 @@ def _models_of_clients(run: Run) -> Iterator[Named]:
         )
     shared, per_client = at_last_round(run).use(run.state)
     taken: set[str] = set()
-    for ids in run.everyone.sort().values.split(AT_ONCE):
+    for ids in run.all_clients.sort().values.split(AT_ONCE):
         answers = run.ask_clients("personal_model", ids, shared, pick_clients(per_client, ids))
         for i, model in zip(answers.ids.tolist(), unstack(answers.values["model"])):
             client = run.roster.names[i]
