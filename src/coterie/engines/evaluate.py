@@ -52,9 +52,7 @@ MEASURED = {
 }
 MEMBERSHIP = {
     "losses": Losses("its mean loss under each centre"),
-    "shares": MixtureShares(
-        "how often each centre fits best, when its rows are drawn again and again"
-    ),
+    "shares": MixtureShares("how often each centre fits best in a bootstrap over its rows"),
 }
 SKETCH_BINS = 4096  # numbers in a model's sketch; smaller models stay as they are
 
