@@ -8,25 +8,25 @@ from pathlib import Path
 from coterie.core.contract import Algorithm
 from reproduction import all_experiments
 from reproduction.claims import FAILS, HOLDS, UNSURE
-from reproduction.outcome import Outcome
 from reproduction.page import markdown, page, verdicts
+from reproduction.result_table import ResultTable
 from reproduction.spec import Experiment
 
 RESULTS = Path(__file__).parent.parent / "reproduction" / "results"
 BEST_FIRST = ("full", "medium")
 
 
-def outcomes(experiment: Experiment) -> list[Outcome]:
+def outcomes(experiment: Experiment) -> list[ResultTable]:
     """What is shown of an experiment: the largest scale that was run to its end.
 
     If a part of a larger one was run, that comes first.
     """
     found = []
     for scale in BEST_FIRST:
-        outcome = Outcome.open(experiment, scale, RESULTS)
-        if outcome.cells:
-            found.append(outcome)
-        if not outcome.missing:
+        results = ResultTable.open(experiment, scale, RESULTS)
+        if results.cells:
+            found.append(results)
+        if not results.missing:
             return found
     return []
 
@@ -47,10 +47,10 @@ def reproduction() -> str:
     return "\n\n".join([markdown(head, rows), *parts])
 
 
-def text_of(outcome: Outcome) -> str:
+def text_of(results: ResultTable) -> str:
     """The page of what was run, with figures where they are."""
-    stem = outcome.path.stem
-    return page(outcome).strip().replace(f"]({stem}", f"](results/{stem}")
+    stem = results.path.stem
+    return page(results).strip().replace(f"]({stem}", f"](results/{stem}")
 
 
 def row_name(name: str, was_run: bool) -> str:
@@ -74,17 +74,17 @@ def experiments_with(method: type[Algorithm]) -> str:
     return "\n".join(["It stands in these tables and figures, made again:", "", *lines])
 
 
-def summaries(found: list[Outcome]) -> list[list[str]]:
+def summaries(found: list[ResultTable]) -> list[list[str]]:
     """For each scale that is shown: its name, and how many of its claims hold."""
     if not found:
         return [["not run yet", "", "", ""]]
-    return [summary(outcome) for outcome in found]
+    return [summary(results) for results in found]
 
 
-def summary(outcome: Outcome) -> list[str]:
+def summary(results: ResultTable) -> list[str]:
     """A scale, whole or a part of it, and how many of its claims hold."""
-    marks = Counter(verdict.mark for verdict in verdicts(outcome))
-    scale = outcome.scale
-    if outcome.missing:
+    marks = Counter(verdict.mark for verdict in verdicts(results))
+    scale = results.scale
+    if results.missing:
         scale = f"a part of {scale}"
     return [scale, *(str(marks[mark]) for mark in (HOLDS, UNSURE, FAILS))]

@@ -4,7 +4,7 @@ spec.py        what an experiment is: lines, columns, scales, cells
 catalogue/     the experiments, a file for each paper
 work.py        what is done in a cell
 runner.py      runs cells side by side and keeps each as it is done
-outcome.py     the file of results
+result_table.py the file of results
 claims.py      what should hold, checked over the seeds
 page.py        Markdown: ours beside the paper's
 figures.py     figures of curves, columns and heat maps

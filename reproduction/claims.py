@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from coterie.reporting.text import capitalise
-from reproduction.outcome import Outcome
+from reproduction.result_table import ResultTable
 from reproduction.spec import Quantity
 
 HOLDS = "✓"
@@ -19,7 +19,7 @@ UNSURE = "≈"  # the difference may be chance
 CONFIDENCE = 0.95
 
 
-class Verdict(NamedTuple):
+class ClaimVerdict(NamedTuple):
     """Whether a claim holds, and what was measured."""
 
     mark: str
@@ -29,7 +29,7 @@ class Verdict(NamedTuple):
 class Claim(Protocol):
     """A sentence that can be checked."""
 
-    def judge(self, outcome: Outcome) -> list[Verdict]:
+    def judge(self, results: ResultTable) -> list[ClaimVerdict]:
         """A verdict for each column it speaks of; none where cells are missing."""
         ...
 
@@ -73,20 +73,20 @@ class Beats:
     quantity: str = ""  # none: the table's first
     columns: tuple[str, ...] = ()  # none: all
 
-    def judge(self, outcome: Outcome) -> list[Verdict]:
+    def judge(self, results: ResultTable) -> list[ClaimVerdict]:
         """A verdict for each column that has both lines."""
-        quantity = find_quantity(outcome, self.quantity)
+        quantity = find_quantity(results, self.quantity)
         verdicts = []
-        for column in self.columns or outcome.columns:
+        for column in self.columns or results.columns:
             gap = paired_gap(
-                outcome.values(self.one, column, quantity.name),
-                outcome.values(self.other, column, quantity.name),
+                results.values(self.one, column, quantity.name),
+                results.values(self.other, column, quantity.name),
             )
             if gap is not None:
                 verdicts.append(self._judge_gap(gap, quantity, column))
         return verdicts
 
-    def _judge_gap(self, gap: Gap, quantity: Quantity, column: str) -> Verdict:
+    def _judge_gap(self, gap: Gap, quantity: Quantity, column: str) -> ClaimVerdict:
         sign = 1 if quantity.higher_is_better else -1
         by = sign * gap.mean * quantity.factor
         mark = HOLDS
@@ -100,7 +100,7 @@ class Beats:
         where = column
         if self.quantity:
             where = f"{column}, {quantity.label}"
-        return Verdict(mark, f"{where}: {wanted}; by {by:.3g} here{interval(gap, quantity)}.")
+        return ClaimVerdict(mark, f"{where}: {wanted}; by {by:.3g} here{interval(gap, quantity)}.")
 
 
 @dataclass(frozen=True)
@@ -110,13 +110,13 @@ class Steadier:
     one: str
     other: str
 
-    def judge(self, outcome: Outcome) -> list[Verdict]:
+    def judge(self, results: ResultTable) -> list[ClaimVerdict]:
         """A verdict for each column that has both lines, with two seeds or more."""
-        quantity = find_quantity(outcome, "")
+        quantity = find_quantity(results, "")
         verdicts = []
-        for column in outcome.columns:
+        for column in results.columns:
             one, other = (
-                np.array(list(outcome.values(line, column, quantity.name).values()))
+                np.array(list(results.values(line, column, quantity.name).values()))
                 for line in (self.one, self.other)
             )
             if min(len(one), len(other)) > 1 and np.isfinite([*one, *other]).all():
@@ -125,7 +125,7 @@ class Steadier:
 
     def _judge_values(
         self, one: np.ndarray, other: np.ndarray, quantity: Quantity, column: str
-    ) -> Verdict:
+    ) -> ClaimVerdict:
         from scipy.stats import f
 
         ratio = one.var(ddof=1) / other.var(ddof=1)
@@ -136,7 +136,7 @@ class Steadier:
             mark = FAILS
         deviations = [v.std(ddof=1) * quantity.factor for v in (one, other)]
         wanted = f"{self.one} differs less from seed to seed than {self.other}"
-        return Verdict(
+        return ClaimVerdict(
             mark,
             f"{column}: {wanted}; deviations {deviations[0]:.3g} and {deviations[1]:.3g} here.",
         )
@@ -152,16 +152,16 @@ class Near:
     within: float
     quantity: str = ""
 
-    def judge(self, outcome: Outcome) -> list[Verdict]:
+    def judge(self, results: ResultTable) -> list[ClaimVerdict]:
         """One verdict, where the line was run."""
-        quantity = find_quantity(outcome, self.quantity)
-        values = outcome.values(self.line, self.column, quantity.name)
+        quantity = find_quantity(results, self.quantity)
+        values = results.values(self.line, self.column, quantity.name)
         if not values:
             return []
         mean = float(np.mean(list(values.values()))) * quantity.factor
         mark = HOLDS if abs(mean - self.value) <= self.within else FAILS
         wanted = f"{self.line} is within {self.within:g} of {self.value:g}"
-        return [Verdict(mark, f"{self.column}: {wanted}; {mean:.4g} here.")]
+        return [ClaimVerdict(mark, f"{self.column}: {wanted}; {mean:.4g} here.")]
 
 
 @dataclass(frozen=True)
@@ -173,17 +173,17 @@ class AtMost:
     what: str  # how the bound is called
     quantity: str = ""
 
-    def judge(self, outcome: Outcome) -> list[Verdict]:
+    def judge(self, results: ResultTable) -> list[ClaimVerdict]:
         """A verdict for each column that was run."""
-        quantity = find_quantity(outcome, self.quantity)
+        quantity = find_quantity(results, self.quantity)
         verdicts = []
         for column, bound in self.bounds.items():
-            values = outcome.values(self.line, column, quantity.name)
+            values = results.values(self.line, column, quantity.name)
             if values:
                 mean = float(np.mean(list(values.values()))) * quantity.factor
                 mark = HOLDS if mean <= bound else FAILS
                 wanted = f"{self.line} is at most {self.what} = {bound:.3g}"
-                verdicts.append(Verdict(mark, f"{column}: {wanted}; {mean:.3g} here."))
+                verdicts.append(ClaimVerdict(mark, f"{column}: {wanted}; {mean:.3g} here."))
         return verdicts
 
 
@@ -200,19 +200,21 @@ class Rises:
     falls: bool = False
     quantity: str = ""
 
-    def judge(self, outcome: Outcome) -> list[Verdict]:
+    def judge(self, results: ResultTable) -> list[ClaimVerdict]:
         """One verdict over the points that were run."""
-        quantity = find_quantity(outcome, self.quantity)
-        shown = [point for point in self.points if outcome.values(*point, quantity.name)]
+        quantity = find_quantity(results, self.quantity)
+        shown = [point for point in self.points if results.values(*point, quantity.name)]
         if len(shown) < 2:
             return []
-        values = [outcome.values(*point, quantity.name) for point in shown]
+        values = [results.values(*point, quantity.name) for point in shown]
         verb = "falls" if self.falls else "rises"
         first, last = (", ".join(point) for point in (shown[0], shown[-1]))
         means = [quantity.factor * float(np.mean(list(of.values()))) for of in values]
         told = ", ".join(f"{mean:.4g}" for mean in means)
         what = capitalise(quantity.label) if self.quantity else "It"
-        return [Verdict(self._mark(values), f"{what} {verb} from {first} to {last}; {told} here.")]
+        return [
+            ClaimVerdict(self._mark(values), f"{what} {verb} from {first} to {last}; {told} here.")
+        ]
 
     def _mark(self, values: list[dict[int, float]]) -> str:
         """✗: it goes the other way, or a step surely does; ≈: a step may, or all is chance."""
@@ -241,17 +243,19 @@ class ReachesSooner:
     share: float  # of the other's rounds
     curve: str = "accuracy"  # of which more is better
 
-    def judge(self, outcome: Outcome) -> list[Verdict]:
+    def judge(self, results: ResultTable) -> list[ClaimVerdict]:
         """A verdict for each column that has both curves."""
         verdicts = []
-        for column in outcome.columns:
-            one = mean_curve(outcome, self.one, column, self.curve)
-            other = mean_curve(outcome, self.other, column, self.curve)
+        for column in results.columns:
+            one = mean_curve(results, self.one, column, self.curve)
+            other = mean_curve(results, self.other, column, self.curve)
             if one and other:
                 verdicts.append(self._judge_curves(one, other, column))
         return verdicts
 
-    def _judge_curves(self, one: dict[int, float], other: dict[int, float], column: str) -> Verdict:
+    def _judge_curves(
+        self, one: dict[int, float], other: dict[int, float], column: str
+    ) -> ClaimVerdict:
         rounds = max(other)
         allowed = self.share * rounds
         reached = [round for round, value in sorted(one.items()) if value >= other[rounds]]
@@ -260,19 +264,19 @@ class ReachesSooner:
             f"{rounds} rounds"
         )
         if not reached:
-            return Verdict(FAILS, f"{column}: {wanted}; never in {max(one)} rounds here.")
+            return ClaimVerdict(FAILS, f"{column}: {wanted}; never in {max(one)} rounds here.")
         mark = HOLDS if reached[0] <= allowed else FAILS
-        return Verdict(mark, f"{column}: {wanted}; in {reached[0]} here.")
+        return ClaimVerdict(mark, f"{column}: {wanted}; in {reached[0]} here.")
 
 
-def mean_curve(outcome: Outcome, line: str, column: str, name: str) -> dict[int, float]:
+def mean_curve(results: ResultTable, line: str, column: str, name: str) -> dict[int, float]:
     """By round, the mean over seeds of a curve, at the rounds that all seeds have.
 
     A value that is not finite counts as minus infinity: it reaches nothing.
     """
     runs = [
         {round: -np.inf if value is None else value for round, value in cell.curves[name]}
-        for cell in outcome.of(line, column)
+        for cell in results.of(line, column)
         if name in cell.curves
     ]
     if not runs:
@@ -281,9 +285,9 @@ def mean_curve(outcome: Outcome, line: str, column: str, name: str) -> dict[int,
     return {round: float(np.mean([run[round] for run in runs])) for round in common}
 
 
-def find_quantity(outcome: Outcome, name: str) -> Quantity:
+def find_quantity(results: ResultTable, name: str) -> Quantity:
     """The quantity of a name among those of the table; the first where none is named."""
-    quantities = outcome.experiment.quantities
+    quantities = results.experiment.quantities
     if not name:
         return quantities[0]
     return next(quantity for quantity in quantities if quantity.name == name)

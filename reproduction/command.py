@@ -15,10 +15,10 @@ from coterie.reporting.plots import save
 from coterie.runs.files import locked, write_file
 from reproduction import all_experiments, find
 from reproduction.claims import FAILS
-from reproduction.outcome import Outcome
 from reproduction.page import COMMAND, command, page, verdicts
-from reproduction.runner import Done, run_cells
-from reproduction.spec import SCALES, Cell, Experiment
+from reproduction.result_table import ResultTable
+from reproduction.runner import FinishedCell, run_cells
+from reproduction.spec import SCALES, Experiment, TableCell
 from reproduction.tuning import search_all
 
 DESCRIPTION = """\
@@ -121,14 +121,14 @@ def execute(arguments: argparse.Namespace) -> int:
     experiment = find(arguments.name)
     if arguments.search:
         return search(experiment, arguments.scale)
-    outcome = Outcome.open(experiment, arguments.scale, arguments.out)
+    results = ResultTable.open(experiment, arguments.scale, arguments.out)
     if not arguments.show:
-        run(outcome, arguments)
-    if not outcome.cells:
+        run(results, arguments)
+    if not results.cells:
         raise CoterieError(
             f"no cell of {experiment.name} has been run at scale {arguments.scale}: omit --show."
         )
-    print(write_page(outcome))
+    print(write_page(results))
     return 0
 
 
@@ -155,49 +155,49 @@ def listing() -> str:
     return "\n\n".join(parts)
 
 
-def run(outcome: Outcome, arguments: argparse.Namespace) -> None:
+def run(results: ResultTable, arguments: argparse.Namespace) -> None:
     """Run the selected cells that have no result yet and print progress."""
-    cells = selected_cells(outcome, arguments)
-    total = len(cells) + len(outcome.cells)
+    cells = selected_cells(results, arguments)
+    total = len(cells) + len(results.cells)
 
     def report(line: str) -> None:
         if not arguments.quiet:
             print(line, file=sys.stderr)
 
-    def report_cell(done: Done) -> None:
-        value = done.error or describe(outcome, done)
+    def report_cell(done: FinishedCell) -> None:
+        value = done.error or describe(results, done)
         report(
-            f"{len(outcome.cells)} of {total}: {done.cell.title}: {value} in {done.seconds:.0f} s"
+            f"{len(results.cells)} of {total}: {done.cell.title}: {value} in {done.seconds:.0f} s"
         )
 
-    outcome.path.parent.mkdir(parents=True, exist_ok=True)
-    lock = outcome.path.with_suffix(".lock")
+    results.path.parent.mkdir(parents=True, exist_ok=True)
+    lock = results.path.with_suffix(".lock")
     with (
         warnings.catch_warnings(),
-        locked(lock, f"another process is running {outcome.experiment.name}"),
+        locked(lock, f"another process is running {results.experiment.name}"),
     ):
         warnings.showwarning = lambda message, *_, **__: report(f"warning: {message}")
-        if outcome.cells and cells:
-            report(f"continuing after {len(outcome.cells)} of {total} cells")
+        if results.cells and cells:
+            report(f"continuing after {len(results.cells)} of {total} cells")
         try:
-            run_cells(outcome, cells, arguments.jobs, report_cell)
+            run_cells(results, cells, arguments.jobs, report_cell)
         except KeyboardInterrupt:
-            again = command(outcome, arguments.line, arguments.column, arguments.seeds)
+            again = command(results, arguments.line, arguments.column, arguments.seeds)
             raise KeyboardInterrupt(f"stopped; continue with: {again}") from None
 
 
-def selected_cells(outcome: Outcome, arguments: argparse.Namespace) -> list[Cell]:
+def selected_cells(results: ResultTable, arguments: argparse.Namespace) -> list[TableCell]:
     """Return the missing cells of the selected lines, columns and seeds."""
-    every = list(outcome.experiment.cells(outcome.scale))
+    every = list(results.experiment.cells(results.scale))
     check_labels("line", arguments.line, {cell.line.label for cell in every})
     check_labels("column", arguments.column, {cell.column.label for cell in every})
-    cells = outcome.missing
+    cells = results.missing
     if arguments.line:
         cells = [cell for cell in cells if cell.line.label in arguments.line]
     if arguments.column:
         cells = [cell for cell in cells if cell.column.label in arguments.column]
     if arguments.seeds is not None:
-        cells = [cell for cell in cells if cell.seed in outcome.first_seeds(arguments.seeds)]
+        cells = [cell for cell in cells if cell.seed in results.first_seeds(arguments.seeds)]
     return cells
 
 
@@ -208,23 +208,23 @@ def check_labels(what: str, labels: list[str], known: set[str]) -> None:
             raise unknown_name(what, label, known)
 
 
-def describe(outcome: Outcome, done: Done) -> str:
+def describe(results: ResultTable, done: FinishedCell) -> str:
     """Return the first quantity of a cell as text."""
-    quantity = outcome.experiment.quantities[0]
+    quantity = results.experiment.quantities[0]
     value = done.measured.values.get(quantity.name)
     if value is None:
         return "done"
     return f"{quantity.label} {value * quantity.factor:.{quantity.digits}f}"
 
 
-def write_page(outcome: Outcome) -> str:
+def write_page(results: ResultTable) -> str:
     """Write the page and its figures; return the page with a summary."""
-    text = page(outcome)
-    write_file(outcome.path.with_suffix(".md"), text)
-    files = [outcome.path.with_suffix(".md")]
-    for suffix, draw in outcome.experiment.figures.items():
-        file = outcome.path.with_name(f"{outcome.path.stem}{suffix}.svg")
-        files.append(save(draw(outcome), file))
-    failed = sum(verdict.mark == FAILS for verdict in verdicts(outcome))
+    text = page(results)
+    write_file(results.path.with_suffix(".md"), text)
+    files = [results.path.with_suffix(".md")]
+    for suffix, draw in results.experiment.figures.items():
+        file = results.path.with_name(f"{results.path.stem}{suffix}.svg")
+        files.append(save(draw(results), file))
+    failed = sum(verdict.mark == FAILS for verdict in verdicts(results))
     written = ", ".join(map(str, files))
-    return f"{text}\n{failed} of {len(verdicts(outcome))} claims do not hold; written: {written}"
+    return f"{text}\n{failed} of {len(verdicts(results))} claims do not hold; written: {written}"

@@ -8,32 +8,34 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from coterie.reporting.plots import COLOURS, FAINT, INK, LineEnd, label_ends, new_figure
-from reproduction.outcome import Outcome
+from reproduction.result_table import ResultTable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Draw = Callable[[Outcome], "Figure"]
+Draw = Callable[[ResultTable], "Figure"]
 SHARES = ("accuracy", "matched")  # metrics that are drawn as percent, with one scale for all panels
 FEW_POINTS = 15  # of a curve: each is marked
 DASHES = ("-", "--", "-.", ":")
 LEAST_RATIO = 8  # between the most and the least, for an axis of logarithms
 
 
-class Style(NamedTuple):
+class CurveStyle(NamedTuple):
     """How a line is drawn."""
 
     colour: str
     dashes: str
 
 
-def styles_of(lines: Sequence[str]) -> dict[str, Style]:
+def styles_of(lines: Sequence[str]) -> dict[str, CurveStyle]:
     """By label, a style for each line; up to seven have colours of their own.
 
     Dashes differ, too, so that lines on top of each other are both seen.
     """
-    return {line: Style(COLOURS[at % 7], DASHES[at % len(DASHES)]) for at, line in enumerate(lines)}
+    return {
+        line: CurveStyle(COLOURS[at % 7], DASHES[at % len(DASHES)]) for at, line in enumerate(lines)
+    }
 
 
 def curves_of(
@@ -55,11 +57,11 @@ def curves_of(
     ranges: False where the seeds' data differ so much that ranges, or seeds, would hide the lines.
     """
 
-    def draw(outcome: Outcome) -> Figure:
-        names = chosen(lines, outcome.lines)
+    def draw(results: ResultTable) -> Figure:
+        names = chosen(lines, results.lines)
         by_column = {}
-        for column in chosen(columns, outcome.columns):
-            runs = runs_of(outcome, column, name, names)
+        for column in chosen(columns, results.columns):
+            runs = runs_of(results, column, name, names)
             if runs:
                 by_column[column] = runs
         if not by_column:
@@ -75,8 +77,8 @@ def curves_of(
                 logarithmic(axes, ratio_of(runs))
             if highest is not None:
                 axes.set_ylim(0, 1.03 * highest)  # a line at the top is not cut off
-            what = f"{label}, median" if is_log and len(outcome.seeds) > 1 else label
-            give_title(axes, panel_title(what, outcome, column))
+            what = f"{label}, median" if is_log and len(results.seeds) > 1 else label
+            give_title(axes, panel_title(what, results, column))
             seeds = Seeds(
                 each_seed=ranges and (each_seed or is_log), ranges=ranges, use_median=is_log
             )
@@ -103,9 +105,9 @@ def sentence_alone(text: str) -> Figure:
     return figure
 
 
-def panel_title(label: str, outcome: Outcome, column: str) -> str:
+def panel_title(label: str, results: ResultTable, column: str) -> str:
     """What a panel shows; a single seed is said."""
-    one = ", one seed" if len(outcome.seeds) == 1 else ""
+    one = ", one seed" if len(results.seeds) == 1 else ""
     return f"{label}, {column}{one}"
 
 
@@ -114,7 +116,7 @@ def chosen(wanted: Sequence[str], there: list[str]) -> list[str]:
     return [label for label in there if label in wanted] or there
 
 
-class Runs(NamedTuple):
+class SeedCurves(NamedTuple):
     """The curves of a line, as far as the shortest of its seeds went."""
 
     rounds: list[int]
@@ -127,21 +129,23 @@ class Runs(NamedTuple):
         return np.asarray(self.values.mean(0))
 
 
-def runs_of(outcome: Outcome, column: str, name: str, lines: Sequence[str]) -> dict[str, Runs]:
+def runs_of(
+    results: ResultTable, column: str, name: str, lines: Sequence[str]
+) -> dict[str, SeedCurves]:
     """By line, its curves of a metric; lines without any are left out."""
     found = {}
     factor = 100.0 if name in SHARES else 1.0
     for line in lines:
-        curves = [cell.curves[name] for cell in outcome.of(line, column) if name in cell.curves]
+        curves = [cell.curves[name] for cell in results.of(line, column) if name in cell.curves]
         if curves:
             shortest = min(map(len, curves))
             rounds = [round for round, _ in curves[0][:shortest]]
             values = [[value for _, value in curve[:shortest]] for curve in curves]
-            found[line] = Runs(rounds, factor * np.array(values, dtype=float))
+            found[line] = SeedCurves(rounds, factor * np.array(values, dtype=float))
     return found
 
 
-def ratio_of(runs: dict[str, Runs]) -> float:
+def ratio_of(runs: dict[str, SeedCurves]) -> float:
     """The most of all values in units of the least that is above 0; 0 where there is none."""
     values = np.concatenate([of.values.flatten() for of in runs.values()] or [np.zeros(1)])
     values = values[np.isfinite(values) & (values > 0)]
@@ -150,12 +154,12 @@ def ratio_of(runs: dict[str, Runs]) -> float:
     return float(values.max() / values.min())
 
 
-def spans_orders(runs: dict[str, Runs]) -> bool:
+def spans_orders(runs: dict[str, SeedCurves]) -> bool:
     """Whether the values differ so much that logarithms show more."""
     return ratio_of(runs) >= LEAST_RATIO
 
 
-def leave_out_start(axes: Axes, panels: list[dict[str, Runs]]) -> None:
+def leave_out_start(axes: Axes, panels: list[dict[str, SeedCurves]]) -> None:
     """Begin the axis below the second evaluation: before any training all are low."""
     later = [of.values[:, 1:] for runs in panels for of in runs.values() if len(of.rounds) > 1]
     if not later:
@@ -173,7 +177,9 @@ class Seeds(NamedTuple):
     use_median: bool
 
 
-def draw_curves(axes: Axes, runs: dict[str, Runs], styles: dict[str, Style], seeds: Seeds) -> None:
+def draw_curves(
+    axes: Axes, runs: dict[str, SeedCurves], styles: dict[str, CurveStyle], seeds: Seeds
+) -> None:
     """A line for each method: the mean or median of its seeds, and their range or each of them."""
     for line, of in runs.items():
         colour, dashes = styles[line]
@@ -193,7 +199,7 @@ def draw_curves(axes: Axes, runs: dict[str, Runs], styles: dict[str, Style], see
 
 
 def label_curves(
-    axes: Axes, runs: dict[str, Runs], styles: dict[str, Style], use_median: bool
+    axes: Axes, runs: dict[str, SeedCurves], styles: dict[str, CurveStyle], use_median: bool
 ) -> None:
     """Write the name of each line at its end."""
     ends = []

@@ -20,7 +20,7 @@ from reproduction.figures import (
     tidy,
 )
 from reproduction.figures_of_tables import mean_of
-from reproduction.outcome import CellResult, Outcome
+from reproduction.result_table import CellResult, ResultTable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,12 +30,12 @@ NOT_KEPT = "these results do not have it: run the experiment again"
 
 
 # ------------------------------------------------------------------------------ who is in which
-def right_identities(outcome: Outcome) -> Figure:
+def right_identities(results: ResultTable) -> Figure:
     """The share of clients in the right group after each round; of older results the ARI."""
     draw = curves_of("ari", "Agreement with the planted groups (ARI)", highest=1.0, each_seed=True)
-    if any("matched" in cell.curves for cell in outcome.cells.values()):
+    if any("matched" in cell.curves for cell in results.cells.values()):
         draw = curves_of("matched", "Clients in the right group, %", highest=100.0, each_seed=True)
-    return draw(outcome)
+    return draw(results)
 
 
 def groups_over_rounds(line: str, column: str = "") -> Draw:
@@ -44,9 +44,9 @@ def groups_over_rounds(line: str, column: str = "") -> Draw:
     The work must keep it under `extra["groups"]`: [rounds][clients].
     """
 
-    def draw(outcome: Outcome) -> Figure:
-        label = column or outcome.columns[0]
-        cell = outcome.of(line, label)[0]
+    def draw(results: ResultTable) -> Figure:
+        label = column or results.columns[0]
+        cell = results.of(line, label)[0]
         groups = np.array(cell.extra["groups"])
         title = f"Groups of {line} after each round, {label}, seed {cell.seed}"
         return plots.plot_groups(groups, title)
@@ -62,18 +62,18 @@ def against_groups(counts: Mapping[str, int], heuristic: str, others: Sequence[s
         for each seed, `groups` among the values.  others: lines without groups, drawn across.
     """
 
-    def draw(outcome: Outcome) -> Figure:
-        quantity = find_quantity(outcome, "")
-        figure = new_figure(width=7.2, height=3.6 * len(outcome.columns) + 0.4)
-        panels = figure.subplots(len(outcome.columns), squeeze=False)[:, 0]
-        for axes, column in zip(panels, outcome.columns):
-            lines = [line for line in counts if line in outcome.lines]
-            values = [outcome.values(line, column, quantity.name) for line in lines]
+    def draw(results: ResultTable) -> Figure:
+        quantity = find_quantity(results, "")
+        figure = new_figure(width=7.2, height=3.6 * len(results.columns) + 0.4)
+        panels = figure.subplots(len(results.columns), squeeze=False)[:, 0]
+        for axes, column in zip(panels, results.columns):
+            lines = [line for line in counts if line in results.lines]
+            values = [results.values(line, column, quantity.name) for line in lines]
             rows = [np.array(list(of.values())) * quantity.factor for of in values]
             draw_against(axes, [counts[line] for line in lines], rows)
-            mark_choice(axes, outcome, column, heuristic)
-            draw_across(axes, outcome, column, others)
-            give_title(axes, panel_title(capitalise(quantity.label), outcome, column))
+            mark_choice(axes, results, column, heuristic)
+            draw_across(axes, results, column, others)
+            give_title(axes, panel_title(capitalise(quantity.label), results, column))
             tidy(axes)
             axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1, 1))
         panels[-1].set_xlabel("number of groups K", color=INK)
@@ -91,11 +91,11 @@ def draw_against(axes: Axes, counts: list[int], rows: list[np.ndarray]) -> None:
     axes.set_xticks(counts)
 
 
-def mark_choice(axes: Axes, outcome: Outcome, column: str, line: str) -> None:
+def mark_choice(axes: Axes, results: ResultTable, column: str, line: str) -> None:
     """A star for each seed of the line that chooses the number itself."""
-    quantity = find_quantity(outcome, "")
-    values = outcome.values(line, column, quantity.name)
-    numbers = outcome.values(line, column, "groups")
+    quantity = find_quantity(results, "")
+    values = results.values(line, column, quantity.name)
+    numbers = results.values(line, column, "groups")
     seeds = [seed for seed in values if seed in numbers]
     if seeds:
         choices = [numbers[seed] for seed in seeds]
@@ -104,12 +104,12 @@ def mark_choice(axes: Axes, outcome: Outcome, column: str, line: str) -> None:
         axes.plot(choices, heights, "*", color=colours_for(2)[1], markersize=13, label=label)
 
 
-def draw_across(axes: Axes, outcome: Outcome, column: str, lines: Sequence[str]) -> None:
+def draw_across(axes: Axes, results: ResultTable, column: str, lines: Sequence[str]) -> None:
     """A dashed line across for each method without groups."""
-    quantity = find_quantity(outcome, "")
-    shown = [line for line in lines if line in outcome.lines]
+    quantity = find_quantity(results, "")
+    shown = [line for line in lines if line in results.lines]
     for colour, line in zip(colours_for(2 + len(shown))[2:], shown):
-        value = mean_of(outcome, line, column, quantity.name) * quantity.factor
+        value = mean_of(results, line, column, quantity.name) * quantity.factor
         axes.axhline(value, color=colour, linestyle="--", linewidth=1.5, label=line)
 
 
@@ -121,10 +121,10 @@ def weights_of_clients(column: str, lines: Sequence[str], source: str) -> Draw:
     client: what was found, and what was planted.
     """
 
-    def draw(outcome: Outcome) -> Figure:
+    def draw(results: ResultTable) -> Figure:
         cells: dict[str, CellResult] = {}
-        for line in chosen(lines, outcome.lines):
-            for cell in outcome.of(line, column)[:1]:
+        for line in chosen(lines, results.lines):
+            for cell in results.of(line, column)[:1]:
                 if "weights" in cell.extra:
                     cells[line] = cell
         figure = new_figure(width=3.0 * max(len(cells), 2), height=3.4)

@@ -12,7 +12,7 @@ from coterie.reporting.plots import COLOURS, INK, LineEnd, label_ends, new_figur
 from coterie.reporting.text import capitalise
 from reproduction.claims import find_quantity
 from reproduction.figures import Draw, chosen, give_title, logarithmic, styles_of, tidy
-from reproduction.outcome import Outcome
+from reproduction.result_table import ResultTable
 from reproduction.spec import Quantity
 
 if TYPE_CHECKING:
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class Axis(NamedTuple):
+class NumberAxis(NamedTuple):
     """Columns that are values of one number, such as λ=11, λ=12."""
 
     name: str
     numbers: list[float]
 
 
-def axis_of(labels: Sequence[str]) -> Axis | None:
+def axis_of(labels: Sequence[str]) -> NumberAxis | None:
     """The number that labels differ in; None where they are names."""
     found = [re.fullmatch(r"(.+)=([\d.]+)", label) for label in labels]
     names = {match[1] for match in found if match is not None}
     if None in found or len(names) != 1:
         return None
-    return Axis(names.pop(), [float(match[2]) for match in found if match is not None])
+    return NumberAxis(names.pop(), [float(match[2]) for match in found if match is not None])
 
 
 # ------------------------------------------------------------------------------ against columns
@@ -42,7 +42,7 @@ def against_columns(
     lines: Sequence[str] = (),
     quantity: str = "",
     log: bool = False,
-    also: Callable[[Axes, Outcome], None] | None = None,
+    also: Callable[[Axes, ResultTable], None] | None = None,
 ) -> Draw:
     """A figure of a quantity against the columns: a line for each method where columns are numbers.
 
@@ -50,35 +50,37 @@ def against_columns(
     also: draws more into the figure, at the numbers of the columns.
     """
 
-    def draw(outcome: Outcome) -> Figure:
-        if len(outcome.columns) == 1:
-            title = f"{label}, {outcome.columns[0]}"
-            return ranking(title, lines=lines, quantity=quantity, log=log)(outcome)
-        axis = axis_of(outcome.columns)
+    def draw(results: ResultTable) -> Figure:
+        if len(results.columns) == 1:
+            title = f"{label}, {results.columns[0]}"
+            return ranking(title, lines=lines, quantity=quantity, log=log)(results)
+        axis = axis_of(results.columns)
         figure = new_figure()
         axes = figure.subplots()
         if log:
             logarithmic(axes, ratio=1000)
         give_title(axes, label)
-        shown = find_quantity(outcome, quantity)
+        shown = find_quantity(results, quantity)
         names = [
             line
-            for line in chosen(lines, outcome.lines)
-            if np.isfinite(range_of(outcome, line, shown)).any()
+            for line in chosen(lines, results.lines)
+            if np.isfinite(range_of(results, line, shown)).any()
         ]
         tidy(axes)
         if axis is None:
-            draw_dots(axes, outcome, names, shown)
+            draw_dots(axes, results, names, shown)
             return figure
         if also is not None:
-            also(axes, outcome)
-        draw_lines(axes, axis, outcome, names, shown)
+            also(axes, results)
+        draw_lines(axes, axis, results, names, shown)
         return figure
 
     return draw
 
 
-def draw_lines(axes: Axes, axis: Axis, outcome: Outcome, names: list[str], shown: Quantity) -> None:
+def draw_lines(
+    axes: Axes, axis: NumberAxis, results: ResultTable, names: list[str], shown: Quantity
+) -> None:
     """A line for each method, and a band for its seeds; numbers of several orders by logarithm."""
     from matplotlib.ticker import NullLocator
 
@@ -88,7 +90,7 @@ def draw_lines(axes: Axes, axis: Axis, outcome: Outcome, names: list[str], shown
     ends = []
     for name in names:
         colour, dashes = styles_of(names)[name]
-        low, mean, high = range_of(outcome, name, shown)
+        low, mean, high = range_of(results, name, shown)
         axes.plot(axis.numbers, mean, dashes, color=colour, linewidth=2, marker="o", markersize=4)
         axes.fill_between(axis.numbers, low, high, color=colour, alpha=0.12, linewidth=0)
         known = np.flatnonzero(np.isfinite(mean))
@@ -100,24 +102,24 @@ def draw_lines(axes: Axes, axis: Axis, outcome: Outcome, names: list[str], shown
     label_ends(axes, ends)
 
 
-def draw_dots(axes: Axes, outcome: Outcome, names: list[str], shown: Quantity) -> None:
+def draw_dots(axes: Axes, results: ResultTable, names: list[str], shown: Quantity) -> None:
     """A dot for each method over each column's name, with the range of its seeds."""
-    places = np.arange(len(outcome.columns))
+    places = np.arange(len(results.columns))
     for at, name in enumerate(names):
         colour, _ = styles_of(names)[name]
-        low, mean, high = range_of(outcome, name, shown)
+        low, mean, high = range_of(results, name, shown)
         beside = places + 0.8 * ((at + 0.5) / len(names) - 0.5)
         axes.vlines(beside, low, high, color=colour, linewidth=2, alpha=0.4)
         axes.plot(beside, mean, "o", color=colour, markersize=6, label=name)
-    axes.set_xticks(places, outcome.columns)
+    axes.set_xticks(places, results.columns)
     axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1, 1))
 
 
-def range_of(outcome: Outcome, line: str, quantity: Quantity) -> np.ndarray:
+def range_of(results: ResultTable, line: str, quantity: Quantity) -> np.ndarray:
     """[3, columns]: the least, the mean and the most of a line's values over the seeds."""
     found = []
-    for column in outcome.columns:
-        values = list(outcome.values(line, column, quantity.name).values()) or [np.nan]
+    for column in results.columns:
+        values = list(results.values(line, column, quantity.name).values()) or [np.nan]
         found.append([min(values), float(np.mean(values)), max(values)])
     return np.array(found).T * quantity.factor
 
@@ -140,9 +142,9 @@ def ranking(
     quantity: none: the first.  log: with logarithms, and seeds as they are.
     """
 
-    def draw(outcome: Outcome) -> Figure:
-        shown = find_quantity(outcome, quantity)
-        values = values_by_line(outcome, shown, chosen(lines, outcome.lines))
+    def draw(results: ResultTable) -> Figure:
+        shown = find_quantity(results, quantity)
+        values = values_by_line(results, shown, chosen(lines, results.lines))
         means = {line: float(np.mean(list(of.values()))) for line, of in values.items()}
         shared = {} if log else shared_by_seed(values)
         order = sorted(means, key=lambda line: means[line], reverse=shown.higher_is_better)
@@ -169,12 +171,12 @@ def ranking(
 
 
 def values_by_line(
-    outcome: Outcome, shown: Quantity, lines: list[str]
+    results: ResultTable, shown: Quantity, lines: list[str]
 ) -> dict[str, dict[int, float]]:
     """By line and seed, the quantity in the first column; lines with one that is not finite go."""
     found = {}
     for line in lines:
-        values = outcome.values(line, outcome.columns[0], shown.name)
+        values = results.values(line, results.columns[0], shown.name)
         if values and np.isfinite(list(values.values())).all():
             found[line] = {seed: shown.factor * value for seed, value in values.items()}
     return found
@@ -204,21 +206,21 @@ def name_colours(axes: Axes, apart_are: str) -> None:
 def heat_map(label: str, rows: str, columns: str, name: str) -> Draw:
     """A heat map of a quantity: lines of the table upwards, columns across."""
 
-    def draw(outcome: Outcome) -> Figure:
-        figure = new_figure(width=6.0, height=0.55 * len(outcome.lines) + 1.4)
+    def draw(results: ResultTable) -> Figure:
+        figure = new_figure(width=6.0, height=0.55 * len(results.lines) + 1.4)
         axes = figure.subplots()
         means = np.array(
-            [[mean_of(outcome, line, c, name) for c in outcome.columns] for line in outcome.lines]
+            [[mean_of(results, line, c, name) for c in results.columns] for line in results.lines]
         )
         axes.imshow(means, cmap="viridis", vmin=0, vmax=1, aspect="auto", origin="lower")
         for (i, j), value in np.ndenumerate(means):
             if np.isfinite(value):
                 axes.text(j, i, f"{value:.3g}", ha="center", va="center", color=ink_on(value))
-        axes.set_xticks(range(len(outcome.columns)), numbers_in(outcome.columns))
-        axes.set_yticks(range(len(outcome.lines)), numbers_in(outcome.lines))
+        axes.set_xticks(range(len(results.columns)), numbers_in(results.columns))
+        axes.set_yticks(range(len(results.lines)), numbers_in(results.lines))
         axes.set_xlabel(columns, color=INK)
         axes.set_ylabel(rows, color=INK)
-        give_title(axes, f"{label}, {len(outcome.seeds)} trials")
+        give_title(axes, f"{label}, {len(results.seeds)} trials")
         axes.tick_params(length=0, colors=INK)
         axes.spines[:].set_visible(False)
         return figure
@@ -232,9 +234,9 @@ def numbers_in(labels: list[str]) -> list[str]:
     return labels if axis is None else [f"{number:g}" for number in axis.numbers]
 
 
-def mean_of(outcome: Outcome, line: str, column: str, name: str) -> float:
+def mean_of(results: ResultTable, line: str, column: str, name: str) -> float:
     """The mean over seeds of a value; NaN where there is none."""
-    values = list(outcome.values(line, column, name).values())
+    values = list(results.values(line, column, name).values())
     return float(np.mean(values)) if values else np.nan
 
 

@@ -7,39 +7,39 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from coterie.reporting.text import capitalise
-from reproduction.claims import Verdict
-from reproduction.outcome import Outcome, mean_and_deviation
-from reproduction.spec import Cell, Experiment, Quantity
+from reproduction.claims import ClaimVerdict
+from reproduction.result_table import ResultTable, mean_and_deviation
+from reproduction.spec import Experiment, Quantity, TableCell
 
 NOTHING = "–"
 COMMAND = "python -m reproduction"
 
 
-def page(outcome: Outcome) -> str:
+def page(results: ResultTable) -> str:
     """The whole page of an experiment."""
-    experiment = outcome.experiment
+    experiment = results.experiment
     parts = [
-        f"## {experiment.title} ({outcome.scale})",
-        f"{experiment.paper}, {experiment.where}, at scale {outcome.scale}:",
-        f"```\n{command_again(outcome)}\n```",
-        quantity_table(outcome, experiment.quantities[0]),
+        f"## {experiment.title} ({results.scale})",
+        f"{experiment.paper}, {experiment.where}, at scale {results.scale}:",
+        f"```\n{command_again(results)}\n```",
+        quantity_table(results, experiment.quantities[0]),
     ]
     for quantity in experiment.quantities[1:]:
-        if not lines_with(outcome, quantity):
+        if not lines_with(results, quantity):
             continue
-        parts.append(quantity_table(outcome, quantity))
+        parts.append(quantity_table(results, quantity))
     for suffix in experiment.figures:
-        file = f"{outcome.path.stem}{suffix}.svg"
+        file = f"{results.path.stem}{suffix}.svg"
         parts.append(f"![{experiment.title}]({file})")
     parts += [
-        listed("What should hold", [f"{v.mark} {v.sentence}" for v in verdicts(outcome)]),
+        listed("What should hold", [f"{v.mark} {v.sentence}" for v in verdicts(results)]),
         listed("What was found", experiment.findings),
-        *(listed(title, make(outcome)) for title, make in experiment.sections.items()),
-        listed("Other than at the full scale", differences(outcome)),
+        *(listed(title, make(results)) for title, make in experiment.sections.items()),
+        listed("Other than at the full scale", differences(results)),
         listed(title_of_open_points(experiment), experiment.open_points),
         listed(f"What was searched for, by `{search_command(experiment)}`", searches(experiment)),
-        listed("What each run tried on held-out training rows, and took", tuned_lines(outcome)),
-        how_made(outcome),
+        listed("What each run tried on held-out training rows, and took", tuned_lines(results)),
+        how_made(results),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -51,25 +51,25 @@ def title_of_open_points(experiment: Experiment) -> str:
     return "What was decided"
 
 
-def command_again(outcome: Outcome) -> str:
+def command_again(results: ResultTable) -> str:
     """What makes this page again: its lines, columns and seeds, where it has not all of them."""
-    cells = list(outcome.experiment.cells(outcome.scale))
-    has_all_lines = len(outcome.lines) == len({cell.line.label for cell in cells})
-    has_all_columns = len(outcome.columns) == len({cell.column.label for cell in cells})
-    has_all_seeds = len(outcome.seeds) == len({cell.seed for cell in cells})
+    cells = list(results.experiment.cells(results.scale))
+    has_all_lines = len(results.lines) == len({cell.line.label for cell in cells})
+    has_all_columns = len(results.columns) == len({cell.column.label for cell in cells})
+    has_all_seeds = len(results.seeds) == len({cell.seed for cell in cells})
     return command(
-        outcome,
-        lines=() if has_all_lines else outcome.lines,
-        columns=() if has_all_columns else outcome.columns,
-        seeds=None if has_all_seeds else len(outcome.seeds),
+        results,
+        lines=() if has_all_lines else results.lines,
+        columns=() if has_all_columns else results.columns,
+        seeds=None if has_all_seeds else len(results.seeds),
     )
 
 
 def command(
-    outcome: Outcome, lines: Sequence[str], columns: Sequence[str], seeds: int | None
+    results: ResultTable, lines: Sequence[str], columns: Sequence[str], seeds: int | None
 ) -> str:
     """What runs an experiment, or these lines, columns and first seeds of it alone."""
-    words = [*COMMAND.split(), outcome.experiment.name, "--scale", outcome.scale]
+    words = [*COMMAND.split(), results.experiment.name, "--scale", results.scale]
     for line in lines:
         words += ["--line", line]
     for column in columns:
@@ -95,12 +95,12 @@ def searches(experiment: Experiment) -> list[str]:
     return sentences
 
 
-def tuned_lines(outcome: Outcome) -> list[str]:
+def tuned_lines(results: ResultTable) -> list[str]:
     """A sentence for each tuned setting: the values it had, and what its runs took, by seed."""
     sentences = []
-    for label in outcome.lines:
-        tune = outcome.experiment.line(label).tune
-        cells = [cell for column in outcome.columns for cell in outcome.of(label, column)]
+    for label in results.lines:
+        tune = results.experiment.line(label).tune
+        cells = [cell for column in results.columns for cell in results.of(label, column)]
         taken = [cell.extra["tuned"] for cell in cells if "tuned" in cell.extra]
         for name, values in tune.items():
             tried = ", ".join(f"{value:g}" for value in values)
@@ -109,54 +109,54 @@ def tuned_lines(outcome: Outcome) -> list[str]:
     return sentences
 
 
-def verdicts(outcome: Outcome) -> list[Verdict]:
+def verdicts(results: ResultTable) -> list[ClaimVerdict]:
     """Every claim, judged."""
-    return [verdict for claim in outcome.experiment.claims for verdict in claim.judge(outcome)]
+    return [verdict for claim in results.experiment.claims for verdict in claim.judge(results)]
 
 
 # ------------------------------------------------------------------------------ tables
-def quantity_table(outcome: Outcome, quantity: Quantity) -> str:
+def quantity_table(results: ResultTable, quantity: Quantity) -> str:
     """A table of a quantity; beside each column the paper's, where it prints the quantity."""
-    printed = outcome.experiment.printed_of(quantity)
+    printed = results.experiment.printed_of(quantity)
     head = ["method"]
-    for column in outcome.columns:
+    for column in results.columns:
         head.append(column)
         if printed:
             head.append("paper")
     rows = []
-    for line in lines_with(outcome, quantity):
-        row = [name_of(outcome, line)]
-        for column in outcome.columns:
-            row.append(cell_text(outcome, line, column, quantity))
+    for line in lines_with(results, quantity):
+        row = [name_of(results, line)]
+        for column in results.columns:
+            row.append(cell_text(results, line, column, quantity))
             if printed:
                 row.append(printed.get(line, {}).get(column, NOTHING))
         rows.append(row)
     return f"{capitalise(quantity.label)}, mean ± deviation over seeds:\n\n" + markdown(head, rows)
 
 
-def lines_with(outcome: Outcome, quantity: Quantity) -> list[str]:
+def lines_with(results: ResultTable, quantity: Quantity) -> list[str]:
     """The lines that have a value of a quantity in any column, here or in the paper."""
-    printed = outcome.experiment.printed_of(quantity)
+    printed = results.experiment.printed_of(quantity)
     found = []
-    for line in outcome.experiment.lines:
+    for line in results.experiment.lines:
         in_paper = printed.get(line.label, {})
-        for column in outcome.columns:
-            if column in in_paper or outcome.values(line.label, column, quantity.name):
+        for column in results.columns:
+            if column in in_paper or results.values(line.label, column, quantity.name):
                 found.append(line.label)
                 break
     return found
 
 
-def name_of(outcome: Outcome, line: str) -> str:
+def name_of(results: ResultTable, line: str) -> str:
     """A line's label; those that the paper does not have are marked."""
-    if outcome.experiment.line(line).in_paper:
+    if results.experiment.line(line).in_paper:
         return line
     return f"{line} (ours)"
 
 
-def cell_text(outcome: Outcome, line: str, column: str, quantity: Quantity) -> str:
+def cell_text(results: ResultTable, line: str, column: str, quantity: Quantity) -> str:
     """The mean over seeds and their deviation; "diverged" where any run did."""
-    values = outcome.values(line, column, quantity.name)
+    values = results.values(line, column, quantity.name)
     if not values:
         return NOTHING
     if not all(map(math.isfinite, values.values())):
@@ -186,27 +186,27 @@ def listed(title: str, items: list[str] | tuple[str, ...]) -> str:
     return f"**{title}**\n\n" + "\n".join(f"* {item}" for item in items)
 
 
-def differences(outcome: Outcome) -> list[str]:
+def differences(results: ResultTable) -> list[str]:
     """Every setting of this scale that is another one in the paper."""
-    experiment = outcome.experiment
-    scale = experiment.scale(outcome.scale)
-    seeds = len(outcome.seeds)
+    experiment = results.experiment
+    scale = experiment.scale(results.scale)
+    seeds = len(results.seeds)
     in_paper = experiment.scales["full"].seeds
     items = []
     if seeds != in_paper:
         items.append(f"Seeds: {seeds} instead of {in_paper}.")
-    cells = {cell.mark: cell for cell in experiment.cells(outcome.scale)}
+    cells = {cell.mark: cell for cell in experiment.cells(results.scale)}
     changed: dict[str, None] = {}  # in order, each once
-    for mark in outcome.cells:
+    for mark in results.cells:
         changed.update(dict.fromkeys(changes(cells[mark])))
     items += changed
-    left_out = [c.label for c in experiment.columns if c.label not in outcome.columns]
+    left_out = [c.label for c in experiment.columns if c.label not in results.columns]
     if left_out:
         items.append(f"Not run: {', '.join(left_out)}.")
     return [*items, *scale.remarks]
 
 
-def changes(cell: Cell) -> Iterator[str]:
+def changes(cell: TableCell) -> Iterator[str]:
     """What the scale changes in a cell."""
     scale = cell.scale
     asked = {
@@ -233,13 +233,13 @@ def changes(cell: Cell) -> Iterator[str]:
             yield f"{name} is {value} instead of {before}."
 
 
-def how_made(outcome: Outcome) -> str:
+def how_made(results: ResultTable) -> str:
     """Seeds, time and commits."""
-    seeds = outcome.seeds
+    seeds = results.seeds
     which = f"Seed {seeds[0]}" if len(seeds) == 1 else f"Seeds {seeds[0]} to {seeds[-1]}"
-    missing = len(outcome.missing)
+    missing = len(results.missing)
     unfinished = f" {missing} of its cells are still to be run." if missing else ""
     return (
-        f"{which}; {outcome.seconds:,.0f} s of runs, one after another; commit "
-        f"{', '.join(outcome.commits)}.{unfinished}"
+        f"{which}; {results.seconds:,.0f} s of runs, one after another; commit "
+        f"{', '.join(results.commits)}.{unfinished}"
     )

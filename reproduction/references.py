@@ -34,7 +34,7 @@ class Reference:
         if self.is_regression:
             return Ridge(alpha).fit(x, y)
         if len(set(y)) < 2:
-            return Constant(y)
+            return ConstantClassifier(y)
         return LogisticRegression(C=1 / alpha, max_iter=2000).fit(x, y)
 
     def losses(self, model: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -120,7 +120,7 @@ class Reference:
         }
 
 
-class Constant:
+class ConstantClassifier:
     """The share of a class, for sites that have one class only."""
 
     def __init__(self, y: np.ndarray) -> None:

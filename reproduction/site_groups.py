@@ -19,7 +19,7 @@ from coterie.reporting.plots import INK, colours_for, new_figure
 from coterie.reporting.text import format_number, join_names, natural_key
 from coterie.result import Result
 from reproduction.figures import Draw, give_title, sentence_alone, tidy
-from reproduction.outcome import CellResult, Outcome
+from reproduction.result_table import CellResult, ResultTable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MOST_NAMES = 12  # of a group's sites that are named
 
 
-class Site(NamedTuple):
+class SiteRecord(NamedTuple):
     """A site of a run, as results keep it."""
 
     name: str
@@ -44,7 +44,7 @@ def keep_groups(result: Result, fed: Federation) -> dict[str, Any]:
     labels = [fed.train.client(i)[1].double() for i in range(len(fed))]
     levels = [round(float(y.mean()), 4) for y in labels]
     names = fed.roster.training_names
-    sites = [Site(*each) for each in zip(names, groups.tolist(), levels)]
+    sites = [SiteRecord(*each) for each in zip(names, groups.tolist(), levels)]
     label = "" if fed.schema is None else fed.schema.label  # of people's classes no mean is told
     return {"sites": sites, "label": label, "apart": sentences_apart(fed, groups)}
 
@@ -70,31 +70,31 @@ def by_size(groups: np.ndarray) -> np.ndarray:
 
 
 # ------------------------------------------------------------------------------ as text
-def describe_groups(line: str) -> Callable[[Outcome], list[str]]:
+def describe_groups(line: str) -> Callable[[ResultTable], list[str]]:
     """A list for the page: the groups of a line with the first seed, and how they come back."""
 
-    def describe(outcome: Outcome) -> list[str]:
-        cells = cells_with_groups(outcome, line)
+    def describe(results: ResultTable) -> list[str]:
+        cells = cells_with_groups(results, line)
         if not cells:
             return []
         return [
             *members(cells[0]),
             *cells[0].extra["apart"],
-            *comes_back(outcome),
+            *comes_back(results),
         ]
 
     return describe
 
 
-def cells_with_groups(outcome: Outcome, line: str) -> list[CellResult]:
+def cells_with_groups(results: ResultTable, line: str) -> list[CellResult]:
     """The cells of a line that kept their groups, by seed."""
-    cells = [cell for column in outcome.columns for cell in outcome.of(line, column)]
+    cells = [cell for column in results.columns for cell in results.of(line, column)]
     return [cell for cell in cells if "sites" in cell.extra]
 
 
 def members(cell: CellResult) -> list[str]:
     """A sentence for each group: who is in it."""
-    sites = [Site(*each) for each in cell.extra["sites"]]
+    sites = [SiteRecord(*each) for each in cell.extra["sites"]]
     numbers = sorted({site.group for site in sites if site.group >= 0})
     if len(numbers) == 1:
         return [f"{cell.line}, seed {cell.seed}: one group of all {len(sites)} sites."]
@@ -111,11 +111,11 @@ def members(cell: CellResult) -> list[str]:
     return sentences
 
 
-def comes_back(outcome: Outcome) -> list[str]:
+def comes_back(results: ResultTable) -> list[str]:
     """How well the groups of one seed agree with those of another, as one sentence."""
     told = []
-    for line in outcome.lines:
-        cells = cells_with_groups(outcome, line)
+    for line in results.lines:
+        cells = cells_with_groups(results, line)
         found = [{name: group for name, group, _ in cell.extra["sites"]} for cell in cells]
         pairs = [agreement_of(a, b) for a, b in combinations(found, 2)]
         known = [ari for ari in pairs if ari is not None]
@@ -140,8 +140,8 @@ def agreement_of(first: dict[str, int], second: dict[str, int]) -> float | None:
 def levels_by_group(line: str) -> Draw:
     """A panel for each seed: every site a dot at the level of its label, a row for each group."""
 
-    def draw(outcome: Outcome) -> Figure:
-        cells = cells_with_groups(outcome, line)
+    def draw(results: ResultTable) -> Figure:
+        cells = cells_with_groups(results, line)
         if not cells:
             return sentence_alone(f"{line} has no groups here")
         rows = [1 + max(group for _, group, _ in cell.extra["sites"]) for cell in cells]
@@ -153,7 +153,7 @@ def levels_by_group(line: str) -> Draw:
             len(cells), squeeze=False, sharex=True, gridspec_kw={"height_ratios": heights}
         )[:, 0]
         for axes, cell, count in zip(panels, cells, rows):
-            sites = [Site(*each) for each in cell.extra["sites"]]
+            sites = [SiteRecord(*each) for each in cell.extra["sites"]]
             for number, colour in enumerate(colours_for(count)):
                 levels = [site.level for site in sites if site.group == number]
                 axes.plot(levels, np.full(len(levels), number), "o", color=colour, alpha=0.6)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from reproduction.claims import Claim
-    from reproduction.outcome import Outcome
+    from reproduction.result_table import ResultTable
 
 Options = Mapping[str, Any]
 Printed = Mapping[str, Mapping[str, str]]  # by line, by column
@@ -35,7 +35,7 @@ SCALES = ("smoke", "medium", "full")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class TableLine:
     """A line of the table: a method with its settings."""
 
     label: str
@@ -49,7 +49,7 @@ class Line:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Column:
+class TableColumn:
     """A column of the table: the data, the model, and what else changes from column to column."""
 
     label: str
@@ -61,7 +61,7 @@ class Column:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scale:
+class TableScale:
     """How much of an experiment is run; what is given here counts over lines and columns."""
 
     seeds: int
@@ -78,7 +78,7 @@ class Scale:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tuned:
+class RecordedSearch:
     """A setting that was found by a search, which `python -m reproduction NAME --search` repeats.
 
     The search has seeds of its own and looks at held-out training rows: no reported test row, and
@@ -116,7 +116,7 @@ class Measured:
     extra: dict[str, Any] = field(default_factory=dict)  # what a figure needs beside that
 
 
-Work = Callable[["Cell", Path], Measured]
+Work = Callable[["TableCell", Path], Measured]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,9 +127,9 @@ class Experiment:
     title: str
     paper: str  # whose: authors and year
     where: str  # such as "table 1"
-    lines: tuple[Line, ...]
-    columns: tuple[Column, ...]
-    scales: Mapping[str, Scale]
+    lines: tuple[TableLine, ...]
+    columns: tuple[TableColumn, ...]
+    scales: Mapping[str, TableScale]
     work: Work
     quantities: tuple[Quantity, ...]
     printed: Printed = field(default_factory=dict)  # the paper's numbers of the first quantity
@@ -137,19 +137,21 @@ class Experiment:
     claims: tuple[Claim, ...] = ()
     open_points: tuple[str, ...] = ()  # what the paper does not say, and what is taken here
     findings: tuple[str, ...] = ()  # what was found out where ours differs
-    tuned: tuple[Tuned, ...] = ()  # searches, all of them at one scale
+    tuned: tuple[RecordedSearch, ...] = ()  # searches, all of them at one scale
     tuned_at: str = "medium"
     tune_by: str = "loss"  # what the runs of lines with `tune` choose by, on held-out rows
-    sections: Mapping[str, Callable[[Outcome], list[str]]] = field(default_factory=dict)
+    sections: Mapping[str, Callable[[ResultTable], list[str]]] = field(default_factory=dict)
     """By title, lists that the page makes from the results."""
-    figures: Mapping[str, Callable[[Outcome], Figure]] = field(default_factory=dict)  # by suffix
+    figures: Mapping[str, Callable[[ResultTable], Figure]] = field(
+        default_factory=dict
+    )  # by suffix
 
     @property
     def is_from_a_paper(self) -> bool:
         """Whether there is a paper to compare with."""
         return self.paper != OURS
 
-    def scale(self, name: str) -> Scale:
+    def scale(self, name: str) -> TableScale:
         """The scale of a name."""
         if name not in self.scales:
             raise unknown_name(f"scale of {self.name}", name, self.scales)
@@ -161,15 +163,15 @@ class Experiment:
             return self.printed
         return self.printed_also.get(quantity.name, {})
 
-    def line(self, label: str) -> Line:
+    def line(self, label: str) -> TableLine:
         """The line of a label."""
         return next(line for line in self.lines if line.label == label)
 
-    def column(self, label: str) -> Column:
+    def column(self, label: str) -> TableColumn:
         """The column of a label."""
         return next(column for column in self.columns if column.label == label)
 
-    def cells(self, scale: str) -> Iterator[Cell]:
+    def cells(self, scale: str) -> Iterator[TableCell]:
         """Every cell of a scale; seed by seed, so that a stopped table has whole columns first.
 
         Where the scale names its lines, they are run in that order.
@@ -180,21 +182,21 @@ class Experiment:
         for seed in range(chosen.first_seed, chosen.first_seed + chosen.seeds):
             for column in columns:
                 for line in lines:
-                    yield Cell(self, scale, line, column, seed)
+                    yield TableCell(self, scale, line, column, seed)
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """One line, one column, one seed."""
 
     experiment: Experiment
     scale_name: str
-    line: Line
-    column: Column
+    line: TableLine
+    column: TableColumn
     seed: int
 
     @property
-    def scale(self) -> Scale:
+    def scale(self) -> TableScale:
         """How much is run."""
         return self.experiment.scale(self.scale_name)
 

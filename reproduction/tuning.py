@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from coterie.data import Federation
-from coterie.runs.search import Cell as Tried
-from coterie.runs.search import Search
+from coterie.runs.search import Cell, Search
 from reproduction.page import searches
-from reproduction.spec import Cell, Experiment, Tuned
+from reproduction.spec import Experiment, RecordedSearch, TableCell
 from reproduction.work import federation
 
 FIRST_SEED = 101  # no table has seeds as high
@@ -23,7 +22,7 @@ def search_all(experiment: Experiment, scale: str) -> Iterator[str]:
         yield "\n".join([f"recorded: {sentence}", *lines])
 
 
-def search(experiment: Experiment, tuned: Tuned, scale: str) -> Search:
+def search(experiment: Experiment, tuned: RecordedSearch, scale: str) -> Search:
     """Try all combinations of the values; the runs are given no test rows."""
     cell = cell_of(experiment, tuned, scale, FIRST_SEED)
     options = {"paper": True, **cell.options}
@@ -43,14 +42,14 @@ def search(experiment: Experiment, tuned: Tuned, scale: str) -> Search:
     ).go()
 
 
-def cell_of(experiment: Experiment, tuned: Tuned, scale: str, seed: int) -> Cell:
+def cell_of(experiment: Experiment, tuned: RecordedSearch, scale: str, seed: int) -> TableCell:
     """The cell of a search; its seed is none of the table's."""
-    return Cell(
+    return TableCell(
         experiment, scale, experiment.line(tuned.line), experiment.column(tuned.column), seed
     )
 
 
-def describe(tried: Tried, metric: str) -> str:
+def describe(tried: Cell, metric: str) -> str:
     """A combination of values and its score on the held-out rows."""
     values = ", ".join(f"{name} {value}" for name, value in tried.values.items())
     if tried.mean is None:

@@ -13,7 +13,7 @@ from coterie.data.spec import load
 from coterie.metrics import HIGHER_IS_BETTER
 from coterie.result import Result, resume, run
 from coterie.runs.search import search
-from reproduction.spec import Cell, Measured, Work
+from reproduction.spec import Measured, TableCell, Work
 
 Measure = Callable[[Result, Federation], Measured]
 DRAWN = (
@@ -32,19 +32,19 @@ NOTED = ("k_means_iterations", "distance_between_models")  # notes whose curves 
 def trained(measure: Measure) -> Work:
     """Work that trains the cell's method, and reads off a measure."""
 
-    def work(cell: Cell, folder: Path) -> Measured:
+    def work(cell: TableCell, folder: Path) -> Measured:
         fed = federation(cell)
         return measure(train(cell, fed, folder), fed)
 
     return work
 
 
-def federation(cell: Cell) -> Federation:
+def federation(cell: TableCell) -> Federation:
     """The clients of a cell."""
     return load(cell.column.data, cell.seed, **cell.data_options)
 
 
-def train(cell: Cell, fed: Federation, folder: Path) -> Result:
+def train(cell: TableCell, fed: Federation, folder: Path) -> Result:
     """Train in a folder, or go on where it was stopped."""
     options = {"paper": True, **cell.options, "seed": cell.seed}
     method = cell.method
@@ -60,7 +60,7 @@ def train(cell: Cell, fed: Federation, folder: Path) -> Result:
     return run(method, fed, cell.model, out=folder, **options)
 
 
-def chosen_settings(cell: Cell, result: Result) -> dict[str, Any]:
+def chosen_settings(cell: TableCell, result: Result) -> dict[str, Any]:
     """What was found for each setting of the line that is tuned, for `extra["tuned"]`."""
     return {name: getattr(result.method, name) for name in cell.line.tune}
 

@@ -12,7 +12,7 @@ from coterie.methods.local_only import LocalOnly
 from reproduction.catalogue.ifca import ARI
 from reproduction.claims import Beats, ReachesSooner
 from reproduction.figures import curves_of
-from reproduction.spec import ACCURACY, WORST, Column, Experiment, Line, Scale
+from reproduction.spec import ACCURACY, WORST, Experiment, TableColumn, TableLine, TableScale
 from reproduction.work import scores, trained
 
 PAPER = "Zhao et al. 2023"
@@ -25,21 +25,21 @@ TABLE_2_MNIST = Experiment(
     paper=PAPER,
     where="table 2 and figure 4, MNIST",
     lines=(
-        Line(
+        TableLine(
             label="CFL-MGD",
             method=CFLMGD(clusters=4, init="random", beta=0.9, **STEPS),
             options=CHOOSES_ON_TEST,
         ),
-        Line(
+        TableLine(
             label="IFCA", method=IFCA(clusters=4, init="random", **STEPS), options=CHOOSES_ON_TEST
         ),
-        Line(label="FedAvg", method=FedAvg(**STEPS, weighted=False)),
-        Line(label="FedBCD", method=FedBCD()),
-        Line(label="local", method=LocalOnly(**STEPS), in_paper=False),
-        Line(label="FedAvg, fine-tuned", method=FineTuned(**STEPS), in_paper=False),
+        TableLine(label="FedAvg", method=FedAvg(**STEPS, weighted=False)),
+        TableLine(label="FedBCD", method=FedBCD()),
+        TableLine(label="local", method=LocalOnly(**STEPS), in_paper=False),
+        TableLine(label="FedAvg, fine-tuned", method=FineTuned(**STEPS), in_paper=False),
     ),
     columns=(
-        Column(
+        TableColumn(
             label="MNIST",
             data="rotated:mnist",
             data_options={"clients": 2400, "samples": 100},
@@ -48,8 +48,8 @@ TABLE_2_MNIST = Experiment(
         ),
     ),
     scales={
-        "full": Scale(seeds=5),
-        "medium": Scale(
+        "full": TableScale(seeds=5),
+        "medium": TableScale(
             seeds=3,
             data_options={"clients": 160, "test_samples": 50},
             options={"rounds": 20, "eval_every": 1},
@@ -58,7 +58,7 @@ TABLE_2_MNIST = Experiment(
                 "60,000: all numbers are lower.",
             ),
         ),
-        "smoke": Scale(
+        "smoke": TableScale(
             seeds=1,
             data_options={"clients": 12, "samples": 50, "test_samples": 20},
             options={"rounds": 3, "eval_every": 1},

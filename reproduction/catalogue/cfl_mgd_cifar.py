@@ -14,7 +14,7 @@ from reproduction.catalogue.ifca import ARI
 from reproduction.catalogue.ifca_cifar import MEDIUM_DATA, TOO_LONG
 from reproduction.claims import Beats
 from reproduction.figures import curves_of
-from reproduction.spec import ACCURACY, WORST, Column, Experiment, Line, Scale
+from reproduction.spec import ACCURACY, WORST, Experiment, TableColumn, TableLine, TableScale
 from reproduction.work import scores, trained
 
 STEPS: dict[str, Any] = {"lr": 0.01, "local_steps": 50, "batch": 50, "decay": 0.99}
@@ -25,21 +25,21 @@ TABLE_2_CIFAR = Experiment(
     paper=PAPER,
     where="table 2 and figure 3, CIFAR-10",
     lines=(
-        Line(
+        TableLine(
             label="CFL-MGD",
             method=CFLMGD(clusters=2, init="random", beta=0.9, **STEPS),
             options=CHOOSES_ON_TEST,
         ),
-        Line(
+        TableLine(
             label="IFCA", method=IFCA(clusters=2, init="random", **STEPS), options=CHOOSES_ON_TEST
         ),
-        Line(label="FedAvg", method=FedAvg(**STEPS, weighted=False)),
-        Line(label="FedBCD", method=FedBCD(**STEPS)),
-        Line(label="local", method=LocalOnly(**STEPS), in_paper=False),
-        Line(label="FedAvg, fine-tuned", method=FineTuned(**STEPS), in_paper=False),
+        TableLine(label="FedAvg", method=FedAvg(**STEPS, weighted=False)),
+        TableLine(label="FedBCD", method=FedBCD(**STEPS)),
+        TableLine(label="local", method=LocalOnly(**STEPS), in_paper=False),
+        TableLine(label="FedAvg, fine-tuned", method=FineTuned(**STEPS), in_paper=False),
     ),
     columns=(
-        Column(
+        TableColumn(
             label="CIFAR-10",
             data="rotated:cifar10",
             data_options={"clients": 200, "samples": 500, "angles": (0, 180)},
@@ -48,8 +48,8 @@ TABLE_2_CIFAR = Experiment(
         ),
     ),
     scales={
-        "full": Scale(seeds=5),
-        "medium": Scale(
+        "full": TableScale(seeds=5),
+        "medium": TableScale(
             seeds=3,
             data_options=MEDIUM_DATA,
             options={"rounds": 30, "eval_every": 10, "participation": 0.25},
@@ -57,7 +57,7 @@ TABLE_2_CIFAR = Experiment(
             model="cnn:4",
             remarks=(TOO_LONG,),
         ),
-        "smoke": Scale(
+        "smoke": TableScale(
             seeds=1,
             data_options={"clients": 4, "samples": 20, "test_samples": 10},
             options={"rounds": 2, "eval_every": 1, "participation": 0.5},

@@ -21,11 +21,11 @@ from reproduction.figures_of_tables import against_columns
 from reproduction.spec import (
     ACCURACY,
     WORST,
-    Column,
     Experiment,
-    Line,
-    Scale,
-    Tuned,
+    RecordedSearch,
+    TableColumn,
+    TableLine,
+    TableScale,
     with_settings,
 )
 from reproduction.work import scores, trained
@@ -35,15 +35,15 @@ PLAIN: dict[str, Any] = {"lr": 0.005, "local_steps": 10, "batch": 20}
 TIED: dict[str, Any] = {"lr": 0.005, "outer": 10, "inner": 5, "batch": 20}
 LAMBDA: dict[str, Any] = {"lam": 12.0}
 RELEASED = {"softmax": {"inner_lr": 0.1}, "mlp:128": {"inner_lr": 0.09}}  # in pFedMe's code
-FINE_TUNED = Line(label="FedAvg, fine-tuned", method=FineTuned(**PLAIN), in_paper=False)
-LOCAL = Line(label="local", method=LocalOnly(**PLAIN), in_paper=False)
+FINE_TUNED = TableLine(label="FedAvg, fine-tuned", method=FineTuned(**PLAIN), in_paper=False)
+LOCAL = TableLine(label="local", method=LocalOnly(**PLAIN), in_paper=False)
 INNER_STEPS = (0.005, 0.01, 0.02, 0.05, 0.1)  # what was tried
 INNER = {"pFedMe(PM)": 0.005, "CGPFL(2)": 0.02, "CGPFL(4)": 0.01, "CGPFL-Heur": 0.05}  # was found
 
 
-def tied(label: str, method: Algorithm) -> Line:
+def tied(label: str, method: Algorithm) -> TableLine:
     """A line of a method with personal models, at the inner step size that was found for it."""
-    return Line(label=label, method=with_settings(method, {"inner_lr": INNER[label]}))
+    return TableLine(label=label, method=with_settings(method, {"inner_lr": INNER[label]}))
 
 
 PFEDME = tied("pFedMe(PM)", PFedMe(**TIED, **LAMBDA))
@@ -51,7 +51,7 @@ CGPFL_2 = tied("CGPFL(2)", CGPFL(clusters=2, **TIED, **LAMBDA))
 CGPFL_4 = tied("CGPFL(4)", CGPFL(clusters=4, **TIED, **LAMBDA))
 HEUR = tied("CGPFL-Heur", CGPFLHeur(**TIED, **LAMBDA))
 SEARCHES = tuple(
-    Tuned(
+    RecordedSearch(
         line=line,
         column="λ=12",
         over={"inner_lr": INNER_STEPS},
@@ -91,9 +91,9 @@ FINDINGS = (
 )
 
 
-def pairs_of_classes(label: str, base: str, model: str, **settings: Any) -> Column:
+def pairs_of_classes(label: str, base: str, model: str, **settings: Any) -> TableColumn:
     """40 clients with two classes each."""
-    return Column(
+    return TableColumn(
         label=label,
         data=f"pathological:{base}",
         data_options={"clients": 40},
@@ -108,8 +108,8 @@ MNIST_DNN = pairs_of_classes("MNIST-DNN", "mnist", "mlp:128")
 FMNIST_MLR = pairs_of_classes("FMNIST-MLR", "fashion_mnist", "softmax")
 FMNIST_DNN = pairs_of_classes("FMNIST-DNN", "fashion_mnist", "mlp:128")
 FOUR = (MNIST_MLR, MNIST_DNN, FMNIST_MLR, FMNIST_DNN)
-FULL = Scale(seeds=5, settings_by_model=RELEASED, nearer=("inner_lr",))
-MEDIUM = Scale(seeds=3, data_options={"samples": 200}, options={"rounds": 25})
+FULL = TableScale(seeds=5, settings_by_model=RELEASED, nearer=("inner_lr",))
+MEDIUM = TableScale(seeds=3, data_options={"samples": 200}, options={"rounds": 25})
 SHORT = replace(MEDIUM, options={"rounds": 20, "eval_every": 2})
 LONGER = replace(MEDIUM, options={"rounds": 50, "eval_every": 5})
 SMOKE_DATA = {"clients": 8, "samples": 40}
@@ -135,13 +135,13 @@ TABLE_1 = Experiment(
     paper=PAPER,
     where="table 1 without CIFAR-10, figures 1 and 2",
     lines=(
-        Line(label="FedAvg", method=FedAvg(**PLAIN)),
-        Line(label="IFCA(4)", method=IFCA(clusters=4, init="random", **PLAIN)),
-        Line(label="L2SGD", method=L2SGD(local_steps=10, batch=20)),
-        Line(label="APFL", method=APFL(**PLAIN)),
+        TableLine(label="FedAvg", method=FedAvg(**PLAIN)),
+        TableLine(label="IFCA(4)", method=IFCA(clusters=4, init="random", **PLAIN)),
+        TableLine(label="L2SGD", method=L2SGD(local_steps=10, batch=20)),
+        TableLine(label="APFL", method=APFL(**PLAIN)),
         PFEDME,
-        Line(label="Per-FedAvg(HF)", method=PerFedAvg(**PLAIN)),
-        Line(label="Ditto", method=Ditto(**PLAIN)),
+        TableLine(label="Per-FedAvg(HF)", method=PerFedAvg(**PLAIN)),
+        TableLine(label="Ditto", method=Ditto(**PLAIN)),
         replace(CGPFL_2, in_paper=False),  # in the figures alone
         CGPFL_4,
         HEUR,
@@ -152,7 +152,7 @@ TABLE_1 = Experiment(
     scales={
         "full": FULL,
         "medium": SHORT,
-        "smoke": Scale(
+        "smoke": TableScale(
             seeds=1, data_options=SMOKE_DATA, options={"rounds": 2}, columns=("MNIST-MLR",)
         ),
     },
@@ -203,10 +203,10 @@ TABLE_1 = Experiment(
 # ------------------------------------------------------------------------------ table 2: λ
 def at_lambda(
     name: str,
-    column: Column,
+    column: TableColumn,
     first: int,
     printed: dict[str, tuple[float, ...]],
-    tuned: tuple[Tuned, ...] = (),
+    tuned: tuple[RecordedSearch, ...] = (),
     findings: tuple[str, ...] = (),
 ) -> Experiment:
     """A block of table 2: four methods against nine λ, from `first` on."""
@@ -231,7 +231,7 @@ def at_lambda(
         scales={
             "full": replace(FULL, columns=tuple(column.label for column in columns)),
             "medium": medium,
-            "smoke": Scale(
+            "smoke": TableScale(
                 seeds=1,
                 data_options=SMOKE_DATA,
                 options={"rounds": 2},

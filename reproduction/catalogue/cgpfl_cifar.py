@@ -16,7 +16,7 @@ from coterie.methods.pfedme import PFedMe
 from reproduction.catalogue.cgpfl import INNER, PAPER
 from reproduction.claims import Beats
 from reproduction.figures import curves_of
-from reproduction.spec import ACCURACY, WORST, Column, Experiment, Line, Scale
+from reproduction.spec import ACCURACY, WORST, Experiment, TableColumn, TableLine, TableScale
 from reproduction.work import scores, trained
 
 PLAIN: dict[str, Any] = {"lr": 0.03, "local_steps": 10, "batch": 20}
@@ -40,20 +40,20 @@ TABLE_1_CIFAR = Experiment(
     paper=PAPER,
     where="table 1, CIFAR-10",
     lines=(
-        Line(label="FedAvg", method=FedAvg(**PLAIN)),
-        Line(label="IFCA(4)", method=IFCA(clusters=4, init="random", **PLAIN)),
-        Line(label="L2SGD", method=L2SGD(local_steps=10, batch=20)),
-        Line(label="APFL", method=APFL(**PLAIN)),
-        Line(label="pFedMe(PM)", method=PFedMe(**TIED, inner_lr=INNER["pFedMe(PM)"])),
-        Line(label="Per-FedAvg(HF)", method=PerFedAvg(**PLAIN), keep=("inner",)),
-        Line(label="Ditto", method=Ditto(**PLAIN)),
-        Line(label="CGPFL(4)", method=CGPFL(clusters=4, **TIED, inner_lr=INNER["CGPFL(4)"])),
-        Line(label="CGPFL-Heur", method=CGPFLHeur(**TIED, inner_lr=INNER["CGPFL-Heur"])),
-        Line(label="local", method=LocalOnly(**PLAIN), in_paper=False),
-        Line(label="FedAvg, fine-tuned", method=FineTuned(**PLAIN), in_paper=False),
+        TableLine(label="FedAvg", method=FedAvg(**PLAIN)),
+        TableLine(label="IFCA(4)", method=IFCA(clusters=4, init="random", **PLAIN)),
+        TableLine(label="L2SGD", method=L2SGD(local_steps=10, batch=20)),
+        TableLine(label="APFL", method=APFL(**PLAIN)),
+        TableLine(label="pFedMe(PM)", method=PFedMe(**TIED, inner_lr=INNER["pFedMe(PM)"])),
+        TableLine(label="Per-FedAvg(HF)", method=PerFedAvg(**PLAIN), keep=("inner",)),
+        TableLine(label="Ditto", method=Ditto(**PLAIN)),
+        TableLine(label="CGPFL(4)", method=CGPFL(clusters=4, **TIED, inner_lr=INNER["CGPFL(4)"])),
+        TableLine(label="CGPFL-Heur", method=CGPFLHeur(**TIED, inner_lr=INNER["CGPFL-Heur"])),
+        TableLine(label="local", method=LocalOnly(**PLAIN), in_paper=False),
+        TableLine(label="FedAvg, fine-tuned", method=FineTuned(**PLAIN), in_paper=False),
     ),
     columns=(
-        Column(
+        TableColumn(
             label=LABEL,
             data="pathological:cifar10",
             data_options={"clients": 40},
@@ -62,8 +62,8 @@ TABLE_1_CIFAR = Experiment(
         ),
     ),
     scales={
-        "full": Scale(seeds=5),
-        "medium": Scale(
+        "full": TableScale(seeds=5),
+        "medium": TableScale(
             seeds=3,
             data_options={"clients": 20, "samples": 60},
             options={"rounds": 20, "eval_every": 5},
@@ -74,7 +74,7 @@ TABLE_1_CIFAR = Experiment(
                 "channels on 1,200 images, and R = 3 and S = 2 in place of 10 and 5.",
             ),
         ),
-        "smoke": Scale(
+        "smoke": TableScale(
             seeds=1,
             data_options={"clients": 4, "samples": 20},
             options={"rounds": 1},

@@ -28,17 +28,17 @@ from reproduction.figures_of_groups import against_groups, groups_over_rounds
 from reproduction.spec import (
     ACCURACY,
     WORST,
-    Cell,
     Experiment,
-    Line,
     Measured,
-    Scale,
+    TableCell,
+    TableLine,
+    TableScale,
     with_settings,
 )
 from reproduction.work import federation, group_history, scores, train
 
 
-def scores_and_groups(cell: Cell, folder: Path) -> Measured:
+def scores_and_groups(cell: TableCell, folder: Path) -> Measured:
     """The scores, and who was in which group after each round."""
     fed = federation(cell)
     result = train(cell, fed, folder)
@@ -59,7 +59,7 @@ FIGURE_3 = Experiment(
     where="figures 3 to 5",
     lines=(
         *(
-            Line(
+            TableLine(
                 label=f"K={k}",
                 method=with_settings(
                     CGPFL(clusters=k, **TIED, **LAMBDA), {"inner_lr": INNER["CGPFL(4)"]}
@@ -77,7 +77,7 @@ FIGURE_3 = Experiment(
             lines=(*(f"K={k}" for k in (1, 2, 4, 8, 20)), *(line.label for line in NOT_FIXED)),
             columns=("MNIST-MLR",),
         ),
-        "smoke": Scale(
+        "smoke": TableScale(
             seeds=1,
             data_options=SMOKE_DATA,
             options={"rounds": 2},

@@ -20,7 +20,7 @@ from reproduction.claims import AtMost, Beats, Near, Rises
 from reproduction.figures import curves_of
 from reproduction.figures_of_groups import weights_of_clients
 from reproduction.sources import WEIGHTS, found_shares
-from reproduction.spec import Column, Experiment, Line, Measured, Quantity, Scale
+from reproduction.spec import Experiment, Measured, Quantity, TableColumn, TableLine, TableScale
 from reproduction.work import curves, scores, trained
 
 PAPER = "Ruan and Joe-Wong 2022"
@@ -73,32 +73,32 @@ def flatten_centres(result: Result) -> torch.Tensor:
     return torch.stack([flatten(one).flatten() for one in each]).double()
 
 
-def methods(clusters: int) -> tuple[Line, ...]:
+def methods(clusters: int) -> tuple[TableLine, ...]:
     """FedSoft, and what it is compared with here."""
     return (
-        Line(
+        TableLine(
             label="FedSoft",
             method=FedSoft(clusters=clusters, pull=1.0, select=60, **LOCAL_WORK),
             in_paper=False,
         ),
-        Line(
+        TableLine(
             label=IN_PAPER,
             method=FedSoft(clusters=clusters, pull=1.0, select=60, replace=False, **LOCAL_WORK),
         ),
-        Line(
+        TableLine(
             label="IFCA",
             method=IFCA(clusters=clusters, init="random", **LOCAL_WORK),
             in_paper=False,
         ),
-        Line(label="FedEM", method=FedEM(clusters=clusters, **LOCAL_WORK), in_paper=False),
-        Line(label="local", method=LocalOnly(**LOCAL_WORK), in_paper=False),
-        Line(label="FedAvg, fine-tuned", method=FineTuned(**LOCAL_WORK), in_paper=False),
+        TableLine(label="FedEM", method=FedEM(clusters=clusters, **LOCAL_WORK), in_paper=False),
+        TableLine(label="local", method=LocalOnly(**LOCAL_WORK), in_paper=False),
+        TableLine(label="FedAvg, fine-tuned", method=FineTuned(**LOCAL_WORK), in_paper=False),
     )
 
 
-def synthetic(label: str, **data_options: Any) -> Column:
+def synthetic(label: str, **data_options: Any) -> TableColumn:
     """100 clients that mix planted linear models."""
-    return Column(
+    return TableColumn(
         label=label,
         data="linear:fedsoft",
         data_options=data_options,
@@ -107,16 +107,16 @@ def synthetic(label: str, **data_options: Any) -> Column:
     )
 
 
-def scales(*smoke_columns: str) -> dict[str, Scale]:
+def scales(*smoke_columns: str) -> dict[str, TableScale]:
     """All of it with five or three seeds; a few clients in some columns as a smoke test."""
-    smoke = Scale(
+    smoke = TableScale(
         seeds=1,
         data_options={"clients": 16},
         options={"rounds": 2},
         settings={"select": 8},
         columns=smoke_columns,
     )
-    return {"full": Scale(seeds=5), "medium": Scale(seeds=3), "smoke": smoke}
+    return {"full": TableScale(seeds=5), "medium": TableScale(seeds=3), "smoke": smoke}
 
 
 PRINTED_OWN = {"10:90": 25.65, "30:70": 40.25, "linear": 33.0, "random": 34.6}  # mean of sources
@@ -221,7 +221,7 @@ TABLE_6 = Experiment(
     columns=tuple(synthetic(f"σ0={s}", mixture="random", scale=float(s)) for s in STRENGTHS),
     scales={
         **scales("σ0=1", "σ0=10"),
-        "medium": Scale(
+        "medium": TableScale(
             seeds=3, lines=("FedSoft", IN_PAPER, "FedEM", "local", "FedAvg, fine-tuned")
         ),
     },

@@ -17,7 +17,7 @@ from reproduction.figures import curves_of
 from reproduction.figures_of_groups import weights_of_clients
 from reproduction.figures_of_tables import against_columns
 from reproduction.sources import LOCAL, TEST, WEIGHTS, best_centre, on_sources
-from reproduction.spec import Cell, Column, Experiment, Line, Measured, Scale
+from reproduction.spec import Experiment, Measured, TableCell, TableColumn, TableLine, TableScale
 from reproduction.work import federation, train
 
 LOCAL_WORK: dict[str, Any] = {"lr": 5e-4, "local_epochs": 10, "batch": 64, "solver": "adam"}
@@ -40,7 +40,7 @@ FINDINGS = (
 )
 
 
-def centres_on_angles(cell: Cell, folder: Path) -> Measured:
+def centres_on_angles(cell: TableCell, folder: Path) -> Measured:
     """Train, and measure the centres on images at each angle."""
     fed = federation(cell)
     result = train(cell, fed, folder)
@@ -48,16 +48,16 @@ def centres_on_angles(cell: Cell, folder: Path) -> Measured:
     return on_sources(result, fed, held)
 
 
-FEDSOFT = Line(label="FedSoft", method=FedSoft(clusters=2, pull=0.01, select=15, **LOCAL_WORK))
-IFCA_LINE = Line(label="IFCA", method=IFCA(clusters=2, init="random", **LOCAL_WORK))
-FEDEM = Line(label="FedEM", method=FedEM(clusters=2, **LOCAL_WORK))
-ALONE = Line(label="local", method=LocalOnly(**LOCAL_WORK), in_paper=False)
-FINE_TUNED = Line(label="FedAvg, fine-tuned", method=FineTuned(**LOCAL_WORK), in_paper=False)
+FEDSOFT = TableLine(label="FedSoft", method=FedSoft(clusters=2, pull=0.01, select=15, **LOCAL_WORK))
+IFCA_LINE = TableLine(label="IFCA", method=IFCA(clusters=2, init="random", **LOCAL_WORK))
+FEDEM = TableLine(label="FedEM", method=FedEM(clusters=2, **LOCAL_WORK))
+ALONE = TableLine(label="local", method=LocalOnly(**LOCAL_WORK), in_paper=False)
+FINE_TUNED = TableLine(label="FedAvg, fine-tuned", method=FineTuned(**LOCAL_WORK), in_paper=False)
 
 
-def turned(mixture: str) -> Column:
+def turned(mixture: str) -> TableColumn:
     """20 clients that mix upright and turned images."""
-    return Column(
+    return TableColumn(
         label=mixture,
         data="mixture:cifar10",
         data_options={"clients": 20, "angles": (0, 90), "mixture": mixture},
@@ -66,11 +66,11 @@ def turned(mixture: str) -> Column:
     )
 
 
-def scales(smoke_column: str) -> dict[str, Scale]:
+def scales(smoke_column: str) -> dict[str, TableScale]:
     """The paper's setting; an eighth of the network on a few images; a smoke test."""
     return {
-        "full": Scale(seeds=5),
-        "medium": Scale(
+        "full": TableScale(seeds=5),
+        "medium": TableScale(
             seeds=3,
             data_options={"samples": 100, "test_samples": 50},
             options={"rounds": 10, "eval_every": 5},
@@ -83,7 +83,7 @@ def scales(smoke_column: str) -> dict[str, Scale]:
                 "better than chance, 10 %: this scale shows that the table runs, and little more.",
             ),
         ),
-        "smoke": Scale(
+        "smoke": TableScale(
             seeds=1,
             data_options={"clients": 4, "samples": 20, "test_samples": 10},
             options={"rounds": 1},

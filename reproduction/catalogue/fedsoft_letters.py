@@ -18,7 +18,15 @@ from reproduction.figures import curves_of
 from reproduction.figures_of_groups import weights_of_clients
 from reproduction.figures_of_tables import against_columns
 from reproduction.sources import LOCAL, TEST, WEIGHTS, best_centre, on_sources
-from reproduction.spec import Cell, Column, Experiment, Line, Measured, Scale, Tuned
+from reproduction.spec import (
+    Experiment,
+    Measured,
+    RecordedSearch,
+    TableCell,
+    TableColumn,
+    TableLine,
+    TableScale,
+)
 from reproduction.work import federation, train
 
 LOCAL_WORK: dict[str, Any] = {"lr": 1e-5, "local_epochs": 5, "batch": 5, "solver": "adam"}
@@ -36,36 +44,36 @@ OPEN_POINTS = (
 )
 
 
-def centres_on_letters(cell: Cell, folder: Path) -> Measured:
+def centres_on_letters(cell: TableCell, folder: Path) -> Measured:
     """Train, and measure the centres on letters of each source."""
     fed = federation(cell)
     result = train(cell, fed, folder)
     return on_sources(result, fed, letter_holdouts(angles=cell.data_options.get("angles", (0,))))
 
 
-def fedsoft(label: str = "FedSoft", clusters: int = 2, pull: float = 0.1) -> Line:
+def fedsoft(label: str = "FedSoft", clusters: int = 2, pull: float = 0.1) -> TableLine:
     """A line of FedSoft."""
     method = FedSoft(clusters=clusters, pull=pull, select=60, **LOCAL_WORK)
-    return Line(label=label, method=method)
+    return TableLine(label=label, method=method)
 
 
-def baselines(clusters: int, in_paper: bool) -> tuple[Line, Line]:
+def baselines(clusters: int, in_paper: bool) -> tuple[TableLine, TableLine]:
     """What the paper compares FedSoft with."""
     ifca = IFCA(clusters=clusters, init="random", **LOCAL_WORK)
     fedem = FedEM(clusters=clusters, **LOCAL_WORK)
     return (
-        Line(label="IFCA", method=ifca, in_paper=in_paper),
-        Line(label="FedEM", method=fedem, in_paper=in_paper),
+        TableLine(label="IFCA", method=ifca, in_paper=in_paper),
+        TableLine(label="FedEM", method=fedem, in_paper=in_paper),
     )
 
 
-ALONE = Line(label="local", method=LocalOnly(**LOCAL_WORK), in_paper=False)
-FINE_TUNED = Line(label="FedAvg, fine-tuned", method=FineTuned(**LOCAL_WORK), in_paper=False)
+ALONE = TableLine(label="local", method=LocalOnly(**LOCAL_WORK), in_paper=False)
+FINE_TUNED = TableLine(label="FedAvg, fine-tuned", method=FineTuned(**LOCAL_WORK), in_paper=False)
 
 
-def letters(label: str, **data_options: Any) -> Column:
+def letters(label: str, **data_options: Any) -> TableColumn:
     """100 clients that mix lower-case and upper-case letters."""
-    return Column(
+    return TableColumn(
         label=label,
         data="letters:unipen",
         data_options=data_options,
@@ -74,11 +82,11 @@ def letters(label: str, **data_options: Any) -> Column:
     )
 
 
-def scales(smoke_column: str, smoke_lines: tuple[str, ...]) -> dict[str, Scale]:
+def scales(smoke_column: str, smoke_lines: tuple[str, ...]) -> dict[str, TableScale]:
     """The paper's setting; a network without convolutions on fewer clients; a smoke test."""
     return {
-        "full": Scale(seeds=5),
-        "medium": Scale(
+        "full": TableScale(seeds=5),
+        "medium": TableScale(
             seeds=3,
             data_options={"clients": 40, "samples": 100, "test_samples": 50},
             options={"rounds": 30, "eval_every": 10},
@@ -92,7 +100,7 @@ def scales(smoke_column: str, smoke_lines: tuple[str, ...]) -> dict[str, Scale]:
                 "started: it is larger here.",
             ),
         ),
-        "smoke": Scale(
+        "smoke": TableScale(
             seeds=1,
             data_options={"clients": 6, "samples": 20, "test_samples": 10},
             options={"rounds": 2},
@@ -104,7 +112,7 @@ def scales(smoke_column: str, smoke_lines: tuple[str, ...]) -> dict[str, Scale]:
     }
 
 
-def with_lines(known: dict[str, Scale], lines: tuple[str, ...]) -> dict[str, Scale]:
+def with_lines(known: dict[str, TableScale], lines: tuple[str, ...]) -> dict[str, TableScale]:
     """The same scales, of which the medium one has these lines alone."""
     return {**known, "medium": replace(known["medium"], lines=lines)}
 
@@ -195,7 +203,7 @@ TABLE_2 = Experiment(
     ),
     open_points=OPEN_POINTS,
     tuned=tuple(
-        Tuned(
+        RecordedSearch(
             line=line,
             column="10:90",
             over={"lr": (0.001, 0.003, 0.01)},

@@ -14,12 +14,12 @@ from reproduction.figures_of_groups import right_identities
 from reproduction.spec import (
     ACCURACY,
     WORST,
-    Column,
     Experiment,
-    Line,
     Options,
     Quantity,
-    Scale,
+    TableColumn,
+    TableLine,
+    TableScale,
 )
 from reproduction.work import scores, trained
 
@@ -32,7 +32,7 @@ NOTHING_ELSE: Options = {}
 
 def table_1_lines(
     clusters: int, steps: dict[str, Any], data_alone: Options = NOTHING_ELSE
-) -> tuple[Line, ...]:
+) -> tuple[TableLine, ...]:
     """The paper's methods, and two of ours.
 
     data_alone: options of the data of those who train alone.
@@ -40,17 +40,19 @@ def table_1_lines(
     ifca = IFCA(clusters=clusters, init="random", **steps)
     our_start = IFCA(clusters=clusters, init="updates", **steps)
     return (
-        Line(label="IFCA", method=ifca, options=CHOOSES_ON_TEST),
-        Line(label="IFCA, our start", method=our_start, options={"paper": False}, in_paper=False),
-        Line(label="global", method=FedAvg(**steps, weighted=False)),
-        Line(label="local", method=LocalOnly(**steps), data_options=data_alone),
-        Line(label="global, fine-tuned", method=FineTuned(**steps), in_paper=False),
+        TableLine(label="IFCA", method=ifca, options=CHOOSES_ON_TEST),
+        TableLine(
+            label="IFCA, our start", method=our_start, options={"paper": False}, in_paper=False
+        ),
+        TableLine(label="global", method=FedAvg(**steps, weighted=False)),
+        TableLine(label="local", method=LocalOnly(**steps), data_options=data_alone),
+        TableLine(label="global, fine-tuned", method=FineTuned(**steps), in_paper=False),
     )
 
 
-def rotated_mnist(clients: int, samples: int) -> Column:
+def rotated_mnist(clients: int, samples: int) -> TableColumn:
     """60,000·4 images in four rotations, cut into so many clients."""
-    return Column(
+    return TableColumn(
         label=f"({clients}, {samples})",
         data="rotated:mnist",
         data_options={"clients": clients, "samples": samples},
@@ -69,7 +71,7 @@ TABLE_1_MNIST = Experiment(
     lines=table_1_lines(4, STEPS, data_alone={"clients": 240}),
     columns=(rotated_mnist(4800, 50), rotated_mnist(2400, 100), rotated_mnist(1200, 200)),
     scales={
-        "full": Scale(
+        "full": TableScale(
             seeds=5,
             settings={"patience": 5},
             lines=("IFCA, our start", "global", "local", "IFCA"),
@@ -79,7 +81,7 @@ TABLE_1_MNIST = Experiment(
                 "Local models are those of 240 clients: they do not depend on the others.",
             ),
         ),
-        "medium": Scale(
+        "medium": TableScale(
             seeds=3,
             data_options={"clients": 40, "test_samples": 100},
             options={"rounds": 40},
@@ -89,7 +91,7 @@ TABLE_1_MNIST = Experiment(
                 "have 60,000: models that are shared are worse, and nearer to local ones.",
             ),
         ),
-        "smoke": Scale(
+        "smoke": TableScale(
             seeds=1,
             data_options={"clients": 12, "samples": 50, "test_samples": 20},
             options={"rounds": 3},
@@ -164,9 +166,9 @@ FIGURE_4_MNIST = Experiment(
     lines=table_1_lines(4, STEPS)[:2],
     columns=(replace(rotated_mnist(1200, 200), options={"rounds": 40, "eval_every": 20}),),
     scales={
-        "full": Scale(seeds=5, settings={"patience": 5}),
-        "medium": Scale(seeds=5, data_options={"clients": 240, "test_samples": 33}),
-        "smoke": Scale(
+        "full": TableScale(seeds=5, settings={"patience": 5}),
+        "medium": TableScale(seeds=5, data_options={"clients": 240, "test_samples": 33}),
+        "smoke": TableScale(
             seeds=1,
             data_options={"clients": 12, "samples": 50, "test_samples": 20},
             options={"rounds": 3},

@@ -8,11 +8,11 @@ from reproduction.catalogue.ifca import ARI, PAPER, table_1_lines
 from reproduction.claims import Beats
 from reproduction.figures import curves_of
 from reproduction.figures_of_groups import right_identities
-from reproduction.spec import ACCURACY, WORST, Column, Experiment, Scale
+from reproduction.spec import ACCURACY, WORST, Experiment, TableColumn, TableScale
 from reproduction.work import scores, trained
 
 STEPS: dict[str, Any] = {"lr": 0.25, "local_epochs": 5, "batch": 50, "decay": 0.99}
-CIFAR = Column(
+CIFAR = TableColumn(
     label="(200, 500)",
     data="rotated:cifar10",
     data_options={"clients": 200, "samples": 500, "angles": (0, 180)},
@@ -20,7 +20,7 @@ CIFAR = Column(
     options={"rounds": 600, "eval_every": 20, "participation": 0.1},
 )
 MEDIUM_DATA = {"clients": 40, "samples": 200, "test_samples": 50}
-SMOKE = Scale(
+SMOKE = TableScale(
     seeds=1,
     data_options={"clients": 4, "samples": 20, "test_samples": 10},
     options={"rounds": 2, "eval_every": 1, "participation": 0.5},
@@ -41,8 +41,8 @@ TABLE_1_CIFAR = Experiment(
     lines=table_1_lines(2, STEPS),
     columns=(CIFAR,),
     scales={
-        "full": Scale(seeds=5),
-        "medium": Scale(
+        "full": TableScale(seeds=5),
+        "medium": TableScale(
             seeds=3,
             data_options=MEDIUM_DATA,
             options={"rounds": 30, "eval_every": 10, "participation": 0.25},

@@ -19,13 +19,13 @@ from reproduction.claims import Rises
 from reproduction.figures_of_tables import heat_map
 from reproduction.many_starts import EqualRows, PlantedGroups, ends_as_known
 from reproduction.spec import (
-    Cell,
-    Column,
     Experiment,
-    Line,
     Measured,
     Quantity,
-    Scale,
+    TableCell,
+    TableColumn,
+    TableLine,
+    TableScale,
     Work,
 )
 
@@ -33,7 +33,7 @@ from reproduction.spec import (
 def success(steps: tuple[float, ...], starts: int) -> Work:
     """Work that tries several starts with several step sizes, until one finds the parameters."""
 
-    def work(cell: Cell, folder: Path) -> Measured:
+    def work(cell: TableCell, folder: Path) -> Measured:
         fed = load(cell.column.data, cell.seed, **shrunk(cell))
         assert fed.planted is not None and fed.truth is not None
         rows = EqualRows.of(fed)
@@ -51,7 +51,7 @@ def success(steps: tuple[float, ...], starts: int) -> Work:
     return work
 
 
-def shrunk(cell: Cell) -> dict[str, Any]:
+def shrunk(cell: TableCell) -> dict[str, Any]:
     """Options of the data, with rows and dimensions divided by the cell's `shrink`.
 
     What a client can tell of the centres at the start depends on n/d, and how far least squares end
@@ -62,7 +62,7 @@ def shrunk(cell: Cell) -> dict[str, Any]:
     return {**known, "samples": known["samples"] // by, "dim": known["dim"] // by}
 
 
-def random_starts(cell: Cell, starts: int, planted: Tensor) -> Tensor:
+def random_starts(cell: TableCell, starts: int, planted: Tensor) -> Tensor:
     """Starts [S, K, d] as the released code draws them: every number of a centre is 0 or 1."""
     drawn = []
     for start in range(starts):
@@ -79,8 +79,8 @@ def error_of(centres: Tensor, planted: Tensor) -> float:
 class Grid(NamedTuple):
     """The axes of a heat map, and what should hold in it."""
 
-    lines: tuple[Line, ...]
-    columns: tuple[Column, ...]
+    lines: tuple[TableLine, ...]
+    columns: tuple[TableColumn, ...]
     down: str  # what changes from line to line
     across: str
     claims: tuple[Rises, ...]
@@ -101,22 +101,22 @@ FLOOR_OR_STEP = (
 )
 
 
-PAPER_SCALE = Scale(seeds=40)
+PAPER_SCALE = TableScale(seeds=40)
 FEWER = "10 trials instead of 40."
 
 
-def coarse(lines: tuple[str, ...]) -> Scale:
+def coarse(lines: tuple[str, ...]) -> TableScale:
     """The full scale of a figure of which the paper's would take too long: some of its lines."""
-    return Scale(
+    return TableScale(
         seeds=10,
         lines=lines,
         remarks=(FEWER, f"A coarser grid: of the lines, {', '.join(lines)} alone."),
     )
 
 
-def medium(trials: int, shrink: int, *remarks: str) -> Scale:
+def medium(trials: int, shrink: int, *remarks: str) -> TableScale:
     """A scale of minutes, at which the floor of least squares is the paper's."""
-    return Scale(
+    return TableScale(
         seeds=trials,
         options={"shrink": shrink},
         remarks=(
@@ -128,9 +128,9 @@ def medium(trials: int, shrink: int, *remarks: str) -> Scale:
     )
 
 
-def smoke(grid: Grid) -> Scale:
+def smoke(grid: Grid) -> TableScale:
     """A scale of seconds, which shows no more than that it runs."""
-    return Scale(
+    return TableScale(
         seeds=1,
         options={"shrink": 25, "rounds": 20},
         lines=tuple(line.label for line in grid.lines[:2]),
@@ -138,7 +138,7 @@ def smoke(grid: Grid) -> Scale:
     )
 
 
-def figure_3(part: str, clusters: int, grid: Grid, scales: Mapping[str, Scale]) -> Experiment:
+def figure_3(part: str, clusters: int, grid: Grid, scales: Mapping[str, TableScale]) -> Experiment:
     """One of the four heat maps."""
     steps = (0.1, 0.01, 1.0) if clusters == 2 else (1.0, 0.5, 2.0)
     return Experiment(
@@ -172,19 +172,19 @@ def figure_3(part: str, clusters: int, grid: Grid, scales: Mapping[str, Scale]) 
     )
 
 
-def line_for(label: str, clusters: int, clients: int, strength: float) -> Line:
+def line_for(label: str, clusters: int, clients: int, strength: float) -> TableLine:
     """A line of a heat map: IFCA that averages gradients, on data of one kind."""
-    return Line(
+    return TableLine(
         label=label,
         method=IFCA(clusters=clusters, average="gradients", init="random"),
         data_options={"clusters": clusters, "clients": clients, "scale": strength},
     )
 
 
-def column_for(label: str, **data_options: Any) -> Column:
+def column_for(label: str, **data_options: Any) -> TableColumn:
     """A column of a heat map."""
     known = {"dim": 1000, "samples": 100, "noise": 0.1, "test_samples": 0}
-    return Column(
+    return TableColumn(
         label=label,
         data="linear:ifca",
         data_options={**known, **data_options},
@@ -197,7 +197,7 @@ def strength_against_noise(
     part: str,
     clusters: int,
     clients: int,
-    scales: Mapping[str, Scale],
+    scales: Mapping[str, TableScale],
     findings: tuple[str, ...] = (),
 ) -> Experiment:
     """(a) and (b): lines are lengths of θ, columns are noise."""
@@ -218,7 +218,7 @@ def clients_against_rows(
     clusters: int,
     strength: float,
     clients: tuple[int, ...],
-    scales: Mapping[str, Scale],
+    scales: Mapping[str, TableScale],
     findings: tuple[str, ...] = (),
 ) -> Experiment:
     """(c) and (d): lines are numbers of clients, columns are rows of each."""

@@ -17,12 +17,12 @@ from reproduction.figures import curves_of
 from reproduction.spec import (
     ACCURACY,
     WORST,
-    Column,
     Experiment,
-    Line,
     Measured,
     Quantity,
-    Scale,
+    TableColumn,
+    TableLine,
+    TableScale,
 )
 from reproduction.work import scores, trained
 
@@ -51,23 +51,23 @@ TABLE_2 = Experiment(
     paper=PAPER,
     where="table 2",
     lines=(
-        Line(label="IFCA(2)", method=sharing(2)),
-        Line(label="IFCA(3)", method=sharing(3)),
-        Line(label="IFCA(5)", method=sharing(5)),
-        Line(label="one-shot(2)", method=OneShot(clusters=2, **STEPS)),
-        Line(label="one-shot(3)", method=OneShot(clusters=3, **STEPS)),
-        Line(label="global", method=FedAvg(**STEPS)),
-        Line(label="local", method=LocalOnly(**STEPS)),
-        Line(
+        TableLine(label="IFCA(2)", method=sharing(2)),
+        TableLine(label="IFCA(3)", method=sharing(3)),
+        TableLine(label="IFCA(5)", method=sharing(5)),
+        TableLine(label="one-shot(2)", method=OneShot(clusters=2, **STEPS)),
+        TableLine(label="one-shot(3)", method=OneShot(clusters=3, **STEPS)),
+        TableLine(label="global", method=FedAvg(**STEPS)),
+        TableLine(label="local", method=LocalOnly(**STEPS)),
+        TableLine(
             label="IFCA(2), our start",
             method=sharing(2, init="updates"),
             options={"paper": False},
             in_paper=False,
         ),
-        Line(label="global, fine-tuned", method=FineTuned(**STEPS), in_paper=False),
+        TableLine(label="global, fine-tuned", method=FineTuned(**STEPS), in_paper=False),
     ),
     columns=(
-        Column(
+        TableColumn(
             label="writers",
             data="by_key:unipen",
             data_options={"least": 50},
@@ -76,8 +76,8 @@ TABLE_2 = Experiment(
         ),
     ),
     scales={
-        "full": Scale(seeds=5),
-        "medium": Scale(
+        "full": TableScale(seeds=5),
+        "medium": TableScale(
             seeds=3,
             data_options={"clients": 120, "samples": 100},
             options={"rounds": 100},
@@ -89,7 +89,7 @@ TABLE_2 = Experiment(
                 "50 training letters.",
             ),
         ),
-        "smoke": Scale(
+        "smoke": TableScale(
             seeds=1,
             data_options={"clients": 5, "samples": 20},
             options={"rounds": 2},

@@ -34,7 +34,16 @@ from reproduction.claims import Beats
 from reproduction.figures_of_tables import ranking
 from reproduction.references import ALPHAS, Reference
 from reproduction.site_groups import describe_groups, keep_groups, levels_by_group
-from reproduction.spec import OURS, Cell, Column, Experiment, Line, Measured, Quantity, Scale
+from reproduction.spec import (
+    OURS,
+    Experiment,
+    Measured,
+    Quantity,
+    TableCell,
+    TableColumn,
+    TableLine,
+    TableScale,
+)
 from reproduction.work import chosen_settings, curves, train
 
 DEFAULTS = {"paper": False}  # ours, which suit tables
@@ -44,9 +53,9 @@ PULLS = (0.1, 0.5, 2.0, 10.0)
 STRONG_PULLS = (1.0, 4.0, 12.0, 40.0)  # of methods that solve a problem of their own in each step
 
 
-def tuned(method: Algorithm, **tune: tuple[Any, ...]) -> Line:
+def tuned(method: Algorithm, **tune: tuple[Any, ...]) -> TableLine:
     """A method with our defaults, but for the setting that each run finds on held-out rows."""
-    return Line(label=method.name, method=method, options=DEFAULTS, tune=tune)
+    return TableLine(label=method.name, method=method, options=DEFAULTS, tune=tune)
 
 
 METHODS = (
@@ -87,12 +96,12 @@ CLAIMS = (
 )
 
 
-def on_table(cell: Cell, folder: Path) -> Measured:
+def on_table(cell: TableCell, folder: Path) -> Measured:
     """A line of the table, on the file that the column names."""
     return measured_on(load_table(cell), cell, folder)
 
 
-def measured_on(fed: Federation, cell: Cell, folder: Path) -> Measured:
+def measured_on(fed: Federation, cell: TableCell, folder: Path) -> Measured:
     """A reference fitted to all rows, or a method; and sites that are kept out of training."""
     if cell.line.method is None:
         return Measured({"error": reference_error(fed, cell.line.label)})
@@ -114,7 +123,7 @@ def unseen_and_groups(result: Result, metric: str) -> dict[str, float]:
     return values
 
 
-def load_table(cell: Cell) -> Federation:
+def load_table(cell: TableCell) -> Federation:
     """The table of a column, split into training and test rows by the seed."""
     kind, _, file = cell.column.data.partition(":")
     place = Path(os.environ.get("COTERIE_DATA", "data")) / "sites" / file
@@ -158,12 +167,12 @@ def on_real_table(
         title=title,
         paper=OURS,
         where=name,
-        lines=(*METHODS, *(Line(label=label) for label in REFERENCES)),
-        columns=(Column(label=name, data=file, data_options={"unseen": unseen, **options}),),
+        lines=(*METHODS, *(TableLine(label=label) for label in REFERENCES)),
+        columns=(TableColumn(label=name, data=file, data_options={"unseen": unseen, **options}),),
         scales={
-            "full": Scale(seeds=5),
-            "medium": Scale(seeds=3),
-            "smoke": Scale(
+            "full": TableScale(seeds=5),
+            "medium": TableScale(seeds=3),
+            "smoke": TableScale(
                 seeds=1,
                 options={"rounds": 2},
                 settings={"clusters": 2},

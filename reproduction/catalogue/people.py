@@ -21,12 +21,12 @@ from reproduction.spec import (
     ACCURACY,
     OURS,
     WORST,
-    Cell,
-    Column,
     Experiment,
     Measured,
     Quantity,
-    Scale,
+    TableCell,
+    TableColumn,
+    TableScale,
 )
 from reproduction.work import chosen_settings, federation, scores, train
 
@@ -45,7 +45,7 @@ METHODS = (
 )
 
 
-def on_person(cell: Cell, folder: Path) -> Measured:
+def on_person(cell: TableCell, folder: Path) -> Measured:
     """The scores; those of people who never trained; and the groups."""
     fed = federation(cell)
     result = train(cell, fed, folder)
@@ -71,7 +71,7 @@ def on_people(
         where=name,
         lines=METHODS,
         columns=(
-            Column(
+            TableColumn(
                 label=name,
                 data=f"by_key:{base}",
                 data_options={"unseen": unseen, **data_options},
@@ -79,13 +79,13 @@ def on_people(
             ),
         ),
         scales={
-            "full": Scale(seeds=5),
-            "medium": Scale(
+            "full": TableScale(seeds=5),
+            "medium": TableScale(
                 seeds=3,
                 data_options={"clients": 20, "samples": 60, "unseen": 4},
                 options={"rounds": 15},
             ),
-            "smoke": Scale(
+            "smoke": TableScale(
                 seeds=1,
                 data_options={"clients": 6, "samples": 30, "unseen": 1},
                 options={"rounds": 2},

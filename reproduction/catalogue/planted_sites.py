@@ -13,13 +13,13 @@ from coterie.data.spec import load
 from coterie.metrics import agreement
 from reproduction.catalogue.natural import REFERENCES, measured_on, on_real_table
 from reproduction.claims import Beats
-from reproduction.spec import Cell, Measured, Quantity
+from reproduction.spec import Measured, Quantity, TableCell
 
 SITES = 12
 ARI = Quantity("ari", "agreement with the planted groups (ARI)", 2)
 
 
-def on_written_files(cell: Cell, folder: Path) -> Measured:
+def on_written_files(cell: TableCell, folder: Path) -> Measured:
     """A line of the table, on files that are written first."""
     place = folder.with_name(f"{folder.name}-files")
     write_sites(place, cell.seed)

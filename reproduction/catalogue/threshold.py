@@ -17,14 +17,14 @@ from reproduction.claims import Beats, Rises, Steadier
 from reproduction.figures import curves_of
 from reproduction.figures_of_tables import against_columns
 from reproduction.spec import (
-    Cell,
-    Column,
     Experiment,
-    Line,
     Measured,
     Quantity,
-    Scale,
-    Tuned,
+    RecordedSearch,
+    TableCell,
+    TableColumn,
+    TableLine,
+    TableScale,
 )
 from reproduction.work import federation, scores, trained
 
@@ -48,24 +48,26 @@ OPEN_POINTS = (
 
 
 METHODS = (
-    Line(label="PFL-TC", method=PFLTC(clusters=4, **STEP)),
-    Line(label="PDL-TC", method=PDLTC(clusters=4, **STEP)),
-    Line(label="IFCA(grad)", method=IFCA(clusters=4, average="gradients", init="random", **STEP)),
-    Line(label="IFCA(model)", method=IFCA(clusters=4, init="random", **ONE)),
-    Line(label="Standalone", method=LocalOnly(**ONE)),
-    Line(
+    TableLine(label="PFL-TC", method=PFLTC(clusters=4, **STEP)),
+    TableLine(label="PDL-TC", method=PDLTC(clusters=4, **STEP)),
+    TableLine(
+        label="IFCA(grad)", method=IFCA(clusters=4, average="gradients", init="random", **STEP)
+    ),
+    TableLine(label="IFCA(model)", method=IFCA(clusters=4, init="random", **ONE)),
+    TableLine(label="Standalone", method=LocalOnly(**ONE)),
+    TableLine(
         label="IFCA(model), our start",
         method=IFCA(clusters=4, init="updates", **ONE),
         options={"paper": False},
         in_paper=False,
     ),
-    Line(label="global, fine-tuned", method=FineTuned(**ONE), in_paper=False),
+    TableLine(label="global, fine-tuned", method=FineTuned(**ONE), in_paper=False),
 )
 
 
-def regression(label: str, variant: str, **data_options: Any) -> Column:
+def regression(label: str, variant: str, **data_options: Any) -> TableColumn:
     """Four planted parameters, no noise."""
-    return Column(
+    return TableColumn(
         label=label,
         data=f"linear:{variant}",
         data_options={"test_samples": 500, **data_options},
@@ -85,9 +87,9 @@ FIGURE_1 = Experiment(
         regression("30 samples", "threshold", samples=30),
     ),
     scales={
-        "full": Scale(seeds=5),
-        "medium": Scale(seeds=5),
-        "smoke": Scale(seeds=1, options={"rounds": 3}, columns=("9 samples",)),
+        "full": TableScale(seeds=5),
+        "medium": TableScale(seeds=5),
+        "smoke": TableScale(seeds=1, options={"rounds": 3}, columns=("9 samples",)),
     },
     work=trained(scores),
     quantities=(ERROR, WORST),
@@ -112,7 +114,7 @@ FIGURE_1 = Experiment(
         "can succeed alone, with more and no noise everybody can in the end. Both are shown.",
     ),
     tuned=(
-        Tuned(
+        RecordedSearch(
             line="PFL-TC",
             column="9 samples",
             over={"lr": (0.005, 0.01, 0.02, 0.05, 0.1)},
@@ -133,22 +135,22 @@ FIGURE_2 = Experiment(
     lines=(
         *(line for line in METHODS if line.label == "PFL-TC"),
         *(replace(line, in_paper=False) for line in METHODS if line.label == "Standalone"),
-        Line(label="PDL-TC", method=PDLTC(clusters=4, **STEP), in_paper=False),
+        TableLine(label="PDL-TC", method=PDLTC(clusters=4, **STEP), in_paper=False),
         *(
-            Line(
+            TableLine(
                 label=f"PDL-TC, {rule} rule",
                 method=PDLTC(clusters=4, threshold=rule, **STEP),
                 in_paper=False,
             )
             for rule in ("k-means", "gap")
         ),
-        Line(label="global, fine-tuned", method=FineTuned(**ONE), in_paper=False),
+        TableLine(label="global, fine-tuned", method=FineTuned(**ONE), in_paper=False),
     ),
     columns=tuple(regression(f"N/K={n}", "threshold-figure2", clients=4 * n) for n in PER_CLUSTER),
     scales={
-        "full": Scale(seeds=5),
-        "medium": Scale(seeds=5),
-        "smoke": Scale(seeds=1, options={"rounds": 3}, columns=("N/K=3", "N/K=6")),
+        "full": TableScale(seeds=5),
+        "medium": TableScale(seeds=5),
+        "smoke": TableScale(seeds=1, options={"rounds": 3}, columns=("N/K=3", "N/K=6")),
     },
     work=trained(scores),
     quantities=(ERROR, WORST),
@@ -175,7 +177,7 @@ FIGURE_2 = Experiment(
 
 
 # ------------------------------------------------------------------------------ why figure 2
-def own_share_of_balls(cell: Cell, folder: Path) -> Measured:
+def own_share_of_balls(cell: TableCell, folder: Path) -> Measured:
     """How much of PDL-TC's balls is of the client's own cluster in the first round: no training."""
     fed = federation(cell)
     rows = [fed.train.client(i) for i in range(len(fed))]
@@ -194,7 +196,7 @@ BALLS = Experiment(
     paper=PAPER,
     where="beside figure 2",
     lines=tuple(
-        Line(
+        TableLine(
             label=f"{samples} samples",
             method=PDLTC(clusters=CLUSTERS),
             data_options={"samples": samples},
@@ -203,7 +205,11 @@ BALLS = Experiment(
         for samples in (10, 40, 160)
     ),
     columns=FIGURE_2.columns,
-    scales={"full": Scale(seeds=20), "medium": Scale(seeds=20), "smoke": Scale(seeds=1)},
+    scales={
+        "full": TableScale(seeds=20),
+        "medium": TableScale(seeds=20),
+        "smoke": TableScale(seeds=1),
+    },
     work=own_share_of_balls,
     quantities=(Quantity("own", "share of the own cluster in a ball, %", 1, 100.0),),
     claims=(

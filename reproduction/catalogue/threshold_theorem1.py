@@ -14,15 +14,15 @@ from coterie.reporting.plots import INK
 from reproduction.catalogue.threshold import CLUSTERS, PAPER
 from reproduction.claims import AtMost, Rises
 from reproduction.figures_of_tables import against_columns
-from reproduction.outcome import Outcome
+from reproduction.result_table import ResultTable
 from reproduction.spec import (
-    Cell,
-    Column,
     Experiment,
-    Line,
     Measured,
     Quantity,
-    Scale,
+    TableCell,
+    TableColumn,
+    TableLine,
+    TableScale,
 )
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ DIM = 10
 POINTS = 36
 
 
-def clustering_error(cell: Cell, folder: Path) -> Measured:
+def clustering_error(cell: TableCell, folder: Path) -> Measured:
     """Threshold clustering alone, on points around four centres at distance Δ: no run at all.
 
     The mean squared distance of the estimates to the true centres, beside that of the means of the
@@ -55,10 +55,10 @@ def clustering_error(cell: Cell, folder: Path) -> Measured:
     return Measured({"error": float(apart.min(1).mean())})
 
 
-def rule_line(label: str, rule: str, moves: int) -> Line:
+def rule_line(label: str, rule: str, moves: int) -> TableLine:
     """A line for a rule of the threshold and a number of moves M."""
     method = PFLTC(clusters=CLUSTERS, threshold=rule, moves=moves)
-    return Line(label=label, method=method, options={"rule": rule, "moves": moves})
+    return TableLine(label=label, method=method, options={"rule": rule, "moves": moves})
 
 
 CENTRES = Quantity("error", "squared error of the centres (Δ = 1)", 4, higher_is_better=False)
@@ -72,9 +72,9 @@ def lower_bound(spread: float) -> float:
     return float(mean**2 / 4)
 
 
-def draw_bounds(axes: Axes, outcome: Outcome) -> None:
+def draw_bounds(axes: Axes, results: ResultTable) -> None:
     """Draw the bounds of theorems 1 and 2."""
-    spreads = [s for s in SPREADS if f"ρ/Δ={s}" in outcome.columns]
+    spreads = [s for s in SPREADS if f"ρ/Δ={s}" in results.columns]
     upper = [BOUNDS[f"ρ/Δ={s}"] for s in spreads]
     lower = [lower_bound(s) for s in spreads]
     axes.plot(spreads, upper, ":", color=INK, label="ρ³/Δ + ρ²/n, theorem 1 without its constant")
@@ -93,15 +93,15 @@ THEOREM_1 = Experiment(
         rule_line("half, M=1", "half", 1),
         rule_line("gap, M=50", "gap", 50),
         rule_line("theory, M=50", "theory", 50),
-        Line(label="oracle", method=PFLTC(clusters=CLUSTERS)),
+        TableLine(label="oracle", method=PFLTC(clusters=CLUSTERS)),
     ),
     columns=tuple(
-        Column(label=f"ρ/Δ={s}", data="points", data_options={"spread": s}) for s in SPREADS
+        TableColumn(label=f"ρ/Δ={s}", data="points", data_options={"spread": s}) for s in SPREADS
     ),
     scales={
-        "full": Scale(seeds=30),
-        "medium": Scale(seeds=30),
-        "smoke": Scale(seeds=2),
+        "full": TableScale(seeds=30),
+        "medium": TableScale(seeds=30),
+        "smoke": TableScale(seeds=2),
     },
     work=clustering_error,
     quantities=(CENTRES,),

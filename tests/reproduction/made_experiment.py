@@ -10,19 +10,19 @@ from reproduction.figures_of_tables import against_columns
 from reproduction.spec import (
     ACCURACY,
     WORST,
-    Cell,
-    Column,
     Experiment,
-    Line,
     Measured,
-    Scale,
+    TableCell,
+    TableColumn,
+    TableLine,
+    TableScale,
 )
 from reproduction.work import scores, trained
 
 CALLS: list[str] = []
 
 
-def given_values(cell: Cell, folder: Path) -> Measured:
+def given_values(cell: TableCell, folder: Path) -> Measured:
     """0.5, 0.1 more in the second line, 0.01 more for each seed; nothing is trained."""
     CALLS.append(cell.title)
     value = 0.5 + 0.1 * (cell.line.label == "second") + 0.01 * cell.seed
@@ -35,16 +35,18 @@ MADE = Experiment(
     paper="Nobody 2026",
     where="table 1",
     lines=(
-        Line(label="first", method=ct.FedAvg(lr=0.1)),
-        Line(label="second", method=ct.LocalOnly(lr=0.1), in_paper=False),
+        TableLine(label="first", method=ct.FedAvg(lr=0.1)),
+        TableLine(label="second", method=ct.LocalOnly(lr=0.1), in_paper=False),
     ),
     columns=(
-        Column(label="a", data="rotated:digits", data_options={"clients": 8}),
-        Column(label="b", data="rotated:digits", data_options={"clients": 9}),
+        TableColumn(label="a", data="rotated:digits", data_options={"clients": 8}),
+        TableColumn(label="b", data="rotated:digits", data_options={"clients": 9}),
     ),
     scales={
-        "full": Scale(seeds=3),
-        "smoke": Scale(seeds=1, data_options={"clients": 4}, settings={"lr": 0.2}, columns=("a",)),
+        "full": TableScale(seeds=3),
+        "smoke": TableScale(
+            seeds=1, data_options={"clients": 4}, settings={"lr": 0.2}, columns=("a",)
+        ),
     },
     work=given_values,
     quantities=(ACCURACY, WORST),
@@ -64,11 +66,11 @@ TRAINED = Experiment(
     paper="Nobody 2026",
     where="table 2",
     lines=(
-        Line(label="global", method=ct.FedAvg(lr=0.1, local_steps=2)),
-        Line(label="wild", method=ct.FedAvg(lr=1e30, local_steps=2)),
+        TableLine(label="global", method=ct.FedAvg(lr=0.1, local_steps=2)),
+        TableLine(label="wild", method=ct.FedAvg(lr=1e30, local_steps=2)),
     ),
     columns=(
-        Column(
+        TableColumn(
             label="digits",
             data="rotated:digits",
             data_options={"clients": 4, "samples": 20},
@@ -76,7 +78,7 @@ TRAINED = Experiment(
             options={"rounds": 2},
         ),
     ),
-    scales={"full": Scale(seeds=1)},
+    scales={"full": TableScale(seeds=1)},
     work=trained(scores),
     quantities=(ACCURACY,),
 )

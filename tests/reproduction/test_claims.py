@@ -8,7 +8,7 @@ import pytest
 from made_experiment import MADE
 
 from reproduction.claims import FAILS, HOLDS, UNSURE, ReachesSooner, Rises, Steadier
-from reproduction.outcome import Outcome
+from reproduction.result_table import ResultTable
 from reproduction.spec import Measured
 
 Curve = list[tuple[int, float]]
@@ -17,13 +17,13 @@ SLOW: Curve = [(0, 0.1), (5, 0.3), (10, 0.5)]
 
 def judged(first: list[Curve], second: list[Curve], tmp_path: Path) -> list[tuple[str, str]]:
     """The verdicts on "first reaches second in half of the rounds"; one curve for each seed."""
-    outcome = Outcome.open(MADE, "full", tmp_path)
+    results = ResultTable.open(MADE, "full", tmp_path)
     given = {"first": first, "second": second}
     for cell in MADE.cells("full"):
         curves = given[cell.line.label]
         if cell.column.label == "a" and cell.seed < len(curves):
-            outcome.add(cell, Measured({}, {"accuracy": curves[cell.seed]}), 0.0)
-    return [tuple(v) for v in ReachesSooner("first", "second", share=0.5).judge(outcome)]
+            results.add(cell, Measured({}, {"accuracy": curves[cell.seed]}), 0.0)
+    return [tuple(v) for v in ReachesSooner("first", "second", share=0.5).judge(results)]
 
 
 @pytest.mark.parametrize(
@@ -60,12 +60,12 @@ def rises(points: list[list[float]], tmp_path: Path, falls: bool = False) -> str
     """The mark of "it rises" over up to four points; a value for each seed."""
     names = [("first", "a"), ("first", "b"), ("second", "a"), ("second", "b")]
     given = dict(zip(names, points))
-    outcome = Outcome.open(MADE, "full", tmp_path)
+    results = ResultTable.open(MADE, "full", tmp_path)
     for cell in MADE.cells("full"):
         values = given.get((cell.line.label, cell.column.label), [])
         if cell.seed < len(values):
-            outcome.add(cell, Measured({"accuracy": values[cell.seed]}), 0.0)
-    (verdict,) = Rises(tuple(names), falls=falls).judge(outcome)
+            results.add(cell, Measured({"accuracy": values[cell.seed]}), 0.0)
+    (verdict,) = Rises(tuple(names), falls=falls).judge(results)
     return verdict.mark
 
 
@@ -103,12 +103,12 @@ def test_a_rise_or_a_step_back_that_may_be_chance_is_unsure(
 def test_deviations_are_compared_by_their_ratio(
     first: list[float], second: list[float], mark: str, tmp_path: Path
 ) -> None:
-    outcome = Outcome.open(MADE, "full", tmp_path)
+    results = ResultTable.open(MADE, "full", tmp_path)
     given = {"first": first, "second": second}
     for cell in MADE.cells("full"):
         if cell.column.label == "a":
-            outcome.add(cell, Measured({"accuracy": given[cell.line.label][cell.seed]}), 0.0)
-    (verdict,) = Steadier("first", "second").judge(outcome)
+            results.add(cell, Measured({"accuracy": given[cell.line.label][cell.seed]}), 0.0)
+    (verdict,) = Steadier("first", "second").judge(results)
     assert verdict.mark == mark
     deviation = {HOLDS: "1", UNSURE: "5", FAILS: "20"}[mark]
     assert verdict.sentence.endswith(f"deviations {deviation} and 10 here.")

@@ -18,31 +18,31 @@ from reproduction.figures_of_groups import (
     weights_of_clients,
 )
 from reproduction.figures_of_tables import against_columns, heat_map, ranking
-from reproduction.outcome import Outcome
+from reproduction.result_table import ResultTable
 from reproduction.spec import Measured
 
 
 @pytest.fixture
-def outcome(tmp_path):
+def results(tmp_path):
     """Two lines, two columns, three seeds; line "second" is higher by 0.1, each seed by 0.01."""
-    outcome = Outcome.open(MADE, "full", tmp_path)
-    for cell in outcome.missing:
+    results = ResultTable.open(MADE, "full", tmp_path)
+    for cell in results.missing:
         value = 0.5 + 0.1 * (cell.line.label == "second") + 0.01 * cell.seed
         values = {"accuracy": value, "worst": value, "groups": 2.0 + cell.seed}
         curves = {"accuracy": [(0, 0.1), (5, value)], "ari": [(0, 0.0), (5, 1.0)]}
         extra = {}
         if cell.line.label == "first":
             extra = {"groups": [[0, 0, 1], [0, 1, 1]], "weights": [0.2, 0.7], "shares": [0.1, 0.9]}
-        outcome.add(cell, Measured(values, curves, extra), 1.0)
-    return outcome
+        results.add(cell, Measured(values, curves, extra), 1.0)
+    return results
 
 
 def labels(figure) -> list[str]:
     return [text.get_text() for axes in figure.axes for text in axes.texts]
 
 
-def test_curves_have_a_panel_for_each_column_and_only_the_lines_asked_for(outcome):
-    figure = curves_of("accuracy", "Accuracy", lines=("second",))(outcome)
+def test_curves_have_a_panel_for_each_column_and_only_the_lines_asked_for(results):
+    figure = curves_of("accuracy", "Accuracy", lines=("second",))(results)
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["Accuracy, a", "Accuracy, b"]
     assert labels(figure) == ["second", "second"]
     (line,) = figure.axes[0].lines
@@ -50,8 +50,8 @@ def test_curves_have_a_panel_for_each_column_and_only_the_lines_asked_for(outcom
     assert line.get_marker() == "o"  # of so few points each is marked
 
 
-def test_lines_differ_in_colour_and_dashes_and_look_the_same_in_every_panel(outcome):
-    a, b = (axes.lines for axes in curves_of("accuracy", "Accuracy")(outcome).axes)
+def test_lines_differ_in_colour_and_dashes_and_look_the_same_in_every_panel(results):
+    a, b = (axes.lines for axes in curves_of("accuracy", "Accuracy")(results).axes)
     assert [line.get_color() for line in a] == [line.get_color() for line in b]
     assert a[0].get_color() != a[1].get_color()
     assert a[0].get_linestyle() != a[1].get_linestyle()
@@ -59,91 +59,91 @@ def test_lines_differ_in_colour_and_dashes_and_look_the_same_in_every_panel(outc
     assert len(set(styles)) == 12 and len({style.colour for style in styles[:7]}) == 7
 
 
-def test_a_panel_without_any_curve_is_left_out(outcome):
-    for cell in outcome.cells.values():
+def test_a_panel_without_any_curve_is_left_out(results):
+    for cell in results.cells.values():
         if cell.column == "b":
             del cell.curves["accuracy"]
-    figure = curves_of("accuracy", "Accuracy")(outcome)
+    figure = curves_of("accuracy", "Accuracy")(results)
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["Accuracy, a"]
-    nothing = curves_of("mse", "Error")(outcome)
+    nothing = curves_of("mse", "Error")(results)
     assert [text.get_text() for text in nothing.texts] == ["Error: not run yet"]
 
 
-def test_curves_with_logarithms_have_the_median_and_every_seed(outcome):
-    for cell in outcome.of("first", "a"):
+def test_curves_with_logarithms_have_the_median_and_every_seed(results):
+    for cell in results.of("first", "a"):
         cell.curves["mse"] = [(0, 1.0), (5, 10.0 ** (3 * cell.seed))]
     draw = curves_of("mse", "Error", columns=("a",), log=True)
-    (axes,) = draw(outcome).axes
+    (axes,) = draw(results).axes
     assert axes.get_yscale() == "log"
     middle, *seeds = axes.lines
     assert middle.get_ydata().tolist() == [1, 1000]  # the mean would be 333,667
     assert [line.get_ydata()[-1] for line in seeds] == [1, 1000, 1e6]
-    for cell in outcome.of("first", "a"):
+    for cell in results.of("first", "a"):
         cell.curves["mse"] = [(0, 1.0), (5, 2.0 + cell.seed)]
-    assert draw(outcome).axes[0].get_yscale() == "linear"  # nothing for logarithms to show
+    assert draw(results).axes[0].get_yscale() == "linear"  # nothing for logarithms to show
 
 
-def test_one_seed_is_said(outcome):
-    for mark in [mark for mark, cell in outcome.cells.items() if cell.seed > 0]:
-        del outcome.cells[mark]
-    figure = curves_of("accuracy", "Accuracy", columns=("a",))(outcome)
+def test_one_seed_is_said(results):
+    for mark in [mark for mark, cell in results.cells.items() if cell.seed > 0]:
+        del results.cells[mark]
+    figure = curves_of("accuracy", "Accuracy", columns=("a",))(results)
     assert figure.axes[0].get_title(loc="left") == "Accuracy, a, one seed"
 
 
-def test_curves_have_all_columns_where_those_asked_for_were_not_run(outcome):
-    figure = curves_of("accuracy", "Accuracy", columns=("c",))(outcome)
+def test_curves_have_all_columns_where_those_asked_for_were_not_run(results):
+    figure = curves_of("accuracy", "Accuracy", columns=("c",))(results)
     assert len(figure.axes) == 2
 
 
-def renamed(outcome, names):
+def renamed(results, names):
     """The same results under other names of the columns."""
     columns = tuple(replace(c, label=names[c.label]) for c in MADE.columns)
     cells = {
         mark: msgspec.structs.replace(cell, column=names[cell.column])
-        for mark, cell in outcome.cells.items()
+        for mark, cell in results.cells.items()
     }
-    return replace(outcome, experiment=replace(MADE, columns=columns), cells=cells)
+    return replace(results, experiment=replace(MADE, columns=columns), cells=cells)
 
 
-def test_a_quantity_against_numbers_has_the_mean_of_the_seeds_at_each(outcome):
+def test_a_quantity_against_numbers_has_the_mean_of_the_seeds_at_each(results):
     drawn = []
     draw = against_columns("Accuracy", log=True, also=lambda axes, _: drawn.append(axes))
-    (axes,) = draw(renamed(outcome, {"a": "λ=2", "b": "λ=32"})).axes
+    (axes,) = draw(renamed(results, {"a": "λ=2", "b": "λ=32"})).axes
     assert drawn == [axes] and axes.get_yscale() == "log" == axes.get_xscale()
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["2", "32"]
     assert axes.get_xlabel() == "λ"
     first, second = axes.lines
     assert np.allclose(first.get_xydata(), [[2, 51], [32, 51]])
     assert np.allclose(second.get_ydata(), 61)
-    (axes,) = draw(renamed(outcome, {"a": "λ=2", "b": "λ=3"})).axes
+    (axes,) = draw(renamed(results, {"a": "λ=2", "b": "λ=3"})).axes
     assert axes.get_xscale() == "linear"
 
 
-def test_columns_that_are_names_are_not_joined_by_a_line(outcome):
-    (axes,) = against_columns("Accuracy")(outcome).axes
+def test_columns_that_are_names_are_not_joined_by_a_line(results):
+    (axes,) = against_columns("Accuracy")(results).axes
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["a", "b"]
     first, second = axes.lines
     assert first.get_linestyle() == second.get_linestyle() == "None"
     assert np.allclose(first.get_ydata(), 51) and np.allclose(second.get_ydata(), 61)
-    (axes,) = against_columns("Accuracy")(renamed(outcome, {"a": "λ=2", "b": "other"})).axes
+    (axes,) = against_columns("Accuracy")(renamed(results, {"a": "λ=2", "b": "other"})).axes
     assert axes.lines[0].get_linestyle() == "None"
 
 
-def test_a_single_column_is_a_ranking(outcome):
-    for mark in [mark for mark, cell in outcome.cells.items() if cell.column == "b"]:
-        del outcome.cells[mark]
-    (axes,) = against_columns("Accuracy", lines=("second",))(outcome).axes
+def test_a_single_column_is_a_ranking(results):
+    for mark in [mark for mark, cell in results.cells.items() if cell.column == "b"]:
+        del results.cells[mark]
+    (axes,) = against_columns("Accuracy", lines=("second",))(results).axes
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["second"]
     assert axes.get_title(loc="left") == "Accuracy, a"
-    for cell in outcome.cells.values():
+    for cell in results.cells.values():
         cell.values["worst"] = 0.06
-    (axes,) = against_columns("Worst", quantity="worst", log=True)(outcome).axes
+    (axes,) = against_columns("Worst", quantity="worst", log=True)(results).axes
     assert axes.get_xscale() == "log" and axes.get_xlabel().startswith("Worst tenth")
     assert np.allclose(axes.lines[1].get_xdata(), 6)
 
 
-def test_a_line_that_ends_early_keeps_its_name(outcome):
-    numbers = renamed(outcome, {"a": "λ=2", "b": "λ=3"})
+def test_a_line_that_ends_early_keeps_its_name(results):
+    numbers = renamed(results, {"a": "λ=2", "b": "λ=3"})
     for mark, cell in list(numbers.cells.items()):
         if (cell.line, cell.column) == ("second", "λ=3"):
             del numbers.cells[mark]
@@ -152,19 +152,19 @@ def test_a_line_that_ends_early_keeps_its_name(outcome):
     assert ends == {"first": 3, "second": 2}
 
 
-def test_a_heat_map_grows_upwards_and_has_no_number_where_nothing_was_run(outcome):
-    for cell in outcome.cells.values():
+def test_a_heat_map_grows_upwards_and_has_no_number_where_nothing_was_run(results):
+    for cell in results.cells.values():
         cell.values["accuracy"] = 0.25 if cell.line == "first" else 1.0
-    for mark in [m for m, c in outcome.cells.items() if (c.line, c.column) == ("second", "b")]:
-        del outcome.cells[mark]
-    (axes,) = heat_map("Share", "line", "column", "accuracy")(outcome).axes
+    for mark in [m for m, c in results.cells.items() if (c.line, c.column) == ("second", "b")]:
+        del results.cells[mark]
+    (axes,) = heat_map("Share", "line", "column", "accuracy")(results).axes
     assert axes.get_ylim()[0] < axes.get_ylim()[1]
     assert [text.get_text() for text in axes.texts] == ["0.25", "0.25", "1"]
     assert axes.get_title(loc="left") == "Share, 3 trials"
 
 
-def test_the_number_of_groups_that_was_chosen_is_marked(outcome):
-    figure = against_groups({"first": 4}, "second", ("first",))(outcome)
+def test_the_number_of_groups_that_was_chosen_is_marked(results):
+    figure = against_groups({"first": 4}, "second", ("first",))(results)
     by_number, star, across = figure.axes[0].lines
     assert np.allclose(by_number.get_xydata(), [[4, 51]])
     assert star.get_marker() == "*"
@@ -172,37 +172,37 @@ def test_the_number_of_groups_that_was_chosen_is_marked(outcome):
     assert star.get_label() == "second, which chose 2, 3 and 4" and across.get_label() == "first"
 
 
-def test_right_identities_fall_back_to_the_ari_of_older_results(outcome):
-    assert right_identities(outcome).axes[0].get_title(loc="left").startswith("Agreement")
-    cell = next(iter(outcome.cells.values()))
+def test_right_identities_fall_back_to_the_ari_of_older_results(results):
+    assert right_identities(results).axes[0].get_title(loc="left").startswith("Agreement")
+    cell = next(iter(results.cells.values()))
     cell.curves["matched"] = [(0, 0.5), (5, 1.0)]
-    assert right_identities(outcome).axes[0].get_title(loc="left").startswith("Clients in")
+    assert right_identities(results).axes[0].get_title(loc="left").startswith("Clients in")
 
 
-def test_clients_and_rounds_of_a_colour_map(outcome):
-    figure = groups_over_rounds("first", "b")(outcome)
+def test_clients_and_rounds_of_a_colour_map(results):
+    figure = groups_over_rounds("first", "b")(results)
     (image,) = figure.axes[1].images
     assert image.get_array().shape == (3, 2)  # clients down, rounds across
 
 
-def test_weights_stand_over_the_planted_shares_or_are_said_to_be_missing(outcome):
-    figure = weights_of_clients("a", ("first", "second"), "lower case")(outcome)
+def test_weights_stand_over_the_planted_shares_or_are_said_to_be_missing(results):
+    figure = weights_of_clients("a", ("first", "second"), "lower case")(results)
     (axes,) = figure.axes  # the second line has no weights
     planted, found = axes.lines
     assert planted.get_ydata().tolist() == [0.1, 0.9] and found.get_ydata().tolist() == [0.2, 0.7]
-    empty = weights_of_clients("a", ("second",), "lower case")(outcome)
+    empty = weights_of_clients("a", ("second",), "lower case")(results)
     assert [text.get_text() for text in empty.texts] == [NOT_KEPT]
 
 
-def test_a_ranking_has_the_best_line_on_top(outcome):
-    (axes,) = ranking("Accuracy", apart=("first",))(outcome).axes
+def test_a_ranking_has_the_best_line_on_top(results):
+    (axes,) = ranking("Accuracy", apart=("first",))(results).axes
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["second", "first"]
     seeds, mean = axes.lines[:2]
     # every line gains a point with each seed: that is the seeds', and not the lines'
     assert np.allclose(seeds.get_xdata(), [61, 61, 61]) and np.allclose(mean.get_xdata(), 61)
-    for cell in outcome.of("first", "a"):
+    for cell in results.of("first", "a"):
         cell.values["accuracy"] = 0.5
-    seeds = ranking("Accuracy")(outcome).axes[0].lines[0]
+    seeds = ranking("Accuracy")(results).axes[0].lines[0]
     assert np.allclose(seeds.get_xdata(), [60.5, 61, 61.5])  # half of the gain is this line's
     bottom, top = axes.get_ylim()
     assert bottom > top  # the first place is above

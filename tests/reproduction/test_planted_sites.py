@@ -7,7 +7,7 @@ import pytest
 from sklearn.datasets import load_diabetes
 
 from reproduction.catalogue.planted_sites import agreement_with_planted, write_sites
-from reproduction.site_groups import Site
+from reproduction.site_groups import SiteRecord
 from reproduction.spec import Measured
 
 
@@ -33,5 +33,5 @@ def test_every_patient_is_at_one_site_and_odd_sites_score_in_reverse(tmp_path):
 
 @pytest.mark.parametrize("groups, ari", [((0, 1, 0, 1), 1.0), ((0, 0, 1, 1), -0.5)])
 def test_groups_are_compared_with_the_planted_ones(groups, ari):
-    sites = [Site(f"site-{number:02d}", group, 0.0) for number, group in enumerate(groups)]
+    sites = [SiteRecord(f"site-{number:02d}", group, 0.0) for number, group in enumerate(groups)]
     assert agreement_with_planted(Measured({}, extra={"sites": sites})) == pytest.approx(ari)

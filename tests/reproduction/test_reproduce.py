@@ -13,22 +13,22 @@ from made_experiment import CALLS, MADE, TRAINED
 import coterie as ct
 from reproduction import all_experiments, tuning
 from reproduction import command as command_module
-from reproduction import outcome as outcome_module
+from reproduction import result_table as table_module
 from reproduction import runner as runner_module
 from reproduction import work as work_module
 from reproduction.claims import Gap, paired_gap
 from reproduction.command import main
-from reproduction.outcome import Outcome
 from reproduction.page import changes, page, verdicts
+from reproduction.result_table import ResultTable
 from reproduction.runner import run_cells
-from reproduction.spec import Cell, Measured, Tuned
+from reproduction.spec import Measured, RecordedSearch, TableCell
 from reproduction.work import chosen_settings, federation, scores, train
 
 
-def ran(experiment, scale, folder) -> Outcome:
-    outcome = Outcome.open(experiment, scale, folder)
-    run_cells(outcome, outcome.missing, jobs=1)
-    return outcome
+def ran(experiment, scale, folder) -> ResultTable:
+    results = ResultTable.open(experiment, scale, folder)
+    run_cells(results, results.missing, jobs=1)
+    return results
 
 
 # ------------------------------------------------------------------------------ cells
@@ -70,9 +70,9 @@ def test_a_stopped_table_goes_on_and_done_cells_are_not_run_again(tmp_path, monk
     with pytest.raises(KeyboardInterrupt):
         ran(MADE, "full", tmp_path)
     monkeypatch.undo()
-    assert len(Outcome.open(MADE, "full", tmp_path).cells) == 5
-    outcome = ran(MADE, "full", tmp_path)
-    assert len(CALLS) == len(set(CALLS)) == 12 and not outcome.missing
+    assert len(ResultTable.open(MADE, "full", tmp_path).cells) == 5
+    results = ran(MADE, "full", tmp_path)
+    assert len(CALLS) == len(set(CALLS)) == 12 and not results.missing
 
 
 def test_the_first_seeds_alone_and_then_the_others(tmp_path, monkeypatch, capsys):
@@ -136,7 +136,7 @@ def test_a_cell_that_was_decided_otherwise_is_run_again(tmp_path):
     content = json.loads(file.read_text())
     content["cells"][0]["mark"] = "0" * 16
     file.write_text(json.dumps(content))
-    assert [cell.title for cell in Outcome.open(MADE, "smoke", tmp_path).missing] == [
+    assert [cell.title for cell in ResultTable.open(MADE, "smoke", tmp_path).missing] == [
         "first, a, seed 0"
     ]
 
@@ -145,8 +145,8 @@ def test_cells_that_differ_in_their_columns_label_alone_are_run_once(tmp_path):
     first, second = MADE.columns
     twin = replace(first, label="twin")
     CALLS.clear()
-    outcome = ran(replace(MADE, columns=(first, second, twin)), "full", tmp_path)
-    assert outcome.values("first", "twin", "worst") == outcome.values("first", "a", "worst")
+    results = ran(replace(MADE, columns=(first, second, twin)), "full", tmp_path)
+    assert results.values("first", "twin", "worst") == results.values("first", "a", "worst")
     assert len(CALLS) == 12 and not any("twin" in title for title in CALLS)
     other = replace(twin, settings={"lr": 0.5})
     cells = replace(MADE, columns=(first, other)).cells("full")
@@ -154,13 +154,13 @@ def test_cells_that_differ_in_their_columns_label_alone_are_run_once(tmp_path):
 
 
 def test_a_run_is_trained_and_one_that_diverges_has_no_values(tmp_path):
-    outcome = ran(TRAINED, "full", tmp_path)
+    results = ran(TRAINED, "full", tmp_path)
     fed = ct.data.rotated("digits", clients=4, samples=20, seed=0)
     same = ct.run(ct.FedAvg(lr=0.1, local_steps=2), fed, "softmax", rounds=2, seed=0, paper=True)
-    assert outcome.values("global", "digits", "accuracy") == {0: same.accuracy.weighted}
-    (wild,) = outcome.of("wild", "digits")
+    assert results.values("global", "digits", "accuracy") == {0: same.accuracy.weighted}
+    (wild,) = results.of("wild", "digits")
     assert "training diverged" in wild.error and not wild.values
-    assert "| wild | diverged |" in page(outcome)
+    assert "| wild | diverged |" in page(results)
     assert not (tmp_path / "made.digits-full.runs").exists()
 
 
@@ -174,11 +174,11 @@ def test_a_line_that_is_tuned_takes_the_best_value_on_held_out_rows(tmp_path):
     every = (given, tuned, untuned, by_accuracy)
     assert len({next(e.cells("full")).mark for e in every}) == 4
 
-    outcome = ran(tuned, "full", tmp_path / "tuned")
+    results = ran(tuned, "full", tmp_path / "tuned")
     same = ran(given, "full", tmp_path / "given")
     asked = ("global", "digits", "accuracy")
-    assert outcome.values(*asked) == same.values(*asked)  # lr 0.1, and all training rows
-    assert "* global: lr of 1e-06, 0.1; took 0.1." in page(outcome)
+    assert results.values(*asked) == same.values(*asked)  # lr 0.1, and all training rows
+    assert "* global: lr of 1e-06, 0.1; took 0.1." in page(results)
     assert "held-out" not in page(same)
 
 
@@ -196,7 +196,7 @@ def test_a_line_is_tuned_by_what_its_table_shows(tmp_path, monkeypatch):
     assert asked == ["loss", "accuracy"]
 
 
-def with_what_was_tuned(cell: Cell, folder: Path) -> Measured:
+def with_what_was_tuned(cell: TableCell, folder: Path) -> Measured:
     fed = federation(cell)
     result = train(cell, fed, folder)
     measured = scores(result, fed)
@@ -209,13 +209,13 @@ def test_results_name_the_commit_and_whether_the_package_itself_was_changed(tmp_
         subprocess.run(["git", *author, *words], cwd=tmp_path, check=True, capture_output=True)
 
     result = tmp_path / "reproduction" / "results" / "table.json"
-    outcome = tmp_path / "reproduction" / "outcome.py"
+    results = tmp_path / "reproduction" / "outcome.py"
     method = tmp_path / "src" / "coterie" / "method.py"
-    for file in (result, outcome, method):
+    for file in (result, results, method):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("1")
-    monkeypatch.setattr(outcome_module, "__file__", str(outcome))
-    commit = outcome_module.commit.__wrapped__  # without its cache
+    monkeypatch.setattr(table_module, "__file__", str(results))
+    commit = table_module.commit.__wrapped__  # without its cache
     assert commit() == ct.__version__  # no repository
     git("init", "-q")
     git("add", ".")
@@ -223,7 +223,7 @@ def test_results_name_the_commit_and_whether_the_package_itself_was_changed(tmp_
     result.write_text("2")
     found = commit()
     assert len(found) >= 7 and set(found) <= set("0123456789abcdef")
-    for source in (outcome, method):
+    for source in (results, method):
         source.write_text("2")
         assert commit() == f"{found}-dirty"
         source.write_text("1")
@@ -272,15 +272,15 @@ def test_the_page_has_ours_beside_the_papers(tmp_path):
 def test_a_file_of_other_results_is_refused(tmp_path, content, words):
     (tmp_path / "made.table-smoke.json").write_text(content)
     with pytest.raises(ct.CoterieError, match=words):
-        Outcome.open(MADE, "smoke", tmp_path)
+        ResultTable.open(MADE, "smoke", tmp_path)
 
 
 def test_numbers_that_are_not_finite_are_kept_as_none(tmp_path):
-    outcome = Outcome.open(MADE, "smoke", tmp_path)
-    cell = outcome.missing[0]
-    outcome.add(cell, Measured({"accuracy": float("inf")}), 1.0)
-    outcome.save()
-    again = Outcome.open(MADE, "smoke", tmp_path)
+    results = ResultTable.open(MADE, "smoke", tmp_path)
+    cell = results.missing[0]
+    results.add(cell, Measured({"accuracy": float("inf")}), 1.0)
+    results.save()
+    again = ResultTable.open(MADE, "smoke", tmp_path)
     assert again.values("first", "a", "accuracy") == {0: float("inf")}
 
 
@@ -371,7 +371,9 @@ def test_the_command_writes_a_page_and_figures(capsys, tmp_path):
 # ------------------------------------------------------------------------------ searches
 def test_a_search_has_seeds_and_rows_of_its_own(monkeypatch, capsys):
     over = {"lr": (1e-6, 0.3)}
-    tuned = Tuned(line="global", column="digits", over=over, best={"lr": 0.3}, taken="0.1 is taken")
+    tuned = RecordedSearch(
+        line="global", column="digits", over=over, best={"lr": 0.3}, taken="0.1 is taken"
+    )
     experiment = replace(TRAINED, tuned=(tuned,), tuned_at="full")
     seeds = []
     load = tuning.federation
@@ -385,9 +387,9 @@ def test_a_search_has_seeds_and_rows_of_its_own(monkeypatch, capsys):
 
 
 def test_the_page_names_what_was_searched_for(tmp_path):
-    tuned = Tuned(line="first", column="a", over={"lr": (0.1, 0.3)}, best={"lr": 0.1})
-    outcome = ran(replace(MADE, tuned=(tuned,)), "smoke", tmp_path)
-    text = page(outcome)
+    tuned = RecordedSearch(line="first", column="a", over={"lr": (0.1, 0.3)}, best={"lr": 0.1})
+    results = ran(replace(MADE, tuned=(tuned,)), "smoke", tmp_path)
+    text = page(results)
     assert "by `python -m reproduction made.table --scale medium --search`**" in text
     assert "* first, a: lr of 0.1, 0.3: best is lr 0.1." in text
 

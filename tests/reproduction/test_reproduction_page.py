@@ -13,7 +13,7 @@ sys.path.insert(0, str(DOCS))
 import reproduction_page  # noqa: E402
 from made_experiment import MADE  # noqa: E402
 
-from reproduction.outcome import Outcome  # noqa: E402
+from reproduction.result_table import ResultTable  # noqa: E402
 from reproduction.runner import run_cells  # noqa: E402
 
 
@@ -26,9 +26,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(scale: str, folder: Path, seeds: int) -> None:
-    outcome = Outcome.open(MADE, scale, folder)
-    wanted = outcome.first_seeds(seeds)
-    run_cells(outcome, [cell for cell in outcome.missing if cell.seed in wanted], jobs=1)
+    results = ResultTable.open(MADE, scale, folder)
+    wanted = results.first_seeds(seeds)
+    run_cells(results, [cell for cell in results.missing if cell.seed in wanted], jobs=1)
 
 
 def test_nothing_was_run_to_its_end(folder: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from made_experiment import MADE
 
 import coterie as ct
-from reproduction.outcome import Outcome
+from reproduction.result_table import ResultTable
 from reproduction.site_groups import (
     agreement_of,
     by_size,
@@ -26,18 +26,18 @@ GROUPS = {  # by seed; client c is left out of training with seed 1
 }
 
 
-def outcome_with(tmp_path, groups) -> Outcome:
+def results_with(tmp_path, groups) -> ResultTable:
     """Line "first" has groups in column a, by seed; line "second" has none."""
     experiment = replace(MADE, columns=MADE.columns[:1])
-    outcome = Outcome.open(experiment, "full", tmp_path)
-    for cell in outcome.missing:
+    results = ResultTable.open(experiment, "full", tmp_path)
+    for cell in results.missing:
         extra = {}
         if cell.line.label == "first":
             sites = [(name, group, 0.5 + group) for name, group in groups[cell.seed].items()]
             extra = {"sites": sites, "label": "grade", "apart": ["Age is higher in group 0."]}
-        outcome.add(cell, Measured({"accuracy": 0.5}, {}, extra), 1.0)
-    outcome.save()
-    return Outcome.open(experiment, "full", tmp_path)  # as a file keeps it
+        results.add(cell, Measured({"accuracy": 0.5}, {}, extra), 1.0)
+    results.save()
+    return ResultTable.open(experiment, "full", tmp_path)  # as a file keeps it
 
 
 def test_groups_are_numbered_by_their_size():
@@ -53,7 +53,7 @@ def test_groups_agree_whatever_their_numbers_and_whoever_is_missing():
 
 
 def test_the_page_says_who_is_where_what_sets_them_apart_and_whether_groups_come_back(tmp_path):
-    told = describe_groups("first")(outcome_with(tmp_path, GROUPS))
+    told = describe_groups("first")(results_with(tmp_path, GROUPS))
     assert told[:3] == [
         "first, seed 0, group 0, with a mean grade of 0.50: a and b.",
         "first, seed 0, group 1, with a mean grade of 1.5: c, d and e.",
@@ -62,25 +62,25 @@ def test_the_page_says_who_is_where_what_sets_them_apart_and_whether_groups_come
     # seeds 1 and 2 share a, b, d, e: {a,b},{d,e} and {a,e},{b,d}; no pair is together in both,
     # expected 2·2/6, and (0 − 2/3) / (2 − 2/3) = −0.5; the mean of 1, −0.25 and −0.5 is 0.083
     assert told[3:] == ["Groups of two seeds agree by (ARI; chance 0, the same 1): first 0.08."]
-    assert describe_groups("second")(outcome_with(tmp_path, GROUPS)) == []
+    assert describe_groups("second")(results_with(tmp_path, GROUPS)) == []
 
 
 def test_one_group_is_said_in_one_sentence(tmp_path):
     alone = {seed: dict.fromkeys("abc", 0) for seed in range(3)}
-    told = describe_groups("first")(outcome_with(tmp_path, alone))
+    told = describe_groups("first")(results_with(tmp_path, alone))
     assert told[0] == "first, seed 0: one group of all 3 sites."
     assert told[-1].endswith(": first has one group.")
 
 
 def test_a_figure_has_a_panel_for_each_seed_and_a_dot_for_each_site(tmp_path):
-    figure = levels_by_group("first")(outcome_with(tmp_path, GROUPS))
+    figure = levels_by_group("first")(results_with(tmp_path, GROUPS))
     assert [axes.get_title(loc="left") for axes in figure.axes] == [
         f"Groups of first, a dot for each site, seed {seed}" for seed in range(3)
     ]
     small, large = figure.axes[0].lines
     assert small.get_xdata().tolist() == [0.5, 0.5] and large.get_xdata().tolist() == [1.5] * 3
     assert figure.axes[-1].get_xlabel() == "mean of grade at a site"
-    (text,) = levels_by_group("second")(outcome_with(tmp_path, GROUPS)).texts
+    (text,) = levels_by_group("second")(results_with(tmp_path, GROUPS)).texts
     assert text.get_text() == "second has no groups here"
 
 

@@ -16,7 +16,7 @@ from coterie.core.errors import CoterieError
 from coterie.core.version import __version__
 from coterie.runs.config import decode, encode
 from coterie.runs.files import write_file
-from reproduction.spec import Cell, Experiment, Measured
+from reproduction.spec import Experiment, Measured, TableCell
 
 FORMAT = 1
 SOURCES = ("src/coterie", "reproduction/*.py")  # git pathspecs, from the top of the repository
@@ -47,7 +47,7 @@ class ResultsFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ResultTable:
     """An experiment with what its cells came to so far."""
 
     experiment: Experiment
@@ -56,15 +56,15 @@ class Outcome:
     path: Path
 
     @staticmethod
-    def open(experiment: Experiment, scale: str, folder: Path) -> Outcome:
+    def open(experiment: Experiment, scale: str, folder: Path) -> ResultTable:
         """What stands in a folder of results; cells that were decided otherwise are left out."""
         path = folder / f"{experiment.name}-{scale}.json"
         wanted = {cell.mark for cell in experiment.cells(scale)}
         found = [] if not path.exists() else read(path, experiment, scale).cells
-        return Outcome(experiment, scale, {c.mark: c for c in found if c.mark in wanted}, path)
+        return ResultTable(experiment, scale, {c.mark: c for c in found if c.mark in wanted}, path)
 
     @property
-    def missing(self) -> list[Cell]:
+    def missing(self) -> list[TableCell]:
         """The cells that are still to be run."""
         every = self.experiment.cells(self.scale)
         return [cell for cell in every if cell.mark not in self.cells]
@@ -74,7 +74,7 @@ class Outcome:
         scale = self.experiment.scale(self.scale)
         return range(scale.first_seed, scale.first_seed + min(count, scale.seeds))
 
-    def add(self, cell: Cell, measured: Measured, seconds: float, error: str = "") -> None:
+    def add(self, cell: TableCell, measured: Measured, seconds: float, error: str = "") -> None:
         """Take in the result of a cell."""
         self.cells[cell.mark] = CellResult(
             line=cell.line.label,
