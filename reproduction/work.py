@@ -10,7 +10,7 @@ import numpy as np
 
 from coterie.data import Federation
 from coterie.data.spec import load
-from coterie.metrics import HIGHER_IS_BETTER
+from coterie.metrics import METRICS, main_metric
 from coterie.result import Result, resume, run
 from coterie.runs.search import search
 from reproduction.spec import Measured, TableCell, Work
@@ -68,7 +68,7 @@ def chosen_settings(cell: TableCell, result: Result) -> dict[str, Any]:
 # ------------------------------------------------------------------------------ measures
 def scores(result: Result, fed: Federation) -> Measured:
     """The mean over clients by rows, the worst tenth, and what is known of the groups."""
-    metric = "mse" if "mse" in result.final else "accuracy"
+    metric = main_metric(fed.kind)
     found = result.scores(metric)
     values = {
         metric: found.weighted,
@@ -98,7 +98,7 @@ def curves(result: Result) -> dict[str, list[tuple[int, float]]]:
 
 def is_better(metric: str) -> bool:
     """Whether more of a metric is better."""
-    return HIGHER_IS_BETTER[metric]
+    return METRICS[metric].higher_is_better
 
 
 def group_history(result: Result) -> list[list[int]] | None:

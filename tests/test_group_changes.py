@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,8 @@ from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 import coterie as ct
 from coterie.core.randomness import smallest
-from coterie.metrics import agreement, changed_groups, fits_clients, groups_after_rounds
+from coterie.metrics import agreement
+from coterie.metrics.clusters import decode_assignments, encode_assignment, is_valid_assignment
 from coterie.reporting.live.tail import RowTail
 from coterie.reporting.membership import group_history
 from coterie.reporting.source import of_folder
@@ -22,11 +24,11 @@ from coterie.reporting.source import of_folder
 
 def test_all_once_then_who_changed() -> None:
     first, second = np.array([0, 0, 1, 1, -1]), np.array([0, 2, 1, 1, 0])
-    assert changed_groups(first, None) == {"groups": [0, 0, 1, 1, -1]}
-    assert changed_groups(first, first) == {}
-    assert changed_groups(second, first) == {"moves": {"clients": [1, 4], "groups": [2, 0]}}
-    assert changed_groups(1 - first, first) == {"groups": [1, 1, 0, 0, 2]}, "shorter than moves"
-    assert changed_groups(first, first[:3]) == {"groups": [0, 0, 1, 1, -1]}
+    assert encode_assignment(first, None) == {"groups": [0, 0, 1, 1, -1]}
+    assert encode_assignment(first, first) == {}
+    assert encode_assignment(second, first) == {"moves": {"clients": [1, 4], "groups": [2, 0]}}
+    assert encode_assignment(1 - first, first) == {"groups": [1, 1, 0, 0, 2]}, "shorter than moves"
+    assert encode_assignment(first, first[:3]) == {"groups": [0, 0, 1, 1, -1]}
 
 
 @given(st.lists(st.lists(st.integers(-1, 3), min_size=6, max_size=6), min_size=1, max_size=8))
@@ -34,15 +36,15 @@ def test_rows_give_the_groups_again(rounds: list[list[int]]) -> None:
     rows, before = [], None
     for groups in rounds:
         now = np.array(groups)
-        rows.append(json.loads(json.dumps(changed_groups(now, before))))
+        rows.append(json.loads(json.dumps(encode_assignment(now, before))))
         before = now
-    after = groups_after_rounds(rows, 6)
+    after = decode_assignments(rows, 6)
     assert after is not None and np.array(after).tolist() == rounds
 
 
 def test_rows_without_groups() -> None:
-    assert groups_after_rounds([{}, {}], 2) is None
-    late = groups_after_rounds([{}, {"groups": [1, 0]}, {}], 2)
+    assert decode_assignments([{}, {}], 2) is None
+    late = decode_assignments([{}, {"groups": [1, 0]}, {}], 2)
     assert late is not None and np.array(late).tolist() == [[-1, -1], [1, 0], [1, 0]]
 
 
@@ -59,7 +61,7 @@ def test_rows_without_groups() -> None:
     ],
 )
 def test_groups_of_other_clients(row: dict[str, object], fits: bool) -> None:
-    assert fits_clients(row, 2) == fits
+    assert is_valid_assignment(row, 2) == fits
 
 
 def data() -> ct.data.Federation:
@@ -122,8 +124,10 @@ def test_damaged_moves_are_refused(moves: dict[str, object], tmp_path: Path) -> 
 
 
 # ------------------------------------------------------------------------------ at any number
-@given(st.lists(st.tuples(st.integers(-1, 4), st.integers(0, 5)), min_size=1, max_size=60))
-def test_agreement_is_that_of_scikit_learn(pairs: list[tuple[int, int]]) -> None:
+@given(st.lists(st.tuples(st.integers(-1, 3), st.integers(0, 4)), min_size=1, max_size=60))
+def test_agreement_counts_clients_with_a_cluster_and_ignores_the_numbering(
+    pairs: list[tuple[int, int]],
+) -> None:
     groups, truth = np.array(pairs).T
     placed = groups >= 0
     found = agreement(groups, truth)
@@ -133,6 +137,8 @@ def test_agreement_is_that_of_scikit_learn(pairs: list[tuple[int, int]]) -> None
     g, t = groups[placed], truth[placed]
     assert found["ari"] == pytest.approx(adjusted_rand_score(t, g), abs=1e-12)
     assert found["nmi"] == pytest.approx(normalized_mutual_info_score(t, g), abs=1e-9)
+    relabelled = [np.array(order)[g] for order in permutations(range(5), 4)]
+    assert found["matched"] == max((labels == t).mean() for labels in relabelled)
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=30), st.data())

@@ -14,7 +14,8 @@ from coterie.core.errors import CoterieError
 from coterie.core.params import Params
 from coterie.data import Federation
 from coterie.engines.plan import Plan
-from coterie.metrics import HIGHER_IS_BETTER, Row, Scores, groups_after_rounds, hard, scores
+from coterie.metrics import METRICS, Row, Scores, hard_labels, main_metric, score_clients
+from coterie.metrics.clusters import decode_assignments
 from coterie.runs.options import Options
 from coterie.runs.outcome_files import GROUPS_HEAD, groups_lines
 from coterie.runs.reopen import Trust, open_trained, reopen
@@ -93,7 +94,7 @@ class Result:
     def truth(self) -> np.ndarray | None:
         """The planted group of each client, int64 [N], where there are any."""
         truth = self.trained.roster.truth
-        return None if truth is None else hard(truth)[: len(self.names)]
+        return None if truth is None else hard_labels(truth)[: len(self.names)]
 
     # -- scores
     @property
@@ -116,7 +117,7 @@ class Result:
         if metric not in self.per_client:
             raise CoterieError(f"this run has no {metric!r}; it has {', '.join(self.per_client)}.")
         rows = self.per_client["rows"]
-        return scores(self.per_client[metric], rows, HIGHER_IS_BETTER[metric])
+        return score_clients(self.per_client[metric], rows, METRICS[metric].higher_is_better)
 
     @property
     def accuracy(self) -> Scores:
@@ -141,7 +142,7 @@ class Result:
     @property
     def clusters(self) -> np.ndarray | None:
         """int64 [rounds + 1, N]: who was with whom after each round; −1: not yet seen."""
-        groups = groups_after_rounds(self.history, len(self.names))
+        groups = decode_assignments(self.history, len(self.names))
         return None if groups is None else np.array(groups)
 
     @property
@@ -247,7 +248,9 @@ class Result:
     def __repr__(self) -> str:
         last = self.final
         shown = [
-            f"{k}={last[k]:.4g}" for k in ("accuracy", "mse", "ari") if last.get(k) is not None
+            f"{name}={last[name]:.4g}"
+            for name in (main_metric(self.trained.roster.kind), "ari")
+            if last.get(name) is not None
         ]
         return f"Result({self.method.name}, rounds={self.trained.round}, {', '.join(shown)})"
 

@@ -48,7 +48,7 @@ def test_an_error_while_a_model_is_computed_is_told_by_its_kind_alone(tmp_path, 
     def broken(*_, **__):
         raise ValueError(SECRET)
 
-    monkeypatch.setattr("coterie.engines.evaluate.measured_sums", broken)
+    monkeypatch.setattr("coterie.engines.evaluate.sum_over_samples", broken)
     run.step()
     with pytest.raises(CoterieError) as caught:  # as all sites have refused
         run.step()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.metrics.histogram import count_scores
+from coterie.metrics.histogram import count_log_odds
 from coterie.reporting.calibration import calibration, describe_calibration
 from coterie.reporting.confusion import confusion, confusion_table
 
@@ -14,7 +14,7 @@ from coterie.reporting.confusion import confusion, confusion_table
 def counts_of(probability: list[float], came_true: list[int]) -> np.ndarray:
     p = torch.tensor(probability, dtype=torch.float64)
     mask = torch.ones_like(p)
-    return count_scores((p / (1 - p)).log(), torch.tensor(came_true), mask).double().numpy()
+    return count_log_odds((p / (1 - p)).log(), torch.tensor(came_true), mask).double().numpy()
 
 
 def test_points_are_the_mean_probability_and_the_share_that_came_true():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shlex
 import warnings
@@ -22,10 +21,11 @@ from coterie.cli.train import TUNE, create, hold_several, make_job, train
 from coterie.cli.values import read_flags
 from coterie.core.errors import CoterieError, Diverged
 from coterie.core.settings import setting
-from coterie.metrics import Row, to_json
+from coterie.metrics import Row
 from coterie.reporting import report as write_report
 from coterie.reporting.comparison import has_diverged
 from coterie.result import Result
+from coterie.runs.config import encode_readable
 from coterie.runs.planned import make_missing, runs_in
 from coterie.runs.run import Run
 from coterie.runs.search_folder import MARK, as_flag
@@ -77,7 +77,7 @@ def dry_run(asked: Setup, watcher: Watcher) -> int:
         jobs = [make_job(asked, name, asked.seeds[0]) for name in asked.methods]
         estimates = [estimate.estimate(job) for job in jobs]
     if asked.general.json:
-        print(json.dumps(to_json(estimates), indent=1))
+        print(encode_readable(estimates), end="")
     else:
         print("\n\n".join(map(estimate.as_text, estimates)))
     return 0

@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from coterie.cli.spelling import spell_record, spell_warning
-from coterie.metrics import Row
+from coterie.metrics import METRICS, Row
+from coterie.metrics.scores import find_main_metric
 from coterie.runs.run import Run
 
 MOST_LEFT_OUT = 5  # clients kept out of training that are named
@@ -159,12 +160,11 @@ def brief(row: Row) -> str:
     from coterie.reporting.comparison_table import list_sizes  # not loaded to answer
 
     parts = []
-    if "mse" in row:
-        parts.append(f"mse {row['mse']:.3g}")
-    if "accuracy" in row:
-        parts.append(f"accuracy {row['accuracy']:.3f}")
+    metric = find_main_metric([row])
+    if metric is not None:
+        parts.append(f"{metric} {METRICS[metric].format_value(row[metric])}")
     if "sizes" in row:
         parts.append(f"groups {list_sizes(row['sizes'])}")
     if "ari" in row:
-        parts.append(f"ari {row['ari']:.2f}")
+        parts.append(f"ari {METRICS['ari'].format_value(row['ari'])}")
     return "  ".join(parts)

@@ -19,7 +19,8 @@ from coterie.cli.table import new_table, print_columns
 from coterie.cli.train import TUNE, make_job, read_plan, refuse_existing
 from coterie.core.errors import Diverged
 from coterie.core.version import __version__
-from coterie.metrics import Row, to_json
+from coterie.metrics import METRICS, Row
+from coterie.runs.config import encode_readable
 from coterie.runs.files import write_file
 from coterie.runs.folder import hold
 from coterie.runs.planned import has_begun
@@ -90,7 +91,7 @@ def dry_run(asked: Setup, name: str, watcher: Watcher) -> int:
         first = estimate.estimate(make_job(asked, name, asked.seeds[0]))
     runs = len(search.cells) * len(search.seeds)
     if asked.general.json:
-        print(json.dumps(to_json({**first, "runs": runs}), indent=1))
+        print(encode_readable({**first, "runs": runs}), end="")
     else:
         print(f"{estimate.as_text(first)}\n  {'search':<12} {runs} such runs")
     return 0
@@ -126,7 +127,7 @@ def print_json(search: Search, base: Path, command: str) -> None:
     }
     if search.table[0].mean is not None:
         document |= {"best": search.best, "edges": search.edges, "command": command}
-    print(json.dumps(to_json(document), indent=1, ensure_ascii=False))
+    print(encode_readable(document), end="")
 
 
 def print_end(search: Search, base: Path, command: str) -> None:
@@ -142,7 +143,7 @@ def print_end(search: Search, base: Path, command: str) -> None:
 def print_cells(search: Search) -> None:
     """Print a line per cell, the best first."""
     seeds = len(search.seeds)
-    metric = search.metric.replace("mse", "MSE")
+    metric = METRICS[search.metric].label
     title, over = f"valid {metric}", ""
     if seeds > 1:
         title += " ± seeds"
@@ -169,9 +170,7 @@ def score(cell: Cell, metric: str, seeds: int) -> str:
         return "diverged"
     if cell.mean is None:
         return f"diverged with {len(cell.diverged)} of {seeds} seeds"
-    digits = ".4g"
-    if metric == "accuracy":
-        digits = ".3f"
+    digits = METRICS[metric].format
     if cell.std is None:
         return f"{cell.mean:{digits}}"
     return f"{cell.mean:{digits}} ± {cell.std:{digits}}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -14,13 +13,12 @@ from rich.table import Table
 from coterie.cli.groups import doubtful_members, group_members
 from coterie.core.errors import Diverged
 from coterie.core.version import __version__
-from coterie.metrics import Row, to_json
+from coterie.metrics import Row, main_metric
 from coterie.reporting.benefit import describe_benefit, group_benefit
 from coterie.reporting.comparison import (
     Comparison,
     average,
     compare_rows,
-    main_metric,
     site_scores,
     spread,
 )
@@ -28,6 +26,7 @@ from coterie.reporting.comparison_table import comparison_table, describe_compar
 from coterie.reporting.constant_guess import describe_constant_guess, find_no_better
 from coterie.reporting.verdict import describe_verdict, judge
 from coterie.result import Result
+from coterie.runs.config import encode_readable
 
 NOT_SCORES = ("groups", "moves", "notes", "refused", "screened")  # of a row of metrics
 LINE = 110  # characters of a line of text under the table
@@ -81,7 +80,7 @@ def print_json(runs: Sequence[Row], failures: Sequence[Diverged]) -> None:
         "conclusions": conclusions,
         "failures": [str(failure) for failure in failures],
     }
-    print(json.dumps(to_json(document), indent=1, ensure_ascii=False))
+    print(encode_readable(document), end="")
 
 
 def over_seeds(rows: Sequence[Row]) -> dict[str, Row]:

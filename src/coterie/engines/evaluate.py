@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from coterie.clustering.losses import best_by_loss
 from coterie.clustering.resampling import bootstrap_shares
@@ -18,38 +17,17 @@ from coterie.core.call import EvaluationData
 from coterie.core.contract import (
     Algorithm,
     Data,
-    Finite,
     Losses,
     MixtureShares,
     Report,
-    RowCount,
     Upload,
     Weight,
     client,
 )
 from coterie.core.params import Params, unstack
-from coterie.core.task import Batch, Task
-from coterie.metrics.histogram import count_scores, log_odds_of_guess
-from coterie.metrics.scoring import MOST_CONFUSION, count_confusion
+from coterie.core.task import Task
+from coterie.metrics.scores import EVALUATION_SUMS, sum_over_samples
 
-MEASURED = {
-    "n": RowCount("how many rows were measured", exact=True),
-    "loss": Losses("the sum of their losses"),
-    "absolute": Losses("the sum of their absolute errors"),
-    "y": Finite("the sum of their targets"),
-    "y2": Finite("the sum of their squared targets", minimum=0),
-    "brier": Losses("the sum of their squared distances between probability and truth"),
-    "scored": RowCount(
-        "how many rows have which predicted odds, in 256 steps, by class or by right and wrong",
-        exact=True,
-    ),
-    "confusion": RowCount(
-        "by class: how often it was taken for each other, of up to 12 classes", exact=True
-    ),
-    "hit": RowCount("by class: how many rows it got right"),
-    "true": RowCount("by class: how many rows it has", exact=True),
-    "guessed": RowCount("by class: how often it was guessed", exact=True),
-}
 MEMBERSHIP = {
     "losses": Losses("its mean loss under each centre"),
     "shares": MixtureShares("how often each centre fits best in a bootstrap over its rows"),
@@ -74,16 +52,16 @@ class Evaluation:
             return evaluation.train
         return evaluation.train._replace(own=evaluation.test, gram=())
 
-    @client(report=MEASURED, max_calls=lambda evaluation: 2)
+    @client(report=EVALUATION_SUMS, max_calls=lambda evaluation: 2)
     def measure(
         self, task: Task, shared: Any, per_client: Any, private: Any, evaluation: EvaluationData
     ) -> tuple[Upload, Any]:
         """Sums over the client's test rows, from which every metric is computed."""
         data = self._choosing_data(evaluation)
         out = self.method.predict(task, shared, per_client, private, data, evaluation.test.x)
-        return Upload({}, {}, measured_sums(task, out, evaluation.test)), private
+        return Upload({}, {}, sum_over_samples(task, out, evaluation.test)), private
 
-    @client(report=MEASURED, max_calls=lambda evaluation: 2)
+    @client(report=EVALUATION_SUMS, max_calls=lambda evaluation: 2)
     def measure_newcomer(
         self, task: Task, shared: Any, per_client: Any, private: Any, evaluation: EvaluationData
     ) -> tuple[Upload, Any]:
@@ -91,7 +69,7 @@ class Evaluation:
         data = self._choosing_data(evaluation)
         per_client, joined = self.method.join(task, shared, data)
         out = self.method.predict(task, shared, per_client, joined, data, evaluation.test.x)
-        return Upload({}, {}, measured_sums(task, out, evaluation.test)), private
+        return Upload({}, {}, sum_over_samples(task, out, evaluation.test)), private
 
     @client(report={"outputs": Report("outputs for rows that it was sent")})
     def outputs(
@@ -160,43 +138,3 @@ class Evaluation:
         """The client's model in a few numbers, in which distances are kept."""
         model = self.method.model(task, shared, per_client, private, data)
         return Upload({}, {}, {"model": sketch(model, SKETCH_BINS, 0)}), private
-
-
-def measured_sums(task: Task, out: Tensor, batch: Batch) -> dict[str, Tensor]:
-    """Sums over a client's rows, never the rows, from which every metric can be computed."""
-    losses = task.measure(out, batch.y)
-    report = {"n": batch.mask.sum(), "loss": sum_of_losses(losses, batch)}
-    if task.kind == "regression":
-        y = batch.y.double() * batch.mask
-        absolute = sum_of_losses((out - batch.y).abs(), batch)
-        return {**report, "absolute": absolute, "y": y.sum(), "y2": (y * y).sum()}
-    return {**report, **class_sums(out, batch)}
-
-
-def sum_of_losses(losses: Tensor, batch: Batch) -> Tensor:
-    """The sum over the real rows; infinite where a model diverged."""
-    real = torch.where(batch.mask > 0, losses, 0.0)
-    return real.sum().nan_to_num(torch.inf, torch.inf)
-
-
-def class_sums(out: Tensor, batch: Batch) -> dict[str, Tensor]:
-    """Counts of rows by class and by predicted odds, and squared errors of probabilities."""
-    number = out.shape[-1]
-    classes = torch.arange(number, device=out.device)
-    truth = batch.y[:, None] == classes
-    guess = out.argmax(-1)
-    errors = ((out.softmax(-1) - truth.to(out.dtype)) ** 2).sum(-1)
-    if number == 2:  # both classes have the same error, which counts once
-        errors = errors / 2
-        scored = count_scores(out[:, 1] - out[:, 0], batch.y, batch.mask)
-    else:
-        is_right = (guess == batch.y).long()
-        scored = count_scores(log_odds_of_guess(out), is_right, batch.mask)
-    report = {"brier": sum_of_losses(errors, batch), "scored": scored}
-    if number <= MOST_CONFUSION:
-        return {**report, "confusion": count_confusion(batch.y, guess, batch.mask, number)}
-    real = batch.mask[:, None] > 0
-    truth = truth & real
-    guessed = (guess[:, None] == classes) & real
-    counts = {"hit": truth & guessed, "true": truth, "guessed": guessed}
-    return {**report, **{name: count.sum(0) for name, count in counts.items()}}

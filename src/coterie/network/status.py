@@ -9,6 +9,7 @@ import msgspec
 
 from coterie.core.errors import CoterieError
 from coterie.engines import diary
+from coterie.metrics import main_metric
 from coterie.runs.folder import NETWORK, RunFolder
 from coterie.runs.latecomers import Latecomer, describe, read_latecomers
 
@@ -27,13 +28,14 @@ def status_of(path: Path) -> dict[str, Any]:
     entries = diary.read(path / "diary.jsonl") if (path / "diary.jsonl").exists() else []
     last = history[-1] if history else {"round": 0}
     scores = next((row for row in reversed(history) if "loss" in row), {})
+    shown = ("loss", main_metric(config.roster.kind))
     sizes = next((row["sizes"] for row in reversed(history) if row.get("sizes")), None)
     return {
         "method": config.method.name,
         "round": last["round"],
         "rounds": config.options.rounds,
         "groups": sizes,
-        "scores": {name: scores[name] for name in ("loss", "accuracy", "mse") if name in scores},
+        "scores": {name: scores[name] for name in shown if name in scores},
         "starts": max((entry.epoch for entry in entries), default=1),
         "sites": {name: status_of_site(name, entries) for name in config.roster.names},
         "latecomers": msgspec.to_builtins(read_latecomers(path)),

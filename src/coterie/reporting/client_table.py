@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from coterie.metrics import METRICS
 from coterie.reporting.clients import WORST, ClientScores, EachClient, FewRows, Wins
 from coterie.reporting.membership import format_group
 from coterie.reporting.portrait import MOST
@@ -121,7 +122,7 @@ def describe_few_rows(few: FewRows, metric: str) -> str:
     if len(few.clients) <= NAMED:
         who = join_names([f"{name} ({rows})" for name, rows in few.clients])
     why = "one unusual row decides it"
-    if metric == "accuracy":
+    if METRICS[metric].unit == "share":
         least = min(rows for _, rows in few.clients)
         points = f"{100 / least:.0f} percentage points"
         why = f"with {least}, one row more or less moves it by {points}"

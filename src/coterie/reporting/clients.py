@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coterie.metrics import HIGHER_IS_BETTER
+from coterie.metrics import METRICS
 from coterie.reporting.excess import relative_excess
 from coterie.reporting.portrait import MOST, Portrait, sort_clients
 from coterie.reporting.rows import FEW, count_test_rows
@@ -95,7 +95,7 @@ def each_client(run: Source, portraits: Mapping[str, Portrait], seeds: int) -> E
     methods = [run.label, *baselines, *(label for label in others if label not in baselines)]
     goodness = scores[run.label]
     sign = 1
-    if not HIGHER_IS_BETTER[metric]:
+    if not METRICS[metric].higher_is_better:
         sign = -1
     gains = {label: sign * (goodness - scores[label]) for label in baselines}
     counts = count_test_rows(portrait)

@@ -11,7 +11,7 @@ from statistics import mean, stdev
 import numpy as np
 
 from coterie.core.errors import CoterieError
-from coterie.metrics import HIGHER_IS_BETTER, Row
+from coterie.metrics import METRICS, Row, main_metric
 from coterie.reporting.intervals import BySeed, Difference, SiteScores, paired_difference
 from coterie.reporting.source import Source
 from coterie.runs.folder import RunFolder
@@ -44,7 +44,7 @@ def has_diverged(run: Row) -> bool:
 
     Infinite numbers are None in rows that were read from a folder.
     """
-    for name in ("mse", "accuracy", "loss"):
+    for name in (main_metric("regression"), main_metric("classification"), "loss"):
         if name in run and (run[name] is None or not math.isfinite(run[name])):
             return True
     explained = run.get("r2")
@@ -66,7 +66,7 @@ class Comparison:
 
     @property
     def higher_is_better(self) -> bool:
-        return HIGHER_IS_BETTER[self.metric]
+        return METRICS[self.metric].higher_is_better
 
     @property
     def seeds(self) -> int:
@@ -178,21 +178,13 @@ def scores_of_constant(scores: Mapping[str, np.ndarray], metric: str) -> np.ndar
 
     NaN where nothing could be better: all test rows are of one class, or have the same target.
     """
-    if metric == "accuracy" and "commonest" in scores:
-        return np.where(scores["commonest"] < 1, scores["commonest"], np.nan)
-    if metric == "mse" and "r2" in scores:
-        unexplained = 1 - scores["r2"]
-        return np.where(unexplained > 0, scores["mse"], np.nan) / np.where(
-            unexplained > 0, unexplained, 1
-        )
-    return None
-
-
-def main_metric(kind: str) -> str:
-    """The metric that runs are compared by: "mse" for a regression, else "accuracy"."""
-    if kind == "regression":
-        return "mse"
-    return "accuracy"
+    score_of_constant = METRICS[metric].score_of_constant
+    if score_of_constant is None:
+        return None
+    try:
+        return score_of_constant(dict(scores))
+    except KeyError:  # an older run kept fewer scores
+        return None
 
 
 def compare_rows(runs: Sequence[Row]) -> Comparison:
@@ -206,5 +198,5 @@ def compare_rows(runs: Sequence[Row]) -> Comparison:
         methods.setdefault(run["method"], []).append(run)
         if run.get("by_site") is not None:
             by_site.setdefault(run["method"], {})[run["seed"]] = run["by_site"]
-    metric = main_metric(runs[0].get("kind", ""))
+    metric = main_metric(runs[0]["kind"])
     return Comparison(metric, methods, by_site)

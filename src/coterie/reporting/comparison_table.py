@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from statistics import mean
 from typing import NamedTuple
 
-from coterie.metrics import Row
+from coterie.metrics import METRICS, Row
 from coterie.reporting.comparison import Comparison, any_diverged, average, has_diverged, spread
 from coterie.reporting.text import NOTHING, TextTable, capitalise, format_bytes, metric_name
 
@@ -41,9 +41,8 @@ def comparison_table(comparison: Comparison) -> TextTable:
 def all_columns(comparison: Comparison) -> list[TableColumn]:
     """List the columns from the main score to the cost."""
     metric = comparison.metric
-    form = ".4g"
-    if metric == "accuracy":
-        form = ".3f"
+    form = METRICS[metric].format
+    kind = METRICS[metric].task
 
     def number(title: str, name: str, form: str = form) -> TableColumn:
         return TableColumn(title, lambda runs: format_measured(runs, name, form))
@@ -59,14 +58,12 @@ def all_columns(comparison: Comparison) -> list[TableColumn]:
     ]
     if is_uneven(comparison):
         columns.append(number("balanced", "balanced_accuracy"))
+    others = [m for m in METRICS.values() if m.in_table and m.task in (kind, "any")]
     return [
         *columns,
-        number("F1", "f1"),
-        number("AUC", "auc"),
-        number("RMSE", "rmse"),
-        number("R²", "r2", ".3f"),
+        *(number(other.label, other.name, other.format) for other in others),
         number("unseen", f"unseen_{metric}"),
-        number("ARI", "ari", ".2f"),
+        number(METRICS["ari"].label, "ari", METRICS["ari"].format),
         TableColumn("group sizes", format_group_sizes),
         TableColumn("traffic", format_traffic),
         TableColumn("seconds", lambda runs: format_average(runs, "seconds", ".1f")),
@@ -157,7 +154,7 @@ def describe_comparison_table(comparison: Comparison) -> str:
         f"{name} over all test rows, ± standard deviation over {over}",
         "worst 10 %: mean of the clients that do worst",
     ]
-    if comparison.metric == "accuracy":
+    if METRICS[comparison.metric].task == "classification":
         parts += describe_commonest(runs)
     if len(comparison.runs) > 1 and comparison.best:
         parts.append("* best, or level with it: the 95 % interval of the difference holds 0")

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from coterie.metrics import METRICS
 from coterie.reporting.comparison import Comparison
 from coterie.reporting.intervals import BySeed
 from coterie.reporting.rows import FEW
@@ -81,16 +82,13 @@ def mean_gains(by_seed: BySeed, higher_is_better: bool) -> dict[str, float]:
 # ------------------------------------------------------------------------------ as text
 def describe_constant_guess(result: ConstantGuess) -> str:
     """Name the sites whose model is no better than a constant guess."""
-    guess = "guessing the site's own commonest class"
-    if result.metric == "mse":
-        guess = "guessing the site's own mean"
     parts = [describe_part(part, result) for part in result.parts[:MOST_PARTS]]
     others = sum(len(part.labels) for part in result.parts[MOST_PARTS:])
     if others == 1:
         parts.append("1 more method at others")
     elif others:
         parts.append(f"{others} more methods at others")
-    return f"No better than always {guess}: {'; '.join(parts)}."
+    return f"No better than always guessing {METRICS[result.metric].constant}: {'; '.join(parts)}."
 
 
 def describe_part(part: NoBetter, result: ConstantGuess) -> str:

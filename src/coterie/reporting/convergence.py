@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coterie.metrics import HIGHER_IS_BETTER
+from coterie.metrics import METRICS
 from coterie.reporting.comparison import Comparison, Methods
 from coterie.reporting.source import Source
 from coterie.reporting.text import format_score, join_names
@@ -78,7 +78,7 @@ def bytes_so_far(run: Source) -> list[float]:
 def describe_curves(result: Convergence) -> str:
     """Say how to read the curves over rounds."""
     better = "lower"
-    if HIGHER_IS_BETTER[result.metric]:
+    if METRICS[result.metric].higher_is_better:
         better = "higher"
     band = ""
     if any(curve.seeds > 1 for curve in result.curves):

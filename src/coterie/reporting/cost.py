@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import mean
 from typing import NamedTuple
 
-from coterie.metrics import HIGHER_IS_BETTER
+from coterie.metrics import METRICS
 from coterie.reporting.comparison import Comparison, Methods
 from coterie.reporting.convergence import evaluations
 from coterie.reporting.source import Source
@@ -68,7 +68,7 @@ def first_hit(run: Source, metric: str, target: float) -> tuple[int, float] | No
     """Return (round, bytes sent so far) of the first evaluation at the target or better."""
     for round, sent, score in zip(*evaluations(run, metric)):
         is_there = score <= target
-        if HIGHER_IS_BETTER[metric]:
+        if METRICS[metric].higher_is_better:
             is_there = score >= target
         if is_there:
             return round, sent

@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from coterie.metrics import METRICS
+
 # Method colours follow Okabe and Ito and are safe for colour-blind readers. Groups use a different
 # palette, so that no group looks like a method. Each has a contrast >= 3 to white and to black.
 METHOD_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#C48700", "#3D94C9", "#8A8A8A")
@@ -157,9 +159,10 @@ def log_axis(values: Iterable[float], title: str) -> Axis:
 def metric_axis(metric: str, values: Iterable[float]) -> Axis:
     """Return the axis of a metric; errors have a log scale."""
     values = list(values)
-    if metric == "mse" and any(value > 0 for value in values):
-        return log_axis(values, "test MSE")
-    return number_axis(values, f"test {metric}")
+    title = f"test {METRICS[metric].label}"
+    if not METRICS[metric].higher_is_better and any(value > 0 for value in values):
+        return log_axis(values, title)
+    return number_axis(values, title)
 
 
 def round_axis(last: float, title: str = "round") -> Axis:

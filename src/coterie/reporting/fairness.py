@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coterie.metrics import HIGHER_IS_BETTER, scores
+from coterie.metrics import METRICS, score_clients
 from coterie.reporting.comparison import Comparison
 from coterie.reporting.membership import group_means
 from coterie.reporting.portrait import Portrait
@@ -96,9 +96,9 @@ def fairness(
 
 def serve(label: str, portrait: Portrait, metric: str, by: Grouping | None) -> Served:
     """Measure one method; groups count only where they are of the same data."""
-    high = HIGHER_IS_BETTER[metric]
+    high = METRICS[metric].higher_is_better
     values = portrait.per_client[metric]
-    over_clients = scores(values, portrait.per_client["rows"], high)
+    over_clients = score_clients(values, portrait.per_client["rows"], high)
     means: dict[int, float] = {}
     if by is not None and by.fingerprint == portrait.fingerprint:
         means = group_means(values, by.groups)
@@ -124,7 +124,7 @@ def has_few_rows(portrait: Portrait, metric: str) -> bool:
     if rows is None:
         return False
     goodness = portrait.per_client[metric]
-    if not HIGHER_IS_BETTER[metric]:
+    if not METRICS[metric].higher_is_better:
         goodness = -goodness
     worst_first = np.argsort(np.where(np.isnan(goodness), np.inf, goodness), kind="stable")
     tenth = worst_first[: max(1, len(goodness) // 10)]
@@ -142,7 +142,7 @@ def find_leaders(result: Fairness) -> list[str]:
     if len(worst) < 2:
         return []
     top = min(worst.values())
-    if HIGHER_IS_BETTER[result.metric]:
+    if METRICS[result.metric].higher_is_better:
         top = max(worst.values())
     shown = format_score(top, result.metric)
     return [label for label, score in worst.items() if format_score(score, result.metric) == shown]
@@ -198,7 +198,7 @@ def describe_worst_groups(result: Fairness) -> list[str]:
     if not leaders or len(leaders) == len(worst):
         return []
     last = max(worst, key=worst.__getitem__)
-    if HIGHER_IS_BETTER[result.metric]:
+    if METRICS[result.metric].higher_is_better:
         last = min(worst, key=worst.__getitem__)
     best_score = format_score(worst[leaders[0]], result.metric)
     last_score = format_score(worst[last], result.metric)

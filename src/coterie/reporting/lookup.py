@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from coterie.metrics import HIGHER_IS_BETTER
+from coterie.metrics import METRICS
 from coterie.reporting.clients import ClientScores, EachClient
 from coterie.reporting.excess import AS_WELL, describe_excess
 from coterie.reporting.rows import FEW
@@ -73,7 +73,7 @@ def describe_best_method(client: ClientScores, result: EachClient) -> str:
     if len(scores) < 2 or not np.isfinite(scores).all():
         return ""
     best = int(scores.argmin())
-    if HIGHER_IS_BETTER[result.metric]:
+    if METRICS[result.metric].higher_is_better:
         best = int(scores.argmax())
     own = format_score(client.scores[0], result.metric)
     if format_score(client.scores[best], result.metric) == own:
@@ -93,7 +93,7 @@ def margin_of_chance(client: ClientScores, metric: str) -> float:
     if not client.test_rows:
         return 0.0
     score = client.scores[0]
-    if metric == "accuracy":
+    if METRICS[metric].unit == "share":
         share = (score * client.test_rows + 2) / (client.test_rows + 4)  # 100 % is not certain
         return float(2 * np.sqrt(2 * share * (1 - share) / client.test_rows))
     return float(score / np.sqrt(client.test_rows))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coterie.metrics import groups_after_rounds
+from coterie.metrics.clusters import decode_assignments
 from coterie.reporting.apart import GroupComparison
 from coterie.reporting.portrait import Portrait
 from coterie.reporting.rows import lacks_training_rows
@@ -74,7 +74,7 @@ class MainGroups(NamedTuple):
 # ------------------------------------------------------------------------------ the groups of a run
 def group_history(run: Source) -> np.ndarray | None:
     """Return everyone's group after each round, int64 [rounds + 1, N]; −1: not seen yet."""
-    groups = groups_after_rounds(run.history, len(run.names))
+    groups = decode_assignments(run.history, len(run.names))
     return None if groups is None else np.array(groups)
 
 
@@ -82,7 +82,7 @@ def last_groups(run: Source, portrait: Portrait | None) -> np.ndarray | None:
     """Return everyone's last group, int64 [N]: of the portrait, else as the run last noted it."""
     if portrait is not None:
         return portrait.groups
-    groups = groups_after_rounds(run.history, len(run.names))
+    groups = decode_assignments(run.history, len(run.names))
     return None if groups is None else groups[-1]
 
 

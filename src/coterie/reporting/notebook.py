@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from coterie.metrics import HIGHER_IS_BETTER, hard, scores
+from coterie.metrics import METRICS, hard_labels, main_metric, score_clients
 from coterie.reporting.membership import format_group, group_means
 from coterie.reporting.render import render
 from coterie.reporting.text import (
@@ -22,19 +22,12 @@ MOST_NAMED = 12  # members of a group
 
 def summary_html(trained: Trained) -> str:
     """Describe a run in a sentence, with a table of its groups or of its clients' scores."""
-    metric = metric_of(trained)
+    metric = main_metric(trained.roster.kind)
     table = scores_table(trained, metric)
     if trained.groups is not None:
         table = groups_table(trained, metric)
     sentence = describe_result(trained, metric)
     return render("notebook.html.jinja", sentence=sentence, content=table, odd=trained.warnings)
-
-
-def metric_of(trained: Trained) -> str:
-    """Return the metric that the run is judged by."""
-    if trained.roster.kind == "regression":
-        return "mse"
-    return "accuracy"
 
 
 def describe_result(trained: Trained, metric: str) -> str:
@@ -53,7 +46,7 @@ def groups_table(trained: Trained, metric: str) -> TextTable:
     """Lay out one row per group."""
     assert trained.groups is not None
     names = trained.roster.training_names
-    groups = hard(trained.groups)
+    groups = hard_labels(trained.groups)
     means: dict[int, float] = {}
     if metric in trained.client_scores:
         means = group_means(trained.client_scores[metric], groups)
@@ -72,8 +65,10 @@ def scores_table(trained: Trained, metric: str) -> TextTable:
     """Lay out the scores over clients in one row; none where there are no scores by client."""
     if metric not in trained.client_scores:
         return TextTable([], [])
-    of_clients = scores(
-        trained.client_scores[metric], trained.client_scores["rows"], HIGHER_IS_BETTER[metric]
+    of_clients = score_clients(
+        trained.client_scores[metric],
+        trained.client_scores["rows"],
+        METRICS[metric].higher_is_better,
     )
     values = (of_clients.mean, of_clients.std, of_clients.worst_decile)
     head = ["mean over clients", "std over clients", "worst 10 %"]

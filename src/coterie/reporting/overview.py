@@ -6,10 +6,11 @@ import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from coterie.metrics import METRICS
 from coterie.reporting.benefit import ONE_EACH, ONE_FOR_ALL
 from coterie.reporting.comparison import Methods
 from coterie.reporting.source import Source
-from coterie.reporting.text import join_names
+from coterie.reporting.text import capitalise, join_names
 
 MOST_TITLED = 5  # methods that are named in the title
 MOST_NAMED = 5  # clients that are kept out of training
@@ -84,10 +85,12 @@ def describe_names(methods: Sequence[str], with_groups: Collection[str], metric:
     sentences = []
     if parts:
         sentences.append(f"{'; '.join(parts)}.")
-    if metric == "mse":
-        sentences.append("MSE is the mean squared error of predictions: lower is better.")
-    else:
-        sentences.append("Accuracy is the share of predictions that are right: higher is better.")
+    judged = METRICS[metric]
+    better = "lower"
+    if judged.higher_is_better:
+        better = "higher"
+    label = capitalise(judged.label)
+    sentences.append(f"{label} is {judged.description}: {better} is better.")
     sentences.append("Scores are measured on test rows, which no model was trained on.")
     return " ".join(sentences)
 

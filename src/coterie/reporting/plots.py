@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from coterie.metrics import METRICS
+from coterie.metrics.scores import find_main_metric
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -42,25 +45,24 @@ def plot_curves(
 
     figure = new_figure()
     axes = figure.add_subplot()
-    metric = "accuracy"
-    if any("mse" in row for runs in histories.values() for row in runs[0]):
-        metric = "mse"
+    first_runs = (find_main_metric(runs[0]) for runs in histories.values())
+    metric = METRICS[next(filter(None, first_runs), "accuracy")]
     ends: list[LineEnd] = []
     for colour, (name, runs) in zip(colours_for(len(histories)), histories.items()):
-        rows = [[row for row in run if metric in row] for run in runs]
+        rows = [[row for row in run if metric.name in row] for run in runs]
         shortest = min(map(len, rows))
         rounds = np.array([row["round"] for row in rows[0][:shortest]]) + (starts or {}).get(
             name, 0
         )
-        values = np.array([[row[metric] for row in run[:shortest]] for run in rows])
+        values = np.array([[row[metric.name] for row in run[:shortest]] for run in rows])
         mean = values.mean(0)
         axes.plot(rounds, mean, color=colour, linewidth=2.2, solid_capstyle="round", zorder=3)
         axes.fill_between(
             rounds, values.min(0), values.max(0), color=colour, alpha=0.15, linewidth=0
         )
-        number = f"{mean[-1]:.3g}" if metric == "mse" else f"{mean[-1]:.3f}"
+        number = metric.format_value(mean[-1])
         ends.append(LineEnd(float(mean[-1]), f"{name}  {number}", colour, x=float(rounds[-1])))
-    if metric == "mse":
+    if not metric.higher_is_better:
         axes.set_yscale("log")
     axes.set_xlim(0, max(end.x for end in ends))
     axes.grid(axis="y", color=FAINT, linewidth=0.8)
@@ -68,7 +70,7 @@ def plot_curves(
     axes.tick_params(which="both", length=0, colors=INK)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("rounds of local training", color=INK)
-    title = title or f"test {metric.replace('mse', 'MSE')}"
+    title = title or f"test {metric.label}"
     axes.set_title(title, loc="left", color=INK, fontsize=11, pad=12)
     label_ends(axes, ends)
     return figure

@@ -15,7 +15,7 @@ from coterie.core.call import pick_clients
 from coterie.core.errors import Diverged
 from coterie.core.params import count
 from coterie.data.site_columns import Constant, SiteColumns
-from coterie.metrics import hard
+from coterie.metrics import hard_labels
 from coterie.reporting.apart import Apart, apart
 from coterie.reporting.coefficients import Coefficients, coefficients
 from coterie.reporting.filled import Filled, filled
@@ -61,8 +61,8 @@ def portrait(trained: Trained, run: Run | None, fingerprint: str) -> Portrait:
     """The portrait of a run's clients; `run` is None where their rows are not at hand."""
     roster = trained.roster
     n = len(roster)
-    groups = None if trained.groups is None else hard(trained.groups)
-    truth = None if roster.truth is None else hard(roster.truth)[:n]
+    groups = None if trained.groups is None else hard_labels(trained.groups)
+    truth = None if roster.truth is None else hard_labels(roster.truth)[:n]
     by = groups
     if by is None:
         by = truth

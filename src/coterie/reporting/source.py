@@ -13,7 +13,9 @@ from typing import Any
 
 from coterie.core.errors import CoterieError
 from coterie.core.version import __version__
-from coterie.metrics import Row, fits_clients
+from coterie.metrics import METRICS, Row
+from coterie.metrics.clusters import is_valid_assignment
+from coterie.metrics.scores import find_main_metric
 from coterie.reporting.same_data import fingerprint_of, same_rows, share_fingerprints
 from coterie.runs.config import RunConfig, roster_config
 from coterie.runs.folder import RunFolder
@@ -71,7 +73,7 @@ class Source:
     @property
     def metric(self) -> str:
         """The metric that runs are compared by."""
-        return "mse" if any("mse" in row for row in self.history) else "accuracy"
+        return find_main_metric(self.history) or "accuracy"
 
     @property
     def facts(self) -> Row:
@@ -83,7 +85,7 @@ class Source:
         }
         if self.diverged:
             last = {**last, self.metric: None}
-        kind = "regression" if self.metric == "mse" else "classification"
+        kind = METRICS[self.metric].task
         return {
             **last,
             **cost,
@@ -129,7 +131,7 @@ def sources(
     different = list(once.values())
     if not different:
         raise CoterieError("a report needs at least one run: give run folders or results.")
-    shown = [s for s in different if any("accuracy" in row or "mse" in row for row in s.history)]
+    shown = [s for s in different if find_main_metric(s.history)]
     silent = not_made + [
         f"{s.place} has no test scores yet and is left out." for s in different if s not in shown
     ]
@@ -200,7 +202,7 @@ def of_folder(base: Path, model: Model = None, trust: Trust = ()) -> list[Source
 def check_groups(path: Path, history: list[Row], clients: int) -> None:
     """Refuse metrics of other clients than the config names."""
     for row in history:
-        if not fits_clients(row, clients):
+        if not is_valid_assignment(row, clients):
             raise CoterieError(
                 f"{path} is damaged (its metrics have groups of other clients than its config)",
                 "train it anew",

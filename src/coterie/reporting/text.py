@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from coterie.metrics import METRICS
+
 NOTHING = "–"  # table cell without a value
 
 
@@ -64,16 +66,14 @@ def capitalise(sentence: str) -> str:
 
 def metric_name(metric: str) -> str:
     """Return the name of a metric as written in a sentence: "accuracy" or "MSE"."""
-    return metric.replace("mse", "MSE")
+    return METRICS[metric].label
 
 
 def format_score(value: float, metric: str) -> str:
-    """Format a score: accuracies with three decimals, errors with four significant digits."""
+    """Format a score as its metric declares."""
     if not np.isfinite(value):
         return NOTHING
-    if metric == "accuracy":
-        return f"{value:.3f}"
-    return f"{value:.4g}"
+    return METRICS[metric].format_value(value)
 
 
 def format_gain(value: float, metric: str) -> str:

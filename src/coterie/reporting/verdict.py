@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from coterie.metrics import METRICS
 from coterie.reporting.comparison import Comparison
 from coterie.reporting.intervals import FEWEST_SITES, Difference
 from coterie.reporting.text import format_score, join_names, metric_name
@@ -143,7 +144,7 @@ def describe_lead(lead: Lead) -> str:
     if lead.difference is None:
         return f"{lead.one} is compared with {lead.other}"
     what = metric_name(lead.metric)
-    if lead.metric == "mse":
+    if not METRICS[lead.metric].higher_is_better:
         what = "error"
     return f"{lead.one}'s {what} is {describe_size(lead)}"
 
@@ -157,7 +158,7 @@ def describe_size(lead: Lead) -> str:
     assert difference is not None
     unit = 1.0
     after = ""
-    if lead.metric == "mse":
+    if not METRICS[lead.metric].higher_is_better:
         unit = lead.other_score / 100
         after = " %"
         difference = difference.negated()  # a lower error is better
@@ -181,14 +182,14 @@ def describe_size(lead: Lead) -> str:
 def is_lower(lead: Lead) -> bool:
     """Tell whether the score or the error of a method is lower than that of the other."""
     assert lead.difference is not None
-    if lead.metric == "mse":
+    if not METRICS[lead.metric].higher_is_better:
         return lead.difference.value >= 0
     return lead.difference.value < 0
 
 
 def format_part(value: float, metric: str) -> str:
     """Write a part of an interval: percent of an error with one decimal, a score with three."""
-    if metric == "mse":
+    if not METRICS[metric].higher_is_better:
         return f"{value:.1f}"
     return f"{value:.3f}"
 

@@ -29,8 +29,9 @@ from coterie.engines.dry_run import DryRun
 from coterie.engines.evaluate import Evaluation
 from coterie.engines.guard import Guard
 from coterie.engines.protocol import Engine
-from coterie.metrics import Row, changed_groups, group_row, hard, planted_error
-from coterie.metrics.scoring import per_client, pooled_counts, summary
+from coterie.metrics import Row, hard_labels, planted_error
+from coterie.metrics.clusters import cluster_row, encode_assignment
+from coterie.metrics.scores import evaluation_row, pool_counts, scores_per_client
 from coterie.runs.certainty import Answers, ask_memberships
 from coterie.runs.folder import RunFolder
 from coterie.runs.interrupt import Interrupted, finish_round_on_interrupt
@@ -189,11 +190,11 @@ class Run:
     def groups(self) -> np.ndarray | None:
         """The group of each client now, int64 [N]; None for methods without groups."""
         groups = self.method.groups(self.state)
-        return None if groups is None else hard(groups)
+        return None if groups is None else hard_labels(groups)
 
     def _group_row(self, before: np.ndarray | None) -> Row:
         """Sizes, churn and agreement of the groups, and who changed."""
-        row = group_row(
+        row = cluster_row(
             self.method.groups(self.state),
             before,
             self.roster.truth,
@@ -202,7 +203,7 @@ class Run:
         now = self.groups()
         if now is None:
             return row
-        return row | changed_groups(now, before if self.history else None)
+        return row | encode_assignment(now, before if self.history else None)
 
     def _stop_early(self, row: Row) -> None:
         if self.options.stop_after is None or "valid_loss" not in row:
@@ -240,10 +241,10 @@ class Run:
                 stream="evaluate",
                 split=split,
             )
-            row |= summary(self.roster.kind, sums.report, prefix)
+            row |= evaluation_row(self.roster.kind, sums.report, prefix)
             if split == "test":
                 self.client_scores = self._by_client(sums)
-                self.pooled_counts = pooled_counts(sums.report)
+                self.pooled_counts = pool_counts(sums.report)
         if len(self.newcomers):
             sums = ask(
                 root.measure_newcomer,
@@ -253,7 +254,7 @@ class Run:
                 split="test",
                 enrolled=False,
             )
-            row |= summary(self.roster.kind, sums.report, "unseen_")
+            row |= evaluation_row(self.roster.kind, sums.report, "unseen_")
         row["eval_bytes_down"], row["eval_bytes_up"] = ask.bytes_down, ask.bytes_up
         row["bytes_of_initial_payloads"] = ask.bytes_of_initial_payloads
         row["eval_seconds"] = time.perf_counter() - began
@@ -273,7 +274,7 @@ class Run:
     def _by_client(self, sums: Sums) -> dict[str, np.ndarray]:
         """Each metric of every client that trains, [N]; NaN for those that did not answer."""
         scores = {}
-        for name, values in per_client(self.roster.kind, sums.report).items():
+        for name, values in scores_per_client(self.roster.kind, sums.report).items():
             scores[name] = np.full(len(self.roster), np.nan)
             scores[name][sums.ids.numpy()] = values
         return scores

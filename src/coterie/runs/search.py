@@ -28,7 +28,7 @@ from coterie.core.contract import Algorithm
 from coterie.core.errors import CoterieError, Diverged, Option, unknown_name
 from coterie.data import Federation
 from coterie.engines.plan import Plan
-from coterie.metrics import Row
+from coterie.metrics import METRICS, Row, main_metric
 from coterie.runs.config import encode_readable
 from coterie.runs.files import write_file
 from coterie.runs.folder import hold
@@ -112,7 +112,7 @@ class Search:
             job = self._check(trial)
             if trial.folder is not None and has_begun(trial.folder):
                 refuse_other(trial.folder, job)
-            self.metric = self.metric or default_metric(trial.fed)
+            self.metric = self.metric or main_metric(trial.fed.kind)
             refuse_other_metric(self.metric, trial.fed)
 
     def trials(self) -> Iterator[Trial]:
@@ -182,7 +182,7 @@ class Search:
         """The place of a cell in the table: the best score first, then the lower loss."""
         if cell.mean is None:
             return (math.inf,)
-        score = -cell.mean if self.metric == "accuracy" else cell.mean
+        score = -cell.mean if METRICS[self.metric].higher_is_better else cell.mean
         return score, mean(cell.losses)
 
     def _write_table(self) -> None:
@@ -268,14 +268,9 @@ def search(
 
 
 # ------------------------------------------------------------------------------ parts
-def default_metric(fed: Federation) -> str:
-    """What runs are ranked by where nothing is asked for."""
-    return "mse" if fed.kind == "regression" else "accuracy"
-
-
 def refuse_other_metric(metric: str, fed: Federation) -> None:
     """Refuse a metric that runs on these data do not have."""
-    known = (default_metric(fed), "loss")
+    known = (main_metric(fed.kind), "loss")
     if metric not in known:
         raise unknown_name("metric", metric, known)
 

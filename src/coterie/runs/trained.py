@@ -10,15 +10,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from coterie.core.contract import Algorithm, at_round
-from coterie.core.params import Params
+from coterie.core.params import Params, count, flatten, pick_rows
 from coterie.core.task import Task
 from coterie.data.roster import Roster
-from coterie.metrics import Row, concerns, hard
+from coterie.metrics import Row, hard_labels
 from coterie.runs.certainty import Answers, Certainty, certainty
 from coterie.runs.options import Options
+
+ALIKE = 1e-3  # centres nearer than this, relative to their length, are one
+MOST_SCREENED = 5  # clients that a sentence names
+RESTLESS = (
+    0.05  # share of clients that change their group in a round, above which they are unstable
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +66,7 @@ class Trained:
         groups = self.groups
         if groups is None:
             return None
-        return hard(groups)
+        return hard_labels(groups)
 
     @property
     def certainty(self) -> Certainty | None:
@@ -77,4 +84,84 @@ class Trained:
     @property
     def warnings(self) -> list[str]:
         """What is odd about the groups, a sentence each."""
-        return concerns(self.history, self.centres, self.groups)
+        return describe_warnings(self.history, self.centres, self.groups)
+
+
+# ------------------------------------------------------------------------------ warnings
+def describe_warnings(
+    history: list[Row], centres: Params | None, groups: Tensor | None
+) -> list[str]:
+    """What is odd about a run's clients and the groups it ended with, a sentence each."""
+    return screened_clients(history) + group_concerns(history, centres, groups)
+
+
+def screened_clients(history: list[Row]) -> list[str]:
+    """A sentence on the clients whose moves were shortened, if there were any."""
+    rounds = [row for row in history if row.get("screened")]
+    if not rounds:
+        return []
+    names = sorted({name for row in rounds for name in row["screened"]})
+    some = ", ".join(names[:MOST_SCREENED])
+    if len(names) > MOST_SCREENED:
+        some += f" and {len(names) - MOST_SCREENED} more"
+    return [
+        f"in {len(rounds)} rounds updates were far longer than is usual, and were shortened, of "
+        f"{some}: look at the rows there, or leave screening out (screen 0)."
+    ]
+
+
+def group_concerns(history: list[Row], centres: Params | None, groups: Tensor | None) -> list[str]:
+    """What is odd about the groups that a run ended with, a sentence each."""
+    if groups is None:
+        return []
+    sizes = history[-1].get("sizes", [])
+    empty = empty_groups(sizes, groups)
+    sentences = []
+    if empty:
+        sentences.append(
+            f"no client is in group {join_numbers(empty)} of {len(sizes)}: fewer clusters may do, "
+            "or another start or seed."
+        )
+    for a, b in twins(centres, empty):
+        sentences.append(
+            f"the models of groups {a} and {b} are all but equal: they are one group, or have not "
+            "parted; try fewer clusters, more rounds or larger steps."
+        )
+    churn = [row["churn"] for row in history[1:] if "churn" in row]
+    late = churn[-max(3, len(history) // 4) :]
+    if len(late) >= 3 and sum(late) / len(late) > RESTLESS:
+        percent = 100 * sum(late) / len(late)
+        sentences.append(
+            f"the groups are not stable: in the last {len(late)} rounds {percent:.0f} % of the "
+            "clients changed theirs each round."
+        )
+    return sentences
+
+
+def empty_groups(sizes: list[int], groups: Tensor) -> list[int]:
+    """The groups that next to nobody is in, where anybody is in any."""
+    if not any(sizes):
+        return []
+    masses: list[float] = list(sizes)
+    if groups.dim() == 2:
+        masses = groups.sum(0).tolist()
+    return [k for k, mass in enumerate(masses) if mass < 1e-3 * len(groups)]
+
+
+def twins(centres: Params | None, skip: list[int]) -> list[tuple[int, int]]:
+    """Pairs of centres that differ by less than a thousandth of their length."""
+    if centres is None:
+        return []
+    k = count(centres)
+    rows = flatten(pick_rows(centres, torch.arange(k))).double()
+    near = torch.cdist(rows, rows) < ALIKE * rows.norm(dim=1)
+    kept = [j for j in range(k) if j not in skip]
+    return [(a, b) for a in kept for b in kept if a < b and near[a, b]]
+
+
+def join_numbers(numbers: list[int]) -> str:
+    """1, 2, 3 and 5 more"""
+    text = ", ".join(map(str, numbers[:5]))
+    if len(numbers) > 5:
+        return f"{text} and {len(numbers) - 5} more"
+    return text

@@ -20,7 +20,7 @@ from coterie.core.params import Params, unstack
 from coterie.core.task import Task
 from coterie.methods.grouped import WithinGroups
 from coterie.methods.threshold import PFLTC
-from coterie.metrics import hard
+from coterie.metrics import hard_labels
 from coterie.runs.config import method_config, roster_config
 from coterie.runs.files import beside, locked, write_error
 from coterie.runs.run import Run
@@ -164,7 +164,7 @@ def _members(trained: Trained) -> dict[str, list[str]]:
     """The names of the clients in each group."""
     if trained.state is None or trained.groups is None:  # a site does not know the groups
         return {}
-    labels = hard(trained.groups).tolist()
+    labels = hard_labels(trained.groups).tolist()
     members: dict[str, list[str]] = {str(k): [] for k in sorted(set(labels))}
     for name, label in zip(trained.roster.training_names, labels):
         members[str(label)].append(name)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from coterie.metrics import METRICS
 from coterie.reporting.drawing import (
     ACCENT,
     DASHES,
@@ -105,7 +106,7 @@ def rounds_from(first: int, last: int) -> Axis:
 def score_axis(metric: str, values: Iterable[float]) -> Axis:
     """The axis of a metric; a small change of an accuracy does not fill the figure."""
     known = [value for value in values if np.isfinite(value)]
-    if metric == "accuracy" and known:
+    if METRICS[metric].unit == "share" and known:
         middle = (min(known) + max(known)) / 2
         known += [max(0.0, middle - LEAST_SPAN / 2), min(1.0, middle + LEAST_SPAN / 2)]
     return metric_axis(metric, known)

@@ -9,8 +9,7 @@ import numpy as np
 from safetensors import SafetensorError
 
 from coterie.core.errors import CoterieError
-from coterie.metrics import Row
-from coterie.reporting.comparison import main_metric
+from coterie.metrics import Row, main_metric
 from coterie.reporting.live.tail import RowTail
 from coterie.runs import checkpoint, latecomers
 from coterie.runs.folder import RunFolder, round_of

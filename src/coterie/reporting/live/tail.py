@@ -7,7 +7,8 @@ import os
 from collections import deque
 from pathlib import Path
 
-from coterie.metrics import Row, fits_clients
+from coterie.metrics import Row
+from coterie.metrics.clusters import is_valid_assignment
 from coterie.runs.config import check_row
 
 WATCHED = 30  # times that rows came, over which a pace is measured
@@ -104,7 +105,7 @@ class RowTail:
             check_row(row)
         except (ValueError, RecursionError):
             return None
-        if not fits_clients(row, self.clients):
+        if not is_valid_assignment(row, self.clients):
             return None
         if row["round"] != len(self.rows):
             return None

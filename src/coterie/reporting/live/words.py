@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from coterie.metrics import HIGHER_IS_BETTER
+from coterie.metrics import METRICS
 from coterie.reporting.drawing import group_title
 from coterie.reporting.live.folder import RunLine
 from coterie.reporting.live.snapshot import RECENT, Incident, Move, Score, Site, Snapshot
@@ -303,7 +303,7 @@ def sites_table(snapshot: Snapshot) -> TextTable:
 def describe_score_lines(snapshot: Snapshot) -> str:
     """Say how to read the line of scores."""
     better = "lower"
-    if HIGHER_IS_BETTER[snapshot.metric]:
+    if METRICS[snapshot.metric].higher_is_better:
         better = "higher"
     return f"On test rows; {better} is better. The axis ends with the last round."
 

@@ -10,8 +10,15 @@ from torch import Tensor, nn
 
 import coterie as ct
 from coterie.core.task import Batch, Task
-from coterie.engines.evaluate import measured_sums
-from coterie.metrics.scoring import per_client, pooled_counts, summary
+from coterie.metrics.scores import (
+    METRICS,
+    Metric,
+    evaluation_row,
+    main_metric,
+    pool_counts,
+    scores_per_client,
+    sum_over_samples,
+)
 
 
 def task(kind: str, classes: int | None = None) -> Task:
@@ -23,7 +30,8 @@ def report_of(kind: str, sites: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor
     """The sums of sites, each (outputs, labels), stacked."""
     classes = sites[0][0].shape[-1] if kind == "classification" else None
     of_sites = [
-        measured_sums(task(kind, classes), out, Batch.of(out, y, torch.float64)) for out, y in sites
+        sum_over_samples(task(kind, classes), out, Batch.of(out, y, torch.float64))
+        for out, y in sites
     ]
     return {name: torch.stack([sums[name] for sums in of_sites]) for name in of_sites[0]}
 
@@ -37,7 +45,9 @@ def test_errors_and_r2_are_those_of_all_rows_together() -> None:
     """Two sites on other levels: inside each the model explains nothing, over both nearly all."""
     y = torch.tensor([0.0, 2.0, 100.0, 102.0, 104.0], dtype=torch.float64)
     out = torch.tensor([1.0, 1.0, 102.0, 102.0, 102.0], dtype=torch.float64)
-    row = summary("regression", report_of("regression", [(out[:2], y[:2]), (out[2:], y[2:])]))
+    row = evaluation_row(
+        "regression", report_of("regression", [(out[:2], y[:2]), (out[2:], y[2:])])
+    )
     assert row["r2"] == pytest.approx(reference.r2_score(y, out)) and row["r2"] > 0.99
     assert row["r2_mean"] == pytest.approx(0.0)
     assert row["mse"] == pytest.approx(reference.mean_squared_error(y, out))
@@ -50,8 +60,8 @@ def test_the_commonest_class_is_that_of_each_client_and_of_all() -> None:
     """Three of four rows are of class 0 at one site, both rows of class 1 at the other."""
     y = [torch.tensor([0, 0, 1, 0]), torch.tensor([1, 1])]
     report = report_of("classification", [(torch.zeros(len(one), 2).double(), one) for one in y])
-    assert per_client("classification", report)["commonest"].tolist() == [0.75, 1.0]
-    row = summary("classification", report)
+    assert scores_per_client("classification", report)["commonest"].tolist() == [0.75, 1.0]
+    row = evaluation_row("classification", report)
     assert row["commonest"] == 0.5
     assert row["commonest_own"] == pytest.approx(5 / 6)
 
@@ -65,7 +75,7 @@ def test_scores_of_classes_are_those_of_all_rows_together(classes: int) -> None:
         likely = out + torch.randn(n, classes, generator=rng, dtype=torch.float64)
         sites.append((out, likely.argmax(1)))
     report = report_of("classification", sites)
-    row = summary("classification", report)
+    row = evaluation_row("classification", report)
     out, y = together(sites)
     guess, shares = out.argmax(1), out.softmax(1)
     assert row["accuracy"] == pytest.approx(reference.accuracy_score(y, guess))
@@ -76,7 +86,7 @@ def test_scores_of_classes_are_those_of_all_rows_together(classes: int) -> None:
     assert row["brier"] == pytest.approx(float(squares) / (2 if classes == 2 else 1))
     assert ("auc" in row) == (classes == 2)
     if classes <= 12:
-        confusion = pooled_counts(report)["confusion"]
+        confusion = pool_counts(report)["confusion"]
         np.testing.assert_array_equal(confusion, reference.confusion_matrix(y, guess))
 
 
@@ -86,10 +96,14 @@ def test_a_site_of_one_class_is_not_perfect_for_free() -> None:
     labels = [torch.zeros(6), torch.zeros(6), torch.tensor([0.0, 0.0, 0.0, 1.0])]
     sites = [(always.expand(len(y), 2), y.long()) for y in labels]
     report = report_of("classification", sites)
-    row = summary("classification", report)
+    row = evaluation_row("classification", report)
     assert row["accuracy"] == pytest.approx(15 / 16)
     assert row["balanced_accuracy"] == row["balanced_accuracy_mean"] == pytest.approx(0.5)
-    assert np.isnan(per_client("classification", report)["f1"]).tolist() == [True, True, False]
+    assert np.isnan(scores_per_client("classification", report)["f1"]).tolist() == [
+        True,
+        True,
+        False,
+    ]
 
 
 # ------------------------------------------------------------------------------ odds
@@ -104,7 +118,7 @@ def test_auc_and_average_precision_by_bins_are_near_those_of_rows(
     y = rng.random(4000) < 1 / (1 + np.exp(-shift))
     odds = torch.from_numpy(scale * (signal * y + rng.normal(size=4000) + shift))
     out = torch.stack([torch.zeros_like(odds), odds], 1)
-    row = summary(
+    row = evaluation_row(
         "classification", report_of("classification", [(out, torch.from_numpy(y).long())])
     )
     assert row["auc"] == pytest.approx(reference.roc_auc_score(y, odds), abs=0.005)
@@ -120,7 +134,7 @@ def test_auc_is_over_all_rows_and_over_the_sites_that_have_both_classes() -> Non
         return torch.stack([torch.zeros_like(column), column], 1), torch.tensor(y)
 
     sites = [site([-3.0, -2.0], [0, 1]), site([2.0, 3.0], [0, 1]), site([0.0], [1])]
-    row = summary("classification", report_of("classification", sites))
+    row = evaluation_row("classification", report_of("classification", sites))
     assert row["auc_mean"] == 1.0
     assert row["auc"] == pytest.approx(4 / 6)
 
@@ -128,7 +142,7 @@ def test_auc_is_over_all_rows_and_over_the_sites_that_have_both_classes() -> Non
 def test_a_model_that_diverged_has_infinite_losses_and_counts_all_its_rows() -> None:
     out = torch.full((3, 2), torch.nan, dtype=torch.float64)
     report = report_of("classification", [(out, torch.tensor([0, 1, 1]))])
-    row = summary("classification", report)
+    row = evaluation_row("classification", report)
     assert row["loss"] == row["brier"] == np.inf
     assert report["scored"].sum() == report["confusion"].sum() == 3
 
@@ -149,3 +163,40 @@ def test_a_run_keeps_what_a_report_draws(engine: str, tmp_path) -> None:
     assert result.final["accuracy"] == pytest.approx(np.trace(pooled["confusion"]) / rows)
     read = ct.load(tmp_path / "run").trained.pooled_counts
     np.testing.assert_array_equal(read["scored"], pooled["scored"])
+
+
+# ------------------------------------------------------------------------------ a new metric
+def test_a_metric_is_defined_in_one_place(monkeypatch, tmp_path, capsys) -> None:
+    """Declared once, it is in the rows, in clients.csv, in the terminal's table and on the page."""
+    from coterie.cli import main
+
+    spread = Metric(
+        name="spread_of_targets",
+        label="Spread",
+        description="the root mean square of the targets",
+        task="regression",
+        compute=lambda sums: np.sqrt(sums["y2"] / sums["n"]),
+        higher_is_better=False,
+        format=".5f",
+        in_table=True,
+    )
+    monkeypatch.setitem(METRICS, spread.name, spread)
+    data = ["--data", "linear?clients=6", "--rounds", "2", "--lr", "0.01"]
+    assert main(["compare", "fedavg", "local", *data, "--out", str(tmp_path / "runs")]) == 0
+    folder = tmp_path / "runs" / "fedavg"
+    result = ct.load(folder)
+    value = result.final["spread_of_targets"]
+    assert value > 0 and result.final["spread_of_targets_worst"] >= value
+    assert result.scores("spread_of_targets").mean == result.final["spread_of_targets_mean"]
+    assert "spread_of_targets" in (folder / "clients.csv").read_text().splitlines()[0]
+    printed = capsys.readouterr().out
+    assert "Spread" in printed and f"{value:.5f}" in printed
+    page = ct.report(tmp_path / "runs", tmp_path / "report.html").read_text()
+    assert "Spread" in page and f"{value:.5f}" in page
+
+
+def test_metrics_fit_their_kind_of_task() -> None:
+    assert all(name == metric.name for name, metric in METRICS.items())
+    for kind in ("classification", "regression"):
+        main = METRICS[main_metric(kind)]  # type: ignore[arg-type]
+        assert main.task == kind and main.score_of_constant is not None and main.constant
