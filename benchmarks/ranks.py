@@ -14,6 +14,8 @@ import argparse
 import json
 import os
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,12 +26,11 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 import coterie as ct
-from coterie.ranks.engine import Ranks
-from coterie.ranks.group import Group
-from coterie.ranks.place import on_this_machine, place_in
-from coterie.ranks.processes import Processes
-from coterie.ranks.share import Share
-from coterie.ranks.team import serve
+from coterie.ranks.engine import RanksEngine
+from coterie.ranks.group import RankGroup
+from coterie.ranks.launch import local_ranks, rank_from_environment
+from coterie.ranks.shard import RankShard
+from coterie.ranks.worker import serve_rank
 from coterie.runs.run import Run
 from coterie.runs.start import Job, check_job
 from machine import write_page
@@ -93,9 +94,9 @@ def job_of(name: str, ranks: int) -> Job:
     return check_job(case.method, case.fed(), case.model, cores=cores, **options)
 
 
-def share_of(about: str, rank: int) -> Share:
-    job = job_of(json.loads(about), THREADS)
-    return Share(rank, job.method, job.task, job.fed, job.options, job.plan)
+def shard_of(config: str, rank: int) -> RankShard:
+    job = job_of(json.loads(config), THREADS)
+    return RankShard(rank, job.method, job.task, job.fed, job.options, job.plan)
 
 
 class Measured(NamedTuple):
@@ -124,14 +125,14 @@ def difference(a: Run, b: Run) -> float:
     return max(gaps)
 
 
-def compare(name: str, rounds: int, group: Group, processes: Processes) -> list[str]:
+def compare(name: str, rounds: int, group: RankGroup, other: subprocess.Popen) -> list[str]:
     """The cells of a line of the table, which is printed, too."""
     one = job_of(name, 1).start()
     job = job_of(name, THREADS)
-    share = share_of(json.dumps(name), 0)
-    two = job.start(make_engine=lambda *_: Ranks(group, share, json.dumps(name)))
+    shard = shard_of(json.dumps(name), 0)
+    two = job.start(make_engine=lambda *_: RanksEngine(group, shard, json.dumps(name)))
     here = [os.getpid()]
-    everywhere = here + [child.pid for child in processes.children.values()]
+    everywhere = [*here, other.pid]
     of_one: list[Measured] = []
     of_two: list[Measured] = []
     for number in range(rounds + 2):
@@ -153,6 +154,18 @@ def compare(name: str, rounds: int, group: Group, processes: Processes) -> list[
     return [name, *cells]
 
 
+def start_other_rank(port: int) -> subprocess.Popen:
+    variables = {
+        "RANK": "1",
+        "WORLD_SIZE": str(THREADS),
+        "LOCAL_WORLD_SIZE": str(THREADS),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": "1",
+    }
+    return subprocess.Popen([sys.executable, __file__], env={**os.environ, **variables})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(CASES))
@@ -161,26 +174,25 @@ def main() -> None:
     unknown = [name for name in asked.names if name not in CASES]
     if unknown:
         parser.error(f"no case {unknown[0]!r}: there are {', '.join(CASES)}")
-    place = on_this_machine(THREADS)
-    group = Group(place)
-    processes = Processes(place, group.port, [__file__])
+    group = RankGroup(local_ranks(THREADS))
+    other = start_other_rank(group.port)
     torch.set_num_threads(1)
     print(f"{'':<22} {' '.join(f'{head:>11}' for head in HEADS)}")
     load = os.getloadavg()[0]
     try:
-        group.connect(processes.check)
-        rows = [compare(name, asked.rounds, group, processes) for name in asked.names or CASES]
+        group.connect()
+        rows = [compare(name, asked.rounds, group, other) for name in asked.names or CASES]
         if not asked.names:
             write_page("ranks", ABOUT, ["case", *HEADS], rows, load)
     finally:
         group.close()
-        processes.end()
+        other.wait(10)
 
 
 if __name__ == "__main__":
-    other = place_in(os.environ)
-    if other is None:
+    info = rank_from_environment(os.environ)
+    if info is None:
         main()
     else:
         torch.set_num_threads(1)
-        serve(other, lambda about: share_of(about, other.rank), lambda e: (repr(e), 1))
+        serve_rank(info, lambda config: shard_of(config, info.rank), lambda e: (repr(e), 1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +16,9 @@ import torch
 
 import coterie as ct
 from cases import federation, spoilt, variants
-from coterie.ranks.place import place_in
-from coterie.ranks.share import Share
-from coterie.ranks.team import serve
+from coterie.ranks.launch import rank_from_environment
+from coterie.ranks.shard import RankShard
+from coterie.ranks.worker import serve_rank
 from coterie.runs.start import Job, check_job
 
 METHODS = variants()
@@ -47,16 +48,25 @@ def with_columns(fed: ct.data.Federation, columns: int) -> ct.data.Federation:
     return replace(fed, **parts)
 
 
-def share_of(about: str, rank: int) -> Share:
+def shard_of(about: str, rank: int) -> RankShard:
     words = json.loads(about)
     if words.pop("fails", None) == rank:
         raise ct.CoterieError("this rank has no such data", "give it some")
     job = job_of(words)
-    return Share(rank, job.method, job.task, job.fed, job.options, job.plan)
+    return RankShard(rank, job.method, job.task, job.fed, job.options, job.plan)
+
+
+def start_rank(port: int) -> subprocess.Popen:
+    """Start rank 1 of 2 with the environment that torchrun gives it."""
+    variables = {
+        "RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1",
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+    }  # fmt: skip
+    return subprocess.Popen([sys.executable, __file__], env={**os.environ, **variables})
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    place = place_in(os.environ)
-    assert place is not None
-    serve(place, lambda about: share_of(about, place.rank), lambda e: (str(e), 2))
+    info = rank_from_environment(os.environ)
+    assert info is not None
+    serve_rank(info, lambda about: shard_of(about, info.rank), lambda e: (str(e), 2))

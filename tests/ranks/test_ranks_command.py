@@ -14,7 +14,7 @@ import pytest
 import coterie as ct
 from cases import federation
 from coterie.cli import main
-from machines import environment, wait_for
+from machines import environment, free_port, wait_for
 from oracles import private_states
 from test_contract import distance, same_bits
 
@@ -34,10 +34,10 @@ def status(*words: str) -> int:
     return main(" ".join(words).split())
 
 
-def error(capsys, *words: str) -> str:
+def error(capfd, *words: str) -> str:
     """The one sentence with which a command ends."""
     assert status(*words) == 2
-    sentence = capsys.readouterr().err
+    sentence = capfd.readouterr().err
     assert sentence.startswith("coterie: ") and sentence.count("\n") == 1, sentence
     return sentence
 
@@ -51,11 +51,11 @@ def kept(folder: str):
 
 
 # ------------------------------------------------------------------------------ what is the same
-def test_two_ranks_give_what_one_process_gives_and_a_finished_run_goes_on(capsys, monkeypatch):
+def test_two_ranks_give_what_one_process_gives_and_a_finished_run_goes_on(capfd, monkeypatch):
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     assert status(TINY, "--rounds 4 --quiet --out one") == 0
     assert status(TINY, "--rounds 3 --quiet --ranks 2 --json --out two") == 0
-    assert json.loads(capsys.readouterr().out[-10_000:].split("coterie report one\n")[1])
+    assert json.loads(capfd.readouterr().out.split("coterie report one\n")[1])
     assert status("resume two --rounds 4 --quiet") == 0
     one, two = ct.load("one"), ct.load("two")
     assert two.options.ranks == 2
@@ -94,9 +94,14 @@ class Command:
             400, f"round {number}",
         )  # fmt: skip
 
-    def other_ranks(self) -> list[int]:
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        return [int(child) for child in children.read_text().split()]
+    def ranks(self) -> list[int]:
+        """Process ids of all ranks, which the launcher started."""
+        ranks = {}
+        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/children")
+        for child in " ".join(task.read_text() for task in tasks).split():
+            variables = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
+            ranks[next(v for v in variables if v.startswith(b"RANK="))] = int(child)
+        return [ranks[name] for name in sorted(ranks)]
 
     def end(self) -> tuple[int, str]:
         """(exit status, what it said)"""
@@ -131,20 +136,32 @@ def never_stopped(tmp_path_factory):
 def test_a_killed_rank_ends_all_and_resume_gives_the_same_bits(victim, never_stopped):
     command = Command(f"{MANY} --out run")
     command.wait_for_round("run", 5)
-    others = command.other_ranks()
-    assert len(others) == 2
-    killed = [command.process.pid, *others][victim]
-    os.kill(killed, signal.SIGKILL)
+    ranks = command.ranks()
+    assert len(ranks) == 3
+    os.kill(ranks[victim], signal.SIGKILL)
     code, said = command.end()
-    all_gone(others)
+    all_gone(ranks)
+    assert code == 2
+    last = said.splitlines()[-1]
     if victim:
-        assert code == 2
-        rank = f"rank {victim} ({os.uname().nodename}, process {killed})"
-        assert f"coterie: {rank} has ended before the run did: go on" in said
-        assert said.endswith("coterie resume run.\n") and "Traceback" not in said
+        rank = f"rank {victim} ({os.uname().nodename}, process {ranks[victim]})"
+        assert last.startswith(f"coterie: {rank} ended before the run did: ")
+        assert last.endswith("coterie resume run.") and "Traceback" not in said
     else:
-        assert code == -signal.SIGKILL
+        assert last.startswith("coterie: rank 0 ended before the run did (signal 9): ")
     assert Path("run/metrics.jsonl").read_text().count("\n") < 201, "killed before the end"
+    assert status("resume run --quiet") == 0
+    assert same_bits(kept("run"), never_stopped)
+
+
+@slow
+def test_a_killed_launcher_leaves_no_rank(never_stopped):
+    command = Command(f"{MANY} --out run")
+    command.wait_for_round("run", 5)
+    ranks = command.ranks()
+    command.process.kill()
+    command.process.wait()
+    all_gone(ranks)
     assert status("resume run --quiet") == 0
     assert same_bits(kept("run"), never_stopped)
 
@@ -153,11 +170,11 @@ def test_a_killed_rank_ends_all_and_resume_gives_the_same_bits(victim, never_sto
 def test_ctrl_c_finishes_the_round_and_saves(never_stopped):
     command = Command(f"{MANY} --out run")
     command.wait_for_round("run", 5)
-    others = command.other_ranks()
+    ranks = command.ranks()
     command.process.send_signal(signal.SIGINT)
     code, said = command.end()
     assert code == 130 and said.endswith("coterie: saved; go on with: coterie resume run\n")
-    all_gone(others)
+    all_gone(ranks)
     assert status("resume run --quiet") == 0
     assert same_bits(kept("run"), never_stopped)
 
@@ -171,40 +188,43 @@ def test_a_comparison_trains_all_its_runs_with_the_same_ranks():
 
 
 @slow
-def test_data_that_another_rank_does_not_have_are_one_sentence(capsys):
-    """They change between the start of rank 0 and that of the other."""
-    Path("sites").mkdir()
-    for i in range(3):
-        rows = "\n".join(f"{n + i},{n * i % 5},{n % 2}" for n in range(12))
-        Path(f"sites/site{i}.csv").write_text(f"age,dose,outcome\n{rows}\n")
-    from coterie.ranks.processes import Processes
-
-    class Other(Processes):
-        def __init__(self, *arguments) -> None:
-            Path("sites/site1.csv").write_text("age,dose,outcome\n1,2,0\n2,3,1\n3,1,0\n")
-            super().__init__(*arguments)
-
-    words = "run fedavg --data folder:sites --label outcome --rounds 2 --ranks 2 --out run --quiet"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("coterie.ranks.team.Processes", Other)
-        sentence = error(capsys, words)
-    assert "coterie: rank 1 (" in sentence
-    assert "its data" in sentence and "are not those of rank 0: give every rank" in sentence
-    assert not Path("run").exists()
+def test_data_that_another_rank_does_not_have_are_one_sentence(tmp_path):
+    """Each rank runs in a folder of its own, as on two machines."""
+    for rank in (0, 1):
+        sites = tmp_path / str(rank) / "sites"
+        sites.mkdir(parents=True)
+        for i in range(3):
+            rows = "\n".join(f"{n + i},{n * i % (5 + rank)},{n % 2}" for n in range(12))
+            (sites / f"site{i}.csv").write_text(f"age,dose,outcome\n{rows}\n")
+    words = "run fedavg --data folder:sites --label outcome --rounds 2 --out run --quiet"
+    address = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "coterie", *words.split()], cwd=tmp_path / str(rank),
+            env={**environment(), **address, "RANK": str(rank)}, stderr=subprocess.PIPE, text=True,
+        )
+        for rank in (0, 1)
+    ]  # fmt: skip
+    _, said = processes[0].communicate(timeout=400)
+    assert processes[0].returncode == 2 and said.count("\n") == 1, said
+    assert said.startswith("coterie: rank 1 (")
+    assert "its data" in said and "differ from those of rank 0: give every rank" in said
+    processes[1].communicate(timeout=400)
+    assert not (tmp_path / "0/run").exists()
 
 
 # ------------------------------------------------------------------------------ what is refused
-def test_ranks_that_cannot_be_are_one_sentence_and_leave_nothing(capsys, tmp_path, monkeypatch):
-    assert "ranks is 0: it must be ≥ 1" in error(capsys, TINY, "--ranks 0")
-    assert "only 7 clients train" in error(capsys, TINY, "--ranks 8")
-    assert "at most --ranks 7" in error(capsys, TINY, "--ranks 8")
-    assert "engine loop is one process" in error(capsys, TINY, "--ranks 2 --engine loop")
+def test_ranks_that_cannot_be_are_one_sentence_and_leave_nothing(capfd, tmp_path, monkeypatch):
+    assert "ranks is 0: it must be ≥ 1" in error(capfd, TINY, "--ranks 0")
+    assert "only 7 clients train" in error(capfd, TINY, "--ranks 8")
+    assert "at most --ranks 7" in error(capfd, TINY, "--ranks 8")
+    assert "engine loop is one process" in error(capfd, TINY, "--ranks 2 --engine loop")
     search = TINY.replace("run", "search")
-    assert "each run of a search is one" in error(capsys, search, "--over lr=0.1,1 --ranks 2")
+    assert "each run of a search is one" in error(capfd, search, "--over lr=0.1,1 --ranks 2")
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("MASTER_PORT", "29999")
-    assert "torchrun has started 2 processes" in error(capsys, TINY, "--ranks 3")
+    assert "torchrun started 2 processes" in error(capfd, TINY, "--ranks 3")
     assert not list(tmp_path.iterdir())
 
 
@@ -213,13 +233,13 @@ def test_from_python_ranks_are_refused(fed):
         ct.run(ct.FedAvg(), fed, "softmax", rounds=1, ranks=2)
 
 
-def test_a_folder_that_names_ranks_goes_on_with_as_many_or_says_why_not(capsys):
+def test_a_folder_that_names_ranks_goes_on_with_as_many_or_says_why_not(capfd):
     assert status(TINY, "--rounds 2 --quiet --out run") == 0
     config = json.loads(Path("run/config.json").read_text())
     config["options"]["ranks"] = 99
     Path("run/config.json").write_text(json.dumps(config))
-    capsys.readouterr()
-    assert "ranks is 99, and only 7 clients train" in error(capsys, "resume run --rounds 3 --quiet")
+    capfd.readouterr()
+    assert "ranks is 99, and only 7 clients train" in error(capfd, "resume run --rounds 3 --quiet")
     config["options"]["ranks"] = 2
     Path("run/config.json").write_text(json.dumps(config))
     with pytest.raises(ct.CoterieError, match="was begun with 2 ranks: use `coterie resume run`"):

@@ -7,30 +7,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from rank_of_tests import METHODS, job_of, share_of
+from rank_of_tests import METHODS, job_of, shard_of, start_rank
 
 from coterie.core.errors import CoterieError
-from coterie.ranks.engine import Ranks
-from coterie.ranks.group import Group
-from coterie.ranks.place import on_this_machine
-from coterie.ranks.processes import Processes
+from coterie.ranks.engine import RanksEngine
+from coterie.ranks.group import RankGroup
+from coterie.ranks.launch import local_ranks
 from coterie.runs.run import Run
 from oracles import private_states
 from test_contract import FAULTY, distance, every_method, same_bits, scores, whole_rounds
 
 
 @pytest.fixture(scope="module")
-def group() -> Iterator[Group]:
-    place = on_this_machine(2)
-    group = Group(place)
-    processes = Processes(place, group.port, [str(Path(__file__).with_name("rank_of_tests.py"))])
-    group.connect(processes.check)
+def group() -> Iterator[RankGroup]:
+    group = RankGroup(local_ranks(2))
+    other = start_rank(group.port)
+    group.connect()
     yield group
     group.close()
-    processes.end()
+    assert other.wait(20) == 0
 
 
 def options_of(name: str, **more) -> dict:
@@ -38,12 +35,12 @@ def options_of(name: str, **more) -> dict:
     return {"name": name, **options, **whole_rounds(METHODS[name])}
 
 
-def on_ranks(group: Group, options: dict) -> Run:
+def on_ranks(group: RankGroup, options: dict) -> Run:
     """The same run with half of its clients in another process."""
     about = {**options, "ranks": 2}
     job = job_of(about)
-    share = share_of(json.dumps(about), 0)
-    return job.start(make_engine=lambda *_: Ranks(group, share, json.dumps(about)))
+    shard = shard_of(json.dumps(about), 0)
+    return job.start(make_engine=lambda *_: RanksEngine(group, shard, json.dumps(about)))
 
 
 def finished(run: Run) -> Run:
@@ -82,7 +79,7 @@ def test_any_number_of_threads_on_two_ranks_is_as_many_in_one_process(name, more
     check_bits(group, options_of(name, **{"dtype": "float32", "eval_every": 1, **more}))
 
 
-def check_bits(group: Group, options: dict) -> None:
+def check_bits(group: RankGroup, options: dict) -> None:
     one = finished(job_of(options).start())
     two = finished(on_ranks(group, options))
     assert same_bits(whole(two, options), (one.state, private_states(one)))
@@ -155,7 +152,7 @@ def test_a_run_goes_on_from_a_snapshot_to_the_same_bits(name, group):
 def test_an_error_of_another_rank_is_raised_with_its_name_and_the_group_lives_on(group):
     options = options_of("fedavg")
     about = json.dumps({**options, "ranks": 2, "fails": 1})
-    share = share_of(about, 0)
+    shard = shard_of(about, 0)
     with pytest.raises(CoterieError, match=r"rank 1 \(.+\): this rank has no such data: give it"):
-        Ranks(group, share, about)
+        RanksEngine(group, shard, about)
     assert finished(on_ranks(group, options)).round == 3

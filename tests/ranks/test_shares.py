@@ -9,8 +9,8 @@ from torch.utils._pytree import tree_leaves
 from cases import federation
 from coterie.core.errors import CoterieError
 from coterie.data.shards import Among, cut_by_rows, divide, halved
-from coterie.ranks.place import place_in
-from coterie.ranks.snapshots import cut_snapshot, join_snapshots
+from coterie.ranks.engine import join_snapshots, split_snapshot
+from coterie.ranks.launch import rank_from_environment
 
 
 def test_neighbours_share_the_rows_evenly():
@@ -84,7 +84,7 @@ def test_a_snapshot_is_cut_and_joined_again():
         "private": {"slots": slots, "tables": {"w": torch.rand(4, 2)}},
         "contacted": torch.tensor([False, True] * 5),
     }
-    pieces = [cut_snapshot(whole, shares, rank) for rank in range(3)]
+    pieces = [split_snapshot(whole, shares, rank) for rank in range(3)]
     joined = join_snapshots(pieces, shares)
     assert torch.equal(joined["contacted"], whole["contacted"])
     for client in range(7):
@@ -102,7 +102,7 @@ def test_a_snapshot_without_private_states_is_joined():
         "private": {"slots": torch.full((10,), -1), "tables": ()},
         "contacted": torch.ones(10, dtype=torch.bool),
     }
-    joined = join_snapshots([cut_snapshot(whole, shares, rank) for rank in range(2)], shares)
+    joined = join_snapshots([split_snapshot(whole, shares, rank) for rank in range(2)], shares)
     assert not tree_leaves(joined["private"]["tables"])
     assert joined["contacted"].all() and (joined["private"]["slots"] == -1).all()
 
@@ -113,18 +113,18 @@ LAUNCHED = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "node0", "MASTER_PORT
 
 def test_a_process_of_torchrun_knows_its_place():
     more = {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_USE_AGENT_STORE": "True"}
-    place = place_in({**LAUNCHED, **more})
+    place = rank_from_environment({**LAUNCHED, **more})
     assert (place.rank, place.size, place.host, place.port) == (3, 4, "node0", 29500)
     assert (place.local_rank, place.local_size, place.has_store) == (1, 2, True)
     assert not place.is_server
 
 
 def test_other_processes_have_no_place():
-    assert place_in({}) is None
-    assert place_in({"RANK": "0"}) is None
-    assert place_in({**LAUNCHED, "RANK": "0", "WORLD_SIZE": "1"}) is None
+    assert rank_from_environment({}) is None
+    assert rank_from_environment({"RANK": "0"}) is None
+    assert rank_from_environment({**LAUNCHED, "RANK": "0", "WORLD_SIZE": "1"}) is None
 
 
 def test_a_place_that_is_no_number_is_one_sentence():
     with pytest.raises(CoterieError, match="WORLD_SIZE is 'many'"):
-        place_in({**LAUNCHED, "WORLD_SIZE": "many"})
+        rank_from_environment({**LAUNCHED, "WORLD_SIZE": "many"})

@@ -13,7 +13,14 @@ from coterie.cli import estimate
 from coterie.cli.groups import print_groups
 from coterie.cli.own_files import OwnFiles, trust_flag
 from coterie.cli.progress import Watcher
-from coterie.cli.ranks import is_other_rank, ranks_of, serve_rank, team_of
+from coterie.cli.ranks import (
+    is_other_rank,
+    launch_command,
+    needs_launch,
+    rank_server,
+    ranks_of,
+    serve_rank,
+)
 from coterie.cli.search import tune
 from coterie.cli.setup import Setup, setup
 from coterie.cli.table import print_json, print_table, summary_row
@@ -47,22 +54,24 @@ def check_and_start(command: str, words: list[str], argv: list[str]) -> int:
     if is_other_rank():
         return serve_rank(argv, lambda: OwnFiles(model=setup(command, words, argv).general.model))
     asked = setup(command, words, argv)
-    return start(asked, [command, *words, *argv])
+    if needs_launch(asked.ranks) and not asked.general.dry_run:
+        return launch_command(asked.ranks, [command, *words, *argv])
+    return start(asked)
 
 
-def start(asked: Setup, words: list[str]) -> int:
-    """Check, train and show the runs of a command; words: those of the command."""
+def start(asked: Setup) -> int:
+    """Check, train and show the runs of a command."""
     watcher = Watcher(asked.general.quiet)
     if asked.general.dry_run:
         return dry_run(asked, watcher)
-    with watcher(), team_of(asked.ranks, words) as team:
+    with watcher(), rank_server(asked.ranks) as server:
         diverged: list[Diverged] = []
         if asked.over:
             asked, base, places, diverged = tune(asked, watcher)
         else:
-            base, places = create(asked, team)
+            base, places = create(asked, server)
         with hold_several(base):
-            runs, failures = collect(train(base, places, watcher, team=team))
+            runs, failures = collect(train(base, places, watcher, server=server))
     if asked.over:
         runs = [{**run, "tuned": chosen_settings(asked)[run["method"]]} for run in runs]
     status = conclude(runs, diverged + failures, base, asked.general.json)
@@ -118,8 +127,14 @@ def resume(words: list[str], argv: list[str]) -> int:
     watcher = Watcher(asked.quiet)
     with watcher(), hold_several(base):
         places: list[Path | Run] = [*make_missing(base)]
-        with team_of(ranks_of(runs_in(base)), ["resume", *words, *argv]) as team:
-            runs, failures = collect(train(base, places, watcher, asked.rounds, asked, team=team))
+        ranks = ranks_of(runs_in(base))
+        if not needs_launch(ranks):
+            with rank_server(ranks) as server:
+                runs, failures = collect(
+                    train(base, places, watcher, asked.rounds, asked, server=server)
+                )
+    if needs_launch(ranks):
+        return launch_command(ranks, ["resume", *words, *argv])
     return conclude(runs, failures, base, asked.json)
 
 

@@ -1,7 +1,8 @@
-"""`--ranks`: how a command gets its ranks, and what a process does that is one of them.
+"""`--ranks`: launch the ranks of a command, and run this process as one of them.
 
-Rank 0 is the process of the command. It starts the others with its own words, unless torchrun has
-started all.
+`coterie run --ranks 2` starts itself twice through torchrun (`coterie.ranks.launch`). On several
+machines the user starts torchrun. Either way each process finds its rank in its environment: rank 0
+runs the command, the others serve it.
 """
 
 from __future__ import annotations
@@ -21,93 +22,119 @@ import torch
 
 from coterie.cli.own_files import OwnFiles
 from coterie.core.errors import CoterieError
-from coterie.ranks.place import Place, on_this_machine, place_in
+from coterie.ranks.launch import (
+    RankInfo,
+    exit_with_launcher,
+    launch_ranks,
+    local_ranks,
+    rank_from_environment,
+)
 from coterie.runs.folder import RunFolder
 from coterie.runs.options import Options
 
 if TYPE_CHECKING:
-    from coterie.ranks.share import Share
-    from coterie.ranks.team import Team
+    from coterie.ranks.engine import RankServer
+    from coterie.ranks.shard import RankShard
 
-NO_WORK = {"--dry-run", "--help", "-h"}  # flags with which nothing is trained
+NO_TRAINING = {"--dry-run", "--help", "-h"}  # flags with which nothing is trained
 
 
-def launched() -> Place | None:
-    """The place of this process among ranks that torchrun has started."""
-    return place_in(os.environ)
+def this_rank() -> RankInfo | None:
+    """Return the rank of this process, or None if torchrun did not start it."""
+    return rank_from_environment(os.environ)
 
 
 def is_other_rank() -> bool:
     """Whether this process is a rank other than 0."""
-    place = launched()
-    return place is not None and not place.is_server
+    info = this_rank()
+    return info is not None and not info.is_server
 
 
-# ------------------------------------------------------------------------------ what is asked
+# ------------------------------------------------------------------------------ options
 def with_launched_ranks(options: dict[str, Any]) -> dict[str, Any]:
-    """The options of a command with as many ranks as torchrun has started."""
-    place = launched()
-    if place is None:
+    """Set the option `ranks` to the number of processes that torchrun started."""
+    info = this_rank()
+    if info is None:
         return options
-    asked = options.get("ranks", place.size)
-    if asked != place.size:
+    asked = options.get("ranks", info.size)
+    if asked != info.size:
         raise CoterieError(
-            f"--ranks is {asked}, and torchrun has started {place.size} processes",
-            "leave out --ranks",
+            f"--ranks is {asked}, and torchrun started {info.size} processes", "omit --ranks"
         )
-    return {**options, "ranks": place.size}
+    return {**options, "ranks": info.size}
 
 
 def cores_of_rank(options: dict[str, Any]) -> int | None:
-    """How many processors a rank may use; None without ranks."""
+    """Return the number of processors for one rank; None without ranks."""
     ranks = options.get("ranks", Options.ranks)
     if ranks == 1:
         return None
-    return (launched() or on_this_machine(ranks)).cores
+    return (this_rank() or local_ranks(ranks)).cores
 
 
 def ranks_of(folders: Sequence[Path]) -> int:
-    """With how many ranks the runs of these folders were begun, and so must go on."""
+    """Return the number of ranks of the runs in these folders; resume needs the same number."""
     numbers = {folder: RunFolder(folder).config().options.ranks for folder in folders}
     first, *others = numbers
     for other in others:
         if numbers[other] != numbers[first]:
             raise CoterieError(
-                f"{first} was begun with ranks {numbers[first]}, and {other} with {numbers[other]}",
+                f"{first} has {numbers[first]} ranks, and {other} has {numbers[other]}",
                 "resume them one by one",
             )
-    place = launched()
-    if place is not None and place.size != numbers[first]:
+    info = this_rank()
+    if info is not None and info.size != numbers[first]:
         raise CoterieError(
-            f"{first} was begun with {numbers[first]} ranks, and torchrun has started {place.size}",
+            f"{first} has {numbers[first]} ranks, and torchrun started {info.size}",
             f"start {numbers[first]}, which give the same bits",
         )
     return numbers[first]
 
 
+# ------------------------------------------------------------------------------ launcher
+def needs_launch(ranks: int) -> bool:
+    """Whether this process must start the ranks of its command."""
+    return ranks > 1 and this_rank() is None
+
+
+def launch_command(ranks: int, words: Sequence[str]) -> int:
+    """Run the same command on several ranks; return the exit status of rank 0.
+
+    Args:
+        ranks: Number of processes.
+        words: The command from its name on.
+    """
+    return launch_ranks(ranks, ["-m", "coterie.cli", *words])
+
+
 # ------------------------------------------------------------------------------ rank 0
 @contextmanager
-def team_of(ranks: int, words: Sequence[str]) -> Iterator[Team | None]:
-    """The ranks of a command while it is open; None if there is one alone.
-
-    The server's own sums are made by as many threads as in one process: the other ranks wait.
-    """
-    if ranks == 1:
+def rank_server(ranks: int) -> Iterator[RankServer | None]:
+    """Connect rank 0 to the other ranks of the command; yield None if there is only one rank."""
+    info = this_rank()
+    if ranks == 1 or info is None:
         yield None
         return
-    from coterie.ranks.team import Team  # some builds of torch cannot load it
+    from coterie.ranks.engine import RankServer  # some builds of torch cannot import it
 
-    team = Team(launched() or on_this_machine(ranks), words, starts_others=launched() is None)
-    if launched() is not None:
-        treat_end_as_interrupt()
+    exit_with_launcher()
+    server = RankServer(info)
+    handle_sigterm(info)
     try:
-        yield team
+        yield server
     finally:
-        team.close()
+        server.close()
 
 
-def treat_end_as_interrupt() -> None:
-    """Let torchrun's request to end finish the round and save, as Ctrl-C does."""
+def handle_sigterm(info: RankInfo) -> None:
+    """Handle SIGTERM of torch's agent.
+
+    The user's torchrun sends it for Ctrl-C: finish the round and save. Our own launcher passes on
+    Ctrl-C as SIGINT, and sends SIGTERM only after another rank failed, which rank 0 then reports.
+    """
+
+    def ignore(number: int, frame: FrameType | None) -> None:
+        pass
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         handler = signal.getsignal(signal.SIGINT)
@@ -116,27 +143,32 @@ def treat_end_as_interrupt() -> None:
         handler(number, frame)
 
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, interrupt)
+        signal.signal(signal.SIGTERM, ignore if info.is_ours else interrupt)
 
 
-# ------------------------------------------------------------------------------ the other ranks
-def serve_rank(flags: Sequence[str], read_words: Callable[[], OwnFiles]) -> int:
-    """Be a rank other than 0; read_words: reads the command, and so loads the files it names."""
-    if NO_WORK & {*flags}:
+# ------------------------------------------------------------------------------ other ranks
+def serve_rank(flags: Sequence[str], read_command: Callable[[], OwnFiles]) -> int:
+    """Run this process as a rank other than 0.
+
+    Args:
+        flags: Flags of the command.
+        read_command: Reads the command, and so loads the Python files that it names.
+    """
+    if NO_TRAINING & {*flags}:
         return 0
     from coterie.cli import describe_error
-    from coterie.ranks.opening import open_share
-    from coterie.ranks.team import serve  # some builds of torch cannot load it
+    from coterie.ranks import worker  # some builds of torch cannot import it
+    from coterie.ranks.shard import load_shard
 
-    place = launched()
-    assert place is not None
-    logging.getLogger("coterie").addHandler(logging.NullHandler())  # rank 0 says all
-    torch.set_num_threads(place.cores)
+    info = this_rank()
+    assert info is not None
+    logging.getLogger("coterie").addHandler(logging.NullHandler())  # rank 0 logs
+    torch.set_num_threads(info.cores)
 
-    def make_share(about: str) -> Share:
-        own = read_words()
-        return open_share(about, place, own.load_model(), own.trust)
+    def load(config: str) -> RankShard:
+        own = read_command()
+        return load_shard(config, info, own.load_model(), own.trust)
 
     with warnings.catch_warnings(action="ignore"):
-        serve(place, make_share, describe_error, debug="--debug" in flags)
+        worker.serve_rank(info, load, describe_error, debug="--debug" in flags)
     return 0

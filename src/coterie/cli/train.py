@@ -17,7 +17,7 @@ from coterie.core.errors import CoterieError, Diverged
 from coterie.core.user_file import hashes_of
 from coterie.data import Federation
 from coterie.engines.plan import Plan, plan_for
-from coterie.ranks.place import RankLost
+from coterie.ranks.launch import RankLost
 from coterie.result import Result
 from coterie.runs.config import Origin
 from coterie.runs.folder import RunFolder, hold, refuse_busy, refuse_taken
@@ -30,18 +30,18 @@ from coterie.runs.run import Run
 from coterie.runs.start import Job, MakeEngine, check_job, engine_for, task_for
 
 if TYPE_CHECKING:
-    from coterie.ranks.team import Team
+    from coterie.ranks.engine import RankServer
 
 TUNE = "tune"  # the folder, in a comparison's, of the searches for settings
 
 
 # ------------------------------------------------------------------------------ before training
-def create(setup: Setup, team: Team | None = None) -> tuple[Path, list[Path | Run]]:
+def create(setup: Setup, server: RankServer | None = None) -> tuple[Path, list[Path | Run]]:
     """(the folder of the command, its runs); nothing is made if one of them cannot be.
 
     A single run is ready to train. Of several only the folders are given, so that not all of their
     data and engines are in memory at once.
-    team: the ranks, where there are several.
+    server: rank 0 of several ranks; None: one process.
     """
     if setup.given_folder is not None:
         refuse_existing(setup.given_folder)
@@ -49,10 +49,10 @@ def create(setup: Setup, team: Team | None = None) -> tuple[Path, list[Path | Ru
     if len(runs) == 1:
         ((_, name, seed),) = runs
         job = make_job(setup, name, seed)
-        if team is None:
+        if server is None:
             run = job.start()
         else:
-            run = job.start(make_engine=team.engine_maker(job.config()))
+            run = job.start(make_engine=server.engine_maker(job.config()))
             forget_loaded()  # each rank keeps its share alone
         base = setup.folder()
         run.folder = job.create_folder(base)
@@ -122,18 +122,18 @@ def train(
     rounds: int | None = None,
     own: OwnFiles | None = None,
     *,
-    team: Team | None = None,
+    server: RankServer | None = None,
 ) -> Iterator[Result | Diverged]:
     """Train each run to its end, from wherever it is; one that diverges does not stop the others.
 
     runs: each is taken off this list, so that nothing keeps it in memory after its turn.
     rounds: train up to this many rounds instead of as many as were asked for.
     own: what the command says of Python files that the folders name.
-    team: the ranks, where there are several.
+    server: rank 0 of several ranks; None: one process.
     """
     alone = len(runs) == 1
     while runs:
-        run = open_run(runs.pop(0), rounds, own, team)
+        run = open_run(runs.pop(0), rounds, own, server)
         title = title_of(run, base, alone)
         try:
             yield train_one(run, title, watcher)
@@ -154,14 +154,16 @@ def train(
         del run  # before the next one is opened
 
 
-def open_run(place: Path | Run, rounds: int | None, own: OwnFiles | None, team: Team | None) -> Run:
+def open_run(
+    place: Path | Run, rounds: int | None, own: OwnFiles | None, server: RankServer | None
+) -> Run:
     """A run that is at hand, or the one in a folder."""
     if isinstance(place, Run):
         return place
     refuse_busy(place)
     make_engine: MakeEngine = engine_for
-    if team is not None:
-        make_engine = team.engine_maker(RunFolder(place).config())
+    if server is not None:
+        make_engine = server.engine_maker(RunFolder(place).config())
     if own is None:
         return reopen(place, rounds=rounds, make_engine=make_engine)
     return reopen(

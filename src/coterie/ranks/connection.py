@@ -1,13 +1,22 @@
-"""How ranks meet, connect by torch.distributed, and notice that one of them is gone."""
+"""The connection of one rank to the others, and detection of lost ranks.
+
+Ranks connect through a `TCPStore` of torch.distributed, then form a gloo process group. A failed
+collective operation does not say which rank died, and never ends if a machine is cut off. torchrun
+watches only the processes of its own machine. So each rank also holds a TCP connection with
+keep-alive to rank 0. The operating system closes it when the process ends, and detects a machine
+that is cut off: rank 0 can name the lost rank, and no rank outlives rank 0.
+"""
 
 from __future__ import annotations
 
 import datetime
 import logging
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 import torch
@@ -16,113 +25,227 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 
 from coterie.core.errors import CoterieError
 from coterie.network.peers.interface import VARIABLE, address_of, use_interface
-from coterie.ranks.lifeline import Lifeline, Lifelines
-from coterie.ranks.place import LOOPBACK, Place, RankLost
+from coterie.ranks.launch import LOOPBACK, RankInfo, RankLost
 
 T = TypeVar("T")
 log = logging.getLogger("coterie")
-FOR_EVER = datetime.timedelta(days=365)  # lifelines tell who is gone, however long work takes
-PATIENCE = datetime.timedelta(hours=1)  # until all ranks must have come
-SOON = 20.0  # seconds after which it is said who is missing
-PAUSE = 0.02  # seconds between looks for those who come
-REACH = f"see to firewalls between them, or name the network interface to use as {VARIABLE}"
-TO_BE_NOTICED = 10.0  # seconds until a lifeline tells who has broken a connection
+NO_TIMEOUT = datetime.timedelta(days=365)  # client work has no time limit
+CONNECT_TIMEOUT = datetime.timedelta(hours=1)
+WARN_AFTER = 20.0  # seconds until the log names the missing ranks
+POLL = 0.02  # seconds
+DIAGNOSIS_TIMEOUT = 10.0  # seconds in which a lost rank's connection must close
+LEAVING = b"bye\n"  # sent by a rank that ends because another rank is lost
+KEEPALIVE = {"KEEPIDLE": 10, "KEEPINTVL": 5, "KEEPCNT": 3}  # 25 seconds in total
+CHECK_NETWORK = f"check the firewall, or set {VARIABLE} to the network interface to use"
 
 
-class Connection:
-    """This rank's connection to the others."""
+# ------------------------------------------------------------------------------ keep-alive
+class KeepAliveServer:
+    """Rank 0's ends of the keep-alive connections."""
 
-    def __init__(self, place: Place) -> None:
-        """Rank 0 opens the place where all meet; the others come there, and wait for it."""
-        self.place = place
+    def __init__(self, host: str) -> None:
+        self.server = socket.create_server((host, 0))
+        self.port: int = self.server.getsockname()[1]
+        self.connections: list[socket.socket] = []
+        self.processes: dict[int, str] = {}  # rank → host name and process id
+        self.lost: list[int] = []  # ranks that ended unexpectedly, in order
+        self.closed = False
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while not self.closed:
+            try:
+                connection, _ = self.server.accept()
+            except OSError:  # closed
+                return
+            enable_keepalive(connection)
+            self.connections.append(connection)
+            threading.Thread(target=self._watch, args=(connection,), daemon=True).start()
+
+    def _watch(self, connection: socket.socket) -> None:
+        """Block until a rank's connection closes."""
+        rank = ""
+        with connection, connection.makefile("rb") as lines:
+            try:
+                rank, process = lines.readline().decode().rstrip().split(" ", 1)
+                self.processes[int(rank)] = process
+                last_line = lines.readline()
+            except (OSError, ValueError):  # cut off, or not a rank
+                last_line = b""
+        if not self.closed and last_line != LEAVING and rank.isdecimal():
+            self.lost.append(int(rank))
+
+    def close(self) -> None:
+        """Close all connections, which ends all other ranks."""
+        self.closed = True
+        self.server.close()
+        for connection in self.connections:
+            shut_down(connection)
+
+
+class KeepAlive:
+    """Another rank's end of its keep-alive connection; the process ends when rank 0 does."""
+
+    def __init__(self, host: str, port: int, rank: int) -> None:
+        self.connection = socket.create_connection((host, port), timeout=60)
+        self.connection.settimeout(None)
+        enable_keepalive(self.connection)
+        process = f"{socket.gethostname()}, process {os.getpid()}"
+        self.connection.sendall(f"{rank} {process}\n".encode())
+        self.closed = False
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        with suppress(OSError):
+            self.connection.recv(1)  # rank 0 sends nothing: this returns when it is gone
+        if not self.closed:
+            os._exit(2)
+
+    def announce_exit(self) -> None:
+        """Tell rank 0 that this rank leaves on purpose."""
+        self.closed = True
+        with suppress(OSError):
+            self.connection.sendall(LEAVING)
+
+    def close(self) -> None:
+        """Leave at the end of the run."""
+        self.announce_exit()
+        shut_down(self.connection)
+
+
+def shut_down(connection: socket.socket) -> None:
+    """Close a connection, also for a thread that reads from it."""
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()
+
+
+def enable_keepalive(connection: socket.socket) -> None:
+    """Let the operating system detect within 25 seconds that the other machine is cut off."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEPALIVE.items():
+        option = getattr(socket, f"TCP_{name}", None)
+        if option is not None:
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+# ------------------------------------------------------------------------------ connection
+class RankConnection:
+    """This rank's connection to all others.
+
+    Rank 0 serves the store, unless torchrun does; the other ranks wait for it.
+    """
+
+    def __init__(self, info: RankInfo) -> None:
+        self.info = info
         self.is_connected = False
-        self.fault: CoterieError | None = None
-        self.lifelines: Lifelines | None = None
-        self.lifeline: Lifeline | None = None
-        self.names_interface = VARIABLE not in os.environ
-        use_interface(place.host, place.port or 1)
-        self.tcp_store = meet(place)
-        self.store = PrefixStore(f"coterie/{place.attempt}", self.tcp_store)
-        if place.is_server:
-            address = own_address(place)
-            self.lifelines = Lifelines(address)
-            self.store.set("lifeline", f"{address} {self.lifelines.port}")
+        self.error: CoterieError | None = None
+        self.server: KeepAliveServer | None = None  # rank 0
+        self.keepalive: KeepAlive | None = None  # other ranks
+        self.sets_interface = VARIABLE not in os.environ
+        use_interface(info.host, info.port or 1)
+        self.tcp_store = open_store(info)
+        self.store = PrefixStore(f"coterie/{info.attempt}", self.tcp_store)
+        if info.is_server:
+            address = self._own_address()
+            self.server = KeepAliveServer(address)
+            self.store.set("keepalive", f"{address} {self.server.port}")
         else:
-            self.lifeline = self._connect_lifeline()
+            self.keepalive = self._connect_keepalive()
 
-    def _connect_lifeline(self) -> Lifeline:
-        """The lifeline of this rank, which ends with rank 0; rank 0 is told if there is none."""
-        rank = self.place.rank
-        address, port = self.store.get("lifeline").decode().split()
+    def _own_address(self) -> str:
+        """The address of rank 0 that the other ranks can reach."""
+        interface = os.environ.get(VARIABLE, "").split(",")[0]
+        if interface:
+            return address_of(interface) or LOOPBACK
+        return self.info.host
+
+    def _connect_keepalive(self) -> KeepAlive:
+        rank = self.info.rank
+        address, port = self.store.get("keepalive").decode().split()
         try:
-            return Lifeline(address, int(port), rank, at_end=lambda: os._exit(2))
+            return KeepAlive(address, int(port), rank)
         except OSError as e:
-            what = f"rank {rank} cannot reach rank 0 at {address}:{port}"
-            self.store.set(f"failed/{rank}", what)
-            raise CoterieError(what, REACH) from e
+            problem = f"rank {rank} cannot reach rank 0 at {address}:{port}"
+            self.store.set(f"failed/{rank}", problem)
+            raise CoterieError(problem, CHECK_NETWORK) from e
 
     @property
-    def is_well(self) -> bool:
+    def is_healthy(self) -> bool:
         """Whether all ranks are connected."""
-        return self.is_connected and self.fault is None
+        return self.is_connected and self.error is None
 
     @property
     def port(self) -> int:
-        """Where the others find the place."""
+        """The port of the store."""
         port: int = self.tcp_store.port
         return port
 
-    def connect(self, check: Callable[[], None] = lambda: None) -> None:
-        """Wait for all ranks, and connect to them; check: raises if one will never come."""
+    def connect(self) -> None:
+        """Wait for all ranks, then form the process group.
+
+        Raises:
+            CoterieError: A rank cannot reach rank 0, or did not start within an hour.
+        """
         if self.is_connected:
             return
-        if self.lifelines is not None:
-            self._wait_for_all(self.lifelines, check)
-            self.store.set("all are here", "yes")
-        while not self.store.check(["all are here"]):
-            time.sleep(PAUSE)
+        if self.server is not None:
+            self._wait_for_ranks(self.server)
+            self.store.set("all connected", "yes")
+        while not self.store.check(["all connected"]):
+            time.sleep(POLL)
         backend = "gloo"
         if torch.cuda.is_available():
             backend = "cpu:gloo,cuda:nccl"
-        self.do(
+        self.run(
             lambda: dist.init_process_group(
                 backend,
                 store=PrefixStore("group", self.store),
-                rank=self.place.rank,
-                world_size=self.place.size,
-                timeout=FOR_EVER,
+                rank=self.info.rank,
+                world_size=self.info.size,
+                timeout=NO_TIMEOUT,
             )
         )
         self.is_connected = True
 
-    def _wait_for_all(self, lifelines: Lifelines, check: Callable[[], None]) -> None:
-        began = time.monotonic()
-        is_told = False
-        others = range(1, self.place.size)
-        while missing := [rank for rank in others if rank not in lifelines.here]:
-            check()
+    def _wait_for_ranks(self, server: KeepAliveServer) -> None:
+        started = time.monotonic()
+        is_logged = False
+        while missing := [r for r in range(1, self.info.size) if r not in server.processes]:
             for rank in missing:
                 if self.store.check([f"failed/{rank}"]):
-                    raise CoterieError(self.store.get(f"failed/{rank}").decode(), REACH)
-            waited = time.monotonic() - began
-            if waited > PATIENCE.total_seconds():
-                raise CoterieError(f"rank {missing[0]} did not come in an hour", "start all ranks")
-            if waited > SOON and not is_told:
+                    raise CoterieError(self.store.get(f"failed/{rank}").decode(), CHECK_NETWORK)
+            waited = time.monotonic() - started
+            if waited > CONNECT_TIMEOUT.total_seconds():
+                raise CoterieError(
+                    f"rank {missing[0]} did not connect within an hour", "start all ranks"
+                )
+            if waited > WARN_AFTER and not is_logged:
                 log.info("waiting for rank %s", ", ".join(map(str, missing)))
-                is_told = True
-            time.sleep(PAUSE)
+                is_logged = True
+            time.sleep(POLL)
 
-    # -- faults and the end
-    def do(self, work: Callable[[], T]) -> T:
-        """Speak with the other ranks; RankLost if one of them is gone.
+    # -- communication
+    def run(self, work: Callable[[], T]) -> T:
+        """Run a communication with the other ranks.
 
-        At rank 0 it is done in a thread, so that Ctrl-C, and the loss of a machine that never
-        closed its connections, are noticed at once.
+        Rank 0 runs it in a thread, so that Ctrl-C and the loss of a machine that never closes its
+        connections interrupt it. Another rank ends its process if the communication fails, because
+        rank 0 reports the reason.
+
+        Args:
+            work: Calls functions of torch.distributed.
+
+        Returns:
+            What `work` returns.
+
+        Raises:
+            RankLost: A rank ended; raised at rank 0.
         """
-        if self.fault is not None:
-            raise self.fault
-        if self.lifelines is None:
-            return self._do_or_leave(work)
+        if self.error is not None:
+            raise self.error
+        if self.server is None:
+            return self._run_or_exit(work)
         results: list[T] = []
         errors: list[Exception] = []
         done = threading.Event()
@@ -136,69 +259,60 @@ class Connection:
 
         threading.Thread(target=run, daemon=True).start()
         while not done.wait(1.0):
-            if self.lifelines.lost and not done.wait(1.0):
+            if self.server.lost and not done.wait(1.0):
                 break
         if results:
             return results[0]
         if errors and not isinstance(errors[0], RuntimeError):
             raise errors[0]
-        self.fault = self._why(self.lifelines)
-        raise self.fault
+        self.error = self._diagnose(self.server)
+        raise self.error
 
-    def _do_or_leave(self, work: Callable[[], T]) -> T:
-        """What a rank other than 0 does; where the connection breaks, rank 0 tells why."""
-        assert self.lifeline is not None
+    def _run_or_exit(self, work: Callable[[], T]) -> T:
+        assert self.keepalive is not None
         try:
             return work()
         except RuntimeError:
-            self.lifeline.say_farewell()
+            self.keepalive.announce_exit()
             os._exit(2)
 
-    def _why(self, lifelines: Lifelines) -> CoterieError:
-        """Who is gone, as the lifelines tell it."""
-        end = time.monotonic() + TO_BE_NOTICED
-        while not lifelines.lost and time.monotonic() < end:
-            time.sleep(PAUSE)
-        if not lifelines.lost:
-            return RankLost("the connection between the ranks broke", REACH)
-        return RankLost(f"{self.name(lifelines.lost[0])} has ended before the run did")
+    def _diagnose(self, server: KeepAliveServer) -> CoterieError:
+        """Wait until a keep-alive connection closes, and name its rank."""
+        end = time.monotonic() + DIAGNOSIS_TIMEOUT
+        while not server.lost and time.monotonic() < end:
+            time.sleep(POLL)
+        if not server.lost:
+            return RankLost("the connection between the ranks broke", CHECK_NETWORK)
+        return RankLost(f"{self.name(server.lost[0])} ended before the run did")
 
     def name(self, rank: int) -> str:
-        """A rank with its machine and process, for sentences about it."""
+        """Return a rank with its host and process id, for messages."""
         name = f"rank {rank}"
-        if self.lifelines is not None and rank in self.lifelines.here:
-            name += f" ({self.lifelines.here[rank]})"
+        if self.server is not None and rank in self.server.processes:
+            name += f" ({self.server.processes[rank]})"
         return name
 
     def expect_end(self) -> None:
-        """Let rank 0 hang up without that ending this process."""
-        assert self.lifeline is not None
-        self.lifeline.say_farewell()
+        """Let rank 0 close the connection without ending this process."""
+        assert self.keepalive is not None
+        self.keepalive.announce_exit()
 
     def close(self) -> None:
-        """Hang up; at rank 0 this ends all other ranks."""
-        if self.names_interface:
-            os.environ.pop(VARIABLE, None)  # another group may need another one
-        for line in (self.lifelines, self.lifeline):
-            if line is not None:
-                line.close()
+        """Close the keep-alive connections; at rank 0 this ends all other ranks."""
+        if self.sets_interface:
+            os.environ.pop(VARIABLE, None)  # another group may use another interface
+        for end in (self.server, self.keepalive):
+            if end is not None:
+                end.close()
 
 
-def meet(place: Place) -> TCPStore:
-    """The store by which all ranks meet: made by rank 0, unless torchrun has made it."""
-    makes_it = place.is_server and not place.has_store
+def open_store(info: RankInfo) -> TCPStore:
+    """Serve the store at rank 0, unless torchrun does; connect to it at other ranks."""
+    serves = info.is_server and not info.has_store
     try:
-        return TCPStore(place.host, place.port, None, makes_it, PATIENCE, wait_for_workers=False)
+        return TCPStore(info.host, info.port, None, serves, CONNECT_TIMEOUT, wait_for_workers=False)
     except RuntimeError as e:
         raise CoterieError(
-            f"rank {place.rank} cannot meet the others at {place.host}:{place.port}",
-            "give an address of the machine of rank 0, and a port that is free",
+            f"rank {info.rank} cannot connect at {info.host}:{info.port}",
+            "give an address of the machine of rank 0, and a free port",
         ) from e
-
-
-def own_address(place: Place) -> str:
-    """The address of rank 0 that the others can reach."""
-    interface = os.environ.get(VARIABLE, "").split(",")[0]
-    if interface:
-        return address_of(interface) or LOOPBACK
-    return place.host

@@ -1,51 +1,74 @@
-"""The engine of rank 0: questions go to all ranks, and their answers are merged here."""
+"""The engine of rank 0: it sends calls to all ranks and merges their aggregates."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from torch.utils._pytree import tree_map
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
 
 from coterie.aggregation.aggregator import Fold, Part
 from coterie.core.call import Call
 from coterie.core.contract import Algorithm
+from coterie.core.task import Task
+from coterie.data.federation import Federation
+from coterie.data.shards import Shares
 from coterie.engines.codec import decode, decode_part, encode
-from coterie.ranks.group import Group
-from coterie.ranks.share import Question, Share, call_of_rank, write_common, write_own
-from coterie.ranks.snapshots import cut_snapshot, join_snapshots
+from coterie.engines.plan import Plan
+from coterie.engines.protocol import Engine
+from coterie.ranks.group import RankGroup
+from coterie.ranks.launch import RankInfo
+from coterie.ranks.shard import (
+    RankCall,
+    RankShard,
+    check_gpus,
+    encode_common,
+    encode_own,
+    select_clients,
+)
+from coterie.runs.config import RunConfig
+from coterie.runs.config import encode as encode_config
+from coterie.runs.options import Options
+from coterie.runs.run import check_ranks
+from coterie.runs.start import MakeEngine
 
 
-class Ranks:
-    """The engine whose clients are divided among the ranks of a group."""
+class RanksEngine:
+    """An engine whose clients are divided among the ranks of a group.
 
-    def __init__(self, group: Group, share: Share, about: str) -> None:
-        """share: of rank 0.  about: by which the other ranks make theirs, see `serve`."""
+    Args:
+        group: The connected ranks.
+        shard: The clients of rank 0.
+        config: Text from which the other ranks load their shards.
+    """
+
+    def __init__(self, group: RankGroup, shard: RankShard, config: str) -> None:
         self.group = group
-        self.share = share
-        self.shares = share.shares
-        self.types = share.types
-        group.tell("open", about.encode())
-        group.hear_outcomes()  # whether all have the same data
+        self.shard = shard
+        self.shares = shard.shares
+        self.types = shard.types
+        group.send("open", config.encode())
+        group.wait_for_statuses()  # raises if the data differ
 
     def enroll(self, method: Algorithm, initial_payload: Any) -> None:
-        """Let every rank know how clients begin."""
-        self.group.tell("enroll", encode(initial_payload, self.types))
-        self.share.enroll(initial_payload)
-        self.group.hear_outcomes()
+        """Send the initial message of clients to every rank."""
+        self.group.send("enroll", encode(initial_payload, self.types))
+        self.shard.enroll(initial_payload)
+        self.group.wait_for_statuses()
 
     def map(self, call: Call, fold: Fold) -> Part:
-        """Run the call on the clients of all ranks; parts are merged in the order of ranks."""
+        """Run a call on the clients of all ranks and merge the aggregates in the order of ranks."""
         reduce = "stack" if fold.holds_values else fold.reduce
         positions = self.shares.positions(call.ids)
-        calls = [call_of_rank(call, some, self.shares) for some in positions]
-        question = Question(calls[0], reduce, fold.screening)
-        own = [write_own(some, self.types) for some in calls]
-        self.group.tell("map", write_common(question, self.types), own)
-        part = self.share.answer(question, fold.like)
-        self.group.hear_outcomes(answers_follow=True)
+        calls = [select_clients(call, some, self.shares) for some in positions]
+        rank_call = RankCall(calls[0], reduce, fold.screening)
+        own = [encode_own(some, self.types) for some in calls]
+        self.group.send("map", encode_common(rank_call, self.types), own)
+        part = self.shard.run(rank_call, fold.like)
+        self.group.wait_for_statuses(results_follow=True)
         totals, mass = self.group.reduce((part.totals, part.mass))
         parts = [part, *(decode_part(raw, self.types) for raw in self.group.gather())]
-        # the sums of all ranks are known: only what is said of single clients is merged
+        # the sums over all ranks are complete: merge only what concerns single clients
         rest = [
             fold.absorb(part._replace(totals={}, mass={}).at(some))
             for part, some in zip(parts, positions)
@@ -53,21 +76,82 @@ class Ranks:
         merged = fold.merge(rest)._replace(totals=totals, mass=mass)
         return fold.complete(merged)
 
-    # -- checkpoints
     def snapshot(self) -> Any:
-        """Private states of all ranks, as an engine of one process would keep them."""
-        self.group.tell("snapshot")
-        own = self.share.engine.snapshot()
-        self.group.hear_outcomes(answers_follow=True)
+        """Return the private states of all ranks in the format of a single process."""
+        self.group.send("snapshot")
+        own = self.shard.engine.snapshot()
+        self.group.wait_for_statuses(results_follow=True)
         others = [decode(raw, self.types)[0] for raw in self.group.gather()]
         on_cpu = tree_map(lambda v: v.cpu(), own)
         return join_snapshots([on_cpu, *others], self.shares)
 
     def restore(self, snapshot: Any) -> None:
-        """Be where `snapshot` was taken, by these ranks or by one process."""
+        """Restore the engine from a snapshot of these ranks or of a single process."""
         pieces = [
-            cut_snapshot(snapshot, self.shares, rank) for rank in range(len(self.shares.clients))
+            split_snapshot(snapshot, self.shares, rank) for rank in range(len(self.shares.clients))
         ]
-        self.group.tell("restore", own=[encode(piece, self.types) for piece in pieces])
-        self.share.engine.restore(pieces[0])
-        self.group.hear_outcomes()
+        self.group.send("restore", own=[encode(piece, self.types) for piece in pieces])
+        self.shard.engine.restore(pieces[0])
+        self.group.wait_for_statuses()
+
+
+class RankServer:
+    """Rank 0 of a command: makes engines for its runs and ends the other ranks.
+
+    Args:
+        info: Rank 0.
+    """
+
+    def __init__(self, info: RankInfo) -> None:
+        self.info = info
+        self.group: RankGroup | None = None
+
+    def engine_maker(self, config: RunConfig) -> MakeEngine:
+        """Return a function that makes the engine of a run; every rank loads its own shard."""
+
+        def make(
+            method: Algorithm, task: Task, fed: Federation, options: Options, plan: Plan
+        ) -> Engine:
+            check_ranks(fed.roster, options)
+            check_gpus(options.device, self.info)
+            if self.group is None:
+                self.group = RankGroup(self.info)
+            shard = RankShard(0, method, task, fed, options, plan)  # while other ranks connect
+            self.group.connect()
+            return RanksEngine(self.group, shard, encode_config(config).decode())
+
+        return make
+
+    def close(self) -> None:
+        """End all other ranks."""
+        if self.group is not None:
+            self.group.close()
+
+
+# ------------------------------------------------------------------------------ checkpoints
+def join_snapshots(snapshots: list[Any], shares: Shares) -> Any:
+    """Join the snapshots of all ranks into one of a single process."""
+    slots = torch.full((shares.training,), -1)
+    contacted = torch.zeros(len(shares.owner), dtype=torch.bool)
+    used = 0
+    for rank, snapshot in enumerate(snapshots):
+        own = snapshot["private"]["slots"]
+        slots[shares.training_clients(rank)] = torch.where(own >= 0, own + used, -1)
+        contacted[shares.clients[rank]] = snapshot["contacted"]
+        for table in tree_leaves(snapshot["private"]["tables"])[:1]:
+            used += len(table)
+    tables = [snapshot["private"]["tables"] for snapshot in snapshots]
+    joined = tree_map(lambda *parts: torch.cat(parts), *tables)
+    return {"private": {"slots": slots, "tables": joined}, "contacted": contacted}
+
+
+def split_snapshot(snapshot: Any, shares: Shares, rank: int) -> Any:
+    """Return the part of a snapshot that belongs to one rank."""
+    slots = snapshot["private"]["slots"][shares.training_clients(rank)]
+    kept = slots >= 0
+    rows = slots[kept]
+    tables = tree_map(lambda table: table[rows.to(table.device)], snapshot["private"]["tables"])
+    own = torch.full_like(slots, -1)
+    own[kept] = torch.arange(len(rows))
+    contacted = snapshot["contacted"][shares.clients[rank]]
+    return {"private": {"slots": own, "tables": tables}, "contacted": contacted}

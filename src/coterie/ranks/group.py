@@ -1,12 +1,13 @@
-"""What ranks say to each other, by torch.distributed: gloo, and nccl for sums that are on a GPU.
+"""Messages between ranks over torch.distributed (gloo; nccl for sums on a GPU).
 
-Rank 0 speaks first: it tells all others what to do, hears whether they could, and then takes their
-answers. Nothing is pickled.
+Rank 0 sends a message to all ranks, collects a status from each, then receives their results. The
+status comes first so that rank 0 can report an error of another rank, and no rank waits for a sum
+to which another does not contribute. Nothing is pickled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
@@ -16,162 +17,184 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from coterie.core.errors import CoterieError
-from coterie.ranks.connection import Connection
-from coterie.ranks.place import Place, RankLost
+from coterie.ranks.connection import RankConnection
+from coterie.ranks.launch import RankInfo, RankLost
 
-What = Literal["open", "enroll", "map", "snapshot", "restore", "end"]
-WORDS: tuple[What, ...] = ("open", "enroll", "map", "snapshot", "restore", "end")
-
-
-class Message(NamedTuple):
-    """What rank 0 tells another rank."""
-
-    what: What
-    common: bytes  # for all
-    own: bytes  # for this rank
+MessageKind = Literal["open", "enroll", "map", "snapshot", "restore", "end"]
+KINDS: tuple[MessageKind, ...] = ("open", "enroll", "map", "snapshot", "restore", "end")
 
 
-class Outcome(NamedTuple):
-    """Whether a rank could do what it was told, and how many bytes it will send."""
+class RankMessage(NamedTuple):
+    """A message of rank 0 to another rank."""
 
-    is_well: bool = True
-    size: int = 0
+    kind: MessageKind
+    common: bytes  # the same for all ranks
+    own: bytes  # for this rank only
 
 
-class Group:
+class RankStatus(NamedTuple):
+    """Whether a rank succeeded, and the size of the result that it sends next."""
+
+    ok: bool = True
+    size: int = 0  # bytes
+
+
+class RankGroup:
     """The ranks of one command."""
 
-    def __init__(self, place: Place) -> None:
-        """Rank 0 opens the place where all meet; the others come there, and wait for it."""
-        self.place = place
-        self.connection = Connection(place)
-        self.is_pending = False  # whether the ranks are at work on what they were told
-        self.outcomes: list[Outcome] = []  # of what rank 0 told last
+    def __init__(self, info: RankInfo) -> None:
+        self.info = info
+        self.connection = RankConnection(info)
+        self.is_pending = False  # ranks are working on the last message
+        self.statuses: list[RankStatus] = []  # by rank, for the last message
 
     @property
     def port(self) -> int:
-        """Where the other ranks find rank 0."""
+        """The port at which the other ranks connect."""
         return self.connection.port
 
-    def connect(self, check: Callable[[], None] = lambda: None) -> None:
-        """Wait for all ranks, and connect to them; check: raises if one will never come."""
-        self.connection.connect(check)
+    def connect(self) -> None:
+        """Wait for all ranks and form the process group."""
+        self.connection.connect()
 
-    def close(self) -> bool:
-        """Leave; rank 0 ends all others. Whether they end by themselves."""
-        is_idle = self.connection.is_well and not self.is_pending
-        if is_idle and self.place.is_server:
-            with suppress(RankLost):  # all is done
-                self.tell("end")
-                self.hear_outcomes()
+    def close(self) -> None:
+        """Leave the group; rank 0 ends all other ranks."""
+        is_idle = self.connection.is_healthy and not self.is_pending
+        if is_idle and self.info.is_server:
+            with suppress(RankLost):  # the run is complete
+                self.send("end")
+                self.wait_for_statuses()
         self.connection.close()
-        if is_idle and self.connection.is_well:
+        if is_idle and self.connection.is_healthy:
             dist.destroy_process_group()
-        return is_idle
 
     # -- rank 0
-    def tell(self, what: What, common: bytes = b"", own: Sequence[bytes] = ()) -> None:
-        """Tell all other ranks what to do; own: by rank, what is for it alone."""
-        own = own or [b""] * self.place.size
+    def send(self, kind: MessageKind, common: bytes = b"", own: Sequence[bytes] = ()) -> None:
+        """Send a message to all other ranks.
+
+        Args:
+            kind: What the ranks do.
+            common: Content for all ranks.
+            own: Content per rank, indexed by rank.
+        """
+        own = own or [b""] * self.info.size
 
         def send() -> None:
-            sizes = [WORDS.index(what), len(common), *map(len, own)]
+            sizes = [KINDS.index(kind), len(common), *map(len, own)]
             dist.broadcast(torch.tensor(sizes), 0)
             if common:
                 dist.broadcast(as_tensor(common), 0)
-            for rank in range(1, self.place.size):
+            for rank in range(1, self.info.size):
                 if own[rank]:
                     dist.send(as_tensor(own[rank]), rank)
 
         self.is_pending = True
-        self.connection.do(send)
+        self.connection.run(send)
 
-    def hear_outcomes(self, answers_follow: bool = False) -> None:
-        """Wait until all ranks have done what they were told; raise what one of them met."""
-        self.outcomes = self.connection.do(lambda: self._exchange_outcomes(Outcome()))
-        if all(outcome.is_well for outcome in self.outcomes):
-            self.is_pending = answers_follow
+    def wait_for_statuses(self, results_follow: bool = False) -> None:
+        """Wait until all ranks have handled the last message.
+
+        Raises:
+            CoterieError: A rank reports an error of the user.
+            RuntimeError: A rank reports a bug.
+        """
+        self.statuses = self.connection.run(lambda: self._exchange_statuses(RankStatus()))
+        if all(status.ok for status in self.statuses):
+            self.is_pending = results_follow
             return
         for rank, raw in enumerate(self.gather(), start=1):
-            if self.outcomes[rank].is_well:
+            if self.statuses[rank].ok:
                 continue
-            status, _, sentence = raw.decode().partition(" ")
-            if status == "2":
-                raise CoterieError(f"{self.connection.name(rank)}: {sentence}")
-            raise RuntimeError(f"{self.connection.name(rank)}: {sentence}")
+            exit_status, _, reason = raw.decode().partition(" ")
+            if exit_status == "2":
+                raise CoterieError(f"{self.connection.name(rank)}: {reason}")
+            raise RuntimeError(f"{self.connection.name(rank)}: {reason}")
 
     def gather(self) -> list[bytes]:
-        """What all other ranks send, by rank, after their outcomes were heard."""
+        """Receive the results of all other ranks, in the order of ranks."""
 
         def receive() -> list[bytes]:
-            answers = []
-            for rank, outcome in enumerate(self.outcomes[1:], start=1):
-                answer = torch.empty(outcome.size, dtype=torch.uint8)
-                if outcome.size:
-                    dist.recv(answer, rank)
-                answers.append(as_bytes(answer))
-            return answers
+            results = []
+            for rank, status in enumerate(self.statuses[1:], start=1):
+                result = torch.empty(status.size, dtype=torch.uint8)
+                if status.size:
+                    dist.recv(result, rank)
+                results.append(as_bytes(result))
+            return results
 
-        answers = self.connection.do(receive)
+        results = self.connection.run(receive)
         self.is_pending = False
-        return answers
+        return results
 
-    # -- the other ranks
-    def listen(self) -> Message:
+    # -- other ranks
+    def receive(self) -> RankMessage:
         """Wait for the next message of rank 0."""
 
-        def receive() -> Message:
-            sizes = torch.zeros(self.place.size + 2, dtype=torch.long)
+        def receive() -> RankMessage:
+            sizes = torch.zeros(self.info.size + 2, dtype=torch.long)
             dist.broadcast(sizes, 0)
-            word, length = int(sizes[0]), int(sizes[1])
+            kind, length = int(sizes[0]), int(sizes[1])
             common = torch.empty(length, dtype=torch.uint8)
             if length:
                 dist.broadcast(common, 0)
-            own = torch.empty(int(sizes[2 + self.place.rank]), dtype=torch.uint8)
+            own = torch.empty(int(sizes[2 + self.info.rank]), dtype=torch.uint8)
             if own.numel():
                 dist.recv(own, 0)
-            return Message(WORDS[word], as_bytes(common), as_bytes(own))
+            return RankMessage(KINDS[kind], as_bytes(common), as_bytes(own))
 
-        return self.connection.do(receive)
+        return self.connection.run(receive)
 
-    def answer(self, answer: bytes, sums: Any = ()) -> None:
-        """Send rank 0 an answer, after sums to which all ranks contribute.
+    def reply(self, result: bytes, sums: Any = ()) -> None:
+        """Send a result to rank 0, after sums to which all ranks contribute.
 
-        If another rank has failed, rank 0 wants neither.
+        If another rank failed, rank 0 reads neither.
         """
-        outcomes = self.connection.do(lambda: self._exchange_outcomes(Outcome(size=len(answer))))
-        if all(outcome.is_well for outcome in outcomes):
+        statuses = self.connection.run(
+            lambda: self._exchange_statuses(RankStatus(size=len(result)))
+        )
+        if all(status.ok for status in statuses):
             self.reduce(sums)
-        self._send(answer)
+        self._send_to_server(result)
 
-    def agree_to_end(self) -> None:
-        """Let rank 0 know that this rank expects its end."""
+    def confirm_end(self) -> None:
+        """Tell rank 0 that this rank expects the connection to close."""
         self.connection.expect_end()
-        self.answer(b"")
+        self.reply(b"")
 
-    def fail(self, sentence: str, status: int) -> None:
-        """Tell rank 0 why there is no answer; status: with which the command should exit."""
-        reason = f"{status} {sentence}".encode()
-        failed = Outcome(is_well=False, size=len(reason))
-        self.connection.do(lambda: self._exchange_outcomes(failed))
-        self._send(reason)
+    def report_error(self, reason: str, exit_status: int) -> None:
+        """Send an error to rank 0, which raises it.
 
-    def _send(self, raw: bytes) -> None:
+        Args:
+            reason: One sentence.
+            exit_status: Exit status of the command: 2 for an error of the user, 1 for a bug.
+        """
+        raw = f"{exit_status} {reason}".encode()
+        failed = RankStatus(ok=False, size=len(raw))
+        self.connection.run(lambda: self._exchange_statuses(failed))
+        self._send_to_server(raw)
+
+    def _send_to_server(self, raw: bytes) -> None:
         if raw:
-            self.connection.do(lambda: dist.send(as_tensor(raw), 0))
+            self.connection.run(lambda: dist.send(as_tensor(raw), 0))
 
-    # -- all
-    def _exchange_outcomes(self, mine: Outcome) -> list[Outcome]:
-        """How it went at every rank, by rank."""
-        table = torch.zeros(self.place.size, 2, dtype=torch.long)
-        table[self.place.rank] = torch.tensor([not mine.is_well, mine.size])
+    # -- all ranks
+    def _exchange_statuses(self, own: RankStatus) -> list[RankStatus]:
+        table = torch.zeros(self.info.size, 2, dtype=torch.long)
+        table[self.info.rank] = torch.tensor([not own.ok, own.size])
         dist.all_reduce(table)
-        return [Outcome(not failed, size) for failed, size in table.tolist()]
+        return [RankStatus(not failed, size) for failed, size in table.tolist()]
 
     def reduce(self, tree: Any) -> Any:
-        """The sum over all ranks of each tensor, at rank 0; added as `halved` does in one process.
+        """Sum each tensor of a pytree over all ranks.
 
-        Tensors of one kind travel together.
+        The order of additions is that of `halved` in one process, so that bits are equal. Tensors
+        of one dtype and device travel together.
+
+        Args:
+            tree: Tensors; the same structure and shapes at every rank.
+
+        Returns:
+            The same pytree; at rank 0 it holds the sums.
         """
         leaves, structure = tree_flatten(tree)
         kinds = dict.fromkeys((v.dtype, v.device) for v in leaves)
@@ -179,22 +202,22 @@ class Group:
         def add_up() -> list[Tensor]:
             sums: dict[int, Tensor] = {}
             for kind in kinds:
-                places = [i for i, v in enumerate(leaves) if (v.dtype, v.device) == kind]
-                flat = torch.cat([leaves[i].reshape(-1) for i in places])
-                self._add_halves(flat, 0, self.place.size)
-                pieces = flat.split([leaves[i].numel() for i in places])
-                for i, piece in zip(places, pieces):
+                indices = [i for i, v in enumerate(leaves) if (v.dtype, v.device) == kind]
+                flat = torch.cat([leaves[i].reshape(-1) for i in indices])
+                self._add_halves(flat, 0, self.info.size)
+                pieces = flat.split([leaves[i].numel() for i in indices])
+                for i, piece in zip(indices, pieces):
                     sums[i] = piece.view(leaves[i].shape).clone()  # aligned as any other tensor
             return [sums[i] for i in range(len(leaves))]
 
-        return tree_unflatten(self.connection.do(add_up), structure)
+        return tree_unflatten(self.connection.run(add_up), structure)
 
     def _add_halves(self, flat: Tensor, first: int, end: int) -> None:
-        """Leave the sum over the ranks from `first` to before `end` at the first of them."""
+        """Leave the sum over ranks first … end - 1 at rank `first`."""
         if end - first == 1:
             return
         middle = first + (end - first) // 2
-        rank = self.place.rank
+        rank = self.info.rank
         if rank < middle:
             self._add_halves(flat, first, middle)
         else:
@@ -208,10 +231,10 @@ class Group:
 
 
 def as_tensor(raw: bytes) -> Tensor:
-    """Bytes to send."""
+    """Return bytes as a tensor that can be sent."""
     return torch.frombuffer(bytearray(raw), dtype=torch.uint8)
 
 
 def as_bytes(tensor: Tensor) -> bytes:
-    """Bytes that were received."""
+    """Return a received tensor as bytes."""
     return tensor.numpy().tobytes()

@@ -1,0 +1,232 @@
+"""The shard of one rank: its clients, their private states, and the calls that it answers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from coterie.aggregation.aggregator import Fold, Part
+from coterie.aggregation.checks import Checks
+from coterie.aggregation.clipping import Limit, Screening
+from coterie.core.call import Call, Version, follow
+from coterie.core.contract import Algorithm, Rows, Upload, at_round
+from coterie.core.errors import CoterieError, Option
+from coterie.core.params import Params
+from coterie.core.task import Task
+from coterie.data import load as load_data
+from coterie.data.federation import Federation
+from coterie.data.shards import Among, Shares, divide
+from coterie.engines.codec import Types, decode, encode, types_of
+from coterie.engines.dry_run import DryRun
+from coterie.engines.evaluate import Evaluation
+from coterie.engines.guard import ask
+from coterie.engines.plan import Plan
+from coterie.engines.vectorised import Vectorised
+from coterie.ranks.launch import RankInfo
+from coterie.runs.config import RunConfig
+from coterie.runs.config import decode as decode_config
+from coterie.runs.options import Options
+from coterie.runs.reopen import OwnCode, Trust
+from coterie.runs.run import on_device
+from coterie.runs.start import Model, as_asked, prepared_rows
+
+
+class RankCall(NamedTuple):
+    """A call restricted to the clients of one rank, and how its updates are aggregated."""
+
+    call: Call  # ids are those of the rank's own federation
+    reduce: Literal["sum", "stack"]
+    screening: Screening
+
+
+class RankShard:
+    """The clients of one rank, on a vectorised engine.
+
+    Args:
+        rank: Index of the shard.
+        method: The algorithm of the run.
+        task: Model and loss.
+        fed: All clients; only those of this rank are kept.
+        options: Options of the run; `options.ranks` is the number of shards.
+        plan: Chunk size and threads of each rank.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        method: Algorithm,
+        task: Task,
+        fed: Federation,
+        options: Options,
+        plan: Plan,
+    ) -> None:
+        self.shares: Shares = divide(fed.roster, options.ranks, plan.workers)
+        clients = self.shares.clients[rank]
+        own = prepared_rows(method, task, fed, options).subset(clients)
+        self.rank = rank
+        self.method = method
+        self.task = task
+        self.roster = own.roster
+        self.root = Evaluation(method, options.choose_on)
+        self.engine = Vectorised(task, own, plan, Among(clients, fed.roster))
+        self.types = call_types(method)
+        self.dry_run: DryRun | None = None
+
+    def enroll(self, initial_payload: Any) -> None:
+        """Keep the initial message from which clients make their first private state."""
+        self.engine.enroll(self.method, initial_payload)
+        self.dry_run = DryRun(self.task, self.roster, self.method, initial_payload)
+
+    def run(self, rank_call: RankCall, like: Upload | None = None) -> Part:
+        """Run a call on the clients of this rank.
+
+        Args:
+            rank_call: The call.
+            like: An update with the expected shapes; None runs a dry run to find out.
+
+        Returns:
+            The aggregate of the accepted updates.
+        """
+        call = rank_call.call
+        if like is None:
+            assert self.dry_run is not None
+            like = self.dry_run(call)
+        checks = Checks(call, self.roster)
+        fold = Fold(rank_call.reduce, like, len(call.ids), checks, rank_call.screening)
+        return ask(self.engine, call, fold)
+
+    def read_call(self, common: bytes, own: bytes) -> RankCall:
+        """Decode a call that `encode_common` and `encode_own` wrote."""
+        (shared, started_from), head = decode(common, self.types)
+        (ids, per_client, keys, client_keys), _ = decode(own, self.types)
+        # cloned: tensors in a message are not aligned, and sums may differ in the last bit then
+        shared, started_from, per_client = tree_map(
+            lambda v: v.clone(), (shared, started_from, per_client)
+        )
+        started_from = on_device(started_from, self.task)
+        version = Version(*head["version"])
+        owner = follow(at_round(self.root, version.round), head["path"])
+        call = Call(
+            fn=getattr(owner, head["name"]),
+            path=head["path"],
+            ids=ids.clone(),
+            shared=on_device(shared, self.task),
+            per_client=per_client,
+            static=head["static"],
+            keys=keys.clone(),
+            client_keys=client_keys.clone(),
+            version=version,
+            split=head["split"],
+            keeps_private=head["keeps_private"],
+            enrolled=head["enrolled"],
+        )
+        for name in head["is_shared"]:
+            started_from[name] = call.shared
+        limits = {name: Limit(*limit) for name, limit in head["limits"].items()}
+        screening = Screening(started_from, limits)
+        return RankCall(call, head["reduce"], screening)
+
+
+def call_types(method: Algorithm) -> Types:
+    """Return the NamedTuple classes that calls and results may contain."""
+    types = types_of(method)
+    if Rows not in types.values():
+        types["coterie.Rows"] = Rows
+    return types
+
+
+def encode_common(rank_call: RankCall, types: Types) -> bytes:
+    """Encode the part of a call that is the same for all ranks."""
+    call = rank_call.call
+    started_from = rank_call.screening.started_from
+    is_shared = [name for name in started_from if equals_shared(started_from[name], call.shared)]
+    others = {name: started_from[name] for name in started_from if name not in is_shared}
+    return encode(
+        (call.shared, others),
+        types,
+        path=call.path,
+        name=call.name,
+        static=call.static,
+        version=call.version,
+        split=call.split,
+        keeps_private=call.keeps_private,
+        enrolled=call.enrolled,
+        reduce=rank_call.reduce,
+        is_shared=is_shared,
+        limits=rank_call.screening.limits,
+    )
+
+
+def equals_shared(centres: Params, shared: Any) -> bool:
+    """Whether clients start from the shared payload, which is then sent only once."""
+    if not isinstance(shared, dict) or shared.keys() != centres.keys():
+        return False
+    return all(torch.equal(v, shared[k]) for k, v in centres.items())
+
+
+def encode_own(call: Call, types: Types) -> bytes:
+    """Encode the part of a call that is for one rank."""
+    return encode((call.ids, call.per_client, call.keys, call.client_keys), types)
+
+
+def select_clients(call: Call, positions: Tensor, shares: Shares) -> Call:
+    """Restrict a call to the clients of one rank, with their ids there."""
+    some = call.only(positions)
+    return replace(some, ids=shares.local[some.ids])
+
+
+# ------------------------------------------------------------------------------ other ranks
+def load_shard(
+    config_text: str, info: RankInfo, model: Model = None, trust: Trust = ()
+) -> RankShard:
+    """Load the data of a run and keep the shard of this rank.
+
+    Args:
+        config_text: Config of the run, as rank 0 sends it.
+        info: This rank.
+        model: As in `reopen`.
+        trust: As in `reopen`.
+
+    Raises:
+        CoterieError: The data differ from those of rank 0, or the GPUs do not suffice.
+    """
+    config = decode_config(
+        config_text.encode(), RunConfig, "the config of rank 0", "use one version everywhere"
+    )
+    device = own_device(config.options.device, info)
+    config.options = replace(config.options, device=device)
+    own = OwnCode("the run", config, None, model, trust)
+    method = own.method()
+    if not config.origin.data:
+        raise CoterieError("ranks load their data from files, and these data were in memory.")
+    fed = as_asked(load_data(**config.origin.data), config.options)
+    if not config.fingerprint.fits_data(fed.fingerprint()):
+        raise CoterieError(
+            f"its data ({config.roster.source}) differ from those of rank 0",
+            "give every rank the same files",
+        )
+    task = own.task(fed.roster)
+    return RankShard(info.rank, method, task, fed, config.options, config.plan)
+
+
+def own_device(device: str, info: RankInfo) -> str:
+    """Return the device of this rank: each rank of a machine has its own GPU."""
+    check_gpus(device, info)
+    if device != "cuda":
+        return device
+    return f"cuda:{info.local_rank}"
+
+
+def check_gpus(device: str, info: RankInfo) -> None:
+    """Raise if two ranks would share a GPU, which nccl does not support."""
+    gpus = torch.cuda.device_count()
+    if device != "cpu" and info.local_size > gpus:
+        raise CoterieError(
+            f"this machine has {gpus} GPUs for {info.local_size} ranks",
+            "start one rank per GPU, or use {}",
+            options=[Option("device", "cpu")],
+        )
