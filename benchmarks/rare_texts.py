@@ -2,8 +2,9 @@
 
     python benchmarks/rare_texts.py FILE LABEL COLUMN
 
-A linear model (ridge regression, penalty 1) on all sites' training rows, for several minimum_count:
-the number of texts that are named, and the share of the variance of test rows that it explains, as
+A linear model (ridge regression, penalty 1) on all sites' training rows, for several values of
+min_category_count: the number
+of texts that are named, and the share of the variance of test rows that it explains, as
 mean and deviation over ten draws of the test rows. LABEL holds numbers, COLUMN names the site.
 """
 
@@ -29,18 +30,18 @@ def explained(fed: ct.data.Federation) -> float:
 
 
 def main(file: str, label: str, column: str) -> None:
-    """Print a line for each minimum_count."""
-    for minimum_count in (1, 3, 5, 10):
+    """Print a line for each min_category_count."""
+    for min_category_count in (1, 3, 5, 10):
         scores = []
         for seed in range(DRAWS):
             fed = ct.data.table(
-                file, label, column, fill="median", seed=seed, minimum_count=minimum_count
+                file, label, column, fill="median", seed=seed, min_category_count=min_category_count
             )
             scores.append(explained(fed))
         assert fed.schema is not None
         texts = sum(len(feature.categories) for feature in fed.schema.features)
         score = f"{100 * np.mean(scores):.1f} ± {100 * np.std(scores):.1f} % of the variance"
-        print(f"minimum_count {minimum_count}: {texts} texts, {score}")
+        print(f"min_category_count {min_category_count}: {texts} texts, {score}")
 
 
 if __name__ == "__main__":

@@ -11,8 +11,9 @@ from unittest.mock import patch
 from coterie.cli import COMMANDS, dispatch
 from coterie.cli.flags import Flag, Parser
 from coterie.cli.network_usage import COMMANDS as NETWORK_COMMANDS
+from coterie.core.values import base_type, literal_choices
 from coterie.data import bases, makers
-from coterie.data.spec import choices, required, written
+from coterie.data.spec import written
 from coterie.models import models
 
 
@@ -52,9 +53,9 @@ def default_of(option: inspect.Parameter) -> str:
 def taken(kind: Any) -> str:
     """What an option of this type is written as."""
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-    kind = required(kind)
-    if choices(kind):
-        return " or ".join(choices(kind))
+    kind = base_type(kind)
+    if literal_choices(kind):
+        return " or ".join(literal_choices(kind))
     return (
         f"{words[get_args(kind)[0]]}, or several: A,B" if get_origin(kind) is tuple else words[kind]
     )

@@ -68,7 +68,7 @@ def same(one: Federation, other: Federation) -> bool:
         {},
         {"unseen": 1},
         {"time_column": "day"},
-        {"categories": ("age",), "minimum_rows": 2, "drop": ("smokes",)},
+        {"categories": ("age",), "min_rows_to_report": 2, "drop": ("smokes",)},
         {"kind": "regression"},
     ],
 )

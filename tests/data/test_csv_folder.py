@@ -229,7 +229,7 @@ def test_what_else_lies_in_the_folder(tmp_path: Path) -> None:
 def test_codes_that_are_named_categories_stay_as_written(tmp_path: Path) -> None:
     """01 is 01 in every file, also where another cell has letters, and for a newcomer."""
     write(tmp_path, a="code,y 01,0 02,1 01,0 02,1", b="code,y 01,0 X,1 02,0 X,1")
-    fed = folder(str(tmp_path), "y", categories=("code",), test_share=0, minimum_count=1)
+    fed = folder(str(tmp_path), "y", categories=("code",), test_share=0, min_category_count=1)
     assert fed.schema is not None and fed.schema.columns == (
         "code = 01",
         "code = 02",
@@ -244,7 +244,7 @@ def test_codes_that_are_named_categories_stay_as_written(tmp_path: Path) -> None
 def test_a_code_with_a_point_is_the_same_code(tmp_path: Path) -> None:
     """Spreadsheets write whole numbers as 1.0 where a column has empty cells."""
     write(tmp_path, a="code,y 1,0 2,1 1,0 2,1", b="code,y 1.0,0 2.0,1 1.5,0 1.50,1")
-    fed = folder(str(tmp_path), "y", categories=("code",), test_share=0, minimum_count=1)
+    fed = folder(str(tmp_path), "y", categories=("code",), test_share=0, min_category_count=1)
     assert fed.schema is not None and fed.schema.columns == (
         "code = 1",
         "code = 1.5",
@@ -256,7 +256,7 @@ def test_a_code_with_a_point_is_the_same_code(tmp_path: Path) -> None:
 
 def test_accents_of_either_kind_are_the_same(tmp_path: Path) -> None:
     write(tmp_path, a="\u00e9,y \u00e8,0 b,1", b="e\u0301,y e\u0300,0 b,1")
-    fed = folder(str(tmp_path), "y", test_share=0, minimum_count=1)
+    fed = folder(str(tmp_path), "y", test_share=0, min_category_count=1)
     assert fed.schema is not None and fed.schema.columns == ("é = b", "é = è", "é = (other)")
 
 

@@ -55,12 +55,12 @@ def test_values_of_any_kind_are_options() -> None:
 @pytest.mark.parametrize(
     "options, words",
     [
-        ({"clients": 2.5}, ["option clients of", "rotated", "a whole number, not 2.5."]),
-        ({"clients": "2.5"}, ["clients", "a whole number, not '2.5'."]),
-        ({"clients": True}, ["clients", "a whole number, not True."]),
-        ({"noise": [0.5]}, ["noise", "a number, not [0.5]."]),
-        ({"angles": ["left"]}, ["angles", "a number, or several with commas between, not"]),
-        ({"base": ["digits"]}, ["base", "text, not ['digits']."]),
+        ({"clients": 2.5}, ["option clients of", "rotated", "is 2.5: it must be a whole number."]),
+        ({"clients": "2.5"}, ["clients", "is '2.5': it must be a whole number."]),
+        ({"clients": True}, ["clients", "is true: it must be a whole number."]),
+        ({"noise": [0.5]}, ["noise", "is [0.5]: it must be a number."]),
+        ({"angles": ["left"]}, ["angles", "must be a number, or several with commas between"]),
+        ({"base": ["digits"]}, ["base", "is ['digits']: it must be text in quotes."]),
     ],
 )
 def test_values_of_the_wrong_kind(options, words) -> None:

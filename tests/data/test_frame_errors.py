@@ -92,7 +92,7 @@ def test_ways_out() -> None:
     fed = from_frames(odd, "y", drop="c", fill="mean", test_share=0)
     assert fed.schema is not None and fed.schema.columns == ("v",)
     assert fed.train.client(1)[0][0] == 0, "the mean, standardised"
-    fed = from_frames(changed(v="three"), "y", categories="v", test_share=0, minimum_count=1)
+    fed = from_frames(changed(v="three"), "y", categories="v", test_share=0, min_category_count=1)
     assert (
         fed.schema is not None
         and "v = three" in fed.schema.columns

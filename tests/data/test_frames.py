@@ -95,7 +95,7 @@ def test_a_class_that_only_a_test_row_has(tmp_path: Path) -> None:
 
 def test_the_task_is_said(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "coterie"):
-        from_frames({"a": ROWS}, "y", minimum_count=1)
+        from_frames({"a": ROWS}, "y", min_category_count=1)
         from_frames({"a": ROWS}, "c")
         from_frames(ROWS.assign(v=[None, *ROWS["v"][1:]]), "y", "c", fill="mean", test_share=0)
     assert [record.message for record in caplog.records] == [
@@ -161,7 +161,9 @@ def test_ids_beyond_the_digits_of_a_float_are_pointed_out(tmp_path: Path) -> Non
         warnings.simplefilter("error")
         from_frames({"a": rows.assign(id=2**53)}, "y")
         from_frames({"a": rows.assign(id=1e30 * (np.arange(8) % 3))}, "y")
-        exact = from_frames({"a": rows}, "y", categories="id", test_share=0, minimum_count=1).schema
+        exact = from_frames(
+            {"a": rows}, "y", categories="id", test_share=0, min_category_count=1
+        ).schema
     assert exact.features[0].categories == tuple(str(2**53 + 1 + i) for i in range(4))
 
 

@@ -31,7 +31,7 @@ def one_by_one(monkeypatch: pytest.MonkeyPatch, path: Path, **options: object) -
     """The federation of a folder whose files are parsed one by one."""
     with monkeypatch.context() as patch:
         patch.setattr(csv_files, "plain_text", lambda file: None)
-        return folder(str(path), "y", fill="median", minimum_count=1, **options)  # type: ignore[arg-type]
+        return folder(str(path), "y", fill="median", min_category_count=1, **options)  # type: ignore[arg-type]
 
 
 # Files that read alike by themselves and together, and whether they are joined.
@@ -69,14 +69,14 @@ def test_joined_files_read_as_single_ones(
     groups = [csv_files.parse_group(g, ()) for g in csv_files.groups_of_files(files)]
     assert [group is not None for group in groups] == [True] * joined or not joined
     assert any(group is not None for group in groups) == joined
-    together = folder(str(tmp_path), "y", fill="median", minimum_count=1)
+    together = folder(str(tmp_path), "y", fill="median", min_category_count=1)
     assert same(together, one_by_one(monkeypatch, tmp_path))
 
 
 def test_columns_read_as_text_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, a="zip,y\n01,1\n1,0\n", b="zip,y\n01,0\n02,1\n")
     fed = folder(
-        str(tmp_path), "y", fill="median", minimum_count=1, categories=("zip",), test_share=0
+        str(tmp_path), "y", fill="median", min_category_count=1, categories=("zip",), test_share=0
     )
     assert fed.schema is not None and fed.schema.features[0].categories == ("01", "1", "02")
     assert same(fed, one_by_one(monkeypatch, tmp_path, categories=("zip",), test_share=0))

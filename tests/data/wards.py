@@ -34,4 +34,4 @@ def sent(frame: pd.DataFrame, *more, **options) -> dict:
 def of(frames: dict[str, pd.DataFrame], label: str = "outcome", **options) -> Schema:
     """The schema of these tables, in which every text is named."""
     descriptions = {name: sent(frame, label, **options) for name, frame in frames.items()}
-    return merge(descriptions, minimum_count=1)
+    return merge(descriptions, min_category_count=1)

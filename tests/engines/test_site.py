@@ -470,7 +470,7 @@ def test_a_site_with_few_rows_is_not_measured():
     next(run.rounds())
     site = run.engine.sites[0]
     rows = int(site.parts["test"].mask.sum())
-    site.agreement = replace(site.agreement, minimum_rows=rows + 1)
+    site.agreement = replace(site.agreement, min_rows_to_report=rows + 1)
     row = run.step()
     assert run.roster.names[0] not in row["refused"]  # it trains as before
     assert np.isnan(run.client_scores["accuracy"][0])
@@ -479,5 +479,5 @@ def test_a_site_with_few_rows_is_not_measured():
 
 def test_the_wire_tells_its_sites_the_least_number_of_rows():
     run = ready(ct.FedAvg(), rounds=1)
-    wire = Wire(run.task, federation(), run.root, minimum_rows=7)
-    assert {site.agreement.minimum_rows for site in wire.sites} == {7}
+    wire = Wire(run.task, federation(), run.root, min_rows_to_report=7)
+    assert {site.agreement.min_rows_to_report for site in wire.sites} == {7}

@@ -257,7 +257,9 @@ def test_a_run_folder_of_a_network_is_read_like_any_other(tmp_path):
 def test_all_traffic_of_a_run_holds_declared_fields_alone(tmp_path):
     """Nothing of any row: no cell, no private state, nothing beside what the methods declare."""
     method = ct.Ditto(local_steps=3)
-    network = InProcessNetwork(tmp_path, method, data={"minimum_rows": 5, "minimum_count": 9})
+    network = InProcessNetwork(
+        tmp_path, method, data={"min_rows_to_report": 5, "min_category_count": 9}
+    )
     run = network.run()
     declared = {"train": {"model"}, "measure": set(), "membership": set()}
     reports = {"train": set(), "measure": {"n", "loss", "brier", "scored", "confusion"}}

@@ -34,7 +34,7 @@ from coterie.network.lean import leave_out_pyarrow
 file = Path(sys.argv[1])
 if sys.argv[2] == "lean":
     leave_out_pyarrow(file)
-options = TableOptions(label="outcome", fill="median", minimum_count=1)
+options = TableOptions(label="outcome", fill="median", min_category_count=1)
 site = SiteTable("ash", file, options)
 described = site.describe()
 schema = replace(merge({"ash": described}, 1), fill="median")

@@ -67,7 +67,7 @@ def test_another_model_of_the_same_name_is_refused(tmp_path, monkeypatch):
     "owner, sentence",
     [
         (Owner(label="income"), "its owner allows the label income alone"),
-        (Owner(minimum_rows=5), "its owner allows minimum_rows of 5 or more, not 1"),
+        (Owner(min_rows_to_report=5), "its owner allows min_rows_to_report of 5 or more, not 1"),
         (Owner(most_parameters=10), "its model has 43 parameters, above the 10"),
     ],
 )

@@ -97,7 +97,7 @@ def test_who_has_too_few_rows_is_not_asked() -> None:
         x = torch.randn(size, 2, generator=generator)
         clients[name] = (x, x[:, 0])
     fed = from_memory(clients, test={"a": clients["a"], "b": clients["b"]})
-    result = ct.run(METHOD, fed, "linear", rounds=2, minimum_rows=5)
+    result = ct.run(METHOD, fed, "linear", rounds=2, min_rows_to_report=5)
     assert np.isnan(result.sure).tolist() == [False, False, True]
 
 
@@ -213,7 +213,7 @@ def test_a_site_refuses_to_tell_of_fewer_rows_than_its_owner_allows() -> None:
     run = prepare(METHOD, federation(), "linear", rounds=1, engine="wire")
     site = run.engine.sites[0]
     run.step()
-    site.agreement = replace(site.agreement, minimum_rows=41)
+    site.agreement = replace(site.agreement, min_rows_to_report=41)
     run.evaluated = run.evaluated[run.evaluated != 0]
     run.step()
     assert np.isnan(run.trained().certainty.sure).tolist() == [True] + [False] * 5

@@ -25,7 +25,9 @@ class NodeConfig:
     site: str | None = setting(None, "the site's name; none: that of the table's file")
     state: str = setting("coterie-site", "folder of the site's private states and its own model")
     label: str | None = setting(None, "the only column that may be the label; none: any")
-    minimum_rows: int = setting(1, "refuse runs that ask for sums over fewer rows than this", ge=1)
+    min_rows_to_report: int = setting(
+        1, "refuse runs that ask for sums over fewer rows than this", ge=1
+    )
 
     @property
     def table(self) -> Path:
@@ -64,7 +66,7 @@ def answer(message: Message, config: Mapping[str, Any]) -> Message:
     from coterie.network.terms import Owner
 
     node = read_node_config(config)
-    owner = Owner(label=node.label, minimum_rows=node.minimum_rows)
+    owner = Owner(label=node.label, min_rows_to_report=node.min_rows_to_report)
     site = NetworkSite(node.name, node.table, Path(node.state), owner)
     reply = site.handle(read_packet(message))
     return Message(Wrapper().wrap(reply), reply_to=message)

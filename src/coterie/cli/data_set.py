@@ -13,7 +13,7 @@ from coterie.data.spec import no_such_set
 
 DATA_FLAGS = (
     "clients", "samples", "label", "client_column", "fill", "drop_incomplete", "min_rows",
-    "minimum_count", "unseen",
+    "min_category_count", "unseen",
 )  # fmt: skip
 
 
@@ -28,8 +28,10 @@ def all_data_options(
         if key.startswith("data."):
             options[key.removeprefix("data.")] = as_option(value)
     options |= {**flags, **data_options}
-    if given.has("minimum_rows") and has_option(general.data, "minimum_rows"):
-        options.setdefault("minimum_rows", given.value("minimum_rows"))  # one flag for both
+    if given.has("min_rows_to_report") and has_option(general.data, "min_rows_to_report"):
+        options.setdefault(
+            "min_rows_to_report", given.value("min_rows_to_report")
+        )  # one flag for both
     return options
 
 

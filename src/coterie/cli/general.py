@@ -35,7 +35,7 @@ class DataSet:
     min_rows: int | None = setting(
         None, "leave out clients whose tables have fewer rows; none: 1", ge=1
     )
-    minimum_count: int | None = setting(
+    min_category_count: int | None = setting(
         None,
         "training rows that must have a text of tables' columns, or it counts as other; none: as "
         "the data set has it",

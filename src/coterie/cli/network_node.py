@@ -31,7 +31,9 @@ class NodeFlags:
     name: str | None = setting(None, "the site's name; none: that of the key's file")
     state: str = setting("coterie-site", "folder of the site's private states and its own model")
     label: str | None = setting(None, "the only column that may be the label; none: any")
-    minimum_rows: int = setting(1, "refuse runs that ask for sums over fewer rows than this", ge=1)
+    min_rows_to_report: int = setting(
+        1, "refuse runs that ask for sums over fewer rows than this", ge=1
+    )
     insecure: bool = setting(
         False, "without TLS: whoever is between can read all that is sent", switch=True
     )
@@ -57,7 +59,7 @@ def node(words: list[str], argv: list[str]) -> int:
     torch.set_num_threads(max(1, min(torch.get_num_threads(), (os.cpu_count() or 2) // 2)))
     key = Path(flags.key)
     make_folder(Path(flags.state))
-    owner = Owner(label=flags.label, minimum_rows=flags.minimum_rows)
+    owner = Owner(label=flags.label, min_rows_to_report=flags.min_rows_to_report)
     site = NetworkSite(flags.name or key.stem, Path(flags.data), Path(flags.state), owner)
     certificate = None if flags.ca is None or flags.insecure else Path(flags.ca)
     if site.presence.wish == "left":

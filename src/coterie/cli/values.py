@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar, get_args, get_origin
-
-import msgspec
+from typing import Any, TypeVar
 
 from coterie.cli.flags import Flag, Parser, flags_of
-from coterie.core.errors import CoterieError
 from coterie.core.settings import check_settings
+from coterie.core.values import convert_value
 
 T = TypeVar("T")
-ALLOWED = {int: "a whole number", float: "a number", bool: "true or false", str: "text in quotes"}
 
 
 # ------------------------------------------------------------------------------ one value
@@ -24,62 +19,8 @@ def convert(flag: Flag, value: Any, name: str = "") -> Any:
 
     name: what the sentence calls it; empty: the flag.
     """
-    if flag.optional and str(value).lower() == "none":
-        return None
-    if value in flag.words:
-        return value
-    what = f"{name or flag.name} is {describe_value(value)}"
-    try:
-        converted = msgspec.convert(prepare(value, flag.base), flag.base, strict=False)
-    except msgspec.ValidationError:
-        raise CoterieError(what, f"it must be {describe_allowed(flag)}") from None
-    if not is_finite(converted):
-        raise CoterieError(what, f"it must be {describe_allowed(flag)}")
-    return converted
-
-
-def prepare(value: Any, kind: Any) -> Any:
-    """What msgspec would refuse, as it takes it: A,B for a list, 2019 for a column, .5 or 007."""
-    if get_origin(kind) is tuple:
-        if isinstance(value, str):
-            value = [part.strip() for part in value.split(",") if part.strip()]
-        if not isinstance(value, list):
-            value = [value]
-        return [prepare(part, get_args(kind)[0]) for part in value]
-    if kind is str and type(value) is int:
-        return str(value)
-    if kind in (int, float) and isinstance(value, str):
-        with suppress(ValueError):
-            return kind(value)
-    return value
-
-
-def is_finite(value: Any) -> bool:
-    """Whether all numbers in a value are finite."""
-    if isinstance(value, tuple):
-        return all(map(is_finite, value))
-    return not isinstance(value, float) or math.isfinite(value)
-
-
-def describe_allowed(flag: Flag) -> str:
-    """What a flag may be, in words."""
-    if "choices" in flag.limits:
-        allowed = f"one of {', '.join(flag.limits['choices'])}"
-    elif get_origin(flag.base) is tuple:
-        allowed = f"{ALLOWED[get_args(flag.base)[0]]}, or several with commas between"
-    else:
-        allowed = ALLOWED[flag.base]
-    choices = [allowed, *flag.words]
-    if flag.optional and flag.base is not str:
-        choices.append("none")
-    return " or ".join(choices)
-
-
-def describe_value(value: Any) -> str:
-    """A value as TOML writes it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return repr(value)
+    choices = flag.limits.get("choices", ())
+    return convert_value(value, flag.kind, name or flag.name, flag.words, choices)
 
 
 # ------------------------------------------------------------------------------ all values

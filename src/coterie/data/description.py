@@ -31,16 +31,18 @@ def describe(
     categories: Collection[str] = (),
     train: Any = None,
     where: str = "the table",
-    minimum_rows: int = 1,
+    min_rows_to_report: int = 1,
 ) -> Description:
     """A table's columns in a few numbers each, fit for JSON; `where` names the table in errors.
 
     Columns are described by the rows numbered in `train` (default: all), the label by all rows.
     `categories` are the columns to read as text whatever they hold. `kind` overrules what the
-    label looks like. Of a column with fewer than `minimum_rows` cells only its form and the number
-    of empty cells are told, and each quantile stands for at least `minimum_rows` rows.
+    label looks like. Of a column with fewer than `min_rows_to_report` cells only its form and the
+    number of empty cells are told, and each quantile stands for at least `min_rows_to_report` rows.
     """
-    return describe_table(Table.of(frame, where), label, kind, categories, train, minimum_rows)
+    return describe_table(
+        Table.of(frame, where), label, kind, categories, train, min_rows_to_report
+    )
 
 
 def describe_table(
@@ -49,10 +51,10 @@ def describe_table(
     kind: Kind | None = None,
     categories: Collection[str] = (),
     train: Any = None,
-    minimum_rows: int = 1,
+    min_rows_to_report: int = 1,
 ) -> Description:
     """`describe` for a table whose columns are already parsed, or will be used again."""
-    jobs = description_jobs(table, label, kind, categories, train, minimum_rows)
+    jobs = description_jobs(table, label, kind, categories, train, min_rows_to_report)
     return join_columns(run_column_jobs(jobs.columns), label, jobs.rows)
 
 
@@ -69,7 +71,7 @@ def description_jobs(
     kind: Kind | None,
     categories: Collection[str],
     train: Any,
-    minimum_rows: int,
+    min_rows_to_report: int,
 ) -> DescriptionJobs:
     """How to describe each column of a table; nothing is read yet."""
     if label not in table.columns:
@@ -80,10 +82,10 @@ def description_jobs(
     rows = np.arange(table.rows)
     if train is not None:
         rows = np.asarray(train, dtype=int)
-    if len(rows) < minimum_rows:
+    if len(rows) < min_rows_to_report:
         rows = rows[:0]
     jobs = {
-        name: partial(describe_column, cells, rows, name in as_text, minimum_rows)
+        name: partial(describe_column, cells, rows, name in as_text, min_rows_to_report)
         for name, cells in table.columns.items()
         if name != label
     }
@@ -98,19 +100,19 @@ def join_columns(columns: dict[str, Description], label: str, rows: int) -> Desc
 
 
 def describe_column(
-    cells: Cells, rows: np.ndarray, as_text: bool, minimum_rows: int
+    cells: Cells, rows: np.ndarray, as_text: bool, min_rows_to_report: int
 ) -> Description:
     """The form of a column, and its moments or its categories in these rows."""
     form: Form = "category" if as_text else cells.form
     missing = cells.missing[rows]
     description: Description = {"kind": form, "missing": int(np.count_nonzero(missing))}
     present = rows[~missing]
-    if len(present) < minimum_rows:
+    if len(present) < min_rows_to_report:
         present = present[:0]
     if form == "number":
-        return description | moments(cells.numbers()[present], minimum_rows)
+        return description | moments(cells.numbers()[present], min_rows_to_report)
     if form == "date":
-        return description | moments(years(cells.days[present]), minimum_rows)
+        return description | moments(years(cells.days[present]), min_rows_to_report)
     if form == "category":
         cells.refuse_rounded()
         numbers, texts = cells.coded
@@ -121,7 +123,7 @@ def describe_column(
     return description
 
 
-def moments(values: np.ndarray, minimum_rows: int) -> Description:
+def moments(values: np.ndarray, min_rows_to_report: int) -> Description:
     """Count, mean, squared deviations and quantiles of numbers, and whether they look like ids."""
     count = len(values)
     if not count:
@@ -136,17 +138,17 @@ def moments(values: np.ndarray, minimum_rows: int) -> Description:
         "count": count,
         "mean": mean,
         "squares": float(((values - mean) ** 2).sum()),
-        "quantiles": quantiles(ordered, quantile_count(count, minimum_rows)).tolist(),
+        "quantiles": quantiles(ordered, quantile_count(count, min_rows_to_report)).tolist(),
         "ids": whole and bool(np.diff(ordered).all()),
         "rounded": whole and EXACT < largest <= 2**64,  # ids have at most 64 bits
     }
 
 
-def quantile_count(count: int, minimum_rows: int) -> int:
-    """How many quantiles `count` rows give, so that each stands for `minimum_rows` or more."""
-    if minimum_rows == 1:  # nothing is held back
+def quantile_count(count: int, min_rows_to_report: int) -> int:
+    """Return the number of quantiles, each of which stands for `min_rows_to_report` rows."""
+    if min_rows_to_report == 1:  # nothing is held back
         return MOST_QUANTILES
-    return next(number for number in QUANTILES if number * minimum_rows <= count)
+    return next(number for number in QUANTILES if number * min_rows_to_report <= count)
 
 
 def quantiles(ordered: np.ndarray, number: int) -> np.ndarray:
@@ -184,7 +186,7 @@ def describe_label(cells: Cells, kind: Kind | None, rows: np.ndarray) -> Descrip
         classes = different_texts(cells)
     if len(classes) > MOST_CLASSES:
         classes = []
-    of_rows = moments(values[rows], minimum_rows=1)
+    of_rows = moments(values[rows], min_rows_to_report=1)
     told = {name: of_rows[name] for name in ("count", "mean", "squares")}
     return {"kind": "number", "classes": classes, **told}
 

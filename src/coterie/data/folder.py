@@ -10,7 +10,7 @@ from coterie.data.csv_files import read_tables
 from coterie.data.federation import Federation, Kind
 from coterie.data.frames import encode_one_table, encode_tables
 from coterie.data.memory import from_memory
-from coterie.data.schema import MINIMUM_COUNT, Fill
+from coterie.data.schema import MIN_CATEGORY_COUNT, Fill
 from coterie.data.spec import maker
 from coterie.data.table_options import TableOptions, as_names
 from coterie.data.tables import open_table, read_npz
@@ -29,8 +29,8 @@ def folder(
     categories: tuple[str, ...] | None = None,
     split_column: str | None = None,
     time_column: str | None = None,
-    minimum_count: int = MINIMUM_COUNT,
-    minimum_rows: int = 1,
+    min_category_count: int = MIN_CATEGORY_COUNT,
+    min_rows_to_report: int = 1,
     min_rows: int = 1,
     drop_incomplete: bool = False,
 ) -> Federation:
@@ -71,8 +71,8 @@ def folder(
         categories=as_names(categories),
         split_column=split_column,
         time_column=time_column,
-        minimum_count=minimum_count,
-        minimum_rows=minimum_rows,
+        min_category_count=min_category_count,
+        min_rows_to_report=min_rows_to_report,
         min_rows=min_rows,
         drop_incomplete=drop_incomplete,
     )
@@ -93,8 +93,8 @@ def table(
     categories: tuple[str, ...] | None = None,
     split_column: str | None = None,
     time_column: str | None = None,
-    minimum_count: int = MINIMUM_COUNT,
-    minimum_rows: int = 1,
+    min_category_count: int = MIN_CATEGORY_COUNT,
+    min_rows_to_report: int = 1,
     min_rows: int = 1,
     drop_incomplete: bool = False,
 ) -> Federation:
@@ -125,8 +125,8 @@ def table(
         categories=as_names(categories),
         split_column=split_column,
         time_column=time_column,
-        minimum_count=minimum_count,
-        minimum_rows=minimum_rows,
+        min_category_count=min_category_count,
+        min_rows_to_report=min_rows_to_report,
         min_rows=min_rows,
         drop_incomplete=drop_incomplete,
     )

@@ -22,7 +22,7 @@ from coterie.data.left_out import large_enough, with_client_named, with_labels
 from coterie.data.merging import merge
 from coterie.data.readings import read_by_column
 from coterie.data.row_split import split_rows
-from coterie.data.schema import MINIMUM_COUNT, Fill, Schema
+from coterie.data.schema import MIN_CATEGORY_COUNT, Fill, Schema
 from coterie.data.schema_log import log_schema
 from coterie.data.site_columns import describe_nearly_empty, site_columns, warn_of_constants
 from coterie.data.table_options import TableOptions, as_names
@@ -44,8 +44,8 @@ def from_frames(
     categories: Sequence[str] | None = None,
     split_column: str | None = None,
     time_column: str | None = None,
-    minimum_count: int = MINIMUM_COUNT,
-    minimum_rows: int = 1,
+    min_category_count: int = MIN_CATEGORY_COUNT,
+    min_rows_to_report: int = 1,
     min_rows: int = 1,
     drop_incomplete: bool = False,
 ) -> Federation:
@@ -62,9 +62,9 @@ def from_frames(
     dates such as 2026-01-31) its last share by that column; or `split_column` says train, test or
     valid for each row.
 
-    A text that fewer than `minimum_count` training rows of all clients together have counts as
-    "other" and is named nowhere. A client with fewer than `minimum_rows` training rows, or cells in
-    a column, tells nothing of them: its rows are encoded by what the others tell.
+    A text that fewer than `min_category_count` training rows of all clients together have counts as
+    "other" and is named nowhere. A client with fewer than `min_rows_to_report` training rows, or
+    cells in a column, tells nothing of them: its rows are encoded by what the others tell.
 
     A client with fewer than `min_rows` rows is left out. With `drop_incomplete` so are rows without
     a label or, in one table of all clients, without a client; otherwise they are refused.
@@ -81,8 +81,8 @@ def from_frames(
         categories=as_names(categories),
         split_column=split_column,
         time_column=time_column,
-        minimum_count=minimum_count,
-        minimum_rows=minimum_rows,
+        min_category_count=min_category_count,
+        min_rows_to_report=min_rows_to_report,
         min_rows=min_rows,
         drop_incomplete=drop_incomplete,
     )
@@ -155,9 +155,9 @@ def fit_schema(
         with collect_errors(problems):
             descriptions[name] = reading.description(options.label)
     if not problems:
-        refuse_all_small(descriptions, options.minimum_rows)
+        refuse_all_small(descriptions, options.min_rows_to_report)
         with collect_errors(problems):
-            schema = merge(descriptions, options.minimum_count)
+            schema = merge(descriptions, options.min_category_count)
     if options.fill is None:
         checked = {options.label, *problems}
         for name in tables:
@@ -168,12 +168,12 @@ def fit_schema(
     return replace(schema, fill=options.fill, ignored=options.left_out), descriptions
 
 
-def refuse_all_small(descriptions: Mapping[str, Description], minimum_rows: int) -> None:
+def refuse_all_small(descriptions: Mapping[str, Description], min_rows_to_report: int) -> None:
     """Refuse clients none of which has rows enough to tell anything of them."""
     if not any(description["rows"] for description in descriptions.values()):
         raise CoterieError(
-            f"no client has {minimum_rows} training rows or more, so that none may describe its "
-            "columns",
+            f"no client has {min_rows_to_report} training rows or more, so that none may "
+            "describe its columns",
             "lower {}",
-            options=[Option("minimum_rows", of_data=True)],
+            options=[Option("min_rows_to_report", of_data=True)],
         )

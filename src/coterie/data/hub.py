@@ -15,7 +15,7 @@ from coterie.data.federation import Federation, Kind
 from coterie.data.hub_files import read_splits
 from coterie.data.natural import draw_clients
 from coterie.data.partitioners import deal, make_partitioner
-from coterie.data.schema import MINIMUM_COUNT, Fill
+from coterie.data.schema import MIN_CATEGORY_COUNT, Fill
 from coterie.data.spec import maker
 from coterie.data.table_options import TableOptions, as_names
 
@@ -47,8 +47,8 @@ def hub(
     fill: Fill | None = None,
     drop: tuple[str, ...] | None = None,
     categories: tuple[str, ...] | None = None,
-    minimum_count: int = MINIMUM_COUNT,
-    minimum_rows: int = 1,
+    min_category_count: int = MIN_CATEGORY_COUNT,
+    min_rows_to_report: int = 1,
     drop_incomplete: bool = False,
 ) -> Federation:
     """A Hugging Face data set on disk, by a column of clients or a partitioner of flwr-datasets.
@@ -100,8 +100,8 @@ def hub(
         fill=fill,
         drop=(*as_names(drop), *as_names(client_column)),
         categories=as_names(categories),
-        minimum_count=minimum_count,
-        minimum_rows=minimum_rows,
+        min_category_count=min_category_count,
+        min_rows_to_report=min_rows_to_report,
         drop_incomplete=drop_incomplete,
     )
     return encode_rows((rows.select(chosen), key), test, options)
@@ -118,8 +118,8 @@ def from_partitioner(
     fill: Fill | None = None,
     drop: Sequence[str] | None = None,
     categories: Sequence[str] | None = None,
-    minimum_count: int = MINIMUM_COUNT,
-    minimum_rows: int = 1,
+    min_category_count: int = MIN_CATEGORY_COUNT,
+    min_rows_to_report: int = 1,
     drop_incomplete: bool = False,
 ) -> Federation:
     """One client per partition of a flwr-datasets partitioner whose `dataset` is set.
@@ -131,8 +131,8 @@ def from_partitioner(
     One column of images, lists or arrays of one shape becomes x: images, and arrays of bytes with
     two axes or more, are scaled to [0, 1], channels first; other arrays stay as they are. Columns
     of numbers and texts are encoded as in `from_frames`, with its `fill`, `categories`,
-    `minimum_count`, `minimum_rows` and `drop_incomplete`. `drop` leaves columns out. A ClassLabel
-    names the classes. `unseen` clients, drawn at random, never train.
+    `min_category_count`, `min_rows_to_report` and `drop_incomplete`. `drop` leaves columns out.
+    A ClassLabel names the classes. `unseen` clients, drawn at random, never train.
     """
     options = TableOptions(
         label=label,
@@ -143,8 +143,8 @@ def from_partitioner(
         fill=fill,
         drop=as_names(drop),
         categories=as_names(categories),
-        minimum_count=minimum_count,
-        minimum_rows=minimum_rows,
+        min_category_count=min_category_count,
+        min_rows_to_report=min_rows_to_report,
         drop_incomplete=drop_incomplete,
     )
     held = None if test is None else deal(test)

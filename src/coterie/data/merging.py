@@ -23,7 +23,7 @@ from coterie.data.description import (
 )
 from coterie.data.federation import Kind
 from coterie.data.same_columns import check_columns
-from coterie.data.schema import MINIMUM_COUNT, Schema
+from coterie.data.schema import MIN_CATEGORY_COUNT, Schema
 
 log = logging.getLogger("coterie")
 Descriptions = Mapping[str, Description]  # by client
@@ -31,10 +31,10 @@ FORMS: dict[Form, str] = {"number": "numbers", "date": "dates", "category": "tex
 FEWEST_IDS = 50  # rows: fewer different whole numbers are no sign of ids
 
 
-def merge(descriptions: Descriptions, minimum_count: int = MINIMUM_COUNT) -> Schema:
+def merge(descriptions: Descriptions, min_category_count: int = MIN_CATEGORY_COUNT) -> Schema:
     """The schema of all clients, by their names; their order does not matter, to the bit.
 
-    A text that fewer than `minimum_count` of the described rows have is not named in it.
+    A text that fewer than `min_category_count` of the described rows have is not named in it.
     """
     clients = dict(sorted(descriptions.items()))
     if not clients:
@@ -43,7 +43,7 @@ def merge(descriptions: Descriptions, minimum_count: int = MINIMUM_COUNT) -> Sch
         )
     try:
         check_columns(clients)
-        return merge_checked(clients, minimum_count)
+        return merge_checked(clients, min_category_count)
     except CoterieError:
         raise
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as why:
@@ -52,13 +52,13 @@ def merge(descriptions: Descriptions, minimum_count: int = MINIMUM_COUNT) -> Sch
         ) from None
 
 
-def merge_checked(clients: Descriptions, minimum_count: int) -> Schema:
+def merge_checked(clients: Descriptions, min_category_count: int) -> Schema:
     """The schema of clients that have the same columns."""
     first = next(iter(clients.values()))
     jobs = {}
     for name in sorted(first["columns"]):
         of_clients = {client: d["columns"][name] for client, d in clients.items()}
-        jobs[name] = partial(merge_column, name, of_clients, minimum_count)
+        jobs[name] = partial(merge_column, name, of_clients, min_category_count)
     columns = run_column_jobs(jobs)
     labels = {client: d["label"] for client, d in clients.items()}
     classes = merge_classes(labels)
@@ -79,7 +79,7 @@ def merge_checked(clients: Descriptions, minimum_count: int) -> Schema:
 
 
 # ------------------------------------------------------------------------------ one column
-def merge_column(name: str, clients: Descriptions, minimum_count: int) -> Column:
+def merge_column(name: str, clients: Descriptions, min_category_count: int) -> Column:
     """What a column is for all clients together."""
     missing = sum(d["missing"] for d in clients.values())
     form = common_form(
@@ -101,7 +101,7 @@ def merge_column(name: str, clients: Descriptions, minimum_count: int) -> Column
     if not counts:
         raise CoterieError(
             f"the column {name} has no value in any training row "
-            "(or, at each client, in fewer than minimum_rows)",
+            "(or, at each client, in fewer than min_rows_to_report)",
             "drop it with {}",
             options=[drop_option(name)],
             where=name,
@@ -114,18 +114,20 @@ def merge_column(name: str, clients: Descriptions, minimum_count: int) -> Column
             options=[drop_option(name)],
             where=name,
         )
-    return Column(name, "category", missing, categories=common_texts(name, counts, minimum_count))
+    return Column(
+        name, "category", missing, categories=common_texts(name, counts, min_category_count)
+    )
 
 
-def common_texts(name: str, counts: Counter[str], minimum_count: int) -> tuple[str, ...]:
+def common_texts(name: str, counts: Counter[str], min_category_count: int) -> tuple[str, ...]:
     """The texts that enough rows have, in order; of the others only numbers are told."""
-    common = [text for text, rows in counts.items() if rows >= minimum_count]
+    common = [text for text, rows in counts.items() if rows >= min_category_count]
     if not common:
         doubt = CoterieWarning(
-            f"the column {name} has no text that {minimum_count} training rows have, so that all "
-            "its texts count as other",
+            f"the column {name} has no text that {min_category_count} training rows have, so that "
+            "all its texts count as other",
             "drop it with {}, or name every text with {}",
-            options=[drop_option(name), Option("minimum_count", "1", of_data=True)],
+            options=[drop_option(name), Option("min_category_count", "1", of_data=True)],
         )
         warnings.warn(doubt, stacklevel=2)
     elif len(common) < len(counts):
@@ -133,7 +135,7 @@ def common_texts(name: str, counts: Counter[str], minimum_count: int) -> tuple[s
         log.info(
             "%d texts of the column %s, each in fewer than %d training rows, count as other: "
             "%d rows",
-            len(counts) - len(common), name, minimum_count, rare_rows,
+            len(counts) - len(common), name, min_category_count, rare_rows,
         )  # fmt: skip
     return in_order(common)
 

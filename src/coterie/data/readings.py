@@ -61,7 +61,7 @@ def read_by_column(
             options.kind,
             options.categories,
             train=train_rows.get(client, ()),
-            minimum_rows=options.minimum_rows,
+            min_rows_to_report=options.min_rows_to_report,
         )
         jobs[client] = of_client.columns
         readings[client] = Reading({}, {}, of_client.rows)

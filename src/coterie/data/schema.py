@@ -9,11 +9,11 @@ Three pure functions, so that nothing but a description leaves a client:
 Numbers (booleans are 0 and 1) are standardised by the mean and the deviation over all clients' rows
 together; a column that never changes gives 0. A date becomes its year, standardised, the time of
 the year as cosine and sine, and whether it is on a weekend. Text is one-hot over the sorted texts
-that at least `minimum_count` rows of all clients together have, with a last slot for any other, so
-that no text stands anywhere which only a few people have. Nothing is guessed across clients: a
-column that is numbers here and text there is refused, unless it is named in `categories`, which
-reads it as text everywhere. A regression target stays as it is; the schema keeps its mean and
-deviation, by which models are trained (see `Task`).
+that at least `min_category_count` rows of all clients together have, with a last slot for any
+other, so that no text stands anywhere which only a few people have. Nothing is guessed across
+clients: a column that is numbers here and text there is refused, unless it is named in
+`categories`, which reads it as text everywhere. A regression target stays as it is; the schema
+keeps its mean and deviation, by which models are trained (see `Task`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from coterie.data.federation import Kind
 if TYPE_CHECKING:
     import pandas as pd
 
-MINIMUM_COUNT = 5  # rows of all clients together: a text that fewer have counts as other
+MIN_CATEGORY_COUNT = 5  # rows of all clients together: a text that fewer have counts as other
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ class SiteTable:
             options.kind,
             options.categories,
             train=rows_by_client(self.index.train)[0],
-            minimum_rows=options.minimum_rows,
+            min_rows_to_report=options.min_rows_to_report,
         )
         if options.fill is None:
             refuse_gaps(self.table.without([options.label]))

@@ -7,18 +7,16 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, ParamSpec, Union, get_args, get_origin, get_type_hints
-
-import msgspec
-import numpy as np
+from typing import Any, ParamSpec, get_type_hints
 
 from coterie.core.errors import CoterieError, unknown_name
+from coterie.core.values import convert_value, literal_choices
 from coterie.data.federation import Federation
 
 P = ParamSpec("P")
 MAKERS: dict[str, Callable[..., Federation]] = {}
-ALLOWED = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+# options that version 0.2 wrote under another name, and their names now
+RENAMED = {"minimum_count": "min_category_count", "minimum_rows": "min_rows_to_report"}
 
 
 def maker(make: Callable[P, Federation]) -> Callable[P, Federation]:
@@ -36,7 +34,7 @@ def maker(make: Callable[P, Federation]) -> Callable[P, Federation]:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         for name, value in bound.arguments.items():
-            words = choices(types[name])
+            words = literal_choices(types[name])
             if words and value not in (None, *words):
                 raise unknown_name(f"{name} of the data set {make.__name__}", str(value), words)
         source = write_spec(make.__name__, bound.arguments)
@@ -73,6 +71,7 @@ def read_spec(spec: str, seed: int, **options: Any) -> tuple[str, dict[str, Any]
         given["seed"] = seed
     given |= parse_options(spec, first=next(iter(parameters)))
     given |= {option: value for option, value in options.items() if value is not None}
+    given = {RENAMED.get(option, option): value for option, value in given.items()}
     for option in given:
         if option not in parameters:
             raise unknown_name(f"option of the data set {name}", option, parameters)
@@ -82,9 +81,12 @@ def read_spec(spec: str, seed: int, **options: Any) -> tuple[str, dict[str, Any]
                 f"the data set {name} needs the option {option}", f"write {name}?{option}=…"
             )
     types = get_type_hints(MAKERS[name])
-    arguments = {
-        option: convert(name, option, value, types[option]) for option, value in given.items()
-    }
+    arguments = {}
+    for option, value in given.items():
+        arguments[option] = value
+        if not literal_choices(types[option]):  # the maker checks these, and suggests the nearest
+            what = f"the option {option} of the data set {name}"
+            arguments[option] = convert_value(value, types[option], what)
     return name, arguments
 
 
@@ -113,51 +115,6 @@ def no_such_set(spec: str) -> CoterieError:
     if Path(head).is_file():
         return CoterieError(f"{spec!r} is a path", f"write table:{spec}")
     return unknown_name("data set", head.partition(":")[0], MAKERS)
-
-
-def convert(name: str, option: str, value: Any, kind: Any) -> Any:
-    """The value of an option, text or other, as its annotated type."""
-    if choices(kind):
-        return value  # the maker checks it, and names the nearest word
-    plain = value
-    if isinstance(plain, np.generic):
-        plain = plain.item()
-    if required(kind) is str and isinstance(plain, int | float | Path):
-        plain = str(plain)
-    if isinstance(plain, str) and required(kind) is not str:
-        plain = plain.strip()
-        if get_origin(required(kind)) is tuple:
-            plain = [part.strip() for part in plain.split(",")]
-    try:
-        return msgspec.convert(plain, kind, strict=False)
-    except msgspec.ValidationError:
-        raise CoterieError(
-            f"option {option} of the data set {name} must be {allowed(kind)}, not {value!r}."
-        ) from None
-
-
-# ------------------------------------------------------------------------------ types
-def allowed(kind: Any) -> str:
-    """What an option of this type may be, in words."""
-    kind = required(kind)
-    if get_origin(kind) is tuple:
-        return f"{ALLOWED[get_args(kind)[0]]}, or several with commas between"
-    return ALLOWED[kind]
-
-
-def required(kind: Any) -> Any:
-    """The type T of an annotation `T | None`."""
-    if get_origin(kind) in (Union, UnionType):
-        return next(option for option in get_args(kind) if option is not NoneType)
-    return kind
-
-
-def choices(kind: Any) -> tuple[str, ...]:
-    """The words of a Literal annotation; none for other types."""
-    kind = required(kind)
-    if get_origin(kind) is Literal:
-        return get_args(kind)
-    return ()
 
 
 # ------------------------------------------------------------------------------ writing a spec

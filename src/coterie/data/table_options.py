@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from coterie.core.errors import CoterieError, Option
 from coterie.data.federation import Kind
-from coterie.data.schema import MINIMUM_COUNT, Fill
+from coterie.data.schema import MIN_CATEGORY_COUNT, Fill
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,13 +25,13 @@ class TableOptions:
     categories: tuple[str, ...] = ()
     split_column: str | None = None
     time_column: str | None = None
-    minimum_count: int = MINIMUM_COUNT
-    minimum_rows: int = 1
+    min_category_count: int = MIN_CATEGORY_COUNT
+    min_rows_to_report: int = 1
     min_rows: int = 1
     drop_incomplete: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("minimum_count", "minimum_rows", "min_rows"):
+        for name in ("min_category_count", "min_rows_to_report", "min_rows"):
             value = getattr(self, name)
             if value < 1:
                 raise CoterieError(

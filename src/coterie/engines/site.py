@@ -39,7 +39,7 @@ class Agreement:
     clients: int  # how many take part
     rounds: int | None = None  # the run's last round; none: not known
     limits: Limits = field(default_factory=Limits)
-    minimum_rows: int = 1  # with fewer it does not measure
+    min_rows_to_report: int = 1  # with fewer it does not measure
     # functions of Evaluation that may be asked for beyond the scores, as often as a server likes
     allowed: frozenset[str] = frozenset()
 
@@ -168,7 +168,7 @@ class Site:
 
     def _refuse_few_rows(self, part: str) -> None:
         """Refuse to be measured on so few rows that scores would tell of single ones."""
-        if int(self.parts[part].mask.sum()) < self.agreement.minimum_rows:
+        if int(self.parts[part].mask.sum()) < self.agreement.min_rows_to_report:
             raise PermissionError("this site has too few rows to be measured on")
 
     # -- private states

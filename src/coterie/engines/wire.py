@@ -32,7 +32,7 @@ class Wire(SiteLedger):
     """The engine whose clients are sites behind bytes."""
 
     def __init__(
-        self, task: Task, fed: Federation, root: Evaluation, minimum_rows: int = 1
+        self, task: Task, fed: Federation, root: Evaluation, min_rows_to_report: int = 1
     ) -> None:
         super().__init__(fed.total, types_of(root.method))
         self.task = task
@@ -44,7 +44,7 @@ class Wire(SiteLedger):
             types=self.types,
             clients=len(fed),
             limits=simulation_limits(fed.total),
-            minimum_rows=minimum_rows,
+            min_rows_to_report=min_rows_to_report,
             allowed=QUESTIONS,
         )
         self.sites = []

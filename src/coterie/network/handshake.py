@@ -157,10 +157,10 @@ class SitesUnable(CoterieError):
 def schema_of(descriptions: dict[str, dict[str, Any]], asked: Asked) -> Schema:
     """The schema of all sites' tables."""
     try:
-        refuse_all_small(descriptions, asked.data.minimum_rows)
+        refuse_all_small(descriptions, asked.data.min_rows_to_report)
     except (LookupError, TypeError, AttributeError) as e:
         raise CoterieError("a site's description is not one", "see to its version") from e
-    schema = merge(descriptions, asked.data.minimum_count)
+    schema = merge(descriptions, asked.data.min_category_count)
     schema = replace(schema, fill=asked.data.fill, ignored=asked.data.left_out)
     log_schema(schema)
     if asked.options.label_scale == "none":

@@ -105,8 +105,8 @@ flower-supernode --superlink HOST:PORT … \\
 ```
 
 `data` is the site's table, and `state` the folder of its private states, which must outlast the
-process. With `label="outcome"` the site refuses runs about any other column, with `minimum-rows=10`
-runs that ask for sums over fewer rows.
+process. With `label="outcome"` the site refuses runs about any other column, with
+`min-rows-to-report=10` runs that ask for sums over fewer rows.
 
 A site is known by the name that its key was registered under (`flwr supernode register north.pub
 --name north`); give it as `site`, too. Only where there is none, the server believes what the node

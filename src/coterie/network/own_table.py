@@ -53,10 +53,11 @@ class OwnTable:
         """Refuse a run that asks for more than this site's owner allows."""
         if self.owner.label not in (None, data.label):
             raise PermissionError(f"its owner allows the label {self.owner.label} alone")
-        fewest = min(data.minimum_rows, run.minimum_rows)
-        if fewest < self.owner.minimum_rows:
+        fewest = min(data.min_rows_to_report, run.min_rows_to_report)
+        if fewest < self.owner.min_rows_to_report:
             raise PermissionError(
-                f"its owner allows minimum_rows of {self.owner.minimum_rows} or more, not {fewest}"
+                f"its owner allows min_rows_to_report of {self.owner.min_rows_to_report} or more, "
+                f"not {fewest}"
             )
 
     def read(self, data: DataTerms) -> SiteTable:

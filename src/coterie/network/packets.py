@@ -74,8 +74,8 @@ class DataTerms(Plain, frozen=True, kw_only=True):
     categories: tuple[Word, ...]
     split_column: Word | None
     time_column: Word | None
-    minimum_count: Count
-    minimum_rows: Count
+    min_category_count: Count
+    min_rows_to_report: Count
     min_rows: Count
     drop_incomplete: bool
 
@@ -86,7 +86,7 @@ class RunTerms(Plain, frozen=True, kw_only=True):
     rounds: Count
     seed: int
     valid: float
-    minimum_rows: Count
+    min_rows_to_report: Count
     label_scale: Word
     paper: bool
     choose_on: Word

@@ -43,7 +43,7 @@ class Owner:
     """What a site's owner insists on, whatever a server asks."""
 
     label: str | None = None  # the only column that may be the label; None: any
-    minimum_rows: int = 1  # a server that asks for sums over fewer rows is refused
+    min_rows_to_report: int = 1  # a server that asks for sums over fewer rows is refused
     most_parameters: int = 200_000_000  # of a model
     limits: Limits = NETWORK_LIMITS
 
@@ -173,7 +173,7 @@ def build(terms: Terms, table: SiteTable, owner: Owner) -> Built:
         clients=terms.clients,
         rounds=options.rounds,
         limits=owner.limits._replace(centres=max(owner.limits.centres, terms.clients)),
-        minimum_rows=max(options.minimum_rows, owner.minimum_rows),
+        min_rows_to_report=max(options.min_rows_to_report, owner.min_rows_to_report),
     )
     parts = {name: clients.rows(name, 0) for name in clients.parts}
     return Built(agreement, parts, fed, options)

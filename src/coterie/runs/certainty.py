@@ -38,7 +38,7 @@ class Certainty(NamedTuple):
 
 # ------------------------------------------------------------------------------ asking clients
 def ask_memberships(
-    ask: Exchanges, centres: Params | None, groups: np.ndarray | None, minimum_rows: int
+    ask: Exchanges, centres: Params | None, groups: np.ndarray | None, min_rows_to_report: int
 ) -> Answers:
     """What the clients that have a group answer; nothing where there are no groups to compare.
 
@@ -49,8 +49,8 @@ def ask_memberships(
         return {}
     rows = ask.roster.rows
     ids = ask.all_clients[torch.from_numpy(groups[ask.all_clients.numpy()] >= 0)]
-    held_out = rows.valid[ids] >= max(minimum_rows, ENOUGH_HELD_OUT)
-    trained = ~held_out & (rows.train[ids] >= minimum_rows)
+    held_out = rows.valid[ids] >= max(min_rows_to_report, ENOUGH_HELD_OUT)
+    trained = ~held_out & (rows.train[ids] >= min_rows_to_report)
     answers: Answers = {
         "losses": np.full((len(groups), count(centres)), np.nan),
         "shares": np.full((len(groups), count(centres)), np.nan),

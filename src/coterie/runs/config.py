@@ -26,6 +26,8 @@ from coterie.engines.plan import Plan
 from coterie.runs.options import Options
 
 FORMAT = 2  # of a run's folder; version 0.1 wrote none
+# options that version 0.2 wrote under another name, and their names now
+RENAMED_OPTIONS = {"minimum_rows": "min_rows_to_report"}
 T = TypeVar("T")
 M = TypeVar("M", bound=Algorithm)
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]  # of rows, or a group
@@ -178,9 +180,30 @@ def decode(raw: bytes, kind: type[T], what: str, remedy: str) -> T:
         raise CoterieError(f"{what} is damaged ({e})", remedy) from e
 
 
+def decode_config(raw: bytes, kind: type[T], what: str, remedy: str) -> T:
+    """Like `decode`, for JSON with configs; also with the names of options in version 0.2."""
+    tree = _rename_options(decode(raw, Any, what, remedy))
+    try:
+        return msgspec.convert(tree, kind)
+    except msgspec.ValidationError as e:
+        raise CoterieError(f"{what} is damaged ({e})", remedy) from e
+
+
+def _rename_options(tree: Any) -> Any:
+    if isinstance(tree, list) and tree and isinstance(tree[0], dict):
+        return [_rename_options(node) for node in tree]
+    if not isinstance(tree, dict):
+        return tree
+    tree = {name: _rename_options(node) for name, node in tree.items()}
+    if isinstance(tree.get("options"), dict):
+        options = tree["options"].items()
+        tree["options"] = {RENAMED_OPTIONS.get(name, name): value for name, value in options}
+    return tree
+
+
 def check_options(config: RunConfig, raw: bytes, what: str, remedy: str) -> None:
     """Refuse options of other names, which msgspec passes over, or outside their limits."""
-    written = json.loads(raw)["options"]
+    written = _rename_options(json.loads(raw))["options"]
     others = sorted(written.keys() - asdict(config.options).keys())
     if others:
         raise CoterieError(f"{what} has options that no run has ({', '.join(others)})", remedy)

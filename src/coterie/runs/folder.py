@@ -36,6 +36,7 @@ from coterie.runs.config import (
     check_options,
     check_row,
     decode,
+    decode_config,
     encode,
     encode_readable,
 )
@@ -84,7 +85,7 @@ class RunFolder:
         except OSError as e:
             raise self._not_a_run() from e
         self._check_format(raw)
-        config = decode(raw, RunConfig, str(file), START_ANEW)
+        config = decode_config(raw, RunConfig, str(file), START_ANEW)
         check_options(config, raw, str(file), START_ANEW)
         return config
 

@@ -34,7 +34,7 @@ class Options:
     eval_clients: int | None = setting(
         None, "evaluate this many clients, the same in every round; none: all", ge=1
     )
-    minimum_rows: int = setting(
+    min_rows_to_report: int = setting(
         1,
         "a client with fewer rows is not measured and, in tables, not described; on real sites "
         "5 or more",

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from coterie.core.errors import CoterieError
-from coterie.runs.config import RunConfig, decode, encode_readable
+from coterie.runs.config import RunConfig, decode_config, encode_readable
 from coterie.runs.files import write_file
 from coterie.runs.folder import RunFolder, making
 
@@ -48,7 +48,7 @@ def read_list(base: Path) -> list[Planned]:
         raw = file.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return []
-    runs = decode(raw, RunList, str(file), START_ANEW).runs
+    runs = decode_config(raw, RunList, str(file), START_ANEW).runs
     for run in runs:
         path = PurePosixPath(run.folder)
         if path.is_absolute() or ".." in path.parts:

@@ -184,7 +184,7 @@ class Run:
     def _have_rows(self, ids: Tensor, *parts: Literal["test", "valid"]) -> Tensor:
         """Which of these clients have enough rows to be measured in one of the parts, bool."""
         most = torch.stack([getattr(self.roster.rows, part)[ids] for part in parts]).amax(0)
-        return most >= self.options.minimum_rows
+        return most >= self.options.min_rows_to_report
 
     # -- groups
     def groups(self) -> np.ndarray | None:
@@ -268,7 +268,7 @@ class Run:
         """
         ask = self.asker(self.round, "evaluate")
         self.memberships = ask_memberships(
-            ask, self.method.centres(self.state), self.groups(), self.options.minimum_rows
+            ask, self.method.centres(self.state), self.groups(), self.options.min_rows_to_report
         )
 
     def _by_client(self, sums: Sums) -> dict[str, np.ndarray]:
@@ -473,7 +473,7 @@ def check_run(method: Algorithm, task: Task, roster: Roster, options: Options) -
             "hold out a share of the training rows, such as {}",
             options=[Option("valid", "0.2")],
         )
-    refuse_nobody_measured(roster, options.minimum_rows)
+    refuse_nobody_measured(roster, options.min_rows_to_report)
 
 
 def check_ranks(roster: Roster, options: Options) -> None:
@@ -494,14 +494,14 @@ def check_ranks(roster: Roster, options: Options) -> None:
         )
 
 
-def refuse_nobody_measured(roster: Roster, minimum_rows: int) -> None:
+def refuse_nobody_measured(roster: Roster, min_rows_to_report: int) -> None:
     """Refuse to measure clients none of which has enough rows; no rows at all may be meant."""
     for part in ("test", "valid"):
         rows = getattr(roster.rows, part)[: len(roster)]
-        if 0 < int(rows.max()) < minimum_rows:
+        if 0 < int(rows.max()) < min_rows_to_report:
             raise CoterieError(
-                f"no client has {minimum_rows} {part} rows or more, so that nobody can be measured "
-                f"(the most is {int(rows.max())})",
+                f"no client has {min_rows_to_report} {part} rows or more, so that nobody can be "
+                f"measured (the most is {int(rows.max())})",
                 "lower {}, or hold out more rows",
-                options=[Option("minimum_rows")],
+                options=[Option("min_rows_to_report")],
             )

@@ -106,7 +106,7 @@ def engine_for(
     if options.replay is not None:
         return Replay(task, fed, Diary(diary.read(options.replay)))
     if options.engine == "wire":
-        return Wire(task, fed, Evaluation(method, options.choose_on), options.minimum_rows)
+        return Wire(task, fed, Evaluation(method, options.choose_on), options.min_rows_to_report)
     if options.engine == "loop":
         return Loop(task, fed)
     return Vectorised(task, fed, plan)

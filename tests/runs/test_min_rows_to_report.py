@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 import coterie as ct
 from coterie.data import Federation, Ragged, from_memory
+from coterie.runs.folder import RunFolder
 from coterie.runs.run import Run
 from coterie.runs.start import prepare
 
@@ -49,7 +52,7 @@ def measured(run: Run) -> dict[str, set[int]]:
 def test_a_client_with_few_test_rows_is_not_measured() -> None:
     fed = clients(a=9, b=2, c=7, d=1)
     everyone = trained(fed).per_client["accuracy"]
-    some = trained(fed, minimum_rows=5).per_client["accuracy"]
+    some = trained(fed, min_rows_to_report=5).per_client["accuracy"]
     assert not np.isnan(everyone).any()
     assert np.isnan(some).tolist() == [False, True, False, True]
     assert some[0] == everyone[0] and some[2] == everyone[2]
@@ -58,7 +61,7 @@ def test_a_client_with_few_test_rows_is_not_measured() -> None:
 def test_no_question_reaches_it() -> None:
     """What a client is not asked cannot be learnt, whatever is done with the answer."""
     fed = clients(a=9, b=2, c=7)
-    run = prepare(ct.FedAvg(), fed, "softmax", rounds=1, minimum_rows=5)
+    run = prepare(ct.FedAvg(), fed, "softmax", rounds=1, min_rows_to_report=5)
     assert measured(run) == {"test": {0, 2}}
 
 
@@ -66,12 +69,12 @@ def test_newcomers_with_few_test_rows_are_not_measured() -> None:
     fed = clients(a=9, b=8, small=2)
     only_small = replace(fed, unseen=1)
     assert "unseen_accuracy" in trained(only_small).history[-1]
-    assert "unseen_accuracy" not in trained(only_small, minimum_rows=5).history[-1]
+    assert "unseen_accuracy" not in trained(only_small, min_rows_to_report=5).history[-1]
 
 
 def test_a_sample_is_drawn_among_those_with_rows() -> None:
     fed = clients(a=9, b=2, c=7, d=3, e=8)
-    scores = trained(fed, minimum_rows=5, eval_clients=3).per_client["accuracy"]
+    scores = trained(fed, min_rows_to_report=5, eval_clients=3).per_client["accuracy"]
     assert np.isnan(scores).tolist() == [False, True, False, True, False]
 
 
@@ -80,16 +83,34 @@ def test_valid_rows_count_for_themselves() -> None:
     fed = clients(a=9, b=9)
     x, y = torch.randn(7, 3), torch.zeros(7, dtype=torch.long)
     fed = replace(fed, valid=Ragged(x, y, torch.tensor([5, 2])))
-    run = prepare(ct.FedAvg(), fed, "softmax", rounds=1, minimum_rows=5)
+    run = prepare(ct.FedAvg(), fed, "softmax", rounds=1, min_rows_to_report=5)
     assert measured(run) == {"test": {0, 1}, "valid": {0}}
 
 
 def test_nobody_with_enough_rows_is_one_sentence() -> None:
     fed = clients(a=9, b=2)
     with pytest.raises(ct.CoterieError, match=r"no client has 10 test rows or more.*most is 9\).*"):
-        trained(fed, minimum_rows=10)
+        trained(fed, min_rows_to_report=10)
     with pytest.raises(ct.CoterieError, match="no client has 5 valid rows or more"):
-        trained(fed, minimum_rows=5, valid=0.1)
+        trained(fed, min_rows_to_report=5, valid=0.1)
     with pytest.raises(ct.CoterieError, match="no client has 5 valid rows or more"):
-        ct.search(ct.FedAvg(), fed, over={"lr": [1.0]}, rounds=1, minimum_rows=5)
-    assert "accuracy" not in trained(clients(a=0, b=0), minimum_rows=5).history[-1]
+        ct.search(ct.FedAvg(), fed, over={"lr": [1.0]}, rounds=1, min_rows_to_report=5)
+    assert "accuracy" not in trained(clients(a=0, b=0), min_rows_to_report=5).history[-1]
+
+
+def test_the_option_of_version_0_2_is_read_from_a_folder(tmp_path) -> None:
+    """It was called minimum_rows, and minimum_count and minimum_rows in the names of data sets."""
+    for name in ("a", "b"):
+        frame = pd.DataFrame({"age": range(20), "y": [0, 1] * 10, "sex": ["f", "m"] * 10})
+        frame.to_csv(tmp_path / f"{name}.csv", index=False)
+    data = {"spec": f"folder:{tmp_path}", "seed": 0, "label": "y", "min_category_count": 3}
+    fed = ct.data.load(**data)
+    run = tmp_path / "run"
+    trained(fed, min_rows_to_report=5, out=run)
+    config = json.loads((run / "config.json").read_text())
+    config["options"]["minimum_rows"] = config["options"].pop("min_rows_to_report")
+    del data["min_category_count"]
+    config["origin"]["data"] = {**data, "minimum_count": 3, "minimum_rows": 1}
+    (run / "config.json").write_text(json.dumps(config))
+    assert ct.resume(run, rounds=2).history[-1]["round"] == 2
+    assert RunFolder(run).config().options.min_rows_to_report == 5
