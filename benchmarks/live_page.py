@@ -21,7 +21,7 @@ import numpy as np
 
 import coterie as ct
 from coterie.reporting.live.folder import WatchedFolder
-from coterie.reporting.live.sections import draw_sections
+from coterie.reporting.live.page import render_sections
 from coterie.runs.start import check_job
 
 SITES = 200
@@ -106,7 +106,7 @@ def draw_long_run(folder: Path) -> None:
         made.append({"round": r, "seconds": 1.0, **sent, "groups": groups, "accuracy": r / ROUNDS})
     watched = WatchedFolder(folder)
     began = time.process_time()
-    sections = draw_sections(watched.board())
+    sections = render_sections(watched.dashboard())
     took = time.process_time() - began
     size = sum(map(len, sections.values())) / 1000
     print(f"{ROUNDS} rounds are drawn in {took:.2f} seconds, {size:.0f} kB", flush=True)

@@ -17,7 +17,7 @@ import coterie as ct
 from coterie.core.randomness import smallest
 from coterie.metrics import agreement
 from coterie.metrics.clusters import decode_assignments, encode_assignment, is_valid_assignment
-from coterie.reporting.live.tail import RowTail
+from coterie.reporting.live.run_files import MetricsTail
 from coterie.reporting.membership import group_history
 from coterie.reporting.source import of_folder
 
@@ -86,7 +86,7 @@ def test_a_run_notes_who_changed(tmp_path: Path) -> None:
     assert sizes == [row["sizes"] for row in rows]
     (source,) = of_folder(tmp_path / "run")
     assert np.array_equal(group_history(source), clusters)
-    tail = RowTail(tmp_path / "run" / "metrics.jsonl", 40)
+    tail = MetricsTail(tmp_path / "run" / "metrics.jsonl", 40)
     tail.poll()
     assert not tail.problem and len(tail.rows) == 13
 
@@ -118,7 +118,7 @@ def test_damaged_moves_are_refused(moves: dict[str, object], tmp_path: Path) -> 
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(ct.CoterieError, match="damaged"):
         of_folder(tmp_path / "run")
-    tail = RowTail(file, 40)
+    tail = MetricsTail(file, 40)
     tail.poll()
     assert "line 4" in tail.problem
 

@@ -76,8 +76,8 @@ def test_ports_hosts_and_tokens_that_cannot_be_are_one_sentence(coterie, run):
         port = other.getsockname()[1]
         for flags, sentence in {
             f"--port {port}": f"port {port} of 127.0.0.1 is in use: give another --port, or 0 for",
-            "--host 192.0.2.1": "host '192.0.2.1' is no address of this machine: leave --host for",
-            "--token short": "the token must have 8 or more letters, digits or signs of - _ . ~",
+            "--host 192.0.2.1": "host '192.0.2.1' is not an address of this machine: leave",
+            "--token short": "the token must have at least 8 letters, digits or any of - _ . ~",
         }.items():
             outcome = coterie(f"watch out {flags}")
             assert outcome.status == 2 and outcome.err.count("\n") == 1, outcome.err
@@ -95,7 +95,7 @@ def test_a_missing_extra_is_named(coterie, run, monkeypatch):
     for module in [
         m
         for m in sys.modules
-        if m.startswith(("coterie.reporting.live.app", "coterie.reporting.live.s"))
+        if m.startswith(("coterie.reporting.live.server", "coterie.reporting.live.s"))
     ]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setattr(builtins, "__import__", without)

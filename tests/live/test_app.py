@@ -13,9 +13,9 @@ from made_run import NAMES, ODD, make, row, save, train
 from serving import KEY, TOKEN, Stream, ask, port_of, served
 
 from coterie.core.errors import CoterieError
-from coterie.reporting.live import app as app_module
+from coterie.reporting.live import server as app_module
 from coterie.reporting.live.folder import WatchedFolder
-from coterie.reporting.live.sections import SECTIONS, draw_page, draw_sections
+from coterie.reporting.live.page import SECTIONS, render_page
 from coterie.reporting.live.server import LiveServer, listen
 from coterie.reporting.live.snapshot import SiteReport
 from coterie.runs.folder import RunFolder
@@ -49,7 +49,7 @@ def server(folder):
 )
 def test_nothing_is_shown_without_the_token(server, path, headers):
     answer = ask(server, path, headers)
-    assert answer.status == 401 and answer.text == app_module.LOCKED
+    assert answer.status == 401 and answer.text == app_module.UNAUTHORIZED
     assert "set-cookie" not in answer.headers
 
 
@@ -86,7 +86,7 @@ def test_tokens_are_compared_in_constant_time(server, monkeypatch):
 
 @pytest.mark.parametrize("token", ["", "short", "with space and more", "sémaphore", "a;b=c;d=e"])
 def test_tokens_that_cannot_stand_in_a_cookie_are_refused(folder, token):
-    with pytest.raises(CoterieError, match="the token must have 8 or more"):
+    with pytest.raises(CoterieError, match="the token must have at least 8"):
         LiveServer(WatchedFolder(folder.path), token=token)
 
 
@@ -135,9 +135,9 @@ def test_names_and_words_are_escaped_and_nothing_comes_from_elsewhere(tmp_path):
         folder.append(row(r, groups, refused=[ODD], screened=[ODD], accuracy=0.5))
         save(folder, r, [0.1, 0.2, 0.3, 0.4, 0.5])
     (folder.path / "log.txt").write_text(f"{ODD} was refused\n")
-    reports = {ODD: SiteReport(ODD, ODD, is_well=False)}
-    board = WatchedFolder(folder.path, reports=lambda: reports).board()
-    page = draw_page(board, draw_sections(board))
+    reports = {ODD: SiteReport(ODD, ODD, is_healthy=False)}
+    board = WatchedFolder(folder.path, reports=lambda: reports).dashboard()
+    page = render_page(board, 0).html
     assert page.count("&lt;img src=x onerror=alert(1)&gt;") > 8 and "<img" not in page
     tags = Tags(page).tags
     for tag, attributes in tags:
@@ -175,8 +175,8 @@ def test_events_hold_only_what_changed(server, folder):
 def test_a_page_that_nobody_watches_is_not_drawn(folder, monkeypatch):
     drawn = []
     monkeypatch.setattr(
-        "coterie.reporting.live.feed.draw_sections",
-        lambda board: drawn.append(1) or draw_sections(board),
+        "coterie.reporting.live.feed.render_page",
+        lambda board, version: drawn.append(1) or render_page(board, version),
     )
     with served(WatchedFolder(folder.path)) as server:
         for r in range(5, 8):
@@ -191,18 +191,18 @@ def test_a_page_that_nobody_watches_is_not_drawn(folder, monkeypatch):
 
 def test_slow_drawing_makes_pages_rarer(folder):
     with served(WatchedFolder(folder.path)) as server:
-        server.feed._drawing_took = 60.0
+        server.feed._render_seconds = 60.0
         before = server.feed.version
         folder.append(row(5))
         time.sleep(0.6)
         assert server.feed.version == before
-        server.feed._drawing_took = 0.0
+        server.feed._render_seconds = 0.0
         time.sleep(0.6)
         assert server.feed.version > before
 
 
 def test_streams_are_counted_and_limited(server, monkeypatch):
-    monkeypatch.setattr(app_module, "MOST_STREAMS", 2)
+    monkeypatch.setattr(app_module, "MAX_STREAMS", 2)
     streams = [Stream(server) for _ in range(2)]
     for stream in streams:
         stream.next()
@@ -281,5 +281,5 @@ def test_a_port_in_use_and_a_host_of_others_are_one_sentence():
         with pytest.raises(CoterieError, match=f"port {port} of 127.0.0.1 is in use: give another"):
             listen("127.0.0.1", port)
     for host in ("192.0.2.1", "no.such.host.invalid", "."):
-        with pytest.raises(CoterieError, match="is no address of this machine"):
+        with pytest.raises(CoterieError, match="is not an address of this machine"):
             listen(host, 0)

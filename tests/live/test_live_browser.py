@@ -110,7 +110,7 @@ def test_a_page_of_another_version_loads_itself_anew(browser, folder, monkeypatc
         wait_for(browser, ROUND, "2 of 30")
         browser.run("window.mark = 1")
         monkeypatch.setattr("coterie.reporting.live.feed.build", lambda: "another")
-        monkeypatch.setattr("coterie.reporting.live.sections.build", lambda: "another")
+        monkeypatch.setattr("coterie.reporting.live.page.build", lambda: "another")
         train(folder, 1)
         wait_for(browser, "window.mark === undefined && document.body?.dataset.build", "another")
         assert browser.console == []
@@ -129,7 +129,7 @@ def test_what_a_reader_opened_sorted_and_hid_stays(browser, folder):
         before = browser.run('document.getElementById("sites").innerHTML')
         train(folder, 2)
         wait_for(browser, ROUND, "10 of 30")
-        assert watch.board().chosen.round == 10
+        assert watch.dashboard().chosen.round == 10
         assert browser.run('document.getElementById("sites").innerHTML') != before
         assert browser.run('document.querySelector("#sites details").open') is True
         scores = browser.run(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from coterie.reporting.live.folder import WatchedFolder
-from coterie.reporting.live.sections import draw_sections
+from coterie.reporting.live.page import render_sections
 from coterie.runs.folder import RunFolder
 
 COTERIE = [sys.executable, "-m", "coterie.cli"]
@@ -25,11 +25,11 @@ RUN = (
 def wait_for(watch: WatchedFolder, round: int, process: subprocess.Popen) -> None:
     """Look at a run, and draw it, until it has come to a round."""
     deadline = time.monotonic() + 120
-    while watch.board().chosen.round < round:
+    while watch.dashboard().chosen.round < round:
         assert time.monotonic() < deadline and process.poll() in (None, 0)
         if watch.poll():
-            draw_sections(watch.board())
-            assert not watch.problem and not watch.board().chosen.problem
+            render_sections(watch.dashboard())
+            assert not watch.problem and not watch.dashboard().chosen.problem
 
 
 @pytest.mark.slow
@@ -45,7 +45,7 @@ def test_a_run_is_followed_through_a_kill_to_its_end(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.wait()
-    assert watch.board().chosen.round < ROUNDS
+    assert watch.dashboard().chosen.round < ROUNDS
     process = subprocess.Popen([*COTERIE, "resume", str(folder), "--quiet"])
     try:
         time.sleep(0.1)
@@ -56,7 +56,7 @@ def test_a_run_is_followed_through_a_kill_to_its_end(tmp_path: Path) -> None:
         process.kill()
         process.wait()
     watch.poll()
-    run = watch.board().chosen
+    run = watch.dashboard().chosen
     assert run.state == "ended" and watch.runs["."].rows == RunFolder(folder).rows()
     with open(folder / "clients.csv") as file:
         kept = {line["client"]: float(line["accuracy"]) for line in csv.DictReader(file)}

@@ -11,15 +11,15 @@ from made_run import make, row, save, train
 
 import coterie as ct
 from coterie.reporting.live.folder import WatchedFolder
-from coterie.reporting.live.sections import draw_page, draw_sections
+from coterie.reporting.live.page import render_page, render_sections
 from coterie.runs.folder import RunFolder
 from coterie.runs.start import check_job
 
 
 def drawn(path: Path) -> dict[str, str]:
-    board = WatchedFolder(path).board()
-    sections = draw_sections(board)
-    page = draw_page(board, sections)
+    board = WatchedFolder(path).dashboard()
+    sections = render_sections(board)
+    page = render_page(board, 0).html
     numbers = re.findall(r'(?:[ xydr]|points|width|height)="([^"]*)"', page)
     assert not any("nan" in number or "inf" in number for number in numbers)
     return sections
@@ -34,15 +34,15 @@ def regression(path: Path) -> RunFolder:
 def test_a_run_that_has_not_begun(tmp_path):
     make(tmp_path / "run")
     sections = drawn(tmp_path / "run")
-    assert "Not begun" in sections["top"] and "0 of 30" in sections["top"]
-    assert "not measured yet" in sections["top"] and sections["by_site"].strip() == ""
-    assert "All answers came" in sections["refusals"]
+    assert "Not started" in sections["top"] and "0 of 30" in sections["top"]
+    assert "not evaluated yet" in sections["top"] and sections["by_site"].strip() == ""
+    assert "All updates arrived" in sections["incidents"]
 
 
 def test_a_run_after_its_start(tmp_path):
     make(tmp_path / "run").append(row(0, [0, 0, -1, 1], accuracy=0.5))
     sections = drawn(tmp_path / "run")
-    assert "time left not known yet" in sections["top"] and "not seen" in sections["groups"]
+    assert "remaining time unknown" in sections["top"] and "not seen" in sections["groups"]
 
 
 def test_a_method_without_groups(tmp_path):
@@ -54,7 +54,7 @@ def test_a_method_without_groups(tmp_path):
     assert (
         "all clients" in sections["groups"] and "The mean over all clients" in sections["by_site"]
     )
-    assert sections["history"].strip() == "" and sections["moves"].strip() == ""
+    assert sections["history"].strip() == "" and sections["changes"].strip() == ""
 
 
 def test_errors_of_a_regression_are_on_a_log_scale(tmp_path):
@@ -110,4 +110,4 @@ def test_of_very_many_sites_the_page_stays_small(tmp_path):
     sections = drawn(tmp_path / "run")
     assert sum(map(len, sections.values())) < 1_500_000
     assert sections["groups"].count("<li class") == 2 * 41  # 40 of each group, and how many more
-    assert "the first 500 are listed" in sections["sites"]
+    assert "showing the first 500" in sections["sites"]

@@ -12,9 +12,9 @@ from made_run import NAMES, config_of, make, row, save, train
 
 import coterie as ct
 from coterie.core.errors import CoterieError
-from coterie.reporting.live import words
+from coterie.reporting.live import text as live_text
 from coterie.reporting.live.folder import WatchedFolder
-from coterie.reporting.live.snapshot import Move, SiteReport
+from coterie.reporting.live.snapshot import GroupChange, SiteReport
 from coterie.runs.folder import RunFolder
 from coterie.runs.planned import Planned, make_list, make_missing
 
@@ -38,40 +38,40 @@ def folder(tmp_path: Path) -> RunFolder:
 # ------------------------------------------------------------------------------ state and time
 def test_a_run_waits_is_trained_falls_silent_and_ends(folder):
     watch = watched(folder.path)
-    assert watch.board().chosen.state == "waiting" and watch.board().chosen.round == -1
+    assert watch.dashboard().chosen.state == "waiting" and watch.dashboard().chosen.round == -1
     train(folder, 10)
     written(folder, NOW - 59)
     assert watch.poll()
-    assert watch.board().chosen.state == "training" and watch.board().chosen.round == 9
+    assert watch.dashboard().chosen.state == "training" and watch.dashboard().chosen.round == 9
     watch.clock = lambda: NOW + 3
-    assert watch.poll() and watch.board().chosen.state == "silent"  # over a minute without news
+    assert watch.poll() and watch.dashboard().chosen.state == "silent"  # over a minute without news
     train(folder, 21)
-    assert watch.poll() and watch.board().chosen.state == "ended"
+    assert watch.poll() and watch.dashboard().chosen.state == "ended"
 
 
 def test_a_silent_run_says_how_it_goes_on(folder):
     train(folder, 10)
     written(folder, NOW - 3600)
-    silent = watched(folder.path).board().chosen
-    assert f"`coterie resume {folder.path}` goes on" in words.describe_silence(silent, silent.path)
+    silent = watched(folder.path).dashboard().chosen
+    assert f"continue it with `coterie resume {folder.path}`" in live_text.describe_silence(silent)
     of_sites = replace(silent, is_of_network=True)
     command = f"coterie network server CONFIG --out {folder.path} --resume"
-    assert f"`{command}` goes on" in words.describe_silence(of_sites, silent.path)
+    assert f"continue it with `{command}`" in live_text.describe_silence(of_sites)
 
 
 def test_a_run_of_slow_rounds_is_not_silent_so_soon(folder):
     folder.append(row(0, seconds=60.0, eval_seconds=40.0))
     written(folder, NOW - 499)
     watch = watched(folder.path)
-    assert watch.board().chosen.state == "training"
+    assert watch.dashboard().chosen.state == "training"
     watch.clock = lambda: NOW + 2
-    assert watch.poll() and watch.board().chosen.state == "silent"
+    assert watch.poll() and watch.dashboard().chosen.state == "silent"
 
 
 def test_a_run_that_stopped_early_has_ended(folder):
     train(folder, 5)
     save(folder, 4, [0.5] * 4, stopped=True)
-    assert watched(folder.path).board().chosen.state == "ended"
+    assert watched(folder.path).dashboard().chosen.state == "ended"
 
 
 def test_the_time_left_is_that_of_rounds_and_evaluations_to_come(folder):
@@ -81,25 +81,25 @@ def test_the_time_left_is_that_of_rounds_and_evaluations_to_come(folder):
     written(folder, NOW)
     watch = watched(folder.path)
     # 20 rounds of 0.5 seconds, and 0.2 seconds in every second of them
-    assert watch.board().chosen.seconds_left == pytest.approx(20 * (0.5 + 0.1))
+    assert watch.dashboard().chosen.seconds_left == pytest.approx(20 * (0.5 + 0.1))
     for r in range(11, 16):
         folder.append(row(r))
     written(folder, NOW + 10)
     watch.poll()
-    assert watch.board().chosen.seconds_left == 15 * 2.0  # as they were seen to come
+    assert watch.dashboard().chosen.seconds_left == 15 * 2.0  # as they were seen to come
     for r in range(16, 31):
         folder.append(row(r))
     watch.poll()
-    assert watch.board().chosen.seconds_left == 0
+    assert watch.dashboard().chosen.seconds_left == 0
 
 
 def test_a_run_that_goes_on_for_more_rounds_is_noticed(folder):
     train(folder, 31)
     watch = watched(folder.path)
-    assert watch.board().chosen.state == "ended"
+    assert watch.dashboard().chosen.state == "ended"
     folder.rewind(folder.rows(), 50)
     assert watch.poll()
-    assert watch.board().chosen.rounds == 50 and watch.board().chosen.state != "ended"
+    assert watch.dashboard().chosen.rounds == 50 and watch.dashboard().chosen.state != "ended"
 
 
 # ------------------------------------------------------------------------------ groups and sites
@@ -108,21 +108,21 @@ def test_groups_moves_refusals_and_sums(folder):
     folder.append(row(1, [0, 1, 1, 1], refused=["Aachen"], absent=2))
     folder.append(row(2))  # nothing changed
     folder.append(row(3, [1, 1, 0, 1], screened=["site 10", "Aachen"], accuracy=0.75))
-    run = watched(folder.path).board().chosen
-    assert run.last_moves == [
-        Move(3, "</script>", 1, 0),
-        Move(3, "Aachen", 0, 1),
-        Move(1, "Łódź <b>", 0, 1),
+    run = watched(folder.path).dashboard().chosen
+    assert run.changes == [
+        GroupChange(3, "</script>", 1, 0),
+        GroupChange(3, "Aachen", 0, 1),
+        GroupChange(1, "Łódź <b>", 0, 1),
     ]
     members = {group.number: [site.name for site in group.sites] for group in run.groups}
     assert members == {0: ["</script>"], 1: ["Aachen", "site 10", "Łódź <b>"]}
     assert [incident.round for incident in run.incidents] == [3, 1]
     assert run.totals == (40, 16, 1, 2, 2)
     aachen = next(site for site in run.sites if site.name == "Aachen")
-    assert (aachen.refused, aachen.screened, aachen.last_trouble) == (1, 1, 3)
+    assert (aachen.rejected, aachen.clipped, aachen.last_incident) == (1, 1, 3)
     lodz = next(site for site in run.sites if site.name == NAMES[1])
-    assert (lodz.refused, lodz.screened, lodz.last_trouble) == (0, 0, None)
-    assert aachen.moved == Move(3, "Aachen", 0, 1) and aachen.train_rows == 6
+    assert (lodz.rejected, lodz.clipped, lodz.last_incident) == (0, 0, None)
+    assert aachen.change == GroupChange(3, "Aachen", 0, 1) and aachen.train_rows == 6
     assert run.scores == [(3, 0.75)] and run.metric == "accuracy"
 
 
@@ -131,8 +131,8 @@ def test_an_old_move_is_no_longer_recent(folder):
     folder.append(row(1, [1, 0, 1, 1]))
     for r in range(2, 7):
         folder.append(row(r))
-    run = watched(folder.path).board().chosen
-    assert not any(site.moved for site in run.sites) and len(run.last_moves) == 1
+    run = watched(folder.path).dashboard().chosen
+    assert not any(site.change for site in run.sites) and len(run.changes) == 1
 
 
 def test_scores_by_site_are_kept_as_checkpoints_come(folder):
@@ -146,7 +146,7 @@ def test_scores_by_site_are_kept_as_checkpoints_come(folder):
     save(folder, 4, [0.2, 0.4, 0.8, 0.9])
     save(folder, 5, [0.2, 0.4, 0.8, 0.9])  # the file of round 0 is gone now
     watch.poll()
-    run = watch.board().chosen
+    run = watch.dashboard().chosen
     scores = run.site_scores
     assert list(scores.rounds) == [0, 2] and scores.groups.tolist() == [[0, 0, 1, 1], [0, 1, 1, 1]]
     assert [group.score for group in run.groups] == [0.2, pytest.approx(0.7)]
@@ -156,10 +156,10 @@ def test_scores_by_site_are_kept_as_checkpoints_come(folder):
 def test_a_run_that_goes_back_forgets_what_is_made_again(folder):
     train(folder, 9)
     watch = watched(folder.path)
-    assert list(watch.board().chosen.site_scores.rounds) == [6, 8]
+    assert list(watch.dashboard().chosen.site_scores.rounds) == [6, 8]
     folder.rewind(folder.rows()[:8], 30)
     assert watch.poll()
-    run = watch.board().chosen
+    run = watch.dashboard().chosen
     assert run.round == 7 and list(run.site_scores.rounds) == [6]
 
 
@@ -171,7 +171,7 @@ def test_a_damaged_checkpoint_is_passed_over(folder):
     newest.write_bytes(content)
     other = folder.path / "checkpoints" / "000007.safetensors"
     other.write_bytes(b"nothing")
-    run = watched(folder.path).board().chosen
+    run = watched(folder.path).dashboard().chosen
     assert list(run.site_scores.rounds) in ([6], [6, 8])  # the bit may be one of the models
     assert run.round == 8
 
@@ -180,17 +180,17 @@ def test_a_method_without_groups_has_sites_all_the_same(tmp_path):
     folder = make(tmp_path / "run", method=ct.FedAvg())
     folder.append(row(0, accuracy=0.5))
     save(folder, 0, [0.1, 0.2, 0.3, 0.4])
-    run = watched(folder.path).board().chosen
+    run = watched(folder.path).dashboard().chosen
     assert not run.is_grouped and [group.number for group in run.groups] == [None]
     assert run.groups[0].score == pytest.approx(0.25) and len(run.groups[0].sites) == 4
 
 
 def test_a_server_of_sites_adds_their_state_and_last_words(folder):
     train(folder, 3)
-    said = {"Aachen": SiteReport("away", "no answer since 10:31", NOW, is_well=False)}
+    said = {"Aachen": SiteReport("away", "no answer since 10:31", NOW, is_healthy=False)}
     watch = watched(folder.path, reports=lambda: said)
-    sites = {site.name: site.report for site in watch.board().chosen.sites}
-    assert sites["Aachen"].words == "no answer since 10:31" and sites["site 10"] is None
+    sites = {site.name: site.report for site in watch.dashboard().chosen.sites}
+    assert sites["Aachen"].message == "no answer since 10:31" and sites["site 10"] is None
     assert not watch.poll()
     said["Aachen"] = SiteReport("ready")
     assert watch.poll()
@@ -199,10 +199,10 @@ def test_a_server_of_sites_adds_their_state_and_last_words(folder):
 def test_the_end_of_the_log_is_shown(folder):
     train(folder, 3)
     watch = watched(folder.path)
-    assert watch.board().chosen.log == []
+    assert watch.dashboard().chosen.log == []
     (folder.path / "log.txt").write_text("".join(f"line {i}\n" for i in range(5000)))
-    assert watch.poll() and watch.board().chosen.log[-1] == "line 4999"
-    assert len(watch.board().chosen.log) == 8
+    assert watch.poll() and watch.dashboard().chosen.log[-1] == "line 4999"
+    assert len(watch.dashboard().chosen.log) == 8
 
 
 # ------------------------------------------------------------------------------ nothing is touched
@@ -221,7 +221,7 @@ def test_watching_changes_nothing_and_takes_no_lock(folder, monkeypatch):
     monkeypatch.setattr("coterie.runs.files._take_lock", no_lock)
     watch = watched(folder.path)
     watch.poll()
-    watch.board()
+    watch.dashboard()
     after = {
         file: (file.stat().st_mtime_ns, file.read_bytes())
         for file in sorted(folder.path.rglob("*"))
@@ -236,7 +236,7 @@ def test_no_python_file_that_a_folder_names_is_run(folder):
     text = config.read_text()
     assert '"name": "ifca"' in text
     config.write_text(text.replace('"name": "ifca"', '"name": "nowhere/evil.py:Method"'))
-    assert watched(folder.path).board().chosen.label == "nowhere/evil.py:Method"
+    assert watched(folder.path).dashboard().chosen.label == "nowhere/evil.py:Method"
 
 
 # ------------------------------------------------------------------------------ folders
@@ -260,7 +260,7 @@ def test_of_a_comparison_the_run_that_is_trained_is_shown(tmp_path):
     second.append(row(0, accuracy=0.5))
     written(second, NOW - 5)
     watch = watched(base)
-    board = watch.board()
+    board = watch.dashboard()
     assert (
         board.chosen.key == "fedavg/seed-0" and board.title == "ifca and fedavg on data in memory"
     )
@@ -271,16 +271,16 @@ def test_of_a_comparison_the_run_that_is_trained_is_shown(tmp_path):
         ("ifca/seed-1", "waiting"),
         ("fedavg/seed-1", "waiting"),
     ]
-    assert watch.board("ifca/seed-0").chosen.label == "ifca"
-    assert watch.board("../../etc").chosen.key == "fedavg/seed-0"  # no such run
+    assert watch.dashboard("ifca/seed-0").chosen.label == "ifca"
+    assert watch.dashboard("../../etc").chosen.key == "fedavg/seed-0"  # no such run
 
 
 def test_runs_that_are_made_meanwhile_are_found(tmp_path):
     make(tmp_path / "all" / "one", seed=1)
     watch = watched(tmp_path / "all")
-    assert [run.key for run in watch.board().runs] == ["one"]
+    assert [run.key for run in watch.dashboard().runs] == ["one"]
     make(tmp_path / "all" / "two", seed=2)
-    assert watch.poll() and [run.key for run in watch.board().runs] == ["one", "two"]
+    assert watch.poll() and [run.key for run in watch.dashboard().runs] == ["one", "two"]
 
 
 @pytest.mark.parametrize(
@@ -304,8 +304,8 @@ def test_a_folder_that_goes_away_is_said_to_be_gone(folder):
     train(folder, 3)
     watch = watched(folder.path)
     shutil.rmtree(folder.path)
-    assert watch.poll() and "cannot be read" in watch.board().chosen.problem
-    assert watch.board().chosen.round == 2
+    assert watch.poll() and "cannot be read" in watch.dashboard().chosen.problem
+    assert watch.dashboard().chosen.round == 2
 
 
 # ------------------------------------------------------------------------------ in words
@@ -322,12 +322,12 @@ def test_a_folder_that_goes_away_is_said_to_be_gone(folder):
     ],
 )
 def test_times_are_written_in_their_largest_units(seconds, text):
-    assert words.format_duration(seconds) == text
+    assert live_text.format_duration(seconds) == text
 
 
-def tile(path: Path, title: str, **more) -> words.Tile:
-    run = watched(path, **more).board().chosen
-    return next(tile for tile in words.tiles(run) if tile.title == title)
+def tile(path: Path, title: str, **more) -> live_text.Tile:
+    run = watched(path, **more).dashboard().chosen
+    return next(tile for tile in live_text.make_tiles(run) if tile.title == title)
 
 
 def test_tiles_say_what_stands_in_the_rows(folder):
@@ -336,30 +336,33 @@ def test_tiles_say_what_stands_in_the_rows(folder):
     folder.append(row(2, [0, 1, 1, 1], accuracy=0.75))
     written(folder, NOW)
     assert tile(folder.path, "round")[1:4] == ("2 of 30", "about 14 s left", 2 / 30)
-    assert tile(folder.path, "test accuracy")[1:3] == ("0.750", "in round 2, as in round 1")
-    assert tile(folder.path, "groups")[1:3] == ("2", "1 moved in 5 rounds")
-    assert tile(folder.path, "refused") == ("refused", "1", "last in round 1", None, True)
-    assert tile(folder.path, "sent")[1:3] == ("42 B", "30 B down, 12 B up")
+    assert tile(folder.path, "test accuracy")[1:3] == ("0.750", "in round 2, unchanged since 1")
+    assert tile(folder.path, "groups")[1:3] == ("2", "1 reassigned in 5 rounds")
+    assert tile(folder.path, "rejected") == ("rejected", "1", "last in round 1", None, True)
+    assert tile(folder.path, "traffic")[1:3] == ("42 B", "30 B down, 12 B up")
     folder.append(row(3, accuracy=None))
     assert tile(folder.path, "test accuracy")[1:3] == ("–", "not finite in round 3")
-    said = {name: SiteReport("ready", is_well=name != "Aachen") for name in NAMES}
-    assert tile(folder.path, "clients well", reports=lambda: said)[1:3] == ("3 of 4", "not Aachen")
+    said = {name: SiteReport("ready", is_healthy=name != "Aachen") for name in NAMES}
+    assert tile(folder.path, "healthy clients", reports=lambda: said)[1:3] == (
+        "3 of 4",
+        "not Aachen",
+    )
 
 
 def test_moves_and_refusals_are_listed_by_round(folder):
     folder.append(row(0, [0, 0, 1, 1]))
     folder.append(row(1, [1, 1, 1, 0], screened=["Aachen"], absent=3))
-    run = watched(folder.path).board().chosen
-    (moved,) = words.list_moves(run)
+    run = watched(folder.path).dashboard().chosen
+    (moved,) = live_text.list_changes(run)
     assert moved == (1, ["Łódź <b> and Aachen: 0 → 1", "site 10: 1 → 0"])
-    assert words.list_incidents(run) == [(1, ["shortened: Aachen", "no answer from 3 clients"])]
+    assert live_text.list_incidents(run) == [(1, ["clipped: Aachen", "no update from 3 clients"])]
 
 
 def test_those_who_are_not_well_come_first_in_the_table(folder):
     train(folder, 3)
-    said = {"site 10": SiteReport("away", "no answer", is_well=False)}
-    table = words.sites_table(watched(folder.path, reports=lambda: said).board().chosen)
-    assert table.head[-2:] == ["state", "last words"]
+    said = {"site 10": SiteReport("away", "no answer", is_healthy=False)}
+    table = live_text.make_site_table(watched(folder.path, reports=lambda: said).dashboard().chosen)
+    assert table.head[-2:] == ["state", "last message"]
     assert table.rows[0][0] == "site 10" and table.rows[0][-2:] == ["away", "no answer"]
     assert table.rows[1][-2:] == ["–", ""]
 
@@ -368,6 +371,6 @@ def test_of_many_sites_those_that_are_marked_come_first_on_their_card(tmp_path):
     names = [f"site {i}" for i in range(70)]
     folder = make(tmp_path / "run", names=names)
     folder.append(row(0, [0] * 70, refused=["site 66"]))
-    run = watched(folder.path).board().chosen
-    shown = [site.name for site in words.marked_first(run.groups[0].sites, run)]
+    run = watched(folder.path).dashboard().chosen
+    shown = [site.name for site in live_text.sort_for_card(run.groups[0].sites, run)]
     assert shown[:3] == ["site 66", "site 0", "site 1"] and len(shown) == 70

@@ -15,9 +15,9 @@ from coterie.network.listening import TOO_LONG, Refusals
 from coterie.network.packets import Reply, read_head
 from coterie.network.page import LivePage, kept_token
 from coterie.network.watching import ServerView
-from coterie.reporting.live.app import make_app
 from coterie.reporting.live.feed import Feed
 from coterie.reporting.live.folder import WatchedFolder
+from coterie.reporting.live.server import make_app
 
 IFCA = ct.IFCA(clusters=2, local_steps=3)
 FIELDS = {
@@ -184,10 +184,10 @@ def test_the_page_shows_each_sites_state_and_last_words(tmp_path):
     network.transport.away.add("elm")
     view = view_of(run, network)
     reports = view.reports()
-    assert reports["elm"].state == "away" and not reports["elm"].is_well
-    assert reports["ash"].state == "ready" and reports["ash"].is_well
+    assert reports["elm"].state == "away" and not reports["elm"].is_healthy
+    assert reports["ash"].state == "ready" and reports["ash"].is_healthy
     assert reports["ash"].words == "answered train of round 1 after 0.25 s"
-    assert reports["oak"].words == "train of round 1: no answer" and not reports["oak"].is_well
+    assert reports["oak"].words == "train of round 1: no answer" and not reports["oak"].is_healthy
     assert reports["fir"].words.startswith("train of round 1: its upload was not read")
     page = LivePage.__new__(LivePage)  # its routes without its port
     page.watched = view

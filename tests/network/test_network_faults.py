@@ -240,7 +240,7 @@ def test_a_run_folder_of_a_network_is_read_like_any_other(tmp_path):
     network = InProcessNetwork(tmp_path, IFCA)
     network.run()
     result = ct.load(network.out)
-    assert WatchedFolder(network.out).board().chosen.is_of_network
+    assert WatchedFolder(network.out).dashboard().chosen.is_of_network
     result.export(tmp_path / "models")
     assert (tmp_path / "models" / "group-1.safetensors").exists()
     said = []

@@ -17,7 +17,7 @@ from coterie.network.registry import NewSites
 from coterie.network.server import resume, serve
 from coterie.network.transport import Waiting
 from coterie.reporting.live.folder import WatchedFolder
-from coterie.reporting.live.sections import draw_sections
+from coterie.reporting.live.page import render_sections
 from coterie.runs.latecomers import read_latecomers
 
 FIVE = NAMES[:5]
@@ -201,7 +201,10 @@ def test_status_and_page_say_who_came_later(tmp_path, capsys):
     assert lines[-1].split(maxsplit=1) == ["oak", sentence] and len(lines) == 7
     assert main(["network", "status", str(later.network.out), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["latecomers"]["oak"]["group"] == group
-    assert f"oak {sentence}." in draw_sections(WatchedFolder(later.network.out).board())["groups"]
+    assert (
+        f"oak {sentence}."
+        in render_sections(WatchedFolder(later.network.out).dashboard())["groups"]
+    )
 
 
 def test_sites_that_are_registered_meanwhile_are_let_in(tmp_path, caplog):

@@ -15,8 +15,8 @@ from coterie.network.exporting import export_models
 from coterie.network.listening import Refusals
 from coterie.network.ports import free_port
 from coterie.network.watching import WatchedServer
-from coterie.reporting.live.app import make_app
 from coterie.reporting.live.feed import Feed
+from coterie.reporting.live.server import make_app
 from machines import small_config, start, wait_for, write_tables
 
 IFCA = ct.IFCA(clusters=2, local_steps=3)

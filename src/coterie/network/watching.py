@@ -12,8 +12,7 @@ from coterie.network.listening import Refusals
 from coterie.network.metrics import Metric, counter, counter_by, few_reasons, gauge
 from coterie.network.presence import WORDS
 from coterie.network.transport import Transport
-from coterie.reporting.live.expected import ExpectedBoard
-from coterie.reporting.live.folder import Board, WatchedFolder
+from coterie.reporting.live.folder import Dashboard, WaitingDashboard, WatchedFolder
 from coterie.reporting.live.snapshot import SiteReport
 from coterie.runs.run import Run
 
@@ -55,11 +54,11 @@ class WatchedServer:
         self.expected = self.reports()
         return self.expected != before
 
-    def board(self, key: str = "") -> Board | ExpectedBoard:
+    def dashboard(self, key: str = "") -> Dashboard | WaitingDashboard:
         """What a page shows."""
         if self.folder is not None:
-            return self.folder.board(key)
-        return ExpectedBoard(self.title, self.begins, self.expected)
+            return self.folder.dashboard(key)
+        return WaitingDashboard(self.title, self.begins, self.expected)
 
     def reports(self) -> dict[str, SiteReport]:
         """The state of each site; before a run has begun, whether it is connected."""
@@ -69,7 +68,7 @@ class WatchedServer:
         reports = {}
         for name in list(self.transport.nodes):  # which may grow meanwhile
             state = "connected" if name in connected else "away"
-            reports[name] = SiteReport(state, is_well=name in connected)
+            reports[name] = SiteReport(state, is_healthy=name in connected)
         return reports
 
     def metrics(self) -> list[Metric]:
@@ -154,12 +153,12 @@ def report_of(seen: Seen | None, is_connected: bool, is_awaited: bool) -> SiteRe
     fault = seen is not None and seen.line.result != "accepted"
     for wish, reason in WORDS.items():
         if seen is not None and seen.line.reason == reason:
-            return SiteReport(wish, words, answered, is_well=False)
+            return SiteReport(wish, words, answered, is_healthy=False)
     if not is_connected:
-        return SiteReport("away", words, answered, is_well=False)
+        return SiteReport("away", words, answered, is_healthy=False)
     if is_awaited:
-        return SiteReport("working", words, answered, is_well=not fault)
-    return SiteReport("ready", words, answered, is_well=not fault)
+        return SiteReport("working", words, answered, is_healthy=not fault)
+    return SiteReport("ready", words, answered, is_healthy=not fault)
 
 
 def last_words(seen: Seen) -> str:

@@ -1,4 +1,4 @@
-"""The runs of a folder: one run, or those of a comparison."""
+"""The runs of a watched folder: one run, or the runs of a comparison."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coterie.core.errors import CoterieError
-from coterie.metrics import Row
-from coterie.reporting.live.files import RunFiles
+from coterie.reporting.live.run_files import RunFiles
 from coterie.reporting.live.snapshot import (
     Score,
     SiteReport,
     Snapshot,
     State,
-    state_of,
+    run_state,
     take_snapshot,
 )
 from coterie.reporting.overview import describe_data, describe_title
 from coterie.reporting.source import Source, by_label, labelled, plain_config
+from coterie.reporting.text import natural_key
 from coterie.runs.planned import has_begun, runs_in
 from coterie.runs.search_folder import MARK
 
-Reports = Callable[[], Mapping[str, SiteReport]]
+SiteReports = Callable[[], Mapping[str, SiteReport]]
 
 
 @dataclass(frozen=True)
 class RunLine:
-    """One run of several, in a line."""
+    """One of several runs, as a line of a table."""
 
     key: str
     label: str
@@ -41,118 +41,135 @@ class RunLine:
 
 
 @dataclass(frozen=True)
-class Board:
-    """All that a page shows: one run, and a line for each where there are several."""
+class Dashboard:
+    """Everything that the page shows: one run in full, and a line per run if there are several."""
 
     title: str
     data: str  # a sentence about the data
     runs: list[RunLine]
     chosen: Snapshot
-    problem: str  # a sentence on why nothing can be read; "" where it can
+    problem: str  # a sentence that says why nothing can be read; "" if there is no problem
+
+
+@dataclass(frozen=True)
+class WaitingDashboard:
+    """Everything that the page shows while a server waits for its sites."""
+
+    title: str
+    start_condition: str  # a sentence that says when the run starts
+    sites: Mapping[str, SiteReport]  # by name
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the sites in natural order."""
+        return sorted(self.sites, key=natural_key)
+
+    @property
+    def heading(self) -> str:
+        """How many sites are connected."""
+        connected = sum(report.is_healthy for report in self.sites.values())
+        if connected == len(self.sites):
+            return f"All {connected} sites are connected: agreeing on columns and model"
+        return f"Waiting for sites: {connected} of {len(self.sites)} are connected"
 
 
 class WatchedFolder:
-    """A folder that is looked at again and again; nothing in it is changed."""
+    """A folder of runs that is polled; nothing in it is changed.
+
+    Args:
+        base: The folder of a run, or of a comparison.
+        reports: Called at each poll; returns what a network's server knows about each site.
+        clock: Returns the seconds since 1970.
+
+    Raises:
+        CoterieError: There is no run in the folder.
+    """
 
     def __init__(
-        self, base: str | Path, reports: Reports = dict, clock: Callable[[], float] = time.time
+        self, base: str | Path, reports: SiteReports = dict, clock: Callable[[], float] = time.time
     ) -> None:
-        """An error in one sentence where there is no run.
-
-        reports: called at each look, what a server of sites knows of each site by its name.
-        clock: gives the seconds since 1970.
-        """
         self.base = Path(base)
         self.clock = clock
         self.problem = ""
-        self.runs: dict[str, RunFiles] = {}  # by folder below the base
-        self._ask_reports = reports
+        self.runs: dict[str, RunFiles] = {}  # by folder, relative to the base
+        self._get_reports = reports
         self._reports: Mapping[str, SiteReport] = {}
         self._states: list[State] = []
         if (self.base / MARK).exists():
-            what = f"{self.base} is a search, of many short runs"
+            what = f"{self.base} is a search, which consists of many short runs"
             raise CoterieError(what, "watch one of the folders in it")
         self._find_runs()
         self.poll()
 
     def poll(self) -> bool:
-        """Read what is new; whether a page would look different."""
-        problem = self.problem
+        """Read what changed; return whether the page would look different."""
+        previous_problem = self.problem
         try:
-            news = [self._find_runs()]
+            changed = [self._find_runs()]
             self.problem = ""
         except (CoterieError, OSError) as e:
-            news = [False]
+            changed = [False]
             self.problem = str(e)
-        news += [files.poll() for files in self.runs.values()]
+        changed += [files.poll() for files in self.runs.values()]
         now = self.clock()
-        states = [state_of(files, now) for files in self.runs.values()]
-        reports = self._ask_reports()
-        news += [states != self._states, reports != self._reports, problem != self.problem]
+        states = [run_state(files, now) for files in self.runs.values()]
+        reports = dict(self._get_reports())
+        changed.append(states != self._states)
+        changed.append(reports != self._reports)
+        changed.append(self.problem != previous_problem)
         self._states = states
-        self._reports = dict(reports)
-        return any(news)
+        self._reports = reports
+        return any(changed)
 
     def _find_runs(self) -> bool:
-        """Open the runs that are new; whether there are any."""
+        """Open the runs that are new; return whether there are any."""
         found = False
         for path in runs_in(self.base):
-            key = "."
-            if path != self.base:
-                key = path.relative_to(self.base).as_posix()
+            key = path.relative_to(self.base).as_posix()  # "." for the folder itself
             if key not in self.runs and (has_begun(path) or path == self.base):
                 self.runs[key] = RunFiles(path)
                 found = True
         return found
 
-    def board(self, key: str = "") -> Board:
-        """What a page shows; key: the run to show in full, else the one that is being trained."""
-        sources = labelled([source_of(files) for files in self.runs.values()])
+    def dashboard(self, key: str = "") -> Dashboard:
+        """Return what the page shows.
+
+        Args:
+            key: The run to show in full; by default the one that is being trained.
+        """
+        sources = labelled(
+            [Source(plain_config(run.config), run.rows, run.path) for run in self.runs.values()]
+        )
         by_key = dict(zip(self.runs, sources))
         if key not in self.runs:
-            key = self._busiest()
+            key = self._most_active()
         now = self.clock()
-        chosen = take_snapshot(self.runs[key], by_key[key], key, now, self._reports)
         methods = by_label(sources)
-        lines = [line_of(files, by_key[key], key, now) for key, files in self.runs.items()]
-        return Board(
+        return Dashboard(
             title=describe_title(methods),
             data=describe_data(methods[by_key[key].label]),
-            runs=lines,
-            chosen=chosen,
+            runs=[summarise(self.runs[k], source, k, now) for k, source in by_key.items()],
+            chosen=take_snapshot(self.runs[key], by_key[key], key, now, self._reports),
             problem=self.problem,
         )
 
-    def _busiest(self) -> str:
-        """The run that is being trained, else the one that had news last."""
+    def _most_active(self) -> str:
+        """Return the run that is being trained, else the one that changed last."""
         order = {"training": 2, "silent": 1, "ended": 1, "waiting": 0}
-        keys = list(self.runs)
-        states = dict(zip(keys, self._states))
-        return max(keys, key=lambda key: (order[states[key]], self.runs[key].tail.written))
+        states = dict(zip(self.runs, self._states))
+        return max(self.runs, key=lambda key: (order[states[key]], self.runs[key].tail.written))
 
 
-def source_of(files: RunFiles) -> Source:
-    """A run as the report knows it."""
-    return Source(plain_config(files.config), files.rows, files.path)
-
-
-def line_of(files: RunFiles, source: Source, key: str, now: float) -> RunLine:
-    """A run in a line."""
+def summarise(files: RunFiles, source: Source, key: str, now: float) -> RunLine:
+    """Summarise a run in a line."""
+    rows = files.rows
     return RunLine(
         key=key,
         label=source.label,
         seed=source.seed,
-        state=state_of(files, now),
-        round=len(files.rows) - 1,
+        state=run_state(files, now),
+        round=len(rows) - 1,
         rounds=files.config.options.rounds,
-        scores=[Score(r["round"], r[files.metric]) for r in files.rows if files.metric in r],
-        sizes=last_sizes(files.rows),
+        scores=[Score(row["round"], row[files.metric]) for row in rows if files.metric in row],
+        sizes=rows[-1].get("sizes") if rows else None,
     )
-
-
-def last_sizes(rows: list[Row]) -> list[int] | None:
-    """The sizes of the groups after the last round."""
-    if not rows:
-        return None
-    sizes: list[int] | None = rows[-1].get("sizes")
-    return sizes

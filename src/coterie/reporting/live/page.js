@@ -56,14 +56,14 @@ function tick() {
   if (source && Date.now() - lastEvent > SILENCE) lost("The connection is silent: trying again.");
 }
 
-function say(sentence) {
+function showStatus(sentence) {
   link.textContent = sentence;
   link.hidden = !sentence;
 }
 function lost(sentence) {
   source?.close();
   source = undefined;
-  say(sentence);
+  showStatus(sentence);
   setTimeout(connect, wait);
   wait = Math.min(LONGEST_WAIT, 1.5 * wait);
 }
@@ -78,7 +78,7 @@ function connect() {
     lastEvent = Date.now();
     ahead = board.now - lastEvent / 1000;
     wait = FIRST_WAIT;
-    say("");
+    showStatus("");
     if (board.title) document.title = board.title;
     for (const [name, html] of Object.entries(board.sections)) put(name, html);
     tick();

@@ -1,41 +1,41 @@
-"""What a page shows of a run, as plain data."""
+"""What the live page shows of a run, as plain data."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from coterie.metrics import Row
-from coterie.reporting.live.files import RunFiles
+from coterie.reporting.live.run_files import RunFiles
 from coterie.reporting.moves import Moves, moves
 from coterie.reporting.source import Source
 from coterie.reporting.text import natural_order
 from coterie.runs.latecomers import Latecomer
 
-RECENT = 5  # rounds in which a move or a refusal counts as recent
-PACE_ROUNDS = 20  # the last rounds whose time says how long the others will take
+RECENT = 5  # rounds in which a change of group or a rejection counts as recent
+PACE_ROUNDS = 20  # last rounds whose duration predicts the remaining time
 PACE_EVALUATIONS = 3
-PATIENCE = 60.0  # seconds without news after which a run may have been stopped
-PATIENCE_ROUNDS = 5  # the same, in rounds as long as the longest of the last
+MIN_SILENCE = 60.0  # seconds without a new row after which a run counts as silent
+SILENT_ROUNDS = 5  # the same, in multiples of the longest recent round
 
 State = Literal["waiting", "training", "silent", "ended"]
 
 
 class SiteReport(NamedTuple):
-    """What a server of sites knows of one site."""
+    """What a network's server knows about one site."""
 
-    state: str  # a word, such as "ready", "training" or "away"
-    words: str = ""  # the last that the site said
-    seen: float | None = None  # when it was last heard, in seconds since 1970
-    is_well: bool = True
+    state: str  # one word, such as "ready", "training" or "away"
+    message: str = ""  # the last event of this site
+    last_seen: float | None = None  # in seconds since 1970
+    is_healthy: bool = True
 
 
-class Move(NamedTuple):
-    """A site that went from one group to another."""
+class GroupChange(NamedTuple):
+    """A site that changed its group."""
 
     round: int
     name: str
@@ -44,93 +44,93 @@ class Move(NamedTuple):
 
 
 class Incident(NamedTuple):
-    """The sites whose answers a round did not take as they were."""
+    """The sites whose updates a round did not aggregate unchanged."""
 
     round: int
-    refused: Sequence[str]
-    screened: Sequence[str]  # their updates were far longer than is usual, and were shortened
-    absent: int  # sites that were asked and gave no answer
+    rejected: Sequence[str]
+    clipped: Sequence[str]
+    absent: int  # number of selected sites that sent no update
 
 
-class Totals(NamedTuple):
+class RunTotals(NamedTuple):
     """Sums over all rounds so far."""
 
     bytes_down: int
     bytes_up: int
-    refused: int
-    screened: int
+    rejected: int
+    clipped: int
     absent: int
 
 
 class Score(NamedTuple):
-    """A score on test rows; None: it is not finite."""
+    """A score on test rows; `value` is None if it is not finite."""
 
     round: int
     value: float | None
 
 
 @dataclass(frozen=True)
-class Site:
-    """One site as it is now."""
+class SiteStatus:
+    """The current state of one site."""
 
     name: str
-    group: int | None  # None: the method has no groups; −1: it was not seen yet
+    group: int | None  # None: the method has no groups; −1: the site has not participated yet
     score: float | None
     train_rows: int
     test_rows: int
-    moved: Move | None  # its last move, if that is recent
-    refused: int  # how often
-    screened: int
-    last_trouble: int | None  # the last round in which it was refused or shortened
-    report: SiteReport | None  # of a server of sites
+    change: GroupChange | None  # its last change of group, if that is recent
+    rejected: int  # number of rejected updates
+    clipped: int
+    last_incident: int | None  # last round in which its update was rejected or clipped
+    report: SiteReport | None  # only in a network
 
 
 @dataclass(frozen=True)
-class Group:
-    """A group and its members, by name; of a method without groups, all sites."""
+class GroupStatus:
+    """A group and its members; all sites for a method without groups."""
 
     number: int | None
-    sites: Sequence[Site]
-    score: float | None  # the mean over its sites at the last evaluation that is known by site
+    sites: Sequence[SiteStatus]
+    score: float | None  # mean over its sites at the last evaluation with per-site scores
 
 
 @dataclass(frozen=True)
-class SiteScores:
-    """The scores of all sites at the evaluations that are known by site."""
+class ScoreHistory:
+    """Per-site scores at the evaluations for which they are known."""
 
     rounds: Sequence[int]
-    values: np.ndarray  # [evaluations, N]; NaN: not measured
-    groups: np.ndarray  # int64 [evaluations, N]; −1: not seen, or the method has no groups
+    values: np.ndarray  # [evaluations, N]; NaN: not evaluated
+    groups: np.ndarray  # int64 [evaluations, N]; −1: has not participated, or no groups
 
 
 @dataclass(frozen=True)
 class Snapshot:
     """A run in progress."""
 
-    key: str  # its folder below that of the command
-    label: str  # its method, with what sets it apart from others of the same method
+    key: str  # its folder, relative to the folder of the command
+    label: str  # its method, with the options that distinguish it from other runs
     seed: int
     word: str  # what a client is called: "site" or "client"
     path: str  # of its folder
-    is_of_network: bool  # whether its rows are on sites of a network
+    is_of_network: bool
     state: State
-    problem: str  # a sentence on what cannot be read; "" where all can
-    round: int  # the last that is done; 0 is the start, −1: not begun
-    rounds: int  # that were asked for
+    problem: str  # a sentence about what cannot be read; "" if there is no problem
+    round: int  # the last completed round; 0 is the start, −1: not started
+    rounds: int  # number of rounds requested
     seconds_left: float | None  # None: unknown
-    heard: float  # when its folder last had news, in seconds since 1970
+    last_written: float  # when its folder last changed, in seconds since 1970
     metric: str
     scores: Sequence[Score]
     names: Sequence[str]  # of the sites, in the order of the run
-    sites: Sequence[Site]  # sorted by name
-    groups: Sequence[Group]
-    moves: Moves | None  # everyone's group over the rounds
-    last_moves: Sequence[Move]  # the newest first
-    site_scores: SiteScores | None
-    incidents: Sequence[Incident]  # the newest first
-    totals: Totals
+    sites: Sequence[SiteStatus]  # sorted by name
+    groups: Sequence[GroupStatus]
+    moves: Moves | None  # the cluster assignments over the rounds
+    changes: Sequence[GroupChange]  # newest first
+    site_scores: ScoreHistory | None
+    incidents: Sequence[Incident]  # newest first
+    totals: RunTotals
     log: Sequence[str]  # its last lines
-    latecomers: Mapping[str, Latecomer]  # sites that came when the run had begun, and do not train
+    latecomers: Mapping[str, Latecomer]  # sites that joined after the start and do not train
 
     @property
     def is_grouped(self) -> bool:
@@ -141,18 +141,23 @@ class Snapshot:
 def take_snapshot(
     files: RunFiles, source: Source, key: str, now: float, reports: Mapping[str, SiteReport]
 ) -> Snapshot:
-    """Describe a run by what was read of its folder.
+    """Describe a run from the files of its folder.
 
-    source: the same run, labelled.  reports: by site, what a server of sites knows of it.
+    Args:
+        files: The files as last polled.
+        source: The same run with its label.
+        key: Its folder, relative to the folder of the command.
+        now: The current time in seconds since 1970.
+        reports: What a network's server knows about each site, by name.
     """
     rows = files.rows
-    history = None
-    if rows:
-        history = moves(source, None)
-    every_move = [] if history is None else moves_of(history)
-    incidents = incidents_of(rows)
-    scores = site_scores_of(files, history)
-    sites = sites_of(files, history, every_move, incidents, scores, reports)
+    history = moves(source, None) if rows else None
+    changes = [] if history is None else list_group_changes(history)
+    incidents = list_incidents(rows)
+    scores = collect_site_scores(files, history)
+    sites = describe_sites(
+        files, history, changes=changes, incidents=incidents, scores=scores, reports=reports
+    )
     return Snapshot(
         key=key,
         label=source.label,
@@ -160,66 +165,69 @@ def take_snapshot(
         word="site" if source.is_of_sites else "client",
         path=str(files.path),
         is_of_network=source.config["data"] == "network",
-        state=state_of(files, now),
+        state=run_state(files, now),
         problem=files.tail.problem,
         round=len(rows) - 1,
         rounds=files.config.options.rounds,
-        seconds_left=seconds_left(files),
-        heard=files.tail.written,
+        seconds_left=estimate_seconds_left(files),
+        last_written=files.tail.written,
         metric=files.metric,
         scores=[Score(row["round"], row[files.metric]) for row in rows if files.metric in row],
         names=files.names,
         sites=sites,
-        groups=groups_of(sites, scores),
+        groups=collect_groups(sites, scores),
         moves=history,
-        last_moves=every_move[::-1],
+        changes=changes[::-1],
         site_scores=scores,
         incidents=incidents[::-1],
-        totals=totals_of(rows),
+        totals=RunTotals(
+            bytes_down=sum(row["bytes_down"] for row in rows),
+            bytes_up=sum(row["bytes_up"] for row in rows),
+            rejected=sum(len(row["refused"]) for row in rows),
+            clipped=sum(len(row.get("screened", [])) for row in rows),
+            absent=sum(row.get("absent", 0) for row in rows),
+        ),
         log=files.log,
         latecomers=files.latecomers,
     )
 
 
 # ------------------------------------------------------------------------------ time
-def state_of(files: RunFiles, now: float) -> State:
-    """Whether a run waits for its turn, is being trained, has fallen silent, or has ended."""
+def run_state(files: RunFiles, now: float) -> State:
+    """Return whether a run waits to start, trains, has become silent or has ended."""
     rows = files.rows
     if not rows:
         return "waiting"
     if files.stopped_early or rows[-1]["round"] >= files.config.options.rounds:
         return "ended"
-    longest = max(seconds_of(row) for row in rows[-PACE_ROUNDS:])
-    patience = max(PATIENCE, PATIENCE_ROUNDS * longest)
-    if now - files.tail.written > patience:
+    durations = [row["seconds"] + (row.get("eval_seconds") or 0.0) for row in rows[-PACE_ROUNDS:]]
+    limit = max(MIN_SILENCE, SILENT_ROUNDS * max(durations))
+    if now - files.tail.written > limit:
         return "silent"
     return "training"
 
 
-def seconds_of(row: Row) -> float:
-    """How long a round took, with its evaluation."""
-    return float(row["seconds"]) + float(row.get("eval_seconds") or 0.0)
-
-
-def seconds_left(files: RunFiles) -> float | None:
-    """Estimate the time that the other rounds will take; None: unknown."""
+def estimate_seconds_left(files: RunFiles) -> float | None:
+    """Estimate the duration of the remaining rounds; None if it is unknown."""
     rows = files.rows
     if len(rows) < 2:  # the start may take much longer than a round
         return None
     left = max(0, files.config.options.rounds - rows[-1]["round"])
-    pace = files.tail.pace()
+    pace = files.tail.seconds_per_round()
     if pace is None:
-        pace = noted_pace(rows, files.config.every)
+        pace = recorded_seconds_per_round(rows, files.config.every)
     return left * pace
 
 
-def noted_pace(rows: Sequence[Row], every: int) -> float:
-    """The seconds that a round takes by what the run noted, without its checkpoints.
+def recorded_seconds_per_round(rows: Sequence[Row], every: int) -> float:
+    """Return the time per round that the run recorded, which excludes checkpoints.
 
-    every: rounds between evaluations.
+    Args:
+        rows: The rows of metrics so far.
+        every: Rounds between two evaluations.
     """
-    lately = rows[1:][-PACE_ROUNDS:]
-    training = sum(row["seconds"] for row in lately) / len(lately)
+    recent = rows[1:][-PACE_ROUNDS:]
+    training = sum(row["seconds"] for row in recent) / len(recent)
     evaluations = [row["eval_seconds"] for row in rows if "eval_seconds" in row]
     evaluations = evaluations[-PACE_EVALUATIONS:]
     if not evaluations:
@@ -227,51 +235,35 @@ def noted_pace(rows: Sequence[Row], every: int) -> float:
     return training + sum(evaluations) / len(evaluations) / every
 
 
-# ------------------------------------------------------------------------------ moves and refusals
-def moves_of(history: Moves) -> list[Move]:
-    """Every move from one group to another, in the order of rounds."""
-    found = []
+# ------------------------------------------------------------------------------ events
+def list_group_changes(history: Moves) -> list[GroupChange]:
+    """List every change from one group to another, in the order of rounds."""
     before = history.groups[:-1]
     after = history.groups[1:]
     changed = (before != after) & (before >= 0) & (after >= 0)
-    for i, client in zip(*np.nonzero(changed)):
-        found.append(
-            Move(
-                round=history.rounds[i + 1],
-                name=history.names[client],
-                before=int(before[i, client]),
-                after=int(after[i, client]),
-            )
+    return [
+        GroupChange(
+            round=history.rounds[i + 1],
+            name=history.names[client],
+            before=int(before[i, client]),
+            after=int(after[i, client]),
         )
-    return found
+        for i, client in zip(*np.nonzero(changed))
+    ]
 
 
-def incidents_of(rows: Sequence[Row]) -> list[Incident]:
-    """The rounds that did not take all answers as they were."""
-    found = []
-    for row in rows:
-        incident = Incident(
-            row["round"], row["refused"], row.get("screened", []), row.get("absent", 0)
-        )
-        if incident.refused or incident.screened or incident.absent:
-            found.append(incident)
-    return found
-
-
-def totals_of(rows: Sequence[Row]) -> Totals:
-    """Sum what was sent, and what went wrong, over all rounds."""
-    return Totals(
-        bytes_down=sum(row["bytes_down"] for row in rows),
-        bytes_up=sum(row["bytes_up"] for row in rows),
-        refused=sum(len(row["refused"]) for row in rows),
-        screened=sum(len(row.get("screened", [])) for row in rows),
-        absent=sum(row.get("absent", 0) for row in rows),
-    )
+def list_incidents(rows: Sequence[Row]) -> list[Incident]:
+    """List the rounds in which updates were rejected, clipped or absent."""
+    incidents = [
+        Incident(row["round"], row["refused"], row.get("screened", []), row.get("absent", 0))
+        for row in rows
+    ]
+    return [i for i in incidents if i.rejected or i.clipped or i.absent]
 
 
 # ------------------------------------------------------------------------------ sites and groups
-def site_scores_of(files: RunFiles, history: Moves | None) -> SiteScores | None:
-    """The sites' scores at each evaluation, and their groups then; None where none is known."""
+def collect_site_scores(files: RunFiles, history: Moves | None) -> ScoreHistory | None:
+    """Return the sites' scores and groups at each evaluation; None if there are none yet."""
     rounds = sorted(files.site_scores)
     if not rounds:
         return None
@@ -279,71 +271,62 @@ def site_scores_of(files: RunFiles, history: Moves | None) -> SiteScores | None:
     groups = np.full(values.shape, -1)
     if history is not None:
         groups = history.groups[rounds]
-    return SiteScores(rounds, values, groups)
+    return ScoreHistory(rounds, values, groups)
 
 
-def sites_of(
+def describe_sites(
     files: RunFiles,
     history: Moves | None,
-    every_move: Sequence[Move],
+    *,
+    changes: Sequence[GroupChange],
     incidents: Sequence[Incident],
-    scores: SiteScores | None,
+    scores: ScoreHistory | None,
     reports: Mapping[str, SiteReport],
-) -> list[Site]:
-    """Every site with what is known of it, by name."""
+) -> list[SiteStatus]:
+    """Collect what is known about every site, sorted by name."""
     now = len(files.rows) - 1
-    last_move = {move.name: move for move in every_move if move.round > now - RECENT}
-    refused = count_names(incident.refused for incident in incidents)
-    screened = count_names(incident.screened for incident in incidents)
-    last_trouble: dict[str, int] = {}
+    recent_change = {change.name: change for change in changes if change.round > now - RECENT}
+    rejected = Counter(name for incident in incidents for name in incident.rejected)
+    clipped = Counter(name for incident in incidents for name in incident.clipped)
+    last_incident: dict[str, int] = {}
     for incident in incidents:
-        for name in (*incident.refused, *incident.screened):
-            last_trouble[name] = incident.round
+        for name in (*incident.rejected, *incident.clipped):
+            last_incident[name] = incident.round
     roster = files.config.roster
     sites = []
     for i in natural_order(files.names):
         name = files.names[i]
+        score = np.nan if scores is None else scores.values[-1, i]
         sites.append(
-            Site(
+            SiteStatus(
                 name=name,
                 group=None if history is None else int(history.groups[-1, i]),
-                score=None if scores is None else finite(scores.values[-1, i]),
+                score=float(score) if np.isfinite(score) else None,
                 train_rows=roster.rows["train"][i],
                 test_rows=roster.rows["test"][i],
-                moved=last_move.get(name),
-                refused=refused.get(name, 0),
-                screened=screened.get(name, 0),
-                last_trouble=last_trouble.get(name),
+                change=recent_change.get(name),
+                rejected=rejected[name],
+                clipped=clipped[name],
+                last_incident=last_incident.get(name),
                 report=reports.get(name),
             )
         )
     return sites
 
 
-def count_names(lists: Iterable[Sequence[str]]) -> dict[str, int]:
-    """How often each name occurs."""
-    return Counter(name for names in lists for name in names)
-
-
-def groups_of(sites: Sequence[Site], scores: SiteScores | None) -> list[Group]:
-    """The groups that have members; those who were not seen come last."""
+def collect_groups(sites: Sequence[SiteStatus], scores: ScoreHistory | None) -> list[GroupStatus]:
+    """Return the groups that have members, by number; sites without a group come last."""
     numbers = {site.group for site in sites}
-    groups = []
-    for number in sorted(numbers, key=group_order):
-        members = [site for site in sites if site.group == number]
-        groups.append(Group(number, members, group_score(number, scores)))
-    return groups
+    return [
+        GroupStatus(
+            number, [site for site in sites if site.group == number], mean_score(number, scores)
+        )
+        for number in sorted(numbers, key=lambda n: (n is not None and n < 0, n or 0))
+    ]
 
 
-def group_order(number: int | None) -> tuple[bool, int]:
-    """Sort groups by number, and those who were not seen behind them."""
-    if number is None:
-        return False, 0
-    return number < 0, number
-
-
-def group_score(number: int | None, scores: SiteScores | None) -> float | None:
-    """The mean over the sites that were in a group at the last evaluation known by site."""
+def mean_score(number: int | None, scores: ScoreHistory | None) -> float | None:
+    """Return the mean score of a group's sites at the last evaluation; None if there is none."""
     if scores is None:
         return None
     values = scores.values[-1]
@@ -353,10 +336,3 @@ def group_score(number: int | None, scores: SiteScores | None) -> float | None:
     if not len(values):
         return None
     return float(values.mean())
-
-
-def finite(value: float) -> float | None:
-    """A number, or None where it is not finite."""
-    if not np.isfinite(value):
-        return None
-    return float(value)
