@@ -15,7 +15,7 @@ from typing import Any
 
 import coterie as ct
 from coterie.aggregation.attacks import ATTACKS
-from coterie.aggregation.rules import RULES
+from coterie.aggregation.robust import RULES
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results" / "attacks.jsonl"
 ROUNDS = 30

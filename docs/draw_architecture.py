@@ -38,7 +38,7 @@ BOXES = {
     "method": box(765, 60, "method", "algorithms, baselines"),
     "federation": box(275, 180, "Federation", "data: roster and rows", "data"),
     "engine": box(520, 180, "Engine", "engine: runs the clients"),
-    "ask": box(765, 180, "ask → Fold → Part", "engine: screened sums"),
+    "ask": box(765, 180, "ask → Aggregator → PartialAggregate", "engine: screened sums"),
     "folder": box(520, 300, "run folder", "config, metrics, checkpoints", "disk"),
     "assign": box(30, 450, "coterie assign", "cli"),
     "trained": box(275, 450, "Trained", "runs: roster, state, history"),

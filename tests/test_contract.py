@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 import coterie as ct
 from cases import federation, spoilt, variants
-from coterie.aggregation.aggregator import Fold
+from coterie.aggregation.aggregator import Aggregator
 from coterie.core.call import START
 from coterie.core.contract import Upload
 from coterie.engines.codec import decode, encode
@@ -312,14 +312,14 @@ def test_resume_is_exact_wherever_it_was_killed(name, when, fed, tmp_path, monke
     )
     with monkeypatch.context() as patch:
         if when == "in an exchange":
-            fold = Fold.digest
+            aggregator = Aggregator.add
 
-            def digest(self, at, up):
+            def add(self, at, up):
                 if run.round == 2 and run.engine.parts["test"] is not None and len(at):
                     raise Killed
-                return fold(self, at, up)
+                return aggregator(self, at, up)
 
-            patch.setattr("coterie.aggregation.aggregator.Fold.digest", digest)
+            patch.setattr("coterie.aggregation.aggregator.Aggregator.add", add)
         else:
             save = RunFolder.save
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.aggregation import ATTACKS, attacked, flipped_labels
-from coterie.aggregation.attacks import largest_shift, lengths
+from coterie.aggregation.attacks import ATTACKS, apply_attack, flip_labels, largest_shift, norms
 from coterie.core.errors import CoterieError
 from coterie.core.params import Params
 
@@ -39,7 +38,7 @@ def moves_of(attackers: int, dtype: torch.dtype = torch.float32) -> Params:
 )
 def test_an_attack_by_hand(kind: str, strength: float | None, expected: list) -> None:
     moves = {"w": torch.tensor([[1.0, 2], [3, -1]])}
-    sent = attacked(kind, moves, strength, None, rng())
+    sent = apply_attack(kind, moves, strength, None, rng())
     torch.testing.assert_close(sent["w"], torch.tensor(expected))
     assert moves["w"].tolist() == [[1, 2], [3, -1]]
 
@@ -68,7 +67,7 @@ BYZFL_ROWS = [
 )
 def test_byzfl_agrees(kind: str, strength: float, attackers: int, expected: list) -> None:
     rows = torch.tensor(BYZFL_ROWS, dtype=torch.float64)[:attackers]
-    sent = attacked(kind, {"w": rows}, strength, None, rng())["w"]
+    sent = apply_attack(kind, {"w": rows}, strength, None, rng())["w"]
     np.testing.assert_allclose(sent, np.tile(expected, (attackers, 1)), 1e-12)
 
 
@@ -77,30 +76,30 @@ def test_byzfl_agrees(kind: str, strength: float, attackers: int, expected: list
 def test_what_is_sent_has_the_shapes_of_the_moves(kind: str, attackers: int) -> None:
     for dtype in (torch.float32, torch.float64):
         moves = moves_of(attackers, dtype)
-        sent = attacked(kind, moves, None, None, rng(), clients=40)
+        sent = apply_attack(kind, moves, None, None, rng(), clients=40)
         for n, v in moves.items():
             assert sent[n].shape == v.shape and sent[n].dtype == dtype
             assert sent[n].isfinite().all()
 
 
 def test_noise_is_as_long_as_screening_allows() -> None:
-    sent = attacked("noise", moves_of(5), 3.0, 2.5, rng())
-    assert (lengths(sent) > 2.49).all() and (lengths(sent) <= 2.5).all()
-    again = attacked("noise", moves_of(5), 3.0, 2.5, rng())
+    sent = apply_attack("noise", moves_of(5), 3.0, 2.5, rng())
+    assert (norms(sent) > 2.49).all() and (norms(sent) <= 2.5).all()
+    again = apply_attack("noise", moves_of(5), 3.0, 2.5, rng())
     assert torch.equal(sent["w"], again["w"])
-    other = attacked("noise", moves_of(5), 3.0, 2.5, rng(1))
+    other = apply_attack("noise", moves_of(5), 3.0, 2.5, rng(1))
     assert not torch.allclose(sent["w"], other["w"])
 
 
 def test_without_a_limit_noise_is_some_times_as_long_as_the_attackers_own_moves() -> None:
     moves = moves_of(5)
-    sent = attacked("noise", moves, 3.0, None, rng())
-    expected = 3 * np.median(lengths(moves))
-    np.testing.assert_allclose(lengths(sent), np.full(5, expected), 1e-6)
+    sent = apply_attack("noise", moves, 3.0, None, rng())
+    expected = 3 * np.median(norms(moves))
+    np.testing.assert_allclose(norms(sent), np.full(5, expected), 1e-6)
 
 
 def test_noise_points_in_no_direction_that_attackers_share() -> None:
-    sent = attacked("noise", {"w": torch.ones(30, 2000)}, None, 1.0, rng())["w"]
+    sent = apply_attack("noise", {"w": torch.ones(30, 2000)}, None, 1.0, rng())["w"]
     cosines = sent @ sent.T
     assert cosines.fill_diagonal_(0).abs().max() < 0.15
 
@@ -111,19 +110,19 @@ def test_how_far_a_shift_may_go_is_computed_as_in_the_paper() -> None:
     assert largest_shift(40, 8) == pytest.approx(0.2372, abs=1e-3)  # Φ⁻¹(19/32)
     assert largest_shift(10, 9) == 1.5  # a majority needs no cover
     moves = moves_of(8)
-    by_default = attacked("shift", moves, None, None, rng(), clients=40)
-    given = attacked("shift", moves, largest_shift(40, 8), None, rng())
+    by_default = apply_attack("shift", moves, None, None, rng(), clients=40)
+    given = apply_attack("shift", moves, largest_shift(40, 8), None, rng())
     assert torch.equal(by_default["w"], given["w"])
 
 
 def test_an_unknown_attack_is_refused() -> None:
     with pytest.raises(CoterieError, match="did you mean 'flip'"):
-        attacked("flipp", moves_of(2), None, None, rng())
+        apply_attack("flipp", moves_of(2), None, None, rng())
 
 
 def test_labels_are_flipped() -> None:
     y = torch.tensor([0, 1, 9])
-    assert flipped_labels(y, 10).tolist() == [9, 8, 0] and y.tolist() == [0, 1, 9]
-    assert flipped_labels(y, 10).dtype == y.dtype
+    assert flip_labels(y, 10).tolist() == [9, 8, 0] and y.tolist() == [0, 1, 9]
+    assert flip_labels(y, 10).dtype == y.dtype
     targets = torch.tensor([1.0, 2, 6])
-    assert flipped_labels(targets, None).tolist() == [5, 4, 0]  # the mean is 3 before and after
+    assert flip_labels(targets, None).tolist() == [5, 4, 0]  # the mean is 3 before and after

@@ -8,7 +8,7 @@ from sklearn.metrics import adjusted_rand_score
 from torch import tensor
 
 import coterie as ct
-from coterie.aggregation import ATTACKS
+from coterie.aggregation.attacks import ATTACKS
 from coterie.methods.cfl import CFL
 from coterie.methods.cgpfl import joined
 from coterie.runs.start import prepare

@@ -12,8 +12,8 @@ from torch.utils._pytree import tree_leaves
 
 import coterie as ct
 from cases import federation
-from coterie.aggregation import tables
-from coterie.aggregation.attack import Attack, choose_attackers, with_flipped_labels
+from coterie.aggregation import aggregator
+from coterie.aggregation.attacks import Attack, choose_attackers, poison_labels
 from coterie.runs.options import ATTACKS, RULES
 from coterie.runs.start import prepare
 
@@ -47,7 +47,7 @@ def test_scores_are_those_of_honest_clients():
 def test_only_attackers_learn_from_flipped_labels():
     fed = federation()
     attack = Attack("labels", None, choose_attackers(fed.roster, 3, seed=0))
-    poisoned = with_flipped_labels(fed, attack)
+    poisoned = poison_labels(fed, attack)
     for i in range(len(fed)):
         before, after = (
             f.train.y[f.train.starts[i] :][: f.train.sizes[i]] for f in (fed, poisoned)
@@ -57,7 +57,7 @@ def test_only_attackers_learn_from_flipped_labels():
         else:
             assert torch.equal(after, before)
     assert torch.equal(poisoned.test.y, fed.test.y)
-    assert with_flipped_labels(fed, Attack("flip", None, attack.attackers)) is fed
+    assert poison_labels(fed, Attack("flip", None, attack.attackers)) is fed
 
 
 def test_a_flipped_upload_by_hand():
@@ -157,7 +157,7 @@ def test_what_makes_no_sense_is_refused(options, sentence):
 def test_uploads_on_disk_give_the_same_bits(monkeypatch):
     options = {**FLOAT64, "robust": "trimmed"}
     in_memory = ct.run(ct.FedAvg(), federation(), **options)
-    monkeypatch.setattr(tables, "MOST_IN_MEMORY", 0)
+    monkeypatch.setattr(aggregator, "MAX_BUFFER_IN_MEMORY", 0)
     assert equal(ct.run(ct.FedAvg(), federation(), **options).state, in_memory.state)
 
 
@@ -165,7 +165,7 @@ def test_a_full_disk_is_one_sentence(monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(tables, "MOST_IN_MEMORY", 0)
+    monkeypatch.setattr(aggregator, "MAX_BUFFER_IN_MEMORY", 0)
     monkeypatch.setattr("os.posix_fallocate", full)
     with pytest.raises(ct.CoterieError, match="set TMPDIR to a larger disk"):
         ct.run(ct.FedAvg(), federation(), **FLOAT64, robust="trimmed")

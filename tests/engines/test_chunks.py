@@ -10,7 +10,7 @@ import coterie as ct
 from coterie.core.client_data import Store
 from coterie.core.contract import Upload, Weight, client
 from coterie.core.params import axpy, pick
-from coterie.data.shards import equal_shares
+from coterie.data.shards import balance_samples
 from coterie.engines.chunks import Chunk, chunks_of_call, divide_work, in_turn, plan_of_call
 from coterie.engines.working_memory import WorkingMemory
 from coterie.optim import gradient
@@ -26,7 +26,7 @@ def uneven_sizes() -> torch.Tensor:
 
 def of_shares(sizes: torch.Tensor, plan: ct.Plan) -> list[list[Chunk]]:
     """The chunks of each share, with positions among the clients of the share."""
-    shares = equal_shares(sizes, plan.workers)
+    shares = balance_samples(sizes, plan.workers)
     return [divide_work(ids, sizes[None, ids], plan) for ids in shares]
 
 
@@ -44,7 +44,7 @@ def test_uneven_clients_are_hardly_padded():
     padded = rows_of_workers(shares, PLAN.workers)
     assert sum(padded) <= 1.5 * int(sizes.sum())
     assert max(padded) <= 1.2 * min(padded), "workers have as much to do"
-    for ids, share in zip(equal_shares(sizes, PLAN.workers), shares):
+    for ids, share in zip(balance_samples(sizes, PLAN.workers), shares):
         positions = torch.cat([chunk.positions for chunk in share])
         assert torch.equal(positions.sort().values, torch.arange(len(ids))), "each client once"
 
@@ -102,9 +102,9 @@ def calls_of(method: ct.Algorithm, fed: ct.data.Federation, rounds: int = 1) -> 
     calls = []
     ask = run.engine.map
 
-    def noted(call, fold):
+    def noted(call, aggregator):
         calls.append(call)
-        return ask(call, fold)
+        return ask(call, aggregator)
 
     run.engine.map = noted
     run.go()

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 import coterie as ct
 from cases import federation
-from coterie.aggregation.aggregator import Fold
+from coterie.aggregation.aggregator import Aggregator
 from coterie.core.call import START, Version
 from coterie.core.contract import Upload
 from coterie.engines.codec import decode_part, encode_part, types_of
@@ -39,20 +39,20 @@ def test_a_part_from_another_process_is_absorbed_as_if_it_were_folded_here(reduc
     up = uploads(6)
     up.values["model"]["w"][4] = torch.nan
     like = tree_map(lambda v: torch.zeros_like(v[0]), up)
-    here = Fold(reduce, like, 6)
-    expected = here.complete(here.digest(torch.arange(6), up))
+    here = Aggregator(reduce, like, 6)
+    expected = here.finish(here.add(torch.arange(6), up))
 
     types = types_of(ct.FedAvg())
-    there = Fold(reduce, like, 6)
-    remote = there.complete(there.digest(torch.arange(3, 6), rows(up, slice(3, 6))))
+    there = Aggregator(reduce, like, 6)
+    remote = there.finish(there.add(torch.arange(3, 6), rows(up, slice(3, 6))))
     received = decode_part(encode_part(remote, types), types)
 
-    server = Fold(reduce, like, 6)
-    local = server.digest(torch.arange(3), rows(up, slice(0, 3)))
-    merged = server.complete(server.merge([local, server.absorb(received)]))
+    server = Aggregator(reduce, like, 6)
+    local = server.add(torch.arange(3), rows(up, slice(0, 3)))
+    merged = server.finish(server.merge([local, server.absorb(received)]))
     assert merged.accepted.tolist() == expected.accepted.tolist() == [0, 1, 2, 3, 5]
-    assert merged.refused == expected.refused == [(4, "its upload is not finite")]
-    assert merged.bytes_up == expected.bytes_up == 6 * here.answer_bytes
+    assert merged.rejected == expected.rejected == [(4, "its update contains NaN or infinity")]
+    assert merged.bytes_up == expected.bytes_up == 6 * here.update_bytes
     for part in ("totals", "mass", "rows", "moved"):
         pairs = zip(tree_leaves(getattr(merged, part)), tree_leaves(getattr(expected, part)))
         assert all(torch.allclose(a, b, rtol=1e-14, atol=0) for a, b in pairs), part
@@ -109,9 +109,9 @@ def test_the_welcome_rides_on_a_clients_first_message(fed):
         )[1]
     for _ in run.rounds():
         pass
-    welcomed = [i for i, initial_payload in sent if initial_payload is not None]
-    assert sorted(welcomed) == sorted({i for i, _ in sent}), "each once, on its first message"
-    assert len(sent) > len(welcomed)
+    first_contacts = [i for i, initial_payload in sent if initial_payload is not None]
+    assert sorted(first_contacts) == sorted({i for i, _ in sent}), "each once, on its first message"
+    assert len(sent) > len(first_contacts)
     untouched = set(range(10)) - {i for i, _ in sent}
     assert untouched and all(not run.engine.sites[i].versions for i in untouched)
 

@@ -27,7 +27,7 @@ from cases import (
     spoilt,
 )
 from coterie.core import randomness
-from coterie.engines.ask import Exchanges
+from coterie.engines.exchange import RoundContext
 from coterie.methods.fedsoft import Personal
 from coterie.runs.run import Run
 from coterie.runs.start import prepare
@@ -308,11 +308,11 @@ def test_personal_models_move_apart_and_are_not_the_centres() -> None:
 def absent(monkeypatch: pytest.MonkeyPatch, i: int, round: int, run: Run) -> None:
     """Client i does not answer the first exchange of a round."""
 
-    def present(self: Exchanges, call: Any) -> torch.Tensor:
+    def present(self: RoundContext, call: Any) -> torch.Tensor:
         here = call.client_keys != run.client_keys[i]
         return (here | torch.tensor((self.round, self.exchange) != (round, 1))).nonzero()[:, 0]
 
-    monkeypatch.setattr(Exchanges, "_present", present)
+    monkeypatch.setattr(RoundContext, "_present", present)
 
 
 def test_who_misses_the_weighing_keeps_the_last_weights(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,13 +8,13 @@ from torch.utils._pytree import tree_leaves
 
 from cases import federation
 from coterie.core.errors import CoterieError
-from coterie.data.shards import Among, cut_by_rows, divide, halved
+from coterie.data.shards import ClientSubset, make_shards, pairwise_sum, split_by_samples
 from coterie.ranks.engine import join_snapshots, split_snapshot
 from coterie.ranks.launch import rank_from_environment
 
 
 def test_neighbours_share_the_rows_evenly():
-    assert [c.tolist() for c in cut_by_rows(torch.tensor([1, 1, 1, 1, 2, 2]), 2)] == [
+    assert [c.tolist() for c in split_by_samples(torch.tensor([1, 1, 1, 1, 2, 2]), 2)] == [
         [0, 1, 2, 3],
         [4, 5],
     ]
@@ -23,7 +23,7 @@ def test_neighbours_share_the_rows_evenly():
 def test_every_rank_has_a_client_whatever_their_sizes():
     for sizes in ([1, 1, 1, 100], [100, 1, 1, 1], [1, 100, 1, 1], [5, 5, 5, 5]):
         for ranks in (1, 2, 3, 4):
-            cut = cut_by_rows(torch.tensor(sizes), ranks)
+            cut = split_by_samples(torch.tensor(sizes), ranks)
             assert len(cut) == ranks and all(len(some) for some in cut)
             assert torch.cat(cut).tolist() == [0, 1, 2, 3]
 
@@ -31,9 +31,9 @@ def test_every_rank_has_a_client_whatever_their_sizes():
 def test_shares_of_a_rank_are_those_of_one_process():
     fed = federation(unseen=3)
     for threads in (1, 2, 3):
-        in_one = divide(fed.roster, 2 * threads).clients
-        for rank, mine in enumerate(divide(fed.roster, 2, threads).clients):
-            theirs = divide(fed.subset(mine).roster, threads).clients
+        in_one = make_shards(fed.roster, 2 * threads).clients
+        for rank, mine in enumerate(make_shards(fed.roster, 2, threads).clients):
+            theirs = make_shards(fed.subset(mine).roster, threads).clients
             assert [mine[some].tolist() for some in theirs] == [
                 some.tolist() for some in in_one[rank * threads : (rank + 1) * threads]
             ]
@@ -41,12 +41,12 @@ def test_shares_of_a_rank_are_those_of_one_process():
 
 def test_every_rank_has_a_client_also_where_they_are_fewer_than_threads():
     for ranks in (2, 3, 5, 7):
-        shares = divide(federation(unseen=3).roster, ranks, 8)
+        shares = make_shards(federation(unseen=3).roster, ranks, 8)
         assert all(len(shares.training_clients(rank)) for rank in range(ranks))
 
 
 def test_sums_are_added_in_halves():
-    assert halved(list("abcde"), lambda a, b: f"({a}{b})") == "((ab)(c(de)))"
+    assert pairwise_sum(list("abcde"), lambda a, b: f"({a}{b})") == "((ab)(c(de)))"
 
 
 def test_rows_of_a_rank_are_aligned_as_in_one_process():
@@ -54,8 +54,8 @@ def test_rows_of_a_rank_are_aligned_as_in_one_process():
     sizes = roster.rows.train
     for power in (1, 2):
         in_one = (sizes**power).cumsum(0) - sizes**power
-        for mine in divide(roster, 3).clients:
-            starts = Among(mine, roster).starts("train", 4 * 13, power)
+        for mine in make_shards(roster, 3).clients:
+            starts = ClientSubset(mine, roster).aligned_starts("train", 4 * 13, power)
             assert ((starts - in_one[mine]) % 4 == 0).all()
             ends = starts + sizes[mine] ** power
             assert (starts[1:] >= ends[:-1]).all() and (starts[1:] - ends[:-1] < 4).all()
@@ -63,7 +63,7 @@ def test_rows_of_a_rank_are_aligned_as_in_one_process():
 
 def test_unseen_clients_come_last_in_every_share():
     roster = federation(unseen=3).roster
-    shares = divide(roster, 2)
+    shares = make_shards(roster, 2)
     together = torch.cat(shares.clients).sort().values
     assert together.tolist() == list(range(10))
     for rank, mine in enumerate(shares.clients):
@@ -74,11 +74,11 @@ def test_unseen_clients_come_last_in_every_share():
 
 
 def test_fewer_unseen_clients_than_ranks_are_all_there():
-    assert [c.tolist() for c in cut_by_rows(torch.tensor([7, 7]), 3)] == [[0], [], [1]]
+    assert [c.tolist() for c in split_by_samples(torch.tensor([7, 7]), 3)] == [[0], [], [1]]
 
 
 def test_a_snapshot_is_cut_and_joined_again():
-    shares = divide(federation(unseen=3).roster, 3)
+    shares = make_shards(federation(unseen=3).roster, 3)
     slots = torch.tensor([-1, 3, 0, -1, 2, 1, -1])
     whole = {
         "private": {"slots": slots, "tables": {"w": torch.rand(4, 2)}},
@@ -97,7 +97,7 @@ def test_a_snapshot_is_cut_and_joined_again():
 
 
 def test_a_snapshot_without_private_states_is_joined():
-    shares = divide(federation().roster, 2)
+    shares = make_shards(federation().roster, 2)
     whole = {
         "private": {"slots": torch.full((10,), -1), "tables": ()},
         "contacted": torch.ones(10, dtype=torch.bool),

@@ -1,305 +1,338 @@
-"""What clients' answers come to: checked, screened, then summed or stacked.
+"""Aggregation of client updates.
 
-A `Part` is what some clients' answers come to; parts merge. So an engine folds where its answers
-are (a thread, a rank, the server), no upload outlives its chunk where sums are enough, and uploads
-are judged in one place.
+An `Aggregator` turns the updates of one exchange into sums or stacks. Engines call it where the
+updates are (in a worker thread, on a rank, on the server), so that no update outlives its chunk
+when sums are enough:
+
+    partials = [aggregator.add(positions, updates) for positions, updates in chunks]
+    result = aggregator.finish(aggregator.merge(partials))
+
+Each update passes the same stages: validation (`aggregation/validation.py`), norm clipping
+(`aggregation/clipping.py`), then the reduction. Robust means (`aggregation/robust.py`) need all
+updates at once, so they are computed in `finish`.
 """
 
 from __future__ import annotations
 
+import errno
+import math
+import mmap
+import os
+import tempfile
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
-from coterie.aggregation.checks import Checks
-from coterie.aggregation.clipping import Screening, is_one_hot, weights
-from coterie.aggregation.rules import robust_means
-from coterie.aggregation.tables import empty_table
+from coterie.aggregation.clipping import Clipping, is_one_hot, weights_by_value
+from coterie.aggregation.robust import robust_means
+from coterie.aggregation.validation import DeclarationChecks, finite_updates, matches_template
 from coterie.core.contract import Upload
+from coterie.core.errors import CoterieError
 from coterie.core.params import Params, as_column, nbytes
-from coterie.data.shards import halved
-from coterie.optim.row_move import RowMove, sum_of_moves
+from coterie.data.shards import pairwise_sum
+from coterie.optim.low_rank import LowRankUpdate, sum_low_rank
 
-NOT_FITTING = "its upload has other names, shapes or types than asked for"
-NOT_FINITE = "its upload is not finite"
+MAX_BUFFER_IN_MEMORY = 1 << 30  # bytes; larger buffers are memory-mapped files
+MISMATCH = "the names, shapes or dtypes of its update differ from the expected ones"
+NOT_FINITE = "its update contains NaN or infinity"
 
 
-class Part(NamedTuple):
-    """What some clients' answers come to. Clients are named by their position in the call.
+class PartialAggregate(NamedTuple):
+    """The aggregate of some clients' updates. Partial aggregates of one exchange can be merged.
 
-    It says all there is to say, so it can be sent from another process and absorbed
-    (`Fold.absorb`). Between the chunks of one process `rows` and `moved` are None: they stand in
-    the fold's tables.
+    Clients are identified by their position in the call. A finished aggregate is self-contained, so
+    it can be sent to another process and added there with `Aggregator.absorb`. Until then `updates`
+    and `norms` are None and their rows stand in the aggregator's buffers.
     """
 
-    totals: dict[str, Params]  # Σ weight·value, where sums are asked for
-    mass: dict[str, Tensor]  # Σ weight
-    accepted: Tensor  # int64 [a]
-    refused: list[tuple[int, str]]  # (position, reason)
-    absent: list[int]  # positions of those who gave no answer in time
-    screened: list[int]  # positions of accepted ones that moved too far and were shortened
-    rows: Upload | None  # leaves [a, ...] in the order of `accepted`; values only where stacked
-    moved: dict[str, Tensor] | None  # [a] how far each value moved
-    bytes_up: int  # that really came
-    welcomed: int  # clients that were sent the initial payload, on their first message
+    totals: dict[str, Params]  # Σ weight · value, per value name; every leaf [K, ...]
+    mass: dict[str, Tensor]  # Σ weight, [K]
+    accepted: Tensor  # int64 [a], positions of accepted clients
+    rejected: list[tuple[int, str]]  # position and reason
+    absent: list[int]  # positions of clients that sent nothing in time
+    clipped: list[int]  # positions of accepted clients whose update was clipped
+    updates: Upload | None  # leaves [a, ...] in the order of `accepted`; values only if stacked
+    norms: dict[str, Tensor] | None  # [a] update norms, per value name
+    bytes_up: int  # bytes received
+    first_contacts: int  # clients that received the initial payload in this exchange
 
-    def at(self, positions: Tensor) -> Part:
-        """The same part, of clients that stand at these positions of a larger call."""
+    def relabel(self, positions: Tensor) -> PartialAggregate:
+        """Return this aggregate with position i replaced by `positions[i]` of a larger call."""
         return self._replace(
             accepted=positions[self.accepted],
-            refused=[(int(positions[i]), reason) for i, reason in self.refused],
+            rejected=[(int(positions[i]), reason) for i, reason in self.rejected],
             absent=positions[self.absent].tolist(),
-            screened=positions[self.screened].tolist(),
+            clipped=positions[self.clipped].tolist(),
         )
 
 
-class Robust(NamedTuple):
-    """How means are made: a rule of aggregation/rules.py."""
+class RobustRule(NamedTuple):
+    """A rule of `aggregation/robust.py` and the share of hostile clients that it must withstand."""
 
     rule: str
-    share: float  # of a centre's clients that may be hostile
+    share: float
 
 
-PLAIN = Robust("mean", 0.0)
+PLAIN_MEAN = RobustRule("mean", 0.0)
 
 
-class Fold:
-    """How the answers of one exchange are judged and folded.
+class Aggregator:
+    """Validates, clips and reduces the updates of one exchange.
 
-    What is not summed is written to its row of a table that is made once: small results that
-    outlive their chunk would pin the memory between the chunks' large ones.
+    Results that are not summed are copied to buffers that are allocated once: small tensors that
+    outlive their chunk would fragment the memory between large ones.
+
+    Args:
+        reduce: "sum" keeps weighted sums; "stack" keeps every update.
+        template: One client's update with the expected names, shapes and dtypes, from a dry run.
+        num_clients: Number of clients in the exchange.
+        checks: What the client function declares about its uploads; not checked by default.
+        clipping: Norm limits per value name; no limits by default.
+        robust: How means are computed where sums are requested.
     """
 
     def __init__(
         self,
         reduce: Literal["sum", "stack"],
-        like: Upload,  # what one answer must look like, from a dry run
-        asked: int,
-        checks: Checks | None = None,
-        screening: Screening | None = None,
-        robust: Robust = PLAIN,  # how the means are made, where sums are asked for
+        template: Upload,
+        num_clients: int,
+        checks: DeclarationChecks | None = None,
+        clipping: Clipping | None = None,
+        robust: RobustRule = PLAIN_MEAN,
     ) -> None:
         self.reduce = reduce
-        self.robust = robust
-        self.holds_values = reduce == "stack" or robust.rule != "mean"
-        self.like = like
-        self.asked = asked
+        self.template = template
+        self.num_clients = num_clients
         self.checks = checks
-        self.screening = screening or Screening()
-        kept = like if self.holds_values else like._replace(values={})
-        tables: Upload = tree_map(lambda v: empty_table(asked, v), kept)
-        report = tree_map(lambda v: v.cpu(), tables.report)  # reports are read by the server
-        self.tables = tables._replace(report=report)
-        self.moved = {n: torch.zeros(asked) for n in like.values}
-        self.answer_bytes = nbytes(like)
+        self.clipping = clipping or Clipping()
+        self.robust = robust
+        self.keeps_values = reduce == "stack" or robust.rule != "mean"
+        kept = template if self.keeps_values else template._replace(values={})
+        buffers: Upload = tree_map(lambda v: allocate_buffer(num_clients, v), kept)
+        report = tree_map(lambda v: v.cpu(), buffers.report)  # the server reads reports
+        self.buffers = buffers._replace(report=report)
+        self.norms = {name: torch.zeros(num_clients) for name in template.values}
+        self.update_bytes = nbytes(template)
 
     @property
-    def takes_row_moves(self) -> bool:
-        """Whether a first layer may come as a `RowMove`: it is only added up, and W₀ is known."""
-        return not self.holds_values and set(self.like.values) <= set(self.screening.started_from)
-
-    # -- judging
-    def digest(self, at: Tensor, up: Upload) -> Part:
-        """Judge and fold the answers `up` (leaves [len(at), ...]) of the clients at `at`."""
-        if not fits(up, self.like):  # a wrong shape would be broadcast into the sum
-            return self.refuse([(int(i), NOT_FITTING) for i in at], nbytes(up))
-        bytes_up = self.answer_bytes * len(at)
-        moved = self.screening.distances(up)
-        reasons = self._faults(at, up, moved)
-        if reasons:
-            accepted = torch.ones(len(at), dtype=torch.bool)
-            accepted[list(reasons)] = False
-            refused = [(int(at[i]), reason) for i, reason in sorted(reasons.items())]
-            # a refused answer must not even be multiplied by 0
-            at, up, moved = tree_map(lambda v: v[accepted.to(v.device)], (at, up, moved))
-        else:
-            refused = []
-        up, screened = self.screening.shorten(up, moved)
-        self._write(at, up, moved)
-        totals, mass = self._sums(up)
-        part = self._part(totals, mass, at, refused=refused, bytes_up=bytes_up)
-        return part._replace(screened=[int(at[i]) for i in sorted(screened)])
-
-    def digest_held(self, held: Part, positions: Tensor) -> Part:
-        """Judge and fold stacked answers that were held until the limits were known."""
-        assert held.rows is not None
-        rows = held.rows
-        held = held.at(positions)
-        part = self.digest(held.accepted, rows)
-        return part._replace(
-            refused=held.refused + part.refused,
-            absent=held.absent,
-            bytes_up=held.bytes_up,
-            welcomed=held.welcomed,
+    def accepts_low_rank(self) -> bool:
+        """Whether a first layer may be a `LowRankUpdate`: values are summed and W₀ is known."""
+        return not self.keeps_values and set(self.template.values) <= set(
+            self.clipping.started_from
         )
 
-    def refuse(self, refused: list[tuple[int, str]], bytes_up: int = 0) -> Part:
-        """What answers come to that are refused unread."""
-        totals, mass = self._no_sums()
-        none = torch.zeros(0, dtype=torch.long)
-        return self._part(totals, mass, none, refused=refused, bytes_up=bytes_up)
+    def add(self, positions: Tensor, updates: Upload) -> PartialAggregate:
+        """Aggregate a chunk of updates.
 
-    def missing(self, absent: list[int]) -> Part:
-        """What no answer at all comes to: zeros, so that means keep what was there."""
-        return self.refuse([])._replace(absent=absent)
+        A rejected update contributes nothing: it is removed before any arithmetic, because 0 · NaN
+        is NaN.
 
-    # -- merging
-    def merge(self, parts: Iterable[Part]) -> Part:
-        """Some chunks of one process as one, in the order given; rows stay in the tables."""
-        merged: Part | None = None
-        for part in parts:
-            merged = part if merged is None else _plus(merged, part)
-        return self.missing([]) if merged is None else merged
+        Args:
+            positions: int64 [n], the clients' positions in the call.
+            updates: Leaves of shape [n, ...], in the same order.
 
-    def merge_shares(self, parts: Sequence[Part]) -> Part:
-        """The parts of all shares as one; halves are added, as ranks add their sums."""
-        return halved(parts, _plus)
+        Returns:
+            The aggregate of the accepted updates, with the reason of each rejection.
+        """
+        if not matches_template(updates, self.template):  # sums would broadcast a wrong shape
+            return self.reject([(int(i), MISMATCH) for i in positions], nbytes(updates))
+        bytes_up = self.update_bytes * len(positions)
+        norms = self.clipping.update_norms(updates)
+        reasons = self._find_faults(positions, updates, norms)
+        rejected = [(int(positions[i]), reason) for i, reason in sorted(reasons.items())]
+        if reasons:
+            accepted = torch.ones(len(positions), dtype=torch.bool)
+            accepted[list(reasons)] = False
+            positions, updates, norms = tree_map(
+                lambda v: v[accepted.to(v.device)], (positions, updates, norms)
+            )
+        updates, clipped = self.clipping.clip(updates, norms)
+        kept = updates if self.keeps_values else updates._replace(values={})
+        self._write(positions, kept, norms)
+        totals, mass = self._weighted_sums(updates)
+        return self._empty(totals, mass)._replace(
+            accepted=positions,
+            rejected=rejected,
+            clipped=[int(positions[i]) for i in sorted(clipped)],
+            bytes_up=bytes_up,
+        )
 
-    def complete(self, part: Part) -> Part:
-        """The part with its rows, taken from the tables in the order of positions."""
-        order = part.accepted.sort().values
-        tables = self.tables
-        if self.reduce == "sum" and self.holds_values:
+    def add_buffered(self, buffered: PartialAggregate, positions: Tensor) -> PartialAggregate:
+        """Aggregate stacked updates that were buffered until the norm limits were known."""
+        assert buffered.updates is not None
+        updates = buffered.updates
+        buffered = buffered.relabel(positions)
+        partial = self.add(buffered.accepted, updates)
+        return partial._replace(
+            rejected=buffered.rejected + partial.rejected,
+            absent=buffered.absent,
+            bytes_up=buffered.bytes_up,
+            first_contacts=buffered.first_contacts,
+        )
+
+    def reject(self, rejected: list[tuple[int, str]], bytes_up: int = 0) -> PartialAggregate:
+        """Return an empty aggregate that records these rejections: (position, reason)."""
+        return self._empty(*self._zero_sums())._replace(rejected=rejected, bytes_up=bytes_up)
+
+    def record_absent(self, positions: list[int]) -> PartialAggregate:
+        """Return an empty aggregate that records these clients as absent."""
+        return self._empty(*self._zero_sums())._replace(absent=positions)
+
+    def merge(self, partials: Iterable[PartialAggregate]) -> PartialAggregate:
+        """Merge partial aggregates of one process, in the given order."""
+        merged: PartialAggregate | None = None
+        for partial in partials:
+            merged = partial if merged is None else _add(merged, partial)
+        return self.record_absent([]) if merged is None else merged
+
+    def merge_shards(self, partials: Sequence[PartialAggregate]) -> PartialAggregate:
+        """Merge one aggregate per shard, in the order in which ranks add their sums."""
+        return pairwise_sum(partials, _add)
+
+    def finish(self, partial: PartialAggregate) -> PartialAggregate:
+        """Complete the aggregate of all clients: robust means, updates and norms.
+
+        Returns:
+            The aggregate with `accepted` sorted and with `updates` and `norms` in this order.
+        """
+        order = partial.accepted.sort().values
+        buffers = self.buffers
+        if self.reduce == "sum" and self.keeps_values:
             totals, mass = self._robust_sums(order)
-            part = part._replace(totals=totals, mass=mass)
-            tables = tables._replace(values={})
-        if len(order) == self.asked:
-            return part._replace(accepted=order, rows=tables, moved=self.moved)
-        rows = tree_map(lambda v: v[order.to(v.device)], tables)
-        moved = {n: v[order] for n, v in self.moved.items()}
-        return part._replace(accepted=order, rows=rows, moved=moved)
+            partial = partial._replace(totals=totals, mass=mass)
+            buffers = buffers._replace(values={})
+        if len(order) == self.num_clients:
+            return partial._replace(accepted=order, updates=buffers, norms=self.norms)
+        updates = tree_map(lambda v: v[order.to(v.device)], buffers)
+        norms = {name: v[order] for name, v in self.norms.items()}
+        return partial._replace(accepted=order, updates=updates, norms=norms)
 
-    def absorb(self, part: Part) -> Part:
-        """Take in a complete part from elsewhere: its rows are written to the tables."""
-        assert part.rows is not None and part.moved is not None
-        self._copy(part.accepted, part.rows, part.moved)
-        return part._replace(rows=None, moved=None)
+    def absorb(self, finished: PartialAggregate) -> PartialAggregate:
+        """Copy the updates of another aggregator's finished aggregate to the buffers."""
+        assert finished.updates is not None and finished.norms is not None
+        self._write(finished.accepted, finished.updates, finished.norms)
+        return finished._replace(updates=None, norms=None)
 
-    # -- parts of the above
-    def _part(
-        self,
-        totals: dict[str, Params],
-        mass: dict[str, Tensor],
-        accepted: Tensor,
-        refused: list[tuple[int, str]],
-        bytes_up: int,
-    ) -> Part:
-        return Part(
+    def _empty(self, totals: dict[str, Params], mass: dict[str, Tensor]) -> PartialAggregate:
+        return PartialAggregate(
             totals=totals,
             mass=mass,
-            accepted=accepted,
-            refused=refused,
+            accepted=torch.zeros(0, dtype=torch.long),
+            rejected=[],
             absent=[],
-            screened=[],
-            rows=None,
-            moved=None,
-            bytes_up=bytes_up,
-            welcomed=0,
+            clipped=[],
+            updates=None,
+            norms=None,
+            bytes_up=0,
+            first_contacts=0,
         )
 
-    def _sums(self, up: Upload) -> tuple[dict[str, Params], dict[str, Tensor]]:
-        if self.holds_values:
+    def _weighted_sums(self, updates: Upload) -> tuple[dict[str, Params], dict[str, Tensor]]:
+        """(totals, mass) of these updates; empty if values are kept."""
+        if self.keeps_values:
             return {}, {}
-        w = weights(up)
+        weights = weights_by_value(updates)
         totals: dict[str, Params] = {}
-        for n, value in up.values.items():
-            totals[n] = {k: self._sum(n, k, w[n], v) for k, v in value.items()}
-        return totals, {n: w[n].sum(0) for n in totals}
+        for name, value in updates.values.items():
+            totals[name] = {k: self._sum(name, k, weights[name], v) for k, v in value.items()}
+        return totals, {name: weights[name].sum(0) for name in totals}
 
-    def _sum(self, name: str, leaf: str, w: Tensor, v: Tensor | RowMove) -> Tensor:
-        if isinstance(v, RowMove):
-            return sum_of_moves(w, v, self.screening.started_from[name][leaf])
-        return weighted_sum(w, v)
+    def _sum(self, name: str, leaf: str, weight: Tensor, v: Tensor | LowRankUpdate) -> Tensor:
+        if isinstance(v, LowRankUpdate):
+            return sum_low_rank(weight, v, self.clipping.started_from[name][leaf])
+        return weighted_sum(weight, v)
+
+    def _zero_sums(self) -> tuple[dict[str, Params], dict[str, Tensor]]:
+        return self._weighted_sums(tree_map(lambda v: v.new_zeros(0, *v.shape), self.template))
 
     def _robust_sums(self, accepted: Tensor) -> tuple[dict[str, Params], dict[str, Tensor]]:
-        """Σ weight·value as it would be if every client had sent the robust mean."""
+        """Σ weight · value as if every client had sent the robust mean."""
         totals, mass = {}, {}
-        for n, w in weights(self.tables).items():
-            counted = torch.zeros_like(w).index_copy(0, accepted, w[accepted])
-            mass[n] = counted.sum(0)
+        for name, weight in weights_by_value(self.buffers).items():
+            counted = torch.zeros_like(weight).index_copy(0, accepted, weight[accepted])
+            mass[name] = counted.sum(0)
             means = robust_means(
-                self.robust.rule, self.tables.values[n], counted, self.robust.share
+                self.robust.rule, self.buffers.values[name], counted, self.robust.share
             )
-            totals[n] = {k: v * as_column(mass[n].to(v), v) for k, v in means.items()}
+            totals[name] = {k: v * as_column(mass[name].to(v), v) for k, v in means.items()}
         return totals, mass
 
-    def _no_sums(self) -> tuple[dict[str, Params], dict[str, Tensor]]:
-        nobody = tree_map(lambda v: v.new_zeros(0, *v.shape), self.like)
-        return self._sums(nobody)
+    def _write(self, positions: Tensor, updates: Upload, norms: dict[str, Tensor]) -> None:
+        """Copy updates and norms to these rows of the buffers."""
+        buffers = tree_leaves((self.buffers, self.norms))
+        for buffer, rows in zip(buffers, tree_leaves((updates, norms)), strict=True):
+            buffer.index_copy_(0, positions.to(buffer.device), rows.to(buffer.device, buffer.dtype))
 
-    def _write(self, at: Tensor, up: Upload, moved: dict[str, Tensor]) -> None:
-        kept = up if self.holds_values else up._replace(values={})
-        self._copy(at, kept, moved)
-
-    def _copy(self, at: Tensor, rows: Upload, moved: dict[str, Tensor]) -> None:
-        tables = tree_leaves((self.tables, self.moved))
-        for table, values in zip(tables, tree_leaves((rows, moved)), strict=True):
-            table.index_copy_(0, at.to(table.device), values.to(table.device, table.dtype))
-
-    def _faults(self, at: Tensor, up: Upload, moved: dict[str, Tensor]) -> dict[int, str]:
-        """By row of `up`: why it is refused."""
-        reasons: dict[int, str] = {}
-        finite = is_finite(up, moved, len(at))
-        if not bool(finite.all()):
-            reasons = dict.fromkeys((~finite).nonzero()[:, 0].tolist(), NOT_FINITE)
-        reasons = self.screening.too_far(moved) | reasons
+    def _find_faults(
+        self, positions: Tensor, updates: Upload, norms: dict[str, Tensor]
+    ) -> dict[int, str]:
+        """The reason for each rejection, by row of `updates`; the most basic fault is named."""
+        finite = finite_updates(updates, norms, len(positions))
+        reasons = dict.fromkeys((~finite).nonzero()[:, 0].tolist(), NOT_FINITE)
+        reasons = self.clipping.find_outliers(norms) | reasons
         if self.checks is None:
             return reasons
-        for at_fault, reason in self.checks.faults(at, up):
-            if bool(at_fault.any()):
-                rows = at_fault.nonzero()[:, 0].tolist()
-                reasons = dict.fromkeys(rows, reason) | reasons
+        for is_invalid, reason in self.checks.find_violations(positions, updates):
+            reasons = dict.fromkeys(is_invalid.nonzero()[:, 0].tolist(), reason) | reasons
         return reasons
 
 
-def _plus(a: Part, b: Part) -> Part:
-    return Part(
+def _add(a: PartialAggregate, b: PartialAggregate) -> PartialAggregate:
+    return PartialAggregate(
         totals=tree_map(torch.add, a.totals, b.totals),
         mass=tree_map(torch.add, a.mass, b.mass),
         accepted=torch.cat([a.accepted, b.accepted]),
-        refused=a.refused + b.refused,
+        rejected=a.rejected + b.rejected,
         absent=a.absent + b.absent,
-        screened=a.screened + b.screened,
-        rows=None,
-        moved=None,
+        clipped=a.clipped + b.clipped,
+        updates=None,
+        norms=None,
         bytes_up=a.bytes_up + b.bytes_up,
-        welcomed=a.welcomed + b.welcomed,
+        first_contacts=a.first_contacts + b.first_contacts,
     )
 
 
-def weighted_sum(w: Tensor, v: Tensor) -> Tensor:
-    """Σ_i w_ik · v_i: [K, ...]"""
-    if w.shape[1] > 1 and is_one_hot(w):  # adding each to its own sum takes a third of the time
-        chosen = w.argmax(1).to(v.device)
-        return v.new_zeros(w.shape[1], *v.shape[1:]).index_add_(0, chosen, v)
-    return torch.einsum("ik,i...->k...", w.to(v.dtype), v)
+def weighted_sum(weight: Tensor, values: Tensor) -> Tensor:
+    """Σ_i w_ik · v_i.
 
+    Args:
+        weight: [n, K].
+        values: [n, ...].
 
-def fits(up: Any, like: Any) -> bool:
-    """Whether `up` is built as `like`, with leaves [clients, ...] of its shapes and types."""
-    leaves, structure = tree_flatten(up, is_leaf=lambda v: isinstance(v, RowMove))
-    like_leaves, like_structure = tree_flatten(like)
-    return structure == like_structure and all(map(_leaf_fits, leaves, like_leaves))
-
-
-def _leaf_fits(v: Tensor | RowMove, like: Tensor) -> bool:
-    if isinstance(v, RowMove):
-        return v.fits(like)
-    return v.shape[1:] == like.shape and v.dtype == like.dtype
-
-
-def is_finite(up: Upload, moved: dict[str, Tensor], clients: int) -> Tensor:
-    """bool [clients]: whether values and weights are finite and no report is NaN.
-
-    A reported loss may be infinite. How far a value moved is finite only if every number in it
-    is, so one pass is enough.
+    Returns:
+        [K, ...].
     """
-    ok = torch.ones(clients, dtype=torch.bool)
-    for v in (*moved.values(), *tree_leaves(up.weight)):
-        ok &= v[:, None].flatten(1).isfinite().all(1).cpu()
-    for v in tree_leaves(up.report):
-        ok &= ~v[:, None].flatten(1).isnan().any(1).cpu()
-    return ok
+    if weight.shape[1] > 1 and is_one_hot(weight):  # index_add_ takes a third of the time
+        chosen = weight.argmax(1).to(values.device)
+        return values.new_zeros(weight.shape[1], *values.shape[1:]).index_add_(0, chosen, values)
+    return torch.einsum("ik,i...->k...", weight.to(values.dtype), values)
+
+
+def allocate_buffer(rows: int, like: Tensor) -> Tensor:
+    """Allocate an uninitialised [rows, ...] tensor with rows like `like`.
+
+    Buffers of over `MAX_BUFFER_IN_MEMORY` bytes are memory-mapped to an unnamed temporary file.
+
+    Raises:
+        CoterieError: If the temporary directory has too little space.
+    """
+    size = rows * math.prod(like.shape) * like.element_size()
+    if size <= MAX_BUFFER_IN_MEMORY or like.device.type != "cpu":
+        return like.new_empty(rows, *like.shape)
+    with tempfile.TemporaryFile(prefix="coterie-") as file:
+        try:
+            # allocate all blocks now: a write to a full disk would kill the process with SIGBUS
+            os.posix_fallocate(file.fileno(), 0, size)
+        except OSError as e:
+            if e.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
+                raise
+            raise CoterieError(
+                f"the updates of one exchange need {size / 1e9:.3g} GB in {tempfile.gettempdir()}, "
+                "which has less free space",
+                "set TMPDIR to a larger disk, or run without robust means",
+            ) from e
+        memory = mmap.mmap(file.fileno(), size)
+    return torch.frombuffer(memory, dtype=like.dtype).view(rows, *like.shape)

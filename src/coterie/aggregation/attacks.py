@@ -1,17 +1,17 @@
-"""Attacks: what hostile clients send instead of their honest moves.
+"""Simulated attacks: what hostile clients send instead of their honest updates.
 
-    kind    what each attacker sends                       strength      default
-    flip    −c · its own move                              c             9
-    scale   c · its own move                               c             1000
-    noise   Gaussian noise as long as screening allows     see below     10
-    shift   mean − z · deviation of the attackers' moves   z             from the numbers of clients
-    ipm     −ε · mean of the attackers' moves              ε             2
-    labels  its own move, learnt from flipped labels
+    kind    what each attacker sends                         strength      default
+    flip    −c · its own update                              c             9
+    scale   c · its own update                               c             1000
+    noise   Gaussian noise with the largest unclipped norm   see below     10
+    shift   mean − z · deviation of the attackers' updates   z             from client numbers
+    ipm     −ε · mean of the attackers' updates              ε             2
+    labels  its own update, trained on flipped labels
 
 * flip: Li, Xu, Chen, Giannakis, Ling: RSA: Byzantine-robust stochastic aggregation methods for
   distributed learning from heterogeneous datasets. AAAI 2019 (sign flipping).
 * scale: Bagdasaryan, Veit, Hua, Estrin, Shmatikov: How to backdoor federated learning. AISTATS 2020
-  (model replacement: a move is scaled until it outweighs all others).
+  (model replacement: an update is scaled until it outweighs all others).
 * noise: Blanchard, El Mhamdi, Guerraoui, Stainer: Machine learning with adversaries. NIPS 2017 (the
   Gaussian attack).
 * shift: Baruch, Baruch, Goldberg: A little is enough: circumventing defenses for distributed
@@ -22,130 +22,223 @@
   ESORICS 2020; with all labels flipped, as in Fang, Cao, Jia, Gong: Local model poisoning attacks
   to Byzantine-robust federated learning. USENIX Security 2020.
 
-The attackers know each other's honest moves and nothing of the others'. So where a paper computes
-a mean or a deviation over all honest clients, they are over the attackers' own moves.
+Attackers train like honest clients and know each other's updates, but no others. So where a paper
+uses a mean or deviation over all honest clients, here it is over the attackers' own updates. Only
+values and sketches of updates are attacked: invalid weights and other reports are rejected anyway.
 """
 
 from __future__ import annotations
 
 import statistics
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
-from coterie.aggregation.blocks import as_table
+from coterie.aggregation.aggregator import PartialAggregate
+from coterie.aggregation.clipping import Clipping, weights_by_value
+from coterie.aggregation.robust import as_table
+from coterie.core import randomness
+from coterie.core.contract import Declaration, Direction, Upload
 from coterie.core.errors import unknown_name
-from coterie.core.params import Params, as_column, scale
-
-ATTACKS = ("flip", "scale", "noise", "shift", "ipm", "labels")
+from coterie.core.params import Params, as_column, axpy, scale
+from coterie.data.federation import Federation
+from coterie.data.roster import Roster
 
 STRENGTHS = {"flip": 9.0, "scale": 1000.0, "noise": 10.0, "shift": 1.5, "ipm": 2.0, "labels": 1.0}
-UNDER_THE_LIMIT = 0.999  # of it, so that rounding does not carry noise over it
+ATTACKS = tuple(STRENGTHS)
+BELOW_LIMIT = 0.999  # noise relative to the norm limit, so that rounding does not exceed it
 
 
-def attacked(
+@dataclass(frozen=True)
+class Attack:
+    """An attack and its attackers."""
+
+    kind: str  # one of ATTACKS
+    strength: float | None  # None: the default
+    attackers: Tensor  # int64, client ids
+
+    def apply(
+        self,
+        stacked: PartialAggregate,
+        attackers: Tensor,
+        clipping: Clipping,
+        declaration: Declaration,
+        generator: torch.Generator,
+        clients: int,
+    ) -> PartialAggregate:
+        """Replace the updates in some rows of a stacked aggregate.
+
+        Args:
+            stacked: A finished aggregate with all updates.
+            attackers: int64, the attackers' rows in it.
+            clipping: Norm limits and starting points of the exchange.
+            declaration: Declaration of the client function; it tells which reports are sketches.
+            generator: Draws noise.
+            clients: Number of clients in the exchange, honest or not.
+
+        Returns:
+            The aggregate with the attackers' updates and their norms.
+        """
+        assert stacked.updates is not None
+        honest: Upload = tree_map(lambda v: v[attackers.to(v.device)], stacked.updates)
+        sent = self.poison(honest, clipping, declaration, generator, clients)
+        updates: Upload = tree_map(
+            lambda v, new: v.index_copy(0, attackers.to(v.device), new), stacked.updates, sent
+        )
+        return stacked._replace(updates=updates, norms=clipping.update_norms(updates))
+
+    def poison(
+        self,
+        honest: Upload,
+        clipping: Clipping,
+        declaration: Declaration,
+        generator: torch.Generator,
+        clients: int,
+    ) -> Upload:
+        """What the attackers send instead of their honest uploads, leaves [attackers, ...]."""
+
+        def attack(updates: Params, limit: float | None) -> Params:
+            if not updates or not len(next(iter(updates.values()))):
+                return updates
+            return apply_attack(self.kind, updates, self.strength, limit, generator, clients)
+
+        values = {}
+        weights = weights_by_value(honest)
+        for name, value in honest.values.items():
+            start = clipping.starting_points(name, value, weights[name])
+            limit = clipping.limits.get(name)
+            norm_limit = None if limit is None else limit.clip_above
+            values[name] = axpy(1, start, attack(axpy(-1, start, value), norm_limit))
+        report = dict(honest.report)
+        for name, sketches in honest.report.items():
+            if isinstance(declaration.report_of(name), Direction):
+                poisoned = attack({name: sketches}, 1.0)[name]
+                report[name] = torch.nn.functional.normalize(poisoned, dim=-1)
+        return honest._replace(values=values, report=report)
+
+
+def choose_attackers(roster: Roster, count: int, seed: int) -> Tensor:
+    """Draw the ids of the attackers, equally many per planted cluster if these are known."""
+    n = len(roster)
+    keys = randomness.client_keys(roster.names[:n], seed)
+    chance = randomness.uniform(randomness.keys(keys, 0, "attackers"))
+    cluster = torch.zeros(n, dtype=torch.long)
+    if roster.truth is not None and roster.truth.dim() == 1:
+        cluster = roster.truth[:n].long()
+    turn = torch.zeros(n)  # a client's place in the random order of its cluster
+    for c in cluster.unique():
+        members = (cluster == c).nonzero()[:, 0]
+        turn[members[chance[members].argsort()]] = torch.arange(len(members)).float()
+    return (turn + chance).argsort()[:count].sort().values
+
+
+def poison_labels(fed: Federation, attack: Attack | None) -> Federation:
+    """Flip the attackers' training labels if the attack is "labels"."""
+    if attack is None or attack.kind != "labels":
+        return fed
+    y = fed.train.y.clone()
+    for i in attack.attackers.tolist():
+        start = int(fed.train.starts[i])
+        rows = slice(start, start + int(fed.train.sizes[i]))
+        y[rows] = flip_labels(y[rows], fed.classes)
+    return replace(fed, train=fed.train._replace(y=y))
+
+
+def apply_attack(
     kind: str,
-    moves: Params,
+    updates: Params,
     strength: float | None,
     limit: float | None,
     generator: torch.Generator,
     clients: int | None = None,
 ) -> Params:
-    """What the attackers send instead of `moves`, in the same shapes.
+    """Return what the attackers send instead of their honest updates.
 
-    moves: leaves [a, ...], what the attackers' honest updates would have been (value − start).
-    strength: how strong the attack is, see above; None for the default.
-    limit: the longest move that screening lets pass; noise is as long, whatever its strength.
-        Without one it is `strength` times as long as the median of the attackers' moves.
-    generator: draws the noise.
-    clients: the number of all clients, honest or not, whose moves are averaged with these; from
-        it the default strength of `shift` is computed.
+    Args:
+        kind: One of `ATTACKS`.
+        updates: Leaves of shape [a, ...], the honest updates (value − start) of a attackers.
+        strength: See the table above; None for the default.
+        limit: The largest norm that is not clipped. Noise has this norm whatever its strength;
+            without a limit it has `strength` times the median norm of the attackers' updates.
+        generator: Draws the noise.
+        clients: Number of clients, honest or not, in the same mean; it determines the default
+            strength of `shift`.
+
+    Returns:
+        Leaves of the same shapes.
+
+    Raises:
+        CoterieError: If the attack does not exist.
     """
     if kind not in ATTACKS:
         raise unknown_name("attack", kind, ATTACKS)
+    attackers = len(next(iter(updates.values())))
     if strength is None:
-        strength = default_strength(kind, attackers=attackers_in(moves), clients=clients)
+        strength = STRENGTHS[kind]
+        if kind == "shift" and clients is not None:
+            strength = largest_shift(clients, attackers)
     if kind == "flip":
-        return scale(-strength, moves)
+        return scale(-strength, updates)
     if kind == "scale":
-        return scale(strength, moves)
+        return scale(strength, updates)
     if kind == "noise":
-        length = noise_length(moves, strength, limit)
-        return noise_like(moves, length, generator)
+        norm = strength * float(norms(updates).quantile(0.5))
+        if limit is not None:
+            norm = BELOW_LIMIT * limit
+        return gaussian_noise(updates, norm, generator)
     if kind == "shift":
-        return {n: for_each(v, v.mean(0) - strength * deviation(v)) for n, v in moves.items()}
+        return {
+            k: (v.mean(0) - strength * deviation(v)).expand_as(v).clone()
+            for k, v in updates.items()
+        }
     if kind == "ipm":
-        return {n: for_each(v, -strength * v.mean(0)) for n, v in moves.items()}
-    return moves  # learnt from flipped labels already
-
-
-def default_strength(kind: str, attackers: int, clients: int | None) -> float:
-    """The strength of an attack that the user gives none for."""
-    if kind == "shift" and clients is not None:
-        return largest_shift(clients, attackers)
-    return STRENGTHS[kind]
+        return {k: (-strength * v.mean(0)).expand_as(v).clone() for k, v in updates.items()}
+    return updates  # "labels": the attackers have trained on flipped labels
 
 
 def largest_shift(clients: int, attackers: int) -> float:
-    """z_max: the deviations by which a shift still looks like an honest client's move.
+    """z_max: by how many deviations a shifted update still looks like an honest one.
 
-    As many honest clients as the attackers lack for a majority should lie further out than they do:
+    As many honest clients as the attackers lack for a majority should lie further out:
     s = ⌊n/2 + 1⌋ − f, and the normal distribution below z_max has the mass (n − f − s) / (n − f).
     """
     honest = clients - attackers
     supporters = clients // 2 + 1 - attackers
-    if not 0 < supporters < honest:  # a majority already, or one that cannot be had
+    if not 0 < supporters < honest:  # the attackers have a majority, or cannot get one
         return STRENGTHS["shift"]
     return statistics.NormalDist().inv_cdf((honest - supporters) / honest)
 
 
-# ------------------------------------------------------------------------------ parts of the above
-def attackers_in(moves: Params) -> int:
-    """a, the number of attackers."""
-    return len(next(iter(moves.values())))
+def deviation(updates: Tensor) -> Tensor:
+    """Standard deviation of each coordinate over the attackers; 0 for a single one."""
+    if len(updates) < 2:
+        return torch.zeros_like(updates[0])
+    return updates.std(0)
 
 
-def for_each(moves: Tensor, same: Tensor) -> Tensor:
-    """[a, ...] the same move for each attacker."""
-    return same.expand_as(moves).clone()
-
-
-def deviation(moves: Tensor) -> Tensor:
-    """The standard deviation of each coordinate among the attackers; 0 for a single one."""
-    if len(moves) < 2:
-        return torch.zeros_like(moves[0])
-    return moves.std(0)
-
-
-def lengths(moves: Params) -> Tensor:
-    """[a] the length of each attacker's move, over all leaves together."""
-    squares = [as_table(v).double().square().sum(1) for v in moves.values()]
+def norms(updates: Params) -> Tensor:
+    """Norm of each attacker's update over all leaves, [a]."""
+    squares = [as_table(v).double().square().sum(1) for v in updates.values()]
     return torch.stack(squares).sum(0).sqrt()
 
 
-def noise_length(moves: Params, strength: float, limit: float | None) -> float:
-    """How long noise is."""
-    if limit is not None:
-        return UNDER_THE_LIMIT * limit
-    return strength * float(lengths(moves).quantile(0.5))
-
-
-def noise_like(moves: Params, length: float, generator: torch.Generator) -> Params:
-    """Gaussian noise of one length for each attacker, in the shapes of `moves`."""
+def gaussian_noise(like: Params, norm: float, generator: torch.Generator) -> Params:
+    """Gaussian noise with the given norm for each attacker, in the shapes of `like`."""
     noise = {}
-    for n, v in moves.items():
+    for k, v in like.items():
         drawn = torch.randn(v.shape, generator=generator, dtype=v.dtype, device=generator.device)
-        noise[n] = drawn.to(v.device)
-    to_length = length / lengths(noise)
-    return {n: v * as_column(to_length, v).to(v.dtype) for n, v in noise.items()}
+        noise[k] = drawn.to(v.device)
+    factor = norm / norms(noise)
+    return {k: v * as_column(factor, v).to(v.dtype) for k, v in noise.items()}
 
 
-# ------------------------------------------------------------------------------ data
-def flipped_labels(y: Tensor, classes: int | None) -> Tensor:
-    """The labels of an attacker's rows [rows, ...] as it learns from them.
+def flip_labels(y: Tensor, classes: int | None) -> Tensor:
+    """Flip the labels [n, ...] of an attacker.
 
-    Class c becomes classes − 1 − c. Without classes (regression) labels are mirrored at their mean:
-    mean and spread stay, so nothing looks odd, and every relation with a feature is reversed.
+    Class c becomes classes − 1 − c. Regression targets (classes is None) are mirrored at their
+    mean: mean and spread stay the same and every correlation with a feature changes its sign.
     """
     if classes is not None:
         return classes - 1 - y

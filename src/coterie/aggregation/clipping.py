@@ -1,13 +1,13 @@
-"""How far uploads moved, and what becomes of those that moved too far.
+"""Update norms, and clipping of updates whose norm is too large.
 
-A value that moved over `screen` times as far as is usual counts as a move of the usual length in
-the same direction: as much as any other client's. It is not refused, for it may be honest: in some
-data one client is far from the others. One that moved over `screen`² times as far is refused: no
-training that works gives it.
+Let the typical norm be the largest third quartile of update norms in any exchange of the same kind
+so far (see `engines/exchange.py`), and c the clipping factor. An update with a norm above c times
+the typical norm is rescaled to the typical norm, so it counts as much as any other client's. It is
+not rejected because it may be honest: in some data one client is far from the others. Above c²
+times the typical norm it is rejected, because no training that converges produces it.
 
-What is usual is the largest third quartile of any exchange of the same kind so far. Moves get
-shorter as training goes on, in one group of clients sooner than in another; measured by the last
-round alone, those who still learn would stand out.
+The typical norm never decreases. Updates shrink during training, in some clusters earlier than in
+others; relative to the last round alone, the clients that still learn would be outliers.
 """
 
 from __future__ import annotations
@@ -19,120 +19,137 @@ from torch import Tensor
 
 from coterie.core.contract import Upload
 from coterie.core.params import Params, as_column
-from coterie.optim.row_move import RowMove
+from coterie.optim.low_rank import LowRankUpdate
 
-NUMBERS_AT_ONCE = 100_000  # a number is 4 or 8 bytes, and a core's cache about a million
+NUMBERS_AT_ONCE = 100_000  # 4 or 8 bytes each: they stay in a core's cache of about 1 MB
 
 
-class Limit(NamedTuple):
-    """How far a value may move."""
+class NormLimit(NamedTuple):
+    """The norm limit of one value."""
 
-    usual: float
-    screen: float  # how many times farther it may go
-
-    @property
-    def most(self) -> float:
-        """The longest move that counts as it is."""
-        return self.screen * self.usual
+    typical: float
+    factor: float
 
     @property
-    def refused(self) -> float:
-        """The longest move that counts at all."""
-        return self.screen * self.most
+    def clip_above(self) -> float:
+        """Updates with a larger norm are clipped."""
+        return self.factor * self.typical
+
+    @property
+    def reject_above(self) -> float:
+        """Updates with a larger norm are rejected."""
+        return self.factor * self.clip_above
 
 
-class Screening:
-    """The screening of one exchange."""
+class Clipping:
+    """Computes update norms and applies norm limits.
+
+    Args:
+        started_from: The stacked models that the server sent, per value name. Without an entry the
+            update of a value is the value itself.
+        limits: Norm limits per value name.
+    """
 
     def __init__(
         self,
-        started_from: dict[str, Params] | None = None,  # by value name: the stacked centres
-        limits: dict[str, Limit] | None = None,  # by value name
+        started_from: dict[str, Params] | None = None,
+        limits: dict[str, NormLimit] | None = None,
     ) -> None:
-        self.started_from = {n: _finite(p) for n, p in (started_from or {}).items()}
+        # a centre with NaN must not reach the clients that did not choose it: 0 · NaN is NaN
+        self.started_from = {
+            name: {k: v.nan_to_num(0.0, 0.0, 0.0) for k, v in centres.items()}
+            for name, centres in (started_from or {}).items()
+        }
         self.limits = limits or {}
 
-    def distances(self, up: Upload) -> dict[str, Tensor]:
-        """By value name: [clients] ‖value − what was sent‖, else ‖value‖."""
-        return {name: self._distance(name, up) for name in up.values}
+    def update_norms(self, updates: Upload) -> dict[str, Tensor]:
+        """‖value − start‖ per value name, [n]; ‖value‖ where the start is not known."""
+        norms = {}
+        weights = weights_by_value(updates)
+        for name, value in updates.values.items():
+            squares = torch.zeros(len(weights[name]))
+            for k, v in value.items():
+                squares = squares + self._leaf_norms(name, k, v, weights[name]).cpu() ** 2
+            norms[name] = squares.sqrt()
+        return norms
 
-    def too_far(self, moved: dict[str, Tensor]) -> dict[int, str]:
-        """By row: why it is refused."""
+    def find_outliers(self, norms: dict[str, Tensor]) -> dict[int, str]:
+        """The updates to reject: the reason by row."""
         reasons = {}
         for name, limit in self.limits.items():
-            for row in (moved[name] > limit.refused).nonzero()[:, 0].tolist():
-                times = float(moved[name][row]) / limit.usual
-                if name in self.started_from:
-                    reasons[row] = f"its {name} moved {times:.3g} times as far as is usual"
-                else:
-                    reasons[row] = f"its {name} is {times:.3g} times as long as is usual"
+            for row in (norms[name] > limit.reject_above).nonzero()[:, 0].tolist():
+                times = float(norms[name][row]) / limit.typical
+                what = "update norm" if name in self.started_from else "norm"
+                reasons[row] = f"the {what} of its {name} is {times:.3g} times the typical norm"
         return reasons
 
-    def shorten(self, up: Upload, moved: dict[str, Tensor]) -> tuple[Upload, set[int]]:
-        """(the uploads, none of which moves too far; the rows that were shortened)"""
-        rows: set[int] = set()
-        for name, limit in self.limits.items():
-            too_far = (moved[name] > limit.most).nonzero()[:, 0]
-            if not len(too_far):
-                continue
-            factor = limit.usual / moved[name][too_far]
-            values = {**up.values, name: self._shortened(name, up, too_far, factor)}
-            up = up._replace(values=values)
-            rows |= set(too_far.tolist())
-        return up, rows
+    def clip(self, updates: Upload, norms: dict[str, Tensor]) -> tuple[Upload, set[int]]:
+        """Rescale updates above their limit to the typical norm.
 
-    def starts(self, name: str, value: Params, w: Tensor) -> Params:
-        """What each client started from, by leaf; 0 if that is not known."""
+        Returns:
+            The updates, and the rows that were clipped.
+        """
+        clipped: set[int] = set()
+        for name, limit in self.limits.items():
+            rows = (norms[name] > limit.clip_above).nonzero()[:, 0]
+            if not len(rows):
+                continue
+            factor = limit.typical / norms[name][rows]
+            weight = weights_by_value(updates)[name][rows]
+            value = {
+                k: self._rescale(name, k, v, weight, rows, factor)
+                for k, v in updates.values[name].items()
+            }
+            updates = updates._replace(values={**updates.values, name: value})
+            clipped |= set(rows.tolist())
+        return updates, clipped
+
+    def starting_points(self, name: str, value: Params, weight: Tensor) -> Params:
+        """The model that each client started from; zeros where it is not known."""
         starts = {}
         for k, v in value.items():
-            start = self._start(name, k, w)
+            start = self._start(name, k, weight)
             starts[k] = torch.zeros_like(v) if start is None else start
         return starts
 
-    def _distance(self, name: str, up: Upload) -> Tensor:
-        w = weights(up)[name]
-        squares = torch.zeros(len(w))
-        for k, v in up.values[name].items():
-            squares = squares + self._lengths(name, k, v, w).cpu() ** 2
-        return squares.sqrt()
-
-    def _lengths(self, name: str, leaf: str, v: Tensor | RowMove, w: Tensor) -> Tensor:
-        """[clients] ‖v − what was sent‖; ‖v‖ if that is not known.
-
-        Some clients at a time, so that the differences stay in the cache.
-        """
-        if isinstance(v, RowMove):
-            return v.square.clamp(min=0).sqrt()
+    def _leaf_norms(
+        self, name: str, leaf: str, v: Tensor | LowRankUpdate, weight: Tensor
+    ) -> Tensor:
+        """[n] update norms of one leaf, a few clients at a time so that they stay in the cache."""
+        if isinstance(v, LowRankUpdate):
+            return v.squared_norm.clamp(min=0).sqrt()
         if name not in self.started_from:
             return torch.linalg.vector_norm(v.flatten(1), dim=1)
         at_once = max(1, NUMBERS_AT_ONCE // max(v[:1].numel(), 1))
-        lengths = []
-        for some, their_w in zip(v.split(at_once), w.split(at_once)):
-            move = some - self._start(name, leaf, their_w)
-            lengths.append(torch.linalg.vector_norm(move.flatten(1), dim=1))
-        return torch.cat(lengths)
+        norms = []
+        for some, their_weight in zip(v.split(at_once), weight.split(at_once)):
+            update = some - self._start(name, leaf, their_weight)
+            norms.append(torch.linalg.vector_norm(update.flatten(1), dim=1))
+        return torch.cat(norms)
 
-    def _shortened(self, name: str, up: Upload, rows: Tensor, factor: Tensor) -> Params:
-        w = weights(up)[name][rows]
-        return {k: self._short(name, k, v, w, rows, factor) for k, v in up.values[name].items()}
-
-    def _short(
-        self, name: str, leaf: str, v: Tensor | RowMove, w: Tensor, rows: Tensor, factor: Tensor
+    def _rescale(
+        self,
+        name: str,
+        leaf: str,
+        v: Tensor | LowRankUpdate,
+        weight: Tensor,
+        rows: Tensor,
+        factor: Tensor,
     ) -> Any:
-        """One leaf, where the moves of some rows are multiplied by a factor; w: of these rows."""
-        if isinstance(v, RowMove):
-            return v.shortened(rows.to(v.sums.device), factor)
+        """Multiply the updates in these rows of a leaf by a factor; weight: of these rows."""
+        if isinstance(v, LowRankUpdate):
+            return v.rescale(rows.to(v.coefficients.device), factor)
         rows = rows.to(v.device)
-        start = self._start(name, leaf, w)
+        start = self._start(name, leaf, weight)
         if start is None:
             start = torch.zeros_like(v[rows])
-        short = start + (v[rows] - start) * as_column(factor.to(v), v)
-        return v.index_copy(0, rows, short)
+        clipped = start + (v[rows] - start) * as_column(factor.to(v), v)
+        return v.index_copy(0, rows, clipped)
 
-    def _start(self, name: str, leaf: str, w: Tensor) -> Tensor | None:
-        """What each client started from, [clients or 1, ...]; None if that is not known.
+    def _start(self, name: str, leaf: str, weight: Tensor) -> Tensor | None:
+        """What each client started from, [n or 1, ...]; None if that is not known.
 
-        Of several centres it is the mix of them that the upload's weight names.
+        With several centres it is their mean under the upload's weights.
         """
         centres = self.started_from.get(name)
         if centres is None:
@@ -140,24 +157,20 @@ class Screening:
         stacked = centres[leaf]
         if len(stacked) == 1:
             return stacked
-        if len(w) == 1 and is_one_hot(w):
-            return stacked[int(w.argmax())][None]  # nothing is copied
-        share = (w / w.sum(-1, keepdim=True)).to(stacked.dtype)
+        if len(weight) == 1 and is_one_hot(weight):
+            return stacked[int(weight.argmax())][None]  # a view
+        share = (weight / weight.sum(-1, keepdim=True)).to(stacked.dtype)
         return torch.einsum("ik,k...->i...", share, stacked)
 
 
-def is_one_hot(w: Tensor) -> bool:
-    """Whether each row of w [clients, K] is 1 in one place and 0 in all others."""
-    return bool(((w == 0).sum(1) == w.shape[1] - 1).all()) and bool((w.sum(1) == 1).all())
+def is_one_hot(weight: Tensor) -> bool:
+    """Whether every row of weight [n, K] has a single 1 and otherwise zeros."""
+    zeros = (weight == 0).sum(1)
+    return bool((zeros == weight.shape[1] - 1).all()) and bool((weight.sum(1) == 1).all())
 
 
-def weights(up: Upload) -> dict[str, Tensor]:
-    """The weight of each value, by name."""
-    if isinstance(up.weight, dict):
-        return up.weight
-    return dict.fromkeys(up.values, up.weight)
-
-
-def _finite(centres: Params) -> Params:
-    """The centres without NaN: 0·NaN must not reach those who did not choose such a centre."""
-    return {k: v.nan_to_num(0.0, 0.0, 0.0) for k, v in centres.items()}
+def weights_by_value(updates: Upload) -> dict[str, Tensor]:
+    """The weight [n, K] of each value, by name."""
+    if isinstance(updates.weight, dict):
+        return updates.weight
+    return dict.fromkeys(updates.values, updates.weight)

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._pytree import tree_leaves
 
-from coterie.aggregation.aggregator import Fold, Part
+from coterie.aggregation.aggregator import Aggregator, PartialAggregate
 from coterie.core.call import Call
 from coterie.core.params import nbytes
 from coterie.data import Federation, Ragged
-from coterie.data.shards import divide
+from coterie.data.shards import make_shards
 from coterie.engines.dry_run import DryRun
-from coterie.engines.guard import Guard
+from coterie.engines.exchange import Guard
 from coterie.engines.plan import Plan
 from coterie.engines.working_memory import WorkingMemory
 from coterie.metrics import Row
@@ -35,14 +35,14 @@ class Counting:
     def enroll(self, method: Any, initial_payload: Any) -> None:
         """Nobody is contacted."""
 
-    def map(self, call: Call, fold: Fold) -> Part:
+    def map(self, call: Call, aggregator: Aggregator) -> PartialAggregate:
         """Zeros from every client."""
-        self.most_bytes = max(self.most_bytes, self.working.of(call) + nbytes(fold.tables))
-        for table in tree_leaves((fold.tables, fold.moved)):
+        self.most_bytes = max(self.most_bytes, self.working.of(call) + nbytes(aggregator.buffers))
+        for table in tree_leaves((aggregator.buffers, aggregator.norms)):
             table.zero_()
         everyone = torch.arange(len(call.ids))
-        part = fold.missing([])._replace(accepted=everyone)
-        return fold.complete(part)._replace(bytes_up=fold.answer_bytes * len(everyone))
+        part = aggregator.record_absent([])._replace(accepted=everyone)
+        return aggregator.finish(part)._replace(bytes_up=aggregator.update_bytes * len(everyone))
 
     def snapshot(self) -> Any:
         """Nothing."""
@@ -128,7 +128,7 @@ def estimate(job: Job) -> Row:
 
 def clients_of_ranks(job: Job) -> list[int]:
     """How many clients train on each rank; one number where there is one process."""
-    shares = divide(job.fed.roster, job.options.ranks, job.plan.workers)
+    shares = make_shards(job.fed.roster, job.options.ranks, job.plan.workers)
     return [len(shares.training_clients(rank)) for rank in range(job.options.ranks)]
 
 

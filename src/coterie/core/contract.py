@@ -172,7 +172,7 @@ class Ask(Protocol):
         static: plain numbers and words, the same for every client.
         reduce: "sum" gives `Sums`, "stack" gives `Stack`.
         stream: exchanges of a round that name the same stream see the same randomness.
-        started_from: by value name, the stacked centres that the clients started from. Screening
+        started_from: by value name, the stacked centres that the clients started from. Clipping
             then measures how far a value moved from the mix of them that its weight names.
         """
         ...

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from coterie.core.call import Call
 from coterie.data.roster import Roster
-from coterie.data.shards import Shares
+from coterie.data.shards import Shards
 from coterie.engines.plan import Plan
 
 LIKE = 0.75  # a client this share of the largest in size, or larger, may be padded to it
@@ -35,7 +35,7 @@ class Chunk(NamedTuple):
         return len(self.positions) * sum(self.lengths)
 
 
-def chunks_of_call(call: Call, roster: Roster, plan: Plan, shares: Shares) -> list[list[Chunk]]:
+def chunks_of_call(call: Call, roster: Roster, plan: Plan, shares: Shards) -> list[list[Chunk]]:
     """The chunks of each share in an exchange, by the rows of all parts that it asks for."""
     parts = [roster.rows.train]
     if call.split is not None:

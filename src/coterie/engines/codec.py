@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from coterie.aggregation.aggregator import Part
+from coterie.aggregation.aggregator import PartialAggregate
 from coterie.core.contract import Upload
 
 Types = dict[
@@ -147,32 +147,32 @@ def decode(raw: bytes, types: Types, limit: int | None = None) -> tuple[Any, dic
     return unflatten(leaves, skeleton, types), head
 
 
-def encode_part(part: Part, types: Types) -> bytes:
+def encode_part(part: PartialAggregate, types: Types) -> bytes:
     """A complete part as bytes, for another process to absorb."""
-    tensors = (part.totals, part.mass, part.accepted, part.rows, part.moved)
+    tensors = (part.totals, part.mass, part.accepted, part.updates, part.norms)
     return encode(
         tensors,
         types,
-        refused=part.refused,
+        rejected=part.rejected,
         absent=part.absent,
-        screened=part.screened,
+        clipped=part.clipped,
         bytes_up=part.bytes_up,
-        welcomed=part.welcomed,
+        first_contacts=part.first_contacts,
     )
 
 
-def decode_part(raw: bytes, types: Types) -> Part:
+def decode_part(raw: bytes, types: Types) -> PartialAggregate:
     """The part that `encode_part` wrote."""
-    (totals, mass, accepted, rows, moved), head = decode(raw, types)
-    return Part(
+    (totals, mass, accepted, updates, norms), head = decode(raw, types)
+    return PartialAggregate(
         totals=totals,
         mass=mass,
         accepted=accepted,
-        refused=[(position, reason) for position, reason in head["refused"]],
+        rejected=[(position, reason) for position, reason in head["rejected"]],
         absent=head["absent"],
-        screened=head["screened"],
-        rows=rows,
-        moved=moved,
+        clipped=head["clipped"],
+        updates=updates,
+        norms=norms,
         bytes_up=head["bytes_up"],
-        welcomed=head["welcomed"],
+        first_contacts=head["first_contacts"],
     )

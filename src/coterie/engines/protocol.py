@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from coterie.aggregation.aggregator import Fold, Part
+from coterie.aggregation.aggregator import Aggregator, PartialAggregate
 from coterie.core.call import Call
 from coterie.core.contract import Algorithm
 
@@ -26,7 +26,7 @@ class Engine(Protocol):
         """
         ...
 
-    def map(self, call: Call, fold: Fold) -> Part:
+    def map(self, call: Call, aggregator: Aggregator) -> PartialAggregate:
         """Run the call on its clients and fold their answers.
 
         Every client of the call ends as accepted, refused or absent. Where `call.keeps_private`,

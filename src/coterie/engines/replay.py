@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from coterie.aggregation.aggregator import Fold, Part
+from coterie.aggregation.aggregator import Aggregator, PartialAggregate
 from coterie.core.call import Call
 from coterie.core.task import Task
 from coterie.data.federation import Federation
@@ -19,7 +19,7 @@ class Replay(Loop):
         super().__init__(task, fed)
         self.diary = diary
 
-    def map(self, call: Call, fold: Fold) -> Part:
+    def map(self, call: Call, aggregator: Aggregator) -> PartialAggregate:
         """Run the call on the clients whose answers were accepted, in order."""
         new = self.begin_call(call)
         parts = []
@@ -27,9 +27,9 @@ class Replay(Loop):
             name = self.roster.names[int(call.ids[at])]
             outcome = self.diary.outcome(call, name)
             if outcome is True:
-                parts.append(one_by_one(self, self.task, call, fold, torch.tensor([at])))
+                parts.append(one_by_one(self, self.task, call, aggregator, torch.tensor([at])))
             elif outcome is None:
-                parts.append(fold.missing([at]))
+                parts.append(aggregator.record_absent([at]))
             else:
-                parts.append(fold.refuse([(at, str(outcome))]))
-        return fold.complete(fold.merge(parts))._replace(welcomed=new)
+                parts.append(aggregator.reject([(at, str(outcome))]))
+        return aggregator.finish(aggregator.merge(parts))._replace(first_contacts=new)

@@ -13,7 +13,7 @@ from coterie.core.client_data import Store
 from coterie.core.contract import Algorithm, Data
 from coterie.core.task import Batch, Task
 from coterie.data.federation import Federation, Ragged, as_numbers
-from coterie.data.shards import Among
+from coterie.data.shards import ClientSubset
 from coterie.engines.dry_run import example_batch
 from coterie.engines.grams import Grams
 from coterie.engines.private_states import Enroll, PrivateStates
@@ -50,7 +50,7 @@ class SimulatedClients:
     It is what the loop and the vectorised engine have in common.
     """
 
-    def __init__(self, task: Task, fed: Federation, among: Among | None = None) -> None:
+    def __init__(self, task: Task, fed: Federation, among: ClientSubset | None = None) -> None:
         """among: which of all clients those of `fed` are, where other processes have the others."""
 
         def move(v: Tensor) -> Tensor:
@@ -80,12 +80,12 @@ class SimulatedClients:
             fed.total, dtype=torch.bool
         )  # who was sent the initial payload
 
-    def _align(self, among: Among) -> None:
+    def _align(self, among: ClientSubset) -> None:
         """Put the rows where they are aligned as in a store of all clients."""
         for name, part in self.parts.items():
             # what aligns items of this size aligns the rows of x and those of y
             row_bytes = math.gcd(part.x[:1].nbytes, part.y[:1].nbytes)
-            starts = among.starts(name, row_bytes)
+            starts = among.aligned_starts(name, row_bytes)
             shift = (starts - part.starts).repeat_interleave(part.sizes)
             at = (torch.arange(len(shift)) + shift).to(part.x.device)
             rows = int((starts + part.sizes).max())

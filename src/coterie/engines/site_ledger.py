@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from coterie.aggregation.aggregator import Fold, Part
+from coterie.aggregation.aggregator import Aggregator, PartialAggregate
 from coterie.core.call import START, Call, Phase, Version
 from coterie.core.contract import Algorithm
 from coterie.engines.codec import BadBytes, Types, decode, encode
@@ -66,37 +66,39 @@ class SiteLedger:
         return list(dict.fromkeys(versions))
 
     # -- replies
-    def judge(self, at: Tensor, call: Call, fold: Fold, message: Message, reply: Reply) -> Part:
-        """Fold the reply of one site to its message, and remember what it means for its state."""
+    def judge(
+        self, at: Tensor, call: Call, aggregator: Aggregator, message: Message, reply: Reply
+    ) -> PartialAggregate:
+        """Aggregate the reply of one site and record its new version."""
         i = int(call.ids[at])
-        welcomed = int(message.initial_payload is not None)
+        first_contacts = int(message.initial_payload is not None)
         if (
             isinstance(reply, bytes) and call.enrolled
         ):  # else the initial payload may not have been taken
             self.contacted[i] = True
         if isinstance(reply, BadBytes | PermissionError):
-            part = fold.refuse([(int(at), f"it refused its message: {reply}")])
+            part = aggregator.reject([(int(at), f"it refused its message: {reply}")])
         elif reply is None:
-            part = fold.missing([int(at)])
+            part = aggregator.record_absent([int(at)])
         else:
-            part = self._digest(at, reply, fold)
+            part = self._digest(at, reply, aggregator)
         if call.keeps_private and len(part.accepted):
             self.accepted[i] = call.version
-        return part._replace(welcomed=welcomed)
+        return part._replace(first_contacts=first_contacts)
 
-    def _digest(self, at: Tensor, reply: bytes, fold: Fold) -> Part:
+    def _digest(self, at: Tensor, reply: bytes, aggregator: Aggregator) -> PartialAggregate:
         try:
-            up, _ = decode(reply, self.types, limit=self.most_bytes(fold))
+            up, _ = decode(reply, self.types, limit=self.most_bytes(aggregator))
         except BadBytes as e:
-            return fold.refuse([(int(at), f"its upload was not read: {e}")], len(reply))
+            return aggregator.reject([(int(at), f"its upload was not read: {e}")], len(reply))
         if not all(isinstance(v, Tensor) for v in tree_leaves(up)):
             reason = "its upload holds something else than tensors"
-            return fold.refuse([(int(at), reason)], len(reply))
-        return fold.digest(at[None], as_one_row(up))
+            return aggregator.reject([(int(at), reason)], len(reply))
+        return aggregator.add(at[None], as_one_row(up))
 
-    def most_bytes(self, fold: Fold) -> int:
+    def most_bytes(self, aggregator: Aggregator) -> int:
         """The longest reply that is read: what is expected, and some room for its head."""
-        return len(encode(fold.like, self.types)) + HEADER
+        return len(encode(aggregator.template, self.types)) + HEADER
 
     # -- checkpoints
     def snapshot_versions(self) -> dict[str, Tensor]:

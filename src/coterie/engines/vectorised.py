@@ -16,18 +16,18 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils._pytree import tree_leaves, tree_map
 
-from coterie.aggregation.aggregator import Fold, Part
+from coterie.aggregation.aggregator import Aggregator, PartialAggregate
 from coterie.core.call import Call
 from coterie.core.task import Task
 from coterie.data.federation import Federation
-from coterie.data.shards import Among, divide
+from coterie.data.shards import ClientSubset, make_shards
 from coterie.engines.chunks import Chunk, chunks_of_call, in_turn
 from coterie.engines.grams import Grams
 from coterie.engines.loop import one_by_one
 from coterie.engines.plan import Plan, plan_for
 from coterie.engines.simulated import SimulatedClients
 from coterie.optim.gram import gram_wishes
-from coterie.optim.row_move import row_moves_are_taken
+from coterie.optim.low_rank import row_moves_are_taken
 
 
 class Vectorised(SimulatedClients):
@@ -38,44 +38,44 @@ class Vectorised(SimulatedClients):
         task: Task,
         fed: Federation,
         plan: Plan | None = None,
-        among: Among | None = None,
+        among: ClientSubset | None = None,
     ) -> None:
         """among: as in `SimulatedClients`."""
         super().__init__(task, fed, among)
         self.plan = plan or plan_for(task, fed.roster)
-        self.shares = divide(fed.roster, self.plan.workers)
+        self.shares = make_shards(fed.roster, self.plan.workers)
         self.tasks = [task.copy() for _ in range(self.plan.workers)]
         if self.plan.keeps_grams:
             sizes = self.parts["train"].sizes
             starts = None
             if among is not None:
-                starts = among.starts("train", self.like.element_size(), power=2)
+                starts = among.aligned_starts("train", self.like.element_size(), power=2)
             self.grams = Grams(sizes, lambda i: self.rows("train", i).x, self.like, starts)
         self.divided: dict[Any, tuple[Tensor, list[list[Chunk]]]] = {}
         self.pool = ThreadPoolExecutor(
             self.plan.workers, initializer=torch.set_num_threads, initargs=(1,)
         )
 
-    def map(self, call: Call, fold: Fold) -> Part:
+    def map(self, call: Call, aggregator: Aggregator) -> PartialAggregate:
         """Run the call on its clients; sums keep their order, whoever works on which chunk."""
         new = self.begin_call(call)
         chunks = self._chunks(call)
-        sums = [SumsInOrder(fold) for _ in chunks]
+        sums = [SumsInOrder(aggregator) for _ in chunks]
         wishes: set[int] = set()  # shares whose local training wished for XXᵀ
         turns = Turns(in_turn(chunks))
 
         def work(task: Task) -> None:
             for share, number in turns:
                 with gram_wishes() as wished:
-                    part = self._chunk(chunks[share][number].positions, task, call, fold)
+                    part = self._chunk(chunks[share][number].positions, task, call, aggregator)
                 if wished:
                     wishes.add(share)
                 sums[share].add(number, part)
 
         list(self.pool.map(work, self.tasks))
         self._keep_grams(wishes)
-        part = fold.merge_shares([of_share.total() for of_share in sums])
-        return fold.complete(part)._replace(welcomed=new)
+        part = aggregator.merge_shards([of_share.total() for of_share in sums])
+        return aggregator.finish(part)._replace(first_contacts=new)
 
     def _keep_grams(self, shares: set[int]) -> None:
         """Keep XXᵀ of the clients of these shares, from the next call on."""
@@ -84,19 +84,21 @@ class Vectorised(SimulatedClients):
         for share in shares:
             self.grams.wanted[self.shares.clients[share]] = True
 
-    def _chunk(self, at: Tensor, task: Task, call: Call, fold: Fold) -> Part:
+    def _chunk(
+        self, at: Tensor, task: Task, call: Call, aggregator: Aggregator
+    ) -> PartialAggregate:
         """The clients at these positions, at once."""
         if not self.plan.vectorise or len(at) == 1:  # `vmap` over one client only takes longer
-            return one_by_one(self, task, call, fold, at)
+            return one_by_one(self, task, call, aggregator, at)
 
         def one(shared: Any, *rows: Any) -> Any:
             return call.fn(task, shared, *rows, **call.static)
 
         private, data = self.clients(call, at, task)
         arguments = call.arguments(at, task.device)
-        with row_moves_are_taken(fold.takes_row_moves):
+        with row_moves_are_taken(aggregator.accepts_low_rank):
             up, after = vmap(one, in_dims=(None, 0, 0, 0))(*arguments, private, data)
-        part = fold.digest(at, up)
+        part = aggregator.add(at, up)
         if call.keeps_private and tree_leaves(after):
             if len(part.accepted) < len(at):
                 after = _unless_refused(torch.isin(at, part.accepted), after, private)
@@ -133,24 +135,24 @@ class Turns:
 class SumsInOrder:
     """The parts of one share, added in the order of its chunks, in whatever order they come."""
 
-    def __init__(self, fold: Fold) -> None:
-        self.fold = fold
-        self.merged: list[Part] = []  # the sum so far, if there is one
-        self.early: dict[int, Part] = {}  # by number: parts that came before their turn
+    def __init__(self, aggregator: Aggregator) -> None:
+        self.aggregator = aggregator
+        self.merged: list[PartialAggregate] = []  # the sum so far, if there is one
+        self.early: dict[int, PartialAggregate] = {}  # by number: parts that came before their turn
         self.next = 0
         self.lock = threading.Lock()
 
-    def add(self, number: int, part: Part) -> None:
+    def add(self, number: int, part: PartialAggregate) -> None:
         """Add the part of a chunk as soon as all before it were added."""
         with self.lock:
             self.early[number] = part
             while self.next in self.early:
-                self.merged = [self.fold.merge([*self.merged, self.early.pop(self.next)])]
+                self.merged = [self.aggregator.merge([*self.merged, self.early.pop(self.next)])]
                 self.next += 1
 
-    def total(self) -> Part:
+    def total(self) -> PartialAggregate:
         """What all clients of the share come to."""
-        return self.fold.merge(self.merged)
+        return self.aggregator.merge(self.merged)
 
 
 def _unless_refused(accepted: Tensor, after: Any, before: Any) -> Any:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from coterie.aggregation.aggregator import Fold, Part
+from coterie.aggregation.aggregator import Aggregator, PartialAggregate
 from coterie.core.call import Call
 from coterie.core.task import Task
 from coterie.data.federation import Federation
@@ -54,16 +54,18 @@ class Wire(SiteLedger):
         # a test's way to change or withhold (None) an answer
         self.tamper: Callable[[int, bytes], bytes | None] = lambda i, reply: reply
 
-    def map(self, call: Call, fold: Fold) -> Part:
+    def map(self, call: Call, aggregator: Aggregator) -> PartialAggregate:
         """Send every client of the call its message, and fold the replies."""
         shared = encode(call.shared, self.types)
         positions = torch.arange(len(call.ids))
-        part = fold.merge(self._exchange(at, call, fold, shared) for at in positions)
-        return fold.complete(part)
+        part = aggregator.merge(self._exchange(at, call, aggregator, shared) for at in positions)
+        return aggregator.finish(part)
 
-    def _exchange(self, at: Tensor, call: Call, fold: Fold, shared: bytes) -> Part:
+    def _exchange(
+        self, at: Tensor, call: Call, aggregator: Aggregator, shared: bytes
+    ) -> PartialAggregate:
         message = self.message(at, call, shared)
-        return self.judge(at, call, fold, message, self._reply(int(call.ids[at]), message))
+        return self.judge(at, call, aggregator, message, self._reply(int(call.ids[at]), message))
 
     def _reply(self, i: int, message: Message) -> Reply:
         """The site's reply; None if none came."""

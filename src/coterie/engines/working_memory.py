@@ -22,7 +22,7 @@ from coterie.core.client_data import Store
 from coterie.core.contract import Data
 from coterie.core.task import Task
 from coterie.data.roster import Roster
-from coterie.data.shards import divide
+from coterie.data.shards import make_shards
 from coterie.engines.chunks import NUMBERS_OF_A_PLACE, Chunk, chunks_of_call
 from coterie.engines.dry_run import example_batch
 from coterie.engines.plan import Plan, numbers_per_row
@@ -83,7 +83,7 @@ class WorkingMemory:
         self.task = task
         self.roster = roster
         self.plan = plan
-        self.shares = divide(roster, plan.workers)
+        self.shares = make_shards(roster, plan.workers)
         self.private = private
         self.example = example_batch(task, roster)
         self.known: dict[Any, int] = {}

@@ -45,7 +45,7 @@ from coterie.core.contract import (
 from coterie.core.errors import CoterieError
 from coterie.core.params import Params, pick, unstack
 from coterie.core.task import Task
-from coterie.optim import descend_from, stack_moved
+from coterie.optim import descend_from, stack_models
 
 
 class Mixed(NamedTuple):
@@ -92,7 +92,7 @@ class FedEM(Local, Algorithm):
             descend_from(task, centres, m, data.weighted(q[:, m]).batches(self), self)
             for m in range(len(models))
         ]
-        return Upload({"models": stack_moved(new)}, data.size[None], {"share": pi}), pi
+        return Upload({"models": stack_models(new)}, data.size[None], {"share": pi}), pi
 
     # ------------------------------------------------------------------------------ the server
     def start(self, task: Task, clients: int, seed: int) -> tuple[Mixed, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from coterie.aggregation.aggregator import Fold, Part
+from coterie.aggregation.aggregator import Aggregator, PartialAggregate
 from coterie.core.call import Call, Version, pick_clients
 from coterie.core.contract import Algorithm
 from coterie.core.errors import CoterieError
@@ -41,7 +41,7 @@ class Network(SiteLedger):
         self.folder = folder  # of the run, where the diary is kept
         self.entries: list[diary.Entry] = []  # of this process
 
-    def map(self, call: Call, fold: Fold) -> Part:
+    def map(self, call: Call, aggregator: Aggregator) -> PartialAggregate:
         """Send every client of the call its message, and fold the replies.
 
         They are folded in the order of the call, whoever was first, so that sums do not depend on
@@ -57,8 +57,8 @@ class Network(SiteLedger):
         parts = []
         for at, name, message in zip(positions, names, messages):
             reply = self._reply(name, outcome)
-            parts.append(self.judge(at, call, fold, message, reply))
-        part = fold.complete(fold.merge(parts))
+            parts.append(self.judge(at, call, aggregator, message, reply))
+        part = aggregator.finish(aggregator.merge(parts))
         self._write_diary(began, call, names, pieces, outcome, part)
         return part
 
@@ -89,9 +89,9 @@ class Network(SiteLedger):
         names: list[str],
         pieces: dict[str, dict[str, bytes]],
         outcome: Outcome,
-        part: Part,
+        part: PartialAggregate,
     ) -> None:
-        refused = {names[at]: reason for at, reason in part.refused}
+        refused = {names[at]: reason for at, reason in part.rejected}
         absent = {names[at]: why_absent(outcome, names[at]) for at in part.absent}
         arrived = outcome.arrived
         entry = diary.Entry(

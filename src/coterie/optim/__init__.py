@@ -3,8 +3,8 @@
 from coterie.optim.adam import Moments, moments
 from coterie.optim.dual import dual_steps
 from coterie.optim.forms import dual_pays
+from coterie.optim.low_rank import stack_models
 from coterie.optim.pull import Pull
-from coterie.optim.row_move import stack_moved
 from coterie.optim.solvers import (
     adam,
     descend,
@@ -29,6 +29,6 @@ __all__ = [
     "heavy_ball",
     "moments",
     "sgd",
-    "stack_moved",
+    "stack_models",
     "walk",
 ]

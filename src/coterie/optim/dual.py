@@ -41,9 +41,9 @@ from coterie.optim.backward import gradients_from_first_outputs, is_written_out
 from coterie.optim.dual_weights import DualWeights, Origins
 from coterie.optim.forms import Form
 from coterie.optim.gram import gram_matrix, is_kept
+from coterie.optim.low_rank import LowRankUpdate
 from coterie.optim.many_models import losses_from_first_outputs
 from coterie.optim.pull import Pull, Solver, WithMomentum, strength_of
-from coterie.optim.row_move import RowMove
 from coterie.optim.step import pulled_gradients, rule_of, step_in_place
 from coterie.optim.visits import (
     MOST_STEPS,
@@ -123,7 +123,7 @@ def dual_steps(
 
 def dual_move(
     task: Task, w: Params, batches: Drawn, lr: float, pull: float, outputs: Tensor | None
-) -> tuple[RowMove, Params]:
+) -> tuple[LowRankUpdate, Params]:
     """(how the first layer's weights moved, the other parameters) after a step for each batch.
 
     All rows are one block. There is no momentum and no l2; a pull is one towards the start, so the
@@ -144,7 +144,7 @@ def dual_move(
     )
     cut = Cut(sizes_of(steps, batches.own), in_order=False)
     (sums, square), others = for_all_clients(partial(_move_of_block, task, cut, solver), given)
-    return RowMove(sums, batches.own.x.flatten(1), square), others
+    return LowRankUpdate(sums, batches.own.x.flatten(1), square), others
 
 
 # ------------------------------------------------------------------------------ steps

@@ -53,7 +53,7 @@ def dual_pays(
 
 
 def move_pays(s: Shapes, centres: int) -> bool:
-    """Whether a first layer that is only added up takes less work as a `RowMove`.
+    """Whether a first layer that is only added up takes less work as a `LowRankUpdate`.
 
     Written out, it is picked, written, compared with its start and added up. A move needs XXᵀ·S for
     its length, a product of thin matrices, and where there are several centres the rows of each

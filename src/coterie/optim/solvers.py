@@ -20,9 +20,9 @@ from coterie.core.task import Batch, Task
 from coterie.optim.adam import Moments, adam_steps, moments
 from coterie.optim.dual import dual_move, dual_steps
 from coterie.optim.forms import dual_pays, move_pays, note, shapes_of
+from coterie.optim.low_rank import are_taken
 from coterie.optim.plain import plain_steps
 from coterie.optim.pull import Number, Pull, Solver, WithMomentum, joined, with_pull
-from coterie.optim.row_move import are_taken
 from coterie.optim.visits import MOST_STEPS
 
 C = TypeVar("C")
@@ -65,10 +65,9 @@ def descend_from(
 ) -> Params:
     """Train centre j, for an upload that goes out as it is and counts for this centre alone.
 
-    Where the engine takes it, the first layer's weights may be a `RowMove` instead of a tensor:
-    nothing but uploading can be done with the result.
-    pull: strength of a pull towards centre j itself.
-    outputs: as in `descend`, under centre j.
+    Where the engine takes it, the first layer's weights may be a `LowRankUpdate` instead of a
+    tensor: nothing but uploading can be done with the result. pull: strength of a pull towards
+    centre j itself. outputs: as in `descend`, under centre j.
     """
     drawn = _to_be_moved(task, centres, batches, how, pull)
     if drawn is None:
@@ -85,7 +84,7 @@ def descend_from(
 def _to_be_moved(
     task: Task, centres: Params, batches: Repeat | Iterable[Batch], how: Local, pull: float
 ) -> Drawn | None:
-    """The batches, if training is to end in a `RowMove`.
+    """The batches, if training is to end in a `LowRankUpdate`.
 
     That takes plain steps in one block, somebody who takes it, and less work than weights.
     """

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from coterie.aggregation.aggregator import Fold, Part
+from coterie.aggregation.aggregator import Aggregator, PartialAggregate
 from coterie.core.call import Call
 from coterie.core.contract import Algorithm
 from coterie.core.task import Task
 from coterie.data.federation import Federation
-from coterie.data.shards import Shares
+from coterie.data.shards import Shards
 from coterie.engines.codec import decode, decode_part, encode
 from coterie.engines.plan import Plan
 from coterie.engines.protocol import Engine
@@ -56,25 +56,25 @@ class RanksEngine:
         self.shard.enroll(initial_payload)
         self.group.wait_for_statuses()
 
-    def map(self, call: Call, fold: Fold) -> Part:
+    def map(self, call: Call, aggregator: Aggregator) -> PartialAggregate:
         """Run a call on the clients of all ranks and merge the aggregates in the order of ranks."""
-        reduce = "stack" if fold.holds_values else fold.reduce
+        reduce = "stack" if aggregator.keeps_values else aggregator.reduce
         positions = self.shares.positions(call.ids)
         calls = [select_clients(call, some, self.shares) for some in positions]
-        rank_call = RankCall(calls[0], reduce, fold.screening)
+        rank_call = RankCall(calls[0], reduce, aggregator.clipping)
         own = [encode_own(some, self.types) for some in calls]
         self.group.send("map", encode_common(rank_call, self.types), own)
-        part = self.shard.run(rank_call, fold.like)
+        part = self.shard.run(rank_call, aggregator.template)
         self.group.wait_for_statuses(results_follow=True)
         totals, mass = self.group.reduce((part.totals, part.mass))
         parts = [part, *(decode_part(raw, self.types) for raw in self.group.gather())]
         # the sums over all ranks are complete: merge only what concerns single clients
         rest = [
-            fold.absorb(part._replace(totals={}, mass={}).at(some))
+            aggregator.absorb(part._replace(totals={}, mass={}).relabel(some))
             for part, some in zip(parts, positions)
         ]
-        merged = fold.merge(rest)._replace(totals=totals, mass=mass)
-        return fold.complete(merged)
+        merged = aggregator.merge(rest)._replace(totals=totals, mass=mass)
+        return aggregator.finish(merged)
 
     def snapshot(self) -> Any:
         """Return the private states of all ranks in the format of a single process."""
@@ -129,7 +129,7 @@ class RankServer:
 
 
 # ------------------------------------------------------------------------------ checkpoints
-def join_snapshots(snapshots: list[Any], shares: Shares) -> Any:
+def join_snapshots(snapshots: list[Any], shares: Shards) -> Any:
     """Join the snapshots of all ranks into one of a single process."""
     slots = torch.full((shares.training,), -1)
     contacted = torch.zeros(len(shares.owner), dtype=torch.bool)
@@ -145,7 +145,7 @@ def join_snapshots(snapshots: list[Any], shares: Shares) -> Any:
     return {"private": {"slots": slots, "tables": joined}, "contacted": contacted}
 
 
-def split_snapshot(snapshot: Any, shares: Shares, rank: int) -> Any:
+def split_snapshot(snapshot: Any, shares: Shards, rank: int) -> Any:
     """Return the part of a snapshot that belongs to one rank."""
     slots = snapshot["private"]["slots"][shares.training_clients(rank)]
     kept = slots >= 0

@@ -187,8 +187,8 @@ class RankGroup:
     def reduce(self, tree: Any) -> Any:
         """Sum each tensor of a pytree over all ranks.
 
-        The order of additions is that of `halved` in one process, so that bits are equal. Tensors
-        of one dtype and device travel together.
+        The order of additions is that of `pairwise_sum` in one process, so that bits are equal.
+        Tensors of one dtype and device travel together.
 
         Args:
             tree: Tensors; the same structure and shapes at every rank.

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from coterie.aggregation.aggregator import Fold, Part
-from coterie.aggregation.checks import Checks
-from coterie.aggregation.clipping import Limit, Screening
+from coterie.aggregation.aggregator import Aggregator, PartialAggregate
+from coterie.aggregation.clipping import Clipping, NormLimit
+from coterie.aggregation.validation import DeclarationChecks
 from coterie.core.call import Call, Version, follow
 from coterie.core.contract import Algorithm, Rows, Upload, at_round
 from coterie.core.errors import CoterieError, Option
@@ -19,11 +19,11 @@ from coterie.core.params import Params
 from coterie.core.task import Task
 from coterie.data import load as load_data
 from coterie.data.federation import Federation
-from coterie.data.shards import Among, Shares, divide
+from coterie.data.shards import ClientSubset, Shards, make_shards
 from coterie.engines.codec import Types, decode, encode, types_of
 from coterie.engines.dry_run import DryRun
 from coterie.engines.evaluate import Evaluation
-from coterie.engines.guard import ask
+from coterie.engines.exchange import run_call
 from coterie.engines.plan import Plan
 from coterie.engines.vectorised import Vectorised
 from coterie.ranks.launch import RankInfo
@@ -40,7 +40,7 @@ class RankCall(NamedTuple):
 
     call: Call  # ids are those of the rank's own federation
     reduce: Literal["sum", "stack"]
-    screening: Screening
+    clipping: Clipping
 
 
 class RankShard:
@@ -64,7 +64,7 @@ class RankShard:
         options: Options,
         plan: Plan,
     ) -> None:
-        self.shares: Shares = divide(fed.roster, options.ranks, plan.workers)
+        self.shares: Shards = make_shards(fed.roster, options.ranks, plan.workers)
         clients = self.shares.clients[rank]
         own = prepared_rows(method, task, fed, options).subset(clients)
         self.rank = rank
@@ -72,7 +72,7 @@ class RankShard:
         self.task = task
         self.roster = own.roster
         self.root = Evaluation(method, options.choose_on)
-        self.engine = Vectorised(task, own, plan, Among(clients, fed.roster))
+        self.engine = Vectorised(task, own, plan, ClientSubset(clients, fed.roster))
         self.types = call_types(method)
         self.dry_run: DryRun | None = None
 
@@ -81,7 +81,7 @@ class RankShard:
         self.engine.enroll(self.method, initial_payload)
         self.dry_run = DryRun(self.task, self.roster, self.method, initial_payload)
 
-    def run(self, rank_call: RankCall, like: Upload | None = None) -> Part:
+    def run(self, rank_call: RankCall, like: Upload | None = None) -> PartialAggregate:
         """Run a call on the clients of this rank.
 
         Args:
@@ -95,9 +95,9 @@ class RankShard:
         if like is None:
             assert self.dry_run is not None
             like = self.dry_run(call)
-        checks = Checks(call, self.roster)
-        fold = Fold(rank_call.reduce, like, len(call.ids), checks, rank_call.screening)
-        return ask(self.engine, call, fold)
+        checks = DeclarationChecks(call, self.roster)
+        aggregator = Aggregator(rank_call.reduce, like, len(call.ids), checks, rank_call.clipping)
+        return run_call(self.engine, call, aggregator)
 
     def read_call(self, common: bytes, own: bytes) -> RankCall:
         """Decode a call that `encode_common` and `encode_own` wrote."""
@@ -126,9 +126,9 @@ class RankShard:
         )
         for name in head["is_shared"]:
             started_from[name] = call.shared
-        limits = {name: Limit(*limit) for name, limit in head["limits"].items()}
-        screening = Screening(started_from, limits)
-        return RankCall(call, head["reduce"], screening)
+        limits = {name: NormLimit(*limit) for name, limit in head["limits"].items()}
+        clipping = Clipping(started_from, limits)
+        return RankCall(call, head["reduce"], clipping)
 
 
 def call_types(method: Algorithm) -> Types:
@@ -142,7 +142,7 @@ def call_types(method: Algorithm) -> Types:
 def encode_common(rank_call: RankCall, types: Types) -> bytes:
     """Encode the part of a call that is the same for all ranks."""
     call = rank_call.call
-    started_from = rank_call.screening.started_from
+    started_from = rank_call.clipping.started_from
     is_shared = [name for name in started_from if equals_shared(started_from[name], call.shared)]
     others = {name: started_from[name] for name in started_from if name not in is_shared}
     return encode(
@@ -157,7 +157,7 @@ def encode_common(rank_call: RankCall, types: Types) -> bytes:
         enrolled=call.enrolled,
         reduce=rank_call.reduce,
         is_shared=is_shared,
-        limits=rank_call.screening.limits,
+        limits=rank_call.clipping.limits,
     )
 
 
@@ -173,7 +173,7 @@ def encode_own(call: Call, types: Types) -> bytes:
     return encode((call.ids, call.per_client, call.keys, call.client_keys), types)
 
 
-def select_clients(call: Call, positions: Tensor, shares: Shares) -> Call:
+def select_clients(call: Call, positions: Tensor, shares: Shards) -> Call:
     """Restrict a call to the clients of one rank, with their ids there."""
     some = call.only(positions)
     return replace(some, ids=shares.local[some.ids])

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from coterie.core.contract import Sums
 from coterie.core.params import Params, count
-from coterie.engines.ask import Exchanges
+from coterie.engines.exchange import RoundContext
 
 MOST_CENTRES = 50  # with more, each client would compute for longer than in a round
 ENOUGH_HELD_OUT = 10  # held-out rows with which a client is judged by these instead
@@ -38,7 +38,7 @@ class Certainty(NamedTuple):
 
 # ------------------------------------------------------------------------------ asking clients
 def ask_memberships(
-    ask: Exchanges, centres: Params | None, groups: np.ndarray | None, min_rows_to_report: int
+    ask: RoundContext, centres: Params | None, groups: np.ndarray | None, min_rows_to_report: int
 ) -> Answers:
     """What the clients that have a group answer; nothing where there are no groups to compare.
 
@@ -62,7 +62,7 @@ def ask_memberships(
 
 
 def _ask_about(
-    ask: Exchanges, ids: Tensor, split: str | None, centres: Params, answers: Answers
+    ask: RoundContext, ids: Tensor, split: str | None, centres: Params, answers: Answers
 ) -> None:
     """Ask these clients about one part of their rows, and write down what they answer."""
     if not len(ids):

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from coterie.aggregation.aggregator import Robust
-from coterie.aggregation.attack import Attack, choose_attackers
+from coterie.aggregation.aggregator import RobustRule
+from coterie.aggregation.attacks import Attack, choose_attackers
 from coterie.core import randomness
 from coterie.core.call import pick_clients
 from coterie.core.contract import Algorithm, Stack, Sums, at_round, check_settings
@@ -23,11 +23,10 @@ from coterie.core.errors import CoterieError, Option
 from coterie.core.params import nbytes
 from coterie.core.task import Task
 from coterie.data.roster import Roster
-from coterie.engines.ask import Exchanges
 from coterie.engines.codec import Types, types_of
 from coterie.engines.dry_run import DryRun
 from coterie.engines.evaluate import Evaluation
-from coterie.engines.guard import Guard
+from coterie.engines.exchange import Guard, RoundContext
 from coterie.engines.protocol import Engine
 from coterie.metrics import Row, hard_labels, planted_error
 from coterie.metrics.clusters import cluster_row, encode_assignment
@@ -72,8 +71,8 @@ class Run:
         newcomers = torch.arange(len(roster), roster.total)
         self.newcomers = newcomers[self._have_rows(newcomers, "test")]
         self.guard = Guard(
-            screen=options.screen or None,
-            robust=Robust(options.robust, options.robust_share),
+            clip_factor=options.screen or None,
+            robust=RobustRule(options.robust, options.robust_share),
             attack=attack_of(options, roster),
         )
         honest = self.all_clients
@@ -129,7 +128,7 @@ class Run:
             "bytes_down": ask.bytes_down + ask.bytes_of_initial_payloads,
             "bytes_up": ask.bytes_up,
             "refused": [self.roster.names[i] for i in sorted(set(ask.rejected))],
-            "screened": [self.roster.names[i] for i in sorted(set(ask.screened))],
+            "screened": [self.roster.names[i] for i in sorted(set(ask.clipped))],
             "absent": len(set(ask.absent)),
             **self._group_row(before),
         }
@@ -150,10 +149,10 @@ class Run:
             self._ask_memberships()
         return row
 
-    def asker(self, r: int, phase: Literal["train", "evaluate"] = "train") -> Exchanges:
+    def asker(self, r: int, phase: Literal["train", "evaluate"] = "train") -> RoundContext:
         """The `ask` of a round; evaluations drop and screen nobody."""
         training = phase == "train"
-        return Exchanges(
+        return RoundContext(
             root=at_round(self.root, r),
             engine=self.engine,
             dry_run=self.dry_run,
@@ -370,7 +369,7 @@ class Run:
             "engine": self.engine.snapshot(),
         }
         head = {
-            "usual_moves": self.guard.usual,
+            "usual_moves": self.guard.typical_norms,
             "best_valid_loss": self.best_valid_loss,
             "evaluations_without_gain": self.evaluations_without_gain,
             "stopped": self.stopped,
@@ -394,7 +393,7 @@ class Run:
         self.memberships = as_arrays(saved.trees.get("memberships", {}))  # absent in older folders
         head = saved.head
         self.round, self.stopped = head["round"], head["stopped"]
-        self.guard.usual = head["usual_moves"]
+        self.guard.typical_norms = head["usual_moves"]
         if head["best_valid_loss"] is not None:  # JSON has no infinity
             self.best_valid_loss = head["best_valid_loss"]
         self.evaluations_without_gain = head["evaluations_without_gain"]

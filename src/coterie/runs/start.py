@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from coterie import models
-from coterie.aggregation.attack import with_flipped_labels
+from coterie.aggregation.attacks import poison_labels
 from coterie.core.contract import Algorithm, check_settings
 from coterie.core.errors import CoterieError, Option
 from coterie.core.task import Task
@@ -94,7 +94,7 @@ def model_fingerprint(task: Task) -> str:
 
 def prepared_rows(method: Algorithm, task: Task, fed: Federation, options: Options) -> Federation:
     """The rows as an engine is given them: with the labels of attackers, and with caution."""
-    fed = with_flipped_labels(fed, attack_of(options, fed.roster))
+    fed = poison_labels(fed, attack_of(options, fed.roster))
     return with_caution(method, task, fed, options)
 
 

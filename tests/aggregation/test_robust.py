@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from coterie.aggregation import RULES, blocks, robust_means, rules
+from coterie.aggregation import robust
+from coterie.aggregation.robust import RULES, robust_means
 from coterie.core.errors import CoterieError
 from coterie.core.params import Params
 
@@ -298,8 +299,8 @@ def test_the_size_of_a_block_changes_nothing(rule: str, monkeypatch: pytest.Monk
     weight = torch.rand(15, 2, generator=torch.Generator().manual_seed(1))
     whole = robust_means(rule, values, weight, 0.2)
     for read, width in ((1, 1), (75, 30), (100, 75)):
-        monkeypatch.setattr(blocks, "READ_NUMBERS", read)
-        monkeypatch.setattr(blocks, "BLOCK_NUMBERS", width)
+        monkeypatch.setattr(robust, "READ_NUMBERS", read)
+        monkeypatch.setattr(robust, "BLOCK_NUMBERS", width)
         torch.testing.assert_close(robust_means(rule, values, weight, 0.2), whole)
 
 
@@ -323,8 +324,8 @@ def test_a_table_on_disk_is_read_in_blocks(
     rule: str, monkeypatch: pytest.MonkeyPatch, tmp_path
 ) -> None:
     n, numbers = 20, 20_000
-    monkeypatch.setattr(blocks, "READ_NUMBERS", 4000)
-    monkeypatch.setattr(blocks, "BLOCK_NUMBERS", 2000)
+    monkeypatch.setattr(robust, "READ_NUMBERS", 4000)
+    monkeypatch.setattr(robust, "BLOCK_NUMBERS", 2000)
     table = torch.from_file(str(tmp_path / "table"), shared=True, size=n * numbers).view(n, numbers)
     table.copy_(torch.randn(n, numbers, generator=torch.Generator().manual_seed(0)))
     before = table.clone()
@@ -345,6 +346,6 @@ def test_what_makes_no_sense_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
     for share in (-0.1, 0.5, float("nan")):
         with pytest.raises(CoterieError, match="from 0 to below 0.5"):
             robust_means("trimmed", values, weight, share)
-    monkeypatch.setattr(rules, "MOST_COMPARED", 5)
-    with pytest.raises(CoterieError, match="take another rule"):
+    monkeypatch.setattr(robust, "MAX_COMPARED", 5)
+    with pytest.raises(CoterieError, match="use another rule"):
         robust_means("krum", values, weight, 0.2)

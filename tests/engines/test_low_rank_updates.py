@@ -1,4 +1,4 @@
-"""Uploads whose first layer is a `RowMove` fold as if it were written out."""
+"""Uploads whose first layer is a `LowRankUpdate` fold as if it were written out."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch.utils._pytree import tree_leaves
 
 import coterie as ct
 from cases import federation
-from coterie.aggregation import aggregator as fold_module
-from coterie.aggregation.aggregator import Fold, Robust
-from coterie.aggregation.clipping import Limit, Screening
+from coterie.aggregation import aggregator as aggregator_module
+from coterie.aggregation.aggregator import Aggregator, RobustRule
+from coterie.aggregation.clipping import Clipping, NormLimit
 from coterie.core.contract import Upload
-from coterie.optim.row_move import RowMove
+from coterie.optim.low_rank import LowRankUpdate
 from coterie.runs.start import prepare
 
 CENTRES = {"model": {"w": torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(0))}}
@@ -30,29 +30,29 @@ def answers(*, long: int | None = None, spoilt: int | None = None) -> tuple[Uplo
     if spoilt is not None:
         sums[spoilt, 0, 0] = torch.nan
     moves = sums.mT @ rows
-    move = RowMove(sums, rows, moves.square().sum((1, 2)))
+    move = LowRankUpdate(sums, rows, moves.square().sum((1, 2)))
     starts = CENTRES["model"]["w"][WEIGHTS.argmax(1)]
     of = lambda w: Upload({"model": {"w": w}}, WEIGHTS, {})
     return of(move), of(starts - moves)
 
 
-def folded(up: Upload, limits: dict[str, Limit] | None = None):
-    fold = Fold("sum", LIKE, 4, screening=Screening(CENTRES, limits))
-    return fold.complete(fold.digest(torch.arange(4), up))
+def folded(up: Upload, limits: dict[str, NormLimit] | None = None):
+    aggregator = Aggregator("sum", LIKE, 4, clipping=Clipping(CENTRES, limits))
+    return aggregator.finish(aggregator.add(torch.arange(4), up))
 
 
 @pytest.mark.parametrize("change", [{}, {"long": 1}, {"spoilt": 2}, {"long": 3, "spoilt": 0}])
 def test_a_fold_of_moves_is_that_of_models(change):
-    limits = {"model": Limit(usual=15.0, screen=3.0)}
+    limits = {"model": NormLimit(typical=15.0, factor=3.0)}
     moves, models = (folded(up, limits) for up in answers(**change))
     torch.testing.assert_close(moves.totals, models.totals, rtol=1e-5, atol=1e-4)
     assert moves.accepted.tolist() == models.accepted.tolist()
-    assert moves.refused == models.refused
-    assert moves.screened == models.screened
+    assert moves.rejected == models.rejected
+    assert moves.clipped == models.clipped
     assert moves.bytes_up == models.bytes_up
-    torch.testing.assert_close(moves.moved, models.moved, rtol=1e-4, atol=1e-4)
-    assert len(moves.screened) == ("long" in change)
-    assert len(moves.refused) == ("spoilt" in change)
+    torch.testing.assert_close(moves.norms, models.norms, rtol=1e-4, atol=1e-4)
+    assert len(moves.clipped) == ("long" in change)
+    assert len(moves.rejected) == ("spoilt" in change)
 
 
 def test_a_move_of_another_shape_is_refused():
@@ -63,16 +63,21 @@ def test_a_move_of_another_shape_is_refused():
 
 
 @pytest.mark.parametrize(
-    "fold, takes",
+    "aggregator, takes",
     [
-        (Fold("sum", LIKE, 4, screening=Screening(CENTRES)), True),
-        (Fold("sum", LIKE, 4), False),  # nobody knows where the models began
-        (Fold("stack", LIKE, 4, screening=Screening(CENTRES)), False),
-        (Fold("sum", LIKE, 4, screening=Screening(CENTRES), robust=Robust("median", 0.2)), False),
+        (Aggregator("sum", LIKE, 4, clipping=Clipping(CENTRES)), True),
+        (Aggregator("sum", LIKE, 4), False),  # nobody knows where the models began
+        (Aggregator("stack", LIKE, 4, clipping=Clipping(CENTRES)), False),
+        (
+            Aggregator(
+                "sum", LIKE, 4, clipping=Clipping(CENTRES), robust=RobustRule("median", 0.2)
+            ),
+            False,
+        ),
     ],
 )
-def test_who_takes_moves(fold, takes):
-    assert fold.takes_row_moves is takes
+def test_who_takes_moves(aggregator, takes):
+    assert aggregator.accepts_low_rank is takes
 
 
 @pytest.mark.parametrize(
@@ -92,10 +97,10 @@ def test_runs_take_moves_and_equal_the_loop(method, monkeypatch):
 
     def counted(*arguments):
         calls.append(1)
-        return sum_of_moves(*arguments)
+        return sum_low_rank(*arguments)
 
-    sum_of_moves = fold_module.sum_of_moves
-    monkeypatch.setattr(fold_module, "sum_of_moves", counted)
+    sum_low_rank = aggregator_module.sum_low_rank
+    monkeypatch.setattr(aggregator_module, "sum_low_rank", counted)
 
     def go(**options):
         run = prepare(

@@ -10,21 +10,21 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 import coterie as ct
 from cases import federation
-from coterie.aggregation.clipping import Limit, Screening
+from coterie.aggregation.clipping import Clipping, NormLimit
 from coterie.core.contract import Upload
 from coterie.engines.codec import decode, encode
-from coterie.engines.guard import Guard, third_quartile
+from coterie.engines.exchange import Guard, third_quartile
 from coterie.runs.start import prepare
 
 
 def test_a_long_move_is_shortened_by_hand():
     """From (1, 0) the first moves by 2, the second by 30 along the second axis: the usual is 2."""
     start = {"model": {"w": tensor([[1.0, 0.0]])}}
-    screening = Screening(start, {"model": Limit(usual=2.0, screen=10.0)})
+    clipping = Clipping(start, {"model": NormLimit(typical=2.0, factor=10.0)})
     up = Upload({"model": {"w": tensor([[3.0, 0.0], [1.0, 30.0]])}}, torch.ones(2, 1), {})
-    moved = screening.distances(up)
+    moved = clipping.update_norms(up)
     assert moved["model"].tolist() == [2.0, 30.0]
-    shorter, rows = screening.shorten(up, moved)
+    shorter, rows = clipping.clip(up, moved)
     assert rows == {1}
     assert shorter.values["model"]["w"].tolist() == [[3.0, 0.0], [1.0, 2.0]]
 
@@ -45,7 +45,7 @@ def test_what_is_usual_is_the_third_quartile(lengths, usual):
 def test_moves_are_measured_from_the_centre_that_was_chosen():
     centres = {"model": {"w": tensor([[0.0], [100.0]])}}
     up = Upload({"model": {"w": tensor([[101.0], [1.0]])}}, tensor([[0.0, 1.0], [1.0, 0.0]]), {})
-    assert Screening(centres).distances(up)["model"].tolist() == [1.0, 1.0]
+    assert Clipping(centres).update_norms(up)["model"].tolist() == [1.0, 1.0]
 
 
 def slow_minority() -> ct.data.Federation:
@@ -116,7 +116,7 @@ def test_a_far_client_counts_as_one_ordinary_client():
     run.engine.tamper = far
     row = run.step()
     assert row["screened"] == [run.roster.names[4]] and row["refused"] == []
-    (usual,) = run.guard.usual.values()
+    (usual,) = run.guard.typical_norms.values()
     longest = sum(float(((a - b) ** 2).sum()) for a, b in zip(run.state.values(), before.values()))
     assert longest**0.5 < 2 * usual  # ten ordinary moves on average, not four
 
@@ -169,23 +169,23 @@ def test_what_is_usual_cannot_be_driven_up_by_one_client():
     run.engine.tamper = far
     for _ in run.rounds():
         pass
-    assert run.guard.usual == {}  # of one answer nothing is learnt
+    assert run.guard.typical_norms == {}  # of one answer nothing is learnt
 
 
 def test_what_is_usual_grows_by_steps():
-    guard = Guard(screen=10.0, usual={})
+    guard = Guard(clip_factor=10.0, typical_norms={})
     run = prepare(ct.FedAvg(), federation(), "linear", rounds=1)
     ask = run.asker(1)
     ask.guard = guard
     stack = lambda: ask(run.method.train, shared=run.state, reduce="stack", stream="train")
     stack()
-    (kind,) = guard.usual
-    usual = guard.usual[kind]
-    guard.usual[kind] = usual / 50  # so that everyone moves fifty times as far as is usual
+    (kind,) = guard.typical_norms
+    usual = guard.typical_norms[kind]
+    guard.typical_norms[kind] = usual / 50  # so that everyone moves fifty times as far as is usual
     stack()
-    assert guard.usual[kind] == pytest.approx(usual / 5)
+    assert guard.typical_norms[kind] == pytest.approx(usual / 5)
     stack()
-    assert guard.usual[kind] == pytest.approx(usual)
+    assert guard.typical_norms[kind] == pytest.approx(usual)
 
 
 def test_a_screen_that_would_lengthen_uploads_is_refused():

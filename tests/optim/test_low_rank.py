@@ -12,7 +12,7 @@ from coterie.core.contract import Data, Local
 from coterie.core.params import Params, pick, stack
 from coterie.core.task import Task
 from coterie.optim import descend, descend_from
-from coterie.optim.row_move import RowMove, row_moves_are_taken, stack_moved, sum_of_moves
+from coterie.optim.low_rank import LowRankUpdate, row_moves_are_taken, stack_models, sum_low_rank
 
 HOW = {
     "all rows": Local(lr=0.15, local_steps=5),
@@ -40,8 +40,8 @@ def written_out(task: Task, moved: Params, centre: Params) -> Params:
     """The model of one client, with its first layer as a tensor."""
     assert task.first is not None
     move = moved[task.first.weight]
-    assert isinstance(move, RowMove)
-    weights = centre[task.first.weight] - move.sums.T @ move.rows
+    assert isinstance(move, LowRankUpdate)
+    weights = centre[task.first.weight] - move.coefficients.T @ move.rows
     return {**moved, task.first.weight: weights}
 
 
@@ -69,11 +69,11 @@ def test_a_move_is_what_training_gives(model, rule, knows_outputs, pull):
         centre = pick(centres, int(chosen[i]))
         towards = {"pull": pull, "towards": centre} if pull else {}
         plain = descend(task, centre, client(key).batches(how), how, **towards)
-        of_client = {k: RowMove(*(u[i] for u in v)) if isinstance(v, RowMove) else v[i]
+        of_client = {k: LowRankUpdate(*(u[i] for u in v)) if isinstance(v, LowRankUpdate) else v[i]
                      for k, v in moved.items()}  # fmt: skip
         model_near(written_out(task, of_client, centre), plain)
         length = (plain[task.first.weight] - centre[task.first.weight]).square().sum()
-        torch.testing.assert_close(of_client[task.first.weight].square, length)
+        torch.testing.assert_close(of_client[task.first.weight].squared_norm, length)
 
 
 @pytest.mark.parametrize(
@@ -111,14 +111,14 @@ def test_moves_are_written_out_where_nobody_takes_them():
 
 def test_sums_by_hand():
     """Client 0 counts twice for centre 1; client 1 once for centre 0; nobody for centre 2."""
-    move = RowMove(
-        sums=tensor([[[1.0], [2.0]], [[3.0], [0.0]]]),  # two rows each, one output
+    move = LowRankUpdate(
+        coefficients=tensor([[[1.0], [2.0]], [[3.0], [0.0]]]),  # two rows each, one output
         rows=tensor([[[1.0, 0.0], [0.0, 1.0]], [[1.0, 1.0], [9.0, 9.0]]]),
-        square=tensor([5.0, 18.0]),
+        squared_norm=tensor([5.0, 18.0]),
     )
     starts = tensor([[[10.0, 10.0]], [[20.0, 20.0]], [[30.0, 30.0]]])
     w = tensor([[0.0, 2.0, 0.0], [1.0, 0.0, 0.0]])
-    sums = sum_of_moves(w, move, starts)
+    sums = sum_low_rank(w, move, starts)
     # centre 0: 10 − (3, 3); centre 1: 2·(20 − (1, 2)); centre 2: nothing
     assert sums.tolist() == [[[7.0, 7.0]], [[38.0, 36.0]], [[0.0, 0.0]]]
 
@@ -126,23 +126,23 @@ def test_sums_by_hand():
 def test_sums_of_stacked_models_are_those_of_each():
     g = torch.Generator().manual_seed(0)
     rows, w = torch.randn(3, 4, 5, generator=g), tensor([[2.0], [1.0], [0.5]])
-    each = [RowMove(torch.randn(3, 4, 2, generator=g), rows, torch.ones(3)) for _ in range(2)]
+    each = [LowRankUpdate(torch.randn(3, 4, 2, generator=g), rows, torch.ones(3)) for _ in range(2)]
     starts = torch.randn(1, 2, 2, 5, generator=g)
-    stacked = vmap(lambda a, b: stack_moved([{"w": a}, {"w": b}]))(*each)["w"]
-    assert stacked.fits(starts[0])
-    assert stacked.square.tolist() == [2.0, 2.0, 2.0]
-    sums = sum_of_moves(w, stacked, starts)
+    stacked = vmap(lambda a, b: stack_models([{"w": a}, {"w": b}]))(*each)["w"]
+    assert stacked.matches(starts[0])
+    assert stacked.squared_norm.tolist() == [2.0, 2.0, 2.0]
+    sums = sum_low_rank(w, stacked, starts)
     for k, move in enumerate(each):
-        torch.testing.assert_close(sums[:, k], sum_of_moves(w, move, starts[:, k]))
+        torch.testing.assert_close(sums[:, k], sum_low_rank(w, move, starts[:, k]))
 
 
 def test_a_move_that_would_count_for_two_centres_is_an_error():
-    move = RowMove(torch.ones(1, 2, 3), torch.ones(1, 2, 4), torch.ones(1))
+    move = LowRankUpdate(torch.ones(1, 2, 3), torch.ones(1, 2, 4), torch.ones(1))
     with pytest.raises(ValueError, match="one centre"):
-        sum_of_moves(tensor([[0.5, 0.5]]), move, torch.zeros(2, 3, 4))
+        sum_low_rank(tensor([[0.5, 0.5]]), move, torch.zeros(2, 3, 4))
 
 
 def test_a_shorter_move_by_hand():
-    move = RowMove(torch.ones(3, 2, 1), torch.ones(3, 2, 4), torch.ones(3))
-    short = move.shortened(tensor([2]), tensor([0.25]))
-    assert short.sums[:, 0, 0].tolist() == [1.0, 1.0, 0.25]
+    move = LowRankUpdate(torch.ones(3, 2, 1), torch.ones(3, 2, 4), torch.ones(3))
+    short = move.rescale(tensor([2]), tensor([0.25]))
+    assert short.coefficients[:, 0, 0].tolist() == [1.0, 1.0, 0.25]
