@@ -53,7 +53,7 @@ def test_a_part_from_another_process_is_absorbed_as_if_it_were_folded_here(reduc
     assert merged.accepted.tolist() == expected.accepted.tolist() == [0, 1, 2, 3, 5]
     assert merged.rejected == expected.rejected == [(4, "its update contains NaN or infinity")]
     assert merged.bytes_up == expected.bytes_up == 6 * here.update_bytes
-    for part in ("totals", "mass", "rows", "moved"):
+    for part in ("totals", "mass", "updates", "norms"):
         pairs = zip(tree_leaves(getattr(merged, part)), tree_leaves(getattr(expected, part)))
         assert all(torch.allclose(a, b, rtol=1e-14, atol=0) for a, b in pairs), part
 

@@ -59,7 +59,7 @@ def test_a_move_of_another_shape_is_refused():
     up, _ = answers()
     move = up.values["model"]["w"]
     wrong = up._replace(values={"model": {"w": move._replace(rows=move.rows[..., :4])}})
-    assert len(folded(wrong).refused) == 4
+    assert len(folded(wrong).rejected) == 4
 
 
 @pytest.mark.parametrize(
