@@ -32,9 +32,8 @@ import torch
 import coterie as ct
 from coterie.cli.network_config import read_asked
 from coterie.engines import diary
-from coterie.network.flower_version import check_flower
-from coterie.network.new_app import write_app
-from coterie.network.transport import Waiting
+from coterie.network.flower_setup import check_flower, write_app
+from coterie.network.transport import WaitPolicy
 from machine import processor_name
 from process_watch import ProcessWatch
 
@@ -116,7 +115,7 @@ def own_nodes(place: Path, rounds: int) -> Measured:
     with simulation.running(place / "own") as transport:
         groups = {name: process.pid for name, process in simulation.nodes.processes.items()}
         with ProcessWatch(groups, period=1.0, this_process=True) as watch:
-            simulation.run(transport, place / "own", Waiting(), lambda run: show)
+            simulation.run(transport, place / "own", WaitPolicy(), lambda run: show)
     return measure("`coterie network node` (persistent)", place / "own/run", watch)
 
 

@@ -49,7 +49,7 @@ class Enough(CoterieError):
     """A case would train longer than a fuzzer can wait."""
 
 
-class Outcome(NamedTuple):
+class ExchangeResult(NamedTuple):
     """How a command ended, and what it printed."""
 
     status: int
@@ -124,17 +124,17 @@ def limited_memory() -> Iterator[None]:
 
 
 # ------------------------------------------------------------------------------ commands
-def command(*argv: str) -> Outcome:
+def command(*argv: str) -> ExchangeResult:
     """Run a command and check that it ends as documented: an answer, or one sentence."""
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err), short_training():
         status = main(list(argv))
-    outcome = Outcome(status, out.getvalue(), err.getvalue())
+    outcome = ExchangeResult(status, out.getvalue(), err.getvalue())
     check_ending(outcome)
     return outcome
 
 
-def check_ending(outcome: Outcome) -> None:
+def check_ending(outcome: ExchangeResult) -> None:
     """Assert that a command ended with an answer, or with one sentence and status 2."""
     assert "Traceback" not in outcome.err, outcome.err
     assert outcome.status in (0, 2), outcome.err

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from harness import Outcome, case, command, fresh_copy, fuzz, time_is_over
+from harness import ExchangeResult, case, command, fresh_copy, fuzz, time_is_over
 from hypothesis import given
 from hypothesis import strategies as st
 from mutations import damaged_bytes, damaged_json
@@ -28,7 +28,7 @@ def check_export(files: Files, which: str) -> None:
         assert outcome == undamaged(which)
 
 
-def undamaged(which: str) -> Outcome:
+def undamaged(which: str) -> ExchangeResult:
     """The answer of the export as it was written."""
     return command(*COMMANDS[which].replace("case", "export").split())
 

@@ -36,7 +36,7 @@ METHODS = {
 }
 
 
-class Sent(NamedTuple):
+class SentPacket(NamedTuple):
     """A message, the site that it was for as it was then, and its reply."""
 
     site: Site
@@ -53,7 +53,7 @@ def snapshot(site: Site) -> dict[str, Any]:
     return {name: copy.copy(value) for name, value in vars(site).items()}
 
 
-def restored(sent: Sent) -> Site:
+def restored(sent: SentPacket) -> Site:
     """The site as it was before the message."""
     sent.site.__dict__.clear()
     sent.site.__dict__.update({name: copy.copy(value) for name, value in sent.before.items()})
@@ -67,15 +67,15 @@ def new_run(name: str) -> Run:
 
 
 @pytest.fixture(scope="module")
-def exchanges() -> list[Sent]:
+def exchanges() -> list[SentPacket]:
     """Messages of all kinds, as short runs send them."""
-    sent: list[Sent] = []
+    sent: list[SentPacket] = []
     answer = Site.answer
 
     def record(self: Site, message: Message) -> bytes:
         before = snapshot(self)
         reply = answer(self, message)
-        sent.append(Sent(self, before, message, reply))
+        sent.append(SentPacket(self, before, message, reply))
         return reply
 
     with pytest.MonkeyPatch.context() as patch:
@@ -85,7 +85,7 @@ def exchanges() -> list[Sent]:
     return sent
 
 
-def try_message(sent: Sent, message: Message) -> bytes | None:
+def try_message(sent: SentPacket, message: Message) -> bytes | None:
     """The reply to a damaged message; None if it is refused, which must leave no trace."""
     site = restored(sent)
     try:
@@ -98,7 +98,7 @@ def try_message(sent: Sent, message: Message) -> bytes | None:
     return reply
 
 
-def same_content(sent: Sent, message: Message) -> bool:
+def same_content(sent: SentPacket, message: Message) -> bool:
     """Whether a message says what the true one says."""
     for part, true in zip(message, sent.message):
         if part == true:
@@ -121,7 +121,7 @@ def replace_part(message: Message, name: str, raw: bytes) -> Message:
     return message._replace(**{name: raw})
 
 
-def draw_sent(data: st.DataObject, exchanges: list[Sent]) -> tuple[Sent, str]:
+def draw_sent(data: st.DataObject, exchanges: list[SentPacket]) -> tuple[SentPacket, str]:
     """A message and the name of one of its parts."""
     sent = data.draw(st.sampled_from(exchanges))
     names = [name for name in Message._fields if getattr(sent.message, name) is not None]
@@ -130,7 +130,7 @@ def draw_sent(data: st.DataObject, exchanges: list[Sent]) -> tuple[Sent, str]:
 
 @fuzz(150)
 @given(st.data())
-def test_damaged_bytes(exchanges: list[Sent], data: st.DataObject) -> None:
+def test_damaged_bytes(exchanges: list[SentPacket], data: st.DataObject) -> None:
     if time_is_over(KIND):
         return
     sent, name = draw_sent(data, exchanges)
@@ -151,7 +151,7 @@ def with_head(raw: bytes, data: st.DataObject) -> bytes:
 
 @fuzz(200)
 @given(st.data())
-def test_damaged_head(exchanges: list[Sent], data: st.DataObject) -> None:
+def test_damaged_head(exchanges: list[SentPacket], data: st.DataObject) -> None:
     if time_is_over(KIND):
         return
     sent, _ = draw_sent(data, exchanges)
@@ -197,7 +197,7 @@ def with_leaf(raw: bytes, types: Any, data: st.DataObject) -> bytes:
 
 @fuzz(100)
 @given(st.data())
-def test_other_tensors(exchanges: list[Sent], data: st.DataObject) -> None:
+def test_other_tensors(exchanges: list[SentPacket], data: st.DataObject) -> None:
     if time_is_over(KIND):
         return
     sent, name = draw_sent(data, exchanges)
@@ -208,7 +208,7 @@ def test_other_tensors(exchanges: list[Sent], data: st.DataObject) -> None:
 
 @fuzz(80)
 @given(st.data())
-def test_mixed_parts(exchanges: list[Sent], data: st.DataObject) -> None:
+def test_mixed_parts(exchanges: list[SentPacket], data: st.DataObject) -> None:
     """The parts of one message with those of another."""
     if time_is_over(KIND):
         return

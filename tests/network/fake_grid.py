@@ -17,7 +17,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from made_network import NAMES, InProcessNetwork, write_tables
 
 import coterie as ct
-from coterie.network.new_app import write_app
+from coterie.network.flower_setup import write_app
 
 RUN, SERVER = 7, 1
 CONFIG = """

@@ -12,12 +12,11 @@ from torch.utils._pytree import tree_leaves, tree_map
 import coterie as ct
 from coterie.core.contract import Algorithm, Data
 from coterie.data.table_options import TableOptions
-from coterie.network.handshake import Asked
-from coterie.network.in_process import Fate, InProcess, arrives
+from coterie.network.handshake import RunSpec
 from coterie.network.packets import Packet
-from coterie.network.server import begin, post_for, resume, serve
+from coterie.network.server import begin, messenger_factory, resume, serve
 from coterie.network.site import NetworkSite
-from coterie.network.transport import Waiting
+from coterie.network.transport import Fate, InProcessTransport, WaitPolicy, arrives
 from coterie.runs.options import Options
 from coterie.runs.run import Run
 from coterie.runs.start import prepare
@@ -35,7 +34,7 @@ class InProcessNetwork:
     method: Algorithm
     fate: Fate = arrives
     model: str = MODEL
-    waiting: Waiting = field(default_factory=lambda: Waiting(deadline=10, quorum=0.5))
+    waiting: WaitPolicy = field(default_factory=lambda: WaitPolicy(deadline=10, quorum=0.5))
     options: dict[str, Any] = field(default_factory=dict)
     names: tuple[str, ...] = NAMES
     data: dict[str, Any] = field(default_factory=dict)
@@ -44,7 +43,9 @@ class InProcessNetwork:
         self.tables = self.base / "tables"
         if not self.tables.exists():
             write_tables(self.tables, self.names)
-        self.transport = InProcess({name: self.site(name) for name in self.names}, self.fate)
+        self.transport = InProcessTransport(
+            {name: self.site(name) for name in self.names}, self.fate
+        )
         whole = {"participation": 1.0} if self.method.needs_all_clients else {}
         self.options = {**OPTIONS, **self.options, **whole}
 
@@ -55,23 +56,23 @@ class InProcessNetwork:
     def site(self, name: str, **how: Any) -> NetworkSite:
         return NetworkSite(name, self.tables / f"{name}.csv", self.base / "states" / name, **how)
 
-    def post(self):
-        return post_for(self.transport, self.waiting, clock=self.transport.clock)
+    def messenger(self):
+        return messenger_factory(self.transport, self.waiting, clock=self.transport.clock)
 
     def begin(self) -> Run:
-        asked = Asked(
+        asked = RunSpec(
             method=self.method,
             data=TableOptions(label="outcome", seed=self.options["seed"], **self.data),
             options=Options(**self.options),
             model=self.model,
         )
-        return begin(asked, list(self.names), self.post(), self.out)
+        return begin(asked, list(self.names), self.messenger(), self.out)
 
     def run(self) -> Run:
         return serve(self.begin())
 
     def resume(self) -> Run:
-        return serve(resume(self.out, self.post()))
+        return serve(resume(self.out, self.messenger()))
 
     def in_the_loop(self, **options: Any) -> Run:
         """The same run in one process."""

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 import coterie as ct
 from coterie.network.certificates import make_authority, new_key
-from coterie.network.flower_version import QUIET
+from coterie.network.flower_setup import QUIET
 from coterie.network.simulation import free_port
 
 HOST = "127.0.0.1"

@@ -15,7 +15,7 @@ from made_network import NAMES, distance
 
 import coterie as ct
 from coterie.core.errors import CoterieError
-from coterie.network import new_app as new_app_module
+from coterie.network import flower_setup as new_app_module
 
 pytest.importorskip("flwr", reason="needs the extra `network`")
 
@@ -127,7 +127,7 @@ PUBLIC = {"flwr.app", "flwr.serverapp", "flwr.clientapp"}
 OF_THE_APP = (
     "network/grid_transport.py",
     "network/records.py",
-    "network/site_names.py",
+    "network/records.py",
     "cli/app_server.py",
     "cli/app_site.py",
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from made_network import NAMES
 
-from coterie.network.packets import Dismiss
-from coterie.network.transport import Post, Waiting
+from coterie.network.packets import Cancel
+from coterie.network.transport import Messenger, WaitPolicy
 
 pytest.importorskip("flwr", reason="needs the extra `network`")
 
@@ -80,7 +80,7 @@ def test_a_node_that_goes_and_comes_back_is_sent_its_packet_again(place):
 
     place.grid.fate = fate
     transport.sleep = sleep
-    post = Post(transport, "0" * 16, 1, Waiting(deadline=10), clock=place.grid.clock)
-    outcome = post.exchange(Dismiss("no"), {name: {} for name in NAMES})
+    messenger = Messenger(transport, "0" * 16, 1, WaitPolicy(deadline=10), clock=place.grid.clock)
+    outcome = messenger.exchange(Cancel("no"), {name: {} for name in NAMES})
     assert not outcome.absent
     assert 3 <= outcome.arrived["oak"].seconds < 10 and outcome.arrived["ash"].seconds == 0

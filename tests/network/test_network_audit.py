@@ -26,7 +26,7 @@ FIELDS = {
 }  # fmt: skip
 
 
-def lines_of(network: InProcessNetwork) -> list[dict]:
+def audit_records(network: InProcessNetwork) -> list[dict]:
     return [json.loads(line) for line in (network.out / "audit.jsonl").read_text().splitlines()]
 
 
@@ -51,7 +51,7 @@ def view_of(run, network: InProcessNetwork) -> ServerView:
 def test_each_exchange_has_a_line_for_each_site_without_any_data(tmp_path):
     network = InProcessNetwork(tmp_path, IFCA, losing_oak_and_poisoning_fir)
     run = network.run()
-    lines = lines_of(network)
+    lines = audit_records(network)
     assert all(set(line) == FIELDS for line in lines)
     sizes = {}
     for name, request, reply in network.transport.traffic:
@@ -84,7 +84,7 @@ def test_each_exchange_has_a_line_for_each_site_without_any_data(tmp_path):
         else:
             assert (result, reason) == ("accepted", "")
     assert [line["function"] for line in lines[-6:]] == ["finish"] * 6
-    assert run.engine.post.audit.totals.exchanges == len({line["sequence"] for line in lines})
+    assert run.engine.messenger.audit.totals.exchanges == len({line["sequence"] for line in lines})
 
 
 def test_the_audit_goes_on_after_a_restart_and_after_half_a_line(tmp_path):
@@ -106,7 +106,7 @@ def test_lines_are_on_the_disk_before_the_next_exchange(tmp_path):
 
     def fate(name, request, reply):
         if network.out.exists() and b'"do":"ask"' in request.head:
-            seen.append(max(line["sequence"] for line in lines_of(network)))
+            seen.append(max(line["sequence"] for line in audit_records(network)))
             assert seen[-1] == read_head(reply.head, Reply).number.sequence - 1
         return [(0.0, reply)]
 
@@ -148,7 +148,7 @@ def test_metrics_count_what_the_audit_says(tmp_path):
     network.transport.away.add("elm")
     view.transport.refusals(TOO_LONG, "somebody")
     found = read_metrics(metrics.as_text(view.metrics()))
-    lines = lines_of(network)
+    lines = audit_records(network)
     assert found["coterie_round"] == found["coterie_rounds"] == 3
     assert found["coterie_sites_connected"] == 5 and found["coterie_sites_registered"] == 6
     assert found["coterie_exchanges_total"] == len({line["sequence"] for line in lines})
@@ -204,7 +204,7 @@ def test_the_page_shows_each_sites_state_and_last_words(tmp_path):
         html = browser.get("/", headers=with_token).text
         assert "answered train of round 1 after 0.25 s" in html
         assert "6 sites" in html and "away" in html
-        assert browser.post("/metrics", headers=with_token).status_code == 405
+        assert browser.messenger("/metrics", headers=with_token).status_code == 405
 
 
 def test_a_site_that_is_being_asked_is_working(tmp_path):

@@ -158,6 +158,6 @@ def test_sites_are_killed_too_and_go_on_from_their_files(tmp_path):
     network.transport.connections = lambda: dict.fromkeys(network.names, 0)
     run = network.run()
     for site in network.transport.sites.values():
-        site._session(run.engine.post.experiment)
+        site._session(run.engine.messenger.experiment)
     same(network, run, network.replayed())
     assert not refusals(network)

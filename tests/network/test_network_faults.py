@@ -110,7 +110,7 @@ def test_a_site_never_goes_back(tmp_path):
         assert answer.reason == "it is older than what this site has answered"
     assert site.session.site.versions == states
     again = network.site("elm")  # also after a restart, from its file
-    again._session(run.engine.post.experiment)
+    again._session(run.engine.messenger.experiment)
     first = asked_packets(network, "elm")[0]
     assert answer_of(again, first).reason == "it is older than what this site has answered"
 
@@ -192,7 +192,7 @@ def test_a_server_whose_disk_is_full_says_so_and_can_go_on(tmp_path, monkeypatch
 def test_states_of_another_client_or_damaged_ones_are_refused(tmp_path):
     network = InProcessNetwork(tmp_path, ct.Ditto(local_steps=3))
     run = network.run()
-    experiment = run.engine.post.experiment
+    experiment = run.engine.messenger.experiment
     packet = asked_packets(network, "elm")[-1]
     mine, other = (next((tmp_path / "states" / n).iterdir()) for n in ("elm", "oak"))
     whole = (mine / "states").read_bytes()

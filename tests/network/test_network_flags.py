@@ -12,7 +12,7 @@ from made_network import NAMES, InProcessNetwork, write_tables
 
 import coterie as ct
 from coterie.cli import import_command, main, network_usage
-from coterie.network.flower_version import TESTED
+from coterie.network.flower_setup import TESTED
 
 with_flower = pytest.mark.skipif(
     importlib.util.find_spec("flwr") is None, reason="needs the extra `network`"

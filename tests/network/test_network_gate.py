@@ -10,7 +10,7 @@ import logging
 from coterie.network import listening
 
 
-def answered(gate: listening.Gate, headers: dict[bytes, bytes]) -> int:
+def answered(gate: listening.RequestGate, headers: dict[bytes, bytes]) -> int:
     """The status of a gate's answer."""
     sent = []
 
@@ -33,7 +33,7 @@ async def accepting(scope, receive, send):
 
 def test_who_names_no_key_may_send_a_signature_and_no_more(caplog):
     refusals = listening.Refusals()
-    gate = listening.Gate(accepting, {b"PEM": "ash"}, refusals, most=1_000_000)
+    gate = listening.RequestGate(accepting, {b"PEM": "ash"}, refusals, most=1_000_000)
     known = {b"flwr-public-key": base64.b64encode(b"PEM")}
     long = {b"content-length": b"1000000"}
     assert answered(gate, {**known, **long}) == 200

@@ -13,9 +13,9 @@ from torch.utils._pytree import tree_leaves
 import coterie as ct
 from coterie.cli import main
 from coterie.network.packets import Done, Reply, read_head
-from coterie.network.registry import NewSites
+from coterie.network.registry import RegistryWatcher
 from coterie.network.server import resume, serve
-from coterie.network.transport import Waiting
+from coterie.network.transport import WaitPolicy
 from coterie.reporting.live.folder import WatchedFolder
 from coterie.reporting.live.page import render_sections
 from coterie.runs.latecomers import read_latecomers
@@ -80,7 +80,7 @@ def test_nothing_of_the_run_depends_on_a_latecomer(tmp_path):
 
 @pytest.mark.parametrize("stopped", ['"do":"agree"', '"do":"ask"', '"do":"finish"'])
 def test_the_run_does_not_wait_for_a_latecomer_that_is_stopped(stopped, tmp_path):
-    waiting = Waiting(deadline=100, grace=10)
+    waiting = WaitPolicy(deadline=100, grace=10)
     later = Later(tmp_path, IFCA, waiting=waiting)
     transport = later.network.transport
 
@@ -184,7 +184,7 @@ def test_after_a_restart_a_latecomer_is_still_known(tmp_path):
         serve(run, killed)
     before = read_latecomers(network.out)["oak"]
     assert before.round == 1
-    run = serve(resume(network.out, network.post()))
+    run = serve(resume(network.out, network.messenger()))
     after = read_latecomers(network.out)["oak"]
     assert after.round == 3 and not after.fault
     agreed = [n for n, p, _ in network.transport.traffic if n == "oak" and b'"agree"' in p.head]
@@ -211,7 +211,7 @@ def test_sites_that_are_registered_meanwhile_are_let_in(tmp_path, caplog):
     file = tmp_path / "sites.json"
     file.write_text('{"ash": "A"}')
     registered = []
-    refresh = NewSites(tmp_path, registered.append)
+    refresh = RegistryWatcher(tmp_path, registered.append)
     refresh()
     assert registered == []
     file.write_text('{"ash": "A", "oak": "B"}')

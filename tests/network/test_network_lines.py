@@ -9,8 +9,8 @@ from contextlib import suppress
 
 import pytest
 
-from coterie.network.lines import Lines
-from coterie.network.ports import free_port
+from coterie.network.listening import OpenPolls
+from coterie.network.simulation import free_port
 from machines import wait_for
 
 
@@ -45,7 +45,7 @@ async def read_body(receive) -> bytes:
 
 
 def test_who_hangs_up_before_the_answer_is_noted_until_it_is_heard():
-    lines = Lines()
+    lines = OpenPolls()
 
     async def app(scope, receive, send):
         assert await read_body(receive) == b"asked"
@@ -67,7 +67,7 @@ def test_who_hangs_up_before_the_answer_is_noted_until_it_is_heard():
 
 
 def test_who_hangs_up_after_the_answer_is_there():
-    lines = Lines()
+    lines = OpenPolls()
 
     async def app(scope, receive, send):
         await read_body(receive)
@@ -89,8 +89,7 @@ def test_a_node_whose_connection_breaks_is_missed_at_once_and_found_again(tmp_pa
     """Its heart would be missed after 20 seconds."""
     pytest.importorskip("flwr")
     from coterie.network.certificates import read_registry, register_site
-    from coterie.network.connecting import read_key
-    from coterie.network.flower_node import Connection
+    from coterie.network.flower_node import NodeConnection, read_key
     from coterie.network.flower_server import FlowerServer
     from coterie.network.listening import Address
 
@@ -106,7 +105,7 @@ def test_a_node_whose_connection_breaks_is_missed_at_once_and_found_again(tmp_pa
 
     monkeypatch.setattr(socket, "create_connection", connect_and_keep)
     try:
-        first = Connection(f"127.0.0.1:{address.port}", key, None)
+        first = NodeConnection(f"127.0.0.1:{address.port}", key, None)
 
         def ask() -> None:
             with suppress(Exception):  # the connection is broken below
@@ -119,7 +118,7 @@ def test_a_node_whose_connection_breaks_is_missed_at_once_and_found_again(tmp_pa
         for opened in sockets:
             opened.shutdown(socket.SHUT_RDWR)
         wait_for(lambda: not server.connections(), 5, "its absence")
-        again = Connection(f"127.0.0.1:{address.port}", key, None)
+        again = NodeConnection(f"127.0.0.1:{address.port}", key, None)
         assert server.connections() == {"ash": 2}
         again.close()
         assert server.connections() == {}

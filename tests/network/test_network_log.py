@@ -45,10 +45,10 @@ def test_a_site_says_what_begins_and_what_its_owner_wants(tmp_path, caplog):
     run = network.begin()
     elm = network.transport.sites["elm"]
     run.step()
-    elm.presence.pause()
+    elm.participation.pause()
     run.step()
     run.step()
-    elm.presence.unpause()
+    elm.participation.unpause()
     run.step()
     network.transport.restart("elm", network.site("elm"))
     run.step()
@@ -72,7 +72,13 @@ def test_a_node_says_when_its_connection_is_lost_and_when_it_is_back(tmp_path, m
     class Stopped(BaseException):
         """Ends the node."""
 
-    said = [httpx.ConnectError(""), None, flower_node.Lost("gone"), httpx.ConnectError(""), None]
+    said = [
+        httpx.ConnectError(""),
+        None,
+        flower_node.ConnectionLost("gone"),
+        httpx.ConnectError(""),
+        None,
+    ]
     said += [httpx.RemoteProtocolError(""), None, Stopped()]
 
     class Connected:

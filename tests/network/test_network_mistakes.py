@@ -93,7 +93,7 @@ def test_a_clock_that_is_off_is_named_on_both_sides(served, capsys, caplog, monk
     """The node's clock is 100 seconds ahead: it signs with it, and compares with it."""
     import datetime
 
-    from coterie.network import connecting, signing
+    from coterie.network import flower_node
 
     ahead = datetime.timedelta(seconds=100)
 
@@ -103,8 +103,8 @@ def test_a_clock_that_is_off_is_named_on_both_sides(served, capsys, caplog, monk
             return datetime.datetime.now(tz) + ahead
 
     later = SimpleNamespace(datetime=Clock, UTC=datetime.UTC)
-    monkeypatch.setattr(connecting, "datetime", later)
-    monkeypatch.setattr(signing, "now", lambda: Clock.now(datetime.UTC))
+    monkeypatch.setattr(flower_node, "datetime", later)
+    monkeypatch.setattr(flower_node, "now", lambda: Clock.now(datetime.UTC))
     _, port = served
     words = ("--server", f"127.0.0.1:{port}", "--key", "certs/ash.key", "--ca", "certs/ca.crt")
     said = sentence_of(capsys, *words)
@@ -133,7 +133,7 @@ def ended_silently() -> list[bool]:
 def delivers(monkeypatch, ended_silently):
     """Connects nodes to nobody, and delivers them these packets; the replies are in the list."""
     from coterie.network import flower_node
-    from coterie.network.records import Wrapper
+    from coterie.network.records import RecordEncoder
 
     def connect(packets: list[Packet]) -> list[Packet]:
         replies: list[Packet] = []
@@ -145,7 +145,7 @@ def delivers(monkeypatch, ended_silently):
             def receive(self):
                 if not packets:
                     raise Delivered
-                return SimpleNamespace(content=Wrapper().wrap(packets.pop(0)))
+                return SimpleNamespace(content=RecordEncoder().wrap(packets.pop(0)))
 
             def reply(self, message, packet, seconds) -> None:
                 replies.append(packet)
@@ -233,12 +233,11 @@ def test_a_server_that_ends_holds_no_question_open(served, place):
     """Nodes' questions for messages are held open for ten seconds otherwise."""
     import httpx
 
-    from coterie.network.connecting import read_authority, read_key
-    from coterie.network.flower_node import Connection
+    from coterie.network.flower_node import NodeConnection, read_authority, read_key
 
     server, port = served
     key, authority = read_key(place / "certs/ash.key"), read_authority(place / "certs/ca.crt")
-    connection = Connection(f"127.0.0.1:{port}", key, authority)
+    connection = NodeConnection(f"127.0.0.1:{port}", key, authority)
     messages: list[object] = []
 
     def ask() -> None:
@@ -260,20 +259,20 @@ def test_a_node_whose_owner_leaves_tells_the_server_and_ends(
     place, capsys, delivers, ended_silently, monkeypatch
 ):
     from coterie.network import flower_node
-    from coterie.network.presence import Presence
+    from coterie.network.participation import Participation
 
     network = InProcessNetwork(place / "made", ct.IFCA(clusters=2), names=TWO)
     network.begin()
     hello = packets_for(network, "ash", b"hello")
     replies = delivers([*hello, *hello, *hello])
-    receive = flower_node.Connection.receive
+    receive = flower_node.NodeConnection.receive
 
     def leaving(connection):
         if len(replies) == 1:
-            Presence(Path("coterie-site")).leave()
+            Participation(Path("coterie-site")).leave()
         return receive(connection)
 
-    monkeypatch.setattr(flower_node.Connection, "receive", leaving)
+    monkeypatch.setattr(flower_node.NodeConnection, "receive", leaving)
     node = ["network", "node", "--data", str(network.tables / "ash.csv"), *NODE]
     assert main(node) == 0
     answers = [read_head(reply.head, Reply).answer for reply in replies]

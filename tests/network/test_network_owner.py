@@ -8,8 +8,8 @@ from made_network import NAMES, InProcessNetwork
 import coterie as ct
 from coterie.cli import main
 from coterie.core.errors import CoterieError
-from coterie.network.presence import WORDS
-from coterie.network.transport import Waiting
+from coterie.network.participation import OWNER_REASONS
+from coterie.network.transport import WaitPolicy
 from coterie.network.watching import report_of
 
 CFL = ct.CFL(local_steps=3)
@@ -17,7 +17,7 @@ CFL = ct.CFL(local_steps=3)
 
 def wishes(network: InProcessNetwork, name: str):
     (network.base / "states" / name).mkdir(parents=True, exist_ok=True)
-    return network.transport.sites[name].presence
+    return network.transport.sites[name].participation
 
 
 def test_a_paused_site_is_absent_at_once_keeps_its_group_and_goes_on(tmp_path):
@@ -31,10 +31,10 @@ def test_a_paused_site_is_absent_at_once_keeps_its_group_and_goes_on(tmp_path):
     run.step()
     assert network.transport.now == began, "nobody waits for a deadline"
     assert run.history[-1]["absent"] == 1 and not run.history[-1]["refused"]
-    assert set(run.engine.entries[-1].absent.items()) == {("oak", WORDS["paused"])}
+    assert set(run.engine.entries[-1].absent.items()) == {("oak", OWNER_REASONS["paused"])}
     at = run.roster.names.index("oak")
     assert run.groups()[at] == before[at]
-    seen = run.engine.post.audit.by_site()["oak"]
+    seen = run.engine.messenger.audit.by_site()["oak"]
     assert report_of(seen, is_connected=True, is_awaited=False).state == "paused"
     wishes(network, "oak").unpause()
     run.step()
@@ -43,7 +43,7 @@ def test_a_paused_site_is_absent_at_once_keeps_its_group_and_goes_on(tmp_path):
 
 def test_the_server_waits_where_too_many_are_paused(tmp_path, caplog):
     """A paused site is no answer: a quorum of answers is needed."""
-    network = InProcessNetwork(tmp_path, CFL, waiting=Waiting(deadline=10, quorum=0.5, turns=2))
+    network = InProcessNetwork(tmp_path, CFL, waiting=WaitPolicy(deadline=10, quorum=0.5, turns=2))
     run = network.begin()
     run.step()
     for name in NAMES[:4]:
@@ -56,7 +56,7 @@ def test_the_server_waits_where_too_many_are_paused(tmp_path, caplog):
 
 
 def test_a_site_that_is_paused_meanwhile_is_asked_again_at_the_deadline(tmp_path):
-    network = InProcessNetwork(tmp_path, CFL, waiting=Waiting(deadline=10, quorum=1.0))
+    network = InProcessNetwork(tmp_path, CFL, waiting=WaitPolicy(deadline=10, quorum=1.0))
     run = network.begin()
     wishes(network, "elm").pause()
     receive = network.transport.receive
@@ -72,14 +72,14 @@ def test_a_site_that_is_paused_meanwhile_is_asked_again_at_the_deadline(tmp_path
 
 
 def test_who_has_left_is_not_asked_any_more_also_after_a_restart(tmp_path):
-    waiting = Waiting(deadline=10, quorum=1.0, turns=2)
+    waiting = WaitPolicy(deadline=10, quorum=1.0, turns=2)
     network = InProcessNetwork(tmp_path, CFL, waiting=waiting)
     run = network.begin()
     run.folder.append(run.step())
     wishes(network, "elm").leave()
     run.folder.append(run.step())
     run.save()
-    assert run.engine.entries[-1].absent == {"elm": WORDS["left"]}
+    assert run.engine.entries[-1].absent == {"elm": OWNER_REASONS["left"]}
     network.transport.away.add("elm")  # its node has ended
     asked = len([n for n, _, _ in network.transport.traffic if n == "elm"])
     began = network.transport.now
@@ -102,7 +102,7 @@ def test_who_comes_back_takes_part_again(tmp_path):
 
 
 def test_when_all_have_left_the_server_does_not_go_on_with_nobody(tmp_path):
-    network = InProcessNetwork(tmp_path, CFL, waiting=Waiting(deadline=10, turns=1))
+    network = InProcessNetwork(tmp_path, CFL, waiting=WaitPolicy(deadline=10, turns=1))
     run = network.begin()
     for name in NAMES:
         wishes(network, name).leave()
@@ -121,13 +121,13 @@ def test_a_run_does_not_begin_with_a_site_whose_owner_has_left(tmp_path):
 def test_the_commands_of_an_owner(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     network = InProcessNetwork(tmp_path, CFL)
-    presence = wishes(network, "ash")
+    participation = wishes(network, "ash")
     for command, wish in (("pause", "paused"), ("unpause", None), ("leave", "left")):
         assert main(["network", command, "--state", "states/ash"]) == 0
-        assert presence.wish == wish
+        assert participation.wish == wish
         assert "states/ash" in capsys.readouterr().out
     assert main(["network", "unpause", "--state", "states/ash"]) == 0
-    assert "start its node" in capsys.readouterr().out and presence.wish is None
+    assert "start its node" in capsys.readouterr().out and participation.wish is None
     assert main(["network", "pause"]) == 2
     assert "no site keeps its states in coterie-site: give --state" in capsys.readouterr().err
     assert main(["network", "leave", "states/ash"]) == 2

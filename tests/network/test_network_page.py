@@ -11,9 +11,9 @@ from starlette.testclient import TestClient
 
 import coterie as ct
 from coterie.network import metrics
-from coterie.network.exporting import export_models
 from coterie.network.listening import Refusals
-from coterie.network.ports import free_port
+from coterie.network.server import export_models
+from coterie.network.simulation import free_port
 from coterie.network.watching import WatchedServer
 from coterie.reporting.live.feed import Feed
 from coterie.reporting.live.server import make_app

@@ -14,7 +14,7 @@ import pytest
 from made_network import InProcessNetwork
 
 import coterie as ct
-from coterie.network.ports import free_port
+from coterie.network.simulation import free_port
 from machines import NAMES as ALL_NAMES
 from machines import (
     Machines,
@@ -283,7 +283,7 @@ def test_only_the_fleet_is_served_and_long_requests_are_refused_unread(place):
         others = ("/v1/control/start-run", "/v1/runtime/pull-task", "/docs", "/openapi.json", "/")
         protobuf = {"content-type": "application/protobuf"}
         for path in others:
-            answer = httpx.post(base + path, content=b"", headers=protobuf)
+            answer = httpx.messenger(base + path, content=b"", headers=protobuf)
             assert answer.status_code == 404, path
         with socket.create_connection(("127.0.0.1", port), 10) as raw:
             long = (
@@ -292,6 +292,6 @@ def test_only_the_fleet_is_served_and_long_requests_are_refused_unread(place):
             raw.sendall(f"{long}\r\n".encode())
             assert b" 413 " in raw.recv(1000), "answered before anything was sent"
         url = f"{base}/v1/fleet/pull-messages"
-        assert httpx.post(url, content=b"", headers=protobuf).status_code == 401, "no key"
+        assert httpx.messenger(url, content=b"", headers=protobuf).status_code == 401, "no key"
     finally:
         server.close()

@@ -9,10 +9,10 @@ from made_network import NAMES, InProcessNetwork
 
 import coterie as ct
 from coterie.core.errors import CoterieError
-from coterie.network import own_table
+from coterie.network import local_table
 from coterie.network import site as site_module
-from coterie.network.terms import Owner
-from coterie.network.transport import Waiting
+from coterie.network.terms import OwnerPolicy
+from coterie.network.transport import WaitPolicy
 
 IFCA = ct.IFCA(clusters=2, local_steps=3)
 
@@ -59,16 +59,16 @@ def test_another_version_of_the_library_is_refused(tmp_path, monkeypatch):
 
 def test_another_model_of_the_same_name_is_refused(tmp_path, monkeypatch):
     network = InProcessNetwork(tmp_path, IFCA)
-    monkeypatch.setattr(own_table, "model_fingerprint", lambda task: "other")
+    monkeypatch.setattr(local_table, "model_fingerprint", lambda task: "other")
     begins(network, "its model mlp:4 is another one")
 
 
 @pytest.mark.parametrize(
     "owner, sentence",
     [
-        (Owner(label="income"), "its owner allows the label income alone"),
-        (Owner(min_rows_to_report=5), "its owner allows min_rows_to_report of 5 or more, not 1"),
-        (Owner(most_parameters=10), "its model has 43 parameters, above the 10"),
+        (OwnerPolicy(label="income"), "its owner allows the label income alone"),
+        (OwnerPolicy(min_rows_to_report=5), "its owner allows min_rows_to_report of 5 or more, not 1"),
+        (OwnerPolicy(most_parameters=10), "its model has 43 parameters, above the 10"),
     ],
 )
 def test_what_an_owner_insists_on_counts(owner, sentence, tmp_path):
@@ -78,11 +78,11 @@ def test_what_an_owner_insists_on_counts(owner, sentence, tmp_path):
 
 
 def test_a_site_that_is_not_there_is_waited_for_and_named(tmp_path):
-    network = InProcessNetwork(tmp_path, IFCA, waiting=Waiting(deadline=10, turns=2))
+    network = InProcessNetwork(tmp_path, IFCA, waiting=WaitPolicy(deadline=10, turns=2))
     network.transport.away.add("cedar")
     begins(network, "no answer of cedar came within 20 seconds")
-    post = network.post()("0" * 16, 1)
-    assert post.wait_for(list(NAMES), 7.0) == ["cedar"]
+    messenger = network.messenger()("0" * 16, 1)
+    assert messenger.wait_for(list(NAMES), 7.0) == ["cedar"]
 
 
 @pytest.mark.parametrize("name, value", [("dropout", 0.5), ("attack", "flip")])

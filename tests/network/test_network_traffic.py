@@ -66,8 +66,7 @@ def test_an_error_in_the_server_is_told_in_fixed_words(tmp_path, monkeypatch, ca
     from flwr.superlink.servicer.fleet import fleet_handlers
 
     from coterie.network.certificates import make_authority, read_registry, register_site
-    from coterie.network.connecting import read_key, why_not_connected
-    from coterie.network.flower_node import Connection
+    from coterie.network.flower_node import NodeConnection, read_key, why_not_connected
     from coterie.network.flower_server import FlowerServer
     from coterie.network.listening import FAILURE, Address
     from coterie.network.simulation import free_port
@@ -83,7 +82,7 @@ def test_an_error_in_the_server_is_told_in_fixed_words(tmp_path, monkeypatch, ca
     monkeypatch.setattr(fleet_handlers, "activate_node", broken)
     try:
         with pytest.raises(httpx.HTTPStatusError) as caught:
-            Connection(f"127.0.0.1:{address.port}", key, None)
+            NodeConnection(f"127.0.0.1:{address.port}", key, None)
     finally:
         server.close()
     assert caught.value.response.status_code == 500

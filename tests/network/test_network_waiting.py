@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_leaves
 
 import coterie as ct
 from coterie.core.errors import CoterieError
-from coterie.network.transport import Waiting
+from coterie.network.transport import WaitPolicy
 
 IFCA = ct.IFCA(clusters=2, local_steps=3)
 
@@ -35,7 +35,7 @@ def test_below_the_quorum_it_waits_and_says_for_whom(tmp_path, caplog):
 
 
 def test_a_server_may_give_up_after_some_deadlines(tmp_path):
-    waiting = Waiting(deadline=10, quorum=1.0, turns=3)
+    waiting = WaitPolicy(deadline=10, quorum=1.0, turns=3)
     network = InProcessNetwork(tmp_path, IFCA, waiting=waiting)
     run = network.begin()
     network.transport.away.add("elm")
@@ -76,7 +76,7 @@ def test_a_site_that_connects_again_is_asked_again_before_the_deadline(tmp_path,
 
 
 # ------------------------------------------------------------------------------ away
-LONG = Waiting(deadline=100, grace=10, quorum=0.5)
+LONG = WaitPolicy(deadline=100, grace=10, quorum=0.5)
 
 
 def test_a_site_that_is_away_costs_one_grace_and_no_deadline(tmp_path, caplog):
@@ -108,7 +108,7 @@ def test_a_site_that_is_connected_and_slow_is_waited_for(tmp_path):
 
 
 def test_who_is_away_is_waited_for_below_the_quorum(tmp_path, caplog):
-    waiting = Waiting(deadline=100, grace=10, quorum=1.0, turns=1)
+    waiting = WaitPolicy(deadline=100, grace=10, quorum=1.0, turns=1)
     network = InProcessNetwork(tmp_path, IFCA, waiting=waiting)
     run = network.begin()
     network.transport.away.add("elm")

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from coterie.network.node_processes import NodeProcesses, NodesEnded, WatchedTransport, last_words
 from coterie.network.packets import Packet
+from coterie.network.simulation import NodeProcesses, NodesEnded, WatchedTransport, last_words
 from coterie.network.states import SiteFolder
-from coterie.network.transport import Waiting
+from coterie.network.transport import WaitPolicy
 
-SOON = Waiting(grace=0.0)
+SOON = WaitPolicy(grace=0.0)
 
 
 class Silence:
@@ -35,7 +35,7 @@ class Silence:
 @pytest.fixture
 def nodes(tmp_path, monkeypatch):
     """The nodes of ash, which has ended with a sentence, and of elm, which lives."""
-    monkeypatch.setattr("coterie.network.node_processes.TO_SAY_WHY", 0.0)
+    monkeypatch.setattr("coterie.network.simulation.TO_SAY_WHY", 0.0)
     nodes = NodeProcesses(tmp_path)
     for name, code in {"ash": "", "elm": "import time; time.sleep(60)"}.items():
         nodes.processes[name] = subprocess.Popen([sys.executable, "-c", code])
@@ -62,24 +62,24 @@ def test_a_log_without_a_sentence_at_its_end_has_no_words(tmp_path):
 
 def test_a_node_that_ends_before_all_are_connected_ends_the_simulation(nodes):
     transport = WatchedTransport(Silence(), nodes, SOON)
-    transport.open_post("0" * 16, 0)
+    transport.open_messenger("0" * 16, 0)
     with pytest.raises(NodesEnded, match="the nodes of ash ended before the run did"):
         transport.receive(0.0)
 
 
 def test_an_exchange_ends_when_all_that_it_waits_for_have_ended(nodes):
     transport = WatchedTransport(Silence(), nodes, SOON)
-    post = transport.open_post("0" * 16, 1)
-    post.awaited = frozenset({"ash", "elm"})
+    messenger = transport.open_messenger("0" * 16, 1)
+    messenger.awaited = frozenset({"ash", "elm"})
     assert transport.receive(0.0) == []  # elm may answer
-    post.awaited = frozenset({"ash"})
+    messenger.awaited = frozenset({"ash"})
     with pytest.raises(NodesEnded, match="the nodes of ash ended"):
         transport.receive(0.0)
 
 
 def test_an_exchange_that_can_do_without_a_node_has_the_time_to(nodes):
-    transport = WatchedTransport(Silence(), nodes, Waiting(grace=60.0))
-    transport.open_post("0" * 16, 1).awaited = frozenset({"ash"})
+    transport = WatchedTransport(Silence(), nodes, WaitPolicy(grace=60.0))
+    transport.open_messenger("0" * 16, 1).awaited = frozenset({"ash"})
     assert transport.receive(0.0) == []
 
 
@@ -91,7 +91,7 @@ def test_a_reply_of_a_node_that_has_ended_counts(nodes):
     silence = Silence()
     silence.replies = [("ash", Packet(b"", {}))]
     transport = WatchedTransport(silence, nodes, SOON)
-    transport.open_post("0" * 16, 1).awaited = frozenset({"ash"})
+    transport.open_messenger("0" * 16, 1).awaited = frozenset({"ash"})
     assert transport.receive(0.0) == silence.replies
 
 

@@ -18,10 +18,10 @@ import coterie as ct
 from coterie.core.errors import CoterieError
 from coterie.data.table_options import TableOptions
 from coterie.engines.codec import decode
-from coterie.network.handshake import Asked
-from coterie.network.peers.start import Peer
+from coterie.network.handshake import RunSpec
+from coterie.network.peers.peer import Peer
 from coterie.network.states import SiteFolder
-from coterie.network.transport import Waiting
+from coterie.network.transport import WaitPolicy
 from coterie.runs.files import write_error
 from coterie.runs.options import Options
 from coterie.runs.run import Run
@@ -103,7 +103,7 @@ class Peers:
             write_tables(self.tables, NAMES)
 
     def peer(self, name: str, method: ct.PDLTC = METHOD) -> Peer:
-        asked = Asked(
+        asked = RunSpec(
             method=method,
             data=TableOptions(label="outcome", seed=self.options["seed"]),
             options=Options(**self.options),
@@ -122,7 +122,7 @@ class Peers:
             with threads.working:
                 try:
                     peer = peers.get(name) or self.peer(name)
-                    waiting = Waiting(deadline=60, quorum=1.0)
+                    waiting = WaitPolicy(deadline=60, quorum=1.0)
                     outcomes[name] = peer.take_part(self.gathers[name], waiting)
                 except BaseException as e:
                     outcomes[name] = e
@@ -146,7 +146,7 @@ class Peers:
 def own_state(name: str, run: Run) -> Any:
     """The private state that counts of a peer, from its file."""
     engine = run.engine
-    site = engine.post.transport.site
+    site = engine.messenger.transport.site
     kept = site.session.folder.states(site.session.site.types)
     return kept.versions[engine.accepted[run.roster.names.index(name)]]
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from coterie.cli import main
-from coterie.network.peers import meeting, signs
-from coterie.network.peers.meeting import Place
-from coterie.network.ports import free_port
+from coterie.network.peers import group, rendezvous
+from coterie.network.peers.rendezvous import Rendezvous
+from coterie.network.simulation import free_port
 from machines import environment, write_tables
 
 
@@ -54,12 +54,12 @@ class DictStore:
     ],
 )
 def test_who_is_gone_is_told_from_who_is_slow(exchanges, living, verdict, monkeypatch):
-    monkeypatch.setattr(signs, "LOOK", 0.0)
-    place = Place(rank=1, world=4, host="127.0.0.1", port=1)
+    monkeypatch.setattr(group, "LOOK", 0.0)
+    place = Rendezvous(rank=1, world=4, host="127.0.0.1", port=1)
     store = DictStore(exchanges, living)
-    assert signs.agree_on_verdict(store, place, 5) == signs.Verdict(*verdict)
+    assert group.agree_on_verdict(store, place, 5) == group.Diagnosis(*verdict)
     store.living = {1}
-    assert signs.agree_on_verdict(store, place, 5) == signs.Verdict(*verdict), (
+    assert group.agree_on_verdict(store, place, 5) == group.Diagnosis(*verdict), (
         "the first one counts"
     )
 
@@ -108,7 +108,7 @@ def test_mistakes_are_one_sentence(method, flags, sentence, place, capsys):
 
 
 def test_a_port_in_use_is_one_sentence(place, capsys, monkeypatch):
-    monkeypatch.setattr(meeting, "LEFTOVER", 0.0)
+    monkeypatch.setattr(rendezvous, "LEFTOVER", 0.0)
     write_config(place, "pdl-tc")
     with socket.socket() as taken:
         taken.bind(("", 0))

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import coterie as ct
-from coterie.network.peers.interface import interface_towards
-from coterie.network.ports import free_port
+from coterie.network.peers.rendezvous import interface_towards
+from coterie.network.simulation import free_port
 from machines import NAMES as ALL_NAMES
 from machines import distance, processes_of, small_config, start, wait_for, write_tables
 from oracles import private_states

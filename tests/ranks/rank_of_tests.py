@@ -70,3 +70,4 @@ if __name__ == "__main__":
     info = rank_from_environment(os.environ)
     assert info is not None
     serve_rank(info, lambda about: shard_of(about, info.rank), lambda e: (str(e), 2))
+    os._exit(0)  # gloo threads may abort the shutdown of Python

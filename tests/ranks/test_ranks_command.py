@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -188,29 +189,36 @@ def test_a_comparison_trains_all_its_runs_with_the_same_ranks():
 
 
 @slow
-def test_data_that_another_rank_does_not_have_are_one_sentence(tmp_path):
-    """Each rank runs in a folder of its own, as on two machines."""
-    for rank in (0, 1):
-        sites = tmp_path / str(rank) / "sites"
-        sites.mkdir(parents=True)
-        for i in range(3):
-            rows = "\n".join(f"{n + i},{n * i % (5 + rank)},{n % 2}" for n in range(12))
-            (sites / f"site{i}.csv").write_text(f"age,dose,outcome\n{rows}\n")
+def test_data_that_another_rank_does_not_have_are_one_sentence():
+    """They change after rank 0 has read them, and before rank 1 does."""
+    Path("sites").mkdir()
+    for i in range(3):
+        rows = "\n".join(f"{n + i},{n * i % 5},{n % 2}" for n in range(12))
+        Path(f"sites/site{i}.csv").write_text(f"age,dose,outcome\n{rows}\n")
     words = "run fedavg --data folder:sites --label outcome --rounds 2 --out run --quiet"
-    address = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", "coterie", *words.split()], cwd=tmp_path / str(rank),
-            env={**environment(), **address, "RANK": str(rank)}, stderr=subprocess.PIPE, text=True,
-        )
-        for rank in (0, 1)
-    ]  # fmt: skip
-    _, said = processes[0].communicate(timeout=400)
-    assert processes[0].returncode == 2 and said.count("\n") == 1, said
+    port = free_port()
+    address = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+
+    def start(rank: int) -> subprocess.Popen:
+        return subprocess.Popen(
+            [sys.executable, "-m", "coterie", *words.split()], stderr=subprocess.PIPE, text=True,
+            env={**environment(), **address, "RANK": str(rank)},
+        )  # fmt: skip
+
+    def listens() -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    server = start(0)
+    wait_for(listens, 400, "the store of rank 0")
+    Path("sites/site1.csv").write_text("age,dose,outcome\n1,2,0\n2,3,1\n3,1,0\n")
+    other = start(1)
+    _, said = server.communicate(timeout=400)
+    assert server.returncode == 2 and said.count("\n") == 1, said
     assert said.startswith("coterie: rank 1 (")
     assert "its data" in said and "differ from those of rank 0: give every rank" in said
-    processes[1].communicate(timeout=400)
-    assert not (tmp_path / "0/run").exists()
+    other.communicate(timeout=400)
+    assert not Path("run").exists()
 
 
 # ------------------------------------------------------------------------------ what is refused

@@ -16,9 +16,9 @@ from coterie.cli.values import Given
 from coterie.core.errors import CoterieError, unknown_name
 from coterie.core.settings import setting
 from coterie.network.grid_transport import GridTransport
-from coterie.network.outcomes import first_names
-from coterie.network.server import begin, post_for, resume, serve
-from coterie.network.transport import Post
+from coterie.network.server import begin, messenger_factory, resume, serve
+from coterie.network.transport import Messenger
+from coterie.network.waiting import first_names
 from coterie.runs.folder import refuse_taken
 from coterie.runs.run import Run
 
@@ -64,23 +64,23 @@ def run_server(grid: Grid, config: Mapping[str, Any]) -> Run:
         refuse_taken(out)  # now, and not when all sites have come
     sites = sorted(set(asked.sites))
     transport = GridTransport(grid, sites, asked.deadline)
-    open_post = post_for(transport, asked.waiting())
+    open_messenger = messenger_factory(transport, asked.waiting())
     watcher = Watcher(asked.quiet, repeats=True)
     with watcher():
         if asked.resume and out is not None:
-            run = resume(out, open_post)
+            run = resume(out, open_messenger)
         else:
-            wait_for_all(open_post("0" * 16, 0), sites, asked.wait)
-            run = begin(to_run, sites, open_post, out or read.folder())
+            wait_for_all(open_messenger("0" * 16, 0), sites, asked.wait)
+            run = begin(to_run, sites, open_messenger, out or read.folder())
         serve(run, watcher.follow(run.method.name, run))
         assert run.folder is not None
         watcher.note(f"run kept in {run.folder.path.resolve()}")
     return run
 
 
-def wait_for_all(post: Post, sites: list[str], seconds: float) -> None:
+def wait_for_all(messenger: Messenger, sites: list[str], seconds: float) -> None:
     """Wait until every site is connected."""
-    missing = post.wait_for(sites, seconds)
+    missing = messenger.wait_for(sites, seconds)
     if missing:
         raise CoterieError(
             f"{first_names(missing)} did not connect", "see to them, or leave them out of sites"

@@ -13,8 +13,7 @@ from coterie.cli.flags import flags_of
 from coterie.cli.values import Given
 from coterie.core.errors import CoterieError
 from coterie.core.settings import setting
-from coterie.network.records import Wrapper, read_packet
-from coterie.network.site_names import name_record
+from coterie.network.records import RecordEncoder, name_record, read_packet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,10 +62,10 @@ def answer(message: Message, config: Mapping[str, Any]) -> Message:
     private states are in the folder `state` of the node config.
     """
     from coterie.network.site import NetworkSite
-    from coterie.network.terms import Owner
+    from coterie.network.terms import OwnerPolicy
 
     node = read_node_config(config)
-    owner = Owner(label=node.label, min_rows_to_report=node.min_rows_to_report)
+    owner = OwnerPolicy(label=node.label, min_rows_to_report=node.min_rows_to_report)
     site = NetworkSite(node.name, node.table, Path(node.state), owner)
     reply = site.handle(read_packet(message))
-    return Message(Wrapper().wrap(reply), reply_to=message)
+    return Message(RecordEncoder().wrap(reply), reply_to=message)

@@ -10,11 +10,11 @@ from coterie.cli.setup import Setup, setup
 from coterie.core.errors import CoterieError
 from coterie.data.spec import read_spec
 from coterie.data.table_options import TableOptions, as_names
-from coterie.network.handshake import Asked
+from coterie.network.handshake import RunSpec
 from coterie.runs.options import Options
 
 
-def read_asked(config: str, out: str | None) -> tuple[Setup, Asked, Path]:
+def read_asked(config: str, out: str | None) -> tuple[Setup, RunSpec, Path]:
     """(what the file says, what the server is to run, the folder of the sites' files)"""
     method = read_toml(config).get("method")
     if not isinstance(method, str):
@@ -38,7 +38,7 @@ def read_asked(config: str, out: str | None) -> tuple[Setup, Asked, Path]:
     for several in ("drop", "categories"):
         arguments[several] = as_names(arguments.get(several))
     (chosen,) = read.methods.values()
-    asked = Asked(
+    asked = RunSpec(
         method=chosen,
         data=TableOptions(**arguments),
         options=Options(**{**read.options, "seed": read.seeds[0]}),

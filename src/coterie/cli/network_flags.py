@@ -13,7 +13,7 @@ from coterie.cli.values import Given
 from coterie.core.errors import CoterieError, unknown_name
 from coterie.core.settings import setting
 from coterie.methods.registry import methods
-from coterie.network.transport import Waiting
+from coterie.network.transport import WaitPolicy
 
 T = TypeVar("T", bound="Waits")
 # what is asked for in a command, where it is seen, and not in a file
@@ -34,9 +34,9 @@ class Waits:
     quiet: bool = setting(False, "no progress", switch=True)
     debug: bool = setting(False, "show tracebacks", switch=True)
 
-    def waiting(self) -> Waiting:
+    def waiting(self) -> WaitPolicy:
         """As the server takes it."""
-        return Waiting(deadline=self.deadline, quorum=self.quorum, grace=self.grace)
+        return WaitPolicy(deadline=self.deadline, quorum=self.quorum, grace=self.grace)
 
 
 @dataclass(frozen=True, kw_only=True)

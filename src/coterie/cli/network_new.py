@@ -8,8 +8,7 @@ from pathlib import Path
 from coterie.cli.values import read_flags
 from coterie.core.errors import CoterieError
 from coterie.core.settings import setting
-from coterie.network.flower_version import flower_version
-from coterie.network.new_app import write_app
+from coterie.network.flower_setup import flower_version, write_app
 
 
 @dataclass(frozen=True, kw_only=True)

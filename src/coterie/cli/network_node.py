@@ -15,8 +15,8 @@ from coterie.cli.progress import Watcher
 from coterie.cli.values import read_flags
 from coterie.core.errors import CoterieError
 from coterie.core.settings import setting
-from coterie.network.flower_version import check_flower
-from coterie.network.terms import Owner
+from coterie.network.flower_setup import check_flower
+from coterie.network.terms import OwnerPolicy
 from coterie.runs.files import write_error
 
 
@@ -59,10 +59,10 @@ def node(words: list[str], argv: list[str]) -> int:
     torch.set_num_threads(max(1, min(torch.get_num_threads(), (os.cpu_count() or 2) // 2)))
     key = Path(flags.key)
     make_folder(Path(flags.state))
-    owner = Owner(label=flags.label, min_rows_to_report=flags.min_rows_to_report)
+    owner = OwnerPolicy(label=flags.label, min_rows_to_report=flags.min_rows_to_report)
     site = NetworkSite(flags.name or key.stem, Path(flags.data), Path(flags.state), owner)
     certificate = None if flags.ca is None or flags.insecure else Path(flags.ca)
-    if site.presence.wish == "left":
+    if site.participation.wish == "left":
         print(f"the owner of {flags.state} has left; `coterie network unpause` takes that back")
         return 0
     living = FlowerNode(site, flags.server, key, certificate)

@@ -8,7 +8,7 @@ from pathlib import Path
 from coterie.cli.values import read_flags
 from coterie.core.errors import CoterieError
 from coterie.core.settings import setting
-from coterie.network.presence import Presence, presence_in
+from coterie.network.participation import Participation, find_participation
 
 ABOUT = {
     "pause": "Let a site's node take part in nothing until `unpause`. It stays connected\n"
@@ -29,35 +29,35 @@ class OwnerFlags:
 
 def pause(words: list[str], argv: list[str]) -> int:
     """`coterie network pause`"""
-    presence = read_presence("pause", words, argv)
-    presence.pause()
-    print(f"the site in {presence.folder} is paused; `coterie network unpause` ends that")
+    participation = read_presence("pause", words, argv)
+    participation.pause()
+    print(f"the site in {participation.folder} is paused; `coterie network unpause` ends that")
     return 0
 
 
 def unpause(words: list[str], argv: list[str]) -> int:
     """`coterie network unpause`"""
-    presence = read_presence("unpause", words, argv)
-    before = presence.wish
-    presence.unpause()
+    participation = read_presence("unpause", words, argv)
+    before = participation.wish
+    participation.unpause()
     if before == "left":
-        print(f"the site in {presence.folder} may take part again: start its node")
+        print(f"the site in {participation.folder} may take part again: start its node")
     else:
-        print(f"the site in {presence.folder} takes part")
+        print(f"the site in {participation.folder} takes part")
     return 0
 
 
 def leave(words: list[str], argv: list[str]) -> int:
     """`coterie network leave`"""
-    presence = read_presence("leave", words, argv)
-    presence.leave()
-    print(f"the site in {presence.folder} leaves; its node tells the server, and ends")
+    participation = read_presence("leave", words, argv)
+    participation.leave()
+    print(f"the site in {participation.folder} leaves; its node tells the server, and ends")
     return 0
 
 
-def read_presence(command: str, words: list[str], argv: list[str]) -> Presence:
+def read_presence(command: str, words: list[str], argv: list[str]) -> Participation:
     """The site that a command is about."""
     flags = read_flags(f"coterie network {command}", OwnerFlags, ABOUT[command], argv)
     if words:
         raise CoterieError(f"{command} takes no names", "give the folder of the site as --state")
-    return presence_in(Path(flags.state))
+    return find_participation(Path(flags.state))

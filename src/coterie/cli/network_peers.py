@@ -13,8 +13,8 @@ from coterie.cli.progress import Watcher
 from coterie.cli.values import read_flags
 from coterie.core.errors import CoterieError
 from coterie.core.settings import setting
-from coterie.network.peers.meeting import Place
-from coterie.network.transport import Waiting
+from coterie.network.peers.rendezvous import Rendezvous
+from coterie.network.transport import WaitPolicy
 
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
 ABOUT = """\
@@ -58,8 +58,8 @@ def peers(words: list[str], argv: list[str]) -> int:
 
 def all_peers(config: str, flags: PeersFlags, number: int) -> int:
     """All peers on this machine."""
-    from coterie.network.peers.cards import check_method
     from coterie.network.peers.local import LocalPeers
+    from coterie.network.peers.peer import check_method
 
     _, asked, path = read_asked(config, None)
     check_method(asked)
@@ -73,7 +73,7 @@ def one_peer(config: str, flags: PeersFlags) -> int:
     """One peer, on its own machine."""
     from coterie.network.lean import leave_out_compiler
     from coterie.network.peers.group import PeerGroup
-    from coterie.network.peers.start import Peer
+    from coterie.network.peers.peer import Peer
 
     place = place_of(flags)
     _, asked, _ = read_asked(config, None)
@@ -98,7 +98,7 @@ def one_peer(config: str, flags: PeersFlags) -> int:
         try:
             run = peer.take_part(
                 group,
-                Waiting(deadline=flags.deadline, quorum=1.0),
+                WaitPolicy(deadline=flags.deadline, quorum=1.0),
                 lambda run: watcher.follow(peer.site.client, run),
             )
         finally:
@@ -108,7 +108,7 @@ def one_peer(config: str, flags: PeersFlags) -> int:
     return 0
 
 
-def place_of(flags: PeersFlags) -> Place:
+def place_of(flags: PeersFlags) -> Rendezvous:
     """Which peer this is, and where all meet."""
     needed = {
         "--data": flags.data,
@@ -124,7 +124,7 @@ def place_of(flags: PeersFlags) -> Place:
     host, port = read_master(str(flags.master))
     assert flags.rank is not None
     assert flags.world is not None
-    return Place(
+    return Rendezvous(
         rank=flags.rank,
         world=flags.world,
         host=host,

@@ -14,16 +14,22 @@ from coterie.cli.network_flags import ServerFlags, read_network_flags
 from coterie.cli.progress import Watcher
 from coterie.cli.watch import TOKEN, tell_unencrypted
 from coterie.core.errors import CoterieError, Option
-from coterie.network.exporting import export_models
-from coterie.network.flower_version import check_flower
+from coterie.network.flower_setup import check_flower
 from coterie.network.listening import Address, refuse_port_in_use
-from coterie.network.registry import NewSites, read_registry
-from coterie.network.server import Opened, begin, post_for, resume, serve
+from coterie.network.registry import RegistryWatcher, read_registry
+from coterie.network.server import (
+    OpenMessenger,
+    begin,
+    export_models,
+    messenger_factory,
+    resume,
+    serve,
+)
 from coterie.runs.folder import refuse_taken, was_being_made
 from coterie.runs.run import Run
 
 if TYPE_CHECKING:
-    from coterie.network.watching import Served, WatchedServer
+    from coterie.network.watching import RegisteredTransport, WatchedServer
 
 log = logging.getLogger("coterie")
 
@@ -51,18 +57,18 @@ def server(words: list[str], argv: list[str]) -> int:
     with watcher():
         tell_insecure(flags.insecure, watcher)
         transport = FlowerServer(address, keys)
-        transport.on_stranger = NewSites(certs, transport.register)
+        transport.on_stranger = RegistryWatcher(certs, transport.register)
         watcher.note(f"listening on {flags.host}:{flags.port} for {len(keys)} sites")
-        open_post = post_for(transport, flags.waiting())
+        open_messenger = messenger_factory(transport, flags.waiting())
         title = f"{asked.method.name} on {len(keys)} sites"
         try:
             with page_of(flags, title, transport, watcher) as page:
                 if goes_on and out is not None:
                     page.show_folder(out)
-                    run = resume(out, open_post)
+                    run = resume(out, open_messenger)
                 else:
-                    names = wait_for_sites(flags, sorted(keys), open_post)
-                    run = begin(asked, names, open_post, out or read.folder())
+                    names = wait_for_sites(flags, sorted(keys), open_messenger)
+                    run = begin(asked, names, open_messenger, out or read.folder())
                 page.show(run)
                 serve(run, watcher.follow(run.method.name, run))
         finally:
@@ -87,7 +93,7 @@ class NoPage:
 
 @contextmanager
 def page_of(
-    flags: ServerFlags, title: str, transport: Served, watcher: Watcher
+    flags: ServerFlags, title: str, transport: RegisteredTransport, watcher: Watcher
 ) -> Iterator[WatchedServer | NoPage]:
     """Serve a live page from now on, if there is to be one."""
     if flags.page is None:
@@ -154,9 +160,11 @@ def address_of(flags: ServerFlags) -> Address:
     return Address(host=flags.host, port=flags.port, **files)
 
 
-def wait_for_sites(flags: ServerFlags, registered: list[str], open_post: Opened) -> list[str]:
+def wait_for_sites(
+    flags: ServerFlags, registered: list[str], open_messenger: OpenMessenger
+) -> list[str]:
     """Those who take part: all who have a key, or enough of them when the time is over."""
-    missing = open_post("0" * 16, 0).wait_for(registered, flags.wait)
+    missing = open_messenger("0" * 16, 0).wait_for(registered, flags.wait)
     there = [name for name in registered if name not in missing]
     if not missing:
         return there

@@ -10,9 +10,8 @@ from coterie.cli.network_config import read_asked
 from coterie.cli.network_flags import Waits, read_network_flags
 from coterie.cli.progress import Watcher
 from coterie.core.settings import setting
-from coterie.network.exporting import export_models
-from coterie.network.flower_version import check_flower
-from coterie.network.server import read_network_file
+from coterie.network.flower_setup import check_flower
+from coterie.network.server import export_models, read_network_file
 from coterie.reporting import report as write_report
 from coterie.runs.folder import refuse_taken
 from coterie.runs.run import Run

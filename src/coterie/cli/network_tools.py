@@ -12,7 +12,7 @@ from coterie.cli.values import read_flags
 from coterie.core.errors import CoterieError
 from coterie.core.settings import setting
 from coterie.data.site_table import SiteTable
-from coterie.network.flower_version import check_flower
+from coterie.network.flower_setup import check_flower
 from coterie.network.status import status_as_text, status_of
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from coterie.cli.ending import end_at_once
 from coterie.cli.own_files import OwnFiles
 from coterie.core.errors import CoterieError
 from coterie.ranks.launch import (
@@ -118,6 +119,7 @@ def rank_server(ranks: int) -> Iterator[RankServer | None]:
     from coterie.ranks.engine import RankServer  # some builds of torch cannot import it
 
     exit_with_launcher()
+    end_at_once()  # gloo threads may abort the shutdown of Python
     server = RankServer(info)
     handle_sigterm(info)
     try:
@@ -162,6 +164,7 @@ def serve_rank(flags: Sequence[str], read_command: Callable[[], OwnFiles]) -> in
 
     info = this_rank()
     assert info is not None
+    end_at_once()  # gloo threads may abort the shutdown of Python
     logging.getLogger("coterie").addHandler(logging.NullHandler())  # rank 0 logs
     torch.set_num_threads(info.cores)
 

@@ -20,10 +20,10 @@ from coterie.engines.diary import append_lines
 from coterie.runs.files import write_error
 
 FILE = "audit.jsonl"
-Result = Literal["accepted", "refused", "absent"]
+AuditResult = Literal["accepted", "refused", "absent"]
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
+class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What one site was asked, and what came of it."""
 
     time: str  # when the exchange began, by the server's clock
@@ -36,12 +36,12 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     bytes_out: int
     bytes_in: int
     seconds: float | None  # until its answer came; None: there is none
-    result: Result
+    result: AuditResult
     reason: str = ""  # why it was not accepted
 
 
 @dataclass
-class Totals:
+class AuditTotals:
     """Sums over all lines of this process."""
 
     exchanges: int = 0
@@ -51,10 +51,10 @@ class Totals:
     refusals: Counter[str] = field(default_factory=Counter)  # by reason
 
 
-class Seen(msgspec.Struct, frozen=True):
+class LastContact(msgspec.Struct, frozen=True):
     """The last line of a site, and when it last answered, in seconds since 1970."""
 
-    line: Line
+    line: AuditRecord
     answered: float | None
 
 
@@ -62,10 +62,10 @@ class Audit:
     """The lines of a server; those of before the run has a folder are kept until it has one."""
 
     def __init__(self) -> None:
-        self.totals = Totals()
-        self.last: dict[str, Seen] = {}  # by site
+        self.totals = AuditTotals()
+        self.last: dict[str, LastContact] = {}  # by site
         self.file: Path | None = None
-        self._unwritten: list[Line] = []
+        self._unwritten: list[AuditRecord] = []
         self._lock = threading.Lock()  # a page looks while the run goes on
 
     def keep_in(self, folder: Path) -> None:
@@ -73,7 +73,7 @@ class Audit:
         self.file = folder / FILE
         self._write()
 
-    def record(self, lines: Sequence[Line]) -> None:
+    def record(self, lines: Sequence[AuditRecord]) -> None:
         """Take the lines of one exchange."""
         with self._lock:
             self.totals.exchanges += 1
@@ -82,12 +82,12 @@ class Audit:
         self._unwritten += lines
         self._write()
 
-    def by_site(self) -> dict[str, Seen]:
+    def by_site(self) -> dict[str, LastContact]:
         """The last line of each site."""
         with self._lock:
             return dict(self.last)
 
-    def _count(self, line: Line) -> None:
+    def _count(self, line: AuditRecord) -> None:
         self.totals.bytes_out += line.bytes_out
         self.totals.bytes_in += line.bytes_in
         self.totals.answers[line.result] += 1
@@ -98,7 +98,7 @@ class Audit:
             answered = self.last[line.site].answered
         if line.bytes_in:
             answered = time.time()
-        self.last[line.site] = Seen(line, answered)
+        self.last[line.site] = LastContact(line, answered)
 
     def _write(self) -> None:
         if self.file is None or not self._unwritten:

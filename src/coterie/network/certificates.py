@@ -21,8 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import NameOID
 
 from coterie.core.errors import CoterieError
-from coterie.network.private_file import write_private
-from coterie.network.registry import REGISTRY, read_registry
+from coterie.network.registry import REGISTRY, read_registry, write_private
 from coterie.runs.files import write_file
 
 DAYS = 365

@@ -17,27 +17,27 @@ from coterie.engines import diary
 from coterie.engines.codec import BadBytes, Types, encode
 from coterie.engines.message import Message
 from coterie.engines.site_ledger import Reply, SiteLedger
-from coterie.network.audit import Line, Result
-from coterie.network.outcomes import Arrival, Outcome, reason_of
-from coterie.network.packets import Ask, Done, Finish, Refused
-from coterie.network.transport import Post
+from coterie.network.audit import AuditRecord, AuditResult
+from coterie.network.packets import CallClient, Done, Refused, WriteModel
+from coterie.network.transport import Messenger
+from coterie.network.waiting import Arrival, ExchangeResult, reason_of
 from coterie.runs.files import write_error
 from coterie.runs.run import Run
 
 LAST = 1_000_000  # the exchange in which models are written: after all others of its round
 
 
-class Network(SiteLedger):
+class NetworkEngine(SiteLedger):
     """Sends every client its message, and folds the replies that come in time."""
 
     def __init__(
-        self, roster: Roster, types: Types, post: Post, folder: Path | None = None
+        self, roster: Roster, types: Types, messenger: Messenger, folder: Path | None = None
     ) -> None:
         super().__init__(roster.total, types)
         # a server that dies before its first checkpoint begins anew
         self.saved.append(list(self.accepted))
         self.roster = roster
-        self.post = post
+        self.messenger = messenger
         self.folder = folder  # of the run, where the diary is kept
         self.entries: list[diary.Entry] = []  # of this process
 
@@ -62,13 +62,13 @@ class Network(SiteLedger):
         self._write_diary(began, call, names, pieces, outcome, part)
         return part
 
-    def exchange(self, call: Call, pieces: dict[str, dict[str, bytes]]) -> Outcome:
+    def exchange(self, call: Call, pieces: dict[str, dict[str, bytes]]) -> ExchangeResult:
         """Send the messages of a call, and wait for the replies."""
-        outcome = self.post.exchange(Ask(), pieces)
-        self.post.tell_absent(outcome)
+        outcome = self.messenger.exchange(CallClient(), pieces)
+        self.messenger.log_absent(outcome)
         return outcome
 
-    def _reply(self, name: str, outcome: Outcome) -> Reply:
+    def _reply(self, name: str, outcome: ExchangeResult) -> Reply:
         """What a site sent, as the ledger takes it."""
         arrival = outcome.arrived.get(name)
         if arrival is None:
@@ -88,7 +88,7 @@ class Network(SiteLedger):
         call: Call,
         names: list[str],
         pieces: dict[str, dict[str, bytes]],
-        outcome: Outcome,
+        outcome: ExchangeResult,
         part: PartialAggregate,
     ) -> None:
         refused = {names[at]: reason for at, reason in part.rejected}
@@ -110,7 +110,7 @@ class Network(SiteLedger):
             absent=absent,
         )
         self.entries.append(entry)
-        self.post.audit.record([audit_line(name, entry, outcome) for name in names])
+        self.messenger.audit.record([audit_line(name, entry, outcome) for name in names])
         if self.folder is None:
             return
         file = self.folder / "diary.jsonl"
@@ -148,8 +148,10 @@ class Network(SiteLedger):
             run.roster.names[int(ids[at])]: as_pieces(self.message(at, call, encoded))
             for at in torch.arange(len(ids))
         }
-        deadline = self.post.waiting.deadline  # also for those who are away: it is the last chance
-        outcome = self.post.exchange(Finish(), pieces, grace=deadline)
+        deadline = (
+            self.messenger.waiting.deadline
+        )  # also for those who are away: it is the last chance
+        outcome = self.messenger.exchange(WriteModel(), pieces, grace=deadline)
         faults = {name: reason_of(arrival.reply) for name, arrival in outcome.arrived.items()}
         said = {name: reason for name, reason in faults.items() if reason is not None}
         return outcome.absent | said
@@ -171,16 +173,16 @@ def as_pieces(message: Message) -> dict[str, bytes]:
     return {name: raw for name, raw in message._asdict().items() if raw is not None}
 
 
-def audit_line(name: str, entry: diary.Entry, outcome: Outcome) -> Line:
+def audit_line(name: str, entry: diary.Entry, outcome: ExchangeResult) -> AuditRecord:
     """What the audit keeps of a question to one site."""
     arrival = outcome.arrived.get(name)
-    result: Result = "accepted"
+    result: AuditResult = "accepted"
     if name in entry.refused:
         result = "refused"
     if name in entry.absent:
         result = "absent"
     version = Version(*entry.version)
-    return Line(
+    return AuditRecord(
         time=entry.time,
         epoch=entry.epoch,
         sequence=entry.sequence,
@@ -196,7 +198,7 @@ def audit_line(name: str, entry: diary.Entry, outcome: Outcome) -> Line:
     )
 
 
-def why_absent(outcome: Outcome, name: str) -> str:
+def why_absent(outcome: ExchangeResult, name: str) -> str:
     """Why there is no answer of a site."""
     arrival: Arrival | None = outcome.arrived.get(name)
     if arrival is None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Annotated, Any
 
 import uvicorn
-from fastapi import APIRouter
+from fastapi import APIRouter, FastAPI
 from flwr.app import Message
 from flwr.app.message import remove_content_from_message
 from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, SUPERLINK_NODE_ID
@@ -24,6 +24,7 @@ from flwr.proto.fleet_pb2 import (
     PullMessagesResponse,
 )
 from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME, NOOP_FEDERATION_ID, TaskType
+from flwr.supercore.error import http_error_translator
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
     get_object_tree,
@@ -32,17 +33,57 @@ from flwr.supercore.inflatable.inflatable_object import (
 )
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.protobuf.routing import ProtobufRoute
-from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_DEPENDENCY
+from flwr.supercore.protobuf.translation import (
+    PROTOBUF_REQUEST_DEPENDENCY,
+    ProtobufTranslationMiddleware,
+)
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.config_loader import get_federation_manager, get_objectstore_linkstate_factories
+from flwr.superlink.routers.fleet.middlewares import FleetEventLogMiddleware
+from flwr.superlink.routers.fleet.node_auth import NodeAuthMiddleware
+from flwr.superlink.routers.fleet.router import router as fleet_router
 from flwr.superlink.servicer.fleet import fleet_handlers
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
 
 from coterie.core.errors import CoterieError
-from coterie.network.flower_fleet import fleet_app
-from coterie.network.lines import Lines
-from coterie.network.listening import Address, Refusals, refuse_port_in_use
+from coterie.network.listening import Address, OpenPolls, Refusals, RequestGate, refuse_port_in_use
 from coterie.network.packets import Packet
-from coterie.network.records import Wrapper, read_packet
+from coterie.network.records import RecordEncoder, read_packet
+
+
+def fleet_app(
+    factory: Any,
+    own_routes: APIRouter,
+    *,
+    keys: Mapping[bytes, str],
+    refusals: Refusals,
+    lines: OpenPolls,
+) -> FastAPI:
+    """The application.
+
+    factory: of Flower's state.  own_routes: count over those of Flower.  keys: the sites' names by
+    public key.
+    """
+    app = FastAPI(
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        middleware=[
+            Middleware(RequestGate, keys=keys, refuse=refusals, lines=lines),
+            Middleware(BaseHTTPMiddleware, dispatch=http_error_translator),
+            Middleware(ProtobufTranslationMiddleware),
+            Middleware(NodeAuthMiddleware),
+            Middleware(FleetEventLogMiddleware),
+        ],
+    )
+    app.state.linkstate_factory = factory
+    app.state.enable_supernode_auth = True  # keys are registered here, never by nodes
+    app.state.fleet_event_log_plugin = None
+    app.include_router(own_routes)  # before Flower's, so that they count
+    app.include_router(fleet_router)
+    return app
+
 
 log = logging.getLogger("coterie")
 LONG_POLL = 10.0  # seconds that a node's question for messages is held open
@@ -63,7 +104,7 @@ class FlowerServer:
         self.keys: dict[bytes, str] = {}
         self.starts: dict[int, int] = {}  # how often each node has connected
         self.refusals = Refusals()
-        self.lines = Lines()
+        self.lines = OpenPolls()
         # called when a node comes whose key is not known: it may have been registered meanwhile
         self.on_stranger: Callable[[], None] = lambda: None
         self.register(keys)
@@ -94,7 +135,7 @@ class FlowerServer:
 
     def send(self, packets: Mapping[str, Packet]) -> None:
         """Send a packet to each of these sites."""
-        wrapper = Wrapper()
+        wrapper = RecordEncoder()
         messages = []
         for name, packet in packets.items():
             node = self.nodes[name]

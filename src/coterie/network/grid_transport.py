@@ -11,9 +11,16 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from coterie.engines.codec import BadBytes
-from coterie.network.packets import Packet, Reply, Request, Unable, read_head, shown, write_head
-from coterie.network.records import Wrapper, read_packet
-from coterie.network.site_names import NAME, read_name
+from coterie.network.packets import (
+    Failed,
+    Packet,
+    Reply,
+    Request,
+    read_head,
+    sanitize_text,
+    write_head,
+)
+from coterie.network.records import NAME, RecordEncoder, read_name, read_packet
 
 log = logging.getLogger("coterie")
 PERIOD = 0.1  # seconds between looks for replies
@@ -22,7 +29,7 @@ MORE = 60.0  # seconds that a message lives on after its deadline, as clocks dif
 FAILED = "its app failed; its own log says why"
 
 
-class Sent(NamedTuple):
+class SentPacket(NamedTuple):
     """A packet on its way."""
 
     name: str
@@ -57,7 +64,7 @@ class GridTransport:
         self.questions: dict[str, int] = {}  # by message: the node that was asked for its name
         self.holders: dict[str, int] = {}  # by site: its node
         self.online: dict[str, Hashable] = {}  # by site: its connection, when last looked
-        self.pending: dict[str, Sent] = {}  # by message
+        self.pending: dict[str, SentPacket] = {}  # by message
         self.told: set[str] = set()  # what the log says once
 
     # -- a transport
@@ -79,14 +86,14 @@ class GridTransport:
 
     def send(self, packets: Mapping[str, Packet]) -> None:
         """Send a packet to each of these sites."""
-        wrapper = Wrapper()
+        wrapper = RecordEncoder()
         messages = []
         for name, packet in packets.items():
             self._forget(name)
             messages.append(self._message(self.holders[name], wrapper.wrap(packet)))
         identifiers = self.grid.push_messages(messages)
         for identifier, (name, packet) in zip(identifiers, packets.items()):
-            self.pending[identifier] = Sent(name, self.online[name], packet)
+            self.pending[identifier] = SentPacket(name, self.online[name], packet)
 
     def receive(self, seconds: float) -> list[tuple[str, Packet]]:
         """Replies that have come; waits for at most this long."""
@@ -137,7 +144,9 @@ class GridTransport:
     def _take_in(self, node: int, name: str, holders: dict[str, int]) -> None:
         """Let a node be the site of this name, unless another one is."""
         if name not in self.sites:
-            self._tell_once(f"{shown(name)} is connected, and is not one of the run's sites")
+            self._tell_once(
+                f"{sanitize_text(name)} is connected, and is not one of the run's sites"
+            )
             return
         if holders.setdefault(name, node) != node:
             self._tell_once(
@@ -175,7 +184,7 @@ class GridTransport:
             replies.append((sent.name, read_packet(reply)))
         return replies + self._unable(failed)
 
-    def _unable(self, failed: list[Sent]) -> list[tuple[str, Packet]]:
+    def _unable(self, failed: list[SentPacket]) -> list[tuple[str, Packet]]:
         """Answers for sites that are there, and whose app failed.
 
         A site that is gone gets none: it is asked again when it has connected again.
@@ -197,11 +206,11 @@ def failure_of(packet: Packet) -> Packet:
         experiment=request.experiment,
         epoch=request.epoch,
         sequence=request.sequence,
-        answer=Unable(FAILED),
+        answer=Failed(FAILED),
     )
     return Packet(write_head(reply), {})
 
 
 def reason_in(reply: Message) -> str:
     """Why Flower has no answer, fit for a terminal."""
-    return shown(reply.error.reason or "it does not say why")
+    return sanitize_text(reply.error.reason or "it does not say why")

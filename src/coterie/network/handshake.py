@@ -19,10 +19,19 @@ from coterie.data.roster import Roster, RowCounts
 from coterie.data.schema import Schema
 from coterie.data.schema_log import log_schema
 from coterie.data.table_options import TableOptions
-from coterie.network.outcomes import first_names, reason_of
-from coterie.network.packets import Described, Dismiss, Done, Fit, Fitted, Hello, Order, Terms
+from coterie.network.packets import (
+    Cancel,
+    CheckModel,
+    Done,
+    Hello,
+    ModelReport,
+    RequestBody,
+    SiteDescription,
+    Terms,
+)
 from coterie.network.terms import data_terms, run_terms, site_settings
-from coterie.network.transport import Post
+from coterie.network.transport import Messenger
+from coterie.network.waiting import first_names, reason_of
 from coterie.runs.options import Options
 from coterie.runs.run import check_run
 from coterie.runs.start import model_fingerprint, model_name, task_for
@@ -30,12 +39,12 @@ from coterie.runs.suited import depends_on_curvature, suited_to
 
 NOT_ALL = "not all sites can take part"
 GOODBYE = 5.0  # seconds in which sites may hear why there is no run
-A = TypeVar("A", Described, Fitted, Done)
+A = TypeVar("A", SiteDescription, ModelReport, Done)
 NOT_ON_NETWORKS = ("attack", "attackers", "attack_strength", "dropout", "ranks")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class RunSpec:
     """What a server is asked to run; its clients bring the rows."""
 
     method: Algorithm
@@ -59,7 +68,7 @@ class Asked:
             )
 
 
-class Agreed(NamedTuple):
+class Handshake(NamedTuple):
     """What server and sites agreed on."""
 
     roster: Roster
@@ -68,26 +77,26 @@ class Agreed(NamedTuple):
     terms: Terms
 
 
-def shake_hands(post: Post, names: list[str], asked: Asked) -> Agreed:
+def perform_handshake(messenger: Messenger, names: list[str], asked: RunSpec) -> Handshake:
     """Agree with all of these sites; whoever cannot is told why, and so is the caller."""
     try:
-        return _agree(post, names, asked)
+        return _agree(messenger, names, asked)
     except CoterieError as e:
         everyone: dict[str, dict[str, bytes]] = {name: {} for name in names}
-        post.exchange(Dismiss(str(e)), everyone, quorum=0.0, deadline=GOODBYE, grace=0.0)
+        messenger.exchange(Cancel(str(e)), everyone, quorum=0.0, deadline=GOODBYE, grace=0.0)
         raise
 
 
-def _agree(post: Post, names: list[str], asked: Asked) -> Agreed:
+def _agree(messenger: Messenger, names: list[str], asked: RunSpec) -> Handshake:
     hello = Hello(coterie=__version__, data=data_terms(asked.data), run=run_terms(asked.options))
-    described = ask_all(post, names, hello, Described)
+    described = request_all(messenger, names, hello, SiteDescription)
     descriptions = {name: answer.description for name, answer in described.items()}
     schema = schema_of(descriptions, asked)
     roster = roster_of(names, described, schema)
     model = model_name(asked.model, roster)
     task, _ = task_for(roster, model, asked.options)
     needs_curvature = depends_on_curvature(asked.method, task, roster, asked.options)
-    fit = Fit(
+    fit = CheckModel(
         data=hello.data,
         run=hello.run,
         schema=json.loads(schema.to_json()),
@@ -95,7 +104,7 @@ def _agree(post: Post, names: list[str], asked: Asked) -> Agreed:
         batch=getattr(asked.method, "batch", None),
         curvature=needs_curvature,
     )
-    fitted = ask_all(post, names, fit, Fitted)
+    fitted = request_all(messenger, names, fit, ModelReport)
     fingerprint = model_fingerprint(task)
     check_models(fitted, fingerprint, model)
     curvature = None
@@ -114,13 +123,15 @@ def _agree(post: Post, names: list[str], asked: Asked) -> Agreed:
         settings=site_settings(method),
         clients=len(names),
     )
-    ask_all(post, names, terms, Done)
-    return Agreed(roster, method, task, terms)
+    request_all(messenger, names, terms, Done)
+    return Handshake(roster, method, task, terms)
 
 
-def ask_all(post: Post, names: list[str], order: Order, kind: type[A]) -> dict[str, A]:
+def request_all(
+    messenger: Messenger, names: list[str], order: RequestBody, kind: type[A]
+) -> dict[str, A]:
     """The answers of all sites; one sentence names those that do not give one."""
-    outcome = post.exchange(order, {name: {} for name in names}, quorum=1.0)
+    outcome = messenger.exchange(order, {name: {} for name in names}, quorum=1.0)
     answers: dict[str, A] = {}
     faults: dict[str, str] = dict(outcome.absent)
     for name in names:
@@ -133,11 +144,11 @@ def ask_all(post: Post, names: list[str], order: Order, kind: type[A]) -> dict[s
         else:
             faults[name] = reason or "it answered another question"
     if faults:
-        raise SitesUnable(faults)
+        raise SitesFailed(faults)
     return answers
 
 
-class SitesUnable(CoterieError):
+class SitesFailed(CoterieError):
     """One sentence of why sites cannot take part; equal reasons are told once."""
 
     def __init__(self, faults: Mapping[str, str]) -> None:
@@ -154,7 +165,7 @@ class SitesUnable(CoterieError):
 
 
 # ------------------------------------------------------------------------------ what sites said
-def schema_of(descriptions: dict[str, dict[str, Any]], asked: Asked) -> Schema:
+def schema_of(descriptions: dict[str, dict[str, Any]], asked: RunSpec) -> Schema:
     """The schema of all sites' tables."""
     try:
         refuse_all_small(descriptions, asked.data.min_rows_to_report)
@@ -168,7 +179,7 @@ def schema_of(descriptions: dict[str, dict[str, Any]], asked: Asked) -> Schema:
     return schema
 
 
-def roster_of(names: list[str], described: Mapping[str, Described], schema: Schema) -> Roster:
+def roster_of(names: list[str], described: Mapping[str, SiteDescription], schema: Schema) -> Roster:
     """What the server knows of its sites."""
     rows = {}
     for part in RowCounts._fields:
@@ -191,7 +202,7 @@ def roster_of(names: list[str], described: Mapping[str, Described], schema: Sche
     )
 
 
-def check_models(fitted: Mapping[str, Fitted], fingerprint: str, model: str) -> None:
+def check_models(fitted: Mapping[str, ModelReport], fingerprint: str, model: str) -> None:
     """Refuse sites at which the model of this name is another one."""
     others = {
         name: f"its model {model} is another one"
@@ -199,15 +210,15 @@ def check_models(fitted: Mapping[str, Fitted], fingerprint: str, model: str) -> 
         if answer.fingerprint != fingerprint
     }
     if others:
-        raise SitesUnable(others)
+        raise SitesFailed(others)
 
 
-def curvature_of(fitted: Mapping[str, Fitted], names: list[str]) -> torch.Tensor:
+def curvature_of(fitted: Mapping[str, ModelReport], names: list[str]) -> torch.Tensor:
     """How steep each site's loss is, float64 [N]."""
     values = []
     for name in names:
         value = fitted[name].curvature
         if value is None or not value > 0:
-            raise SitesUnable({name: "it does not say how steep its loss is"})
+            raise SitesFailed({name: "it does not say how steep its loss is"})
         values.append(value)
     return torch.tensor(values, dtype=torch.float64)

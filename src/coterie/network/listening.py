@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import datetime
@@ -15,7 +16,52 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import CoterieError, Option
-from coterie.network.lines import LONG_QUESTION, Lines
+
+LONG_QUESTION = "/pull-messages"  # which a server holds open until it has a message
+
+
+class OpenPolls:
+    """Notes whose connection broke while a question of theirs was open.
+
+    So a node that is killed while it waits is missed at once, and not when its signs of life are.
+    """
+
+    def __init__(self) -> None:
+        self.hung_up: set[str] = set()  # names of sites
+
+    def heard(self, name: str) -> None:
+        """Note that a site has asked something."""
+        self.hung_up.discard(name)
+
+    async def hold(self, name: str, app: Any, scope: Any, receive: Any, send: Any) -> None:
+        """Let an application answer a site's question, and note if the site hangs up before."""
+        is_answered = False
+        messages = [await receive()]
+        while messages[-1].get("more_body"):
+            messages.append(await receive())
+
+        async def wait_for_end() -> Any:
+            message = await receive()
+            if not is_answered:
+                self.hung_up.add(name)
+            return message
+
+        async def receive_again() -> Any:
+            if messages:
+                return messages.pop(0)
+            return await asyncio.shield(ending)
+
+        async def send_on(message: Any) -> None:
+            nonlocal is_answered
+            is_answered = True
+            await send(message)
+
+        ending = asyncio.create_task(wait_for_end())
+        try:
+            await app(scope, receive_again, send_on)
+        finally:
+            ending.cancel()
+
 
 log = logging.getLogger("coterie")
 MOST_BYTES = 512 * 1024 * 1024  # of one request
@@ -68,7 +114,7 @@ def refuse_port_in_use(
         ) from e
 
 
-class Gate:
+class RequestGate:
     """Refuses requests that are too long before they are read, and logs whom the server refuses.
 
     Whoever names a registered key may send a model; others may send a signature, no more.
@@ -80,14 +126,14 @@ class Gate:
         keys: Mapping[bytes, str],
         refuse: Callable[[str, str], None],
         most: int = MOST_BYTES,
-        lines: Lines | None = None,
+        lines: OpenPolls | None = None,
     ) -> None:
         """keys: the sites' names by public key, in PEM.  refuse: told (reason, who) each time."""
         self.app = app
         self.keys = keys
         self.refuse = refuse
         self.most = most
-        self.lines = lines or Lines()
+        self.lines = lines or OpenPolls()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Pass on a request whose length is known and within the limit."""

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from coterie.engines.codec import BadBytes
-from coterie.network.presence import Wish
+from coterie.network.participation import OwnerStatus
 
 PROTOCOL = 1
 MOST_HEAD = 8 * 1024 * 1024  # bytes; a description of many columns and texts is the longest
@@ -36,18 +36,18 @@ class Packet(NamedTuple):
         return len(self.head) + sum(map(len, self.pieces.values()))
 
 
-class Number(NamedTuple):
+class RequestNumber(NamedTuple):
     """Which request it is: later ones are greater, also after the server was restarted."""
 
     epoch: int  # how often the server was started
     sequence: int
 
 
-class Plain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class StrictStruct(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A structure that is refused if anything in it is unknown."""
 
 
-class Head(Plain, frozen=True, kw_only=True):
+class PacketHead(StrictStruct, frozen=True, kw_only=True):
     """What the heads of both directions have."""
 
     protocol: int = PROTOCOL
@@ -56,13 +56,13 @@ class Head(Plain, frozen=True, kw_only=True):
     sequence: Count
 
     @property
-    def number(self) -> Number:
+    def number(self) -> RequestNumber:
         """Which request it is, or which one it answers."""
-        return Number(self.epoch, self.sequence)
+        return RequestNumber(self.epoch, self.sequence)
 
 
 # ------------------------------------------------------------------------------ requests
-class DataTerms(Plain, frozen=True, kw_only=True):
+class DataTerms(StrictStruct, frozen=True, kw_only=True):
     """How a site's table is read, as in `TableOptions`."""
 
     label: Word
@@ -80,7 +80,7 @@ class DataTerms(Plain, frozen=True, kw_only=True):
     drop_incomplete: bool
 
 
-class RunTerms(Plain, frozen=True, kw_only=True):
+class RunTerms(StrictStruct, frozen=True, kw_only=True):
     """What of the run's options a site needs, as in `Options`."""
 
     rounds: Count
@@ -93,7 +93,7 @@ class RunTerms(Plain, frozen=True, kw_only=True):
     dtype: Word
 
 
-class Hello(Plain, frozen=True, kw_only=True, tag="hello", tag_field="do"):
+class Hello(StrictStruct, frozen=True, kw_only=True, tag="hello", tag_field="do"):
     """Asks what a site would bring."""
 
     coterie: Word
@@ -101,7 +101,7 @@ class Hello(Plain, frozen=True, kw_only=True, tag="hello", tag_field="do"):
     run: RunTerms
 
 
-class Fit(Plain, frozen=True, kw_only=True, tag="fit", tag_field="do"):
+class CheckModel(StrictStruct, frozen=True, kw_only=True, tag="fit", tag_field="do"):
     """Sends the schema of all sites; asks what model a site makes of it, and how steep its loss is.
 
     batch: rows per step.  curvature: whether the method's steps depend on it.
@@ -115,7 +115,7 @@ class Fit(Plain, frozen=True, kw_only=True, tag="fit", tag_field="do"):
     curvature: bool
 
 
-class Terms(Plain, frozen=True, kw_only=True, tag="agree", tag_field="do"):
+class Terms(StrictStruct, frozen=True, kw_only=True, tag="agree", tag_field="do"):
     """All that is agreed on before the first round; a site keeps it as long as the run lasts."""
 
     coterie: Word
@@ -129,80 +129,80 @@ class Terms(Plain, frozen=True, kw_only=True, tag="agree", tag_field="do"):
     clients: Annotated[int, Meta(ge=1, le=1_000_000)]
 
 
-class Ask(Plain, frozen=True, tag="ask", tag_field="do"):
+class CallClient(StrictStruct, frozen=True, tag="ask", tag_field="do"):
     """Asks for one client function; the pieces are those of `engine.message.Message`."""
 
 
-class Finish(Plain, frozen=True, tag="finish", tag_field="do"):
+class WriteModel(StrictStruct, frozen=True, tag="finish", tag_field="do"):
     """Lets a site write its own model; the pieces are as in `Ask`, and nothing comes back."""
 
 
-class Dismiss(Plain, frozen=True, tag="dismiss", tag_field="do"):
+class Cancel(StrictStruct, frozen=True, tag="dismiss", tag_field="do"):
     """Tells a site why the run does not begin."""
 
     reason: str
 
 
-Order = Hello | Fit | Terms | Ask | Finish | Dismiss
+RequestBody = Hello | CheckModel | Terms | CallClient | WriteModel | Cancel
 
 
-class Request(Head, frozen=True, kw_only=True):
+class Request(PacketHead, frozen=True, kw_only=True):
     """The head of what a server sends."""
 
-    order: Order
+    order: RequestBody
 
 
 # ------------------------------------------------------------------------------ replies
-class Described(Plain, frozen=True, tag="described", tag_field="is"):
+class SiteDescription(StrictStruct, frozen=True, tag="described", tag_field="is"):
     """What a site tells of itself."""
 
     description: dict[str, Any]
     rows: dict[Word, Count]  # by part
 
 
-class Fitted(Plain, frozen=True, tag="fitted", tag_field="is"):
+class ModelReport(StrictStruct, frozen=True, tag="fitted", tag_field="is"):
     """What came of the schema."""
 
     fingerprint: Word
     curvature: float | None
 
 
-class Done(Plain, frozen=True, tag="done", tag_field="is"):
+class Done(StrictStruct, frozen=True, tag="done", tag_field="is"):
     """It did as it was asked; the answer to `Ask` has the piece `upload`."""
 
 
-class Refused(Plain, frozen=True, tag="refused", tag_field="is"):
+class Refused(StrictStruct, frozen=True, tag="refused", tag_field="is"):
     """It refused the request, and is as before."""
 
     reason: str
 
 
-class Unable(Plain, frozen=True, tag="unable", tag_field="is"):
+class Failed(StrictStruct, frozen=True, tag="unable", tag_field="is"):
     """It could not do it, through no fault of the request, and is as before."""
 
     reason: str
 
 
-class Away(Plain, frozen=True, tag="away", tag_field="is"):
+class NotParticipating(StrictStruct, frozen=True, tag="away", tag_field="is"):
     """Its owner does not want it to take part now, or any more."""
 
-    wish: Wish
+    wish: OwnerStatus
 
 
-Answer = Described | Fitted | Done | Refused | Unable | Away
+ReplyBody = SiteDescription | ModelReport | Done | Refused | Failed | NotParticipating
 
 
-class Reply(Head, frozen=True, kw_only=True):
+class Reply(PacketHead, frozen=True, kw_only=True):
     """The head of what a site sends; its number is that of the request which it answers."""
 
-    answer: Answer
+    answer: ReplyBody
 
 
 # ------------------------------------------------------------------------------ reading
 H = TypeVar("H", Request, Reply)
 
 
-class AnyHead(msgspec.Struct):
+class ProtocolHead(msgspec.Struct):
     """What a head of every protocol has."""
 
     protocol: int
@@ -213,7 +213,7 @@ def read_head(raw: bytes, kind: type[H]) -> H:
     if len(raw) > MOST_HEAD:
         raise BadBytes(f"its head has {len(raw)} bytes where at most {MOST_HEAD} are read")
     try:
-        protocol = msgspec.json.decode(raw, type=AnyHead).protocol
+        protocol = msgspec.json.decode(raw, type=ProtocolHead).protocol
         if protocol != PROTOCOL:
             raise BadBytes(f"it speaks protocol {protocol}, and this side {PROTOCOL}")
         return msgspec.json.decode(raw, type=kind)
@@ -226,7 +226,7 @@ def write_head(head: Request | Reply) -> bytes:
     return msgspec.json.encode(head)
 
 
-def shown(reason: str) -> str:
+def sanitize_text(reason: str) -> str:
     """What the other side says, fit for a terminal: one line without control characters."""
     plain = "".join(" " if unicodedata.category(sign)[0] == "C" else sign for sign in reason)
     line = " ".join(plain.split())

@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from coterie.core.errors import CoterieError
 from coterie.network import metrics
-from coterie.network.private_file import write_private
+from coterie.network.registry import write_private
 from coterie.network.watching import WatchedServer
 from coterie.reporting.live.server import LiveServer
 

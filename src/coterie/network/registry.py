@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from coterie.core.errors import CoterieError
+from coterie.runs.files import write_error
+
+
+def write_private(file: Path, raw: bytes) -> None:
+    """Write a new file that only its owner can read."""
+    try:
+        with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as f:
+            f.write(raw)
+    except OSError as e:
+        raise write_error(e, file) from e
+
 
 log = logging.getLogger("coterie")
 REGISTRY = "sites.json"  # by name, the public key of each site's node
@@ -28,7 +40,7 @@ def read_registry(folder: Path) -> dict[str, bytes]:
         raise CoterieError(f"{file} is damaged ({e})", "put it back") from e
 
 
-class NewSites:
+class RegistryWatcher:
     """Lets in sites that are registered while the server runs."""
 
     def __init__(self, certs: Path, register: Callable[[Mapping[str, bytes]], None]) -> None:

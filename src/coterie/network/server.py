@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,13 +21,13 @@ from coterie.engines.codec import types_of
 from coterie.engines.plan import plan_for
 from coterie.methods import registry
 from coterie.metrics import Row
-from coterie.network.engine import Network
-from coterie.network.handshake import Asked, shake_hands
-from coterie.network.latecomers import Latecomers
-from coterie.network.outcomes import first_names, reason_of
+from coterie.network.engine import NetworkEngine
+from coterie.network.handshake import RunSpec, perform_handshake
+from coterie.network.late_sites import LateSites
 from coterie.network.packets import Experiment, Terms
-from coterie.network.presence import WORDS
-from coterie.network.transport import Post, Transport, Waiting
+from coterie.network.participation import OWNER_REASONS
+from coterie.network.transport import Messenger, Transport, WaitPolicy
+from coterie.network.waiting import first_names, reason_of
 from coterie.runs.config import (
     Fingerprints,
     Origin,
@@ -44,9 +45,11 @@ from coterie.runs.options import Options
 from coterie.runs.reopen import options_of
 from coterie.runs.run import Run
 from coterie.runs.start import model_fingerprint, task_for
+from coterie.serve.card import CARD
+from coterie.serve.export import export_groups
 
 log = logging.getLogger("coterie")
-Opened = Callable[[str, int], Post]  # from experiment and epoch
+OpenMessenger = Callable[[str, int], Messenger]  # from experiment and epoch
 
 
 class NetworkFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -57,20 +60,20 @@ class NetworkFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     terms: Terms
 
 
-def post_for(transport: Transport, waiting: Waiting, **clock: Any) -> Opened:
+def messenger_factory(transport: Transport, waiting: WaitPolicy, **clock: Any) -> OpenMessenger:
     """What makes the post of an experiment over a transport."""
-    return lambda experiment, epoch: Post(transport, experiment, epoch, waiting, **clock)
+    return lambda experiment, epoch: Messenger(transport, experiment, epoch, waiting, **clock)
 
 
 # ------------------------------------------------------------------------------ a new run
 def begin(
-    asked: Asked,
+    asked: RunSpec,
     names: list[str],
-    open_post: Opened,
+    open_messenger: OpenMessenger,
     out: Path,
     *,
     experiment: str | None = None,
-    engine: type[Network] = Network,
+    engine: type[NetworkEngine] = NetworkEngine,
 ) -> Run:
     """Agree with the sites of these names, and make the run's folder.
 
@@ -80,8 +83,8 @@ def begin(
     if not names:
         raise CoterieError("a network needs at least one site", "register one")
     experiment = experiment or secrets.token_hex(8)
-    post = open_post(experiment, 1)
-    roster, method, task, terms = shake_hands(post, sorted(names), asked)
+    messenger = open_messenger(experiment, 1)
+    roster, method, task, terms = perform_handshake(messenger, sorted(names), asked)
     config = RunConfig(
         method=method_config(method),
         model=terms.model,
@@ -100,7 +103,7 @@ def begin(
         task=task,
         roster=roster,
         options=asked.options,
-        network=engine(roster, types_of(method), post, folder.path),
+        network=engine(roster, types_of(method), messenger, folder.path),
         folder=folder,
         model_name=terms.model,
     )
@@ -123,19 +126,21 @@ def make_run(
     task: Task,
     roster: Roster,
     options: Options,
-    network: Network,
+    network: NetworkEngine,
     folder: RunFolder,
     model_name: str,
 ) -> Run:
     """The run on a network."""
-    network.post.audit.keep_in(folder.path)
+    network.messenger.audit.keep_in(folder.path)
     run = Run(method, task, roster, network, options, folder=folder, model_name=model_name)
     run.saves_every_round = True
     return run
 
 
 # ------------------------------------------------------------------------------ going on
-def resume(out: Path, open_post: Opened, engine: type[Network] = Network) -> Run:
+def resume(
+    out: Path, open_messenger: OpenMessenger, engine: type[NetworkEngine] = NetworkEngine
+) -> Run:
     """The run of a folder where its newest checkpoint left it; sites are told of the restart.
 
     Each start has a higher epoch, so that sites refuse what is left of earlier ones.
@@ -158,14 +163,14 @@ def resume(out: Path, open_post: Opened, engine: type[Network] = Network) -> Run
             f"the model of {out} ({config.model}) is another one in this version",
             f"use coterie {config.coterie}",
         )
-    post = open_post(kept.experiment, kept.epoch)
-    post.left.update(dict.fromkeys(who_left(out / "diary.jsonl")))
+    messenger = open_messenger(kept.experiment, kept.epoch)
+    messenger.left.update(dict.fromkeys(who_left(out / "diary.jsonl")))
     run = make_run(
         method=method,
         task=task,
         roster=roster,
         options=options,
-        network=engine(roster, types_of(method), post, folder.path),
+        network=engine(roster, types_of(method), messenger, folder.path),
         folder=folder,
         model_name=config.model,
     )
@@ -175,7 +180,7 @@ def resume(out: Path, open_post: Opened, engine: type[Network] = Network) -> Run
             "the server was restarted, as start %d of this run, and goes on after round %d.",
             kept.epoch, max(run.round, 0),
         )  # fmt: skip
-    remind(post, list(roster.names), kept.terms)
+    remind(messenger, list(roster.names), kept.terms)
     return run
 
 
@@ -186,14 +191,14 @@ def who_left(file: Path) -> set[str]:
     left: set[str] = set()
     for entry in diary.read(file):
         left -= entry.answered.keys()
-        left |= {name for name, reason in entry.absent.items() if reason == WORDS["left"]}
+        left |= {name for name, reason in entry.absent.items() if reason == OWNER_REASONS["left"]}
     return left
 
 
-def remind(post: Post, names: list[str], terms: Terms) -> None:
+def remind(messenger: Messenger, names: list[str], terms: Terms) -> None:
     """Tell the sites what was agreed on; those who are away now have it on their disks."""
-    outcome = post.exchange(terms, {name: {} for name in names})
-    post.tell_absent(outcome)
+    outcome = messenger.exchange(terms, {name: {} for name in names})
+    messenger.log_absent(outcome)
     for name, arrival in outcome.arrived.items():
         reason = reason_of(arrival.reply)
         if reason is not None:
@@ -207,18 +212,18 @@ def serve(run: Run, on_round: Callable[[Row], Any] | None = None) -> Run:
     After each round, sites that have come meanwhile are taken in.
     """
     engine = run.engine
-    assert isinstance(engine, Network) and run.folder is not None
-    latecomers = Latecomers(run, read_network_file(run.folder.path).terms)
+    assert isinstance(engine, NetworkEngine) and run.folder is not None
+    late_sites = LateSites(run, read_network_file(run.folder.path).terms)
 
     def after_round(row: Row) -> None:
         if on_round is not None:
             on_round(row)
-        latecomers.look()
+        late_sites.look()
 
     if not run.ended:
         run.go(after_round)
     faults = engine.finish(run)
-    latecomers.finish()
+    late_sites.finish()
     by_reason: dict[str, list[str]] = {}
     for name, reason in faults.items():
         by_reason.setdefault(reason, []).append(name)
@@ -232,3 +237,16 @@ def command_words() -> list[str]:
     if Path(sys.argv[0]).name.startswith("flwr"):
         return ["flwr", "run"]
     return sys.argv
+
+
+def export_models(run: Run, folder: Path) -> Path | None:
+    """Write the groups' models, in place of those of an earlier export; None: there are no groups.
+
+    A run whose server is started again at its end has exported them before.
+    """
+    trained = run.trained()
+    if trained.centres is None:
+        return None
+    if (folder / CARD).exists():
+        shutil.rmtree(folder)
+    return export_groups(trained, folder)

@@ -11,55 +11,67 @@ import logging
 import secrets
 import shutil
 from pathlib import Path
+from typing import NamedTuple
 
 from coterie.core.errors import CoterieError
 from coterie.core.version import __version__
 from coterie.engines.codec import BadBytes, decode
 from coterie.engines.message import Message
 from coterie.engines.site import Site
-from coterie.network.own_table import OwnTable
-from coterie.network.packets import (
-    Answer,
-    Ask,
-    Away,
-    Dismiss,
-    Done,
-    Finish,
-    Fit,
-    Hello,
-    Number,
-    Packet,
-    Refused,
-    Request,
-    Terms,
-    Unable,
-    read_head,
-    shown,
-)
-from coterie.network.presence import Presence, Wish
-from coterie.network.replies import (
+from coterie.network.local_table import (
     BAD_STATES,
     BUG,
     NO_EXPERIMENT,
     NOT_KEPT,
     NOT_WRITTEN,
-    Failure,
-    Faults,
+    FailureLog,
+    LocalTable,
+    SiteFailure,
     packed,
     read_message,
 )
-from coterie.network.session import Session
-from coterie.network.states import Agreed, Kept, SiteFolder
+from coterie.network.packets import (
+    CallClient,
+    Cancel,
+    CheckModel,
+    Done,
+    Failed,
+    Hello,
+    NotParticipating,
+    Packet,
+    Refused,
+    ReplyBody,
+    Request,
+    RequestNumber,
+    Terms,
+    WriteModel,
+    read_head,
+    sanitize_text,
+)
+from coterie.network.participation import OwnerStatus, Participation
+from coterie.network.states import SiteFolder, StoredStates, StoredTerms
 from coterie.network.terms import (
-    Built,
-    Owner,
+    OwnerPolicy,
+    SiteRun,
     own_agreement,
 )
 from coterie.runs.config import hash_with_salt
 from coterie.serve.export import export_own
 
+
+class SiteSession(NamedTuple):
+    """A run that this site takes part in."""
+
+    experiment: str
+    terms: Terms
+    built: SiteRun
+    site: Site
+    folder: SiteFolder
+    last: RequestNumber  # the last request that was answered
+
+
 log = logging.getLogger("coterie")
-OWNER_WORDS: dict[Wish | None, str] = {
+OWNER_WORDS: dict[OwnerStatus | None, str] = {
     "paused": "paused by its owner, until `coterie network unpause`",
     "left": "its owner has left; it tells the server and ends",
     None: "takes part again",
@@ -69,15 +81,17 @@ OWNER_WORDS: dict[Wish | None, str] = {
 class NetworkSite:
     """A client on its own machine, with its table and its folder of private states."""
 
-    def __init__(self, client: str, table: Path, folder: Path, owner: Owner | None = None) -> None:
+    def __init__(
+        self, client: str, table: Path, folder: Path, owner: OwnerPolicy | None = None
+    ) -> None:
         self.client = client
         self.table = table
         self.folder = folder
-        self.faults = Faults(client)
-        self.own = OwnTable(client, table, owner or Owner(), self.faults)
-        self.presence = Presence(folder)
-        self.last_wish: Wish | None = None  # of its owner, as the log has it
-        self.session: Session | None = None
+        self.faults = FailureLog(client)
+        self.own = LocalTable(client, table, owner or OwnerPolicy(), self.faults)
+        self.participation = Participation(folder)
+        self.last_wish: OwnerStatus | None = None  # of its owner, as the log has it
+        self.session: SiteSession | None = None
         self.last_answer: tuple[Packet, Packet] | None = None  # the same packet is answered alike
 
     @property
@@ -92,67 +106,71 @@ class NetworkSite:
         try:
             request = read_head(packet.head, Request)
         except BadBytes as e:
-            return packed(NO_EXPERIMENT, Number(0, 0), Refused(str(e)))
+            return packed(NO_EXPERIMENT, RequestNumber(0, 0), Refused(str(e)))
         pieces: dict[str, bytes] = {}
         try:
             answer, pieces = self._obey(request, packet.pieces)
         except (BadBytes, PermissionError) as e:
             answer = Refused(str(e))
-        except Failure as e:
-            answer = Unable(str(e))
+        except SiteFailure as e:
+            answer = Failed(str(e))
         except Exception:  # a bug, whose text may quote a cell
             log.exception("%s: a request was not answered", self.client)
-            answer = Unable(BUG)
-        if isinstance(answer, Refused | Unable):
+            answer = Failed(BUG)
+        if isinstance(answer, Refused | Failed):
             log.warning("%s: a request was not answered: %s.", self.client, answer.reason)
         reply = packed(request.experiment, request.number, answer, pieces)
-        if isinstance(request.order, Ask) and isinstance(answer, Done):
+        if isinstance(request.order, CallClient) and isinstance(answer, Done):
             self.last_answer = packet, reply
         return reply
 
-    def _obey(self, request: Request, pieces: dict[str, bytes]) -> tuple[Answer, dict[str, bytes]]:
+    def _obey(
+        self, request: Request, pieces: dict[str, bytes]
+    ) -> tuple[ReplyBody, dict[str, bytes]]:
         order = request.order
         wish = self.wish()
-        if wish is not None and not isinstance(order, Dismiss):
-            return Away(wish), {}
+        if wish is not None and not isinstance(order, Cancel):
+            return NotParticipating(wish), {}
         if isinstance(order, Hello):
             return self._hello(order), {}
-        if isinstance(order, Fit):
+        if isinstance(order, CheckModel):
             return self.own.fit(order), {}
         if isinstance(order, Terms):
             return self._agree(request, order), {}
-        if isinstance(order, Dismiss):
-            log.warning("%s: the server says: %s", self.client, shown(order.reason))
+        if isinstance(order, Cancel):
+            log.warning("%s: the server says: %s", self.client, sanitize_text(order.reason))
             return Done(), {}
         message = read_message(pieces)
-        if isinstance(order, Finish):
+        if isinstance(order, WriteModel):
             return self._finish(request, message), {}
         return Done(), {"upload": self._ask(request, message)}
 
-    def wish(self) -> Wish | None:
+    def wish(self) -> OwnerStatus | None:
         """Why its owner lets it take part in nothing now; the log has a line per change."""
-        wish = self.presence.wish
+        wish = self.participation.wish
         if wish != self.last_wish:
             log.info("%s: %s", self.client, OWNER_WORDS[wish])
             self.last_wish = wish
         return wish
 
     # -- before the first round
-    def _hello(self, order: Hello) -> Answer:
+    def _hello(self, order: Hello) -> ReplyBody:
         """Describe the table."""
         self._check_version(order.coterie)
         return self.own.describe(order)
 
     def _check_version(self, version: str) -> None:
         if version != __version__:
-            raise PermissionError(f"it has coterie {__version__}, and the server {shown(version)}")
+            raise PermissionError(
+                f"it has coterie {__version__}, and the server {sanitize_text(version)}"
+            )
 
-    def _agree(self, request: Request, terms: Terms) -> Answer:
+    def _agree(self, request: Request, terms: Terms) -> ReplyBody:
         """Keep what is agreed on; another agreement under the same experiment is refused."""
         self._check_version(terms.coterie)
         self.own.check_owner(terms.data, terms.run)
         folder = SiteFolder(self.folder, request.experiment, self.client)
-        with self.faults.told_as(BAD_STATES):
+        with self.faults.report_as(BAD_STATES):
             agreed = folder.agreed()
         if agreed is None:
             self._begin(request, terms, folder)
@@ -166,43 +184,45 @@ class NetworkSite:
         self.own.check_table(terms.data)  # a latecomer was not asked before what it has
         built = self.own.build(terms)
         salt = secrets.token_hex(16)
-        agreed = Agreed(
+        agreed = StoredTerms(
             experiment=request.experiment,
             client=self.client,
             terms=terms,
             salt=salt,
             data=hash_with_salt(built.fed.fingerprint(), salt),
         )
-        with self.faults.told_as(NOT_KEPT):
+        with self.faults.report_as(NOT_KEPT):
             folder.agree(agreed)
         log.info(
             "%s: a new run begins: %s with %d sites for %d rounds, about %s with the model %s",
-            self.client, shown(terms.method), terms.clients, terms.run.rounds,
-            shown(terms.data.label), shown(terms.model),
+            self.client, sanitize_text(terms.method), terms.clients, terms.run.rounds,
+            sanitize_text(terms.data.label), sanitize_text(terms.model),
         )  # fmt: skip
         site = Site(built.agreement, built.parts)
-        self.session = Session(request.experiment, terms, built, site, folder, Number(0, 0))
+        self.session = SiteSession(
+            request.experiment, terms, built, site, folder, RequestNumber(0, 0)
+        )
 
-    def _session(self, experiment: str) -> Session:
+    def _session(self, experiment: str) -> SiteSession:
         """The run of this name: the one in memory, or as this site's files left it."""
         if self.session is not None and self.session.experiment == experiment:
             return self.session
         folder = SiteFolder(self.folder, experiment, self.client)
-        with self.faults.told_as(BAD_STATES):
+        with self.faults.report_as(BAD_STATES):
             agreed = folder.agreed()
         if agreed is None:
             raise PermissionError("nothing was agreed on with this server")
         built = self.own.build(agreed.terms)
         site = Site(built.agreement, built.parts)
-        with self.faults.told_as(BAD_STATES):
+        with self.faults.report_as(BAD_STATES):
             self._check_rows(built, agreed)
             kept = folder.states(site.types)
         site.versions = kept.versions
-        self.session = Session(experiment, agreed.terms, built, site, folder, kept.last)
+        self.session = SiteSession(experiment, agreed.terms, built, site, folder, kept.last)
         log.info("%s: goes on with a run of %s from its files", self.client, agreed.terms.method)
         return self.session
 
-    def _check_rows(self, built: Built, agreed: Agreed) -> None:
+    def _check_rows(self, built: SiteRun, agreed: StoredTerms) -> None:
         if hash_with_salt(built.fed.fingerprint(), agreed.salt) != agreed.data:
             raise CoterieError(
                 f"the rows of {self.table} have changed since the run began", "put them back"
@@ -217,15 +237,15 @@ class NetworkSite:
         upload = site.answer(message)
         if site.versions.keys() != versions.keys():
             try:
-                with self.faults.told_as(NOT_KEPT):
-                    session.folder.keep(Kept(site.versions, request.number), site.types)
-            except Failure:
+                with self.faults.report_as(NOT_KEPT):
+                    session.folder.keep(StoredStates(site.versions, request.number), site.types)
+            except SiteFailure:
                 site.versions, site.answered = versions, answered
                 raise
         self.session = session._replace(last=request.number)
         return upload
 
-    def _in_order(self, request: Request) -> Session:
+    def _in_order(self, request: Request) -> SiteSession:
         """The run of a request; one that is older than the last is refused.
 
         It would ask to keep states that the server has gone on from, and drop newer ones.
@@ -235,7 +255,7 @@ class NetworkSite:
             raise PermissionError("it is older than what this site has answered")
         return session
 
-    def _finish(self, request: Request, message: Message) -> Answer:
+    def _finish(self, request: Request, message: Message) -> ReplyBody:
         """Write this client's own model; it does not leave this machine."""
         session = self._in_order(request)
         alone = Site(own_agreement(session.site.agreement), session.site.parts)
@@ -244,7 +264,7 @@ class NetworkSite:
         if "model" not in upload.values:
             raise PermissionError("that is not a question for its own model")
         model = upload.values["model"]
-        with self.faults.told_as(NOT_WRITTEN):
+        with self.faults.report_as(NOT_WRITTEN):
             shutil.rmtree(session.folder.model, ignore_errors=True)
             trained = session.built.trained(session.terms.model)
             export_own(trained, self.client, model, session.folder.model)

@@ -16,7 +16,7 @@ import msgspec
 from coterie.core.call import Version
 from coterie.core.errors import CoterieError
 from coterie.engines.codec import BadBytes, Types, decode, encode
-from coterie.network.packets import Number, Terms
+from coterie.network.packets import RequestNumber, Terms
 from coterie.runs.files import write_bytes, write_file
 
 DIGEST = 32  # bytes of a SHA-256, with which a file of states begins
@@ -25,7 +25,7 @@ LONGEST_NAME = 60  # characters of a client's name in the name of its folder
 START_ANEW = "put it back from a copy, or begin another run"
 
 
-class Agreed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StoredTerms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """terms.json: what a site agreed to, and with which rows."""
 
     experiment: str
@@ -35,14 +35,14 @@ class Agreed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     data: str  # `hash_with_salt` of the rows
 
 
-class Kept(NamedTuple):
+class StoredStates(NamedTuple):
     """The private states of a site, and the last request that changed them."""
 
     versions: dict[Version, Any]
-    last: Number
+    last: RequestNumber
 
 
-NOTHING_KEPT = Kept({}, Number(0, 0))
+NOTHING_KEPT = StoredStates({}, RequestNumber(0, 0))
 
 
 def file_name(client: str) -> str:
@@ -67,7 +67,7 @@ class SiteFolder:
         return self.path / "model"
 
     # -- terms
-    def agreed(self) -> Agreed | None:
+    def agreed(self) -> StoredTerms | None:
         """What was agreed on; None if nothing was."""
         file = self.path / "terms.json"
         try:
@@ -75,20 +75,20 @@ class SiteFolder:
         except FileNotFoundError:
             return None
         try:
-            agreed = msgspec.json.decode(raw, type=Agreed)
+            agreed = msgspec.json.decode(raw, type=StoredTerms)
         except (msgspec.DecodeError, UnicodeError) as e:
             raise CoterieError(f"{file} is damaged ({e})", START_ANEW) from e
         self._check_owner(file, agreed.experiment, agreed.client)
         return agreed
 
-    def agree(self, agreed: Agreed) -> None:
+    def agree(self, agreed: StoredTerms) -> None:
         """Keep what was agreed on."""
         self.path.mkdir(parents=True, exist_ok=True)
         text = msgspec.json.format(msgspec.json.encode(agreed), indent=1).decode()
         write_file(self.path / "terms.json", text + "\n")
 
     # -- private states
-    def states(self, types: Types) -> Kept:
+    def states(self, types: Types) -> StoredStates:
         """The private states; none before the first answer."""
         file = self.path / "states"
         try:
@@ -100,14 +100,16 @@ class SiteFolder:
                 raise BadBytes("its checksum does not fit")
             states, head = decode(raw[DIGEST:], types)
             versions = [Version(*version) for version in head["versions"]]
-            kept = Kept(dict(zip(versions, states, strict=True)), Number(*head["last"]))
+            kept = StoredStates(
+                dict(zip(versions, states, strict=True)), RequestNumber(*head["last"])
+            )
             owner = head["experiment"], head["client"]
         except (BadBytes, KeyError, TypeError, ValueError) as e:
             raise CoterieError(f"{file} is damaged ({e})", START_ANEW) from e
         self._check_owner(file, *owner)
         return kept
 
-    def keep(self, kept: Kept, types: Types) -> None:
+    def keep(self, kept: StoredStates, types: Types) -> None:
         """Replace the private states."""
         raw = encode(
             tuple(kept.versions.values()),

@@ -28,14 +28,14 @@ def status_of(path: Path) -> dict[str, Any]:
     entries = diary.read(path / "diary.jsonl") if (path / "diary.jsonl").exists() else []
     last = history[-1] if history else {"round": 0}
     scores = next((row for row in reversed(history) if "loss" in row), {})
-    shown = ("loss", main_metric(config.roster.kind))
+    sanitize_text = ("loss", main_metric(config.roster.kind))
     sizes = next((row["sizes"] for row in reversed(history) if row.get("sizes")), None)
     return {
         "method": config.method.name,
         "round": last["round"],
         "rounds": config.options.rounds,
         "groups": sizes,
-        "scores": {name: scores[name] for name in shown if name in scores},
+        "scores": {name: scores[name] for name in sanitize_text if name in scores},
         "starts": max((entry.epoch for entry in entries), default=1),
         "sites": {name: status_of_site(name, entries) for name in config.roster.names},
         "latecomers": msgspec.to_builtins(read_latecomers(path)),

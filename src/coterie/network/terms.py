@@ -25,7 +25,7 @@ from coterie.engines.message import Limits
 from coterie.engines.simulated import SimulatedClients
 from coterie.engines.site import Agreement
 from coterie.methods import registry
-from coterie.network.packets import DataTerms, RunTerms, Terms, shown
+from coterie.network.packets import DataTerms, RunTerms, Terms, sanitize_text
 from coterie.runs.config import method_config, method_from
 from coterie.runs.options import Options
 from coterie.runs.start import as_asked, model_fingerprint, task_for
@@ -39,7 +39,7 @@ SERVER_ONLY = ("start_from",)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Owner:
+class OwnerPolicy:
     """What a site's owner insists on, whatever a server asks."""
 
     label: str | None = None  # the only column that may be the label; None: any
@@ -120,7 +120,7 @@ def encoded_rows(table: SiteTable, schema: Schema, options: Options) -> Federati
     return as_asked(table.encode(schema), options)
 
 
-def site_task(roster: Roster, model: str, options: Options, owner: Owner) -> Task:
+def site_task(roster: Roster, model: str, options: Options, owner: OwnerPolicy) -> Task:
     """A model by its name among those of the library: no file is run."""
     with blaming_the_server("its model is none that this site can build"):
         factory = models.build(model, roster)
@@ -135,7 +135,7 @@ def site_task(roster: Roster, model: str, options: Options, owner: Owner) -> Tas
     return task
 
 
-class Built(NamedTuple):
+class SiteRun(NamedTuple):
     """A run as one site has it."""
 
     agreement: Agreement
@@ -157,13 +157,13 @@ class Built(NamedTuple):
         )
 
 
-def build(terms: Terms, table: SiteTable, owner: Owner) -> Built:
+def build(terms: Terms, table: SiteTable, owner: OwnerPolicy) -> SiteRun:
     """What a site makes of the terms; CoterieError where its table does not fit them."""
     options = run_options(terms.run)
     fed = encoded_rows(table, read_schema(terms.schema), options)
     task = site_task(fed.roster, terms.model, options, owner)
     if model_fingerprint(task) != terms.fingerprint:
-        raise PermissionError(f"the model {shown(terms.model)} is another one here")
+        raise PermissionError(f"the model {sanitize_text(terms.model)} is another one here")
     method = method_of(terms)
     clients = SimulatedClients(task, with_caution(method, task, fed, options, terms.clients))
     agreement = Agreement(
@@ -176,7 +176,7 @@ def build(terms: Terms, table: SiteTable, owner: Owner) -> Built:
         min_rows_to_report=max(options.min_rows_to_report, owner.min_rows_to_report),
     )
     parts = {name: clients.rows(name, 0) for name in clients.parts}
-    return Built(agreement, parts, fed, options)
+    return SiteRun(agreement, parts, fed, options)
 
 
 def own_agreement(agreement: Agreement) -> Agreement:

@@ -11,21 +11,28 @@ from typing import Protocol
 from coterie.core.errors import CoterieError
 from coterie.engines.codec import BadBytes
 from coterie.network.audit import Audit, now_as_text
-from coterie.network.outcomes import Arrival, Outcome, first_names, lines_of
 from coterie.network.packets import (
-    Ask,
-    Away,
-    Number,
-    Order,
+    CallClient,
+    NotParticipating,
     Packet,
     Reply,
     Request,
+    RequestBody,
+    RequestNumber,
     read_head,
     write_head,
 )
-from coterie.network.presence import WORDS
-from coterie.network.waiting import Attendance, Progress
-from coterie.network.waiting import Waiting as Waiting
+from coterie.network.participation import OWNER_REASONS
+from coterie.network.site import NetworkSite
+from coterie.network.waiting import (
+    Arrival,
+    ConnectionHistory,
+    ExchangeProgress,
+    ExchangeResult,
+    audit_records,
+    first_names,
+)
+from coterie.network.waiting import WaitPolicy as WaitPolicy
 
 log = logging.getLogger("coterie")
 NOT_CONNECTED = "not connected"
@@ -49,13 +56,13 @@ class Transport(Protocol):
 
 
 @dataclass
-class Post:
+class Messenger:
     """Numbers requests, sends them, and waits for the replies."""
 
     transport: Transport
     experiment: str
     epoch: int
-    waiting: Waiting = field(default_factory=Waiting)
+    waiting: WaitPolicy = field(default_factory=WaitPolicy)
     clock: Callable[[], float] = time.monotonic
     sequence: int = 0
     # a site's unreadable reply is no reply; what it said stands here, by name
@@ -64,18 +71,18 @@ class Post:
     awaited: frozenset[str] = frozenset()  # who is being asked now, and has not replied
     # whose owners have left, by the connection over which they said so; None: before a restart
     left: dict[str, Hashable] = field(default_factory=dict)
-    attendance: Attendance = field(default_factory=Attendance)
-    told_absent: set[str] = field(default_factory=set)  # whose absence the log has named
+    attendance: ConnectionHistory = field(default_factory=ConnectionHistory)
+    logged_absent: set[str] = field(default_factory=set)  # whose absence the log has named
 
     def exchange(
         self,
-        order: Order,
+        order: RequestBody,
         pieces: Mapping[str, dict[str, bytes]],
         *,
         quorum: float | None = None,
         deadline: float | None = None,
         grace: float | None = None,
-    ) -> Outcome:
+    ) -> ExchangeResult:
         """Send an order to sites, each with its pieces, and wait until all have replied.
 
         At the deadline it goes on with those who have, if they are the quorum; else it says for
@@ -86,13 +93,13 @@ class Post:
         began = self.clock()
         time_began = now_as_text()
         self.sequence += 1
-        number = Number(self.epoch, self.sequence)
+        number = RequestNumber(self.epoch, self.sequence)
         head = self._head(number, order)
         packets = {name: Packet(head, own) for name, own in pieces.items()}
         share = self.waiting.quorum if quorum is None else quorum
         deadline = deadline or self.waiting.deadline
         grace = self.waiting.grace if grace is None else grace
-        progress = Progress(packets, share, self._who_left(packets))
+        progress = ExchangeProgress(packets, share, self._who_left(packets))
         end = began + deadline
         turn = 1
         while not progress.is_complete:
@@ -123,20 +130,22 @@ class Post:
             if name not in progress.arrived
         }
         seconds = self.clock() - began
-        outcome = Outcome(number, progress.arrived, absent, seconds, progress.bytes_out)
-        if not isinstance(order, Ask):  # whether answers to questions are accepted is not known yet
-            self.audit.record(lines_of(order, outcome, time_began))
+        outcome = ExchangeResult(number, progress.arrived, absent, seconds, progress.bytes_out)
+        if not isinstance(
+            order, CallClient
+        ):  # whether answers to questions are accepted is not known yet
+            self.audit.record(audit_records(order, outcome, time_began))
         return outcome
 
-    def _take(self, progress: Progress, name: str, arrival: Arrival) -> None:
+    def _take(self, progress: ExchangeProgress, name: str, arrival: Arrival) -> None:
         """Take a reply; one that says that a site's owner does not take part is none."""
         answer = arrival.reply.answer
-        if not isinstance(answer, Away):
+        if not isinstance(answer, NotParticipating):
             progress.arrived[name] = arrival
             return
-        progress.away[name] = WORDS[answer.wish]
+        progress.away[name] = OWNER_REASONS[answer.wish]
         if answer.wish == "left":
-            log.warning("%s: %s.", name, WORDS["left"])
+            log.warning("%s: %s.", name, OWNER_REASONS["left"])
             self.left[name] = progress.sent.get(name)
             progress.left.add(name)
 
@@ -148,7 +157,7 @@ class Post:
                 del self.left[name]
         return {name for name in names if name in self.left}
 
-    def _why_absent(self, name: str, progress: Progress) -> str:
+    def _why_absent(self, name: str, progress: ExchangeProgress) -> str:
         if name in self.unreadable:
             return self.unreadable.pop(name)
         if name not in progress.sent:
@@ -171,7 +180,7 @@ class Post:
                 told = missing
             self.transport.receive(min(self.waiting.pause, max(0.0, end - self.clock())))
 
-    def _head(self, number: Number, order: Order) -> bytes:
+    def _head(self, number: RequestNumber, order: RequestBody) -> bytes:
         request = Request(
             experiment=self.experiment,
             epoch=number.epoch,
@@ -180,7 +189,7 @@ class Post:
         )
         return write_head(request)
 
-    def _send(self, progress: Progress) -> None:
+    def _send(self, progress: ExchangeProgress) -> None:
         """Send to those who are connected by a way that their packet has not been sent by."""
         connected = self.transport.connections()
         self.attendance.look(progress.packets, connected, self.clock())
@@ -195,7 +204,7 @@ class Post:
         if new:
             self.transport.send(new)
 
-    def _read(self, name: str, packet: Packet, number: Number) -> Reply | None:
+    def _read(self, name: str, packet: Packet, number: RequestNumber) -> Reply | None:
         """A reply to this request; None for one that cannot be read, or is to another request."""
         try:
             reply = read_head(packet.head, Reply)
@@ -208,31 +217,86 @@ class Post:
             return None
         return reply
 
-    def _tell(self, progress: Progress) -> None:
+    def _tell(self, progress: ExchangeProgress) -> None:
         log.warning(
             "%d sites have answered and %d are needed: still waiting for %s.",
             len(progress.arrived), progress.needed, first_names(progress.unanswered),
         )  # fmt: skip
 
-    def tell_absent(self, outcome: Outcome) -> None:
+    def log_absent(self, outcome: ExchangeResult) -> None:
         """Say once of each site without which a run goes on why, and when it answers again."""
         for name, reason in outcome.absent.items():
-            if name in self.told_absent:
+            if name in self.logged_absent:
                 continue
             if reason in (NOT_CONNECTED, DISCONNECTED):
                 log.warning("%s is %s: going on without it until it is back.", name, reason)
             else:
                 log.warning("%s does not answer (%s): going on without it.", name, reason)
-        back = [name for name in outcome.arrived if name in self.told_absent]
+        back = [name for name in outcome.arrived if name in self.logged_absent]
         for name in back:
             log.warning("%s answers again.", name)
-        self.told_absent.update(outcome.absent)
-        self.told_absent.difference_update(back)
+        self.logged_absent.update(outcome.absent)
+        self.logged_absent.difference_update(back)
 
-    def _give_up(self, turn: int, progress: Progress) -> None:
+    def _give_up(self, turn: int, progress: ExchangeProgress) -> None:
         if self.waiting.turns is not None and turn >= self.waiting.turns:
             raise CoterieError(
                 f"no answer of {first_names(progress.unanswered)} came within "
                 f"{turn * self.waiting.deadline:g} seconds",
                 "see to these sites, then resume",
             )
+
+
+# From a site's name, its request and its reply: what arrives, each with its delay in seconds.
+Fate = Callable[[str, Packet, Packet], list[tuple[float, Packet]]]
+
+
+def arrives(name: str, request: Packet, reply: Packet) -> list[tuple[float, Packet]]:
+    """A network without faults."""
+    return [(0.0, reply)]
+
+
+class InProcessTransport:
+    """A transport that calls its sites; nobody sleeps, as time is only a number."""
+
+    def __init__(self, sites: Mapping[str, NetworkSite], fate: Fate = arrives) -> None:
+        self.sites = dict(sites)
+        self.fate = fate
+        self.away: set[str] = set()  # sites that are not connected
+        self.now = 0.0
+        self.coming: list[tuple[float, str, Packet]] = []
+        self.starts = dict.fromkeys(sites, 0)  # how often each has connected
+        self.traffic: list[tuple[str, Packet, Packet]] = []  # all that was sent and replied
+
+    def clock(self) -> float:
+        """Seconds."""
+        return self.now
+
+    def connections(self) -> Mapping[str, Hashable]:
+        """Who is connected now."""
+        return {name: self.starts[name] for name in self.sites if name not in self.away}
+
+    def send(self, packets: Mapping[str, Packet]) -> None:
+        """Let each site reply at once; what becomes of the reply is fate."""
+        for name, packet in packets.items():
+            reply = self.sites[name].handle(packet)
+            self.traffic.append((name, packet, reply))
+            for delay, arriving in self.fate(name, packet, reply):
+                self.coming.append((self.now + delay, name, arriving))
+
+    def receive(self, seconds: float) -> list[tuple[str, Packet]]:
+        """Replies that have arrived; else time passes until one does, or until the end."""
+        end = self.now + seconds
+        if self.coming:
+            first = min(when for when, _, _ in self.coming)
+            self.now = max(self.now, min(first, end))
+        else:
+            self.now = end
+        due = [(name, packet) for when, name, packet in self.coming if when <= self.now]
+        self.coming = [item for item in self.coming if item[0] > self.now]
+        return due
+
+    def restart(self, name: str, site: NetworkSite) -> None:
+        """A site whose process was killed, and that has connected again."""
+        self.sites[name] = site
+        self.starts[name] += 1

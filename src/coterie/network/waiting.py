@@ -5,15 +5,107 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple
 
 from coterie.core.errors import CoterieError
-from coterie.network.outcomes import Arrival
-from coterie.network.packets import Packet
-from coterie.network.presence import WORDS
+from coterie.network.audit import AuditRecord, AuditResult
+from coterie.network.packets import (
+    Failed,
+    NotParticipating,
+    Packet,
+    Refused,
+    Reply,
+    RequestBody,
+    RequestNumber,
+    WriteModel,
+    sanitize_text,
+)
+from coterie.network.participation import OWNER_REASONS
+
+MOST_NAMED = 8  # sites that one line names
+
+
+class Arrival(NamedTuple):
+    """A reply that came in time."""
+
+    reply: Reply
+    pieces: dict[str, bytes]
+    seconds: float  # after the exchange began
+    bytes: int
+
+
+class ExchangeResult(NamedTuple):
+    """What came of one exchange."""
+
+    number: RequestNumber
+    arrived: dict[str, Arrival]
+    absent: dict[str, str]  # why there is no reply
+    seconds: float
+    bytes_out: Mapping[str, int] = MappingProxyType({})  # by site, with what was sent again
+
+
+def audit_records(
+    order: RequestBody, outcome: ExchangeResult, time_began: str, function: str | None = None
+) -> list[AuditRecord]:
+    """What the audit keeps of an exchange that no round is made of.
+
+    function: that was asked for; None: the order has a name of its own.
+    """
+    lines = []
+    for name, size in outcome.bytes_out.items():
+        arrival = outcome.arrived.get(name)
+        reason = outcome.absent.get(name)
+        if arrival is not None:
+            reason = reason_of(arrival.reply)
+        lines.append(
+            AuditRecord(
+                time=time_began,
+                epoch=outcome.number.epoch,
+                sequence=outcome.number.sequence,
+                round=None,
+                phase="end" if isinstance(order, WriteModel) else "start",
+                function=function or str(order.__struct_config__.tag),
+                site=name,
+                bytes_out=size,
+                bytes_in=arrival.bytes if arrival else 0,
+                seconds=round(arrival.seconds, 3) if arrival else None,
+                result=result_of(arrival, reason),
+                reason=reason or "",
+            )
+        )
+    return lines
+
+
+def result_of(arrival: Arrival | None, reason: str | None) -> AuditResult:
+    """What came of a request for the audit."""
+    if reason is None:
+        return "accepted"
+    if arrival is not None and isinstance(arrival.reply.answer, Refused):
+        return "refused"
+    return "absent"
+
+
+def first_names(names: list[str]) -> str:
+    """Names in one line, shortened."""
+    listed = ", ".join(names[:MOST_NAMED])
+    if len(names) > MOST_NAMED:
+        return f"{listed} and {len(names) - MOST_NAMED} more"
+    return listed
+
+
+def reason_of(reply: Reply) -> str | None:
+    """Why a site did not do as it was asked; None if it did."""
+    answer = reply.answer
+    if isinstance(answer, Refused | Failed):
+        return sanitize_text(answer.reason)
+    if isinstance(answer, NotParticipating):
+        return OWNER_REASONS[answer.wish]
+    return None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Waiting:
+class WaitPolicy:
     """How long a server waits for its sites."""
 
     deadline: float = 120.0  # seconds for one exchange
@@ -31,7 +123,7 @@ class Waiting:
             raise CoterieError(f"the quorum is {self.quorum}: it must be above 0 and at most 1.")
 
 
-class Attendance:
+class ConnectionHistory:
     """Since when sites have not been connected."""
 
     def __init__(self) -> None:
@@ -52,7 +144,7 @@ class Attendance:
         )
 
 
-class Progress:
+class ExchangeProgress:
     """How far one exchange is."""
 
     def __init__(self, packets: Mapping[str, Packet], share: float, left: set[str]) -> None:
@@ -61,7 +153,9 @@ class Progress:
         self.share = share
         self.left = left
         self.arrived: dict[str, Arrival] = {}
-        self.away = dict.fromkeys(left, WORDS["left"])  # whose owners do not take part, and why
+        self.away = dict.fromkeys(
+            left, OWNER_REASONS["left"]
+        )  # whose owners do not take part, and why
         self.sent: dict[str, Hashable] = {}  # over which connection
         self.bytes_out = dict.fromkeys(packets, 0)
 
@@ -95,4 +189,4 @@ class Progress:
     def ask_again(self) -> None:
         """Let all be asked again who have not replied."""
         self.sent.clear()
-        self.away = dict.fromkeys(self.left, WORDS["left"])
+        self.away = dict.fromkeys(self.left, OWNER_REASONS["left"])

@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from coterie.network.audit import Seen
-from coterie.network.engine import Network
+from coterie.network.audit import LastContact
+from coterie.network.engine import NetworkEngine
 from coterie.network.listening import Refusals
 from coterie.network.metrics import Metric, counter, counter_by, few_reasons, gauge
-from coterie.network.presence import WORDS
+from coterie.network.participation import OWNER_REASONS
 from coterie.network.transport import Transport
 from coterie.reporting.live.folder import Dashboard, WaitingDashboard, WatchedFolder
 from coterie.reporting.live.snapshot import SiteReport
 from coterie.runs.run import Run
 
 
-class Served(Transport, Protocol):
+class RegisteredTransport(Transport, Protocol):
     """A transport that knows its sites by their keys."""
 
     refusals: Refusals
@@ -27,7 +27,7 @@ class Served(Transport, Protocol):
 class WatchedServer:
     """What a page shows of a server: whom it waits for, then its run."""
 
-    def __init__(self, transport: Served, title: str, begins: str) -> None:
+    def __init__(self, transport: RegisteredTransport, title: str, begins: str) -> None:
         """title: what is to be run.  begins: a sentence on when that begins."""
         self.transport = transport
         self.title = title
@@ -84,17 +84,17 @@ class WatchedServer:
 class ServerView:
     """Looks at a run of a network from another thread; nothing is changed."""
 
-    def __init__(self, run: Run, transport: Served) -> None:
-        assert isinstance(run.engine, Network)
+    def __init__(self, run: Run, transport: RegisteredTransport) -> None:
+        assert isinstance(run.engine, NetworkEngine)
         self.run = run
-        self.post = run.engine.post
+        self.messenger = run.engine.messenger
         self.transport = transport
 
     def reports(self) -> dict[str, SiteReport]:
         """The state and last words of each site, for a live page."""
         connected = self.transport.connections()
-        seen = self.post.audit.by_site()
-        awaited = self.post.awaited
+        seen = self.messenger.audit.by_site()
+        awaited = self.messenger.awaited
         return {
             name: report_of(seen.get(name), name in connected, name in awaited)
             for name in self.run.roster.names
@@ -102,7 +102,7 @@ class ServerView:
 
     def metrics(self) -> list[Metric]:
         """What Prometheus is told."""
-        totals = self.post.audit.totals
+        totals = self.messenger.audit.totals
         history = self.run.history
         last = history[-1]["seconds"] if history else 0.0
         return [
@@ -110,8 +110,12 @@ class ServerView:
             gauge("coterie_rounds", "Rounds of this run.", self.run.options.rounds),
             gauge("coterie_last_round_seconds", "How long the last round took.", last),
             *site_counts(self.transport),
-            gauge("coterie_sites_awaited", "Sites whose answer is due.", len(self.post.awaited)),
-            gauge("coterie_server_starts", "How often this run's server began.", self.post.epoch),
+            gauge(
+                "coterie_sites_awaited", "Sites whose answer is due.", len(self.messenger.awaited)
+            ),
+            gauge(
+                "coterie_server_starts", "How often this run's server began.", self.messenger.epoch
+            ),
             counter("coterie_exchanges_total", "Exchanges with sites.", totals.exchanges),
             counter_by(
                 "coterie_answers_total", "Answers, by what came of them.", "result", totals.answers
@@ -137,7 +141,7 @@ class ServerView:
         ]
 
 
-def site_counts(transport: Served) -> list[Metric]:
+def site_counts(transport: RegisteredTransport) -> list[Metric]:
     """How many sites there are, and how many of them are connected."""
     connected = len(transport.connections())
     return [
@@ -146,12 +150,12 @@ def site_counts(transport: Served) -> list[Metric]:
     ]
 
 
-def report_of(seen: Seen | None, is_connected: bool, is_awaited: bool) -> SiteReport:
+def report_of(seen: LastContact | None, is_connected: bool, is_awaited: bool) -> SiteReport:
     """The state and last words of a site."""
     words = "" if seen is None else last_words(seen)
     answered = None if seen is None else seen.answered
     fault = seen is not None and seen.line.result != "accepted"
-    for wish, reason in WORDS.items():
+    for wish, reason in OWNER_REASONS.items():
         if seen is not None and seen.line.reason == reason:
             return SiteReport(wish, words, answered, is_healthy=False)
     if not is_connected:
@@ -161,7 +165,7 @@ def report_of(seen: Seen | None, is_connected: bool, is_awaited: bool) -> SiteRe
     return SiteReport("ready", words, answered, is_healthy=not fault)
 
 
-def last_words(seen: Seen) -> str:
+def last_words(seen: LastContact) -> str:
     """What a site was last asked, and what came of it."""
     line = seen.line
     when = "" if line.round is None else f" of round {line.round}"

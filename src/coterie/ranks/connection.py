@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from coterie.core.errors import CoterieError
-from coterie.network.peers.interface import VARIABLE, address_of, use_interface
+from coterie.network.peers.rendezvous import VARIABLE, address_of, use_interface
 from coterie.ranks.launch import LOOPBACK, RankInfo, RankLost
 
 T = TypeVar("T")

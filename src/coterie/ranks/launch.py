@@ -173,7 +173,8 @@ def _exit_status(failures: Mapping[int, object]) -> int:
     codes = {rank: int(failure.exitcode) for rank, failure in failures.items()}  # type: ignore[attr-defined]
     if codes.get(0, 0) > 0:
         return codes[0]
-    first = min((rank for rank in codes if codes[rank] != -signal.SIGTERM), default=0)
+    stopped = (-signal.SIGTERM, 2)  # by the agent, or because another rank is lost
+    first = min((rank for rank in codes if codes[rank] not in stopped), default=0)
     how = f"exit status {codes[first]}"
     if codes[first] < 0:
         how = f"signal {-codes[first]}"

@@ -7,17 +7,142 @@ the same sentence, which names it.
 from __future__ import annotations
 
 import datetime
+import json
 import logging
-from typing import Protocol
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from coterie.core.errors import CoterieError
-from coterie.network.peers.interface import VARIABLE, use_interface
-from coterie.network.peers.meeting import Place, meet
-from coterie.network.peers.signs import Signs, Verdict, agree_on_verdict, wait_for_others
+from coterie.network.peers.rendezvous import (
+    VARIABLE,
+    Rendezvous,
+    Store,
+    connect,
+    join_rendezvous,
+    use_interface,
+)
+
+BEAT = 0.5  # seconds between signs of life
+LOOK = 3.0  # seconds in which a living peer gives another one
+LONGEST_ANSWER = LOOK + 5.0  # seconds until the store must have answered
+VERDICT = "verdict"
+
+
+class HeartbeatSample(NamedTuple):
+    """What a peer writes: a number that grows, and which exchange it has come to."""
+
+    beat: int
+    exchange: int
+
+
+class Diagnosis(NamedTuple):
+    """Why an exchange failed, by ranks."""
+
+    gone: list[int]
+    slow: list[int]
+
+
+RANK_0_IS_GONE = Diagnosis([0], [])  # the store was in its process
+
+
+class Heartbeat(threading.Thread):
+    """Writes this peer's signs of life until it is stopped."""
+
+    def __init__(self, place: Rendezvous, exchange: Callable[[], int]) -> None:
+        super().__init__(daemon=True)
+        self.place = place
+        self.exchange = exchange
+        self.stopped = threading.Event()
+
+    def run(self) -> None:
+        """Write a sign now and then."""
+        beat = 0
+        try:
+            store = connect(self.place)
+            while not self.stopped.wait(BEAT):
+                beat += 1
+                store.set(f"sign/{self.place.rank}", json.dumps([beat, self.exchange()]))
+        except RuntimeError:  # rank 0 has ended: whoever asks the store next notices
+            return
+
+    def stop(self) -> None:
+        """Write no more."""
+        self.stopped.set()
+
+
+def read_signs(store: Store, place: Rendezvous) -> list[HeartbeatSample]:
+    """The newest sign of every peer."""
+    signs = []
+    for rank in range(place.world):
+        key = f"sign/{rank}"
+        sign = HeartbeatSample(0, 0)
+        if store.check([key]):
+            sign = HeartbeatSample(*json.loads(store.get(key)))
+        signs.append(sign)
+    return signs
+
+
+def agree_on_verdict(store: Store, place: Rendezvous, exchange: int) -> Diagnosis:
+    """Who is gone or slow, as the first peer saw it that noticed; then this peer has left.
+
+    A question to a store whose process stands still never ends, so it is asked in a thread.
+    """
+    verdicts: list[Diagnosis] = []
+
+    def ask() -> None:
+        with suppress(RuntimeError):  # rank 0 has ended
+            verdicts.append(ask_for_verdict(store, place, exchange))
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(LONGEST_ANSWER)
+    if not verdicts:
+        return RANK_0_IS_GONE
+    return verdicts[0]
+
+
+def ask_for_verdict(store: Store, place: Rendezvous, exchange: int) -> Diagnosis:
+    """The verdict that is written down, or this peer's own."""
+    if not store.check([VERDICT]):
+        verdict = look_around(store, place, exchange)
+        store.compare_set(VERDICT, "", json.dumps(verdict))
+    agreed = Diagnosis(*json.loads(store.get(VERDICT)))
+    store.set(f"left/{place.rank}", "yes")
+    return agreed
+
+
+def look_around(store: Store, place: Rendezvous, exchange: int) -> Diagnosis:
+    """Who gives no more signs of life, and who has not come to this exchange."""
+    before = read_signs(store, place)
+    time.sleep(LOOK)
+    now = read_signs(store, place)
+    gone = [
+        rank
+        for rank, (old, new) in enumerate(zip(before, now))
+        if new.beat <= old.beat and rank != place.rank
+    ]
+    slow = [rank for rank, sign in enumerate(now) if sign.exchange < exchange]
+    return Diagnosis(gone, [rank for rank in slow if rank not in gone and rank != place.rank])
+
+
+def wait_for_others(store: Store, place: Rendezvous, verdict: Diagnosis) -> None:
+    """Let rank 0, whose store the others read the verdict from, be the last that leaves."""
+    if place.rank != 0 or verdict == RANK_0_IS_GONE:
+        return
+    end = time.monotonic() + place.deadline
+    awaited = [rank for rank in range(1, place.world) if rank not in verdict.gone]
+    while time.monotonic() < end:
+        if all(store.check([f"left/{rank}"]) for rank in awaited):
+            return
+        time.sleep(BEAT)
+
 
 log = logging.getLogger("coterie")
 MOST_BYTES = 2**30  # of what one peer sends in one exchange
@@ -32,7 +157,7 @@ UNREACHABLE = (
 )
 
 
-class Gather(Protocol):
+class AllGather(Protocol):
     """What peers need of a network."""
 
     rank: int
@@ -49,7 +174,7 @@ class Gather(Protocol):
 class PeerGroup:
     """All peers, connected to each other."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Rendezvous) -> None:
         """Wait for all peers, and connect to them."""
         self.place = place
         self.rank = place.rank
@@ -57,8 +182,8 @@ class PeerGroup:
         self.fault: CoterieError | None = None
         self.exchange = 0
         use_interface(place.host, place.port)
-        self.store = meet(place)
-        self.signs = Signs(place, lambda: self.exchange)
+        self.store = join_rendezvous(place)
+        self.signs = Heartbeat(place, lambda: self.exchange)
         self.signs.start()
         try:
             dist.init_process_group(
@@ -116,7 +241,7 @@ class PeerGroup:
         self.fault = self._sentence(verdict, otherwise)
         return self.fault
 
-    def _sentence(self, verdict: Verdict, otherwise: tuple[str, str]) -> CoterieError:
+    def _sentence(self, verdict: Diagnosis, otherwise: tuple[str, str]) -> CoterieError:
         if verdict.gone:
             return CoterieError(f"{self._listed(verdict.gone)} no longer answers", AGAIN)
         if verdict.slow:

@@ -7,8 +7,7 @@ import time
 from pathlib import Path
 
 from coterie.core.errors import CoterieError
-from coterie.network.children import start_child, table_files
-from coterie.network.ports import HOST, free_port
+from coterie.network.simulation import HOST, free_port, start_child, table_files
 
 PAUSE = 0.1  # seconds between looks at who has ended
 TO_END = 30.0  # seconds in which the others end after the first one that failed

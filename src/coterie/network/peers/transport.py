@@ -10,12 +10,12 @@ import msgspec
 from coterie.core.call import Call
 from coterie.core.errors import CoterieError
 from coterie.engines.codec import BadBytes
-from coterie.network.engine import Network
-from coterie.network.in_process import InProcess
-from coterie.network.outcomes import Outcome, reason_of
-from coterie.network.packets import Ask, Number, Packet, Reply, Request, read_head
-from coterie.network.peers.group import Gather
+from coterie.network.engine import NetworkEngine
+from coterie.network.packets import CallClient, Packet, Reply, Request, RequestNumber, read_head
+from coterie.network.peers.group import AllGather
 from coterie.network.site import NetworkSite
+from coterie.network.transport import InProcessTransport
+from coterie.network.waiting import ExchangeResult, reason_of
 
 AGAIN = "see to it, then start all peers again: each goes on from its own files"
 
@@ -23,7 +23,7 @@ AGAIN = "see to it, then start all peers again: each goes on from its own files"
 class PeerTransport:
     """A way to all peers. Each has made the same requests, and is sent none."""
 
-    def __init__(self, site: NetworkSite, names: list[str], gather: Gather) -> None:
+    def __init__(self, site: NetworkSite, names: list[str], gather: AllGather) -> None:
         """names: of all peers, by rank."""
         self.site = site
         self.names = names
@@ -40,7 +40,7 @@ class PeerTransport:
         if self.site.client in packets:
             mine = as_bytes(self.site.handle(packets[self.site.client]))
         request = read_head(next(iter(packets.values())).head, Request)
-        is_question = isinstance(request.order, Ask)
+        is_question = isinstance(request.order, CallClient)
         for name, raw in zip(self.names, self.gather.all(mine), strict=True):
             if name in packets:
                 packet = from_bytes(name, raw)
@@ -66,7 +66,7 @@ def from_bytes(name: str, raw: bytes) -> Packet:
         raise unreadable(name) from e
 
 
-def check_reply(name: str, packet: Packet, number: Number, is_question: bool) -> None:
+def check_reply(name: str, packet: Packet, number: RequestNumber, is_question: bool) -> None:
     """Refuse to go on without the answer of a peer: nobody may be absent here."""
     try:
         reply = read_head(packet.head, Reply)
@@ -84,16 +84,16 @@ def unreadable(name: str) -> CoterieError:
     return CoterieError(f"what {name} sent is not a reply", "use one version of coterie everywhere")
 
 
-class PeerNetwork(Network):
+class PeerNetwork(NetworkEngine):
     """The engine of a peer. In evaluations it asks itself alone: scores stay at home."""
 
-    def exchange(self, call: Call, pieces: dict[str, dict[str, bytes]]) -> Outcome:
+    def exchange(self, call: Call, pieces: dict[str, dict[str, bytes]]) -> ExchangeResult:
         """Send the messages of a call, and wait for the replies."""
         if call.version.phase == "train":
             return super().exchange(call, pieces)
-        transport = self.post.transport
+        transport = self.messenger.transport
         assert isinstance(transport, PeerTransport)
-        alone = InProcess({transport.site.client: transport.site})
+        alone = InProcessTransport({transport.site.client: transport.site})
         # not counted, as another peer may have no rows to be measured on
-        post = replace(self.post, transport=alone, clock=alone.clock)
-        return post.exchange(Ask(), pieces)
+        messenger = replace(self.messenger, transport=alone, clock=alone.clock)
+        return messenger.exchange(CallClient(), pieces)

@@ -9,8 +9,11 @@ from __future__ import annotations
 import datetime
 import json
 import logging
+import os
 import secrets
 import socket
+import struct
+import sys
 import time
 from dataclasses import dataclass
 
@@ -18,6 +21,49 @@ from torch.distributed import Store as Store  # type: ignore[attr-defined]
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from coterie.core.errors import CoterieError
+
+if sys.platform == "linux":
+    import fcntl
+
+VARIABLE = "GLOO_SOCKET_IFNAME"
+GET_ADDRESS = 0x8915  # the request SIOCGIFADDR of Linux
+
+
+def use_interface(host: str, port: int) -> None:
+    """Let gloo use the interface on the way to a host, unless the user has named one."""
+    if VARIABLE in os.environ:
+        return
+    name = interface_towards(host, port)
+    if name is not None:
+        os.environ[VARIABLE] = name
+
+
+def interface_towards(host: str, port: int) -> str | None:
+    """The name of the interface on the way to a host; None where that cannot be told."""
+    if sys.platform != "linux":
+        return None
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, port))  # which sends nothing
+            address = probe.getsockname()[0]
+    except OSError:
+        return None
+    for _, name in socket.if_nameindex():
+        if address_of(name) == address:
+            return name
+    return None
+
+
+def address_of(interface: str) -> str | None:
+    """The IPv4 address of an interface; None if it has none."""
+    request = struct.pack("256s", interface.encode()[:15])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            answer = fcntl.ioctl(probe.fileno(), GET_ADDRESS, request)
+        except OSError:
+            return None
+    return socket.inet_ntoa(answer[20:24])
+
 
 log = logging.getLogger("coterie")
 PAUSE = 0.2  # seconds between looks
@@ -27,7 +73,7 @@ BEGUN = "begun"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class Rendezvous:
     """Which peer this is, and where all meet."""
 
     rank: int
@@ -50,18 +96,18 @@ class Place:
         return f"{self.host}:{self.port}"
 
 
-class Stale(Exception):
+class StaleRendezvous(Exception):
     """This meeting has begun with another process of the same rank."""
 
 
-def meet(place: Place) -> Store:
+def join_rendezvous(place: Rendezvous) -> Store:
     """Wait until all peers are there; the store by which they met."""
     end = time.monotonic() + place.wait
     first_refusal: float | None = None
     while True:
         try:
             return attend(place, open_store(place, end), end)
-        except Stale:
+        except StaleRendezvous:
             first_refusal = first_refusal or time.monotonic()
             if time.monotonic() > first_refusal + LEFTOVER:
                 raise CoterieError(
@@ -77,7 +123,7 @@ def meet(place: Place) -> Store:
 
 
 # ------------------------------------------------------------------------------ the store
-def open_store(place: Place, end: float) -> TCPStore:
+def open_store(place: Rendezvous, end: float) -> TCPStore:
     """The store: made by rank 0, and reached by the others as soon as it is there."""
     if place.rank == 0:
         return make_store(place, end)
@@ -94,12 +140,12 @@ def open_store(place: Place, end: float) -> TCPStore:
     return connect(place)
 
 
-def connect(place: Place) -> TCPStore:
+def connect(place: Rendezvous) -> TCPStore:
     """A connection of its own to a store that is there."""
     return TCPStore(place.host, place.port, None, False, TIMEOUT, wait_for_workers=False)
 
 
-def make_store(place: Place, end: float) -> TCPStore:
+def make_store(place: Rendezvous, end: float) -> TCPStore:
     """A new store, as soon as the port is free of an earlier start."""
     end = min(end, time.monotonic() + LEFTOVER)
     while True:
@@ -114,7 +160,7 @@ def make_store(place: Place, end: float) -> TCPStore:
         time.sleep(PAUSE)
 
 
-def is_open(place: Place) -> bool:
+def is_open(place: Rendezvous) -> bool:
     """Whether somebody listens at the place."""
     try:
         with socket.create_connection((place.host, place.port), timeout=5):
@@ -124,7 +170,7 @@ def is_open(place: Place) -> bool:
 
 
 # ------------------------------------------------------------------------------ who is there
-def attend(place: Place, store: TCPStore, end: float) -> Store:
+def attend(place: Rendezvous, store: TCPStore, end: float) -> Store:
     """Say that this peer is there, and wait for the others."""
     check_world(place, store)
     token = secrets.token_hex(8)
@@ -144,11 +190,11 @@ def attend(place: Place, store: TCPStore, end: float) -> Store:
             told = missing
         time.sleep(PAUSE)
     if json.loads(store.get(BEGUN))[place.rank] != token:
-        raise Stale
+        raise StaleRendezvous
     return store
 
 
-def check_world(place: Place, store: TCPStore) -> None:
+def check_world(place: Rendezvous, store: TCPStore) -> None:
     """Refuse another number of peers than rank 0 was told."""
     if place.rank == 0:
         store.set("world", str(place.world))

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,27 +18,111 @@ import torch
 
 from coterie.core.errors import CoterieError
 from coterie.core.version import __version__
+from coterie.methods.registry import methods
 from coterie.metrics import Row
-from coterie.network.handshake import Asked
-from coterie.network.packets import shown
-from coterie.network.peers.cards import (
-    Card,
-    PeerFile,
-    check_cards,
-    check_method,
-    difference,
-    words_of,
-)
-from coterie.network.peers.group import Gather
+from coterie.network.handshake import RunSpec
+from coterie.network.packets import Experiment, StrictStruct, sanitize_text
+from coterie.network.peers.group import AllGather
 from coterie.network.peers.transport import PeerNetwork, PeerTransport
 from coterie.network.server import NetworkFile, begin, resume, serve, write_network_file
 from coterie.network.site import NetworkSite
-from coterie.network.terms import Owner
-from coterie.network.transport import Post, Waiting
+from coterie.network.terms import OwnerPolicy, site_settings
+from coterie.network.transport import Messenger, WaitPolicy
 from coterie.runs.config import decode, encode_readable
 from coterie.runs.files import write_file
 from coterie.runs.folder import NETWORK, START_ANEW, RunFolder, hold, round_of
 from coterie.runs.run import Run
+
+OF_THIS_MACHINE = ("device", "engine")  # options that may differ between peers
+
+
+class PeerCard(StrictStruct, frozen=True, kw_only=True):
+    """What a peer says of itself first."""
+
+    coterie: str
+    name: str
+    asked: dict[str, Any]  # its config
+    proposal: Experiment  # for a new run; that of rank 0 counts
+    experiment: Experiment | None  # of the run in its folder
+    epoch: int
+    rounds: list[int]  # after which it can go on
+
+
+class PeerFile(StrictStruct, frozen=True, kw_only=True):
+    """peer.json: with what a peer's run was begun."""
+
+    name: str
+    asked: dict[str, Any]
+
+
+# ------------------------------------------------------------------------------ what is asked
+def check_method(asked: RunSpec) -> None:
+    """Refuse methods with a server, and what only a server could decide."""
+    if not asked.method.is_decentralised:
+        able = ", ".join(name for name, cls in methods().items() if cls.is_decentralised)
+        raise CoterieError(
+            f"{asked.method.name} has a server, and peers have none",
+            f"use `coterie network server`, or a method without one: {able}",
+        )
+    if asked.options.stop_after is not None:
+        raise CoterieError(
+            "stop_after needs the scores of all, and those of a peer stay with it", "leave it out"
+        )
+
+
+def words_of(asked: RunSpec) -> dict[str, Any]:
+    """All that peers must have been asked alike, as JSON keeps it."""
+    options = {k: v for k, v in asdict(asked.options).items() if k not in OF_THIS_MACHINE}
+    words = {
+        "method": asked.method.name,
+        "model": asked.model,
+        **asdict(asked.data),
+        **options,
+        **site_settings(asked.method),
+    }
+    # a number that is only suggested becomes a text, and so differs from one that was given
+    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(words, enc_hook=str))
+    return plain
+
+
+def difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
+    """The first thing in which two configs differ, in words."""
+    for key in sorted({*before, *now}):
+        if before.get(key) != now.get(key):
+            return f"{key} was {before.get(key)}, and is {now.get(key)}"
+    return None
+
+
+# ------------------------------------------------------------------------------ together
+def check_cards(cards: Sequence[PeerCard]) -> None:
+    """Refuse peers that cannot run together."""
+    first = cards[0]
+    names = [card.name for card in cards]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise CoterieError(
+            f"{names.count(twice[0])} peers are called {sanitize_text(twice[0])}",
+            "give each a --name of its own",
+        )
+    for card in cards:
+        if card.coterie != first.coterie:
+            raise CoterieError(
+                f"{sanitize_text(card.name)} has coterie {sanitize_text(card.coterie)}, and "
+                f"{sanitize_text(first.name)} has {sanitize_text(first.coterie)}",
+                "use one version everywhere",
+            )
+        differing = [
+            key
+            for key in sorted({*card.asked, *first.asked})
+            if card.asked.get(key) != first.asked.get(key)
+        ]
+        if differing:
+            raise CoterieError(
+                f"the configs of {sanitize_text(card.name)} and {sanitize_text(first.name)} differ "
+                f"in {sanitize_text(', '.join(differing))}",
+                "give all peers the same file",
+            )
+
 
 NOT_BEGUN = -1  # the round of a run without a checkpoint
 
@@ -45,12 +130,12 @@ NOT_BEGUN = -1  # the round of a run without a checkpoint
 class Peer:
     """One client and its files, without a server."""
 
-    def __init__(self, asked: Asked, name: str, table: Path, folder: Path) -> None:
+    def __init__(self, asked: RunSpec, name: str, table: Path, folder: Path) -> None:
         check_method(asked)
         self.asked = asked
         self.words = words_of(asked)
         self.folder = folder
-        self.site = NetworkSite(name, table, folder, Owner(label=asked.data.label))
+        self.site = NetworkSite(name, table, folder, OwnerPolicy(label=asked.data.label))
 
     @property
     def run_folder(self) -> Path:
@@ -63,8 +148,8 @@ class Peer:
 
     def take_part(
         self,
-        gather: Gather,
-        waiting: Waiting,
+        gather: AllGather,
+        waiting: WaitPolicy,
         follow: Callable[[Run], Callable[[Row], Any] | None] = lambda run: None,
     ) -> Run:
         """Train with the other peers to the end, from the start or from this peer's files."""
@@ -72,23 +157,23 @@ class Peer:
         names = [card.name for card in cards]
         gather.know(names)
         transport = PeerTransport(self.site, names, gather)
-        open_post = lambda experiment, epoch: Post(transport, experiment, epoch, waiting)
+        open_messenger = lambda experiment, epoch: Messenger(transport, experiment, epoch, waiting)
         if self._goes_on(cards):
             self._wind_back(cards)
-            run = resume(self.run_folder, open_post, engine=PeerNetwork)
+            run = resume(self.run_folder, open_messenger, engine=PeerNetwork)
         else:
-            run = self._begin(cards, open_post)
+            run = self._begin(cards, open_messenger)
         check_together(gather, names, run.round)
         run.evaluated = torch.tensor([run.roster.names.index(self.site.client)])
         return serve(run, follow(run))
 
     # -- cards
-    def _exchange_cards(self, gather: Gather) -> list[Card]:
+    def _exchange_cards(self, gather: AllGather) -> list[PeerCard]:
         raw = gather.all(msgspec.json.encode(self._card()))
         cards = []
         for rank, of_peer in enumerate(raw):
             try:
-                cards.append(msgspec.json.decode(of_peer, type=Card))
+                cards.append(msgspec.json.decode(of_peer, type=PeerCard))
             except (msgspec.DecodeError, UnicodeError) as e:
                 raise CoterieError(
                     f"the peer of rank {rank} is another version of coterie",
@@ -97,13 +182,13 @@ class Peer:
         check_cards(cards)
         return cards
 
-    def _card(self) -> Card:
+    def _card(self) -> PeerCard:
         kept = self._kept()
         rounds: list[int] = []
         if kept is not None:
             self._check_config()
             rounds = rounds_of(RunFolder(self.run_folder))
-        return Card(
+        return PeerCard(
             coterie=__version__,
             name=self.site.client,
             asked=self.words,
@@ -141,7 +226,7 @@ class Peer:
             raise CoterieError(f"the config has changed since the run began: {changed}", remedy)
 
     # -- a new run
-    def _begin(self, cards: list[Card], open_post: Callable[[str, int], Post]) -> Run:
+    def _begin(self, cards: list[PeerCard], open_messenger: Callable[[str, int], Messenger]) -> Run:
         if self.run_folder.exists():  # another peer was killed before it had made its own
             shutil.rmtree(self.run_folder)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -150,14 +235,14 @@ class Peer:
         return begin(
             self.asked,
             [card.name for card in cards],
-            open_post,
+            open_messenger,
             self.run_folder,
             experiment=cards[0].proposal,
             engine=PeerNetwork,
         )
 
     # -- going on
-    def _goes_on(self, cards: list[Card]) -> bool:
+    def _goes_on(self, cards: list[PeerCard]) -> bool:
         """Whether the peers have a run; where one has none, nobody may have trained."""
         experiments = {card.experiment for card in cards}
         if experiments == {None}:
@@ -176,7 +261,7 @@ class Peer:
             "the peers have files of different runs", "give all the --state of one run, or new ones"
         )
 
-    def _wind_back(self, cards: list[Card]) -> None:
+    def _wind_back(self, cards: list[PeerCard]) -> None:
         """Be ready to go on after the last round that all peers have kept.
 
         One may have finished a round that another one was killed in. The epoch is above all that
@@ -209,13 +294,13 @@ def rounds_of(folder: RunFolder) -> list[int]:
     return rounds
 
 
-def check_together(gather: Gather, names: list[str], round: int) -> None:
+def check_together(gather: AllGather, names: list[str], round: int) -> None:
     """Go on only when all peers have made their folders, and are at the same round."""
     rounds = [raw.decode() for raw in gather.all(str(round).encode())]
     for name, other in zip(names, rounds):
         if other != str(round):
             raise CoterieError(
-                f"{name} goes on after round {shown(other)}, and this peer after round {round}: a "
-                "checkpoint is damaged",
+                f"{name} continues after round {sanitize_text(other)}, and this peer after round "
+                f"{round}: a checkpoint is damaged",
                 "start all peers again",
             )

@@ -21,9 +21,9 @@ from coterie.core.params import count
 from coterie.engines.codec import BadBytes, decode, encode
 from coterie.engines.site_ledger import HEADER, SiteLedger
 from coterie.network.audit import now_as_text
-from coterie.network.engine import LAST, Network, as_pieces
-from coterie.network.outcomes import Outcome, lines_of, reason_of
-from coterie.network.packets import Ask, Done, Finish, Order, Terms
+from coterie.network.engine import LAST, NetworkEngine, as_pieces
+from coterie.network.packets import CallClient, Done, RequestBody, Terms, WriteModel
+from coterie.network.waiting import ExchangeResult, audit_records, reason_of
 from coterie.runs.latecomers import Latecomer, describe, read_latecomers, write_latecomers
 from coterie.runs.run import Run
 
@@ -31,21 +31,21 @@ log = logging.getLogger("coterie")
 NO_ANSWER = "it did not say which group fits it"
 
 
-class Latecomers:
+class LateSites:
     """Looks for sites that are connected and take no part in the run."""
 
     def __init__(self, run: Run, terms: Terms) -> None:
-        assert isinstance(run.engine, Network) and run.folder is not None
+        assert isinstance(run.engine, NetworkEngine) and run.folder is not None
         self.run = run
         self.terms = terms
-        self.post = run.engine.post
+        self.messenger = run.engine.messenger
         self.folder: Path = run.folder.path
         self.known = read_latecomers(self.folder)
         self.tried: dict[str, Hashable] = {}  # by which connection each was last spoken to
 
     def look(self) -> None:
         """Take in those who have come since; one whose join failed may connect again."""
-        connected = self.post.transport.connections()
+        connected = self.messenger.transport.connections()
         new = []
         for name in sorted(connected.keys() - set(self.run.roster.names)):
             has_joined = name in self.known and not self.known[name].fault
@@ -57,7 +57,7 @@ class Latecomers:
 
     def finish(self) -> None:
         """Give all of them the group and the model of the last round."""
-        connected = self.post.transport.connections()
+        connected = self.messenger.transport.connections()
         joined = [n for n, late in self.known.items() if n in connected and not late.fault]
         if joined:
             self._join(joined)
@@ -89,9 +89,9 @@ class Latecomers:
         )
 
     # -- exchanges
-    def _exchange(self, order: Order, pieces: dict[str, dict[str, bytes]]) -> Outcome:
+    def _exchange(self, order: RequestBody, pieces: dict[str, dict[str, bytes]]) -> ExchangeResult:
         """Ask latecomers; the run waits for none that is not connected any more."""
-        return self.post.exchange(order, pieces, quorum=0.0, grace=0.0)
+        return self.messenger.exchange(order, pieces, quorum=0.0, grace=0.0)
 
     def _assign(self, names: list[str]) -> tuple[dict[str, int], dict[str, str]]:
         """(the group whose model fits each site best, why one has none)"""
@@ -102,8 +102,8 @@ class Latecomers:
             return {}, {}
         began = now_as_text()
         pieces = self._messages(names, "membership", centres)
-        outcome = self._exchange(Ask(), pieces)
-        self.post.audit.record(lines_of(Ask(), outcome, began, "membership"))
+        outcome = self._exchange(CallClient(), pieces)
+        self.messenger.audit.record(audit_records(CallClient(), outcome, began, "membership"))
         faults = faults_in(outcome)
         groups = {}
         for name in names:
@@ -116,7 +116,7 @@ class Latecomers:
                 groups[name] = group
         return groups, faults
 
-    def _best_group(self, outcome: Outcome, name: str, groups: int) -> int | None:
+    def _best_group(self, outcome: ExchangeResult, name: str, groups: int) -> int | None:
         """The group of least loss; None if the site sent no losses."""
         raw = outcome.arrived[name].pieces.get("upload", b"")
         try:
@@ -140,7 +140,7 @@ class Latecomers:
             return dict.fromkeys(names, "a client of this method has no single model")
         shared, _ = method.use(self.run.state)
         pieces = self._messages(names, "newcomer_model", shared)
-        return faults_in(self._exchange(Finish(), pieces))
+        return faults_in(self._exchange(WriteModel(), pieces))
 
     def _messages(
         self, names: list[str], function: str, shared: Any
@@ -169,7 +169,7 @@ class Latecomers:
         return dict(zip(names, map(as_pieces, messages)))
 
 
-def faults_in(outcome: Outcome) -> dict[str, str]:
+def faults_in(outcome: ExchangeResult) -> dict[str, str]:
     """By name, why a site did not do as it was asked."""
     faults = dict(outcome.absent)
     for name, arrival in outcome.arrived.items():

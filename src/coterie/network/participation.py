@@ -12,21 +12,21 @@ from typing import Literal
 from coterie.core.errors import CoterieError
 from coterie.runs.files import write_error
 
-Wish = Literal["paused", "left"]
-WORDS: dict[Wish, str] = {
+OwnerStatus = Literal["paused", "left"]
+OWNER_REASONS: dict[OwnerStatus, str] = {
     "paused": "its owner has paused it",
     "left": "its owner has left the run",
 }
 
 
-class Presence:
+class Participation:
     """The wishes of the owner of one site."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     @property
-    def wish(self) -> Wish | None:
+    def wish(self) -> OwnerStatus | None:
         """Why the site does not take part; None if it does."""
         if (self.folder / "left").exists():
             return "left"
@@ -45,12 +45,12 @@ class Presence:
     def unpause(self) -> None:
         """Take part again."""
         try:
-            for name in WORDS:
+            for name in OWNER_REASONS:
                 (self.folder / name).unlink(missing_ok=True)
         except OSError as e:
             raise write_error(e, self.folder) from e
 
-    def _write(self, name: Wish) -> None:
+    def _write(self, name: OwnerStatus) -> None:
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         try:
             (self.folder / name).write_text(f"{now}\n", encoding="ascii")
@@ -58,8 +58,8 @@ class Presence:
             raise write_error(e, self.folder) from e
 
 
-def presence_in(folder: Path) -> Presence:
+def find_participation(folder: Path) -> Participation:
     """The presence of a site that has been started in a folder."""
     if not folder.is_dir():
         raise CoterieError(f"no site keeps its states in {folder}", "give --state as its node has")
-    return Presence(folder)
+    return Participation(folder)
