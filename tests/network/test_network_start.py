@@ -67,7 +67,10 @@ def test_another_model_of_the_same_name_is_refused(tmp_path, monkeypatch):
     "owner, sentence",
     [
         (OwnerPolicy(label="income"), "its owner allows the label income alone"),
-        (OwnerPolicy(min_rows_to_report=5), "its owner allows min_rows_to_report of 5 or more, not 1"),
+        (
+            OwnerPolicy(min_rows_to_report=5),
+            "its owner allows min_rows_to_report of 5 or more, not 1",
+        ),
         (OwnerPolicy(most_parameters=10), "its model has 43 parameters, above the 10"),
     ],
 )
