@@ -22,7 +22,7 @@ import numpy as np
 import coterie as ct
 from coterie.reporting.live.folder import WatchedFolder
 from coterie.reporting.live.page import render_sections
-from coterie.runs.start import check_job
+from coterie.runs.start import create_job
 
 SITES = 200
 ROUNDS = 1000
@@ -43,7 +43,7 @@ def sites() -> ct.data.Federation:
 def train(folder: Path, stop: threading.Event) -> None:
     """Train with a pause of a second after each round."""
     method = ct.IFCA(clusters=4, lr=0.02, local_steps=2)
-    job = check_job(method, sites(), "softmax", rounds=ROUNDS, eval_every=2, participation=0.5)
+    job = create_job(method, sites(), "softmax", rounds=ROUNDS, eval_every=2, participation=0.5)
     run = job.start()
     run.folder = job.create_folder(folder)
     for row in run.rounds():
@@ -97,7 +97,7 @@ def measure(process: int, what: str, reader: Reader | None = None) -> None:
 
 def draw_long_run(folder: Path) -> None:
     """Print how long it takes to draw 1,000 rounds in each of which a tenth of the sites move."""
-    made = check_job(ct.IFCA(clusters=4), sites(), "softmax", rounds=ROUNDS).create_folder(folder)
+    made = create_job(ct.IFCA(clusters=4), sites(), "softmax", rounds=ROUNDS).create_folder(folder)
     rng = np.random.default_rng(0)
     groups = rng.integers(0, 4, SITES)
     for r in range(ROUNDS):

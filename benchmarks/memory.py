@@ -21,7 +21,7 @@ import torch
 
 import coterie as ct
 from coterie.core.contract import Algorithm
-from coterie.runs.start import prepare
+from coterie.runs.start import prepare_run
 
 ROWS = 20
 CASES: list[tuple[str, float, int, int, float]] = [  # method, participation, few, many, target
@@ -73,11 +73,11 @@ def measure(name: str, clients: int, participation: float) -> dict[str, float]:
     options: dict[str, Any] = {"rounds": 3, "participation": participation, "eval_every": 1}
     if name == "ditto":
         options["eval_clients"] = 1_000
-    for _ in prepare(method, fed.subset(range(40)), model, rounds=1).rounds():
+    for _ in prepare_run(method, fed.subset(range(40)), model, rounds=1).rounds():
         pass
     before = peak()
     began = time.process_time()
-    run = prepare(method, fed, model, **options)
+    run = prepare_run(method, fed, model, **options)
     prepared = time.process_time() - began
     for _ in run.rounds():
         pass

@@ -20,7 +20,7 @@ from torch import nn
 
 import coterie as ct
 from coterie.runs.run import Run
-from coterie.runs.start import prepare
+from coterie.runs.start import prepare_run
 from timing import Took, cores, timed_round
 from workloads import random_images
 
@@ -54,7 +54,7 @@ def mlp() -> nn.Module:
 def rounds_of(method: ct.Algorithm) -> Callable[[], list]:
     """Rounds of a run that has begun and warmed up; each call is the next one."""
     fed = random_images(CLIENTS, ROWS, (28, 28))
-    run: Run = prepare(method, fed, mlp, rounds=10**6, eval_every=10**6)
+    run: Run = prepare_run(method, fed, mlp, rounds=10**6, eval_every=10**6)
     steps = run.rounds()
     for _ in range(3):
         next(steps)

@@ -32,7 +32,7 @@ from coterie.ranks.launch import local_ranks, rank_from_environment
 from coterie.ranks.shard import RankShard
 from coterie.ranks.worker import serve_rank
 from coterie.runs.run import Run
-from coterie.runs.start import Job, check_job
+from coterie.runs.start import Job, create_job
 from machine import write_page
 from workloads import linear_rows, random_images
 
@@ -91,7 +91,7 @@ def job_of(name: str, ranks: int) -> Job:
     case = CASES[name]
     cores = THREADS // ranks
     options = {"rounds": 10_000, "eval_every": 10_000, "ranks": ranks}
-    return check_job(case.method, case.fed(), case.model, cores=cores, **options)
+    return create_job(case.method, case.fed(), case.model, cores=cores, **options)
 
 
 def shard_of(config: str, rank: int) -> RankShard:

@@ -35,7 +35,7 @@ import torch
 
 import coterie as ct
 from coterie.runs.run import Run
-from coterie.runs.start import prepare
+from coterie.runs.start import prepare_run
 from scale_page import MEGABYTE, PARTS, RESULTS, write_page
 
 STEPS = 5
@@ -119,7 +119,7 @@ def images(point: Point) -> Iterator[tuple[Any, ...]]:
 def start(point: Point, fed: ct.data.Federation, out: Path | None = None) -> Run:
     """A run that has not begun; a sample of the clients is evaluated, at the start and the end."""
     method = ct.IFCA(clusters=point.groups, lr=0.05, local_steps=STEPS)
-    return prepare(
+    return prepare_run(
         method,
         fed,
         point.model,

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from coterie.runs.run import Run
-from coterie.runs.start import prepare
+from coterie.runs.start import prepare_run
 from plain_loops import Model, centres_of
 from workloads import Case
 
@@ -20,7 +20,7 @@ ENOUGH = 12.0  # seconds of rounds for each contender of a case
 
 
 def warm(case: Case, rounds: int = 2) -> Run:
-    run = prepare(case.method, case.fed, case.model, rounds=10**6, eval_every=10**6)
+    run = prepare_run(case.method, case.fed, case.model, rounds=10**6, eval_every=10**6)
     for _ in run.rounds():
         if run.round == rounds:
             return run

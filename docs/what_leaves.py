@@ -10,7 +10,7 @@ import coterie as ct
 from coterie.aggregation.clipping import weights
 from coterie.core.contract import Algorithm, Declaration, Upload
 from coterie.runs.run import Run
-from coterie.runs.start import prepare
+from coterie.runs.start import prepare_run
 
 ROUNDS = {"start": "the start", "later": "every round", "any": "the start and every round"}
 HEAD = """\
@@ -46,7 +46,7 @@ def tiny_run(cls: type[Algorithm]) -> Run:
     names = {f.name for f in fields(cls)}  # type: ignore[arg-type]
     settings: dict[str, Any] = {"clusters": 2} if "clusters" in names else {}
     fed = ct.data.rotated("digits", clients=6, samples=20, angles=(0, 90))
-    run = prepare(cls(**settings), fed, "softmax", rounds=2, eval_every=2)
+    run = prepare_run(cls(**settings), fed, "softmax", rounds=2, eval_every=2)
     for _ in run.rounds():
         pass
     return run

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from coterie.core.errors import CoterieError, unknown_name
 from coterie.reporting.plots import save
-from coterie.runs.files import locked, write_file
+from coterie.runs.files import hold_lock, write_text
 from reproduction import all_experiments, find
 from reproduction.claims import FAILS
 from reproduction.page import COMMAND, command, page, verdicts
@@ -174,7 +174,7 @@ def run(results: ResultTable, arguments: argparse.Namespace) -> None:
     lock = results.path.with_suffix(".lock")
     with (
         warnings.catch_warnings(),
-        locked(lock, f"another process is running {results.experiment.name}"),
+        hold_lock(lock, f"another process is running {results.experiment.name}"),
     ):
         warnings.showwarning = lambda message, *_, **__: report(f"warning: {message}")
         if results.cells and cells:
@@ -220,7 +220,7 @@ def describe(results: ResultTable, done: FinishedCell) -> str:
 def write_page(results: ResultTable) -> str:
     """Write the page and its figures; return the page with a summary."""
     text = page(results)
-    write_file(results.path.with_suffix(".md"), text)
+    write_text(results.path.with_suffix(".md"), text)
     files = [results.path.with_suffix(".md")]
     for suffix, draw in results.experiment.figures.items():
         file = results.path.with_name(f"{results.path.stem}{suffix}.svg")

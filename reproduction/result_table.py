@@ -15,7 +15,7 @@ import numpy as np
 from coterie.core.errors import CoterieError
 from coterie.core.version import __version__
 from coterie.runs.config import decode, encode
-from coterie.runs.files import write_file
+from coterie.runs.files import write_text
 from reproduction.spec import Experiment, Measured, TableCell
 
 FORMAT = 1
@@ -98,7 +98,7 @@ class ResultTable:
         done = [self.cells[mark] for mark in order if mark in self.cells]
         head = {"format": FORMAT, "experiment": self.experiment.name, "scale": self.scale}
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(self.path, one_cell_per_line(head, done))
+        write_text(self.path, one_cell_per_line(head, done))
 
     # -- reading
     def of(self, line: str, column: str) -> list[CellResult]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from coterie.data import Federation
-from coterie.runs.search import Cell, Search
+from coterie.runs.search import Search, SearchCell
 from reproduction.page import searches
 from reproduction.spec import Experiment, RecordedSearch, TableCell
 from reproduction.work import federation
@@ -49,7 +49,7 @@ def cell_of(experiment: Experiment, tuned: RecordedSearch, scale: str, seed: int
     )
 
 
-def describe(tried: Cell, metric: str) -> str:
+def describe(tried: SearchCell, metric: str) -> str:
     """A combination of values and its score on the held-out rows."""
     values = ", ".join(f"{name} {value}" for name, value in tried.values.items())
     if tried.mean is None:

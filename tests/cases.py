@@ -231,7 +231,7 @@ def participants(run: Run) -> list[list[int]]:
     return [run.participants(r).tolist() for r in range(1, run.options.rounds + 1)]
 
 
-def data_of(run: Run, r: int, i: int, stream: str = "train") -> Data:
+def find_data(run: Run, r: int, i: int, stream: str = "train") -> Data:
     """Client i's rows, with its randomness in a stream of round r."""
     x, y = (v.double() if v.is_floating_point() else v for v in run.engine.fed.train.client(i))
     return Data(
@@ -243,7 +243,7 @@ def data_of(run: Run, r: int, i: int, stream: str = "train") -> Data:
 
 def mini_batches(run: Run, r: int, i: int, stream: str = "train") -> list[Rows]:
     """The rows of client i's batches in a stream of round r, as the library orders them."""
-    return in_numpy(data_of(run, r, i, stream).batches(run.method))
+    return in_numpy(find_data(run, r, i, stream).batches(run.method))
 
 
 def local_rounds(run: Run, r: int, i: int) -> list[Rows]:
@@ -251,7 +251,7 @@ def local_rounds(run: Run, r: int, i: int) -> list[Rows]:
 
     All rows without `batch`.
     """
-    m, data = run.method, data_of(run, r, i)
+    m, data = run.method, find_data(run, r, i)
     return in_numpy(
         data.all if m.batch is None else data.sample(m.batch, turn) for turn in range(m.outer)
     )

@@ -21,7 +21,7 @@ from coterie.core.task import Batch
 from coterie.data import Federation
 from coterie.engines.wire import Wire
 from coterie.runs.run import Run
-from coterie.runs.start import prepare
+from coterie.runs.start import prepare_run
 
 Model = dict[str, np.ndarray]
 Rows = tuple[np.ndarray, np.ndarray]
@@ -209,6 +209,6 @@ def ready(method: ct.Algorithm, fed: Federation, model: Any, **options: Any) -> 
 
     No screening of far moves: clients are few and ragged.
     """
-    return prepare(
+    return prepare_run(
         method, fed, model, **{"engine": "loop", "dtype": "float64", "screen": 0.0, **options}
     )

@@ -21,7 +21,7 @@ from coterie.engines.codec import decode, encode
 from coterie.engines.wire import Message
 from coterie.runs.folder import RunFolder
 from coterie.runs.run import Run
-from coterie.runs.start import prepare
+from coterie.runs.start import prepare_run
 from oracles import private_states
 
 METHODS = variants()
@@ -49,7 +49,7 @@ def go(method, fed, rounds=ROUNDS, plan=None, **options) -> Run:
         **options,
     }
     options |= whole_rounds(method)
-    run = prepare(method, fed, options.pop("model"), plan=plan, **options)
+    run = prepare_run(method, fed, options.pop("model"), plan=plan, **options)
     for _ in run.rounds():
         pass
     return run
@@ -220,7 +220,7 @@ ATTACKER = 4
 def attacked(method, fed, attack) -> tuple[Run, dict]:
     """(a run of two rounds in which one client's last reply is an attack, its last row)"""
     options = {"rounds": 2, "seed": 1, "dtype": "float64", "engine": "wire", "eval_every": 50}
-    run = prepare(method, fed, "mlp:12", **options)
+    run = prepare_run(method, fed, "mlp:12", **options)
     steps = run.rounds()
     next(steps), next(steps)
 
@@ -260,7 +260,7 @@ def test_a_bad_upload_harms_no_one_else(name, attack, fed, caplog):
 @every_method
 def test_a_late_or_refused_answer_leaves_no_trace(name, fed):
     """A site whose answer was lost starts its next one from the state before."""
-    run = prepare(
+    run = prepare_run(
         METHODS[name],
         fed,
         "mlp:12",
@@ -299,7 +299,7 @@ def ends_alike(folder, straight: Run, **known) -> None:
 def test_resume_is_exact_wherever_it_was_killed(name, when, fed, tmp_path, monkeypatch):
     method, straight = METHODS[name], never_stopped(name)
     faults = {**FAULTY, **whole_rounds(method)}
-    run = prepare(
+    run = prepare_run(
         method,
         fed,
         "mlp:12",
@@ -340,7 +340,7 @@ def test_resume_is_exact_wherever_it_was_killed(name, when, fed, tmp_path, monke
 
 # ------------------------------------------------------------------------------ what may be asked
 def test_only_client_functions_run_on_a_site(fed):
-    run = prepare(ct.FedAvg(), fed, "mlp:12", rounds=1, dtype="float64", engine="wire")
+    run = prepare_run(ct.FedAvg(), fed, "mlp:12", rounds=1, dtype="float64", engine="wire")
     site = run.engine.sites[0]
     zero = torch.tensor(0)
     nothing = encode((), run.types)
@@ -372,7 +372,7 @@ def test_only_client_functions_run_on_a_site(fed):
 
 
 def test_a_function_that_is_not_marked_cannot_be_asked_for(fed):
-    run = prepare(ct.FedAvg(), fed, "mlp:12", rounds=1)
+    run = prepare_run(ct.FedAvg(), fed, "mlp:12", rounds=1)
     ask = run.asker(1)
     with pytest.raises(ct.CoterieError, match="@client"):
         ask(ask.root.method.round)

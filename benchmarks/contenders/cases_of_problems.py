@@ -10,7 +10,7 @@ import coterie as ct
 from contenders.problems import Arrays, Problem, first_models, rows_of
 from contenders.torch_models import build
 from coterie.runs.run import Run
-from coterie.runs.start import prepare
+from coterie.runs.start import prepare_run
 from plain_loops import Model, centres_of, plain_envelope, plain_fedavg, plain_fedsoft, plain_ifca
 from workloads import Case
 
@@ -52,7 +52,7 @@ def method_and_loop(problem: Problem) -> tuple[ct.Algorithm, Any]:
 
 def run_at_start(problem: Problem, case: Case) -> Run:
     """A run whose next round starts from the problem's first models, or after two rounds."""
-    run = prepare(case.method, case.fed, case.model, rounds=10**6, eval_every=10**6)
+    run = prepare_run(case.method, case.fed, case.model, rounds=10**6, eval_every=10**6)
     run.step()
     if problem.method in STARTS_GIVEN:
         write_centres(run, first_models(problem))
@@ -74,6 +74,6 @@ def write_centres(run: Run, models: list[Arrays]) -> None:
             assert torch.equal(torch.from_numpy(array), value), "the state is a copy"
 
 
-def as_arrays(models: list[Model]) -> list[Arrays]:
+def to_arrays(models: list[Model]) -> list[Arrays]:
     """Models by name as lists of arrays."""
     return [[value.detach().numpy() for value in model.values()] for model in models]

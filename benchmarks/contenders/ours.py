@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
 from contenders.answering import read_request, serve
-from contenders.cases_of_problems import as_arrays, case_of, run_at_start
+from contenders.cases_of_problems import case_of, run_at_start, to_arrays
 from contenders.problems import Arrays, Problem
 from coterie.core.contract import Data, Repeat
 from coterie.optim.forms import noted_forms
@@ -43,7 +43,7 @@ class Ours:
         return self.run.step
 
     def models(self, result: Any) -> list[Arrays]:
-        return as_arrays(centres_of(self.run))
+        return to_arrays(centres_of(self.run))
 
     def counts(self) -> dict[str, Any]:
         engine: Any = self.run.engine

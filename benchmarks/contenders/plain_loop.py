@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from contenders.answering import read_request, serve
-from contenders.cases_of_problems import as_arrays, case_of, run_at_start
+from contenders.cases_of_problems import case_of, run_at_start, to_arrays
 from contenders.problems import Arrays, Problem
 
 
@@ -28,7 +28,7 @@ class PlainLoop:
         return self.case.plain(self.case, self.run)
 
     def models(self, result: Any) -> list[Arrays]:
-        return as_arrays(result)
+        return to_arrays(result)
 
     def counts(self) -> dict[str, Any]:
         """Steps as the module sees them: passes with a gradient."""

@@ -16,17 +16,17 @@ from coterie.data import Federation
 from coterie.engines.plan import Plan
 from coterie.metrics import METRICS, Row, Scores, hard_labels, main_metric, score_clients
 from coterie.metrics.clusters import decode_assignments
+from coterie.runs.load import Trust, load_run, load_trained
 from coterie.runs.options import Options
-from coterie.runs.outcome_files import GROUPS_HEAD, groups_lines
-from coterie.runs.reopen import Trust, open_trained, reopen
 from coterie.runs.run import Run
-from coterie.runs.start import Model, prepare
-from coterie.runs.trained import Trained
-from coterie.serve import answers
-from coterie.serve.answers import Assignment
+from coterie.runs.start import Model, prepare_run
+from coterie.runs.tables import GROUP_COLUMNS, group_rows
+from coterie.runs.trained import TrainedRun
+from coterie.serve import predict as answers
 from coterie.serve.card import CARD
 from coterie.serve.export import export_clients, export_groups
 from coterie.serve.exported import Exported
+from coterie.serve.predict import Assignment
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,7 +40,7 @@ class Result:
     alone.
     """
 
-    def __init__(self, trained: Trained, run: Run | Callable[[], Run]) -> None:
+    def __init__(self, trained: TrainedRun, run: Run | Callable[[], Run]) -> None:
         """run: the run with its clients, or how to get it."""
         self.trained = trained
         self._run_or_opener = run
@@ -146,31 +146,31 @@ class Result:
         return None if groups is None else np.array(groups)
 
     @property
-    def sure(self) -> np.ndarray | None:
+    def confidence(self) -> np.ndarray | None:
         """How sure each client's group is, [N] from 0 to 1; NaN: not asked, None: no groups.
 
         The share of resamples of the client's rows in which its own group's model has the least
         loss. Asked when a run has ended.
         """
-        certainty = self.trained.certainty
-        if certainty is None:
+        membership = self.trained.membership
+        if membership is None:
             return None
-        return certainty.sure
+        return membership.confidence
 
     def groups_table(self) -> pd.DataFrame:
-        """A row per client, as in groups.csv: group, sure, margin, second_group, rows.
+        """A row per client, as in groups.csv: group, confidence, margin, second_group, rows.
 
         margin: how much higher the loss is under the best of the other groups' models, relative to
             the lower of the two.  rows: how many rows decided.
         """
         import pandas as pd
 
-        lines = list(groups_lines(self.trained))
+        lines = list(group_rows(self.trained))
         if not lines:
             raise CoterieError(f"{self.method.name} has no groups: take a method that finds some.")
-        table = pd.DataFrame(lines, columns=list(GROUPS_HEAD))
+        table = pd.DataFrame(lines, columns=list(GROUP_COLUMNS))
         whole = {"group": "Int64", "second_group": "Int64", "rows": "Int64"}
-        return table.astype({**whole, "sure": float, "margin": float})
+        return table.astype({**whole, "confidence": float, "margin": float})
 
     @property
     def centres(self) -> Params | None:
@@ -221,7 +221,7 @@ class Result:
             return answers.predict(
                 self.trained, x, cluster=cluster, support=support, probabilities=probabilities
             )
-        answers.need_one_of(client=client, cluster=cluster, support=support)
+        answers.require_one_of(client=client, cluster=cluster, support=support)
         return answers.predict_as_client(self._run, x, client, probabilities)
 
     def export(
@@ -287,7 +287,7 @@ def run(
         choose_on, screen, dtype, device; see `Options`.
     """
     return Result.of(
-        prepare(method, fed, model, out=out, start=start, plan=plan, **options).go(on_round)
+        prepare_run(method, fed, model, out=out, start=start, plan=plan, **options).go(on_round)
     )
 
 
@@ -307,7 +307,7 @@ def resume(
     method of your own).
     trust: hashes of your own Python files that the folder names and that may be run.
     """
-    run = reopen(path, fed, model, method, rounds=rounds, trust=trust)
+    run = load_run(path, fed, model, method, rounds=rounds, trust=trust)
     if run.options.ranks > 1 and not run.ended:
         raise CoterieError(
             f"{path} was begun with {run.options.ranks} ranks", f"use `coterie resume {path}`"
@@ -330,8 +330,8 @@ def load(
     """
     if (Path(path) / CARD).exists():
         return Exported(path, model)
-    trained = open_trained(path, model, method, trust)
-    return Result(trained, lambda: reopen(path, model=model, method=method, trust=trust))
+    trained = load_trained(path, model, method, trust)
+    return Result(trained, lambda: load_run(path, model=model, method=method, trust=trust))
 
 
 def report(

@@ -14,7 +14,7 @@ from coterie.aggregation.clipping import Clipping, NormLimit
 from coterie.core.contract import Upload
 from coterie.engines.codec import decode, encode
 from coterie.engines.exchange import Guard, third_quartile
-from coterie.runs.start import prepare
+from coterie.runs.start import prepare_run
 
 
 def test_a_long_move_is_shortened_by_hand():
@@ -75,7 +75,7 @@ def test_the_first_upload_is_screened_too():
     """One of ten sends a thousand times its move in round 1: nobody else notices."""
 
     def go(change):
-        run = prepare(
+        run = prepare_run(
             ct.FedAvg(), federation(), "mlp:12", rounds=2, seed=1, engine="wire", eval_every=50
         )
 
@@ -100,7 +100,7 @@ def test_the_first_upload_is_screened_too():
 
 def test_a_far_client_counts_as_one_ordinary_client():
     """Its move is 30 times the usual: the mean moves as if it were of the usual length."""
-    run = prepare(
+    run = prepare_run(
         ct.FedAvg(weighted=False), federation(), "linear", rounds=1, engine="wire", dtype="float64"
     )
     next(run.rounds())
@@ -151,7 +151,7 @@ def test_many_clients_are_screened_by_the_first_few():
 
 def test_what_is_usual_cannot_be_driven_up_by_one_client():
     """One client of ten is heard in each round, and always sends ninety times its move."""
-    run = prepare(
+    run = prepare_run(
         ct.FedAvg(),
         federation(),
         "linear",
@@ -174,7 +174,7 @@ def test_what_is_usual_cannot_be_driven_up_by_one_client():
 
 def test_what_is_usual_grows_by_steps():
     guard = Guard(clip_factor=10.0, typical_norms={})
-    run = prepare(ct.FedAvg(), federation(), "linear", rounds=1)
+    run = prepare_run(ct.FedAvg(), federation(), "linear", rounds=1)
     ask = run.asker(1)
     ask.guard = guard
     stack = lambda: ask(run.method.train, shared=run.state, reduce="stack", stream="train")
@@ -190,4 +190,4 @@ def test_what_is_usual_grows_by_steps():
 
 def test_a_screen_that_would_lengthen_uploads_is_refused():
     with pytest.raises(ct.CoterieError, match="larger than 1"):
-        prepare(ct.FedAvg(), federation(), "linear", screen=0.5)
+        prepare_run(ct.FedAvg(), federation(), "linear", screen=0.5)

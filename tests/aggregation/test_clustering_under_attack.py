@@ -11,7 +11,7 @@ import coterie as ct
 from coterie.aggregation.attacks import ATTACKS
 from coterie.methods.cfl import CFL
 from coterie.methods.cgpfl import joined
-from coterie.runs.start import prepare
+from coterie.runs.start import prepare_run
 
 SMALL = {"model": "softmax", "rounds": 2, "eval_every": 2, "seed": 0}
 ONE_SHOT = ct.OneShot(clusters=2, solve_steps=20)
@@ -24,7 +24,7 @@ def federation():
 def honest_agreement(method, **options) -> float:
     """How well the groups of the honest clients agree with the truth."""
     fed = federation()
-    run = prepare(method, fed, **SMALL, attackers=4, **options)
+    run = prepare_run(method, fed, **SMALL, attackers=4, **options)
     for _ in run.rounds():
         pass
     honest = torch.ones(16, dtype=torch.bool)
@@ -91,14 +91,14 @@ def test_clients_rate_groups_only_where_means_are_robust(method, rule):
 )
 def test_idle_options_are_refused(options, sentence):
     with pytest.raises(ct.CoterieError, match=sentence):
-        prepare(ct.FedAvg(), federation(), **{**SMALL, **options})
+        prepare_run(ct.FedAvg(), federation(), **{**SMALL, **options})
 
 
 def test_an_infinite_valid_loss_does_not_end_a_robust_run():
     options = {**SMALL, "valid": 0.2, "stop_after": 1}
-    run = prepare(ct.FedAvg(), federation(), **options, robust="median")
+    run = prepare_run(ct.FedAvg(), federation(), **options, robust="median")
     run._stop_early({"valid_loss": float("inf")})
     assert not run.stopped
-    run = prepare(ct.FedAvg(), federation(), **options)
+    run = prepare_run(ct.FedAvg(), federation(), **options)
     run._stop_early({"valid_loss": float("inf")})
     assert run.stopped

@@ -26,7 +26,7 @@ from coterie.core.contract import (
 )
 from coterie.engines.codec import decode, encode
 from coterie.runs.run import Run
-from coterie.runs.start import prepare
+from coterie.runs.start import prepare_run
 
 HOSTILE = 4
 Change = Callable[[Upload], Upload | None]  # None: this upload stays as it is
@@ -60,7 +60,7 @@ def for_the_other_group(up: Upload) -> Upload | None:
 def go(method, change: Change, readable: bool, **options) -> Run:
     """A run in which one client changes its uploads; or sends noise in the same exchanges."""
     options = {"rounds": 2, "seed": 1, "dtype": "float64", "engine": "wire", **options}
-    run = prepare(method, federation(), "mlp:12", eval_every=50, **options)
+    run = prepare_run(method, federation(), "mlp:12", eval_every=50, **options)
 
     def tamper(i: int, reply: bytes) -> bytes:
         if i != HOSTILE:
@@ -116,7 +116,7 @@ def test_a_false_weight_or_report_is_as_good_as_silence(case):
 
 def test_a_group_that_does_not_exist_is_refused():
     """A client that missed the clustering is placed later, and names a group of its own making."""
-    run = prepare(
+    run = prepare_run(
         ct.OneShot(clusters=2), federation(), "mlp:12", rounds=2, engine="wire", eval_every=50
     )
 
@@ -136,7 +136,7 @@ def test_a_group_that_does_not_exist_is_refused():
 
 
 def test_a_false_loss_cannot_stop_a_run_early():
-    run = prepare(
+    run = prepare_run(
         ct.FedAvg(),
         federation(),
         "mlp:12",

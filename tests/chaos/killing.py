@@ -101,13 +101,13 @@ def wait_for(child: int, folder: Path) -> ExchangeResult:
     status = os.waitstatus_to_exitcode(wait_status)
     printed = {}
     for name in ("out", "err", "count"):
-        file = beside(folder, child, name)
+        file = temporary_path(folder, child, name)
         printed[name] = file.read_text(encoding="utf-8") if file.exists() else ""
         file.unlink(missing_ok=True)
     return ExchangeResult(status, printed["out"], printed["err"], int(printed["count"] or 0))
 
 
-def beside(folder: Path, child: int, name: str) -> Path:
+def temporary_path(folder: Path, child: int, name: str) -> Path:
     """A file of a child that is not among those that it is watched for."""
     return folder.parent / f"child-{child}.{name}"
 
@@ -119,8 +119,8 @@ def run_child(work: Callable[[], int], folder: Path, kill_at: int | None) -> Non
         signal.alarm(60)  # a child that hangs is ended
         os.chdir(folder)
         me = os.getpid()
-        sys.stdout = open(beside(folder, me, "out"), "w", encoding="utf-8")  # noqa: SIM115
-        sys.stderr = open(beside(folder, me, "err"), "w", encoding="utf-8")  # noqa: SIM115
+        sys.stdout = open(temporary_path(folder, me, "out"), "w", encoding="utf-8")  # noqa: SIM115
+        sys.stderr = open(temporary_path(folder, me, "err"), "w", encoding="utf-8")  # noqa: SIM115
         counter = Counter(folder, kill_at)
         checkpoint.save_file = counter.save_file
         RunFolder.append = lambda self, row: counter.append(self, row)  # type: ignore[method-assign]
@@ -128,7 +128,7 @@ def run_child(work: Callable[[], int], folder: Path, kill_at: int | None) -> Non
         status = work()
         sys.stdout.flush()
         sys.stderr.flush()
-        beside(folder, me, "count").write_text(str(counter.changes))
+        temporary_path(folder, me, "count").write_text(str(counter.changes))
     finally:
         os._exit(status)
 

@@ -10,7 +10,7 @@ import pytest
 from hospitals import SITES, site
 
 import coterie as ct
-from coterie.runs.reopen import _last_loaded
+from coterie.runs.load import _last_loaded
 
 
 def table(text: str) -> list[dict[str, str]]:

@@ -21,7 +21,7 @@ from coterie.core.errors import CoterieError
 from coterie.data import Federation, open_store, store
 from coterie.engines.simulated import SimulatedClients
 from coterie.runs.options import Options
-from coterie.runs.start import check_job, task_for
+from coterie.runs.start import create_job, create_task
 
 
 def tables(path: Path) -> Federation:
@@ -39,7 +39,7 @@ def tables(path: Path) -> Federation:
 def mixed(path: Path) -> Federation:
     fed = ct.data.linear(clients=5, samples=20, dim=3, clusters=2)
     weights = torch.rand(5, 2)
-    return replace(fed.with_valid(0.25, seed=1), truth=weights, caution=torch.rand(5))
+    return replace(fed.with_valid(0.25, seed=1), truth=weights, loss_scale=torch.rand(5))
 
 
 def tokens(path: Path) -> Federation:
@@ -124,7 +124,7 @@ def test_products_of_rows_are_kept_as_numbers(batch: int | None, tmp_path: Path)
 def test_nothing_is_copied_or_converted_before_it_is_used(tmp_path: Path) -> None:
     for name, fed in (("bytes", images()), ("floats", mixed(tmp_path))):
         read = store(fed, tmp_path / name)
-        task, _ = task_for(read.roster, None, Options(dtype="float64"))
+        task, _ = create_task(read.roster, None, Options(dtype="float64"))
         clients = SimulatedClients(task, read)
         assert clients.parts["train"].x is read.train.x
         batch = clients.padded("train", torch.tensor([2, 0]))
@@ -134,7 +134,7 @@ def test_nothing_is_copied_or_converted_before_it_is_used(tmp_path: Path) -> Non
 def test_rows_on_disk_take_no_memory(tmp_path: Path) -> None:
     fed = images()
     read = store(fed, tmp_path / "kept")
-    taken = [estimate(check_job(ct.FedAvg(), data))["memory"]["data"] for data in (fed, read)]
+    taken = [estimate(create_job(ct.FedAvg(), data))["memory"]["data"] for data in (fed, read)]
     assert taken[0] > fed.train.x.nbytes and taken[1] == 0
 
 

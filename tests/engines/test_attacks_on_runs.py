@@ -15,7 +15,7 @@ from cases import federation
 from coterie.aggregation import aggregator
 from coterie.aggregation.attacks import Attack, choose_attackers, poison_labels
 from coterie.runs.options import ATTACKS, RULES
-from coterie.runs.start import prepare
+from coterie.runs.start import prepare_run
 
 FLIP = {"attack": "flip", "attackers": 2}
 FLOAT64 = {"model": "mlp:12", "dtype": "float64", "seed": 1, "eval_every": 3, "rounds": 3}
@@ -39,7 +39,7 @@ def test_attackers_are_spread_over_the_planted_groups():
 
 
 def test_scores_are_those_of_honest_clients():
-    run = prepare(ct.FedAvg(), federation(), **{**FLOAT64, **FLIP})
+    run = prepare_run(ct.FedAvg(), federation(), **{**FLOAT64, **FLIP})
     assert len(run.evaluated) == len(run.roster) - 2
     assert not torch.isin(run.guard.attack.attackers, run.evaluated).any()
 
@@ -62,10 +62,10 @@ def test_only_attackers_learn_from_flipped_labels():
 
 def test_a_flipped_upload_by_hand():
     """The mean of ten moves, two of which are turned round and three times as long."""
-    honest = prepare(ct.FedAvg(weighted=False), federation(), **FLOAT64)
+    honest = prepare_run(ct.FedAvg(weighted=False), federation(), **FLOAT64)
     start = honest.state
     moves = uploads(honest) - flat(start)
-    run = prepare(
+    run = prepare_run(
         ct.FedAvg(weighted=False), federation(), **{**FLOAT64, **FLIP, "attack_strength": 3.0}
     )
     run.step(), run.step()
@@ -101,15 +101,15 @@ def test_every_attack_changes_a_run_and_is_the_same_on_every_engine(attack):
 
 # ------------------------------------------------------------------------------ robust means
 def test_a_robust_run_takes_the_median_of_the_uploads():
-    honest = prepare(ct.FedAvg(weighted=False), federation(), **FLOAT64)
+    honest = prepare_run(ct.FedAvg(weighted=False), federation(), **FLOAT64)
     expected = np.median(uploads(honest), axis=0)
-    run = prepare(ct.FedAvg(weighted=False), federation(), **FLOAT64, robust="median")
+    run = prepare_run(ct.FedAvg(weighted=False), federation(), **FLOAT64, robust="median")
     run.step(), run.step()
     np.testing.assert_allclose(flat(run.state)[0], expected, rtol=1e-12)
 
 
 def test_stacked_uploads_are_averaged_by_the_rule_too():
-    run = prepare(ct.CGPFL(clusters=2), federation(), **FLOAT64, robust="median")
+    run = prepare_run(ct.CGPFL(clusters=2), federation(), **FLOAT64, robust="median")
     values = {"w": tensor([[1.0], [2.0], [90.0], [5.0]])}
     empty = {"w": tensor([[-1.0], [-1.0], [-7.0]])}
     means = run.asker(1).group_mean(values, tensor([0, 0, 0, 1]), torch.ones(4), empty)
@@ -130,7 +130,7 @@ def test_engines_agree_with_robust_means(method, rule):
 def test_resume_under_attack_is_exact(tmp_path):
     options = {**FLOAT64, **FLIP, "robust": "trimmed"}
     straight = ct.run(ct.IFCA(clusters=2), federation(), **options)
-    run = prepare(ct.IFCA(clusters=2), federation(), **options, out=tmp_path / "run")
+    run = prepare_run(ct.IFCA(clusters=2), federation(), **options, out=tmp_path / "run")
     run.step(), run.step()
     with run.folder:
         run.folder.rewind(run.history, 3)
@@ -150,7 +150,7 @@ def test_resume_under_attack_is_exact(tmp_path):
 )
 def test_what_makes_no_sense_is_refused(options, sentence):
     with pytest.raises(ct.CoterieError, match=sentence):
-        prepare(ct.FedAvg(), federation(), **{**FLOAT64, **options})
+        prepare_run(ct.FedAvg(), federation(), **{**FLOAT64, **options})
 
 
 # ------------------------------------------------------------------------------ large tables

@@ -14,7 +14,7 @@ from coterie.data.shards import balance_samples
 from coterie.engines.chunks import Chunk, chunks_of_call, divide_work, in_turn, plan_of_call
 from coterie.engines.working_memory import WorkingMemory
 from coterie.optim import gradient
-from coterie.runs.start import prepare
+from coterie.runs.start import prepare_run
 
 PLAN = ct.Plan(True, 256, 2, 20_000)
 
@@ -98,7 +98,7 @@ def fed() -> ct.data.Federation:
 
 def calls_of(method: ct.Algorithm, fed: ct.data.Federation, rounds: int = 1) -> tuple:
     """(the calls of a run, the run)"""
-    run = prepare(method, fed, "mlp:16", rounds=rounds, plan=DRAWING)
+    run = prepare_run(method, fed, "mlp:16", rounds=rounds, plan=DRAWING)
     calls = []
     ask = run.engine.map
 

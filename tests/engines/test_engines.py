@@ -17,7 +17,7 @@ from coterie.aggregation.aggregator import Aggregator
 from coterie.core.call import START, Version
 from coterie.core.contract import Upload
 from coterie.engines.codec import decode_part, encode_part, types_of
-from coterie.runs.start import prepare
+from coterie.runs.start import prepare_run
 from oracles import private_states
 
 
@@ -60,7 +60,7 @@ def test_a_part_from_another_process_is_absorbed_as_if_it_were_folded_here(reduc
 
 # ------------------------------------------------------------------------------ absent clients
 def test_an_absent_client_is_neither_accepted_nor_refused(fed):
-    run = prepare(ct.FedAvg(), fed, "mlp:12", rounds=2, engine="wire", eval_every=50)
+    run = prepare_run(ct.FedAvg(), fed, "mlp:12", rounds=2, engine="wire", eval_every=50)
     steps = run.rounds()
     next(steps)
     run.engine.tamper = lambda i, reply: None if i in (2, 5) else reply
@@ -78,13 +78,13 @@ def nbytes_up(run) -> int:
 
 
 def test_many_absent_clients_are_no_divergence(fed):
-    run = prepare(ct.FedAvg(), fed, "mlp:12", rounds=1, engine="wire", eval_every=50)
+    run = prepare_run(ct.FedAvg(), fed, "mlp:12", rounds=1, engine="wire", eval_every=50)
     run.engine.tamper = lambda i, reply: reply if i == 0 else None
     assert [row["absent"] for row in run.rounds()] == [0, 9]
 
 
 def test_dropouts_are_counted_as_absent(fed):
-    run = prepare(ct.FedAvg(), fed, "mlp:12", rounds=3, dropout=0.4, eval_every=50)
+    run = prepare_run(ct.FedAvg(), fed, "mlp:12", rounds=3, dropout=0.4, eval_every=50)
     history = list(run.rounds())
     assert sum(row["absent"] for row in history) > 0
     assert all(row["refused"] == [] for row in history)
@@ -98,7 +98,9 @@ def unmeasured(fed):
 
 
 def test_the_welcome_rides_on_a_clients_first_message(fed):
-    run = prepare(ct.Ditto(), unmeasured(fed), "mlp:12", rounds=3, engine="wire", participation=0.3)
+    run = prepare_run(
+        ct.Ditto(), unmeasured(fed), "mlp:12", rounds=3, engine="wire", participation=0.3
+    )
     assert all(not site.versions for site in run.engine.sites)
     sent = []
     for i, site in enumerate(run.engine.sites):
@@ -119,7 +121,7 @@ def test_the_welcome_rides_on_a_clients_first_message(fed):
 def test_bytes_of_the_welcome_count_when_a_client_is_first_asked(fed):
     """Ditto sends each client the first global model once; by loop and by wire alike."""
     for engine in ("loop", "wire"):
-        run = prepare(
+        run = prepare_run(
             ct.Ditto(), unmeasured(fed), "mlp:12", rounds=4, engine=engine, participation=0.3
         )
         model = 4 * sum(p.numel() for p in run.task.module.parameters())
@@ -131,7 +133,7 @@ def test_bytes_of_the_welcome_count_when_a_client_is_first_asked(fed):
 
 
 def test_evaluation_and_training_never_share_a_version(fed):
-    run = prepare(ct.Ditto(), fed, "mlp:12", rounds=2, engine="wire", eval_every=1)
+    run = prepare_run(ct.Ditto(), fed, "mlp:12", rounds=2, engine="wire", eval_every=1)
     versions = []
     for site in run.engine.sites:
         answer = site.answer
@@ -155,7 +157,7 @@ def head_of(message, site) -> dict:
 
 def test_a_site_keeps_the_versions_of_both_checkpoints(fed):
     """The server may die at any time and go on from either of the last two checkpoints."""
-    run = prepare(ct.Ditto(), fed, "mlp:12", rounds=6, engine="wire", eval_every=50)
+    run = prepare_run(ct.Ditto(), fed, "mlp:12", rounds=6, engine="wire", eval_every=50)
     saved = []
     for _ in run.rounds():
         saved.append(list(run.engine.accepted))
@@ -175,18 +177,18 @@ def test_a_server_that_dies_between_two_exchanges_finds_its_sites_ready(fed, tmp
     """
     method = ct.FedSoft(clusters=2)
     options = {"rounds": 4, "engine": "wire", "eval_every": 50, "dtype": "float64"}
-    straight = prepare(method, fed, "mlp:12", **options)
+    straight = prepare_run(method, fed, "mlp:12", **options)
     for _ in straight.rounds():
         pass
 
-    run = prepare(method, fed, "mlp:12", out=tmp_path / "run", **options)
+    run = prepare_run(method, fed, "mlp:12", out=tmp_path / "run", **options)
     steps = run.rounds()
     for _ in range(3):
         run.folder.append(next(steps))
         run.save(always=True)
     next(steps)  # a round that is never saved: its answers are with the sites only
 
-    again = prepare(method, fed, "mlp:12", **options)
+    again = prepare_run(method, fed, "mlp:12", **options)
     again.folder = run.folder
     again.restore()
     again.engine.sites = run.engine.sites  # they live on, and were asked this round before
@@ -199,7 +201,7 @@ def test_a_server_that_dies_between_two_exchanges_finds_its_sites_ready(fed, tmp
 def test_an_engine_that_goes_back_has_sites_that_know_nothing_later(fed):
     """A site that is first asked after the checkpoint takes its initial payload anew."""
     options = {"rounds": 3, "engine": "wire", "participation": 0.3, "eval_every": 50}
-    run = prepare(ct.Ditto(), unmeasured(fed), "mlp:12", **options)
+    run = prepare_run(ct.Ditto(), unmeasured(fed), "mlp:12", **options)
     steps = run.rounds()
     next(steps)
     start, state = run.engine.snapshot(), run.state
@@ -215,7 +217,7 @@ def test_an_engine_that_goes_back_has_sites_that_know_nothing_later(fed):
 @pytest.mark.parametrize("engine", ["loop", "vectorised"])
 def test_private_states_are_kept_only_of_clients_that_were_asked(engine):
     fed = federation(clients=20)
-    run = prepare(
+    run = prepare_run(
         ct.Ditto(), fed, "mlp:12", rounds=2, engine=engine, participation=0.1, eval_every=1
     )
     asked = set()
@@ -230,7 +232,7 @@ def test_private_states_are_kept_only_of_clients_that_were_asked(engine):
 def test_a_client_that_was_never_asked_is_measured_with_its_first_state():
     """It has the model that all begin with, whatever the others have learnt since."""
     fed = federation(clients=10)
-    run = prepare(ct.LocalOnly(), fed, "mlp:12", rounds=3, participation=0.2, eval_every=3)
+    run = prepare_run(ct.LocalOnly(), fed, "mlp:12", rounds=3, participation=0.2, eval_every=3)
     first = {k: v.clone() for k, v in run.task.init(run.options.seed).items()}
     for _ in run.rounds():
         pass

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 import coterie as ct
 from coterie.engines.grams import Grams
 from coterie.engines.plan import grams_fit, plan_for
-from coterie.runs.start import prepare
+from coterie.runs.start import prepare_run
 
 X = torch.randn(11, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 SIZES = torch.tensor([4, 4, 3])
@@ -76,7 +76,7 @@ def run_of(method: ct.Algorithm, keeps: bool, **options: Any) -> Any:
     """A run of three rounds on ragged clients, in float64."""
     fed = ct.data.rotated("digits", clients=6, samples=20, test_samples=8)
     plan = ct.Plan(vectorise=True, chunk=3, workers=2, keeps_grams=keeps)
-    run = prepare(method, fed, mlp, rounds=3, dtype="float64", plan=plan, **options)
+    run = prepare_run(method, fed, mlp, rounds=3, dtype="float64", plan=plan, **options)
     for _ in run.rounds():
         pass
     return run

@@ -14,7 +14,7 @@ from coterie.aggregation.aggregator import Aggregator, RobustRule
 from coterie.aggregation.clipping import Clipping, NormLimit
 from coterie.core.contract import Upload
 from coterie.optim.low_rank import LowRankUpdate
-from coterie.runs.start import prepare
+from coterie.runs.start import prepare_run
 
 CENTRES = {"model": {"w": torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(0))}}
 LIKE = Upload({"model": {"w": torch.zeros(3, 5)}}, torch.zeros(2), {})
@@ -103,7 +103,7 @@ def test_runs_take_moves_and_equal_the_loop(method, monkeypatch):
     monkeypatch.setattr(aggregator_module, "sum_low_rank", counted)
 
     def go(**options):
-        run = prepare(
+        run = prepare_run(
             method, federation(), "mlp:40", rounds=3, seed=1, dtype="float64", eval_every=3,
             **options,
         )  # fmt: skip

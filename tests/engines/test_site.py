@@ -24,7 +24,7 @@ from coterie.engines.message import HEAD_ROOM, Limits, Message
 from coterie.engines.site import Site
 from coterie.engines.wire import Wire
 from coterie.runs.run import Run
-from coterie.runs.start import prepare
+from coterie.runs.start import prepare_run
 
 REFUSED = (BadBytes, PermissionError)
 
@@ -89,7 +89,9 @@ def strict(run: Run, **agreed: Any) -> Run:
 
 def ready(method: ct.Algorithm, rounds: int = 2) -> Run:
     problem = measured(clients=4)
-    return prepare(method, problem.fed, problem.model, rounds=rounds, engine="wire", eval_every=1)
+    return prepare_run(
+        method, problem.fed, problem.model, rounds=rounds, engine="wire", eval_every=1
+    )
 
 
 @cache
@@ -442,7 +444,7 @@ OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in VARIANTS if nam
 def test_every_method_runs_on_sites_with_default_limits_and_nothing_to_spare(name):
     """What functions declare is enough for a whole run, newcomers and scores included."""
     options = {"rounds": 2, "engine": "wire", "eval_every": 1, "dtype": "float64"}
-    run = prepare(VARIANTS[name], federation(unseen=2), "mlp:12", **options)
+    run = prepare_run(VARIANTS[name], federation(unseen=2), "mlp:12", **options)
     rows = list(strict(run, limits=Limits(repeats=1)).rounds())
     assert not any(row["refused"] for row in rows)
     assert all("accuracy" in row and "unseen_accuracy" in row for row in rows)
@@ -466,7 +468,7 @@ def test_a_site_that_refuses_is_one_refused_client_and_no_crash_of_the_server():
 
 
 def test_a_site_with_few_rows_is_not_measured():
-    run = prepare(ct.FedAvg(), federation(), "softmax", rounds=1, engine="wire")
+    run = prepare_run(ct.FedAvg(), federation(), "softmax", rounds=1, engine="wire")
     next(run.rounds())
     site = run.engine.sites[0]
     rows = int(site.parts["test"].mask.sum())

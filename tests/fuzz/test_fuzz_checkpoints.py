@@ -16,14 +16,14 @@ from torch.utils._pytree import tree_leaves
 from valid_files import Files
 
 from coterie.core.errors import CoterieError
-from coterie.runs.reopen import open_trained
-from coterie.runs.trained import Trained
+from coterie.runs.load import load_trained
+from coterie.runs.trained import TrainedRun
 
 pytestmark = [pytest.mark.slow, pytest.mark.fuzz]
 KIND = "checkpoints"
 
 
-def same_bits(a: Trained, b: Trained) -> bool:
+def same_bits(a: TrainedRun, b: TrainedRun) -> bool:
     """Whether two runs came to the same state, scores and round, to the bit."""
     leaves_a = tree_leaves((a.state, {k: torch.tensor(v) for k, v in a.client_scores.items()}))
     leaves_b = tree_leaves((b.state, {k: torch.tensor(v) for k, v in b.client_scores.items()}))
@@ -41,18 +41,18 @@ def checkpoints(run: Path) -> list[Path]:
     return sorted((run / "checkpoints").glob("*.safetensors"), reverse=True)
 
 
-def reference(files: Files, newest: bool) -> Trained:
+def reference(files: Files, newest: bool) -> TrainedRun:
     """The run at its newest checkpoint, or at the one before."""
     run = files.run
     if not newest:
         run = fresh_copy(files.run, "older")
         checkpoints(run)[0].unlink()
-    return open_trained(run)
+    return load_trained(run)
 
 
 def check_answer(files: Files, run: Path) -> None:
     """Assert that a run with a damaged checkpoint gives the old answer, or says what it does."""
-    trained = said(lambda: open_trained(run))
+    trained = said(lambda: load_trained(run))
     answer = command("assign", str(run), str(files.new), "--json")
     if isinstance(trained, CoterieError):
         assert answer.status == 2
@@ -129,7 +129,7 @@ def test_resume_from_a_damaged_checkpoint(files: Files, data: st.DataObject) -> 
     with case(KIND):
         resumed = command("resume", str(run))
         if resumed.status == 0:
-            assert same_bits(open_trained(run), reference(files, newest=True))
+            assert same_bits(load_trained(run), reference(files, newest=True))
 
 
 def exchange(newest: Path, oldest: Path) -> None:

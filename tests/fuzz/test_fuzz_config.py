@@ -17,7 +17,7 @@ from valid_files import Files
 from coterie.core.contract import check_settings
 from coterie.core.errors import CoterieError
 from coterie.methods.ifca import IFCA
-from coterie.runs.config import encode, method_from
+from coterie.runs.config import encode, restore_method
 from coterie.runs.folder import RunFolder
 
 pytestmark = [pytest.mark.slow, pytest.mark.fuzz]
@@ -92,7 +92,7 @@ def check_config(files: Files, which: str) -> None:
         return
     written = json.loads(raw)
     assert not differences(written, json.loads(encode(config)))
-    method = said(lambda: method_from(IFCA, config.method.settings, "case"))
+    method = said(lambda: restore_method(IFCA, config.method.settings, "case"))
     if isinstance(method, CoterieError):
         assert which == "report"  # a page needs no method
         return

@@ -25,7 +25,7 @@ from coterie.core.errors import CoterieError
 from coterie.engines.codec import BadBytes, decode, encode
 from coterie.engines.wire import Message, Site
 from coterie.runs.run import Run
-from coterie.runs.start import check_job
+from coterie.runs.start import create_job
 
 pytestmark = [pytest.mark.slow, pytest.mark.fuzz]
 KIND = "messages"
@@ -62,7 +62,7 @@ def restored(sent: SentPacket) -> Site:
 
 def new_run(name: str) -> Run:
     """A run of a method on sites behind bytes."""
-    job = check_job(METHODS[name], federation(), "softmax", rounds=2, engine="wire")
+    job = create_job(METHODS[name], federation(), "softmax", rounds=2, engine="wire")
     return job.start()
 
 

@@ -12,7 +12,7 @@ import torch
 import coterie as ct
 from coterie.runs.config import RunConfig
 from coterie.runs.folder import RunFolder
-from coterie.runs.start import check_job
+from coterie.runs.start import create_job
 
 NAMES = ("Aachen", "Łódź <b>", "</script>", "site 10")
 ODD = "<img src=x onerror=alert(1)>"
@@ -28,7 +28,7 @@ def config_of(
     x = np.random.default_rng(0).normal(size=(8, 2)).astype("float32")
     y = (x[:, 0] > 0).astype("int64")
     fed = ct.data.from_memory(dict.fromkeys(names, (x, y)), test_share=0.25, seed=0)
-    return check_job(
+    return create_job(
         method or ct.IFCA(clusters=2), fed, "softmax", rounds=rounds, eval_every=2, seed=seed
     ).config()
 

@@ -13,7 +13,7 @@ import coterie as ct
 from coterie.reporting.live.folder import WatchedFolder
 from coterie.reporting.live.page import render_page, render_sections
 from coterie.runs.folder import RunFolder
-from coterie.runs.start import check_job
+from coterie.runs.start import create_job
 
 
 def drawn(path: Path) -> dict[str, str]:
@@ -28,7 +28,7 @@ def drawn(path: Path) -> dict[str, str]:
 def regression(path: Path) -> RunFolder:
     x = np.random.default_rng(0).normal(size=(8, 2)).astype("float32")
     fed = ct.data.from_memory(dict.fromkeys("abcd", (x, x[:, 0])), test_share=0.25, seed=0)
-    return check_job(ct.IFCA(clusters=2), fed, "linear", rounds=30).create_folder(path)
+    return create_job(ct.IFCA(clusters=2), fed, "linear", rounds=30).create_folder(path)
 
 
 def test_a_run_that_has_not_begun(tmp_path):

@@ -16,7 +16,7 @@ from coterie.reporting.live import text as live_text
 from coterie.reporting.live.folder import WatchedFolder
 from coterie.reporting.live.snapshot import GroupChange, SiteReport
 from coterie.runs.folder import RunFolder
-from coterie.runs.planned import Planned, make_list, make_missing
+from coterie.runs.run_list import ListedRun, create_missing_runs, create_run_list
 
 NOW = 1_000_000.0
 
@@ -242,12 +242,12 @@ def test_no_python_file_that_a_folder_names_is_run(folder):
 # ------------------------------------------------------------------------------ folders
 def comparison(base: Path) -> Path:
     planned = [
-        Planned(f"{name}/seed-{seed}", config_of(method=method, seed=seed))
+        ListedRun(f"{name}/seed-{seed}", config_of(method=method, seed=seed))
         for seed in (0, 1)
         for name, method in (("ifca", ct.IFCA(clusters=2)), ("fedavg", ct.FedAvg()))
     ]
-    make_list(base, planned)
-    make_missing(base)
+    create_run_list(base, planned)
+    create_missing_runs(base)
     return base
 
 

@@ -14,7 +14,7 @@ import coterie as ct
 from cases import (
     PROBLEMS,
     Problem,
-    data_of,
+    find_data,
     finished,
     lines,
     mini_batches,
@@ -326,7 +326,7 @@ def test_resample_uses_a_fresh_pair_of_parts_each_round(average: str) -> None:
         clusters=2, lr=0.1, beta=0.5, local_steps=2, init="random", average=average, resample=3
     )
     run = p.ready(method, rounds=4)
-    pairs = lambda i, t: in_numpy(data_of(run, t, i).part(2 * (t % 3) + e, 6) for e in (0, 1))
+    pairs = lambda i, t: in_numpy(find_data(run, t, i).part(2 * (t % 3) + e, 6) for e in (0, 1))
     how = {"lr": 0.1, "beta": 0.5, "steps": 2, "average": average, "pairs": pairs}
     same_rounds_with_momenta(run, cfl_mgd(p, centres_of(run), participants(run), **how))
 

@@ -25,7 +25,7 @@ from cases import (
     spoilt,
 )
 from coterie.runs.run import Run
-from coterie.runs.start import prepare
+from coterie.runs.start import prepare_run
 from oracles import (
     Model,
     Rows,
@@ -352,7 +352,7 @@ def errors(seed: int) -> tuple[float, float]:
     """
     fed = ct.data.linear("fedsoft", clients=12, samples=150, seed=seed, test_samples=0)
     method = ct.FedEM(clusters=2, lr=0.2, local_steps=5)
-    run = finished(prepare(method, fed, "linear", rounds=16, seed=seed))
+    run = finished(prepare_run(method, fed, "linear", rounds=16, seed=seed))
     gap = lambda o: float((run.state.shares[:, list(o)] - fed.truth).abs().max())
     order = min(permutations(range(2)), key=gap)
     weights = next(iter(run.state.centres.values()))[list(order), 0]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import coterie as ct
-from cases import PROBLEMS, data_of, finished, lines, measured, mini_batches, participants
+from cases import PROBLEMS, find_data, finished, lines, measured, mini_batches, participants
 from oracles import (
     Model,
     Rows,
@@ -210,7 +210,7 @@ def test_what_is_kept_is_never_sent() -> None:
     assert [row["bytes_down"] for row in run.history] == [0, 2 * model, model]
 
     own = {"bias": torch.ones(1, dtype=torch.float64)}
-    upload, new = run.method.train(run.task, run.state, (), own, data_of(run, 1, 0))
+    upload, new = run.method.train(run.task, run.state, (), own, find_data(run, 1, 0))
     assert {name: list(value) for name, value in upload.values.items()} == {"base": ["weight"]}
     assert list(new) == ["bias"]
     assert upload.report == {}
@@ -276,7 +276,7 @@ def test_a_newcomer_trains_its_own_layers_while_the_shared_ones_are_fixed(engine
 def test_a_newcomer_uses_the_solver_of_the_others() -> None:
     """The first steps of Adam are as long as lr, whatever the gradient."""
     run = measured().ready(ct.FedPer(lr=0.01, solver="adam", join_steps=1))
-    _, own = run.method.join(run.task, run.state, data_of(run, 1, 0))
+    _, own = run.method.join(run.task, run.state, find_data(run, 1, 0))
     moved = own["bias"] - run.state["bias"][0]
     assert list(own) == ["bias"]
     assert moved.abs().item() == pytest.approx(0.01, rel=1e-4)

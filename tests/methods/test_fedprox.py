@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import coterie as ct
-from cases import PROBLEMS, data_of, finished, lines, mini_batches, participants, points
+from cases import PROBLEMS, find_data, finished, lines, mini_batches, participants, points
 from coterie.core import randomness
 from coterie.runs.run import Run
 from oracles import apart, descend, mean, one, started_from
@@ -76,7 +76,7 @@ def test_stragglers_by_hand() -> None:
 
 def turns(run: Run, r: int, i: int) -> int:
     """How many steps or passes client i takes in round r."""
-    method, key = run.method, data_of(run, r, i).key
+    method, key = run.method, find_data(run, r, i).key
     draw = lambda tag: float(randomness.uniform(key + randomness.digest(tag)))
     everything = method.local_epochs or method.local_steps
     if draw("straggler") >= method.stragglers:

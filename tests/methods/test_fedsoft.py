@@ -30,7 +30,7 @@ from coterie.core import randomness
 from coterie.engines.exchange import RoundContext
 from coterie.methods.fedsoft import Personal
 from coterie.runs.run import Run
-from coterie.runs.start import prepare
+from coterie.runs.start import prepare_run
 from oracles import (
     Model,
     Rows,
@@ -554,7 +554,7 @@ def test_planted_mixtures_are_found(how: dict, rounds: int, seeds: range) -> Non
             "fedsoft", clients=12, samples=200, noise=0.1, seed=seed, test_samples=0
         )
         method = ct.FedSoft(clusters=2, lr=0.5, pull=1.0, **how)
-        run = finished(prepare(method, fed, "linear", rounds=rounds, seed=seed))
+        run = finished(prepare_run(method, fed, "linear", rounds=rounds, seed=seed))
         shares = run.method.groups(run.state)
         worst.append(
             min(float((shares[:, list(o)] - fed.truth).abs().max()) for o in permutations(range(2)))

@@ -19,7 +19,7 @@ import coterie as ct
 from cases import (
     PROBLEMS,
     Problem,
-    data_of,
+    find_data,
     finished,
     lines,
     measured,
@@ -243,7 +243,7 @@ def test_resample_uses_a_fresh_pair_of_parts_each_round(average: str) -> None:
     p = lines(5, least=12)
     method = ct.IFCA(clusters=2, lr=0.1, local_steps=2, init="random", average=average, resample=3)
     run = p.ready(method, rounds=4)
-    pairs = lambda i, t: in_numpy(data_of(run, t, i).part(2 * (t % 3) + e, 6) for e in (0, 1))
+    pairs = lambda i, t: in_numpy(find_data(run, t, i).part(2 * (t % 3) + e, 6) for e in (0, 1))
     same_rounds(run, ifca(p, centres_of(run), participants(run), 0.1, 2, average, pairs=pairs))
 
 

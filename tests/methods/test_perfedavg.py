@@ -11,7 +11,7 @@ import coterie as ct
 from cases import (
     PROBLEMS,
     Problem,
-    data_of,
+    find_data,
     finished,
     lines,
     measured,
@@ -94,7 +94,7 @@ def test_rounds_in_numpy(problem: str, order: str) -> None:
 
 def other_batches(run: Run, r: int, i: int, which: int) -> list[Rows]:
     """Client i's D (1) or D″ (2) in round r: as FedAvg's, from a shifted key."""
-    data = data_of(run, r, i)
+    data = find_data(run, r, i)
     return in_numpy(data._replace(key=data.key + which * 2**32).batches(run.method))
 
 

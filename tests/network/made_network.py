@@ -19,7 +19,7 @@ from coterie.network.site import NetworkSite
 from coterie.network.transport import Fate, InProcessTransport, WaitPolicy, arrives
 from coterie.runs.options import Options
 from coterie.runs.run import Run
-from coterie.runs.start import prepare
+from coterie.runs.start import prepare_run
 from machines import NAMES, write_tables
 
 OPTIONS = {"rounds": 3, "seed": 1, "dtype": "float64", "eval_every": 2}
@@ -79,7 +79,9 @@ class InProcessNetwork:
         fed = ct.data.folder(
             str(self.tables), label="outcome", seed=self.options["seed"], **self.data
         )
-        run = prepare(self.method, fed, self.model, **{**self.options, "engine": "loop", **options})
+        run = prepare_run(
+            self.method, fed, self.model, **{**self.options, "engine": "loop", **options}
+        )
         for _ in run.rounds():
             pass
         return run

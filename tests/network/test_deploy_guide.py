@@ -15,7 +15,7 @@ import pytest
 from made_network import write_tables
 
 import coterie as ct
-from coterie.runs.latecomers import read_latecomers
+from coterie.runs.late_sites import read_late_sites
 from machines import environment, namespaces_are_permitted, wait_for
 
 ROOT = Path(__file__).parent.parent.parent
@@ -186,7 +186,7 @@ def test_the_guide_leads_to_a_run_on_several_hosts(hosts):
             30, f"the model of {site}",
         )  # fmt: skip
     assert ct.load(server / "run").trained.roster.names == ("north", "south")
-    west = read_latecomers(server / "run")["west"]
+    west = read_late_sites(server / "run")["west"]
     assert west.group in (0, 1) and not west.fault
     lines = [json.loads(line) for line in (server / "run/audit.jsonl").read_text().splitlines()]
     assert {line["epoch"] for line in lines} == {1, 2}

@@ -18,7 +18,7 @@ from coterie.network.server import resume, serve
 from coterie.network.transport import WaitPolicy
 from coterie.reporting.live.folder import WatchedFolder
 from coterie.reporting.live.page import render_sections
-from coterie.runs.latecomers import read_latecomers
+from coterie.runs.late_sites import read_late_sites
 
 FIVE = NAMES[:5]
 IFCA = ct.IFCA(clusters=2, local_steps=3)
@@ -52,7 +52,7 @@ class Later:
 def test_a_latecomer_has_the_group_that_assign_would_give_it_and_that_groups_model(tmp_path):
     later = Later(tmp_path, IFCA)
     run = later.serve()
-    found = read_latecomers(later.network.out)["oak"]
+    found = read_late_sites(later.network.out)["oak"]
     assert found.fault == "" and found.round == run.round == 3
     result = ct.load(later.network.out)
     assert result.assign(pandas.read_csv(later.table)).group == found.group
@@ -93,7 +93,7 @@ def test_the_run_does_not_wait_for_a_latecomer_that_is_stopped(stopped, tmp_path
     transport.fate = fate
     run = later.serve()
     assert run.round == 3 and transport.now < 5
-    assert read_latecomers(later.network.out)["oak"].fault == "no longer connected"
+    assert read_late_sites(later.network.out)["oak"].fault == "no longer connected"
 
 
 def test_a_latecomer_without_the_label_is_told_so(tmp_path, caplog):
@@ -105,7 +105,7 @@ def test_a_latecomer_without_the_label_is_told_so(tmp_path, caplog):
     assert "unknown label column of client 'oak'" in str(site.fault), (
         "which ends a node, with this sentence"
     )
-    assert "its table cannot be used" in read_latecomers(later.network.out)["oak"].fault
+    assert "its table cannot be used" in read_late_sites(later.network.out)["oak"].fault
 
 
 def test_the_model_is_there_at_once_and_newer_in_the_end(tmp_path):
@@ -129,7 +129,7 @@ def test_the_model_is_there_at_once_and_newer_in_the_end(tmp_path):
 def test_methods_without_groups_give_a_model_by_their_own_join(method, tmp_path):
     later = Later(tmp_path, method)
     later.serve()
-    found = read_latecomers(later.network.out)["oak"]
+    found = read_late_sites(later.network.out)["oak"]
     assert found.group is None and not found.fault and len(later.models()) == 1
 
 
@@ -139,7 +139,7 @@ def test_a_latecomer_whose_table_does_not_fit_is_named_and_harms_nobody(tmp_path
     run = later.serve()
     assert run.round == 3
     assert "oak came later and cannot join: its table cannot be used for this run" in caplog.text
-    assert read_latecomers(later.network.out)["oak"].fault and not later.models()
+    assert read_late_sites(later.network.out)["oak"].fault and not later.models()
 
 
 def test_one_that_lies_has_no_group(tmp_path):
@@ -150,7 +150,7 @@ def test_one_that_lies_has_no_group(tmp_path):
 
     later = Later(tmp_path, IFCA, fate=fate)
     later.serve()
-    found = read_latecomers(later.network.out)["oak"]
+    found = read_late_sites(later.network.out)["oak"]
     assert found.group is None and found.fault == "it did not say which group fits it"
 
 
@@ -182,10 +182,10 @@ def test_after_a_restart_a_latecomer_is_still_known(tmp_path):
 
     with pytest.raises(Killed):
         serve(run, killed)
-    before = read_latecomers(network.out)["oak"]
+    before = read_late_sites(network.out)["oak"]
     assert before.round == 1
     run = serve(resume(network.out, network.messenger()))
-    after = read_latecomers(network.out)["oak"]
+    after = read_late_sites(network.out)["oak"]
     assert after.round == 3 and not after.fault
     agreed = [n for n, p, _ in network.transport.traffic if n == "oak" and b'"agree"' in p.head]
     assert len(agreed) == 1, "it need not agree again"
@@ -194,7 +194,7 @@ def test_after_a_restart_a_latecomer_is_still_known(tmp_path):
 def test_status_and_page_say_who_came_later(tmp_path, capsys):
     later = Later(tmp_path, IFCA)
     later.serve()
-    group = read_latecomers(later.network.out)["oak"].group
+    group = read_late_sites(later.network.out)["oak"].group
     sentence = f"came later: group {group}, with the model of round 3"
     assert main(["network", "status", str(later.network.out)]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -25,7 +25,7 @@ from coterie.network.transport import WaitPolicy
 from coterie.runs.files import write_error
 from coterie.runs.options import Options
 from coterie.runs.run import Run
-from coterie.runs.start import prepare
+from coterie.runs.start import prepare_run
 from machines import write_tables
 from oracles import private_states
 
@@ -137,7 +137,7 @@ class Peers:
 
     def in_the_loop(self) -> Run:
         fed = ct.data.folder(str(self.tables), label="outcome", seed=self.options["seed"])
-        run = prepare(METHOD, fed, MODEL, **self.options, engine="loop")
+        run = prepare_run(METHOD, fed, MODEL, **self.options, engine="loop")
         for _ in run.rounds():
             pass
         return run

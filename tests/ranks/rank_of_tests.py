@@ -19,7 +19,7 @@ from cases import federation, spoilt, variants
 from coterie.ranks.launch import rank_from_environment
 from coterie.ranks.shard import RankShard
 from coterie.ranks.worker import serve_rank
-from coterie.runs.start import Job, check_job
+from coterie.runs.start import Job, create_job
 
 METHODS = variants()
 
@@ -34,7 +34,7 @@ def job_of(about: dict[str, Any]) -> Job:
     columns = about.pop("columns", None)
     if columns is not None:  # rows that do not begin at multiples of 16 bytes
         fed = with_columns(fed, columns)
-    return check_job(
+    return create_job(
         METHODS[about.pop("name")], fed, about.pop("model", "mlp:12"), plan=plan, **about
     )
 

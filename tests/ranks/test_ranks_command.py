@@ -45,9 +45,9 @@ def error(capfd, *words: str) -> str:
 
 def kept(folder: str):
     """All that a run has kept: the server's state, and the clients' private states."""
-    from coterie.runs.reopen import reopen
+    from coterie.runs.load import load_run
 
-    run = reopen(folder)
+    run = load_run(folder)
     return run.state, private_states(run)
 
 

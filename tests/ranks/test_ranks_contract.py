@@ -30,7 +30,7 @@ def group() -> Iterator[RankGroup]:
     assert other.wait(20) == 0
 
 
-def options_of(name: str, **more) -> dict:
+def restore_options(name: str, **more) -> dict:
     options = {"rounds": 3, "seed": 1, "dtype": "float64", "eval_every": 2, **FAULTY, **more}
     return {"name": name, **options, **whole_rounds(METHODS[name])}
 
@@ -59,7 +59,7 @@ def whole(run: Run, options: dict):
 @every_method
 def test_two_ranks_are_one_process(name, group):
     """With a client whose rows are NaN, dropouts and newcomers; and the same bits again."""
-    check_bits(group, options_of(name, dtype="float32"))
+    check_bits(group, restore_options(name, dtype="float32"))
 
 
 @pytest.mark.parametrize("name", ["fedavg", "ifca", "cgpfl", "ditto"])
@@ -76,7 +76,7 @@ def test_two_ranks_are_one_process(name, group):
     ids=str,
 )
 def test_any_number_of_threads_on_two_ranks_is_as_many_in_one_process(name, more, group):
-    check_bits(group, options_of(name, **{"dtype": "float32", "eval_every": 1, **more}))
+    check_bits(group, restore_options(name, **{"dtype": "float32", "eval_every": 1, **more}))
 
 
 def check_bits(group: RankGroup, options: dict) -> None:
@@ -90,7 +90,7 @@ def check_bits(group: RankGroup, options: dict) -> None:
 
 
 def test_another_number_of_threads_changes_the_rounding_alone(group):
-    options = options_of("ditto", dtype="float64")
+    options = restore_options("ditto", dtype="float64")
     one = finished(job_of({**options, "workers": 1}).start())
     two = finished(on_ranks(group, options))
     assert distance(whole(two, options), (one.state, private_states(one))) < 1e-9
@@ -107,7 +107,7 @@ def test_another_number_of_threads_changes_the_rounding_alone(group):
     ids=str,
 )
 def test_guards_and_attacks_are_those_of_one_process(more, group):
-    options = options_of("ifca", **more)
+    options = restore_options("ifca", **more)
     one = finished(job_of(options).start())
     two = finished(on_ranks(group, options))
     assert same_bits(two.state, one.state)
@@ -119,7 +119,7 @@ def test_guards_and_attacks_are_those_of_one_process(more, group):
 
 
 def test_every_rank_shortens_moves_that_are_too_long(group):
-    options = options_of("fedavg", screen=3)
+    options = restore_options("fedavg", screen=3)
     runs = [job_of(options).start(), on_ranks(group, options)]
     rows = []
     for run in runs:
@@ -136,7 +136,7 @@ def test_every_rank_shortens_moves_that_are_too_long(group):
 
 @pytest.mark.parametrize("name", ["ditto", "fedsoft"])
 def test_a_run_goes_on_from_a_snapshot_to_the_same_bits(name, group):
-    options = options_of(name, rounds=4)
+    options = restore_options(name, rounds=4)
     straight = finished(on_ranks(group, options))
     run = on_ranks(group, options)
     for _ in range(3):
@@ -152,7 +152,7 @@ def test_a_run_goes_on_from_a_snapshot_to_the_same_bits(name, group):
 
 
 def test_an_error_of_another_rank_is_raised_with_its_name_and_the_group_lives_on(group):
-    options = options_of("fedavg")
+    options = restore_options("fedavg")
     about = json.dumps({**options, "ranks": 2, "fails": 1})
     shard = shard_of(about, 0)
     with pytest.raises(CoterieError, match=r"rank 1 \(.+\): this rank has no such data: give it"):

@@ -16,7 +16,7 @@ from coterie.reporting.portrait import Portrait, portrait
 from coterie.reporting.render import render_page
 from coterie.reporting.rows import count_test_rows
 from coterie.runs.run import Run
-from coterie.runs.trained import Trained
+from coterie.runs.trained import TrainedRun
 
 GROUPS_APART = "What sets the groups apart is left out: it needs the training rows"
 FIGURES = (
@@ -26,7 +26,7 @@ FIGURES = (
 COUNTS = "Training rows are not counted, as they are not at hand."
 
 
-def without_rows(trained: Trained, run: Run | None, fingerprint: str) -> Portrait:
+def without_rows(trained: TrainedRun, run: Run | None, fingerprint: str) -> Portrait:
     """What is known of a run of which not even the row counts are known."""
     return portrait(trained, None, fingerprint)._replace(
         train_rows=None, test_rows=None, truth=None

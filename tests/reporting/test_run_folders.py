@@ -19,8 +19,8 @@ from coterie.data import load
 from coterie.reporting.portrait import portrait
 from coterie.reporting.source import labelled, of_folder
 from coterie.runs.config import Origin
-from coterie.runs.reopen import _last_loaded
-from coterie.runs.start import prepare
+from coterie.runs.load import _last_loaded
+from coterie.runs.start import prepare_run
 
 
 def written(runs, path, **how) -> str:
@@ -51,7 +51,7 @@ def digits(tmp_path_factory) -> ct.Result:
     options = {"rounds": 4, "eval_every": 1}
     origin = Origin(data=data, method="ifca", model="softmax")
     method = ct.IFCA(clusters=4, **HOW)
-    run = prepare(method, load(**data), "softmax", out=folder, origin=origin, **options)
+    run = prepare_run(method, load(**data), "softmax", out=folder, origin=origin, **options)
     return ct.Result.of(run.go())
 
 

@@ -47,7 +47,13 @@ def test_an_excel_file_has_them_as_sheets(results: list[ct.Result], tmp_path: Pa
         assert accuracy == pytest.approx(result.accuracy.weighted, rel=1e-5)
     assert table["fedavg"]["churn"] is None and table["ifca"]["churn"] is not None
     sheet = book["groups"]
-    assert [cell.value for cell in sheet[1]][:5] == ["method", "seed", "client", "group", "sure"]
+    assert [cell.value for cell in sheet[1]][:5] == [
+        "method",
+        "seed",
+        "client",
+        "group",
+        "confidence",
+    ]
     assert isinstance(sheet["D2"].value, int)
 
 

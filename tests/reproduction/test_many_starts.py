@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import coterie as ct
-from coterie.runs.start import prepare
+from coterie.runs.start import prepare_run
 from reproduction import all_experiments
 from reproduction.catalogue.ifca_figure3 import error_of, shrunk
 from reproduction.many_starts import (
@@ -45,7 +45,7 @@ def alone(fed: ct.data.Federation, start: Tensor, lr: float = LR) -> Tensor:
     """The centres that IFCA itself ends with from one start."""
     method = ct.IFCA(clusters=len(start), average="gradients", init="random", lr=lr)
     options = {"rounds": ROUNDS, "dtype": "float64", "paper": True, "screen": 0}
-    task = prepare(method, fed, "linear:nobias", **options).task
+    task = prepare_run(method, fed, "linear:nobias", **options).task
     state, _ = method.start(task, len(fed), seed=0)
     (name,) = state.centres
     state = state._replace(centres={name: start[:, None]})

@@ -23,8 +23,8 @@ from cases import federation
 from coterie.engines.codec import BadBytes, decode, encode
 from coterie.runs import checkpoint
 from coterie.runs.folder import RunFolder
-from coterie.runs.reopen import reopen
-from coterie.runs.start import prepare
+from coterie.runs.load import load_run
+from coterie.runs.start import prepare_run
 
 METHOD = ct.IFCA(clusters=2, local_steps=2)
 
@@ -112,7 +112,7 @@ def test_no_whole_checkpoint_is_said(tmp_path):
 
 def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, monkeypatch):
     straight = trained(tmp_path / "straight", rounds=4)
-    run = prepare(METHOD, federation(), "mlp:8", rounds=4, out=tmp_path / "run")
+    run = prepare_run(METHOD, federation(), "mlp:8", rounds=4, out=tmp_path / "run")
     steps = run.rounds()
     for _ in range(2):
         run.folder.append(next(steps))
@@ -138,7 +138,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
 def test_metrics_on_a_full_disk_are_an_error_in_one_sentence(tmp_path):
-    folder = prepare(METHOD, federation(), "mlp:8", rounds=1, out=tmp_path / "run").folder
+    folder = prepare_run(METHOD, federation(), "mlp:8", rounds=1, out=tmp_path / "run").folder
     (tmp_path / "run" / "metrics.jsonl").unlink()
     (tmp_path / "run" / "metrics.jsonl").symlink_to("/dev/full")
     with pytest.raises(ct.CoterieError, match="disk is full"):
@@ -160,7 +160,7 @@ def test_saving_is_held_to_a_twentieth_of_the_time(tmp_path, monkeypatch):
     """With a clock that only saving and training move: 1 s a round, 0.2 s a save."""
     clock = [0.0]
     monkeypatch.setattr("coterie.runs.run.time.monotonic", lambda: clock[0])
-    run = prepare(METHOD, federation(), "mlp:8", rounds=40, out=tmp_path / "run")
+    run = prepare_run(METHOD, federation(), "mlp:8", rounds=40, out=tmp_path / "run")
     saved = []
 
     def save_file(round, *rest):
@@ -221,7 +221,7 @@ def test_early_stop_survives_a_resume(tmp_path):
     method = replace(METHOD, lr=2.0)
     straight = ct.run(method, federation(), "mlp:8", **settings)
     assert straight.history[-1]["round"] < 30
-    run = prepare(method, federation(), "mlp:8", out=tmp_path / "run", **settings)
+    run = prepare_run(method, federation(), "mlp:8", out=tmp_path / "run", **settings)
     for row in run.rounds():
         run.folder.append(row)
         run.save(always=True)
@@ -285,7 +285,7 @@ def test_reading_a_run_changes_nothing_in_its_folder(tmp_path):
     newest = max((out / "checkpoints").iterdir())
     newest.unlink()
     before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
-    run = reopen(out, fed)
+    run = load_run(out, fed)
     assert run.round < 3 and len((out / "metrics.jsonl").read_text().splitlines()) == 4
     assert {p: p.read_bytes() for p in out.rglob("*") if p.is_file()} == before
     run.go()

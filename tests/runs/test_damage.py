@@ -16,7 +16,7 @@ import coterie as ct
 from coterie.cli.table import summary_row
 from coterie.runs import checkpoint
 from coterie.runs.folder import RunFolder
-from coterie.runs.reopen import open_trained, reopen
+from coterie.runs.load import load_run, load_trained
 from coterie.runs.run import Run
 
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {
@@ -53,8 +53,8 @@ def rounds_read(path: Path) -> dict[str, int]:
     card = json.loads((path.parent / "models" / "card.json").read_text())
     ct.report(path, path.parent / "page.html")
     return {
-        "resume": reopen(path).round,
-        "answers": open_trained(path).round,
+        "resume": load_run(path).round,
+        "answers": load_trained(path).round,
         "export": card["rounds"],
         "result": ct.load(path).trained.round,
     }
@@ -73,12 +73,12 @@ def test_a_damaged_checkpoint_falls_back_however_it_is_opened(
     assert all(w.startswith("checkpoint 000002.safetensors is damaged") for w in warnings)
     assert len(ct.resume(path).history) == 3
     assert RunFolder(path).checkpoints()[0] == newest
-    assert open_trained(path).round == 2
+    assert load_trained(path).round == 2
 
 
 def test_no_flipped_bit_is_read_as_something_else(run_folder: Path, tmp_path: Path) -> None:
     """One bit of every byte."""
-    types = reopen(run_folder).types
+    types = load_run(run_folder).types
     original, _ = RunFolder(run_folder).checkpoints()
     raw = original.read_bytes()
     expected = content(checkpoint.read(original, types))

@@ -15,7 +15,7 @@ import coterie as ct
 from coterie.data import Federation, Ragged, from_memory
 from coterie.runs.folder import RunFolder
 from coterie.runs.run import Run
-from coterie.runs.start import prepare
+from coterie.runs.start import prepare_run
 
 
 def clients(**test_rows: int) -> Federation:
@@ -61,7 +61,7 @@ def test_a_client_with_few_test_rows_is_not_measured() -> None:
 def test_no_question_reaches_it() -> None:
     """What a client is not asked cannot be learnt, whatever is done with the answer."""
     fed = clients(a=9, b=2, c=7)
-    run = prepare(ct.FedAvg(), fed, "softmax", rounds=1, min_rows_to_report=5)
+    run = prepare_run(ct.FedAvg(), fed, "softmax", rounds=1, min_rows_to_report=5)
     assert measured(run) == {"test": {0, 2}}
 
 
@@ -83,7 +83,7 @@ def test_valid_rows_count_for_themselves() -> None:
     fed = clients(a=9, b=9)
     x, y = torch.randn(7, 3), torch.zeros(7, dtype=torch.long)
     fed = replace(fed, valid=Ragged(x, y, torch.tensor([5, 2])))
-    run = prepare(ct.FedAvg(), fed, "softmax", rounds=1, min_rows_to_report=5)
+    run = prepare_run(ct.FedAvg(), fed, "softmax", rounds=1, min_rows_to_report=5)
     assert measured(run) == {"test": {0, 1}, "valid": {0}}
 
 

@@ -21,7 +21,7 @@ import coterie as ct
 from cases import federation, lines
 from coterie.methods import ifca
 from coterie.runs import checkpoint
-from coterie.runs.start import prepare
+from coterie.runs.start import prepare_run
 
 
 def test_ctrl_c_without_a_folder_stops_after_the_round():
@@ -96,7 +96,7 @@ def test_a_given_start_survives_a_kill_before_the_first_round(tmp_path):
     fed = federation()
     first = ct.run(ct.IFCA(clusters=2), fed, "mlp:8", rounds=2)
     straight = ct.run(ct.IFCA(clusters=2), fed, "mlp:8", rounds=2, start=first.state)
-    prepare(
+    prepare_run(
         ct.IFCA(clusters=2), fed, "mlp:8", rounds=2, start=first.state, out=tmp_path / "run"
     )  # and no more: it was killed
     again = ct.resume(tmp_path / "run", fed)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import coterie as ct
-from coterie.runs.search import Cell, Search, search
+from coterie.runs.search import Search, SearchCell, search
 
 STEPS = [0.01, 0.3]
 SMALL = {"model": "softmax", "rounds": 2}
@@ -214,7 +214,7 @@ def test_data_may_depend_on_the_seed():
 def test_a_best_value_at_the_edge_is_told(digits):
     def edges(**over):
         found = Search(ct.IFCA(clusters=2), digits, over=over, **SMALL)
-        found.table = [Cell(found.cells[0], [1.0], [1.0], [])]  # as if the first had won
+        found.table = [SearchCell(found.cells[0], [1.0], [1.0], [])]  # as if the first had won
         return found.edges
 
     assert edges(lr=[0.1, 0.01, 1]) == []

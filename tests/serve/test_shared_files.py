@@ -11,7 +11,7 @@ import torch
 
 from coterie.cli import main
 from coterie.data.paths import shorten_sentence, shorten_spec, shorten_word
-from coterie.runs.reopen import _last_loaded
+from coterie.runs.load import _last_loaded
 
 SECRET = "Creutzfeldt-Jakob"
 HOME = "somebodys home"

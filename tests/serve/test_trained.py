@@ -11,7 +11,7 @@ import torch
 
 import coterie as ct
 from coterie.cli import main
-from coterie.runs.reopen import open_trained
+from coterie.runs.load import load_trained
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def test_assign_and_predict_build_no_engine_and_read_no_training_file(
 def test_what_a_folder_gives_is_what_the_run_had(tmp_path):
     fed = ct.data.rotated("digits", clients=8, samples=20, angles=(0, 180), unseen=2)
     result = ct.run(ct.IFCA(clusters=2), fed, "mlp:8", rounds=2, out=tmp_path / "run")
-    read = open_trained(tmp_path / "run")
+    read = load_trained(tmp_path / "run")
     assert read.roster.names == fed.names and read.roster.unseen == 2
     assert read.roster.rows.train.tolist() == fed.train.sizes.tolist()
     assert read.roster.truth.tolist() == fed.truth.tolist()

@@ -25,9 +25,9 @@ from coterie.core.errors import CoterieError, unknown_name
 from coterie.core.settings import setting
 from coterie.result import load
 from coterie.runs.config import encode
-from coterie.serve.answers import Assignment, need_one_of
 from coterie.serve.card import CARD, Per
 from coterie.serve.exported import Exported
+from coterie.serve.predict import Assignment, require_one_of
 
 FILL_HELP = "for missing cells; none: as in training"
 FILLS = ("mean", "median")
@@ -139,7 +139,7 @@ def exported_name(models: Exported, asked: PredictFlags, support: Any) -> str:
     nobody_named = asked.client is None and asked.cluster is None and support is None
     if len(names) == 1 and nobody_named:
         return names[0]
-    need_one_of(client=asked.client, cluster=asked.cluster, support=support)
+    require_one_of(client=asked.client, cluster=asked.cluster, support=support)
     if asked.client is not None:
         return name_of_client(models, asked.client)
     if asked.cluster is not None:

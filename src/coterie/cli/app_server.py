@@ -19,7 +19,7 @@ from coterie.network.grid_transport import GridTransport
 from coterie.network.server import begin, messenger_factory, resume, serve
 from coterie.network.transport import Messenger
 from coterie.network.waiting import first_names
-from coterie.runs.folder import refuse_taken
+from coterie.runs.folder import ensure_free
 from coterie.runs.run import Run
 
 
@@ -61,7 +61,7 @@ def run_server(grid: Grid, config: Mapping[str, Any]) -> Run:
     if asked.resume and out is None:
         raise CoterieError("resume needs the folder of the run", "give out")
     if out is not None and not asked.resume:
-        refuse_taken(out)  # now, and not when all sites have come
+        ensure_free(out)  # now, and not when all sites have come
     sites = sorted(set(asked.sites))
     transport = GridTransport(grid, sites, asked.deadline)
     open_messenger = messenger_factory(transport, asked.waiting())

@@ -33,9 +33,9 @@ from coterie.reporting import report as write_report
 from coterie.reporting.comparison import has_diverged
 from coterie.result import Result
 from coterie.runs.config import encode_readable
-from coterie.runs.planned import make_missing, runs_in
 from coterie.runs.run import Run
-from coterie.runs.search_folder import MARK, as_flag
+from coterie.runs.run_list import create_missing_runs, find_runs
+from coterie.runs.search import SEARCH_FILE, format_flag
 
 
 # ------------------------------------------------------------------------------ run and compare
@@ -126,8 +126,8 @@ def resume(words: list[str], argv: list[str]) -> int:
     refuse_search(base)
     watcher = Watcher(asked.quiet)
     with watcher(), hold_several(base):
-        places: list[Path | Run] = [*make_missing(base)]
-        ranks = ranks_of(runs_in(base))
+        places: list[Path | Run] = [*create_missing_runs(base)]
+        ranks = ranks_of(find_runs(base))
         if not needs_launch(ranks):
             with rank_server(ranks) as server:
                 runs, failures = collect(
@@ -149,7 +149,7 @@ def read_resume_flags(argv: list[str]) -> ResumeFlags:
 
 def refuse_search(base: Path) -> None:
     """Refuse folders whose runs go on by the command that began them."""
-    if (base / MARK).exists():
+    if (base / SEARCH_FILE).exists():
         raise CoterieError(
             f"{base} is a search: go on with its `coterie search` command and --out {base}."
         )
@@ -243,5 +243,5 @@ def refuse_diverged(runs: list[Row]) -> None:
 
 def title(run: Row) -> str:
     """The method, with the settings that were chosen for it."""
-    chosen = [f"{name}={as_flag(value)}" for name, value in run.get("tuned", {}).items()]
+    chosen = [f"{name}={format_flag(value)}" for name, value in run.get("tuned", {}).items()]
     return " ".join([run["method"], *chosen])

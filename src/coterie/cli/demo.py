@@ -21,9 +21,9 @@ from coterie.reporting import plots
 from coterie.reporting.comparison import compare_rows
 from coterie.result import Result, report
 from coterie.runs.config import Origin
-from coterie.runs.reopen import load_shared
+from coterie.runs.load import load_cached_data
 from coterie.runs.run import Run
-from coterie.runs.start import check_job
+from coterie.runs.start import create_job
 
 GROUPS = 4
 CLIENTS = 40
@@ -116,9 +116,9 @@ def create(base: Path) -> list[Path | Run]:
     for seed in range(SEEDS):
         data = {"spec": "rotated:digits", "seed": seed, "clients": CLIENTS, "samples": SAMPLES}
         for name, start in STARTS.items():
-            job = check_job(
+            job = create_job(
                 known[name](**LOCAL, **OWN.get(name, {})),
-                load_shared(**data),
+                load_cached_data(**data),
                 MODEL,
                 origin=Origin(data=data, method=name, model=MODEL),
                 seed=seed,

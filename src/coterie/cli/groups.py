@@ -11,7 +11,7 @@ from pathlib import Path
 from coterie.cli.spelling import without_controls
 from coterie.metrics import Row
 from coterie.result import Result
-from coterie.runs.outcome_files import GROUPS, natural_key
+from coterie.runs.tables import GROUPS, natural_key
 
 MOST_GROUPS = 12  # groups whose members are listed; of any more, the sizes are shown
 MOST_LINES = 3  # for the members of one group
@@ -36,12 +36,12 @@ def group_members(result: Result) -> dict[str, list[str]] | None:
 
 def doubtful_members(result: Result) -> dict[str, float] | None:
     """The clients whose membership is doubtful, with how sure it is; None where that is unknown."""
-    certainty = result.trained.certainty
-    if certainty is None:
+    membership = result.trained.membership
+    if membership is None:
         return None
-    least_sure_first = certainty.sure.argsort(kind="stable")
-    some = least_sure_first[certainty.doubtful[least_sure_first]]
-    return {result.names[i]: float(certainty.sure[i]) for i in some}
+    least_confident_first = membership.confidence.argsort(kind="stable")
+    some = least_confident_first[membership.doubtful[least_confident_first]]
+    return {result.names[i]: float(membership.confidence[i]) for i in some}
 
 
 # ------------------------------------------------------------------------------ as text

@@ -25,7 +25,7 @@ from coterie.network.server import (
     resume,
     serve,
 )
-from coterie.runs.folder import refuse_taken, was_being_made
+from coterie.runs.folder import ensure_free, is_incomplete
 from coterie.runs.run import Run
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def server(words: list[str], argv: list[str]) -> int:
         raise CoterieError("--resume needs the folder of the run", "give --out")
     goes_on = flags.resume and out is not None and not has_no_run(out)
     if out is not None and not goes_on:
-        refuse_taken(out)  # now, and not when all sites have come
+        ensure_free(out)  # now, and not when all sites have come
     watcher = Watcher(flags.quiet, repeats=True)
     with watcher():
         tell_insecure(flags.insecure, watcher)
@@ -132,7 +132,7 @@ def check_page(flags: ServerFlags) -> None:
 
 def has_no_run(out: Path) -> bool:
     """Whether a folder is not there, or its command was killed before the run began."""
-    return not out.exists() or was_being_made(out)
+    return not out.exists() or is_incomplete(out)
 
 
 def check_sites(flags: ServerFlags, registered: int) -> None:

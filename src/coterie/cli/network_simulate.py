@@ -13,7 +13,7 @@ from coterie.core.settings import setting
 from coterie.network.flower_setup import check_flower
 from coterie.network.server import export_models, read_network_file
 from coterie.reporting import report as write_report
-from coterie.runs.folder import refuse_taken
+from coterie.runs.folder import ensure_free
 from coterie.runs.run import Run
 
 log = logging.getLogger("coterie")
@@ -43,7 +43,7 @@ def simulate(words: list[str], argv: list[str]) -> int:
     with watcher():
         simulation = Simulation(asked, path, flags.nodes, flags.port)
         base = read.folder()
-        refuse_taken(base / "run", "choose another --out")  # now, and not when all nodes are there
+        ensure_free(base / "run", "choose another --out")  # now, and not when all nodes are there
         with simulation.running(base) as transport:
             run = simulation.run(
                 transport, base, flags.waiting(), lambda r: watcher.follow("network", r)

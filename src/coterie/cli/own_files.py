@@ -10,7 +10,7 @@ from coterie.core.settings import setting
 from coterie.core.user_file import DIGITS
 from coterie.methods import registry
 from coterie.runs.folder import RunFolder
-from coterie.runs.planned import has_begun, runs_in
+from coterie.runs.run_list import find_runs, is_run_folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ def load_model(name: str | None) -> Any:
 def trust_flag(base: Path) -> str:
     """The flag by which another command may open the runs in a folder; "" where none is needed."""
     digits: dict[str, None] = {}
-    for folder in filter(has_begun, runs_in(base)):
+    for folder in filter(is_run_folder, find_runs(base)):
         for full in RunFolder(folder).config().origin.files.values():
             digits[full[:DIGITS]] = None
     if not digits:

@@ -21,13 +21,19 @@ from coterie.core.errors import Diverged
 from coterie.core.version import __version__
 from coterie.metrics import METRICS, Row
 from coterie.runs.config import encode_readable
-from coterie.runs.files import write_file
-from coterie.runs.folder import hold
-from coterie.runs.planned import has_begun
-from coterie.runs.reopen import load_shared
+from coterie.runs.files import write_text
+from coterie.runs.folder import lock_folder
+from coterie.runs.load import load_cached_data
 from coterie.runs.run import Run
-from coterie.runs.search import Cell, Follow, Search
-from coterie.runs.search_folder import WINNER, as_flag, refuse_other
+from coterie.runs.run_list import is_run_folder
+from coterie.runs.search import (
+    WINNER_FILE,
+    Follow,
+    Search,
+    SearchCell,
+    check_same_search,
+    format_flag,
+)
 
 
 # ------------------------------------------------------------------------------ coterie search
@@ -50,7 +56,7 @@ def prepare(asked: Setup, name: str, base: Path | None, seeds: int) -> Search:
     """A search in which nothing is trained yet, but every run is checked."""
 
     def load(seed: int) -> Any:
-        return load_shared(**asked.origin(seed))
+        return load_cached_data(**asked.origin(seed))
 
     return Search(
         asked.methods[name],
@@ -102,8 +108,8 @@ def conclude(asked: Setup, name: str, base: Path, search: Search) -> int:
     """Print the table or the JSON document and write the winner's file; raise if there is none."""
     has_winner = search.table[0].mean is not None
     if has_winner:
-        write_file(base / WINNER, winner_config(asked, search))
-    command = f"coterie run {shlex.quote(name)} --config {shlex.quote(str(base / WINNER))}"
+        write_text(base / WINNER_FILE, winner_config(asked, search))
+    command = f"coterie run {shlex.quote(name)} --config {shlex.quote(str(base / WINNER_FILE))}"
     if asked.general.json:
         print_json(search, base, command)
     else:
@@ -152,7 +158,7 @@ def print_cells(search: Search) -> None:
     for name in [*search.over, title]:
         table.add_column(name, justify="right", no_wrap=True)
     for cell in search.table:
-        cells = [*map(as_flag, cell.values.values()), score(cell, search.metric, seeds)]
+        cells = [*map(format_flag, cell.values.values()), score(cell, search.metric, seeds)]
         if cell is search.table[0] and cell.mean is not None:
             cells[-1] += " *"
             table.add_row(*cells, style="bold")
@@ -164,7 +170,7 @@ def print_cells(search: Search) -> None:
     )
 
 
-def score(cell: Cell, metric: str, seeds: int) -> str:
+def score(cell: SearchCell, metric: str, seeds: int) -> str:
     """A cell's score as text."""
     if cell.mean is None and seeds == 1:
         return "diverged"
@@ -230,7 +236,7 @@ def tune(asked: Setup, watcher: Watcher) -> Tuned:
         searches[name] = prepare(asked, name, folder, seeds=1)
     base = asked.folder()
     base.mkdir(parents=True, exist_ok=True)
-    with hold(base):
+    with lock_folder(base):
         for name, search in searches.items():
             search.out = tune_folder(asked, base, name)
         asked, diverged = choose(asked.refit(), searches, base, watcher)
@@ -266,8 +272,8 @@ def choose(
 def tuned_run(asked: Setup, folder: Path, name: str, seed: int) -> Path:
     """A run's folder, new or as it was left."""
     job = make_job(asked, name, seed)
-    if has_begun(folder):
-        refuse_other(folder, job)
+    if is_run_folder(folder):
+        check_same_search(folder, job)
     else:
         job.create_folder(folder)
     return folder

@@ -20,14 +20,21 @@ from coterie.engines.plan import Plan, plan_for
 from coterie.ranks.launch import RankLost
 from coterie.result import Result
 from coterie.runs.config import Origin
-from coterie.runs.folder import RunFolder, hold, refuse_busy, refuse_taken
+from coterie.runs.folder import RunFolder, ensure_free, ensure_not_training, lock_folder
 from coterie.runs.interrupt import Interrupted
+from coterie.runs.load import clear_data_cache, load_cached_data, load_run
 from coterie.runs.options import Options
-from coterie.runs.outcome_files import complete_outcome
-from coterie.runs.planned import LIST, Planned, has_begun, make_list, make_missing, runs_in
-from coterie.runs.reopen import forget_loaded, load_shared, reopen
 from coterie.runs.run import Run
-from coterie.runs.start import Job, MakeEngine, check_job, engine_for, task_for
+from coterie.runs.run_list import (
+    LIST,
+    ListedRun,
+    create_missing_runs,
+    create_run_list,
+    find_runs,
+    is_run_folder,
+)
+from coterie.runs.start import Job, MakeEngine, create_engine, create_job, create_task
+from coterie.runs.tables import write_missing_tables
 
 if TYPE_CHECKING:
     from coterie.ranks.engine import RankServer
@@ -53,37 +60,39 @@ def create(setup: Setup, server: RankServer | None = None) -> tuple[Path, list[P
             run = job.start()
         else:
             run = job.start(make_engine=server.engine_maker(job.config()))
-            forget_loaded()  # each rank keeps its share alone
+            clear_data_cache()  # each rank keeps its share alone
         base = setup.folder()
         run.folder = job.create_folder(base)
         return base, [run]
-    planned = [Planned(folder, make_job(setup, name, seed).config()) for folder, name, seed in runs]
+    planned = [
+        ListedRun(folder, make_job(setup, name, seed).config()) for folder, name, seed in runs
+    ]
     base = setup.folder()
-    make_list(base, planned)
-    return base, [*make_missing(base)]
+    create_run_list(base, planned)
+    return base, [*create_missing_runs(base)]
 
 
 def refuse_existing(base: Path) -> None:
     """Refuse a folder that holds something."""
     remedy = "choose another --out"
-    if (base / LIST).exists() or any(map(has_begun, runs_in(base))):
+    if (base / LIST).exists() or any(map(is_run_folder, find_runs(base))):
         remedy += f", or go on with it by `coterie resume {shlex.quote(str(base))}`"
-    refuse_taken(base, remedy)
+    ensure_free(base, remedy)
 
 
 def hold_several(base: Path) -> AbstractContextManager[Any]:
     """Hold the lock of a folder of several runs; a run of its own has its own lock."""
     if (base / LIST).exists() or (base / TUNE).exists():
-        return hold(base)
+        return lock_folder(base)
     return nullcontext()
 
 
 def make_job(setup: Setup, name: str, seed: int) -> Job:
     """Check one run of a command; nothing is written or trained."""
     origin = setup.origin(seed)
-    fed = load_shared(**origin)
+    fed = load_cached_data(**origin)
     options = {**setup.options, "seed": seed}
-    return check_job(
+    return create_job(
         setup.methods[name],
         fed,
         load_model(setup.general.model),
@@ -110,7 +119,7 @@ def read_plan(setup: Setup, fed: Federation) -> Plan | None:
         raise CoterieError(
             f"--plan is {text!r}: it must be two numbers of at least 1, CHUNK,WORKERS."
         )
-    task, _ = task_for(fed.roster, load_model(setup.general.model), Options(**setup.options))
+    task, _ = create_task(fed.roster, load_model(setup.general.model), Options(**setup.options))
     return replace(plan_for(task, fed.roster), chunk=numbers[0], workers=numbers[1])
 
 
@@ -160,13 +169,13 @@ def open_run(
     """A run that is at hand, or the one in a folder."""
     if isinstance(place, Run):
         return place
-    refuse_busy(place)
-    make_engine: MakeEngine = engine_for
+    ensure_not_training(place)
+    make_engine: MakeEngine = create_engine
     if server is not None:
         make_engine = server.engine_maker(RunFolder(place).config())
     if own is None:
-        return reopen(place, rounds=rounds, make_engine=make_engine)
-    return reopen(
+        return load_run(place, rounds=rounds, make_engine=make_engine)
+    return load_run(
         place, model=own.load_model(), rounds=rounds, trust=own.trust, make_engine=make_engine
     )
 
@@ -180,7 +189,7 @@ def train_one(run: Run, title: str, watcher: Watcher) -> Result:
         note = f"{title} has stopped early after {run.round} rounds, as --stop-after asked"
     watcher.note(note)
     result = Result.of(run)  # its folder is only read, unless it was killed in its last moment
-    complete_outcome(path_of(run), run.trained())
+    write_missing_tables(path_of(run), run.trained())
     for concern in result.warnings:
         watcher.warn(f"{run.method.name}: {concern}")
     return result

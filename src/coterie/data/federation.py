@@ -135,7 +135,7 @@ class Federation:
     source: str = ""  # how it was made, and can be made again: "rotated:digits?clients=40&…"
     planted: Tensor | None = None  # [K, d] true parameters of synthetic data
     schema: Schema | None = None  # what the columns of x mean, where it came from tables
-    caution: Tensor | None = None  # [total] factor of each client's training losses; None: 1
+    loss_scale: Tensor | None = None  # [total] factor of each client's training losses; None: 1
     site_columns: SiteColumns | None = None  # what is odd about columns at single sites
     byte_scale: float = 1.0  # where x holds bytes: what they are divided by to be numbers
     stored: Stored | None = None  # where the rows are in a store on disk
@@ -272,7 +272,7 @@ class Federation:
             **self._changed(lambda part: part.subset(index)),
             names=tuple(self.names[i] for i in index.tolist()),
             truth=None if self.truth is None else self.truth[index],
-            caution=None if self.caution is None else self.caution[index],
+            loss_scale=None if self.loss_scale is None else self.loss_scale[index],
             unseen=int(unseen.sum()),
         )
 

@@ -60,7 +60,7 @@ class Header(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     classes: Count | None
     unseen: Count
     byte_scale: float  # what x is divided by, where it holds bytes
-    arrays: dict[str, Array]  # train.x, train.y, train.sizes, …, truth, planted, caution
+    arrays: dict[str, Array]  # train.x, train.y, train.sizes, …, truth, planted, loss_scale
     clients: str  # sha256 of clients.json
     fingerprint: str  # of the federation
 
@@ -189,7 +189,7 @@ def federation_of(header: Header, clients: Clients, arrays: dict[str, Tensor]) -
         labels=None if clients.labels is None else tuple(clients.labels),
         planted=arrays.get("planted"),
         schema=None if clients.schema is None else Schema.from_json(json.dumps(clients.schema)),
-        caution=arrays.get("caution"),
+        loss_scale=arrays.get("loss_scale"),
         site_columns=site_columns_from(clients.site_columns),
         byte_scale=header.byte_scale,
         stored=stored,

@@ -113,7 +113,7 @@ class StoreWriter:
         for part in PARTS:
             if f"{part}.x" in self.arrays:
                 self.small(f"{part}.sizes", fed.parts()[part].sizes)
-        for name in ("truth", "planted", "caution"):
+        for name in ("truth", "planted", "loss_scale"):
             values = getattr(fed, name)
             if values is not None:
                 self.small(name, values)

@@ -61,7 +61,7 @@ class SimulatedClients:
         self.task = task
         self.roster = fed.roster
         self.byte_scale = fed.byte_scale
-        self.caution = fed.caution
+        self.loss_scale = fed.loss_scale
         parts = {"train": fed.train, "test": fed.test, "valid": fed.valid}
         self.like = torch.empty(0, dtype=task.dtype, device=task.device)
         self.parts = {
@@ -129,7 +129,7 @@ class SimulatedClients:
         start = int(self.starts[part][i])
         end = start + int(sizes[i])
         batch = Batch.of(self.numbers(x[start:end]), y[start:end], self.task.dtype)
-        return self.with_caution(part, torch.tensor([i]), batch)
+        return self.scale_losses(part, torch.tensor([i]), batch)
 
     # -- some clients, padded
     def clients(self, call: Call, at: Tensor, task: Task) -> tuple[Any, Any]:
@@ -157,22 +157,22 @@ class SimulatedClients:
         batch = padded_rows(
             self.parts[part], self.starts[part], ids, self.task.dtype, in_store=True
         )
-        return self.with_caution(part, ids, batch)
+        return self.scale_losses(part, ids, batch)
 
     def padded(self, part: str, ids: Tensor) -> Batch:
         """The rows of some clients, padded to the largest."""
         batch = padded_rows(self.parts[part], self.starts[part], ids, self.task.dtype)
-        return self.with_caution(part, ids, batch._replace(x=self.numbers(batch.x)))
+        return self.scale_losses(part, ids, batch._replace(x=self.numbers(batch.x)))
 
     def numbers(self, x: Tensor) -> Tensor:
         """Rows as the model takes them; those in memory are so already."""
         return as_numbers(x, self.byte_scale, self.like)
 
-    def with_caution(self, part: str, ids: Tensor, batch: Batch) -> Batch:
+    def scale_losses(self, part: str, ids: Tensor, batch: Batch) -> Batch:
         """The rows with the factor that their clients' training losses have."""
-        if part != "train" or self.caution is None:
+        if part != "train" or self.loss_scale is None:
             return batch
-        factor = self.caution[ids].to(batch.mask)
+        factor = self.loss_scale[ids].to(batch.mask)
         if batch.mask.dim() == 2:
             factor = factor[:, None]
         return batch._replace(weight=batch.weight * factor)

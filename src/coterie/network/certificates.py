@@ -22,7 +22,7 @@ from cryptography.x509.oid import NameOID
 
 from coterie.core.errors import CoterieError
 from coterie.network.registry import REGISTRY, read_registry, write_private
-from coterie.runs.files import write_file
+from coterie.runs.files import write_text
 
 DAYS = 365
 
@@ -40,8 +40,8 @@ def make_authority(folder: Path, host: str) -> None:
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host[:64])])
     authority = certificate(issuer, issuer, ca_key.public_key(), ca_key, is_authority=True)
     served = certificate(subject, issuer, server_key.public_key(), ca_key, hosts=[host])
-    write_file(folder / "ca.crt", authority.public_bytes(Encoding.PEM).decode())
-    write_file(folder / "server.crt", served.public_bytes(Encoding.PEM).decode())
+    write_text(folder / "ca.crt", authority.public_bytes(Encoding.PEM).decode())
+    write_text(folder / "server.crt", served.public_bytes(Encoding.PEM).decode())
     write_secret(folder / "server.key", server_key)
 
 
@@ -94,7 +94,7 @@ def register_site(folder: Path, name: str) -> Path:
     public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     known[name] = public
     text = {name: raw.decode() for name, raw in sorted(known.items())}
-    write_file(folder / REGISTRY, json.dumps(text, indent=1) + "\n")
+    write_text(folder / REGISTRY, json.dumps(text, indent=1) + "\n")
     return file
 
 

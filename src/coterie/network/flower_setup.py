@@ -9,7 +9,7 @@ from pathlib import Path
 from string import Template
 
 from coterie.core.errors import CoterieError
-from coterie.runs.files import write_error, write_file
+from coterie.runs.files import write_error, write_text
 
 TESTED = ("1.41.0",)
 # neither reports to its makers, nor looks for updates, nor installs anything at run time
@@ -192,4 +192,4 @@ def write_app(folder: Path) -> None:
     except OSError as e:
         raise write_error(e, folder) from e
     for path, text in FILES.items():
-        write_file(folder / path, Template(text).substitute(name=name))
+        write_text(folder / path, Template(text).substitute(name=name))

@@ -34,8 +34,8 @@ from coterie.network.transport import Messenger
 from coterie.network.waiting import first_names, reason_of
 from coterie.runs.options import Options
 from coterie.runs.run import check_run
-from coterie.runs.start import model_fingerprint, model_name, task_for
-from coterie.runs.suited import depends_on_curvature, suited_to
+from coterie.runs.start import create_task, model_fingerprint, model_name
+from coterie.runs.step_sizes import can_fit_step_sizes, fit_to_curvature
 
 NOT_ALL = "not all sites can take part"
 GOODBYE = 5.0  # seconds in which sites may hear why there is no run
@@ -94,8 +94,8 @@ def _agree(messenger: Messenger, names: list[str], asked: RunSpec) -> Handshake:
     schema = schema_of(descriptions, asked)
     roster = roster_of(names, described, schema)
     model = model_name(asked.model, roster)
-    task, _ = task_for(roster, model, asked.options)
-    needs_curvature = depends_on_curvature(asked.method, task, roster, asked.options)
+    task, _ = create_task(roster, model, asked.options)
+    needs_curvature = can_fit_step_sizes(asked.method, task, roster, asked.options)
     fit = CheckModel(
         data=hello.data,
         run=hello.run,
@@ -110,7 +110,7 @@ def _agree(messenger: Messenger, names: list[str], asked: RunSpec) -> Handshake:
     curvature = None
     if needs_curvature:
         curvature = curvature_of(fitted, names)
-    method = suited_to(asked.method, curvature, roster, asked.options)
+    method = fit_to_curvature(asked.method, curvature, roster, asked.options)
     check_run(method, task, roster, asked.options)
     terms = Terms(
         coterie=__version__,

@@ -24,7 +24,7 @@ from coterie.network.audit import now_as_text
 from coterie.network.engine import LAST, NetworkEngine, as_pieces
 from coterie.network.packets import CallClient, Done, RequestBody, Terms, WriteModel
 from coterie.network.waiting import ExchangeResult, audit_records, reason_of
-from coterie.runs.latecomers import Latecomer, describe, read_latecomers, write_latecomers
+from coterie.runs.late_sites import LateSite, describe_late_site, read_late_sites, write_late_sites
 from coterie.runs.run import Run
 
 log = logging.getLogger("coterie")
@@ -40,7 +40,7 @@ class LateSites:
         self.terms = terms
         self.messenger = run.engine.messenger
         self.folder: Path = run.folder.path
-        self.known = read_latecomers(self.folder)
+        self.known = read_late_sites(self.folder)
         self.tried: dict[str, Hashable] = {}  # by which connection each was last spoken to
 
     def look(self) -> None:
@@ -72,7 +72,7 @@ class LateSites:
         agreed = [name for name in names if name not in faults]
         if agreed:
             self._join(agreed)
-        write_latecomers(self.folder, self.known)
+        write_late_sites(self.folder, self.known)
 
     def _join(self, names: list[str]) -> None:
         groups, unassigned = self._assign(names)
@@ -80,11 +80,11 @@ class LateSites:
         for name in names:
             fault = unassigned.get(name) or without_model.get(name) or ""
             self._note(name, groups.get(name), fault)
-            log.info("%s %s", name, describe(self.known[name]))
-        write_latecomers(self.folder, self.known)
+            log.info("%s %s", name, describe_late_site(self.known[name]))
+        write_late_sites(self.folder, self.known)
 
     def _note(self, name: str, group: int | None, fault: str) -> None:
-        self.known[name] = Latecomer(
+        self.known[name] = LateSite(
             group=group, round=max(self.run.round, 0), time=now_as_text(), fault=fault
         )
 

@@ -38,7 +38,7 @@ from coterie.network.terms import (
     site_task,
     table_options,
 )
-from coterie.runs.start import as_asked, model_fingerprint
+from coterie.runs.start import apply_data_options, model_fingerprint
 
 log = logging.getLogger("coterie")
 NO_EXPERIMENT = "0" * 16
@@ -112,7 +112,7 @@ class LocalTable:
         table = self.read(order.data)
         with self.faults.report_as(BAD_TABLE):
             description = table.describe()
-            rows = as_asked(table.index, options).roster.rows
+            rows = apply_data_options(table.index, options).roster.rows
         return SiteDescription(description, {name: int(n[0]) for name, n in rows._asdict().items()})
 
     def check_table(self, data: DataTerms) -> None:

@@ -35,16 +35,16 @@ from coterie.runs.config import (
     decode,
     encode_readable,
     method_config,
-    method_from,
+    restore_method,
+    restore_roster,
     roster_config,
-    roster_from,
 )
-from coterie.runs.files import write_file
-from coterie.runs.folder import NETWORK, START_ANEW, RunFolder, hold, refuse_taken
+from coterie.runs.files import write_text
+from coterie.runs.folder import NETWORK, RESTART, RunFolder, ensure_free, lock_folder
+from coterie.runs.load import restore_options
 from coterie.runs.options import Options
-from coterie.runs.reopen import options_of
 from coterie.runs.run import Run
-from coterie.runs.start import model_fingerprint, task_for
+from coterie.runs.start import create_task, model_fingerprint
 from coterie.serve.card import CARD
 from coterie.serve.export import export_groups
 
@@ -79,7 +79,7 @@ def begin(
 
     experiment: its name, if others have chosen it; none: a new one.
     """
-    refuse_taken(out)
+    ensure_free(out)
     if not names:
         raise CoterieError("a network needs at least one site", "register one")
     experiment = experiment or secrets.token_hex(8)
@@ -112,12 +112,12 @@ def begin(
 def read_network_file(folder: Path) -> NetworkFile:
     """network.json of a run's folder."""
     file = folder / NETWORK
-    return decode(file.read_bytes(), NetworkFile, str(file), START_ANEW)
+    return decode(file.read_bytes(), NetworkFile, str(file), RESTART)
 
 
 def write_network_file(folder: Path, kept: NetworkFile) -> None:
     """Replace network.json."""
-    write_file(folder / NETWORK, encode_readable(kept))
+    write_text(folder / NETWORK, encode_readable(kept))
 
 
 def make_run(
@@ -149,15 +149,15 @@ def resume(
     file = out / NETWORK
     if not file.exists():
         raise CoterieError(f"{out} is not a run of a network", f"use `coterie resume {out}`")
-    with hold(out):
+    with lock_folder(out):
         kept = read_network_file(out)
         kept.epoch += 1
         write_network_file(out, kept)
-    roster = roster_from(config.roster, f"{out}/config.json")
+    roster = restore_roster(config.roster, f"{out}/config.json")
     cls = registry.find(config.method.name)
-    method = method_from(cls, config.method.settings, str(out))
-    options = options_of(config)
-    task, _ = task_for(roster, config.model, options)
+    method = restore_method(cls, config.method.settings, str(out))
+    options = restore_options(config)
+    task, _ = create_task(roster, config.model, options)
     if model_fingerprint(task) != config.fingerprint.model:
         raise CoterieError(
             f"the model of {out} ({config.model}) is another one in this version",

@@ -56,7 +56,7 @@ from coterie.network.terms import (
     own_agreement,
 )
 from coterie.runs.config import hash_with_salt
-from coterie.serve.export import export_own
+from coterie.serve.export import export_client
 
 
 class SiteSession(NamedTuple):
@@ -267,7 +267,7 @@ class NetworkSite:
         with self.faults.report_as(NOT_WRITTEN):
             shutil.rmtree(session.folder.model, ignore_errors=True)
             trained = session.built.trained(session.terms.model)
-            export_own(trained, self.client, model, session.folder.model)
+            export_client(trained, self.client, model, session.folder.model)
         log.info(
             "%s: its own model was written into %s; the node waits for what comes next",
             self.client,

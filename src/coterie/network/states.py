@@ -17,12 +17,12 @@ from coterie.core.call import Version
 from coterie.core.errors import CoterieError
 from coterie.engines.codec import BadBytes, Types, decode, encode
 from coterie.network.packets import RequestNumber, Terms
-from coterie.runs.files import write_bytes, write_file
+from coterie.runs.files import write_bytes, write_text
 
 DIGEST = 32  # bytes of a SHA-256, with which a file of states begins
 NOT_IN_FILES = re.compile(r"[^\w .-]")
 LONGEST_NAME = 60  # characters of a client's name in the name of its folder
-START_ANEW = "put it back from a copy, or begin another run"
+RESTART = "put it back from a copy, or begin another run"
 
 
 class StoredTerms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -77,7 +77,7 @@ class SiteFolder:
         try:
             agreed = msgspec.json.decode(raw, type=StoredTerms)
         except (msgspec.DecodeError, UnicodeError) as e:
-            raise CoterieError(f"{file} is damaged ({e})", START_ANEW) from e
+            raise CoterieError(f"{file} is damaged ({e})", RESTART) from e
         self._check_owner(file, agreed.experiment, agreed.client)
         return agreed
 
@@ -85,7 +85,7 @@ class SiteFolder:
         """Keep what was agreed on."""
         self.path.mkdir(parents=True, exist_ok=True)
         text = msgspec.json.format(msgspec.json.encode(agreed), indent=1).decode()
-        write_file(self.path / "terms.json", text + "\n")
+        write_text(self.path / "terms.json", text + "\n")
 
     # -- private states
     def states(self, types: Types) -> StoredStates:
@@ -105,7 +105,7 @@ class SiteFolder:
             )
             owner = head["experiment"], head["client"]
         except (BadBytes, KeyError, TypeError, ValueError) as e:
-            raise CoterieError(f"{file} is damaged ({e})", START_ANEW) from e
+            raise CoterieError(f"{file} is damaged ({e})", RESTART) from e
         self._check_owner(file, *owner)
         return kept
 

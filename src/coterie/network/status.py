@@ -11,7 +11,7 @@ from coterie.core.errors import CoterieError
 from coterie.engines import diary
 from coterie.metrics import main_metric
 from coterie.runs.folder import NETWORK, RunFolder
-from coterie.runs.latecomers import Latecomer, describe, read_latecomers
+from coterie.runs.late_sites import LateSite, describe_late_site, read_late_sites
 
 
 def status_of(path: Path) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def status_of(path: Path) -> dict[str, Any]:
         "scores": {name: scores[name] for name in sanitize_text if name in scores},
         "starts": max((entry.epoch for entry in entries), default=1),
         "sites": {name: status_of_site(name, entries) for name in config.roster.names},
-        "latecomers": msgspec.to_builtins(read_latecomers(path)),
+        "latecomers": msgspec.to_builtins(read_late_sites(path)),
     }
 
 
@@ -78,5 +78,5 @@ def status_as_text(status: dict[str, Any]) -> str:
             line += f"; since then: {site['fault']}"
         lines.append(line)
     for name, late in status["latecomers"].items():
-        lines.append(f"  {name:<{width}}  {describe(Latecomer(**late))}")
+        lines.append(f"  {name:<{width}}  {describe_late_site(LateSite(**late))}")
     return "\n".join(lines)

@@ -26,11 +26,11 @@ from coterie.engines.simulated import SimulatedClients
 from coterie.engines.site import Agreement
 from coterie.methods import registry
 from coterie.network.packets import DataTerms, RunTerms, Terms, sanitize_text
-from coterie.runs.config import method_config, method_from
+from coterie.runs.config import method_config, restore_method
 from coterie.runs.options import Options
-from coterie.runs.start import as_asked, model_fingerprint, task_for
-from coterie.runs.suited import with_caution
-from coterie.runs.trained import Trained
+from coterie.runs.start import apply_data_options, create_task, model_fingerprint
+from coterie.runs.step_sizes import scale_losses
+from coterie.runs.trained import TrainedRun
 
 # a server may be killed several times in one round
 NETWORK_LIMITS = Limits(repeats=20)
@@ -97,7 +97,7 @@ def method_of(terms: Terms) -> Algorithm:
     if any(terms.settings.get(name) is not None for name in SERVER_ONLY):
         raise PermissionError("a setting of its method names a file")
     with blaming_the_server("the settings of its method make no sense"):
-        return method_from(known[terms.method], terms.settings, "the server's message")
+        return restore_method(known[terms.method], terms.settings, "the server's message")
 
 
 def plain(terms: DataTerms | RunTerms) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def blaming_the_server(words: str) -> Iterator[None]:
 # ------------------------------------------------------------------------------ at a site
 def encoded_rows(table: SiteTable, schema: Schema, options: Options) -> Federation:
     """A site's rows, by the schema of all sites."""
-    return as_asked(table.encode(schema), options)
+    return apply_data_options(table.encode(schema), options)
 
 
 def site_task(roster: Roster, model: str, options: Options, owner: OwnerPolicy) -> Task:
@@ -131,7 +131,7 @@ def site_task(roster: Roster, model: str, options: Options, owner: OwnerPolicy) 
                 f"its model has {parameters} parameters, above the {owner.most_parameters} that "
                 "this site's owner allows"
             )
-        task, _ = task_for(roster, model, options)
+        task, _ = create_task(roster, model, options)
     return task
 
 
@@ -143,9 +143,9 @@ class SiteRun(NamedTuple):
     fed: Federation  # this site alone
     options: Options
 
-    def trained(self, model_name: str) -> Trained:
+    def trained(self, model_name: str) -> TrainedRun:
         """What the card of this site's own model says."""
-        return Trained(
+        return TrainedRun(
             method=self.agreement.root.method,
             task=self.agreement.task,
             roster=self.fed.roster,
@@ -165,7 +165,7 @@ def build(terms: Terms, table: SiteTable, owner: OwnerPolicy) -> SiteRun:
     if model_fingerprint(task) != terms.fingerprint:
         raise PermissionError(f"the model {sanitize_text(terms.model)} is another one here")
     method = method_of(terms)
-    clients = SimulatedClients(task, with_caution(method, task, fed, options, terms.clients))
+    clients = SimulatedClients(task, scale_losses(method, task, fed, options, terms.clients))
     agreement = Agreement(
         root=Evaluation(method, options.choose_on),
         task=task,

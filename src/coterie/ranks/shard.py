@@ -29,10 +29,10 @@ from coterie.engines.vectorised import Vectorised
 from coterie.ranks.launch import RankInfo
 from coterie.runs.config import RunConfig
 from coterie.runs.config import decode as decode_config
+from coterie.runs.load import RunCode, Trust
 from coterie.runs.options import Options
-from coterie.runs.reopen import OwnCode, Trust
-from coterie.runs.run import on_device
-from coterie.runs.start import Model, as_asked, prepared_rows
+from coterie.runs.run import to_device
+from coterie.runs.start import Model, apply_data_options, prepare_data
 
 
 class RankCall(NamedTuple):
@@ -66,7 +66,7 @@ class RankShard:
     ) -> None:
         self.shares: Shards = make_shards(fed.roster, options.ranks, plan.workers)
         clients = self.shares.clients[rank]
-        own = prepared_rows(method, task, fed, options).subset(clients)
+        own = prepare_data(method, task, fed, options).subset(clients)
         self.rank = rank
         self.method = method
         self.task = task
@@ -107,14 +107,14 @@ class RankShard:
         shared, started_from, per_client = tree_map(
             lambda v: v.clone(), (shared, started_from, per_client)
         )
-        started_from = on_device(started_from, self.task)
+        started_from = to_device(started_from, self.task)
         version = Version(*head["version"])
         owner = follow(at_round(self.root, version.round), head["path"])
         call = Call(
             fn=getattr(owner, head["name"]),
             path=head["path"],
             ids=ids.clone(),
-            shared=on_device(shared, self.task),
+            shared=to_device(shared, self.task),
             per_client=per_client,
             static=head["static"],
             keys=keys.clone(),
@@ -199,11 +199,11 @@ def load_shard(
     )
     device = own_device(config.options.device, info)
     config.options = replace(config.options, device=device)
-    own = OwnCode("the run", config, None, model, trust)
+    own = RunCode("the run", config, None, model, trust)
     method = own.method()
     if not config.origin.data:
         raise CoterieError("ranks load their data from files, and these data were in memory.")
-    fed = as_asked(load_data(**config.origin.data), config.options)
+    fed = apply_data_options(load_data(**config.origin.data), config.options)
     if not config.fingerprint.fits_data(fed.fingerprint()):
         raise CoterieError(
             f"its data ({config.roster.source}) differ from those of rank 0",

@@ -13,7 +13,7 @@ from coterie.engines.codec import decode, encode, encode_part
 from coterie.ranks.group import RankGroup, RankMessage
 from coterie.ranks.launch import RankInfo, exit_with_launcher
 from coterie.ranks.shard import RankShard
-from coterie.runs.run import on_device
+from coterie.runs.run import to_device
 
 LoadShard = Callable[[str], RankShard]  # from the config that rank 0 sends
 DescribeError = Callable[[Exception], tuple[str, int]]  # a sentence and an exit status
@@ -60,7 +60,7 @@ class RankWorker:
         types = self.shard.types
         if message.kind == "enroll":
             initial_payload = clone(decode(message.common, types)[0])
-            self.shard.enroll(on_device(initial_payload, self.shard.task))
+            self.shard.enroll(to_device(initial_payload, self.shard.task))
             return RankResult()
         if message.kind == "restore":
             self.shard.engine.restore(clone(decode(message.own, types)[0]))

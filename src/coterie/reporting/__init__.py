@@ -55,8 +55,8 @@ from coterie.reporting.render import MARKER, render_page
 from coterie.reporting.source import Source, by_label, sources
 from coterie.reporting.spreadsheets import write_spreadsheets
 from coterie.reporting.text import replace_path
-from coterie.runs.files import write_error, write_file
-from coterie.runs.reopen import Trust
+from coterie.runs.files import write_error, write_text
+from coterie.runs.load import Trust
 from coterie.runs.run import Run
 from coterie.runs.start import Model
 
@@ -89,7 +89,7 @@ def report(
     missing += unavailable
     unfinished = [describe_unfinished(label, same) for label, same in methods.items()]
     missing += [sentence for sentence in unfinished if sentence]
-    write_file(path, render_page(collect_page(methods, portraits, missing, target)))
+    write_text(path, render_page(collect_page(methods, portraits, missing, target)))
     write_spreadsheets(path, shown, tell)
     for sentence in missing:
         tell(sentence)

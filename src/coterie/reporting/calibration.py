@@ -34,7 +34,7 @@ class Calibration(NamedTuple):
 
 
 def calibration(label: str, counts: np.ndarray, classes: list[str]) -> Calibration | None:
-    """Make the curve from `Trained.pooled_counts["scored"]`; None where nothing was counted.
+    """Make the curve from `TrainedRun.pooled_counts["scored"]`; None where nothing was counted.
 
     Of two classes it is the probability of the second; of more, that of the guess being right.
     """

@@ -17,7 +17,7 @@ from coterie.data.column import Column
 from coterie.data.schema import Schema
 from coterie.data.site_columns import SiteColumns
 from coterie.reporting.text import TextTable, format_number, join_names
-from coterie.runs.trained import Trained
+from coterie.runs.trained import TrainedRun
 
 MOST_DRAWN = 12  # columns in the figure, those that differ most between groups
 
@@ -35,7 +35,7 @@ class Coefficients(NamedTuple):
 
 
 def coefficients(
-    trained: Trained, groups: np.ndarray | None, of_sites: SiteColumns | None = None
+    trained: TrainedRun, groups: np.ndarray | None, of_sites: SiteColumns | None = None
 ) -> Coefficients | None:
     """Read the coefficients of linear models on tables; None for other models.
 
@@ -122,7 +122,7 @@ def shown_names(column: Column) -> list[str]:
     return column.encoded
 
 
-def linear_weights(trained: Trained) -> np.ndarray | None:
+def linear_weights(trained: TrainedRun) -> np.ndarray | None:
     """Return the weights of linear models, [K, columns], in the label's unit; else None."""
     centres = trained.centres
     is_linear = trained.model_name.partition(":")[0] in ("linear", "softmax")

@@ -15,7 +15,7 @@ from coterie.metrics import METRICS, Row, main_metric
 from coterie.reporting.intervals import BySeed, Difference, SiteScores, paired_difference
 from coterie.reporting.source import Source
 from coterie.runs.folder import RunFolder
-from coterie.runs.run import Run, as_arrays
+from coterie.runs.run import Run, to_arrays
 
 Methods = Mapping[str, list[Source]]  # by label: the runs of a method, the lowest seed first
 ABSURD = 10  # times worse than a constant: an R² below minus this
@@ -160,7 +160,7 @@ def scores_by_client(run: Source) -> Mapping[str, np.ndarray]:
         return {}
     if saved is None:
         return {}
-    return as_arrays(saved.trees["scores"])
+    return to_arrays(saved.trees["scores"])
 
 
 def site_scores(
@@ -198,5 +198,5 @@ def compare_rows(runs: Sequence[Row]) -> Comparison:
         methods.setdefault(run["method"], []).append(run)
         if run.get("by_site") is not None:
             by_site.setdefault(run["method"], {})[run["seed"]] = run["by_site"]
-    metric = main_metric(runs[0]["kind"])
+    metric = main_metric(runs[0].get("kind", "classification"))
     return Comparison(metric, methods, by_site)

@@ -24,7 +24,7 @@ class Confusion(NamedTuple):
 
 
 def confusion(label: str, counts: np.ndarray, classes: list[str]) -> Confusion:
-    """Make the matrix from `Trained.pooled_counts["confusion"]`, of data with these classes."""
+    """Make the matrix from `TrainedRun.pooled_counts["confusion"]`, of data with these classes."""
     known = len(classes)  # a model may have more outputs than the data have classes
     if known > len(counts):
         known = len(counts)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from coterie.data.roster import Roster
 from coterie.reporting.calibration import Calibration, calibration
 from coterie.reporting.confusion import Confusion, confusion
-from coterie.runs.trained import Trained
+from coterie.runs.trained import TrainedRun
 
 
 class Guesses(NamedTuple):
@@ -18,7 +18,7 @@ class Guesses(NamedTuple):
     calibration: Calibration | None
 
 
-def guesses(trained: Trained) -> Guesses | None:
+def guesses(trained: TrainedRun) -> Guesses | None:
     """Collect what the last evaluation counted; None for regression and for older runs."""
     counts = trained.pooled_counts
     classes = class_names(trained.roster)

@@ -15,12 +15,12 @@ from coterie.reporting.text import (
     metric_name,
     natural_key,
 )
-from coterie.runs.trained import Trained
+from coterie.runs.trained import TrainedRun
 
 MOST_NAMED = 12  # members of a group
 
 
-def summary_html(trained: Trained) -> str:
+def summary_html(trained: TrainedRun) -> str:
     """Describe a run in a sentence, with a table of its groups or of its clients' scores."""
     metric = main_metric(trained.roster.kind)
     table = scores_table(trained, metric)
@@ -30,7 +30,7 @@ def summary_html(trained: Trained) -> str:
     return render("notebook.html.jinja", sentence=sentence, content=table, odd=trained.warnings)
 
 
-def describe_result(trained: Trained, metric: str) -> str:
+def describe_result(trained: TrainedRun, metric: str) -> str:
     """Say what a run reached."""
     clients = len(trained.roster.training_names)
     start = f"{trained.method.name} with {clients:,} clients, after {trained.round} rounds"
@@ -42,7 +42,7 @@ def describe_result(trained: Trained, metric: str) -> str:
     return f"{start}: a test {metric_name(metric)} of {format_score(score, metric)}."
 
 
-def groups_table(trained: Trained, metric: str) -> TextTable:
+def groups_table(trained: TrainedRun, metric: str) -> TextTable:
     """Lay out one row per group."""
     assert trained.groups is not None
     names = trained.roster.training_names
@@ -61,7 +61,7 @@ def groups_table(trained: Trained, metric: str) -> TextTable:
     return TextTable(["group", "clients", f"mean test {metric_name(metric)}", "members"], rows)
 
 
-def scores_table(trained: Trained, metric: str) -> TextTable:
+def scores_table(trained: TrainedRun, metric: str) -> TextTable:
     """Lay out the scores over clients in one row; none where there are no scores by client."""
     if metric not in trained.client_scores:
         return TextTable([], [])

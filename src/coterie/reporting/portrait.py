@@ -22,7 +22,7 @@ from coterie.reporting.filled import Filled, filled
 from coterie.reporting.guesses import Guesses, guesses
 from coterie.reporting.text import natural_order
 from coterie.runs.run import Run
-from coterie.runs.trained import Trained
+from coterie.runs.trained import TrainedRun
 
 MOST = 500  # clients in a figure; of more, an even sample over the groups is drawn
 
@@ -57,7 +57,7 @@ class Portrait(NamedTuple):
     constants: Sequence[Constant] = ()  # columns that never change at one site, needs rows
 
 
-def portrait(trained: Trained, run: Run | None, fingerprint: str) -> Portrait:
+def portrait(trained: TrainedRun, run: Run | None, fingerprint: str) -> Portrait:
     """The portrait of a run's clients; `run` is None where their rows are not at hand."""
     roster = trained.roster
     n = len(roster)
@@ -83,7 +83,7 @@ def portrait(trained: Trained, run: Run | None, fingerprint: str) -> Portrait:
         warnings=trained.warnings,
         fingerprint=fingerprint,
         coefficients=coefficients(trained, groups, of_sites),
-        sure=None if trained.certainty is None else trained.certainty.sure,
+        sure=None if trained.membership is None else trained.membership.confidence,
         guesses=guesses(trained),
         filled=filled(roster.schema, of_sites),
         constants=() if of_sites is None else of_sites.constants,
@@ -116,7 +116,7 @@ def sample(groups: np.ndarray | None, names: Sequence[str]) -> np.ndarray:
     return order[np.linspace(0, n - 1, MOST).round().astype(int)]
 
 
-def soft_weights(trained: Trained, shown: np.ndarray) -> np.ndarray | None:
+def soft_weights(trained: TrainedRun, shown: np.ndarray) -> np.ndarray | None:
     """The weights [shown, K] of soft groups."""
     groups = trained.groups
     if groups is None or groups.dim() != 2:

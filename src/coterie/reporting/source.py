@@ -19,12 +19,12 @@ from coterie.metrics.scores import find_main_metric
 from coterie.reporting.same_data import fingerprint_of, same_rows, share_fingerprints
 from coterie.runs.config import RunConfig, roster_config
 from coterie.runs.folder import RunFolder
-from coterie.runs.planned import missing_runs, runs_in
-from coterie.runs.reopen import Trust, open_trained, reopen
+from coterie.runs.load import Trust, load_run, load_trained
 from coterie.runs.run import Run
-from coterie.runs.search_folder import MARK, WINNER
+from coterie.runs.run_list import find_runs, missing_runs
+from coterie.runs.search import SEARCH_FILE, WINNER_FILE
 from coterie.runs.start import Model
-from coterie.runs.trained import Trained
+from coterie.runs.trained import TrainedRun
 
 BARE = ("seed", "device", "engine")  # options that do not make a run another one
 
@@ -95,17 +95,17 @@ class Source:
             "clients": len(self.names),
         }
 
-    def trained(self) -> Trained:
+    def trained(self) -> TrainedRun:
         """The run's models, groups and scores; its folder is only read."""
         if isinstance(self.at, Run):
             return self.at.trained()
-        return open_trained(self.at, self.model, trust=self.trust)
+        return load_trained(self.at, self.model, trust=self.trust)
 
     def with_rows(self) -> Run:
         """The run with its clients' rows; an error where these are gone."""
         if isinstance(self.at, Run):
             return self.at
-        return reopen(self.at, model=self.model, trust=self.trust)
+        return load_run(self.at, model=self.model, trust=self.trust)
 
 
 def sources(
@@ -169,16 +169,16 @@ def of_folder(base: Path, model: Model = None, trust: Trust = ()) -> list[Source
         raise CoterieError(
             f"there is no folder {base}: give the folder of a run or of a comparison."
         )
-    if (base / MARK).exists():
+    if (base / SEARCH_FILE).exists():
         how = "`coterie run`"
-        if (base / WINNER).exists():
-            how = f"`coterie run METHOD --config {base / WINNER}`"
+        if (base / WINNER_FILE).exists():
+            how = f"`coterie run METHOD --config {base / WINNER_FILE}`"
         raise CoterieError(
             f"{base} is a search, whose runs saw no test rows: train the settings it found with "
             f"{how}, and report that."
         )
     result = []
-    for path in runs_in(base):
+    for path in find_runs(base):
         if not (path / "config.json").exists():
             raise CoterieError(
                 f"no run was found in {base}: give the folder of a run or of a comparison."

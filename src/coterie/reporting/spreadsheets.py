@@ -15,22 +15,22 @@ from typing import Any, NamedTuple
 
 from coterie.core.errors import CoterieError
 from coterie.reporting.source import Source
-from coterie.runs.files import write_bytes, write_file
-from coterie.runs.outcome_files import (
+from coterie.runs.files import write_bytes, write_text
+from coterie.runs.tables import (
     CLIENTS,
+    GROUP_COLUMNS,
     GROUPS,
-    GROUPS_HEAD,
     as_csv,
-    clients_head,
-    clients_lines,
-    groups_lines,
-    rounded,
-    safe_cell,
+    client_columns,
+    client_rows,
+    escape_formula,
+    group_rows,
+    round_cell,
 )
-from coterie.runs.trained import Trained
+from coterie.runs.trained import TrainedRun
 
 OF_RUN = ("method", "seed")  # the first columns where there are several runs
-FIRST_COLUMNS = {"groups": GROUPS_HEAD[:3], "clients": ("client", "train_rows", "test_rows")}
+FIRST_COLUMNS = {"groups": GROUP_COLUMNS[:3], "clients": ("client", "train_rows", "test_rows")}
 CREATOR = "Coterie"  # in the properties of an Excel file
 NOT_COMPARED = ("round", "seed", "clients")  # numbers of a run that are no scores
 LONGEST_CELL = 32_000  # characters, a limit of Excel
@@ -55,7 +55,7 @@ def write_spreadsheets(
         if is_other_csv(path, FIRST_COLUMNS[name]):
             tell(f"{path} is no table of Coterie, and was left as it is.")
         elif name in sheets:
-            write_file(path, as_csv(sheets[name].head, sheets[name].lines))
+            write_text(path, as_csv(sheets[name].head, sheets[name].lines))
             written.append(path)
         else:
             path.unlink(missing_ok=True)  # of an older page of this name
@@ -80,10 +80,10 @@ def collect_sheets(runs: Sequence[Source]) -> dict[str, Sheet]:
         of_run: dict[str, Any] = {}
         if len(runs) > 1:
             of_run = {"method": run.label, "seed": run.seed}
-        for line in groups_lines(trained):
-            groups.append({**of_run, **dict(zip(GROUPS_HEAD, line))})
-        for line in clients_lines(trained):
-            clients.append({**of_run, **dict(zip(clients_head(trained), line))})
+        for line in group_rows(trained):
+            groups.append({**of_run, **dict(zip(GROUP_COLUMNS, line))})
+        for line in client_rows(trained):
+            clients.append({**of_run, **dict(zip(client_columns(trained), line))})
     tables = {"groups": groups, "clients": clients, "comparison": compare(runs)}
     return {name: as_sheet(lines) for name, lines in tables.items() if lines}
 
@@ -94,7 +94,7 @@ def as_sheet(lines: Sequence[dict[str, Any]]) -> Sheet:
     return Sheet(head, [[line.get(name) for name in head] for line in lines])
 
 
-def read_trained(run: Source) -> Trained | None:
+def read_trained(run: Source) -> TrainedRun | None:
     """What a run came to; None where it cannot be read, which the page says."""
     try:
         return run.trained()
@@ -109,7 +109,7 @@ def compare(runs: Sequence[Source]) -> list[dict[str, Any]]:
         line: dict[str, Any] = {"method": run.label, "seed": run.seed}
         for name, value in run.facts.items():
             if isinstance(value, int | float) and name not in NOT_COMPARED:
-                line[name] = rounded(value)
+                line[name] = round_cell(value)
         lines.append(line)
     return lines
 
@@ -139,7 +139,7 @@ def as_cell(cell: Any) -> Any:
     if not isinstance(cell, str):
         return cell
     text: str = ILLEGAL_CHARACTERS_RE.sub("", cell)
-    return safe_cell(text[:LONGEST_CELL])
+    return escape_formula(text[:LONGEST_CELL])
 
 
 # ------------------------------------------------------------------------------ other files

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from coterie.engines.codec import BadBytes, Types, checksum, flatten, unflatten
 from coterie.runs.config import encode
-from coterie.runs.files import beside
+from coterie.runs.files import temporary_path
 
 
 class Checkpoint(NamedTuple):
@@ -43,7 +43,7 @@ def write(
         leaves |= {f"{name}/{number}": leaf for number, leaf in numbered.items()}
     text = encode({**head, "trees": described}).decode()
     metadata = {"head": text, "checksum": str(zlib.crc32(text.encode()))}
-    unfinished = beside(path)
+    unfinished = temporary_path(path)
     try:
         save_file(leaves, unfinished, metadata=metadata)
         for file in (unfinished, metrics):

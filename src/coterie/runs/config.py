@@ -147,7 +147,7 @@ class RoundRow(msgspec.Struct, forbid_unknown_fields=False):
     notes: dict[str, Any] | None = None
 
 
-def check_row(row: Any) -> None:
+def check_metrics_row(row: Any) -> None:
     """Raise a ValidationError for a row of metrics.jsonl that no run writes."""
     msgspec.convert(row, RoundRow)
     scores = {name: row[name] for name in row.keys() - set(RoundRow.__struct_fields__)}
@@ -219,7 +219,7 @@ def method_config(method: Algorithm) -> MethodConfig:
     return MethodConfig(method.name, asdict(method))  # type: ignore[call-overload]
 
 
-def method_from(cls: type[M], settings: dict[str, Any], where: str) -> M:
+def restore_method(cls: type[M], settings: dict[str, Any], where: str) -> M:
     """The method with these settings."""
     unknown = settings.keys() - cls.__dataclass_fields__.keys()  # type: ignore[attr-defined]
     what = f"{where} was made by another version of {cls.name}, with other settings"
@@ -254,7 +254,7 @@ def roster_config(roster: Roster) -> RosterConfig:
     )
 
 
-def roster_from(config: RosterConfig, what: str) -> Roster:
+def restore_roster(config: RosterConfig, what: str) -> Roster:
     """The roster that `roster_config` described; one sentence if its parts do not agree."""
     if config.kind == "classification" and (config.classes is None or config.classes < 1):
         raise CoterieError(f"{what} is damaged (classes is {config.classes})", "train it anew")

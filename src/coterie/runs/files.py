@@ -26,31 +26,31 @@ ENDING = ".coterie-new"  # of a file or folder that is being written
 BUSY = (errno.EWOULDBLOCK, errno.EACCES)
 
 
-class Busy(CoterieError):
+class FolderBusy(CoterieError):
     """Another process is at work on the same folder or file."""
 
 
 # ------------------------------------------------------------------------------ writing
-def beside(path: Path) -> Path:
+def temporary_path(path: Path) -> Path:
     """Where a file or folder is written before it is renamed."""
     return path.with_name(f".{path.name}{ENDING}")
 
 
-def is_unfinished(path: Path) -> bool:
+def is_temporary(path: Path) -> bool:
     """Whether this is what a kill left of a file or folder that was being written."""
     return path.name.startswith(".") and path.name.endswith(ENDING)
 
 
-def write_file(path: Path, text: str) -> None:
+def write_text(path: Path, text: str) -> None:
     """Replace a file by a new one as a whole, or leave it as it was."""
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: Path, content: bytes) -> None:
     """The same for a file that is not text."""
-    unfinished = beside(path)
+    unfinished = temporary_path(path)
     try:
-        with locked(unfinished, f"another process is writing {path}") as fd:
+        with hold_lock(unfinished, f"another process is writing {path}") as fd:
             try:
                 os.truncate(fd, 0)
                 with open(fd, "wb", closefd=False) as file:
@@ -75,7 +75,7 @@ def write_error(e: OSError, path: Path) -> CoterieError:
 
 # ------------------------------------------------------------------------------ locks
 @contextmanager
-def locked(path: Path, busy: str) -> Iterator[int]:
+def hold_lock(path: Path, busy: str) -> Iterator[int]:
     """Hold the lock of a folder, or of a file that is made if it is not there.
 
     Gives the open file. The system frees the lock when this process ends, also by kill -9.
@@ -112,7 +112,7 @@ def _take_lock(fd: int, path: Path, busy: str) -> None:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as e:
         if e.errno in BUSY:
-            raise Busy(busy, "wait until it has ended, or stop it") from e
+            raise FolderBusy(busy, "wait until it has ended, or stop it") from e
         log.info("%s cannot be locked (%s): do not train there twice at once.", path, e.strerror)
 
 

@@ -33,19 +33,19 @@ from coterie.runs import checkpoint
 from coterie.runs.config import (
     FORMAT,
     RunConfig,
+    check_metrics_row,
     check_options,
-    check_row,
     decode,
     decode_config,
     encode,
     encode_readable,
 )
-from coterie.runs.files import LOCK, is_unfinished, locked, write_error, write_file
+from coterie.runs.files import LOCK, hold_lock, is_temporary, write_error, write_text
 
 log = logging.getLogger("coterie")
 NETWORK = "network.json"
 DIVERGED = "diverged.txt"
-START_ANEW = "the run cannot be resumed; start it anew"
+RESTART = "the run cannot be resumed; start it anew"
 
 
 class RunFolder:
@@ -64,11 +64,11 @@ class RunFolder:
         before: called when all is made but the config.
         """
         folder = RunFolder(Path(path))
-        with making(folder.path):
+        with create_folder(folder.path):
             (folder.path / "checkpoints").mkdir(exist_ok=True)
             (folder.path / "metrics.jsonl").touch()
             before()
-            write_file(folder.path / "config.json", encode_readable(config))
+            write_text(folder.path / "config.json", encode_readable(config))
         return folder
 
     @staticmethod
@@ -85,20 +85,20 @@ class RunFolder:
         except OSError as e:
             raise self._not_a_run() from e
         self._check_format(raw)
-        config = decode_config(raw, RunConfig, str(file), START_ANEW)
-        check_options(config, raw, str(file), START_ANEW)
+        config = decode_config(raw, RunConfig, str(file), RESTART)
+        check_options(config, raw, str(file), RESTART)
         return config
 
     def _check_format(self, raw: bytes) -> None:
         """Refuse folders of other versions."""
         file = self.path / "config.json"
-        head = decode(raw, dict[str, msgspec.Raw], str(file), START_ANEW)
+        head = decode(raw, dict[str, msgspec.Raw], str(file), RESTART)
         if "coterie" in head and "format" not in head:
             raise CoterieError(
                 f"{self.path} is a run of coterie 0.1, whose folders this version does not read",
                 "finish and export it with version 0.1, or train it anew",
             )
-        version = decode(head.get("format", msgspec.Raw(b"0")), int, str(file), START_ANEW)
+        version = decode(head.get("format", msgspec.Raw(b"0")), int, str(file), RESTART)
         if version > FORMAT:
             raise CoterieError(f"{self.path} was made by a later version", "update coterie")
 
@@ -112,7 +112,7 @@ class RunFolder:
             some = ", ".join(map(str, inside[:5])) + (", …" if len(inside) > 5 else "")
             return CoterieError(f"{self.path} holds several runs", f"give one of {some}")
         what = f"{self.path} is not a run folder: it has no config.json that can be read"
-        if was_being_made(self.path):
+        if is_incomplete(self.path):
             remedy = f"give it again with --out {shlex.quote(str(self.path))}"
             return CoterieError(f"{what}; if its command was stopped before it began", remedy)
         return CoterieError(f"{what}.")
@@ -137,16 +137,16 @@ class RunFolder:
 
         Where training diverges, the folder says so until it is trained again.
         """
-        with hold(self.path), self:
+        with lock_folder(self.path), self:
             (self.path / DIVERGED).unlink(missing_ok=True)
             for folder in (self.path, self.path / "checkpoints"):
                 for file in folder.iterdir():
-                    if is_unfinished(file) or file.suffix == ".new":  # as earlier versions wrote
+                    if is_temporary(file) or file.suffix == ".new":  # as earlier versions wrote
                         file.unlink(missing_ok=True)
             try:
                 yield
             except Diverged as e:
-                write_file(self.path / DIVERGED, f"{e}\n")
+                write_text(self.path / DIVERGED, f"{e}\n")
                 raise
 
     @property
@@ -171,7 +171,7 @@ class RunFolder:
         for number, line in enumerate(lines, start=1):
             try:
                 row: Row = json.loads(line)
-                check_row(row)
+                check_metrics_row(row)
             except (ValueError, RecursionError):
                 if number < len(lines):
                     raise self._damaged_metrics(f"line {number}") from None
@@ -195,15 +195,15 @@ class RunFolder:
         if rows:
             done = rows[-1]["round"]
         for file in self.checkpoints():
-            if round_of(file) > done:  # damaged: this run goes on from one before
+            if checkpoint_round(file) > done:  # damaged: this run goes on from one before
                 file.unlink(missing_ok=True)
         text = b"".join(encode(row) + b"\n" for row in rows).decode()
-        write_file(self.path / "metrics.jsonl", text)
+        write_text(self.path / "metrics.jsonl", text)
         config = self.config()
         rounds = max(rounds, done)
         if config.options.rounds != rounds:
             config.options = config.options.with_rounds(rounds)
-            write_file(self.path / "config.json", encode_readable(config))
+            write_text(self.path / "config.json", encode_readable(config))
 
     # -- checkpoints
     def save(self, round: int, trees: dict[str, Any], head: dict[str, Any], types: Types) -> None:
@@ -240,7 +240,7 @@ class RunFolder:
                     "checkpoint %s is damaged (%s): falling back to the one before.", file.name, e
                 )
         if tried:
-            raise CoterieError(f"no checkpoint in {self.path} is whole", START_ANEW)
+            raise CoterieError(f"no checkpoint in {self.path} is whole", RESTART)
         return None
 
 
@@ -258,7 +258,7 @@ class LogFile(logging.FileHandler):
         """Leave out the line."""
 
 
-def round_of(checkpoint: Path) -> int:
+def checkpoint_round(checkpoint: Path) -> int:
     """The round after which a checkpoint was saved; those with other names come last."""
     try:
         return int(checkpoint.stem)
@@ -267,13 +267,13 @@ def round_of(checkpoint: Path) -> int:
 
 
 # ------------------------------------------------------------------------------ making folders
-def hold(path: Path) -> AbstractContextManager[int]:
+def lock_folder(path: Path) -> AbstractContextManager[int]:
     """Hold the lock of a folder; one sentence if another process is training there."""
-    return locked(path / LOCK, f"another process is training {path}")
+    return hold_lock(path / LOCK, f"another process is training {path}")
 
 
 @contextmanager
-def making(path: Path) -> Iterator[None]:
+def create_folder(path: Path) -> Iterator[None]:
     """Make a folder, with its lock held; refused if it holds something already.
 
     Of several processes that make the same folder at once, one makes it.
@@ -283,34 +283,34 @@ def making(path: Path) -> Iterator[None]:
         try:
             os.mkdir(path)
         except FileExistsError:
-            refuse_taken(path)
-        with hold(path):
-            refuse_taken(path)  # by a process that held the lock a moment ago
+            ensure_free(path)
+        with lock_folder(path):
+            ensure_free(path)  # by a process that held the lock a moment ago
             yield
     except OSError as e:
         raise write_error(e, path) from e
 
 
-def refuse_taken(path: Path, remedy: str = "choose another folder, or resume it") -> None:
+def ensure_free(path: Path, remedy: str = "choose another folder, or resume it") -> None:
     """Refuse a folder that holds something, unless it was being made when its command was killed.
 
     Where a process is training there, the sentence says so.
     """
-    if not path.exists() or was_being_made(path):
+    if not path.exists() or is_incomplete(path):
         return
-    refuse_busy(path)
+    ensure_not_training(path)
     raise CoterieError(f"{path} exists", remedy)
 
 
-def refuse_busy(path: Path) -> None:
+def ensure_not_training(path: Path) -> None:
     """Say in one sentence that another process is training in a folder, if that is so."""
     if not (path / LOCK).exists():
         return
-    with suppress(OSError), hold(path):  # where nothing can be written, nobody trains
+    with suppress(OSError), lock_folder(path):  # where nothing can be written, nobody trains
         pass
 
 
-def was_being_made(path: Path) -> bool:
+def is_incomplete(path: Path) -> bool:
     """Whether a folder is empty, or was being made when its command was killed."""
     if not path.is_dir():
         return False
@@ -319,7 +319,7 @@ def was_being_made(path: Path) -> bool:
 
 def _is_of_start(path: Path) -> bool:
     """Whether a file in checkpoints/ may be there before the run has begun."""
-    return is_unfinished(path) or (path.suffix == ".safetensors" and round_of(path) < 0)
+    return is_temporary(path) or (path.suffix == ".safetensors" and checkpoint_round(path) < 0)
 
 
 def _is_of_making(path: Path) -> bool:
@@ -327,4 +327,4 @@ def _is_of_making(path: Path) -> bool:
         return path.is_dir() and all(map(_is_of_start, path.iterdir()))
     if path.name == "metrics.jsonl":
         return path.is_file() and not path.stat().st_size
-    return path.name in (LOCK, NETWORK, "config.json.new") or is_unfinished(path)
+    return path.name in (LOCK, NETWORK, "config.json.new") or is_temporary(path)

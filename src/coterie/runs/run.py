@@ -31,12 +31,12 @@ from coterie.engines.protocol import Engine
 from coterie.metrics import Row, hard_labels, planted_error
 from coterie.metrics.clusters import cluster_row, encode_assignment
 from coterie.metrics.scores import evaluation_row, pool_counts, scores_per_client
-from coterie.runs.certainty import Answers, ask_memberships
 from coterie.runs.folder import RunFolder
 from coterie.runs.interrupt import Interrupted, finish_round_on_interrupt
+from coterie.runs.membership import Answers, measure_memberships
 from coterie.runs.options import Options
-from coterie.runs.outcome_files import remove_outcome, write_outcome
-from coterie.runs.trained import Trained
+from coterie.runs.tables import remove_tables, write_tables
+from coterie.runs.trained import TrainedRun
 
 log = logging.getLogger("coterie")
 SAVING_SHARE = 0.05  # of the time, at most, goes into checkpoints
@@ -73,7 +73,7 @@ class Run:
         self.guard = Guard(
             clip_factor=options.screen or None,
             robust=RobustRule(options.robust, options.robust_share),
-            attack=attack_of(options, roster),
+            attack=create_attack(options, roster),
         )
         honest = self.all_clients
         if self.guard.attack is not None:
@@ -266,7 +266,7 @@ class Run:
         has the same rows as one that never stopped.
         """
         ask = self.asker(self.round, "evaluate")
-        self.memberships = ask_memberships(
+        self.memberships = measure_memberships(
             ask, self.method.centres(self.state), self.groups(), self.options.min_rows_to_report
         )
 
@@ -301,7 +301,7 @@ class Run:
         with in_folder, finish_round_on_interrupt() as asked_to_stop:
             if self.folder is not None:  # rows after the checkpoint are made again
                 self.folder.rewind(self.history, self.options.rounds)
-                remove_outcome(self.folder.path)
+                remove_tables(self.folder.path)
             self._tell_attack()
             for row in self.rounds():
                 self.interrupted = asked_to_stop.is_set()
@@ -313,7 +313,7 @@ class Run:
                 if self.interrupted and not self.ended:
                     raise Interrupted
             if self.folder is not None:
-                write_outcome(self.folder.path, self.trained())
+                write_tables(self.folder.path, self.trained())
             for concern in self.trained().warnings:
                 log.warning("%s: %s", self.method.name, concern)
         return self
@@ -330,9 +330,9 @@ class Run:
             len(names), len(self.roster), attack.kind, some,
         )  # fmt: skip
 
-    def trained(self) -> Trained:
+    def trained(self) -> TrainedRun:
         """What the run has come to, without the clients' rows."""
-        return Trained(
+        return TrainedRun(
             method=self.method,
             task=self.task,
             roster=self.roster,
@@ -363,9 +363,9 @@ class Run:
         began = time.monotonic()
         trees = {
             "state": self.state,
-            "scores": as_tensors(self.client_scores),
-            "pooled": as_tensors(self.pooled_counts),
-            "memberships": as_tensors(self.memberships),
+            "scores": to_tensors(self.client_scores),
+            "pooled": to_tensors(self.pooled_counts),
+            "memberships": to_tensors(self.memberships),
             "engine": self.engine.snapshot(),
         }
         head = {
@@ -386,11 +386,11 @@ class Run:
             saved = self.folder.latest(self.types)
         if saved is None:
             return
-        self.state = on_device(saved.trees["state"], self.task)
+        self.state = to_device(saved.trees["state"], self.task)
         self.engine.restore(saved.trees["engine"])
-        self.client_scores = as_arrays(saved.trees["scores"])
-        self.pooled_counts = as_arrays(saved.trees.get("pooled", {}))  # older runs have none
-        self.memberships = as_arrays(saved.trees.get("memberships", {}))  # absent in older folders
+        self.client_scores = to_arrays(saved.trees["scores"])
+        self.pooled_counts = to_arrays(saved.trees.get("pooled", {}))  # older runs have none
+        self.memberships = to_arrays(saved.trees.get("memberships", {}))  # absent in older folders
         head = saved.head
         self.round, self.stopped = head["round"], head["stopped"]
         self.guard.typical_norms = head["usual_moves"]
@@ -401,7 +401,7 @@ class Run:
         self.history = self.folder.rows(until=self.round)
 
 
-def attack_of(options: Options, roster: Roster) -> Attack | None:
+def create_attack(options: Options, roster: Roster) -> Attack | None:
     """The attack that the options ask for."""
     if options.attack is None:
         return None
@@ -409,18 +409,18 @@ def attack_of(options: Options, roster: Roster) -> Attack | None:
     return Attack(options.attack, options.attack_strength, attackers)
 
 
-def on_device(state: Any, task: Task) -> Any:
+def to_device(state: Any, task: Task) -> Any:
     """A server's state where models live; labels and counts stay where they are."""
     return tree_map(lambda v: v.to(task.device) if v.is_floating_point() else v, state)
 
 
-def as_tensors(arrays: dict[str, np.ndarray]) -> dict[str, Tensor]:
+def to_tensors(arrays: dict[str, np.ndarray]) -> dict[str, Tensor]:
     """Arrays as a checkpoint keeps them."""
     return {name: torch.from_numpy(values) for name, values in arrays.items()}
 
 
-def as_arrays(tensors: dict[str, Tensor]) -> dict[str, np.ndarray]:
-    """The arrays that `as_tensors` was given."""
+def to_arrays(tensors: dict[str, Tensor]) -> dict[str, np.ndarray]:
+    """The arrays that `to_tensors` was given."""
     return {name: values.numpy() for name, values in tensors.items()}
 
 

@@ -1,7 +1,7 @@
 """The best settings of a method, found on training rows that are held out; test rows play no part.
 
     search = ct.search(ct.IFCA(clusters=4), fed, over={"lr": [0.01, 0.1, 1]}, rounds=20)
-    search.table      a `Cell` for each combination, the best first
+    search.table      a `SearchCell` for each combination, the best first
     search.best       {"lr": 0.1}
     search.winner     the method with these settings
 
@@ -22,6 +22,7 @@ from statistics import mean, stdev
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+import msgspec
 import torch
 
 from coterie.core.contract import Algorithm
@@ -29,20 +30,21 @@ from coterie.core.errors import CoterieError, Diverged, Option, unknown_name
 from coterie.data import Federation
 from coterie.engines.plan import Plan
 from coterie.metrics import METRICS, Row, main_metric
-from coterie.runs.config import encode_readable
-from coterie.runs.files import write_file
-from coterie.runs.folder import hold
-from coterie.runs.planned import has_begun
-from coterie.runs.reopen import reopen
+from coterie.runs.config import encode, encode_readable
+from coterie.runs.files import write_text
+from coterie.runs.folder import RunFolder, is_incomplete, lock_folder
+from coterie.runs.load import load_run
 from coterie.runs.run import Run
-from coterie.runs.search_folder import MARK, as_flag, refuse_no_search, refuse_other
-from coterie.runs.start import Job, Model, check_job
+from coterie.runs.run_list import is_run_folder
+from coterie.runs.start import Job, Model, create_job
 
+SEARCH_FILE = "search.json"  # marks a folder as a search's
+WINNER_FILE = "winner.toml"  # the best settings
 VALID = 0.2  # share of the training rows that is held out where none is given
 Follow = Callable[[str, Run], Callable[[Row], Any]]
 
 
-class Cell(NamedTuple):
+class SearchCell(NamedTuple):
     """One combination of values, and how it fared."""
 
     values: dict[str, Any]
@@ -67,7 +69,7 @@ class Cell(NamedTuple):
         return {**self._asdict(), "mean": self.mean, "std": self.std}
 
 
-class Trial(NamedTuple):
+class SearchTrial(NamedTuple):
     """One run of a search."""
 
     cell: int
@@ -103,26 +105,26 @@ class Search:
         self.seeds = range(first, first + seeds)
         self.cells = combinations(method, over, random, first)
         self.metric = metric or ""
-        self.table: list[Cell] = []
+        self.table: list[SearchCell] = []
         if seeds < 1:
             raise CoterieError(f"seeds is {seeds}: it must be ≥ 1.")
         if self.out is not None:
-            refuse_no_search(self.out)
+            ensure_search_folder(self.out)
         for trial in self.trials():
             job = self._check(trial)
-            if trial.folder is not None and has_begun(trial.folder):
-                refuse_other(trial.folder, job)
+            if trial.folder is not None and is_run_folder(trial.folder):
+                check_same_search(trial.folder, job)
             self.metric = self.metric or main_metric(trial.fed.kind)
             refuse_other_metric(self.metric, trial.fed)
 
-    def trials(self) -> Iterator[Trial]:
+    def trials(self) -> Iterator[SearchTrial]:
         """Every run, those on the same data together."""
         for seed in self.seeds:
             fed = self.fed(seed) if callable(self.fed) else self.fed
             fed = without_test_rows(fed, self.options["valid"], seed)
             for number, values in enumerate(self.cells):
-                name = ",".join(f"{k}={as_flag(v)}" for k, v in values.items())
-                yield Trial(
+                name = ",".join(f"{k}={format_flag(v)}" for k, v in values.items())
+                yield SearchTrial(
                     cell=number,
                     title=f"{name} seed {seed}" if len(self.seeds) > 1 else name,
                     method=replace(self.method, **values),  # type: ignore[type-var]
@@ -136,13 +138,13 @@ class Search:
             return None
         return self.out / quote(name, safe="=,") / f"seed-{seed}"
 
-    def _check(self, trial: Trial) -> Job:
-        return check_job(trial.method, trial.fed, self.model, plan=self.plan, **trial.options)
+    def _check(self, trial: SearchTrial) -> Job:
+        return create_job(trial.method, trial.fed, self.model, plan=self.plan, **trial.options)
 
-    def open(self, trial: Trial) -> Run:
+    def open(self, trial: SearchTrial) -> Run:
         """A run from where it stopped, or a new one."""
-        if trial.folder is not None and has_begun(trial.folder):
-            return reopen(trial.folder, trial.fed, self.model, trial.method)
+        if trial.folder is not None and is_run_folder(trial.folder):
+            return load_run(trial.folder, trial.fed, self.model, trial.method)
         return self._check(trial).start(trial.folder)
 
     def go(self, follow: Follow | None = None) -> Search:
@@ -150,12 +152,12 @@ class Search:
         if self.out is None:
             return self._train(follow)
         self.out.mkdir(parents=True, exist_ok=True)
-        with hold(self.out):
+        with lock_folder(self.out):
             return self._train(follow)
 
     def _train(self, follow: Follow | None) -> Search:
         self._write_table()
-        cells = [Cell(values, [], [], []) for values in self.cells]
+        cells = [SearchCell(values, [], [], []) for values in self.cells]
         for trial in self.trials():
             cell, run = cells[trial.cell], self.open(trial)
             try:
@@ -168,7 +170,7 @@ class Search:
         self._write_table()
         return self
 
-    def _score(self, cell: Cell, trial: Trial, run: Run) -> None:
+    def _score(self, cell: SearchCell, trial: SearchTrial, run: Run) -> None:
         """Note the last scores of a run on the held-out rows."""
         last = next(row for row in reversed(run.history) if "valid_loss" in row)
         score, loss = last[f"valid_{self.metric}"], last["valid_loss"]
@@ -178,7 +180,7 @@ class Search:
         cell.scores.append(score)
         cell.losses.append(loss)
 
-    def _rank(self, cell: Cell) -> tuple[float, ...]:
+    def _rank(self, cell: SearchCell) -> tuple[float, ...]:
         """The place of a cell in the table: the best score first, then the lower loss."""
         if cell.mean is None:
             return (math.inf,)
@@ -195,7 +197,7 @@ class Search:
             "metric": f"valid_{self.metric}",
             "cells": [cell.row() for cell in self.table],
         }
-        write_file(self.out / MARK, encode_readable(document))
+        write_text(self.out / SEARCH_FILE, encode_readable(document))
 
     # -- what came of it
     @property
@@ -223,9 +225,9 @@ class Search:
             if len(numbers) < 2 or value in limits[name]:
                 continue
             if value == min(numbers):
-                sentences.append(f"{name} {as_flag(value)} is the smallest tried")
+                sentences.append(f"{name} {format_flag(value)} is the smallest tried")
             elif value == max(numbers):
-                sentences.append(f"{name} {as_flag(value)} is the largest tried")
+                sentences.append(f"{name} {format_flag(value)} is the largest tried")
         return sentences
 
 
@@ -310,3 +312,48 @@ def without_test_rows(fed: Federation, valid: float, seed: int) -> Federation:
         )
     x, y, sizes = fed.test
     return replace(fed, test=fed.test._replace(x=x[:0], y=y[:0], sizes=torch.zeros_like(sizes)))
+
+
+# ------------------------------------------------------------------------------ the folder
+def ensure_search_folder(folder: Path) -> None:
+    """Refuse a folder that holds something else than a search."""
+    if (folder / SEARCH_FILE).exists() or not folder.exists() or is_incomplete(folder):
+        return
+    raise CoterieError(f"{folder} exists and holds no search", "choose another folder")
+
+
+def check_same_search(folder: Path, job: Job) -> None:
+    """Refuse a folder that was begun with other data, settings or options."""
+    _, config = RunFolder.open(folder)
+    asked = job.config()
+    same = {
+        "data": config.fingerprint.fits_data(job.fed.fingerprint()),
+        "model": config.fingerprint.model == asked.fingerprint.model,
+    }
+    for what, is_same in same.items():
+        if not is_same:
+            raise CoterieError(f"{folder} was begun with other {what}", "choose another folder")
+    old = {**_plain(config.options), **_plain(config.method.settings)}
+    new = {**_plain(asked.options), **_plain(asked.method.settings)}
+    for name, value in new.items():
+        if old.get(name) != value:
+            raise CoterieError(
+                f"{folder} was begun with {name} {format_flag(old.get(name))}, "
+                f"not {format_flag(value)}",
+                "choose another folder",
+            )
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    """A structure as a JSON file would keep it."""
+    plain: dict[str, Any] = msgspec.json.decode(encode(value))
+    return plain
+
+
+def format_flag(value: Any) -> str:
+    """A value as it is written on the command line."""
+    if isinstance(value, tuple | list):
+        return ",".join(map(format_flag, value))
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return str(value)

@@ -39,17 +39,17 @@ from coterie.runs.config import (
     method_config,
     roster_config,
 )
-from coterie.runs.folder import RunFolder, refuse_taken
+from coterie.runs.folder import RunFolder, ensure_free
 from coterie.runs.options import Options
-from coterie.runs.run import Run, attack_of, check_run
-from coterie.runs.suited import suited, with_caution
+from coterie.runs.run import Run, check_run, create_attack
+from coterie.runs.step_sizes import fit_step_sizes, scale_losses
 
 Model = str | Callable[[], nn.Module] | nn.Module | None
 MakeEngine = Callable[[Algorithm, Task, Federation, Options, Plan], Engine]
 
 
 # ------------------------------------------------------------------------------ models and engines
-def task_for(roster: Roster, model: Model, options: Options) -> tuple[Task, str]:
+def create_task(roster: Roster, model: Model, options: Options) -> tuple[Task, str]:
     """(the task, the model's name for the config)."""
     if options.device != "cpu" and not torch.cuda.is_available():
         raise CoterieError(
@@ -92,17 +92,17 @@ def model_fingerprint(task: Task) -> str:
     return hashlib.sha256(f"{task.module} {shapes}".encode()).hexdigest()
 
 
-def prepared_rows(method: Algorithm, task: Task, fed: Federation, options: Options) -> Federation:
-    """The rows as an engine is given them: with the labels of attackers, and with caution."""
-    fed = poison_labels(fed, attack_of(options, fed.roster))
-    return with_caution(method, task, fed, options)
+def prepare_data(method: Algorithm, task: Task, fed: Federation, options: Options) -> Federation:
+    """The rows as an engine is given them: with the labels of attackers, and with scaled losses."""
+    fed = poison_labels(fed, create_attack(options, fed.roster))
+    return scale_losses(method, task, fed, options)
 
 
-def engine_for(
+def create_engine(
     method: Algorithm, task: Task, fed: Federation, options: Options, plan: Plan
 ) -> Engine:
     """The engine that the options name, in this process, with the clients' rows."""
-    fed = prepared_rows(method, task, fed, options)
+    fed = prepare_data(method, task, fed, options)
     if options.replay is not None:
         return Replay(task, fed, Diary(diary.read(options.replay)))
     if options.engine == "wire":
@@ -112,7 +112,7 @@ def engine_for(
     return Vectorised(task, fed, plan)
 
 
-def refuse_ranks(options: Options) -> None:
+def check_single_process(options: Options) -> None:
     """Refuse to train in one process what several were asked for."""
     if options.ranks > 1:
         raise CoterieError(
@@ -174,8 +174,8 @@ class Job:
         make_engine: how the engine is made, where it is not all in this process.
         """
         if make_engine is None:
-            refuse_ranks(self.options)
-            make_engine = engine_for
+            check_single_process(self.options)
+            make_engine = create_engine
         run = Run(
             self.method,
             self.task,
@@ -194,7 +194,7 @@ class Job:
         return run
 
 
-def check_job(
+def create_job(
     method: Algorithm,
     fed: Federation,
     model: Model = None,
@@ -217,10 +217,10 @@ def check_job(
             )
     chosen = Options(**options)
     check_settings(chosen)
-    fed = as_asked(fed, chosen)
-    task, name = task_for(fed.roster, model, chosen)
+    fed = apply_data_options(fed, chosen)
+    task, name = create_task(fed.roster, model, chosen)
     check_settings(method)
-    method = suited(method, task, fed, chosen)
+    method = fit_step_sizes(method, task, fed, chosen)
     check_run(method, task, fed.roster, chosen)
     plan = plan or plan_for(task, fed.roster, cores)
     return Job(
@@ -234,7 +234,7 @@ def check_job(
     )
 
 
-def prepare(
+def prepare_run(
     method: Algorithm,
     fed: Federation,
     model: Model = None,
@@ -243,13 +243,13 @@ def prepare(
     start: Any = None,
     **asked: Any,
 ) -> Run:
-    """A run that has not begun. asked: as in `check_job`."""
+    """A run that has not begun. asked: as in `create_job`."""
     if out is not None:
-        refuse_taken(Path(out))
-    return check_job(method, fed, model, **asked).start(out, start)
+        ensure_free(Path(out))
+    return create_job(method, fed, model, **asked).start(out, start)
 
 
-def as_asked(fed: Federation, options: Options) -> Federation:
+def apply_data_options(fed: Federation, options: Options) -> Federation:
     """The federation with the held-out rows and the unit of the target that the options ask for."""
     if options.valid and fed.valid is None:
         fed = fed.with_valid(options.valid, options.seed)

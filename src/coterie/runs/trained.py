@@ -18,7 +18,7 @@ from coterie.core.params import Params, count, flatten, pick_rows
 from coterie.core.task import Task
 from coterie.data.roster import Roster
 from coterie.metrics import Row, hard_labels
-from coterie.runs.certainty import Answers, Certainty, certainty
+from coterie.runs.membership import Answers, MembershipConfidence, membership_confidence
 from coterie.runs.options import Options
 
 ALIKE = 1e-3  # centres nearer than this, relative to their length, are one
@@ -29,7 +29,7 @@ RESTLESS = (
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
+class TrainedRun:
     """What a run came to. It is made by a run, or read from a run's folder."""
 
     method: Algorithm
@@ -69,9 +69,9 @@ class Trained:
         return hard_labels(groups)
 
     @property
-    def certainty(self) -> Certainty | None:
+    def membership(self) -> MembershipConfidence | None:
         """How sure each client's membership is; None before the end, or without groups."""
-        return certainty(self.memberships, self.hard_groups)
+        return membership_confidence(self.memberships, self.hard_groups)
 
     @property
     def last_evaluation(self) -> Row:

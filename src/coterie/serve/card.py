@@ -19,7 +19,7 @@ from coterie.runs.config import (
     decode,
     encode,
     encode_readable,
-    roster_from,
+    restore_roster,
 )
 
 CARD = "card.json"
@@ -126,4 +126,4 @@ def roster_of(card: Card, file: Path) -> Roster:
         truth=None,
         planted=None,
     )
-    return roster_from(config, str(file))
+    return restore_roster(config, str(file))

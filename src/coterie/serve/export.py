@@ -22,21 +22,21 @@ from coterie.methods.grouped import WithinGroups
 from coterie.methods.threshold import PFLTC
 from coterie.metrics import hard_labels
 from coterie.runs.config import method_config, roster_config
-from coterie.runs.files import beside, locked, write_error
+from coterie.runs.files import hold_lock, temporary_path, write_error
 from coterie.runs.run import Run
-from coterie.runs.trained import Trained
-from coterie.serve.answers import at_last_round, need_centres
+from coterie.runs.trained import TrainedRun
 from coterie.serve.card import CARD, Card, FileEntry, Per, write_card
+from coterie.serve.predict import at_last_round, require_centres
 
 AT_ONCE = 256  # clients whose models are asked for at once
 Named = tuple[str, str, Params]  # a file's name, whose model it holds, the model
 
 
-def export_groups(trained: Trained, path: str | Path, onnx: bool = False) -> Path:
+def export_groups(trained: TrainedRun, path: str | Path, onnx: bool = False) -> Path:
     """A file for each group's model; it needs no client."""
     models = [
         (f"group-{k}", f"group {k}", model)
-        for k, model in enumerate(unstack(need_centres(trained)))
+        for k, model in enumerate(unstack(require_centres(trained)))
     ]
     return _export(trained, path, "cluster", models, onnx)
 
@@ -46,14 +46,16 @@ def export_clients(run: Run, path: str | Path, onnx: bool = False) -> Path:
     return _export(run.trained(), path, "client", list(_models_of_clients(run)), onnx)
 
 
-def export_own(trained: Trained, client: str, model: Params, path: str | Path) -> Path:
+def export_client(trained: TrainedRun, client: str, model: Params, path: str | Path) -> Path:
     """One client's model, on the client's own machine."""
     return _export(trained, path, "client", [(_file_name(client, set()), client, model)], False)
 
 
-def _export(trained: Trained, path: str | Path, per: Per, models: list[Named], onnx: bool) -> Path:
+def _export(
+    trained: TrainedRun, path: str | Path, per: Per, models: list[Named], onnx: bool
+) -> Path:
     folder = Path(path)
-    refuse_taken(folder)
+    ensure_free(folder)
     files: dict[str, FileEntry] = {}
     contents: dict[str, bytes] = {}
     for name, owner, params in models:
@@ -67,13 +69,13 @@ def _export(trained: Trained, path: str | Path, per: Per, models: list[Named], o
     return folder
 
 
-def _as_onnx(task: Task, params: Params, trained: Trained) -> bytes:
+def _as_onnx(task: Task, params: Params, trained: TrainedRun) -> bytes:
     from coterie.serve.onnx_file import as_onnx
 
     return as_onnx(task, params, trained.roster.example()[0])
 
 
-def refuse_taken(folder: Path) -> None:
+def ensure_free(folder: Path) -> None:
     """Refuse a file, or a folder that holds something."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CoterieError(
@@ -83,10 +85,10 @@ def refuse_taken(folder: Path) -> None:
 
 def _write_folder(folder: Path, contents: dict[str, bytes]) -> None:
     """Write all files or none."""
-    unfinished = beside(folder)
+    unfinished = temporary_path(folder)
     try:
         unfinished.mkdir(parents=True, exist_ok=True)
-        with locked(unfinished, f"another process is writing {folder}"):
+        with hold_lock(unfinished, f"another process is writing {folder}"):
             try:
                 _clear(unfinished)  # a kill may have left something
                 for file, raw in contents.items():
@@ -96,7 +98,7 @@ def _write_folder(folder: Path, contents: dict[str, bytes]) -> None:
                 shutil.rmtree(unfinished, ignore_errors=True)
                 raise
     except OSError as e:
-        refuse_taken(folder)  # by another process meanwhile
+        ensure_free(folder)  # by another process meanwhile
         raise write_error(e, folder) from e
 
 
@@ -132,7 +134,7 @@ def _file_name(client: str, taken: set[str]) -> str:
 
 
 # ------------------------------------------------------------------------------ the card
-def _card(trained: Trained, per: Per, files: dict[str, FileEntry]) -> Card:
+def _card(trained: TrainedRun, per: Per, files: dict[str, FileEntry]) -> Card:
     roster = roster_config(trained.roster)
     last = trained.last_evaluation if trained.history else {}  # a site has no history
     scores: dict[str, Any] = {
@@ -160,7 +162,7 @@ def _card(trained: Trained, per: Per, files: dict[str, FileEntry]) -> Card:
     )
 
 
-def _members(trained: Trained) -> dict[str, list[str]]:
+def _members(trained: TrainedRun) -> dict[str, list[str]]:
     """The names of the clients in each group."""
     if trained.state is None or trained.groups is None:  # a site does not know the groups
         return {}

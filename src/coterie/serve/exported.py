@@ -17,8 +17,8 @@ from coterie.core.params import Params
 from coterie.core.task import Task
 from coterie.data import Schema
 from coterie.methods import registry
-from coterie.serve.answers import Assignment, as_predictions, choose_group
 from coterie.serve.card import CARD, EXPORT_AGAIN, FileEntry, read_card, roster_of
+from coterie.serve.predict import Assignment, choose_group, to_predictions
 from coterie.serve.rows import check_labelled_rows, check_rows
 
 
@@ -84,7 +84,7 @@ class Exported:
             raise unknown_name("model", name, self.models)
         rows = check_rows(self.task, self.roster, x, use_labels=False).x
         outputs = self.task.outputs(self.models[name], rows)
-        return as_predictions(self.task, outputs, probabilities)
+        return to_predictions(self.task, outputs, probabilities)
 
     def assign(self, x: Any, y: Any = None) -> Assignment:
         """The group whose model has the least loss on these rows."""

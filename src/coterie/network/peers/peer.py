@@ -29,8 +29,8 @@ from coterie.network.site import NetworkSite
 from coterie.network.terms import OwnerPolicy, site_settings
 from coterie.network.transport import Messenger, WaitPolicy
 from coterie.runs.config import decode, encode_readable
-from coterie.runs.files import write_file
-from coterie.runs.folder import NETWORK, START_ANEW, RunFolder, hold, round_of
+from coterie.runs.files import write_text
+from coterie.runs.folder import NETWORK, RESTART, RunFolder, checkpoint_round, lock_folder
 from coterie.runs.run import Run
 
 OF_THIS_MACHINE = ("device", "engine")  # options that may differ between peers
@@ -209,12 +209,12 @@ class Peer:
             raise CoterieError(
                 f"{self.run_folder} is not a run of peers", "give another --state"
             ) from e
-        return decode(raw, NetworkFile, str(file), START_ANEW)
+        return decode(raw, NetworkFile, str(file), RESTART)
 
     def _check_config(self) -> None:
         """Refuse to go on with another config than the run was begun with."""
         file = self.folder / "peer.json"
-        kept = decode(file.read_bytes(), PeerFile, str(file), START_ANEW)
+        kept = decode(file.read_bytes(), PeerFile, str(file), RESTART)
         remedy = "put it back, or give another --state for another run"
         if kept.name != self.site.client:
             raise CoterieError(
@@ -231,7 +231,7 @@ class Peer:
             shutil.rmtree(self.run_folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         kept = PeerFile(name=self.site.client, asked=self.words)
-        write_file(self.folder / "peer.json", encode_readable(kept))
+        write_text(self.folder / "peer.json", encode_readable(kept))
         return begin(
             self.asked,
             [card.name for card in cards],
@@ -275,9 +275,9 @@ class Peer:
                 "put back those of one time, or give a new --state to all",
             )
         folder = RunFolder(self.run_folder)
-        with hold(folder.path):
+        with lock_folder(folder.path):
             for file in folder.checkpoints():
-                if round_of(file) > max(shared):
+                if checkpoint_round(file) > max(shared):
                     file.unlink(missing_ok=True)
             kept = self._kept()
             assert kept is not None
@@ -288,7 +288,7 @@ class Peer:
 # ------------------------------------------------------------------------------ together
 def rounds_of(folder: RunFolder) -> list[int]:
     """The rounds after which a run can go on."""
-    rounds = sorted(round_of(file) for file in folder.checkpoints())
+    rounds = sorted(checkpoint_round(file) for file in folder.checkpoints())
     if not rounds or rounds[-1] == 0:
         return [NOT_BEGUN, *rounds]
     return rounds

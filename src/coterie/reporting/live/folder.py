@@ -20,8 +20,8 @@ from coterie.reporting.live.snapshot import (
 from coterie.reporting.overview import describe_data, describe_title
 from coterie.reporting.source import Source, by_label, labelled, plain_config
 from coterie.reporting.text import natural_key
-from coterie.runs.planned import has_begun, runs_in
-from coterie.runs.search_folder import MARK
+from coterie.runs.run_list import find_runs, is_run_folder
+from coterie.runs.search import SEARCH_FILE
 
 SiteReports = Callable[[], Mapping[str, SiteReport]]
 
@@ -95,7 +95,7 @@ class WatchedFolder:
         self._get_reports = reports
         self._reports: Mapping[str, SiteReport] = {}
         self._states: list[State] = []
-        if (self.base / MARK).exists():
+        if (self.base / SEARCH_FILE).exists():
             what = f"{self.base} is a search, which consists of many short runs"
             raise CoterieError(what, "watch one of the folders in it")
         self._find_runs()
@@ -124,9 +124,9 @@ class WatchedFolder:
     def _find_runs(self) -> bool:
         """Open the runs that are new; return whether there are any."""
         found = False
-        for path in runs_in(self.base):
+        for path in find_runs(self.base):
             key = path.relative_to(self.base).as_posix()  # "." for the folder itself
-            if key not in self.runs and (has_begun(path) or path == self.base):
+            if key not in self.runs and (is_run_folder(path) or path == self.base):
                 self.runs[key] = RunFiles(path)
                 found = True
         return found

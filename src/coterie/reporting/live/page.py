@@ -15,7 +15,7 @@ from coterie.reporting.drawing import group_colour, group_title
 from coterie.reporting.live import figures
 from coterie.reporting.live import text as live_text
 from coterie.reporting.live.folder import Dashboard, WaitingDashboard
-from coterie.runs import latecomers
+from coterie.runs import late_sites as latecomers
 
 # In the order of the page; each can be replaced while the page is open
 SECTIONS = (
@@ -64,7 +64,7 @@ def environment() -> Environment:
         chip=chip,
         group_title=group_title,
         max_per_card=max_per_card,
-        describe_latecomer=latecomers.describe,
+        describe_latecomer=latecomers.describe_late_site,
     )
     return templates
 

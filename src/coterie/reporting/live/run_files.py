@@ -16,10 +16,11 @@ from safetensors import SafetensorError
 from coterie.core.errors import CoterieError
 from coterie.metrics import Row, main_metric
 from coterie.metrics.clusters import is_valid_assignment
-from coterie.runs import checkpoint, latecomers
-from coterie.runs.config import check_row
-from coterie.runs.folder import RunFolder, round_of
-from coterie.runs.latecomers import Latecomer
+from coterie.runs import checkpoint
+from coterie.runs import late_sites as latecomers
+from coterie.runs.config import check_metrics_row
+from coterie.runs.folder import RunFolder, checkpoint_round
+from coterie.runs.late_sites import LateSite
 
 LOG_BYTES = 20_000  # read from the end of the log
 LOG_LINES = 8  # kept
@@ -48,7 +49,7 @@ class RunFiles:
         self.site_scores: dict[int, np.ndarray] = {}  # by round of the evaluation, [N]
         self.stopped_early = False  # by the option `stop_after`
         self.log: list[str] = []  # its last lines
-        self.latecomers: dict[str, Latecomer] = {}  # sites of a network that joined late
+        self.latecomers: dict[str, LateSite] = {}  # sites of a network that joined late
         self._stamps: dict[str, Stamp | None] = {}  # by file name; None: no such file
         self._checkpoints: set[Path] = set()  # already read
 
@@ -74,7 +75,7 @@ class RunFiles:
         for round in [round for round in self.site_scores if round >= len(self.rows)]:
             del self.site_scores[round]  # the run was resumed from an earlier checkpoint
         for file in reversed(checkpoints):
-            has_rows = round_of(file) < len(self.rows)
+            has_rows = checkpoint_round(file) < len(self.rows)
             if has_rows and file not in self._checkpoints:
                 self._read_scores(file)
                 self._checkpoints.add(file)
@@ -101,7 +102,7 @@ class RunFiles:
     def _poll_latecomers(self) -> bool:
         if not self._has_changed(latecomers.FILE):
             return False
-        self.latecomers = latecomers.read_latecomers(self.path)
+        self.latecomers = latecomers.read_late_sites(self.path)
         return True
 
     def _has_changed(self, name: str) -> bool:
@@ -123,7 +124,7 @@ class RunFiles:
         except (OSError, SafetensorError, ValueError, KeyError, TypeError):
             return  # removed meanwhile, or damaged
         self.stopped_early = bool(saved.head.get("stopped"))
-        rows = self.rows[: round_of(file) + 1]
+        rows = self.rows[: checkpoint_round(file) + 1]
         evaluated = [int(row["round"]) for row in rows if self.metric in row]
         scores = saved.trees["scores"].get(self.metric)
         if not evaluated or scores is None or len(scores) != len(self.names):
@@ -237,7 +238,7 @@ class MetricsTail:
         """Return the row that continues the ones read so far; None for any other line."""
         try:
             row: Row = json.loads(line)
-            check_row(row)
+            check_metrics_row(row)
         except (ValueError, RecursionError):
             return None
         if not is_valid_assignment(row, self.clients) or row["round"] != len(self.rows):

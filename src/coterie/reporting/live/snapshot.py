@@ -14,7 +14,7 @@ from coterie.reporting.live.run_files import RunFiles
 from coterie.reporting.moves import Moves, moves
 from coterie.reporting.source import Source
 from coterie.reporting.text import natural_order
-from coterie.runs.latecomers import Latecomer
+from coterie.runs.late_sites import LateSite
 
 RECENT = 5  # rounds in which a change of group or a rejection counts as recent
 PACE_ROUNDS = 20  # last rounds whose duration predicts the remaining time
@@ -130,7 +130,7 @@ class Snapshot:
     incidents: Sequence[Incident]  # newest first
     totals: RunTotals
     log: Sequence[str]  # its last lines
-    latecomers: Mapping[str, Latecomer]  # sites that joined after the start and do not train
+    latecomers: Mapping[str, LateSite]  # sites that joined after the start and do not train
 
     @property
     def is_grouped(self) -> bool:

@@ -11,10 +11,10 @@ import pytest
 import coterie as ct
 from coterie.cli.setup import make_new_folder
 from coterie.core.errors import LONGEST_VALUE
-from coterie.runs.files import Busy, beside, locked, write_file
-from coterie.runs.folder import RunFolder, was_being_made
-from coterie.runs.planned import make_missing, missing_runs, read_list, runs_in
+from coterie.runs.files import FolderBusy, hold_lock, temporary_path, write_text
+from coterie.runs.folder import RunFolder, is_incomplete
 from coterie.runs.run import Run
+from coterie.runs.run_list import create_missing_runs, find_runs, missing_runs, read_run_list
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_a_given_start_is_saved_before_the_folder_is_a_run(
     def save_before_config(run: Run, always: bool = False) -> None:
         assert not (tmp_path / "run" / "config.json").exists()
         save(run, always)
-        assert was_being_made(tmp_path / "run")
+        assert is_incomplete(tmp_path / "run")
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Run, "save", save_before_config)
@@ -96,7 +96,7 @@ def comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_missing_runs_are_made_from_the_list(comparison: Path, capsys) -> None:
     from coterie.cli import main
 
-    order = [run.folder for run in read_list(comparison)]
+    order = [run.folder for run in read_run_list(comparison)]
     assert order == ["fedavg/seed-0", "local/seed-0", "fedavg/seed-1", "local/seed-1"]
     before = RunFolder(comparison / "local/seed-1").config()
     shutil.rmtree(comparison / "local")
@@ -112,7 +112,7 @@ def test_missing_runs_are_made_from_the_list(comparison: Path, capsys) -> None:
     assert main(["resume", "out", "--quiet"]) == 0
     assert not missing_runs(comparison)
     assert RunFolder(comparison / "local/seed-1").config() == before
-    assert runs_in(comparison) == [comparison / name for name in order]
+    assert find_runs(comparison) == [comparison / name for name in order]
     assert all((comparison / name / "checkpoints/000001.safetensors").exists() for name in order)
 
 
@@ -130,7 +130,7 @@ def test_a_damaged_list_is_one_sentence(comparison: Path, change, words: str) ->
     change(document["runs"])
     (comparison / "runs.json").write_text(json.dumps(document))
     with pytest.raises(ct.CoterieError, match=words):
-        make_missing(comparison)
+        create_missing_runs(comparison)
     assert not (comparison.parent / "elsewhere").exists()
 
 
@@ -148,7 +148,7 @@ def test_a_file_of_the_user_beside_ours_stays(tmp_path: Path, fed) -> None:
 
 
 def test_what_a_kill_left_of_an_export_is_not_in_the_way(tmp_path: Path, fed) -> None:
-    left = beside(tmp_path / "models")
+    left = temporary_path(tmp_path / "models")
     left.mkdir()
     (left / "group-9.safetensors").write_bytes(b"half")
     ct.run(ct.FedAvg(), fed, "linear", rounds=1).export(tmp_path / "models")
@@ -158,12 +158,15 @@ def test_what_a_kill_left_of_an_export_is_not_in_the_way(tmp_path: Path, fed) ->
 
 def test_two_writers_of_one_file_do_not_mix(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    write_file(page, "whole")
-    with locked(beside(page), "busy"), pytest.raises(Busy, match="another process is writing"):
-        write_file(page, "other")
+    write_text(page, "whole")
+    with (
+        hold_lock(temporary_path(page), "busy"),
+        pytest.raises(FolderBusy, match="another process is writing"),
+    ):
+        write_text(page, "other")
     assert page.read_text() == "whole"
-    write_file(page, "newer")
-    assert page.read_text() == "newer" and not beside(page).exists()
+    write_text(page, "newer")
+    assert page.read_text() == "newer" and not temporary_path(page).exists()
 
 
 def test_long_values_are_shortened_in_every_error() -> None:

@@ -19,18 +19,18 @@ from coterie.data.curvature import curvatures, typical
 from coterie.data.roster import Roster
 from coterie.runs.options import Options
 
-LEAST_CAUTION = 1e-6
+MIN_LOSS_SCALE = 1e-6
 
 
-def suited(method: Algorithm, task: Task, fed: Federation, options: Options) -> Algorithm:
+def fit_step_sizes(method: Algorithm, task: Task, fed: Federation, options: Options) -> Algorithm:
     """The method with every suggested setting decided, by the data or as in its paper."""
     curvature = None
-    if depends_on_curvature(method, task, fed.roster, options):
+    if can_fit_step_sizes(method, task, fed.roster, options):
         curvature = curvatures(fed.train, fed.kind, method.batch)  # type: ignore[attr-defined]
-    return suited_to(method, curvature, fed.roster, options)
+    return fit_to_curvature(method, curvature, fed.roster, options)
 
 
-def suited_to(
+def fit_to_curvature(
     method: Algorithm, curvature: Tensor | None, roster: Roster, options: Options
 ) -> Algorithm:
     """The same, by the curvature of each client's rows [N]; None: the data decide nothing."""
@@ -44,13 +44,13 @@ def suited_to(
     return resolve_defaults(method)
 
 
-def depends_on_curvature(method: Algorithm, task: Task, roster: Roster, options: Options) -> bool:
+def can_fit_step_sizes(method: Algorithm, task: Task, roster: Roster, options: Options) -> bool:
     """Whether steps can be bounded by the rows: a linear model on a table."""
     is_known = roster.schema is not None and task.is_linear
     return is_known and isinstance(method, Local) and not options.paper
 
 
-def with_caution(
+def scale_losses(
     method: Algorithm, task: Task, fed: Federation, options: Options, clients: int | None = None
 ) -> Federation:
     """The federation, in which the losses of clients count less whose steps would diverge.
@@ -58,14 +58,14 @@ def with_caution(
     A loss times c has c times the gradient: the client steps c times as far, whatever the method.
     clients: how many train in all, where these are only some of them.
     """
-    if not depends_on_curvature(method, task, fed.roster, options):
+    if not can_fit_step_sizes(method, task, fed.roster, options):
         return fed
     assert isinstance(method, Local)
     curvature = curvatures(fed.train, fed.kind, method.batch)
     bearable = method.max_curvature(clients or len(fed))
-    caution = (bearable / curvature).clamp(LEAST_CAUTION, 1.0)
-    if bool((caution == 1).all()):
+    loss_scale = (bearable / curvature).clamp(MIN_LOSS_SCALE, 1.0)
+    if bool((loss_scale == 1).all()):
         return fed
     # three digits, so that rounding on another machine does not show
-    shown = [float(f"{c:.3g}") for c in caution.tolist()]
-    return replace(fed, caution=torch.tensor(shown))
+    shown = [float(f"{c:.3g}") for c in loss_scale.tolist()]
+    return replace(fed, loss_scale=torch.tensor(shown))

@@ -1,6 +1,6 @@
 """What a run came to as tables for a spreadsheet: groups.csv and clients.csv.
 
-They are made from a `Trained` alone, when a run has ended and again beside a report.
+They are made from a `TrainedRun` alone, when a run has ended and again beside a report.
 """
 
 from __future__ import annotations
@@ -13,77 +13,77 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from coterie.runs.files import is_unfinished, write_file
-from coterie.runs.trained import Trained
+from coterie.runs.files import is_temporary, write_text
+from coterie.runs.trained import TrainedRun
 
 GROUPS = "groups.csv"
 CLIENTS = "clients.csv"
-GROUPS_HEAD = ("client", "group", "sure", "margin", "second_group", "rows")
+GROUP_COLUMNS = ("client", "group", "confidence", "margin", "second_group", "rows")
 FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")  # with which spreadsheets begin a formula
 Cells = Sequence[Any]  # of one line
 
 
-def write_outcome(folder: Path, trained: Trained) -> None:
+def write_tables(folder: Path, trained: TrainedRun) -> None:
     """Write groups.csv, where there are groups, and clients.csv."""
     if trained.hard_groups is not None:
-        write_file(folder / GROUPS, as_csv(GROUPS_HEAD, groups_lines(trained)))
-    write_file(folder / CLIENTS, as_csv(clients_head(trained), clients_lines(trained)))
+        write_text(folder / GROUPS, as_csv(GROUP_COLUMNS, group_rows(trained)))
+    write_text(folder / CLIENTS, as_csv(client_columns(trained), client_rows(trained)))
 
 
-def remove_outcome(folder: Path) -> None:
+def remove_tables(folder: Path) -> None:
     """Remove the tables of a run that goes on."""
     for name in (GROUPS, CLIENTS):
         (folder / name).unlink(missing_ok=True)
     for path in folder.iterdir():  # one that was being written when its command was killed
-        if path.is_file() and is_unfinished(path):
+        if path.is_file() and is_temporary(path):
             path.unlink()
 
 
-def complete_outcome(folder: Path, trained: Trained) -> None:
+def write_missing_tables(folder: Path, trained: TrainedRun) -> None:
     """Write the tables of a run that has ended, if a kill kept it from doing so."""
     if not (folder / CLIENTS).exists():
-        remove_outcome(folder)
-        write_outcome(folder, trained)
+        remove_tables(folder)
+        write_tables(folder, trained)
 
 
 # ------------------------------------------------------------------------------ lines
-def groups_lines(trained: Trained) -> Iterator[Cells]:
-    """A line per client, by `GROUPS_HEAD`, group by group; none for methods without groups."""
+def group_rows(trained: TrainedRun) -> Iterator[Cells]:
+    """A line per client, by `GROUP_COLUMNS`, group by group; none for methods without groups."""
     if trained.hard_groups is None:
         return
     names = trained.roster.training_names
     groups = trained.hard_groups.tolist()
-    certainty = trained.certainty
+    membership = trained.membership
     columns: list[list[Any]] = [[], [], [], []]
-    if certainty is not None:
-        columns = [values.tolist() for values in certainty]
-    sure, margin, second, rows = columns
+    if membership is not None:
+        columns = [values.tolist() for values in membership]
+    confidence, margin, second, rows = columns
     for i in sorted(range(len(names)), key=lambda i: (groups[i], natural_key(names[i]))):
         line: list[Any] = [names[i], number_of_group(groups[i]), None, None, None, None]
-        if certainty is not None:
-            line[2] = rounded(sure[i])
-            line[3] = rounded(margin[i])
+        if membership is not None:
+            line[2] = round_cell(confidence[i])
+            line[3] = round_cell(margin[i])
             line[4] = number_of_group(second[i])
-            line[5] = rounded(rows[i])
+            line[5] = round_cell(rows[i])
         yield line
 
 
-def clients_head(trained: Trained) -> list[str]:
+def client_columns(trained: TrainedRun) -> list[str]:
     """The columns of clients.csv; after the rows, a column for each score."""
     return ["client", "train_rows", "test_rows", *score_names(trained)]
 
 
-def clients_lines(trained: Trained) -> Iterator[Cells]:
-    """A line per client, by `clients_head`."""
+def client_rows(trained: TrainedRun) -> Iterator[Cells]:
+    """A line per client, by `client_columns`."""
     names = trained.roster.training_names
     train_rows = trained.roster.rows.train.tolist()
     test_rows = trained.roster.rows.test.tolist()
     scores = [trained.client_scores[name].tolist() for name in score_names(trained)]
     for i in sorted(range(len(names)), key=lambda i: natural_key(names[i])):
-        yield [names[i], train_rows[i], test_rows[i], *(rounded(values[i]) for values in scores)]
+        yield [names[i], train_rows[i], test_rows[i], *(round_cell(values[i]) for values in scores)]
 
 
-def score_names(trained: Trained) -> list[str]:
+def score_names(trained: TrainedRun) -> list[str]:
     """The scores that each client has; how many rows were measured is none."""
     return [name for name in trained.client_scores if name != "rows"]
 
@@ -95,7 +95,7 @@ def number_of_group(number: Any) -> int | None:
     return int(number)
 
 
-def rounded(value: Any) -> float | int | None:
+def round_cell(value: Any) -> float | int | None:
     """A number of a few digits, whole ones as such; None for NaN and infinity."""
     number = float(value)
     if not math.isfinite(number):
@@ -123,11 +123,11 @@ def as_csv(head: Cells, lines: Iterable[Cells]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(head)
     for line in lines:
-        writer.writerow([safe_cell(cell) for cell in line])
+        writer.writerow([escape_formula(cell) for cell in line])
     return text.getvalue()
 
 
-def safe_cell(cell: Any) -> Any:
+def escape_formula(cell: Any) -> Any:
     """A cell that no spreadsheet takes for a formula: such a text begins with an apostrophe."""
     if isinstance(cell, str) and cell.startswith(FORMULA_SIGNS):
         return f"'{cell}"

@@ -13,9 +13,9 @@ import torch
 
 import coterie as ct
 from coterie.data import Federation, from_memory
-from coterie.runs.certainty import Certainty, certainty
-from coterie.runs.outcome_files import natural_key, rounded, safe_cell
-from coterie.runs.start import prepare
+from coterie.runs.membership import MembershipConfidence, membership_confidence
+from coterie.runs.start import prepare_run
+from coterie.runs.tables import escape_formula, natural_key, round_cell
 
 METHOD = ct.IFCA(clusters=2, lr=0.1, init="random")
 NAMES = ("up 1", "up 2", "up 10", "=down()", "down 2", "both")
@@ -54,7 +54,7 @@ def by_name(values: Any, names: tuple[str, ...]) -> dict[str, Any]:
 @pytest.mark.parametrize("engine", ["vectorised", "loop", "wire"])
 def test_who_fits_one_group_alone_is_sure_and_who_fits_both_is_not(engine: str) -> None:
     result = trained(engine=engine)
-    sure = by_name(result.sure, result.names)
+    sure = by_name(result.confidence, result.names)
     assert sure.pop("both") < 0.8
     assert min(sure.values()) == 1.0
 
@@ -84,9 +84,9 @@ def test_the_margin_is_that_of_the_losses_over_training_rows() -> None:
 def test_rows_that_were_held_out_are_asked_instead() -> None:
     """The training rows flatter a model; a client with few held-out rows has nothing better."""
     result = trained(valid=0.3)
-    assert (result.trained.certainty.rows == 12).all()
+    assert (result.trained.membership.rows == 12).all()
     result = trained(valid=0.1)
-    assert (result.trained.certainty.rows == 36).all()
+    assert (result.trained.membership.rows == 36).all()
 
 
 def test_who_has_too_few_rows_is_not_asked() -> None:
@@ -98,7 +98,7 @@ def test_who_has_too_few_rows_is_not_asked() -> None:
         clients[name] = (x, x[:, 0])
     fed = from_memory(clients, test={"a": clients["a"], "b": clients["b"]})
     result = ct.run(METHOD, fed, "linear", rounds=2, min_rows_to_report=5)
-    assert np.isnan(result.sure).tolist() == [False, False, True]
+    assert np.isnan(result.confidence).tolist() == [False, False, True]
 
 
 def test_an_own_group_that_fits_worse_has_a_negative_margin() -> None:
@@ -107,9 +107,9 @@ def test_an_own_group_that_fits_worse_has_a_negative_margin() -> None:
         "shares": np.array([[0.9, 0.1, 0.0], [0.9, 0.1, 0.0], [np.nan] * 3, [1.0, 0.0, 0.0]]),
         "rows": np.array([5.0, 6.0, np.nan, 7.0]),
     }
-    found = certainty(answers, np.array([0, 1, 2, 0]))
-    assert isinstance(found, Certainty)
-    np.testing.assert_allclose(found.sure, [0.9, 0.1, np.nan, 1.0])
+    found = membership_confidence(answers, np.array([0, 1, 2, 0]))
+    assert isinstance(found, MembershipConfidence)
+    np.testing.assert_allclose(found.confidence, [0.9, 0.1, np.nan, 1.0])
     np.testing.assert_allclose(found.margin, [1.0, -1.0, np.nan, np.inf])
     assert found.second.tolist()[:3] == [1, 0, -1]
     assert found.doubtful.tolist() == [False, True, False, False]
@@ -118,11 +118,11 @@ def test_an_own_group_that_fits_worse_has_a_negative_margin() -> None:
 def test_nobody_is_asked_where_there_is_nothing_to_compare() -> None:
     for method in (ct.FedAvg(lr=0.1), ct.LocalOnly(lr=0.1), ct.IFCA(clusters=1, lr=0.1)):
         result = ct.run(method, federation(), "linear", rounds=1)
-        assert result.sure is None
+        assert result.confidence is None
 
 
 def test_a_run_that_goes_on_forgets_until_its_new_end() -> None:
-    run = prepare(METHOD, federation(), "linear", rounds=2)
+    run = prepare_run(METHOD, federation(), "linear", rounds=2)
     list(run.rounds())
     assert run.trained().certainty is not None
     run.options = run.options.with_rounds(4)
@@ -136,9 +136,16 @@ def test_a_run_that_goes_on_forgets_until_its_new_end() -> None:
 def test_a_folder_keeps_it_without_rows(folder: Path) -> None:
     loaded = ct.load(folder)
     assert isinstance(loaded, ct.Result)
-    np.testing.assert_array_equal(loaded.sure, trained().sure)
+    np.testing.assert_array_equal(loaded.confidence, trained().confidence)
     table = loaded.groups_table()
-    assert table.columns.tolist() == ["client", "group", "sure", "margin", "second_group", "rows"]
+    assert table.columns.tolist() == [
+        "client",
+        "group",
+        "confidence",
+        "margin",
+        "second_group",
+        "rows",
+    ]
     assert sorted(table["client"]) == sorted(NAMES)
 
 
@@ -154,8 +161,8 @@ def test_a_folder_of_an_earlier_version_is_read(folder: Path, monkeypatch: Any) 
 
     monkeypatch.setattr(checkpoint, "read", without)
     loaded = ct.load(folder)
-    assert loaded.sure is None
-    assert loaded.groups_table()["sure"].isna().all()
+    assert loaded.confidence is None
+    assert loaded.groups_table()["confidence"].isna().all()
 
 
 def test_tables_are_written_at_the_end(folder: Path) -> None:
@@ -165,7 +172,7 @@ def test_tables_are_written_at_the_end(folder: Path) -> None:
     assert [name for name in in_groups if name.startswith("up")] == ["up 1", "up 2", "up 10"]
     assert "'=down()" in in_groups and "=down()" not in in_groups
     assert [row["group"] for row in groups] == sorted(row["group"] for row in groups)
-    doubtful = {row["client"] for row in groups if float(row["sure"]) < 0.8}
+    doubtful = {row["client"] for row in groups if float(row["confidence"]) < 0.8}
     assert doubtful == {"both"}
     with open(folder / "clients.csv", encoding="utf-8", newline="") as file:
         clients = list(csv.DictReader(file))
@@ -195,8 +202,8 @@ def test_a_method_without_groups_has_no_table_of_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@SUM(A1)", "\tx"])
 def test_no_name_is_a_formula(name: str) -> None:
-    assert safe_cell(name) == f"'{name}"
-    assert safe_cell(-1.5) == -1.5 and safe_cell("a=b") == "a=b"
+    assert escape_formula(name) == f"'{name}"
+    assert escape_formula(-1.5) == -1.5 and escape_formula("a=b") == "a=b"
 
 
 def test_names_are_in_natural_order() -> None:
@@ -206,14 +213,14 @@ def test_names_are_in_natural_order() -> None:
 
 
 def test_numbers_are_short_and_finite() -> None:
-    assert rounded(1 / 3) == 0.333333 and rounded(2.0) == 2 and rounded(np.nan) is None
+    assert round_cell(1 / 3) == 0.333333 and round_cell(2.0) == 2 and round_cell(np.nan) is None
 
 
 def test_a_site_refuses_to_tell_of_fewer_rows_than_its_owner_allows() -> None:
-    run = prepare(METHOD, federation(), "linear", rounds=1, engine="wire")
+    run = prepare_run(METHOD, federation(), "linear", rounds=1, engine="wire")
     site = run.engine.sites[0]
     run.step()
     site.agreement = replace(site.agreement, min_rows_to_report=41)
     run.evaluated = run.evaluated[run.evaluated != 0]
     run.step()
-    assert np.isnan(run.trained().certainty.sure).tolist() == [True] + [False] * 5
+    assert np.isnan(run.trained().membership.confidence).tolist() == [True] + [False] * 5

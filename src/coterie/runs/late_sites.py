@@ -6,12 +6,12 @@ from pathlib import Path
 
 import msgspec
 
-from coterie.runs.files import write_file
+from coterie.runs.files import write_text
 
 FILE = "latecomers.json"
 
 
-class Latecomer(msgspec.Struct, frozen=True, kw_only=True):
+class LateSite(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one site."""
 
     group: int | None  # None: the method has no groups, or the fault came first
@@ -20,22 +20,22 @@ class Latecomer(msgspec.Struct, frozen=True, kw_only=True):
     fault: str = ""  # why it has no group or no model
 
 
-def read_latecomers(folder: Path) -> dict[str, Latecomer]:
+def read_late_sites(folder: Path) -> dict[str, LateSite]:
     """All latecomers of a run by name; none where the file is missing or damaged."""
     try:
         raw = (folder / FILE).read_bytes()
-        return msgspec.json.decode(raw, type=dict[str, Latecomer])
+        return msgspec.json.decode(raw, type=dict[str, LateSite])
     except (OSError, msgspec.DecodeError, UnicodeError):
         return {}
 
 
-def write_latecomers(folder: Path, latecomers: dict[str, Latecomer]) -> None:
+def write_late_sites(folder: Path, latecomers: dict[str, LateSite]) -> None:
     """Replace the file."""
     text = msgspec.json.format(msgspec.json.encode(latecomers), indent=1).decode()
-    write_file(folder / FILE, text + "\n")
+    write_text(folder / FILE, text + "\n")
 
 
-def describe(late: Latecomer) -> str:
+def describe_late_site(late: LateSite) -> str:
     """What became of a latecomer, in words."""
     if late.fault:
         return f"came later and could not join: {late.fault}"

@@ -22,10 +22,10 @@ DOUBTFUL = 0.8  # a client that is less sure than this may belong elsewhere
 Answers = dict[str, np.ndarray]  # losses and shares [N, K], rows [N]; NaN: not asked
 
 
-class Certainty(NamedTuple):
+class MembershipConfidence(NamedTuple):
     """How sure each client's membership is, [N] each; NaN: unknown."""
 
-    sure: np.ndarray  # share of resamples of its rows in which its group has the least loss
+    confidence: np.ndarray  # share of resamples of its rows in which its group has the least loss
     margin: np.ndarray  # by which share the next group's loss is higher; below 0: it is lower
     second: np.ndarray  # int64, the best of the other groups; −1: unknown
     rows: np.ndarray  # how many of its rows decided
@@ -33,11 +33,11 @@ class Certainty(NamedTuple):
     @property
     def doubtful(self) -> np.ndarray:
         """Whose membership is in doubt, bool [N]."""
-        return self.sure < DOUBTFUL
+        return self.confidence < DOUBTFUL
 
 
 # ------------------------------------------------------------------------------ asking clients
-def ask_memberships(
+def measure_memberships(
     ask: RoundContext, centres: Params | None, groups: np.ndarray | None, min_rows_to_report: int
 ) -> Answers:
     """What the clients that have a group answer; nothing where there are no groups to compare.
@@ -75,7 +75,9 @@ def _ask_about(
 
 
 # ------------------------------------------------------------------------------ what they mean
-def certainty(answers: Answers, groups: np.ndarray | None) -> Certainty | None:
+def membership_confidence(
+    answers: Answers, groups: np.ndarray | None
+) -> MembershipConfidence | None:
     """How sure each client's membership of its group [N] is; None if nobody was asked."""
     if not answers or groups is None:
         return None
@@ -90,8 +92,8 @@ def certainty(answers: Answers, groups: np.ndarray | None) -> Certainty | None:
     other_loss = others[everyone, second]
     with np.errstate(divide="ignore", invalid="ignore"):
         margin = (other_loss - own_loss) / np.minimum(own_loss, other_loss)
-    return Certainty(
-        sure=np.where(known, answers["shares"][everyone, own], np.nan),
+    return MembershipConfidence(
+        confidence=np.where(known, answers["shares"][everyone, own], np.nan),
         margin=np.where(known, margin, np.nan),
         second=np.where(known, second, -1),
         rows=np.where(known, answers["rows"], np.nan),

@@ -18,7 +18,7 @@ from coterie.core.task import Task
 from coterie.data.curvature import curvatures, typical
 from coterie.data.federation import Ragged
 from coterie.methods.registry import methods
-from coterie.runs.start import check_job
+from coterie.runs.start import create_job
 
 
 def sites(odd: bool = False) -> dict[str, pd.DataFrame]:
@@ -73,7 +73,7 @@ def test_a_few_odd_rows_are_not_typical() -> None:
 # ------------------------------------------------------------------------------ which settings
 def test_a_table_decides_what_nobody_chose() -> None:
     fed = table()
-    method = check_job(ct.FedAvg(), fed).method
+    method = create_job(ct.FedAvg(), fed).method
     usual = typical(curvatures(fed.train, "regression", None), fed.train.sizes)
     assert method.lr == pytest.approx(STEP_FRACTION / usual)
     assert method.l2 == DEFAULT_TABLE_L2
@@ -84,20 +84,20 @@ def test_a_table_decides_what_nobody_chose() -> None:
 def test_a_chosen_setting_stays(name: str) -> None:
     """Also where it is the very default."""
     default = {f.name: f.default for f in fields(ct.FedAvg)}[name]
-    method = check_job(ct.FedAvg(**{name: float(default)}), table()).method
+    method = create_job(ct.FedAvg(**{name: float(default)}), table()).method
     assert getattr(method, name) == default
 
 
 def test_other_models_and_data_keep_the_defaults() -> None:
-    assert check_job(ct.FedAvg(), table(), "mlp:8").method.lr == 0.1
+    assert create_job(ct.FedAvg(), table(), "mlp:8").method.lr == 0.1
     images = ct.data.rotated("digits", clients=4, seed=0)
-    assert check_job(ct.FedAvg(), images, "softmax").method.lr == 0.1
+    assert create_job(ct.FedAvg(), images, "softmax").method.lr == 0.1
 
 
 def test_paper_keeps_the_papers_settings() -> None:
-    method = check_job(ct.IFCA(clusters=2), table(), paper=True).method
+    method = create_job(ct.IFCA(clusters=2), table(), paper=True).method
     assert (method.lr, method.l2, method.init) == (0.1, 0.0, "random")
-    chosen = check_job(ct.IFCA(clusters=2, init="balanced"), table(), paper=True).method
+    chosen = create_job(ct.IFCA(clusters=2, init="balanced"), table(), paper=True).method
     assert chosen.init == "balanced"
 
 
@@ -140,7 +140,7 @@ def test_a_chosen_step_cannot_diverge_either(lr: float) -> None:
 def test_an_odd_site_slows_nobody_else() -> None:
     """Its own steps are shortened; those of the others are as long as they were."""
     fed = table(odd=True)
-    method = check_job(ct.LocalOnly(), fed).method
+    method = create_job(ct.LocalOnly(), fed).method
     curvature = curvatures(fed.train, "regression", None)
     assert (curvature[1:] * method.lr < STABILITY_LIMIT).all()
     assert curvature[0] * method.lr > STABILITY_LIMIT

@@ -21,7 +21,7 @@ from coterie.core.errors import CoterieError, Option, unknown_name
 from coterie.core.params import Params, count, pick, unstack
 from coterie.core.task import Batch, Task
 from coterie.runs.run import Run
-from coterie.runs.trained import Trained
+from coterie.runs.trained import TrainedRun
 from coterie.serve.rows import check_labelled_rows, check_rows, is_table
 
 FEW = 10  # rows below which a choice of group is doubtful
@@ -59,7 +59,7 @@ class Assignment(NamedTuple):
 
 
 # ------------------------------------------------------------------------------ groups
-def assign(trained: Trained, x: Any, y: Any = None) -> Assignment:
+def assign(trained: TrainedRun, x: Any, y: Any = None) -> Assignment:
     """The group whose model has the least loss on a new client's labelled rows."""
     if trained.groups is None:
         raise CoterieError(
@@ -68,7 +68,7 @@ def assign(trained: Trained, x: Any, y: Any = None) -> Assignment:
         )
     batch = check_labelled_rows(trained.task, trained.roster, x, y)
     usual = trained.last_evaluation.get("loss")
-    return choose_group(trained.task, unstack(need_centres(trained)), batch, usual)
+    return choose_group(trained.task, unstack(require_centres(trained)), batch, usual)
 
 
 def choose_group(
@@ -84,7 +84,7 @@ def choose_group(
     return Assignment(order[0], losses, margin, usual, len(batch.x))
 
 
-def need_centres(trained: Trained) -> Params:
+def require_centres(trained: TrainedRun) -> Params:
     """The groups' models; refused for methods without groups."""
     centres = trained.centres
     if centres is None:
@@ -97,7 +97,7 @@ def need_centres(trained: Trained) -> Params:
 
 # ------------------------------------------------------------------------------ predictions
 def predict(
-    trained: Trained,
+    trained: TrainedRun,
     x: Any,
     *,
     cluster: int | None = None,
@@ -107,30 +107,30 @@ def predict(
     """Predictions for rows x by a group's model, or for a newcomer with labelled rows `support`."""
     if cluster is None and support is None and has_one_model(trained):
         cluster = 0
-    need_one_of(cluster=cluster, support=support)
+    require_one_of(cluster=cluster, support=support)
     rows = check_rows(trained.task, trained.roster, x, use_labels=False).x
     if cluster is not None:
-        model = pick(need_centres(trained), check_cluster(trained, cluster))
+        model = pick(require_centres(trained), check_cluster(trained, cluster))
         outputs = trained.task.outputs(model, rows)
     else:
         outputs = _outputs_of_newcomer(trained, support, rows)
-    return as_predictions(trained.task, outputs, probabilities)
+    return to_predictions(trained.task, outputs, probabilities)
 
 
-def has_one_model(trained: Trained) -> bool:
+def has_one_model(trained: TrainedRun) -> bool:
     """Whether one model serves all clients, so that nobody need say whose is meant."""
     return trained.groups is None and trained.centres is not None
 
 
-def check_cluster(trained: Trained, cluster: int) -> int:
+def check_cluster(trained: TrainedRun, cluster: int) -> int:
     """The number of a group that exists."""
-    groups = count(need_centres(trained))
+    groups = count(require_centres(trained))
     if not 0 <= cluster < groups:
         raise CoterieError(f"cluster is {cluster}: the groups are 0 to {groups - 1}.")
     return cluster
 
 
-def _outputs_of_newcomer(trained: Trained, support: Any, rows: Tensor) -> Tensor:
+def _outputs_of_newcomer(trained: TrainedRun, support: Any, rows: Tensor) -> Tensor:
     """Outputs for a client that was never trained and joins with labelled rows."""
     x, y = (support, None) if is_table(support) else support
     method = trained.method_now
@@ -151,7 +151,7 @@ def predict_as_client(run: Run, x: Any, client: str, probabilities: bool = False
     answers = run.ask_clients("outputs", ids, (shared, rows), pick_clients(per_client, ids))
     if not len(answers.ids):
         raise CoterieError(f"client {client!r} gave no finite answer: train with a smaller lr.")
-    return as_predictions(run.task, answers.report["outputs"][0], probabilities)
+    return to_predictions(run.task, answers.report["outputs"][0], probabilities)
 
 
 def at_last_round(run: Run) -> Algorithm:
@@ -168,14 +168,14 @@ def client_ids(run: Run, names: Sequence[str]) -> Tensor:
     return torch.tensor([known[name] for name in names])
 
 
-def as_predictions(task: Task, outputs: Tensor, probabilities: bool) -> Tensor:
+def to_predictions(task: Task, outputs: Tensor, probabilities: bool) -> Tensor:
     """Targets, class numbers, or the probability of each class."""
     if task.kind == "regression":
         return outputs
     return outputs.softmax(-1) if probabilities else outputs.argmax(-1)
 
 
-def need_one_of(**whose: Any) -> None:
+def require_one_of(**whose: Any) -> None:
     """Refuse a call that does not say, or says twice, whose model is meant."""
     given = [name for name, value in whose.items() if value is not None]
     if len(given) == 1:

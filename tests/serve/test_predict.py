@@ -17,7 +17,7 @@ import coterie as ct
 from coterie.core.contract import Rows
 from coterie.core.params import pick
 from coterie.optim import descend
-from coterie.runs.start import prepare
+from coterie.runs.start import prepare_run
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def test_a_newcomer_is_given_its_group_with_losses_and_margin(fed, result) -> No
 
 def test_a_centre_without_a_finite_loss_is_never_taken(fed, result) -> None:
     from coterie.core.params import unstack
-    from coterie.serve.answers import choose_group
+    from coterie.serve.predict import choose_group
     from coterie.serve.rows import check_rows
 
     task = result.trained.task
@@ -421,7 +421,7 @@ def test_a_newcomer_may_be_a_dataframe() -> None:
 
 # ------------------------------------------------------------------------------ what must not pass
 def test_a_run_that_was_never_trained_does_not_answer(fed, tmp_path) -> None:
-    prepare(ct.IFCA(clusters=2), fed, "linear", out=tmp_path / "run", rounds=2)
+    prepare_run(ct.IFCA(clusters=2), fed, "linear", out=tmp_path / "run", rounds=2)
     with pytest.raises(ct.CoterieError, match="has not been trained yet"):
         ct.load(tmp_path / "run")
 

@@ -20,25 +20,25 @@ from coterie.data import load as load_data
 from coterie.data.roster import Roster
 from coterie.engines.codec import types_of
 from coterie.methods import registry
-from coterie.runs.config import RunConfig, method_from, roster_from
+from coterie.runs.config import RunConfig, restore_method, restore_roster
 from coterie.runs.folder import NETWORK, RunFolder
 from coterie.runs.options import Options
-from coterie.runs.run import Run, as_arrays, on_device
+from coterie.runs.run import Run, to_arrays, to_device
 from coterie.runs.start import (
     MakeEngine,
     Model,
-    as_asked,
-    engine_for,
+    apply_data_options,
+    create_engine,
+    create_task,
     model_fingerprint,
-    task_for,
 )
-from coterie.runs.trained import Trained
+from coterie.runs.trained import TrainedRun
 
 log = logging.getLogger("coterie")
 Trust = str | Sequence[str]  # hashes of the Python files that a folder may name
 
 
-def load_shared(**origin: Any) -> Federation:
+def load_cached_data(**origin: Any) -> Federation:
     """The data of a run; runs on the same data, one after another, share them."""
     return _last_loaded(json.dumps(origin))
 
@@ -48,19 +48,19 @@ def _last_loaded(origin: str) -> Federation:
     return load_data(**json.loads(origin))
 
 
-def forget_loaded() -> None:
+def clear_data_cache() -> None:
     """Let go of data that later runs might share."""
     _last_loaded.cache_clear()
 
 
-def reopen(
+def load_run(
     path: str | Path,
     fed: Federation | None = None,
     model: Model = None,
     method: Algorithm | None = None,
     rounds: int | None = None,
     trust: Trust = (),
-    make_engine: MakeEngine = engine_for,
+    make_engine: MakeEngine = create_engine,
 ) -> Run:
     """A run with its data, where its folder left it.
 
@@ -69,10 +69,10 @@ def reopen(
     make_engine: how the engine is made, where it is not all in this process.
     """
     folder, config = RunFolder.open(path)
-    options = options_of(config, rounds)
-    own = OwnCode(path, config, method, model, trust)
+    options = restore_options(config, rounds)
+    own = RunCode(path, config, method, model, trust)
     method = own.method()
-    fed = data_of(path, config, fed, options)
+    fed = find_data(path, config, fed, options)
     task = own.task(fed.roster)
     run = Run(
         method,
@@ -87,38 +87,38 @@ def reopen(
     return run
 
 
-def open_trained(
+def load_trained(
     path: str | Path,
     model: Model = None,
     method: Algorithm | None = None,
     trust: Trust = (),
-) -> Trained:
+) -> TrainedRun:
     """What a run came to, read from its folder alone: no data, no engine."""
     folder, config = RunFolder.open(path)
-    own = OwnCode(path, config, method, model, trust)
+    own = RunCode(path, config, method, model, trust)
     method = own.method()
-    roster = roster_from(config.roster, f"{path}/config.json")
+    roster = restore_roster(config.roster, f"{path}/config.json")
     task = own.task(roster)
     saved = folder.latest(types_of(method), "state", "scores", "pooled", "memberships")
     if saved is None or saved.head["round"] < 0:
         raise CoterieError(f"{path} has not been trained yet", "resume it first")
-    return Trained(
+    return TrainedRun(
         method=method,
         task=task,
         roster=roster,
-        options=options_of(config),
-        state=on_device(saved.trees["state"], task),
+        options=restore_options(config),
+        state=to_device(saved.trees["state"], task),
         round=saved.head["round"],
         history=folder.rows(until=saved.head["round"]),
-        client_scores=as_arrays(saved.trees["scores"]),
-        pooled_counts=as_arrays(saved.trees.get("pooled", {})),
-        memberships=as_arrays(saved.trees.get("memberships", {})),  # absent in older folders
+        client_scores=to_arrays(saved.trees["scores"]),
+        pooled_counts=to_arrays(saved.trees.get("pooled", {})),
+        memberships=to_arrays(saved.trees.get("memberships", {})),  # absent in older folders
         model_name=config.model,
         folder=folder.path,
     )
 
 
-def options_of(config: RunConfig, rounds: int | None = None) -> Options:
+def restore_options(config: RunConfig, rounds: int | None = None) -> Options:
     """A run's options; evaluations stay as far apart as they were when rounds are added."""
     options = replace(config.options, eval_every=config.every)
     return options if rounds is None else options.with_rounds(rounds)
@@ -148,7 +148,7 @@ def with_saved(given: Any, saved: Any) -> Any:
     return replace(given, **changes)
 
 
-class OwnCode:
+class RunCode:
     """The method and the model of a run: given, or named by its folder.
 
     A Python file that the folder names is run only if the user has named it in this process, or
@@ -189,10 +189,10 @@ class OwnCode:
         if given is not None:
             if not has_suggested(given):
                 return given
-            saved = method_from(type(given), self.config.method.settings, str(self.path))
+            saved = restore_method(type(given), self.config.method.settings, str(self.path))
             return with_saved(given, saved)
         cls = registry.find(self.method_name, self.trust)
-        return method_from(cls, self.config.method.settings, str(self.path))
+        return restore_method(cls, self.config.method.settings, str(self.path))
 
     def task(self, roster: Roster) -> Task:
         """The task of the run; refused if the model is not the one it was trained with."""
@@ -201,7 +201,7 @@ class OwnCode:
             model = registry.model(self.model_name, self.trust)
         elif isinstance(model, str):
             model = registry.model(model)
-        task, _ = task_for(roster, model, self.config.options)
+        task, _ = create_task(roster, model, self.config.options)
         if model_fingerprint(task) != self.config.fingerprint.model:
             raise CoterieError(
                 f"the model is not the one of {self.path} ({self.config.model})",
@@ -210,7 +210,7 @@ class OwnCode:
         return task
 
 
-def data_of(
+def find_data(
     path: str | Path,
     config: RunConfig,
     fed: Federation | None,
@@ -230,11 +230,11 @@ def data_of(
                 "give them again, ct.resume(path, fed)",
             )
         try:
-            fed = load_shared(**config.origin.data)
+            fed = load_cached_data(**config.origin.data)
         except CoterieError as e:
             what = f"the training data of {path} cannot be read again: {e.what}"
             raise DataUnavailable(what, e.remedy, options=e.options) from e
-    fed = as_asked(fed, options)
+    fed = apply_data_options(fed, options)
     if not config.fingerprint.fits_data(fed.fingerprint()):
         raise DataUnavailable(
             f"the data have changed since {path} was trained on them ({config.roster.source}): "
