@@ -7,7 +7,7 @@ from pathlib import Path
 
 from coterie.core.contract import Algorithm
 from reproduction import all_experiments
-from reproduction.claims import FAILS, HOLDS, UNSURE
+from reproduction.claims import MARKS
 from reproduction.page import markdown, page, verdicts
 from reproduction.result_table import ResultTable
 from reproduction.spec import Experiment
@@ -43,7 +43,7 @@ def reproduction() -> str:
         if found:
             parts.append(f'<a id="{name}-results"></a>')
         parts += map(text_of, found)
-    head = ["experiment", "paper's", "scale", HOLDS, UNSURE, FAILS]
+    head = ["experiment", "paper's", "scale", *MARKS]
     return "\n\n".join([markdown(head, rows), *parts])
 
 
@@ -77,7 +77,7 @@ def experiments_with(method: type[Algorithm]) -> str:
 def summaries(found: list[ResultTable]) -> list[list[str]]:
     """For each scale that is shown: its name, and how many of its claims hold."""
     if not found:
-        return [["not run yet", "", "", ""]]
+        return [["not run yet", *[""] * len(MARKS)]]
     return [summary(results) for results in found]
 
 
@@ -87,4 +87,4 @@ def summary(results: ResultTable) -> list[str]:
     scale = results.scale
     if results.missing:
         scale = f"a part of {scale}"
-    return [scale, *(str(marks[mark]) for mark in (HOLDS, UNSURE, FAILS))]
+    return [scale, *(str(marks[mark]) for mark in MARKS)]

@@ -1,8 +1,19 @@
-"""What a paper's table shows, as sentences that can be checked against ours."""
+"""Claims of a paper, checked against our results.
+
+Every claim says that a number lies in a range: the gap between two lines is at least 4 points, a
+mean is within 1 of the paper's number. The number is measured once per seed, which gives a 95 %
+confidence interval (Student's t), and the interval decides:
+
+    ✓   the whole interval is in the claimed range
+    ✗   the whole interval is outside
+    ≈   undecided: the interval has values on both sides
+    ①   one seed: there is no interval, whatever the number
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, Protocol
@@ -15,185 +26,238 @@ from reproduction.spec import Quantity
 
 HOLDS = "✓"
 FAILS = "✗"
-UNSURE = "≈"  # the difference may be chance
+UNDECIDED = "≈"
+ONE_SEED = "①"
+MARKS = {HOLDS: "holds", FAILS: "fails", UNDECIDED: "undecided", ONE_SEED: "one seed only"}
 CONFIDENCE = 0.95
+ABOVE_ZERO = math.nextafter(0.0, 1.0)  # the smallest gap that is an improvement
 
 
 class ClaimVerdict(NamedTuple):
-    """Whether a claim holds, and what was measured."""
+    """The mark of a claim and a sentence with the claim and what was measured."""
 
     mark: str
     sentence: str
 
 
 class Claim(Protocol):
-    """A sentence that can be checked."""
+    """A statement about an experiment that its results confirm or contradict."""
 
     def judge(self, results: ResultTable) -> list[ClaimVerdict]:
-        """A verdict for each column it speaks of; none where cells are missing."""
+        """Return a verdict for each column that the claim is about and whose cells were run."""
         ...
 
 
-class Gap(NamedTuple):
-    """One line's values less another's, over the seeds that both have."""
+class Interval(NamedTuple):
+    """The mean over seeds and its 95 % confidence interval."""
 
     mean: float
-    low: float | None  # of the 95 % interval; None: one seed tells nothing
-    high: float | None
+    low: float
+    high: float
     seeds: int
 
-    @property
-    def may_be_chance(self) -> bool:
-        """Whether the interval holds 0, or is not known."""
-        return self.low is None or self.high is None or self.low <= 0 <= self.high
+    @staticmethod
+    def of(values: Iterable[float]) -> Interval:
+        """Estimate the mean of one value per seed.
+
+        If some values are infinite because a run diverged, the interval is the range of all values.
+        """
+        from scipy.stats import t
+
+        each = np.array(list(values))
+        mean, low, high = float(each.mean()), float(each.min()), float(each.max())
+        if len(each) > 1 and np.isfinite(each).all():
+            quantile = float(t.ppf(0.5 + CONFIDENCE / 2, len(each) - 1))
+            half = quantile * float(each.std(ddof=1)) / len(each) ** 0.5
+            low, high = mean - half, mean + half
+        return Interval(mean, low, high, len(each))
+
+    def mark(self, least: float = -math.inf, most: float = math.inf) -> str:
+        """Return the mark of the claim that the mean lies between two bounds, both inclusive."""
+        if self.seeds < 2:
+            return ONE_SEED
+        if least <= self.low and self.high <= most:
+            return HOLDS
+        if self.high < least or self.low > most:
+            return FAILS
+        return UNDECIDED
+
+    def __str__(self) -> str:
+        if self.seeds < 2:
+            return f"{self.mean:.4g} (1 seed)"
+        return (
+            f"{self.mean:.4g} (95 % interval {self.low:.4g} to {self.high:.4g}, {self.seeds} seeds)"
+        )
 
 
-def paired_gap(one: dict[int, float], other: dict[int, float]) -> Gap | None:
-    """The gap between two lines, paired by seed; None where no seed has both."""
-    from scipy.stats import t
+def printed_values(
+    results: ResultTable, line: str, column: str, quantity: Quantity
+) -> dict[int, float]:
+    """Return a value per seed, in the unit that is printed; a diverged run has the worst value."""
+    worst = -math.inf if quantity.higher_is_better else math.inf
+    values = results.values(line, column, quantity.name)
+    return {
+        seed: value * quantity.factor if math.isfinite(value) else worst
+        for seed, value in values.items()
+    }
 
+
+def paired_gap(one: Mapping[int, float], other: Mapping[int, float]) -> Interval | None:
+    """Return the mean difference `one` − `other` over the seeds that both have; None without any.
+
+    If both runs of a seed diverged, their difference counts as 0.
+    """
     seeds = sorted(one.keys() & other.keys())
     if not seeds:
         return None
-    gaps = np.array([one[seed] - other[seed] for seed in seeds])
-    mean = float(gaps.mean())
-    if len(seeds) < 2 or not np.isfinite(gaps).all():
-        return Gap(mean, None, None, len(seeds))
-    half = float(t.ppf(0.5 + CONFIDENCE / 2, len(seeds) - 1) * gaps.std(ddof=1) / len(seeds) ** 0.5)
-    return Gap(mean, mean - half, mean + half, len(seeds))
+    return Interval.of(
+        0.0 if one[seed] == other[seed] else one[seed] - other[seed] for seed in seeds
+    )
 
 
 @dataclass(frozen=True)
 class Beats:
-    """One line is better than another, by at least so much, in each of the columns."""
+    """One line is better than another, paired by seed, in each column.
+
+    Attributes:
+        one: Label of the better line.
+        other: Label of the other line.
+        by: Smallest improvement, in the unit that is printed; 0: any improvement.
+        quantity: Name of the quantity; "": the first one of the table.
+        columns: Labels of the columns; (): all.
+    """
 
     one: str
     other: str
-    by: float = 0.0  # in the quantity's printed unit
-    quantity: str = ""  # none: the table's first
-    columns: tuple[str, ...] = ()  # none: all
+    by: float = 0.0
+    quantity: str = ""
+    columns: tuple[str, ...] = ()
 
     def judge(self, results: ResultTable) -> list[ClaimVerdict]:
-        """A verdict for each column that has both lines."""
-        quantity = find_quantity(results, self.quantity)
+        """Return a verdict for each column that has both lines."""
+        quantity = results.experiment.quantity(self.quantity)
+        better, worse = self.one, self.other
+        if not quantity.higher_is_better:
+            better, worse = worse, better
+        claim = f"{self.one} is better than {self.other}"
+        if self.by:
+            claim += f" by {self.by:g} or more"
         verdicts = []
         for column in self.columns or results.columns:
             gap = paired_gap(
-                results.values(self.one, column, quantity.name),
-                results.values(self.other, column, quantity.name),
+                printed_values(results, better, column, quantity),
+                printed_values(results, worse, column, quantity),
             )
             if gap is not None:
-                verdicts.append(self._judge_gap(gap, quantity, column))
+                where = f"{column}, {quantity.label}" if self.quantity else column
+                mark = gap.mark(least=self.by or ABOVE_ZERO)
+                verdicts.append(ClaimVerdict(mark, f"{where}: {claim}; measured {gap}."))
         return verdicts
-
-    def _judge_gap(self, gap: Gap, quantity: Quantity, column: str) -> ClaimVerdict:
-        sign = 1 if quantity.higher_is_better else -1
-        by = sign * gap.mean * quantity.factor
-        mark = HOLDS
-        if gap.may_be_chance and gap.seeds > 1:
-            mark = UNSURE
-        if not by >= self.by:
-            mark = FAILS
-        wanted = f"{self.one} is better than {self.other}"
-        if self.by:
-            wanted += f" by {self.by:g} or more"
-        where = column
-        if self.quantity:
-            where = f"{column}, {quantity.label}"
-        return ClaimVerdict(mark, f"{where}: {wanted}; by {by:.3g} here{interval(gap, quantity)}.")
 
 
 @dataclass(frozen=True)
 class Steadier:
-    """One line's values differ less from seed to seed than another's, in each column."""
+    """The first quantity of one line has a smaller variance over seeds than that of another.
+
+    The two-sided 95 % interval of the ratio of variances (F distribution) decides.
+    """
 
     one: str
     other: str
 
     def judge(self, results: ResultTable) -> list[ClaimVerdict]:
-        """A verdict for each column that has both lines, with two seeds or more."""
-        quantity = find_quantity(results, "")
+        """Return a verdict for each column that has both lines with at least two seeds."""
+        from scipy.stats import f
+
+        quantity = results.experiment.quantity()
         verdicts = []
         for column in results.columns:
             one, other = (
-                np.array(list(results.values(line, column, quantity.name).values()))
+                np.array(list(printed_values(results, line, column, quantity).values()))
                 for line in (self.one, self.other)
             )
-            if min(len(one), len(other)) > 1 and np.isfinite([*one, *other]).all():
-                verdicts.append(self._judge_values(one, other, quantity, column))
+            if min(len(one), len(other)) < 2 or not np.isfinite([*one, *other]).all():
+                continue
+            with np.errstate(divide="ignore", invalid="ignore"):  # variances of 0
+                ratio = one.var(ddof=1) / other.var(ddof=1)
+            quantile = f.cdf(ratio, len(one) - 1, len(other) - 1)
+            mark = UNDECIDED
+            if quantile < (1 - CONFIDENCE) / 2:
+                mark = HOLDS
+            elif quantile > (1 + CONFIDENCE) / 2:
+                mark = FAILS
+            sentence = (
+                f"{column}: {self.one} varies less over seeds than {self.other}; measured standard "
+                f"deviations {one.std(ddof=1):.3g} and {other.std(ddof=1):.3g} ({len(one)} seeds)."
+            )
+            verdicts.append(ClaimVerdict(mark, sentence))
         return verdicts
-
-    def _judge_values(
-        self, one: np.ndarray, other: np.ndarray, quantity: Quantity, column: str
-    ) -> ClaimVerdict:
-        from scipy.stats import f
-
-        ratio = one.var(ddof=1) / other.var(ddof=1)
-        mark = HOLDS
-        if f.cdf(ratio, len(one) - 1, len(other) - 1) > 1 - CONFIDENCE:
-            mark = UNSURE
-        if not ratio < 1:
-            mark = FAILS
-        deviations = [v.std(ddof=1) * quantity.factor for v in (one, other)]
-        wanted = f"{self.one} differs less from seed to seed than {self.other}"
-        return ClaimVerdict(
-            mark,
-            f"{column}: {wanted}; deviations {deviations[0]:.3g} and {deviations[1]:.3g} here.",
-        )
 
 
 @dataclass(frozen=True)
 class Near:
-    """A line's mean lies within so much of a number."""
+    """The mean of a line lies within a distance of a number, both in the unit that is printed."""
 
     line: str
     column: str
-    value: float  # in the quantity's printed unit
+    value: float
     within: float
     quantity: str = ""
 
     def judge(self, results: ResultTable) -> list[ClaimVerdict]:
-        """One verdict, where the line was run."""
-        quantity = find_quantity(results, self.quantity)
-        values = results.values(self.line, self.column, quantity.name)
+        """Return one verdict if the line was run."""
+        quantity = results.experiment.quantity(self.quantity)
+        values = printed_values(results, self.line, self.column, quantity)
         if not values:
             return []
-        mean = float(np.mean(list(values.values()))) * quantity.factor
-        mark = HOLDS if abs(mean - self.value) <= self.within else FAILS
-        wanted = f"{self.line} is within {self.within:g} of {self.value:g}"
-        return [ClaimVerdict(mark, f"{self.column}: {wanted}; {mean:.4g} here.")]
+        mean = Interval.of(values.values())
+        mark = mean.mark(self.value - self.within, self.value + self.within)
+        claim = f"{self.line} is within {self.within:g} of {self.value:g}"
+        return [ClaimVerdict(mark, f"{self.column}: {claim}; measured {mean}.")]
 
 
 @dataclass(frozen=True)
 class AtMost:
-    """A line's mean is no more than a bound, in each column."""
+    """The mean of a line is at most a bound, in each column.
+
+    Attributes:
+        line: Label of the line.
+        bounds: By column, the bound in the unit that is printed.
+        what: Name of the bound.
+        quantity: Name of the quantity; "": the first one of the table.
+    """
 
     line: str
-    bounds: Mapping[str, float]  # by column, in the quantity's printed unit
-    what: str  # how the bound is called
+    bounds: Mapping[str, float]
+    what: str
     quantity: str = ""
 
     def judge(self, results: ResultTable) -> list[ClaimVerdict]:
-        """A verdict for each column that was run."""
-        quantity = find_quantity(results, self.quantity)
+        """Return a verdict for each column that was run."""
+        quantity = results.experiment.quantity(self.quantity)
         verdicts = []
         for column, bound in self.bounds.items():
-            values = results.values(self.line, column, quantity.name)
+            values = printed_values(results, self.line, column, quantity)
             if values:
-                mean = float(np.mean(list(values.values()))) * quantity.factor
-                mark = HOLDS if mean <= bound else FAILS
-                wanted = f"{self.line} is at most {self.what} = {bound:.3g}"
-                verdicts.append(ClaimVerdict(mark, f"{column}: {wanted}; {mean:.3g} here."))
+                mean = Interval.of(values.values())
+                claim = f"{self.line} is at most {self.what} = {bound:.3g}"
+                mark = mean.mark(most=bound)
+                verdicts.append(ClaimVerdict(mark, f"{column}: {claim}; measured {mean}."))
         return verdicts
 
 
 @dataclass(frozen=True)
 class Rises:
-    """The mean rises (or falls) from each (line, column) to the next, or stays.
+    """The mean rises (or falls) from the first point to the last and on no step goes back.
 
-    A step the other way that may be chance leaves the claim unsure, and so does a rise from the
-    first point to the last that may be, or is none. It fails where the last point lies below the
-    first.
+    It holds if the interval of the whole change is above 0 and no step has a mean below 0. It fails
+    if the interval of the whole change, or of one step, is below 0. Everything else is undecided,
+    also if nothing changes.
+
+    Attributes:
+        points: Labels of (line, column), in order.
+        falls: Whether the claim is that the mean falls.
+        quantity: Name of the quantity; "": the first one of the table.
     """
 
     points: tuple[tuple[str, str], ...]
@@ -201,103 +265,87 @@ class Rises:
     quantity: str = ""
 
     def judge(self, results: ResultTable) -> list[ClaimVerdict]:
-        """One verdict over the points that were run."""
-        quantity = find_quantity(results, self.quantity)
-        shown = [point for point in self.points if results.values(*point, quantity.name)]
-        if len(shown) < 2:
+        """Return one verdict over the points that were run."""
+        quantity = results.experiment.quantity(self.quantity)
+        values = {point: printed_values(results, *point, quantity) for point in self.points}
+        values = {point: of for point, of in values.items() if of}
+        if len(values) < 2:
             return []
-        values = [results.values(*point, quantity.name) for point in shown]
+        ascending = list(values.values())
+        if self.falls:
+            ascending.reverse()
+        change = paired_gap(ascending[-1], ascending[0])
+        if change is None:
+            return []
+        steps = [paired_gap(after, before) for before, after in pairwise(ascending)]
+        mark = self._mark(change, [step for step in steps if step is not None])
         verb = "falls" if self.falls else "rises"
-        first, last = (", ".join(point) for point in (shown[0], shown[-1]))
-        means = [quantity.factor * float(np.mean(list(of.values()))) for of in values]
-        told = ", ".join(f"{mean:.4g}" for mean in means)
-        what = capitalise(quantity.label) if self.quantity else "It"
-        return [
-            ClaimVerdict(self._mark(values), f"{what} {verb} from {first} to {last}; {told} here.")
-        ]
+        first, *_, last = (", ".join(point) for point in values)
+        means = ", ".join(f"{np.mean(list(of.values())):.4g}" for of in values.values())
+        seeds = "1 seed" if change.seeds == 1 else f"{change.seeds} seeds"
+        claim = f"{capitalise(quantity.label)} {verb} from {first} to {last}"
+        return [ClaimVerdict(mark, f"{claim}; measured {means} ({seeds}).")]
 
-    def _mark(self, values: list[dict[int, float]]) -> str:
-        """✗: it goes the other way, or a step surely does; ≈: a step may, or all is chance."""
-        sign = -1 if self.falls else 1
-        whole = paired_gap(values[-1], values[0])
-        if whole is None or sign * whole.mean < 0:
+    @staticmethod
+    def _mark(change: Interval, steps: list[Interval]) -> str:
+        if change.seeds < 2:
+            return ONE_SEED
+        if change.high < 0 or any(step.seeds > 1 and step.high < 0 for step in steps):
             return FAILS
-        gaps = [paired_gap(after, before) for before, after in pairwise(values)]
-        back = [gap for gap in gaps if gap is not None and sign * gap.mean < 0]
-        if any(gap.seeds < 2 or not gap.may_be_chance for gap in back):
-            return FAILS
-        if back or not whole.mean or (whole.seeds > 1 and whole.may_be_chance):
-            return UNSURE
-        return HOLDS
+        if change.low > 0 and all(step.mean >= 0 for step in steps):
+            return HOLDS
+        return UNDECIDED
 
 
 @dataclass(frozen=True)
 class ReachesSooner:
-    """One line reaches another's last value within a share of the other's rounds.
+    """One line reaches the last value of another, paired by seed, in a fraction of its rounds.
 
-    It is judged on the means over seeds of a curve, at the rounds in which both were measured.
+    Attributes:
+        one: Label of the faster line.
+        other: Label of the other line.
+        share: Fraction of the other's rounds.
+        curve: Name of the curve, of which higher values are better.
     """
 
     one: str
     other: str
-    share: float  # of the other's rounds
-    curve: str = "accuracy"  # of which more is better
+    share: float
+    curve: str = "accuracy"
 
     def judge(self, results: ResultTable) -> list[ClaimVerdict]:
-        """A verdict for each column that has both curves."""
+        """Return a verdict for each column that has both curves."""
         verdicts = []
         for column in results.columns:
-            one = mean_curve(results, self.one, column, self.curve)
-            other = mean_curve(results, self.other, column, self.curve)
-            if one and other:
-                verdicts.append(self._judge_curves(one, other, column))
+            one, other = (
+                {
+                    cell.seed: cell.curves[self.curve]
+                    for cell in results.of(line, column)
+                    if self.curve in cell.curves
+                }
+                for line in (self.one, self.other)
+            )
+            seeds = sorted(one.keys() & other.keys())
+            if seeds:
+                reached = Interval.of(self._first_round(one[seed], other[seed]) for seed in seeds)
+                rounds = max(round for round, _ in other[seeds[0]])
+                claim = (
+                    f"{self.one} reaches the last {self.curve} of {self.other} in at most "
+                    f"{self.share * rounds:g} of {rounds} rounds"
+                )
+                mark = reached.mark(most=self.share * rounds)
+                sentence = f"{column}: {claim}; measured {reached}."
+                verdicts.append(ClaimVerdict(mark, sentence))
         return verdicts
 
-    def _judge_curves(
-        self, one: dict[int, float], other: dict[int, float], column: str
-    ) -> ClaimVerdict:
-        rounds = max(other)
-        allowed = self.share * rounds
-        reached = [round for round, value in sorted(one.items()) if value >= other[rounds]]
-        wanted = (
-            f"{self.one} reaches the last {self.curve} of {self.other} in at most {allowed:g} of "
-            f"{rounds} rounds"
+    @staticmethod
+    def _first_round(
+        one: list[tuple[int, float | None]], other: list[tuple[int, float | None]]
+    ) -> float:
+        """Return the first round at which `one` is as high as `other` at its end; ∞: never."""
+        target = other[-1][1]
+        if target is None:  # the other diverged
+            return 0.0
+        return min(
+            (r for r, value in one if value is not None and value >= target), default=math.inf
         )
-        if not reached:
-            return ClaimVerdict(FAILS, f"{column}: {wanted}; never in {max(one)} rounds here.")
-        mark = HOLDS if reached[0] <= allowed else FAILS
-        return ClaimVerdict(mark, f"{column}: {wanted}; in {reached[0]} here.")
-
-
-def mean_curve(results: ResultTable, line: str, column: str, name: str) -> dict[int, float]:
-    """By round, the mean over seeds of a curve, at the rounds that all seeds have.
-
-    A value that is not finite counts as minus infinity: it reaches nothing.
-    """
-    runs = [
-        {round: -np.inf if value is None else value for round, value in cell.curves[name]}
-        for cell in results.of(line, column)
-        if name in cell.curves
-    ]
-    if not runs:
-        return {}
-    common = set.intersection(*(set(run) for run in runs))
-    return {round: float(np.mean([run[round] for run in runs])) for round in common}
-
-
-def find_quantity(results: ResultTable, name: str) -> Quantity:
-    """The quantity of a name among those of the table; the first where none is named."""
-    quantities = results.experiment.quantities
-    if not name:
-        return quantities[0]
-    return next(quantity for quantity in quantities if quantity.name == name)
-
-
-def interval(gap: Gap, quantity: Quantity) -> str:
-    """The interval of a gap, in brackets."""
-    if gap.low is None or gap.high is None:
-        return f" ({gap.seeds} seed{'s' * (gap.seeds > 1)})"
-    ends = sorted([gap.low * quantity.factor, gap.high * quantity.factor])
-    if not quantity.higher_is_better:
-        ends = [-ends[1], -ends[0]]
-    return f" (95 % interval {ends[0]:.3g} to {ends[1]:.3g}, {gap.seeds} seeds)"

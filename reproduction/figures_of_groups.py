@@ -10,13 +10,13 @@ import numpy as np
 from coterie.reporting import plots
 from coterie.reporting.plots import INK, colours_for, new_figure
 from coterie.reporting.text import capitalise, join_names
-from reproduction.claims import find_quantity
 from reproduction.figures import (
     Draw,
     chosen,
     curves_of,
     give_title,
     panel_title,
+    sentence_alone,
     tidy,
 )
 from reproduction.figures_of_tables import mean_of
@@ -46,7 +46,10 @@ def groups_over_rounds(line: str, column: str = "") -> Draw:
 
     def draw(results: ResultTable) -> Figure:
         label = column or results.columns[0]
-        cell = results.of(line, label)[0]
+        cells = results.of(line, label)
+        if not cells:
+            return sentence_alone(f"Groups of {line}: not run yet")
+        cell = cells[0]
         groups = np.array(cell.extra["groups"])
         title = f"Groups of {line} after each round, {label}, seed {cell.seed}"
         return plots.plot_groups(groups, title)
@@ -63,14 +66,15 @@ def against_groups(counts: Mapping[str, int], heuristic: str, others: Sequence[s
     """
 
     def draw(results: ResultTable) -> Figure:
-        quantity = find_quantity(results, "")
+        quantity = results.experiment.quantity()
         figure = new_figure(width=7.2, height=3.6 * len(results.columns) + 0.4)
         panels = figure.subplots(len(results.columns), squeeze=False)[:, 0]
         for axes, column in zip(panels, results.columns):
-            lines = [line for line in counts if line in results.lines]
-            values = [results.values(line, column, quantity.name) for line in lines]
-            rows = [np.array(list(of.values())) * quantity.factor for of in values]
-            draw_against(axes, [counts[line] for line in lines], rows)
+            values = {k: results.values(line, column, quantity.name) for line, k in counts.items()}
+            known = {k: np.array(list(of.values())) for k, of in values.items() if of}
+            if known:
+                rows = [row * quantity.factor for row in known.values()]
+                draw_against(axes, list(known), rows)
             mark_choice(axes, results, column, heuristic)
             draw_across(axes, results, column, others)
             give_title(axes, panel_title(capitalise(quantity.label), results, column))
@@ -93,7 +97,7 @@ def draw_against(axes: Axes, counts: list[int], rows: list[np.ndarray]) -> None:
 
 def mark_choice(axes: Axes, results: ResultTable, column: str, line: str) -> None:
     """A star for each seed of the line that chooses the number itself."""
-    quantity = find_quantity(results, "")
+    quantity = results.experiment.quantity()
     values = results.values(line, column, quantity.name)
     numbers = results.values(line, column, "groups")
     seeds = [seed for seed in values if seed in numbers]
@@ -106,7 +110,7 @@ def mark_choice(axes: Axes, results: ResultTable, column: str, line: str) -> Non
 
 def draw_across(axes: Axes, results: ResultTable, column: str, lines: Sequence[str]) -> None:
     """A dashed line across for each method without groups."""
-    quantity = find_quantity(results, "")
+    quantity = results.experiment.quantity()
     shown = [line for line in lines if line in results.lines]
     for colour, line in zip(colours_for(2 + len(shown))[2:], shown):
         value = mean_of(results, line, column, quantity.name) * quantity.factor

@@ -10,7 +10,6 @@ import numpy as np
 
 from coterie.reporting.plots import COLOURS, INK, LineEnd, label_ends, new_figure
 from coterie.reporting.text import capitalise
-from reproduction.claims import find_quantity
 from reproduction.figures import Draw, chosen, give_title, logarithmic, styles_of, tidy
 from reproduction.result_table import ResultTable
 from reproduction.spec import Quantity
@@ -60,7 +59,7 @@ def against_columns(
         if log:
             logarithmic(axes, ratio=1000)
         give_title(axes, label)
-        shown = find_quantity(results, quantity)
+        shown = results.experiment.quantity(quantity)
         names = [
             line
             for line in chosen(lines, results.lines)
@@ -143,7 +142,7 @@ def ranking(
     """
 
     def draw(results: ResultTable) -> Figure:
-        shown = find_quantity(results, quantity)
+        shown = results.experiment.quantity(quantity)
         values = values_by_line(results, shown, chosen(lines, results.lines))
         means = {line: float(np.mean(list(of.values()))) for line, of in values.items()}
         shared = {} if log else shared_by_seed(values)

@@ -7,8 +7,8 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from coterie.reporting.text import capitalise
-from reproduction.claims import ClaimVerdict
-from reproduction.result_table import ResultTable, mean_and_deviation
+from reproduction.claims import MARKS, ClaimVerdict
+from reproduction.result_table import DIRTY, ResultTable, mean_and_deviation
 from reproduction.spec import Experiment, Quantity, TableCell
 
 NOTHING = "–"
@@ -32,7 +32,7 @@ def page(results: ResultTable) -> str:
         file = f"{results.path.stem}{suffix}.svg"
         parts.append(f"![{experiment.title}]({file})")
     parts += [
-        listed("What should hold", [f"{v.mark} {v.sentence}" for v in verdicts(results)]),
+        listed(claims_title(), [f"{v.mark} {v.sentence}" for v in verdicts(results)]),
         listed("What was found", experiment.findings),
         *(listed(title, make(results)) for title, make in experiment.sections.items()),
         listed("Other than at the full scale", differences(results)),
@@ -42,6 +42,11 @@ def page(results: ResultTable) -> str:
         how_made(results),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def claims_title() -> str:
+    """Return the heading of the claims, with the meaning of each mark."""
+    return f"Claims ({', '.join(f'{mark} {meaning}' for mark, meaning in MARKS.items())})"
 
 
 def title_of_open_points(experiment: Experiment) -> str:
@@ -240,6 +245,17 @@ def how_made(results: ResultTable) -> str:
     missing = len(results.missing)
     unfinished = f" {missing} of its cells are still to be run." if missing else ""
     return (
-        f"{which}; {results.seconds:,.0f} s of runs, one after another; commit "
-        f"{', '.join(results.commits)}.{unfinished}"
+        f"{which}; {results.seconds:,.0f} s of computing time; commit "
+        f"{', '.join(results.commits)}.{uncommitted(results)}{unfinished}"
+    )
+
+
+def uncommitted(results: ResultTable) -> str:
+    """Return a sentence about cells that were run with uncommitted changes; "" without any."""
+    count = sum(cell.commit.endswith(DIRTY) for cell in results.cells.values())
+    if not count:
+        return ""
+    return (
+        f" {count} of {len(results.cells)} cells were run with uncommitted changes to the source "
+        f"(commits that end in {DIRTY})."
     )

@@ -19,6 +19,7 @@ from coterie.runs.files import write_text
 from reproduction.spec import Experiment, Measured, TableCell
 
 FORMAT = 1
+DIRTY = "-dirty"  # ends a commit with uncommitted changes to the source
 SOURCES = ("src/coterie", "reproduction/*.py")  # git pathspecs, from the top of the repository
 
 
@@ -183,7 +184,7 @@ def commit() -> str:
     changed = ask_git(top, "status", "--porcelain", "--untracked-files=no", *SOURCES)
     if found is None or changed is None:
         return __version__
-    return f"{found}-dirty" if changed else found
+    return f"{found}{DIRTY}" if changed else found
 
 
 def ask_git(folder: Path, *words: str) -> str | None:

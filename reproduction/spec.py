@@ -157,6 +157,10 @@ class Experiment:
             raise unknown_name(f"scale of {self.name}", name, self.scales)
         return self.scales[name]
 
+    def quantity(self, name: str = "") -> Quantity:
+        """Return the quantity with this name, or the first one."""
+        return next(each for each in self.quantities if not name or each.name == name)
+
     def printed_of(self, quantity: Quantity) -> Printed:
         """The paper's numbers of a quantity."""
         if quantity == self.quantities[0]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from coterie.data import Federation
 from coterie.data.spec import load
-from coterie.metrics import METRICS, main_metric
+from coterie.metrics import main_metric
 from coterie.result import Result, resume, run
 from coterie.runs.search import search
 from reproduction.spec import Measured, TableCell, Work
@@ -94,11 +94,6 @@ def curves(result: Result) -> dict[str, list[tuple[int, float]]]:
         if noted:
             found[name] = [(row["round"], float(row["notes"][name])) for row in noted]
     return found
-
-
-def is_better(metric: str) -> bool:
-    """Whether more of a metric is better."""
-    return METRICS[metric].higher_is_better
 
 
 def group_history(result: Result) -> list[list[int]] | None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from made_experiment import MADE
 
+from reproduction import all_experiments
 from reproduction.figures import curves_of, styles_of
 from reproduction.figures_of_groups import (
     NOT_KEPT,
@@ -206,3 +207,30 @@ def test_a_ranking_has_the_best_line_on_top(results):
     assert np.allclose(seeds.get_xdata(), [60.5, 61, 61.5])  # half of the gain is this line's
     bottom, top = axes.get_ylim()
     assert bottom > top  # the first place is above
+
+
+def test_a_part_of_a_table_has_its_figures_too(results):
+    for label in ("first", "second"):
+        cells = {mark: cell for mark, cell in results.cells.items() if cell.line == label}
+        part = replace(results, cells=cells)
+        figure = groups_over_rounds("first")(part)
+        texts = [text.get_text() for text in figure.texts]
+        assert ("Groups of first: not run yet" in texts) == (label == "second")
+        for draw in (
+            against_groups({"first": 4}, "second", ("first",)),
+            weights_of_clients("a", ("first",), "lower case"),
+            against_columns("Accuracy"),
+            heat_map("Accuracy", "line", "column", "accuracy"),
+        ):
+            assert draw(part).axes or draw(part).texts
+
+
+def test_cgpfls_figures_are_drawn_of_some_of_its_lines(tmp_path):
+    """Of the lines that are run here none has chosen the number of groups itself."""
+    experiment = all_experiments()["cgpfl.figure3"]
+    results = ResultTable.open(experiment, "medium", tmp_path)
+    for cell in results.missing:
+        if cell.line.label in ("K=2", "pFedMe(PM)", "local") and cell.seed == 0:
+            results.add(cell, Measured({"accuracy": 0.5, "worst": 0.4}), 1.0)
+    for draw in experiment.figures.values():
+        draw(results)

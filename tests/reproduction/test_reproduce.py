@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
+import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,13 +19,14 @@ from reproduction import command as command_module
 from reproduction import result_table as table_module
 from reproduction import runner as runner_module
 from reproduction import work as work_module
-from reproduction.claims import Gap, paired_gap
 from reproduction.command import main
 from reproduction.page import changes, page, verdicts
 from reproduction.result_table import ResultTable
 from reproduction.runner import run_cells
 from reproduction.spec import Measured, RecordedSearch, TableCell
 from reproduction.work import chosen_settings, federation, scores, train
+
+ROOT = Path(__file__).parents[2]
 
 
 def ran(experiment, scale, folder) -> ResultTable:
@@ -73,6 +77,52 @@ def test_a_stopped_table_goes_on_and_done_cells_are_not_run_again(tmp_path, monk
     assert len(ResultTable.open(MADE, "full", tmp_path).cells) == 5
     results = ran(MADE, "full", tmp_path)
     assert len(CALLS) == len(set(CALLS)) == 12 and not results.missing
+
+
+def test_the_time_before_an_interruption_counts(tmp_path):
+    file = tmp_path / "cell.seconds"
+    with suppress(KeyboardInterrupt), runner_module.stopwatch(file):
+        time.sleep(0.2)
+        raise KeyboardInterrupt
+    with runner_module.stopwatch(file) as seconds:
+        assert 0.2 <= seconds() < 5
+        time.sleep(0.1)
+        assert seconds() >= 0.3
+
+
+def test_the_time_of_a_killed_process_counts(tmp_path):
+    file = tmp_path / "cell.seconds"
+    code = (
+        "import os, pathlib, time; from reproduction.runner import stopwatch\n"
+        f"with stopwatch(pathlib.Path({str(file)!r}), every=0.05): time.sleep(0.5); os._exit(9)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 9
+    with runner_module.stopwatch(file) as seconds:
+        assert seconds() >= 0.3
+
+
+def test_a_resumed_cell_records_the_seconds_of_both_attempts(tmp_path):
+    def slow(cell, folder):
+        time.sleep(0.2)
+        if not CALLS:
+            CALLS.append(cell.title)
+            raise KeyboardInterrupt
+        return Measured({"accuracy": 0.5})
+
+    CALLS.clear()
+    experiment = replace(MADE, work=slow)
+    with pytest.raises(KeyboardInterrupt):
+        ran(experiment, "smoke", tmp_path)
+    results = ran(experiment, "smoke", tmp_path)
+    assert [cell.seconds >= 0.4 for cell in results.cells.values()] == [True, False]
+
+
+def test_the_page_says_which_cells_were_run_with_uncommitted_changes(tmp_path, monkeypatch):
+    monkeypatch.setattr(table_module, "commit", lambda: "abc1234-dirty")
+    results = ran(MADE, "full", tmp_path)
+    assert "12 of 12 cells were run with uncommitted changes" in page(results)
+    monkeypatch.setattr(table_module, "commit", lambda: "abc1234")
+    assert "uncommitted" not in page(ran(MADE, "smoke", tmp_path))
 
 
 def test_the_first_seeds_alone_and_then_the_others(tmp_path, monkeypatch, capsys):
@@ -230,25 +280,16 @@ def test_results_name_the_commit_and_whether_the_package_itself_was_changed(tmp_
 
 
 # ------------------------------------------------------------------------------ claims
-def test_gaps_are_paired_by_seed():
-    gap = paired_gap({0: 1.0, 1: 2.0, 2: 4.0}, {0: 0.0, 1: 1.0, 2: 2.0, 3: 9.0})
-    # the gaps are 1, 1, 2: mean 4/3, deviation √(1/3), t(0.975, 2) = 4.303
-    assert gap is not None and gap.seeds == 3
-    assert gap.mean == pytest.approx(4 / 3)
-    assert gap.low == pytest.approx(4 / 3 - 4.302653 / 3, rel=1e-6)
-    assert gap.may_be_chance
-    assert not Gap(1.0, 0.5, 1.5, 3).may_be_chance and Gap(1.0, None, None, 1).may_be_chance
-    assert paired_gap({0: 1.0}, {1: 1.0}) is None
-
-
 def test_claims_are_judged(tmp_path):
-    marks = [verdict.mark for verdict in verdicts(ran(MADE, "full", tmp_path))]
-    assert marks == ["✓", "✓", "✗", "✗", "✓", "✓"]
-    sentences = [verdict.sentence for verdict in verdicts(ran(MADE, "full", tmp_path))]
-    assert sentences[0] == (
-        "a: second is better than first by 4 or more; by 10 here (95 % interval 10 to 10, 3 seeds)."
+    found = verdicts(ran(MADE, "full", tmp_path))
+    assert [verdict.mark for verdict in found] == ["✓", "✓", "✗", "✗", "≈", "✓"]
+    assert found[0].sentence == (
+        "a: second is better than first by 4 or more; "
+        "measured 10 (95 % interval 10 to 10, 3 seeds)."
     )
-    assert sentences[4] == "a: first is within 0.5 of 51; 51 here."
+    assert found[4].sentence == (
+        "a: first is within 0.5 of 51; measured 51 (95 % interval 48.52 to 53.48, 3 seeds)."
+    )
 
 
 # ------------------------------------------------------------------------------ the page

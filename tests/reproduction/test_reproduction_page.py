@@ -40,7 +40,7 @@ def test_a_part_of_a_larger_scale_comes_first(folder: Path) -> None:
     run("full", folder, seeds=1)
     run("smoke", folder, seeds=1)
     text = reproduction_page.reproduction()
-    assert "| table 1 | a part of full | 3 | 0 | 3 |\n|  |  | smoke | 2 | 0 | 2 |" in text
+    assert "| table 1 | a part of full | 0 | 0 | 0 | 6 |\n|  |  | smoke | 0 | 0 | 0 | 4 |" in text
     assert 0 < text.index("at scale full") < text.index("at scale smoke")
     assert "--scale full --seeds 1" in text and "are still to be run" in text
 
