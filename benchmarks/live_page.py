@@ -123,7 +123,7 @@ def main() -> None:
         training.start()
         while not (folder / "config.json").exists():
             time.sleep(0.1)
-        command = [sys.executable, "-m", "coterie.cli", "watch", str(folder)]
+        command = [sys.executable, "-m", "coterie", "watch", str(folder)]
         watching = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert watching.stdout is not None
         match = re.search(r"(http://\S+/)\?token=(\S+)", watching.stdout.readline())

@@ -30,7 +30,7 @@ import numpy as np
 import torch
 
 import coterie as ct
-from coterie.cli.network_config import read_asked
+from coterie.cli.network_config import read_network_run
 from coterie.engines import diary
 from coterie.network.flower_setup import check_flower, write_app
 from coterie.network.transport import WaitPolicy
@@ -110,7 +110,7 @@ def own_nodes(place: Path, rounds: int) -> Measured:
     """A server in this process, and persistent nodes."""
     from coterie.network.simulation import Simulation
 
-    _, asked, _ = read_asked(str(write_config(place, rounds)), None)
+    _, asked, _ = read_network_run(str(write_config(place, rounds)), None)
     simulation = Simulation(asked, place / "sites", None)
     with simulation.running(place / "own") as transport:
         groups = {name: process.pid for name, process in simulation.nodes.processes.items()}
@@ -152,7 +152,7 @@ def local_work(place: Path, rounds: int) -> float:
     The last round has an evaluation, and is left out.
     """
     torch.set_num_threads(1)
-    _, asked, _ = read_asked(str(write_config(place, rounds)), None)
+    _, asked, _ = read_network_run(str(write_config(place, rounds)), None)
     fed = ct.data.folder(str(place / "sites"), label="outcome", seed=1)
     ends: list[float] = []
     ct.run(

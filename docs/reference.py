@@ -8,9 +8,9 @@ from contextlib import suppress
 from typing import Any, get_args, get_origin, get_type_hints
 from unittest.mock import patch
 
-from coterie.cli import COMMANDS, dispatch
+from coterie.cli import dispatch
+from coterie.cli.commands import COMMANDS, NETWORK_COMMANDS
 from coterie.cli.flags import Flag, Parser
-from coterie.cli.network_usage import COMMANDS as NETWORK_COMMANDS
 from coterie.core.values import base_type, literal_choices
 from coterie.data import bases, makers
 from coterie.data.spec import written

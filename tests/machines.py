@@ -57,7 +57,7 @@ def start(place: Path, *words: str, log: str) -> subprocess.Popen:
     """A command in a process of its own."""
     with open(place / log, "ab") as output:
         return subprocess.Popen(
-            [sys.executable, "-m", "coterie.cli", "network", *words],
+            [sys.executable, "-m", "coterie", "network", *words],
             cwd=place, env=environment(), stdout=output, stderr=output, stdin=subprocess.DEVNULL,
         )  # fmt: skip
 

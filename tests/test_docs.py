@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from coterie.cli import COMMANDS, main
+from coterie.cli import main
+from coterie.cli.commands import COMMANDS
 from coterie.cli.setup import setup
 from coterie.core.contract import Algorithm, check_settings
 from coterie.data import makers

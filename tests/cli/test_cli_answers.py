@@ -83,15 +83,15 @@ def test_a_file_that_does_not_fit_is_refused_in_one_sentence(
 @pytest.mark.parametrize(
     "change, what",
     [
-        (lambda t: t.drop(columns="outcome"), "lacks the column outcome"),
+        (lambda t: t.drop(columns="outcome"), "has no column outcome"),
         (lambda t: t.assign(outcome=None), "has no outcome in any row"),
     ],
 )
 def test_a_newcomer_without_labels_is_told_what_to_do(coterie, run, new, tmp_path, change, what):
     change(site(7)).to_csv(tmp_path / "bare.csv", index=False)
     sentence = (
-        f"bare.csv {what}, and a newcomer's group is found by its labels: add them for some rows, "
-        "ten or more; or predict with a group that you choose, --cluster K.\n"
+        f"bare.csv {what}, but a new client's group is found by its labels: add labels to ten rows "
+        "or more, or predict with a group that you choose, --cluster K.\n"
     )
     for command in (["assign", run, "bare.csv"], ["predict", run, new, "--support bare.csv"]):
         for flag in ("", "--drop-incomplete"):
@@ -107,12 +107,12 @@ def test_rows_without_a_label_are_left_out_if_asked(coterie, run, new, tmp_path)
     gaps.to_csv(tmp_path / "gaps.csv", index=False)
     outcome = coterie("assign", run, "gaps.csv")
     assert outcome.status == 2
-    assert "has 20 missing values in 60 rows: give these rows a label, or leave " in outcome.err
-    assert outcome.err.endswith("them out with --drop-incomplete.\n")
+    assert "has 20 missing values in 60 rows: give these rows a label, or drop " in outcome.err
+    assert outcome.err.endswith("them with --drop-incomplete.\n")
     outcome = coterie("assign", run, "gaps.csv --drop-incomplete")
     assert outcome.status == 0
     assert outcome.out == coterie("assign", run, "part.csv").out.replace("part", "gaps")
-    assert "left out: 20 of 60 rows of gaps.csv: no outcome" in outcome.err
+    assert "dropped 20 of 60 rows of gaps.csv that have no outcome" in outcome.err
     by_gaps = coterie("predict", run, new, "--support gaps.csv --drop-incomplete")
     assert by_gaps.status == 0
     assert by_gaps.out == coterie("predict", run, new, "--support part.csv").out

@@ -22,7 +22,7 @@ def test_one_model_for_all_needs_no_name(coterie, tmp_path, new) -> None:
 def test_exported_models_are_of_groups_or_of_clients(coterie, run, new) -> None:
     assert coterie("export", run, "--per client --out clients").status == 0
     outcome = coterie("assign clients", new)
-    assert outcome.status == 2 and "holds models of clients, not of groups" in outcome.err
+    assert outcome.status == 2 and "has models of clients, not of groups" in outcome.err
     outcome = coterie("predict clients", new, "--cluster 0")
     assert outcome.status == 2 and "not of groups: give --client NAME" in outcome.err
     outcome = coterie("predict clients", new, "--client Koln")
@@ -34,7 +34,7 @@ def test_exported_models_are_of_groups_or_of_clients(coterie, run, new) -> None:
     assert outcome.status == 2 and "not of clients: give --cluster K" in outcome.err
     for cluster in (-1, 2):
         outcome = coterie("predict groups", new, "--cluster", cluster)
-        sentence = f"coterie: --cluster is {cluster}: the groups are 0 to 1.\n"
+        sentence = f"coterie: --cluster is {cluster}: give 0 to 1.\n"
         assert outcome.status == 2 and outcome.err == sentence
 
 
@@ -63,7 +63,7 @@ def test_a_newcomer_that_would_train_needs_the_run(coterie, tmp_path, new) -> No
     assert coterie("export run --out models").status == 0
     assert coterie("predict run", new, "--support", new).status == 0
     outcome = coterie("predict models", new, "--support", new)
-    sentence = "a newcomer of fedsoft trains a model of its own: give the run's folder"
+    sentence = "a new client of fedsoft trains a model of its own: give the run's folder"
     assert outcome.status == 2 and sentence in outcome.err
 
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from coterie.cli.flags import take_data
+from coterie.cli.flags import split_data_options
 from coterie.cli.setup import setup
 
 
@@ -126,7 +126,7 @@ def test_paths_are_full_and_may_begin_with_a_tilde(tmp_path, monkeypatch):
 
 def test_data_options_may_stand_anywhere():
     argv = ["--data.angles", "0,90", "--rounds", "2", "--data.test_samples=3"]
-    options, rest = take_data(argv)
+    options, rest = split_data_options(argv)
     assert options == {"angles": "0,90", "test_samples": "3"} and rest == ["--rounds", "2"]
 
 

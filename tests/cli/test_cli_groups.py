@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from coterie.cli.groups import describe_doubtful, describe_group, describe_sizes, print_groups
+from coterie.cli.table import describe_doubtful, describe_group, describe_sizes, print_groups
 
 NAMES = [f"school {i}" for i in range(1, 201)]
 
@@ -49,7 +49,7 @@ def test_the_least_sure_are_named_first() -> None:
     doubtful = {f"client {i}": 0.3 + i / 10 for i in range(4)}
     text = describe_doubtful("ifca", doubtful, "groups.csv", 200)
     assert text == (
-        "4 doubtful members of ifca (1 is sure): client 0 (0.30), client 1 (0.40), "
+        "ifca: the group of 4 clients is uncertain (confidence): client 0 (0.30), client 1 (0.40), "
         "client 2 (0.50), client 3 (0.60)"
     )
     many = {f"client {i}": 0.5 for i in range(40)}
@@ -66,7 +66,7 @@ def test_the_first_seed_of_each_method_is_shown(capsys) -> None:
         "ifca (seed 0) group 1 (1 client): c",
         "one-shot (seed 0) group 0 (2 clients): a, b",
         "one-shot (seed 0) group 1 (1 client): c",
-        "1 doubtful member of one-shot (seed 0) (1 is sure): b (0.51)",
+        "one-shot (seed 0): the group of 1 client is uncertain (confidence): b (0.51)",
     ]
 
 
@@ -83,7 +83,7 @@ def test_members_are_named_beyond_45_sites(coterie) -> None:
 def test_groups_of_one_client_each_are_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     print_groups([run(members={"0": ["school 10"], "2": ["school 9"], "3": ["x"]})])
     assert capsys.readouterr().out == (
-        "ifca: no two sites belong together; every group has one client, as in local: school 9, "
+        "ifca: no two sites are alike; every group has one client, as in local: school 9, "
         "school 10, x\n"
     )
     print_groups([run(members={"0": ["only one"]})])

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-COTERIE = [sys.executable, "-m", "coterie.cli"]
+COTERIE = [sys.executable, "-m", "coterie"]
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_interrupt_saves_and_resume_finishes(coterie, coterie_with_signal, tiny,
         number=signal.SIGINT, at=lambda run: run.round == 3,
     )  # fmt: skip
     assert outcome.status == 130, outcome.err
-    assert outcome.err.endswith("coterie: saved; go on with: coterie resume out\n")
+    assert outcome.err.endswith("coterie: saved; continue with: coterie resume out\n")
     assert "Traceback" not in outcome.err
     metrics = tmp_path / "out" / "metrics.jsonl"
     done = metrics.read_text().count("\n")

@@ -48,7 +48,9 @@ def test_table_and_lines(coterie, tiny):
     ]
     names = [name for line in groups for name in line.partition(": ")[2].split(", ")]
     assert sorted(names) == [f"client-00{i}" for i in range(6)], "who is with whom"
-    folder = Path(rest[-2].removeprefix("run kept in ").removesuffix("; for figures:"))
+    folder = Path(
+        rest[-2].removeprefix("run saved in ").removesuffix("; for a report with figures:")
+    )
     assert rest[-1] == f"  coterie report {folder}"
     assert folder.parent == Path("runs") and folder.name.startswith("ifca-rotated-digits-2")
     assert (folder / "config.json").exists()
@@ -82,7 +84,7 @@ def test_compare_and_seeds(coterie, tiny, tmp_path):
     outcome = coterie("compare ifca fedavg", tiny, "--clusters 2 --seeds 2 --seed 3 --out out")
     assert outcome.status == 0
     assert "accuracy ± seeds" in outcome.out and outcome.out.count(" *") >= 1
-    assert "runs kept in out; for" in outcome.out
+    assert "runs saved in out; for" in outcome.out
     configs = tmp_path.glob("out/*/*/config.json")
     runs = {str(config.parent.relative_to(tmp_path / "out")) for config in configs}
     assert runs == {"ifca/seed-3", "ifca/seed-4", "fedavg/seed-3", "fedavg/seed-4"}
@@ -107,14 +109,14 @@ def test_resume_goes_on_to_the_same_end(coterie, tiny, tmp_path):
     assert coterie(run, "--rounds 4 --out full").status == 0
     assert coterie(run, "--rounds 2 --out half").status == 0
     outcome = coterie("resume half --rounds 4")
-    assert outcome.status == 0 and "run kept in half" in outcome.out
+    assert outcome.status == 0 and "run saved in half" in outcome.out
 
     def scores(name):
         rows = rows_of_metrics(tmp_path / name)
         return [(row["round"], row["accuracy"], row["sizes"]) for row in rows]
 
     assert scores("half") == scores("full")
-    assert "has ended after 4 rounds" in coterie("resume half --rounds 4").err
+    assert "is complete after 4 rounds" in coterie("resume half --rounds 4").err
 
 
 def test_resume_from_another_place(coterie, sites, own, tmp_path, monkeypatch):
@@ -253,8 +255,8 @@ def test_a_run_that_has_ended_is_only_read(coterie, tiny, tmp_path):
     before = state()
     for rounds in ("", "--rounds 1"):
         outcome = coterie("resume o", rounds)
-        assert outcome.status == 0 and "run kept in o" in outcome.out
-        assert "fedavg has ended after 2 rounds" in outcome.err
+        assert outcome.status == 0 and "run saved in o" in outcome.out
+        assert "fedavg is complete after 2 rounds" in outcome.err
         assert "rounds with" not in outcome.err
         assert state() == before
 
@@ -272,7 +274,7 @@ def test_ctrl_c_in_the_last_round_of_one_method_stops_the_comparison(
         "compare fedavg local", tiny, "--out out",
         number=signal.SIGINT, at=lambda run: run.method.name == "fedavg" and run.round == 2,
     )  # fmt: skip
-    assert outcome.status == 130 and "saved; go on with: coterie resume out" in outcome.err
+    assert outcome.status == 130 and "saved; continue with: coterie resume out" in outcome.err
     assert "stopped" not in outcome.err
     assert Path("out/fedavg/metrics.jsonl").read_text().count("\n") == 3
     assert not Path("out/local/metrics.jsonl").read_text()
@@ -280,7 +282,7 @@ def test_ctrl_c_in_the_last_round_of_one_method_stops_the_comparison(
     outcome = coterie_with_signal(
         "run fedavg", tiny, "--out one", number=signal.SIGINT, at=lambda run: run.round == 2
     )
-    assert outcome.status == 0 and "run kept in one" in outcome.out, "alone, it has its table"
+    assert outcome.status == 0 and "run saved in one" in outcome.out, "alone, it has its table"
 
 
 def test_a_run_that_stopped_early_is_not_told_to_go_on(coterie, tiny):
@@ -288,8 +290,8 @@ def test_a_run_that_stopped_early_is_not_told_to_go_on(coterie, tiny):
     assert coterie("run fedavg", tiny, stop).status == 0
     outcome = coterie("resume o --rounds 90")
     assert outcome.status == 0
-    assert "fedavg has stopped early after " in outcome.err and "as --stop-after" in outcome.err
-    assert "--rounds N goes on" not in outcome.err
+    assert "fedavg stopped early after " in outcome.err and "(--stop-after)" in outcome.err
+    assert "--rounds N trains for more" not in outcome.err
 
 
 def test_one_run_is_in_memory_at_a_time(coterie, tiny, monkeypatch):

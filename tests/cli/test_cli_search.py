@@ -23,14 +23,14 @@ def test_table_and_winner(coterie, tiny):
     outcome = coterie(search, "--out out")
     assert outcome.status == 0
     head, *rows = outcome.out.splitlines()
-    assert head.split() == ["lr", "local_steps", "valid", "accuracy", "±", "seeds"]
+    assert head.split() == ["lr", "local_steps", "validation", "accuracy", "±", "seeds"]
     assert [row.split()[:2] for row in rows[:2]] == [["0.5", "4"], ["0.5", "2"]]
     assert rows[0].endswith(" *") and sum(row.endswith(" *") for row in rows) == 1
     assert all(row.endswith("diverged with 2 of 2 seeds") for row in rows[4:6])
-    assert "held out, mean ± standard deviation over 2 seeds; * best. No test row" in rows[6]
+    assert "training rows, mean ± standard deviation over 2 seeds; * best. Test rows" in rows[6]
     assert rows[7] == "local_steps 4 is the largest tried: values beyond may do better."
     assert rows[8:] == [
-        "search kept in out; train the winner with",
+        "search saved in out; train the winner with",
         "  coterie run fedavg --config out/winner.toml",
     ]
     assert "fedavg lr=0.5,local_steps=4 seed 1 (valid)  round 2/2  accuracy 0." in outcome.err
@@ -105,7 +105,7 @@ def test_a_flag_for_what_is_searched_is_refused(coterie, tiny, tmp_path):
     """It would have no effect; a value in the file is only a default, and may stay."""
     for flag in ("--ifca.lr", "--lr"):
         outcome = coterie("search ifca --clusters 2", tiny, "--over lr=0.1,1", flag, 0.5)
-        refused(outcome, f"{flag} has no effect, because values of lr are tried")
+        refused(outcome, f"{flag} has no effect, because values of lr are searched")
     refused(coterie("search ifca", tiny, "--over clusters=1,2 --clusters 2"), "--clusters has no")
     (tmp_path / "c.toml").write_text("lr = 0.3\n[fedavg]\nlr = 0.4\n")
     config = ["--config", str(tmp_path / "c.toml")]
@@ -116,13 +116,13 @@ def test_a_flag_for_what_is_searched_is_refused(coterie, tiny, tmp_path):
 def test_regression(coterie):
     given = "--data linear?dim=3 --clients 4 --rounds 2 --over lr=0.1,0.000001 --quiet"
     outcome = coterie("search fedavg", given)
-    assert outcome.status == 0 and "valid MSE" in outcome.out
+    assert outcome.status == 0 and "validation MSE" in outcome.out
     assert outcome.out.splitlines()[1].split()[0] == "0.1"
 
 
 def test_all_diverged(coterie, tiny, tmp_path):
     outcome = coterie("search fedavg", tiny, "--over lr=1e38 --out out --quiet")
-    assert outcome.status == 2 and "1e+38        diverged" in outcome.out
+    assert outcome.status == 2 and "1e+38             diverged" in outcome.out
     assert "winner" not in outcome.out
     assert "coterie: every cell of fedavg diverged, such as lr=1e+38: round 1" in outcome.err
     assert not (tmp_path / "out" / "winner.toml").exists()
@@ -144,8 +144,8 @@ def test_dry_run_trains_nothing(coterie, tiny, tmp_path):
         ("search fedavg --over lr", ["--over is 'lr'", "NAME=A,B"]),
         ("search fedavg --over lr=,", ["--over is 'lr=,'"]),
         ("search fedavg --over lr=1 --over lr=2,3", ["--over names lr twice: write lr=1,2,3."]),
-        ("search fedavg --over lrr=1,2", ["unknown setting of fedavg 'lrr'", "'lr'"]),
-        ("search fedavg --over rounds=1,2", ["unknown setting of fedavg 'rounds'"]),
+        ("search fedavg --over lrr=1,2", ["unknown hyper-parameter of fedavg 'lrr'", "'lr'"]),
+        ("search fedavg --over rounds=1,2", ["unknown hyper-parameter of fedavg 'rounds'"]),
         ("search fedavg --over lr=0.1,fast", ["lr is 'fast'", "a number"]),
         ("search fedavg --over lr=0.1,-1", ["lr of fedavg is -1.0", "> 0"]),
         ("search ifca --over lr=0.1", ["ifca needs --clusters"]),
@@ -185,7 +185,7 @@ def test_a_search_that_was_stopped_goes_on_to_the_same_end(
     )
     assert outcome.status == status, outcome.err
     if number == signal.SIGINT:
-        assert "stopped; the same command with --out out goes on" in outcome.err
+        assert "stopped; continue with: the same command, --out out" in outcome.err
         assert "Traceback" not in outcome.err
     assert 0 < second.read_text().count("\n") < 7
     before = first.read_text()

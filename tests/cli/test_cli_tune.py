@@ -24,7 +24,7 @@ def test_compare_tunes_each_method_that_has_the_setting(coterie, tiny, tmp_path)
     assert outcome.status == 0
     names = [line.split("  ")[0] for line in outcome.out.splitlines()[1:3]]
     assert names == ["fedavg lr=0.5", "fedprox lr=0.04 mu=0.1"]
-    assert "chosen on training rows that were held out, with one seed;" in outcome.out
+    assert "chosen on a validation split, with one seed;" in outcome.out
     assert "fedavg: lr 0.5 is the largest tried" in outcome.err
     configs = tmp_path.glob("out/tune/**/config.json")
     assert {str(path.parent.relative_to(tmp_path / "out/tune")) for path in configs} == {
@@ -55,7 +55,7 @@ def check_same_command_again(coterie, tiny, tmp_path):
         same = ct.run(ct.FedAvg(lr=0.5), fed, "softmax", rounds=2, seed=run["seed"])
         assert run["accuracy"] == pytest.approx(same.accuracy.weighted, abs=1e-12)
     outcome = coterie("resume out")
-    sentence = "out is a tuned comparison: go on with its `coterie compare` command"
+    sentence = "out is a tuned comparison: repeat its `coterie compare` command"
     assert outcome.status == 2 and sentence in outcome.err
 
 
@@ -96,7 +96,7 @@ def test_what_is_tried_may_stand_in_the_file(tmp_path):
     [
         ("run fedavg --tune lr=0.1", ["unknown flag '--tune'"]),
         ("compare fedavg local --tune mu=1,2", ["--tune names 'mu'"]),
-        ("compare fedavg fedprox --fedavg.tune mu=1,2", ["unknown setting of fedavg 'mu'"]),
+        ("compare fedavg fedprox --fedavg.tune mu=1,2", ["unknown hyper-parameter of fedavg 'mu'"]),
         ("compare fedavg fedprox --tune mu=1,-1", ["mu of fedprox is -1.0"]),
         ("compare fedavg fedprox --fedprox.tune mu", ["--fedprox.tune is 'mu': write NAME=A,B"]),
         (

@@ -16,7 +16,7 @@ from coterie.core.errors import LONGEST_VALUE, shorten_values
         ("[fedavg]\nlearning = 2", ["unknown key in c.toml 'fedavg.learning'"]),
         ("mu = 2", ["unknown key in c.toml 'mu'"]),
         ("[data]\nangels = [0, 90]", ["unknown option", "'angels'", "'angles'"]),
-        ("local_steps = 2\nlocal-steps = 3", ["local_steps stands twice in c.toml"]),
+        ("local_steps = 2\nlocal-steps = 3", ["local_steps occurs twice in c.toml"]),
         ("rounds = \n", ["c.toml is not valid TOML", "line 1"]),
         ("rounds = 2.5", ["rounds in c.toml is 2.5: it must be a whole number."]),
         ("rounds = true", ["rounds in c.toml is true: it must be a whole number."]),
@@ -31,8 +31,11 @@ from coterie.core.errors import LONGEST_VALUE, shorten_values
         ("batch = 1.5", ["batch in c.toml is 1.5: it must be a whole number or none."]),
         ("label = 1979-05-27", ['label in c.toml is a date or a time: write "1979-05-27".']),
         ("[data]\nlabel = 07:32:00", ["data.label in c.toml is a date or a time"]),
-        ("[data]\nangles = [[0], [90]]", ["data.angles in c.toml holds a table or a list"]),
-        ("[[data]]\nangles = 0", ["data in c.toml holds a table or a list: give plain values."]),
+        ("[data]\nangles = [[0], [90]]", ["data.angles in c.toml is a table or a nested list"]),
+        (
+            "[[data]]\nangles = 0",
+            ["data in c.toml is a table or a nested list: give plain values."],
+        ),
         ("[fedavg.lr]\nx = 1", ["fedavg.lr", "table"]),
     ],
 )

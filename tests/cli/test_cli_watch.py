@@ -15,7 +15,7 @@ import urllib.request
 
 import pytest
 
-WATCH = [sys.executable, "-m", "coterie.cli", "watch"]
+WATCH = [sys.executable, "-m", "coterie", "watch"]
 
 
 @pytest.fixture
@@ -56,8 +56,8 @@ def test_the_page_of_a_run_is_served_until_ctrl_c(run, tmp_path):
 def test_what_cannot_be_watched_is_one_sentence(coterie, tmp_path):
     (tmp_path / "empty").mkdir()
     for words, sentence in {
-        "watch": "watch needs the folder of a run, as in `coterie watch runs/mine`.",
-        "watch a b": "watch needs the folder of a run, as in `coterie watch runs/mine`.",
+        "watch": "wrong number of names: write coterie watch RUN, such as coterie watch runs/mine.",
+        "watch a b": "wrong number of names: write coterie watch RUN",
         "watch nowhere": "there is no folder nowhere: give the folder of a run.",
         "watch empty": "empty is not a run folder: it has no config.json that can be read",
         "watch empty --port 70000": "port is 70000: it must be ≤ 65535.",
@@ -102,7 +102,7 @@ def test_a_missing_extra_is_named(coterie, run, monkeypatch):
     outcome = coterie("watch out")
     assert outcome.status == 2
     assert outcome.err == (
-        "coterie: a live page needs starlette and uvicorn: pip install 'coterie[watch]'.\n"
+        "coterie: the live page needs starlette and uvicorn: pip install 'coterie[watch]'.\n"
     )
 
 

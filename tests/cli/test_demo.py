@@ -48,7 +48,7 @@ def test_the_result_in_a_sentence():
         "ifca is best; ifca found the 4 groups exactly, with every seed."
     )
     runs = [run("fedavg", 0.9), run("fedavg", 0.8), run("local", 0.86), run("local", 0.84)]
-    assert demo.describe_result(runs) == "fedavg and local are level."
+    assert demo.describe_result(runs) == "fedavg and local are equally good."
 
 
 def test_groups_take_the_names_of_true_ones():

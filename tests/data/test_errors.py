@@ -10,8 +10,8 @@ import pytest
 
 import coterie.data
 from coterie.cli import main
+from coterie.cli.messages import format_flag, format_option, option_style
 from coterie.cli.progress import Watcher
-from coterie.cli.spelling import spell_flag, spell_option, spelled_for
 from coterie.core.errors import ColumnErrors, CoterieError, Option, collect_errors, run_column_jobs
 from coterie.data import folder, from_frames
 
@@ -35,11 +35,11 @@ def drop(name: str) -> Option:
         (Option("split_column", of_data=True), "split_column", "--data.split_column"),
     ],
 )
-def test_both_spellings(option: Option, python: str, flag: str) -> None:
-    assert str(option) == python and spell_flag(option) == flag
+def test_an_option_in_python_and_as_a_flag(option: Option, python: str, flag: str) -> None:
+    assert str(option) == python and format_flag(option) == flag
     error = CoterieError("it is wrong", "use {}", options=[option])
     assert str(error) == f"it is wrong: use {python}."
-    assert error.sentence(spell_flag) == f"it is wrong: use {flag}."
+    assert error.sentence(format_flag) == f"it is wrong: use {flag}."
 
 
 def test_braces_in_names_are_text() -> None:
@@ -64,10 +64,10 @@ def test_braces_in_names_are_text() -> None:
     ],
 )
 def test_commands_of_a_network_write_options_as_lines_of_their_config_file(option, line) -> None:
-    assert spell_option(option) == spell_flag(option)
-    with spelled_for(["network", "simulate"]):
-        assert spell_option(option) == line
-    assert spell_option(option) == spell_flag(option)
+    assert format_option(option) == format_flag(option)
+    with option_style(["network", "simulate"]):
+        assert format_option(option) == line
+    assert format_option(option) == format_flag(option)
 
 
 def test_several_columns_share_their_options() -> None:
@@ -82,7 +82,7 @@ def test_several_columns_share_their_options() -> None:
         }
     )
     assert refused.options == (Option("drop", "b,c c", of_data=True), fill)
-    assert refused.sentence(spell_flag) == (
+    assert refused.sentence(format_flag) == (
         "5 columns cannot be used as they are: a has gaps (2 more clients likewise); b is ids; "
         "c c is dates; d has 'x': try --data.categories d; e is huge: correct it; "
         "try --data.drop 'b,c c' --fill median."

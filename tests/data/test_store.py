@@ -16,7 +16,7 @@ from stored_images import images
 
 import coterie as ct
 from coterie.cli import main
-from coterie.cli.estimate import estimate
+from coterie.cli.dry_run import estimate
 from coterie.core.errors import CoterieError
 from coterie.data import Federation, open_store, store
 from coterie.engines.simulated import SimulatedClients

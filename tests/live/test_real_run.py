@@ -14,7 +14,7 @@ from coterie.reporting.live.folder import WatchedFolder
 from coterie.reporting.live.page import render_sections
 from coterie.runs.folder import RunFolder
 
-COTERIE = [sys.executable, "-m", "coterie.cli"]
+COTERIE = [sys.executable, "-m", "coterie"]
 ROUNDS = 400
 RUN = (
     f"run ifca --clusters 2 --clients 8 --samples 20 --rounds {ROUNDS} --model softmax "

@@ -75,7 +75,7 @@ class Hosts:
         words = line.split()
         assert words[0] == "coterie", line
         in_space = ["ip", "netns", "exec", self.space(host)]
-        return [*in_space, sys.executable, "-m", "coterie.cli", *words[1:]]
+        return [*in_space, sys.executable, "-m", "coterie", *words[1:]]
 
     def options(self, host: str) -> dict:
         return {"cwd": self.base / host, "env": environment()}
@@ -197,8 +197,8 @@ def test_the_guide_leads_to_a_run_on_several_hosts(hosts):
 def flags_are_known(words: list[str]) -> None:
     """A command of ours names flags that exist, and all that must be given."""
     from coterie.cli.flags import Parser, flags_of
-    from coterie.cli.network_flags import ServerFlags
-    from coterie.cli.network_node import NodeFlags
+    from coterie.cli.network_config import ServerFlags
+    from coterie.cli.network_site import NodeFlags
 
     kinds = {"server": ServerFlags, "node": NodeFlags}
     flags = [word for word in words if word.startswith("--")]

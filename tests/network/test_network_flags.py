@@ -11,7 +11,8 @@ import pytest
 from made_network import NAMES, InProcessNetwork, write_tables
 
 import coterie as ct
-from coterie.cli import import_command, main, network_usage
+from coterie.cli import main
+from coterie.cli.commands import NETWORK_COMMANDS, import_command
 from coterie.network.flower_setup import TESTED
 
 with_flower = pytest.mark.skipif(
@@ -81,7 +82,7 @@ def test_without_flower_or_with_another_version_nothing_begins(words, place, flo
     [
         ('method = "ifca"', "", "does not name a method"),
         ('label = "outcome"', "", "does not name the label"),
-        ("folder:sites", "rotated:digits", "sites of a network have a table each"),
+        ("folder:sites", "rotated:digits", "each site of a network has a table"),
         ("rounds = 2", "rounds = 2\ndropout = 0.1", "dropout is for simulations"),
         ("rounds = 2", "rounds = 2\nunseen = 1", "unseen is for simulations"),
     ],
@@ -127,16 +128,16 @@ def test_help_lists_every_command_of_a_network_and_each_is_there(capsys):
     for words in (["--help"], ["network"], ["network", "--help"]):
         assert main(words) == 0
         printed = capsys.readouterr().out
-        for name, command in network_usage.COMMANDS.items():
+        for name, command in NETWORK_COMMANDS.items():
             assert f"coterie network {command.usage} " in printed and command.help in printed
             assert command.usage.split()[0] == name
-    for command in network_usage.COMMANDS.values():
+    for command in NETWORK_COMMANDS.values():
         assert callable(import_command(command.place))
 
 
 @pytest.mark.parametrize("command", ["simulate", "server"])
 def test_flags_of_a_run_belong_into_the_config_file(command, place, capsys):
-    there = "belongs to the run, which stands in the config file: write"
+    there = "belongs to the run, which the config file describes: write"
     words = [command, "net.toml"]
     says(capsys, [*words, "--fill", "median"], f"--fill {there} fill = VALUE there.")
     says(capsys, [*words, "--local-steps=3"], f"--local-steps {there} local_steps = VALUE there.")

@@ -6,9 +6,8 @@ import pytest
 from made_network import write_tables
 
 from coterie.cli import main
-from coterie.cli.network_flags import ServerFlags, read_network_flags
-from coterie.cli.network_server import check_sites, wait_for_sites
-from coterie.cli.network_simulate import SimulateFlags
+from coterie.cli.network_config import ServerFlags, read_network_flags
+from coterie.cli.network_server import SimulateFlags, check_minimum_sites, wait_for_sites
 from coterie.core.errors import CoterieError
 
 CONFIG = 'method = "ifca"\nclusters = 2\nlabel = "outcome"\ndata = "folder:sites"\n'
@@ -54,9 +53,9 @@ def test_a_simulation_obeys_how_to_wait_and_keeps_its_own_port(place):
         ("quorum = 1.5", "quorum is 1.5: it must be ≤ 1."),
         ('deadline = "soon"', "deadline in [network] of net.toml is 'soon': it must be a number"),
         ("port = [1, 2]", "port in [network] of net.toml is [1, 2]: it must be a whole number"),
-        ("insecure = true", "insecure stands in [network] of net.toml: give the flag --insecure."),
+        ("insecure = true", "insecure is in [network] of net.toml: give the flag --insecure."),
         ("resume = true", "give the flag --resume."),
-        ("minimum_sites = 1\nminimum-sites = 2", "minimum_sites stands twice in [network]"),
+        ("minimum_sites = 1\nminimum-sites = 2", "minimum_sites occurs twice in [network]"),
         ("wait = 2020-01-01", "network.wait in net.toml is a date or a time"),
     ],
 )
@@ -75,7 +74,7 @@ def test_what_no_server_has_is_refused_with_the_nearest_name(
 def test_network_is_a_table(place, capsys):
     (place / "net.toml").write_text(f"network = 5\n{CONFIG}")
     assert main(["network", "server", "net.toml"]) == 2
-    assert "network in net.toml is no table: write [network]" in capsys.readouterr().err
+    assert "network in net.toml is not a table: write [network]" in capsys.readouterr().err
 
 
 # ------------------------------------------------------------------------------ enough sites
@@ -100,7 +99,7 @@ def test_a_run_begins_with_enough_sites_when_the_time_is_over(caplog):
     flags = ServerFlags(wait=5.0, minimum_sites=2)
     assert wait_for_sites(flags, THREE, Waited()) == THREE
     assert wait_for_sites(flags, THREE, Waited("elm")) == ["ash", "oak"]
-    assert "the run begins without elm." in caplog.text
+    assert "the run starts without elm." in caplog.text
     with pytest.raises(CoterieError, match="ash, elm did not connect"):
         wait_for_sites(flags, THREE, Waited("ash", "elm"))
     with pytest.raises(CoterieError, match="oak did not connect"):
@@ -108,6 +107,6 @@ def test_a_run_begins_with_enough_sites_when_the_time_is_over(caplog):
 
 
 def test_more_sites_than_have_keys_are_not_waited_for():
-    check_sites(ServerFlags(minimum_sites=3), 3)
-    with pytest.raises(CoterieError, match="4 sites are to take part, and 3 have a key in certs"):
-        check_sites(ServerFlags(minimum_sites=4), 3)
+    check_minimum_sites(ServerFlags(minimum_sites=3), 3)
+    with pytest.raises(CoterieError, match="the run needs 4 sites, but 3 have a key in certs"):
+        check_minimum_sites(ServerFlags(minimum_sites=4), 3)

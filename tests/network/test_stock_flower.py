@@ -56,7 +56,7 @@ def command(place: Path, *words: str) -> int:
     """`coterie network …`; its exit status."""
     source = str(Path(ct.__file__).parent.parent)
     return subprocess.run(
-        [sys.executable, "-m", "coterie.cli", "network", *words],
+        [sys.executable, "-m", "coterie", "network", *words],
         cwd=place,
         env={**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"},
         stdin=subprocess.DEVNULL,
@@ -75,7 +75,7 @@ def test_flwr_run_is_the_loop_and_our_own_server_and_nodes(method, flower):
         sites=",".join(NAMES),
         out=str(place / method),
     )
-    assert f"run kept in {place / method}" in printed, printed
+    assert f"run saved in {place / method}" in printed, printed
     result = ct.load(place / method)
     assert not any(row["absent"] or row["refused"] for row in result.history), printed
     loop = ct.run(

@@ -174,7 +174,7 @@ def test_ctrl_c_finishes_the_round_and_saves(never_stopped):
     ranks = command.ranks()
     command.process.send_signal(signal.SIGINT)
     code, said = command.end()
-    assert code == 130 and said.endswith("coterie: saved; go on with: coterie resume run\n")
+    assert code == 130 and said.endswith("coterie: saved; continue with: coterie resume run\n")
     all_gone(ranks)
     assert status("resume run --quiet") == 0
     assert same_bits(kept("run"), never_stopped)

@@ -233,7 +233,7 @@ def test_a_best_value_at_the_edge_is_told(digits):
 @pytest.mark.parametrize(
     "change, words",
     [
-        ({"over": {"lrr": [0.1]}}, "unknown setting of fedavg 'lrr': did you mean 'lr'"),
+        ({"over": {"lrr": [0.1]}}, "unknown hyper-parameter of fedavg 'lrr': did you mean 'lr'"),
         ({"over": {"lr": [0.1, -1]}}, "lr of fedavg is -1: it must be > 0"),
         ({"over": {"lr": ["fast"]}}, "lr of fedavg is 'fast': it must be a number"),
         ({"over": {"lr": 0.1}}, "the values to try for lr are 0.1: give a list"),

@@ -1,4 +1,4 @@
-"""The server app of stock Flower; `coterie network new` writes the app that calls it."""
+"""The server side of a Flower app; `coterie network new` writes the app that calls it."""
 
 from __future__ import annotations
 
@@ -8,40 +8,37 @@ from typing import Any
 
 from flwr.serverapp import Grid
 
-from coterie.cli.flags import flags_of
-from coterie.cli.network_config import read_asked
-from coterie.cli.network_flags import Waits
+from coterie.cli.flags import FlagValues, flags_of
+from coterie.cli.network_config import WaitingFlags, read_network_run
 from coterie.cli.progress import Watcher
-from coterie.cli.values import Given
 from coterie.core.errors import CoterieError, unknown_name
 from coterie.core.settings import setting
 from coterie.network.grid_transport import GridTransport
 from coterie.network.server import begin, messenger_factory, resume, serve
-from coterie.network.transport import Messenger
 from coterie.network.waiting import first_names
 from coterie.runs.folder import ensure_free
 from coterie.runs.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunConfig(Waits):
+class RunConfig(WaitingFlags):
     """The keys of `flwr run --run-config`."""
 
     config: str = setting("", "TOML file as for `coterie run --config`, with a key `method`")
-    sites: tuple[str, ...] = setting((), "names of the sites that take part")
+    sites: tuple[str, ...] = setting((), "names of the participating sites")
     out: str = setting("", "folder of the run; empty: runs/METHOD-DATA-TIME")
-    wait: float = setting(3600.0, "seconds that all sites have to connect at first", gt=0)
-    resume: bool = setting(False, "go on with the run in `out`")
+    wait: float = setting(3600.0, "seconds to wait for all sites before the first round", gt=0)
+    resume: bool = setting(False, "continue the run in `out`")
 
 
 def read_run_config(config: Mapping[str, Any]) -> RunConfig:
-    """What `flwr run` was given."""
+    """Read and check the run config of `flwr run`."""
     given = {key.replace("-", "_"): value for key, value in config.items()}
     known = {flag.key: flag for flag in flags_of(RunConfig)}
     for key in given:
         if key not in known:
             raise unknown_name("key of the run config", key, known)
-    asked = Given(known, {}, given, "the run config").make(RunConfig)
+    asked = FlagValues(known, {}, given, "the run config").make(RunConfig)
     for name, example in (("config", "ifca.toml"), ("sites", "north,south")):
         if not getattr(asked, name):
             raise CoterieError(
@@ -51,17 +48,22 @@ def read_run_config(config: Mapping[str, Any]) -> RunConfig:
 
 
 def run_server(grid: Grid, config: Mapping[str, Any]) -> Run:
-    """Wait for all sites, agree with them, and train.
+    """Wait for all sites, agree on the run with them, and train.
 
-    Paths are those of the machine of the SuperLink.
+    Args:
+        grid: Flower's connection to the sites.
+        config: The run config; its paths are on the machine of the SuperLink.
+
+    Returns:
+        The finished run.
     """
     asked = read_run_config(config)
-    read, to_run, _ = read_asked(asked.config, asked.out or None)
+    read, to_run, _ = read_network_run(asked.config, asked.out or None)
     out = read.given_folder
     if asked.resume and out is None:
         raise CoterieError("resume needs the folder of the run", "give out")
     if out is not None and not asked.resume:
-        ensure_free(out)  # now, and not when all sites have come
+        ensure_free(out)  # before waiting for the sites
     sites = sorted(set(asked.sites))
     transport = GridTransport(grid, sites, asked.deadline)
     open_messenger = messenger_factory(transport, asked.waiting())
@@ -70,18 +72,12 @@ def run_server(grid: Grid, config: Mapping[str, Any]) -> Run:
         if asked.resume and out is not None:
             run = resume(out, open_messenger)
         else:
-            wait_for_all(open_messenger("0" * 16, 0), sites, asked.wait)
+            missing = open_messenger("0" * 16, 0).wait_for(sites, asked.wait)
+            if missing:
+                names = first_names(missing)
+                raise CoterieError(f"{names} did not connect", "check them, or change `sites`")
             run = begin(to_run, sites, open_messenger, out or read.folder())
         serve(run, watcher.follow(run.method.name, run))
         assert run.folder is not None
-        watcher.note(f"run kept in {run.folder.path.resolve()}")
+        watcher.note(f"run saved in {run.folder.path.resolve()}")
     return run
-
-
-def wait_for_all(messenger: Messenger, sites: list[str], seconds: float) -> None:
-    """Wait until every site is connected."""
-    missing = messenger.wait_for(sites, seconds)
-    if missing:
-        raise CoterieError(
-            f"{first_names(missing)} did not connect", "see to them, or leave them out of sites"
-        )

@@ -1,4 +1,4 @@
-"""The client app of stock Flower; `coterie network new` writes the app that calls it."""
+"""The client side of a Flower app; `coterie network new` writes the app that calls it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 
 from flwr.app import Message
 
-from coterie.cli.flags import flags_of
-from coterie.cli.values import Given
+from coterie.cli.flags import FlagValues, flags_of
 from coterie.core.errors import CoterieError
 from coterie.core.settings import setting
 from coterie.network.records import RecordEncoder, name_record, read_packet
@@ -18,12 +17,12 @@ from coterie.network.records import RecordEncoder, name_record, read_packet
 
 @dataclass(frozen=True, kw_only=True)
 class NodeConfig:
-    """The keys of `flower-supernode --node-config`; unknown ones are those of other apps."""
+    """The keys of `flower-supernode --node-config`; other keys may belong to other apps."""
 
     data: str | None = setting(None, "the site's table: a CSV, Excel or Parquet file")
-    site: str | None = setting(None, "the site's name; none: that of the table's file")
-    state: str = setting("coterie-site", "folder of the site's private states and its own model")
-    label: str | None = setting(None, "the only column that may be the label; none: any")
+    site: str | None = setting(None, "the site's name; none: that of the table")
+    state: str = setting("coterie-site", "folder for the site's private state and its own model")
+    label: str | None = setting(None, "refuse runs with another label column; none: accept any")
     min_rows_to_report: int = setting(
         1, "refuse runs that ask for sums over fewer rows than this", ge=1
     )
@@ -39,27 +38,27 @@ class NodeConfig:
 
     @property
     def name(self) -> str:
-        """The site's name, as the node says it."""
+        """The site's name."""
         return self.site or self.table.stem
 
 
 def read_node_config(config: Mapping[str, Any]) -> NodeConfig:
-    """What a SuperNode's owner gave."""
+    """Read the node config; unknown keys are ignored."""
     given = {key.replace("-", "_"): value for key, value in config.items()}
     known = {flag.key: flag for flag in flags_of(NodeConfig)}
-    return Given(known, {}, given, "the node config").make(NodeConfig)
+    return FlagValues(known, {}, given, "the node config").make(NodeConfig)
 
 
 def tell_name(message: Message, config: Mapping[str, Any]) -> Message:
-    """Reply to the question for the site's name."""
+    """Reply to a request for the site's name."""
     return Message(name_record(read_node_config(config).name), reply_to=message)
 
 
 def answer(message: Message, config: Mapping[str, Any]) -> Message:
-    """Reply to a message of the server, from the site's own table.
+    """Reply to a request of the server, using the site's own table.
 
     Flower may start a process for each message, so nothing is kept in memory between two of them:
-    private states are in the folder `state` of the node config.
+    private state is in the folder `state` of the node config.
     """
     from coterie.network.site import NetworkSite
     from coterie.network.terms import OwnerPolicy

@@ -1,247 +1,160 @@
-"""`coterie run`, `coterie compare`, `coterie resume` and `coterie report`."""
+"""The commands of the command line: usage, help, and the function that runs each.
+
+Nothing here loads torch: `import_command` loads the module of a command when it runs.
+"""
 
 from __future__ import annotations
 
-import logging
-import shlex
-import warnings
-from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
+import importlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import NamedTuple, cast
 
-from coterie.cli import estimate
-from coterie.cli.groups import print_groups
-from coterie.cli.own_files import OwnFiles, trust_flag
-from coterie.cli.progress import Watcher
-from coterie.cli.ranks import (
-    is_other_rank,
-    launch_command,
-    needs_launch,
-    rank_server,
-    ranks_of,
-    serve_rank,
-)
-from coterie.cli.search import tune
-from coterie.cli.setup import Setup, setup
-from coterie.cli.table import print_json, print_table, summary_row
-from coterie.cli.train import TUNE, create, hold_several, make_job, train
-from coterie.cli.values import read_flags
-from coterie.core.errors import CoterieError, Diverged
-from coterie.core.settings import setting
-from coterie.metrics import Row
-from coterie.reporting import report as write_report
-from coterie.reporting.comparison import has_diverged
-from coterie.result import Result
-from coterie.runs.config import encode_readable
-from coterie.runs.run import Run
-from coterie.runs.run_list import create_missing_runs, find_runs
-from coterie.runs.search import SEARCH_FILE, format_flag
+CommandFunction = Callable[[list[str], list[str]], int]  # (names, flags) → exit status
 
 
-# ------------------------------------------------------------------------------ run and compare
-def run(words: list[str], argv: list[str]) -> int:
-    """`coterie run METHOD`"""
-    return check_and_start("run", words, argv)
+class Command(NamedTuple):
+    """A command of the command line."""
+
+    usage: str
+    help: str
+    place: str  # "module.function", in coterie.cli
 
 
-def compare(words: list[str], argv: list[str]) -> int:
-    """`coterie compare METHOD METHOD…`; without names, of the recommended methods."""
-    return check_and_start("compare", words, argv)
+COMMANDS = {
+    "demo": Command(
+        "demo [--out DIR]",
+        "compare four methods on embedded data: table, figures, report",
+        "demo.demo",
+    ),
+    "list": Command("list", "list methods, data sets and models", "listing.show"),
+    "compare": Command(
+        "compare [METHOD…] [FLAGS]", "train methods on the same data, in one table", "run.compare"
+    ),
+    "run": Command("run METHOD [FLAGS]", "train one method", "run.run"),
+    "search": Command(
+        "search METHOD --over N=A,B [FLAGS]",
+        "find the best hyper-parameters on a validation split",
+        "search.search",
+    ),
+    "resume": Command(
+        "resume RUN [--rounds N]",
+        "continue a stopped run, or train for more rounds",
+        "run.resume",
+    ),
+    "report": Command(
+        "report RUN… [--out FILE]", "write an HTML report: table, figures, groups", "run.report"
+    ),
+    "watch": Command(
+        "watch RUN [--port N]", "show a run in the browser as it trains", "watch.watch"
+    ),
+    "assign": Command("assign RUN FILE", "find the best group for a new client", "predict.assign"),
+    "predict": Command(
+        "predict RUN FILE --client NAME", "predict the rows of a file", "predict.predict"
+    ),
+    "export": Command(
+        "export RUN [--per client]",
+        "write the models as safetensors files, with a model card",
+        "predict.export",
+    ),
+    "store": Command(
+        "store PATH --data SPEC", "write a data set to disk, for faster runs", "store.store"
+    ),
+    "network": Command(
+        "network COMMAND [FLAGS]", "train on real sites, which keep their data: see below", ""
+    ),
+}
+
+NETWORK_COMMANDS = {
+    "simulate": Command(
+        "simulate CONFIG", "try it: server and sites on this machine", "network_server.simulate"
+    ),
+    "certs": Command(
+        "certs DIR", "make the server's certificates and the sites' keys", "network_tools.certs"
+    ),
+    "server": Command(
+        "server CONFIG [--resume]", "wait for the sites and train", "network_server.server"
+    ),
+    "node": Command(
+        "node --data FILE …", "serve a site's data to the server's requests", "network_site.node"
+    ),
+    "describe": Command(
+        "describe CONFIG …",
+        "show what a site sends before the first round",
+        "network_tools.describe",
+    ),
+    "peers": Command(
+        "peers CONFIG …", "train without a server, one process per client", "network_peers.peers"
+    ),
+    "status": Command(
+        "status RUN", "show the round, the groups and each site's state", "network_tools.status"
+    ),
+    "pause": Command("pause", "pause a site", "network_site.pause"),
+    "unpause": Command("unpause", "let a paused site take part again", "network_site.unpause"),
+    "leave": Command("leave", "withdraw a site for good", "network_site.leave"),
+    "new": Command("new DIR", "write an app for an existing Flower network", "network_tools.new"),
+}
 
 
-def check_and_start(command: str, words: list[str], argv: list[str]) -> int:
-    """Read the words of a command and do it; a rank other than 0 serves the one that does."""
-    if is_other_rank():
-        return serve_rank(argv, lambda: OwnFiles(model=setup(command, words, argv).general.model))
-    asked = setup(command, words, argv)
-    if needs_launch(asked.ranks) and not asked.general.dry_run:
-        return launch_command(asked.ranks, [command, *words, *argv])
-    return start(asked)
+def list_network_commands() -> str:
+    """Return one line of help per command of `coterie network`."""
+    return "\n".join(f"  coterie network {c.usage:<26} {c.help}" for c in NETWORK_COMMANDS.values())
 
 
-def start(asked: Setup) -> int:
-    """Check, train and show the runs of a command."""
-    watcher = Watcher(asked.general.quiet)
-    if asked.general.dry_run:
-        return dry_run(asked, watcher)
-    with watcher(), rank_server(asked.ranks) as server:
-        diverged: list[Diverged] = []
-        if asked.over:
-            asked, base, places, diverged = tune(asked, watcher)
-        else:
-            base, places = create(asked, server)
-        with hold_several(base):
-            runs, failures = collect(train(base, places, watcher, server=server))
-    if asked.over:
-        runs = [{**run, "tuned": chosen_settings(asked)[run["method"]]} for run in runs]
-    status = conclude(runs, diverged + failures, base, asked.general.json)
-    if asked.general.strict:
-        refuse_diverged(runs)
-    return status
+# ------------------------------------------------------------------------------ the process
+def import_command(place: str) -> CommandFunction:
+    """Import the function of a command.
+
+    Ctrl-C ends the process meanwhile, because a half-finished import of numpy or torch leaves both
+    unusable.
+
+    Args:
+        place: Module and function in `coterie.cli`, such as "run.compare".
+
+    Returns:
+        The function; it takes the names and the flags of the command.
+    """
+    module, _, name = place.partition(".")
+    handler = signal.getsignal(signal.SIGINT)
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if in_main_thread and handler is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _exit_during_import)
+    try:
+        function = getattr(importlib.import_module(f"coterie.cli.{module}"), name)
+    finally:
+        if in_main_thread:
+            signal.signal(signal.SIGINT, handler)
+    return cast(CommandFunction, function)
 
 
-def dry_run(asked: Setup, watcher: Watcher) -> int:
-    """Show what each method would take."""
-    with watcher():
-        jobs = [make_job(asked, name, asked.seeds[0]) for name in asked.methods]
-        estimates = [estimate.estimate(job) for job in jobs]
-    if asked.general.json:
-        print(encode_readable(estimates), end="")
-    else:
-        print("\n\n".join(map(estimate.as_text, estimates)))
-    return 0
+def _exit_during_import(*_: object) -> None:
+    os.write(2, b"coterie: stopped.\n")
+    os._exit(130)
 
 
-def chosen_settings(asked: Setup) -> dict[str, Row]:
-    """By method, the settings that were searched and their values."""
-    chosen = {}
-    for name, method in asked.methods.items():
-        chosen[method.name] = {k: getattr(method, k) for k in asked.over.get(name, {})}
-    return chosen
+class _Exit:
+    skip_cleanup = False
 
 
-# ------------------------------------------------------------------------------ resume
-@dataclass(frozen=True, kw_only=True)
-class ResumeFlags(OwnFiles):
-    """The flags of `coterie resume`."""
+def skip_cleanup_at_exit() -> None:
+    """Make the process exit without cleanup when its command is done.
 
-    rounds: int | None = setting(
-        None, "train up to this round; none: as far as was asked for", ge=1
-    )
-    json: bool = setting(False, "print one JSON document instead of the table", switch=True)
-    quiet: bool = setting(False, "no progress", switch=True)
-    debug: bool = setting(False, "show tracebacks", switch=True)
+    For commands that leave threads waiting in C++: a thread that returns while Python shuts down
+    aborts the process with SIGABRT instead of its exit status.
+    """
+    _Exit.skip_cleanup = True
 
 
-def resume(words: list[str], argv: list[str]) -> int:
-    """`coterie resume RUN`"""
-    if is_other_rank():
-        return serve_rank(argv, lambda: read_resume_flags(argv))
-    asked = read_resume_flags(argv)
-    if len(words) != 1 or not words[0]:
-        raise CoterieError(
-            "resume needs the folder of one run, as in `coterie resume runs/ifca-digits`."
-        )
-    base = Path(words[0])
-    refuse_search(base)
-    watcher = Watcher(asked.quiet)
-    with watcher(), hold_several(base):
-        places: list[Path | Run] = [*create_missing_runs(base)]
-        ranks = ranks_of(find_runs(base))
-        if not needs_launch(ranks):
-            with rank_server(ranks) as server:
-                runs, failures = collect(
-                    train(base, places, watcher, asked.rounds, asked, server=server)
-                )
-    if needs_launch(ranks):
-        return launch_command(ranks, ["resume", *words, *argv])
-    return conclude(runs, failures, base, asked.json)
-
-
-def read_resume_flags(argv: list[str]) -> ResumeFlags:
-    """The flags of `coterie resume`."""
-    about = (
-        "Go on with a run from its folder, to the bit as if it had never stopped;\n"
-        "of a folder with several runs, with all of them."
-    )
-    return read_flags("coterie resume RUN", ResumeFlags, about, argv)
-
-
-def refuse_search(base: Path) -> None:
-    """Refuse folders whose runs go on by the command that began them."""
-    if (base / SEARCH_FILE).exists():
-        raise CoterieError(
-            f"{base} is a search: go on with its `coterie search` command and --out {base}."
-        )
-    if (base / TUNE).exists():
-        raise CoterieError(
-            f"{base} is a tuned comparison: go on with its `coterie compare` command and --out "
-            f"{base}, or resume one of the runs in it."
-        )
-
-
-# ------------------------------------------------------------------------------ report
-@dataclass(frozen=True, kw_only=True)
-class ReportFlags(OwnFiles):
-    """The flags of `coterie report`."""
-
-    out: str = setting("report.html", "the page to write")
-    target: float | None = setting(None, "the score to show the cost of; none: by the best run")
-    debug: bool = setting(False, "show tracebacks", switch=True)
-
-
-def report(words: list[str], argv: list[str]) -> int:
-    """`coterie report RUN…`"""
-    about = (
-        "One HTML page about runs on the same data, which opens offline;\n"
-        "of a folder with several runs, about all."
-    )
-    asked = read_flags("coterie report RUN...", ReportFlags, about, argv)
-    if not words:
-        raise CoterieError(
-            "report needs the folders of runs, as in `coterie report runs/compare-digits`."
-        )
-    watcher = Watcher(level=logging.WARNING)
-    # warnings about the data were shown when the runs were trained
-    with watcher(), warnings.catch_warnings(action="ignore"):
-        path = write_report(
-            words,
-            asked.out,
-            target=asked.target,
-            tell=watcher.warn,
-            model=asked.load_model(),
-            trust=asked.trust,
-        )
-    print(f"report in {path}")
-    return 0
-
-
-# ------------------------------------------------------------------------------ results
-def collect(outcomes: Iterable[Result | Diverged]) -> tuple[list[Row], list[Diverged]]:
-    """(a row per run, the runs that diverged); data and models are let go run by run."""
-    runs: list[Row] = []
-    failures: list[Diverged] = []
-    for outcome in outcomes:
-        if isinstance(outcome, Diverged):
-            failures.append(outcome)
-        else:
-            runs.append(summary_row(outcome))
-        del outcome  # before the next run is opened
-    return runs, failures
-
-
-def conclude(runs: list[Row], failures: list[Diverged], base: Path, as_json: bool) -> int:
-    """Print the table or the JSON document, and where all is kept; then raise the failures."""
-    if as_json:
-        print_json(runs, failures)
-    elif runs:
-        print_table([{**run, "method": title(run)} for run in runs])
-        if "tuned" in runs[0]:
-            print(
-                "Values after a method's name were chosen on training rows that were held out, "
-                "with one seed; then each method was trained on all of them."
-            )
-        print_groups(runs)
-        what = "runs"
-        if len(runs) + len(failures) == 1:
-            what = "run"
-        print(f"{what} kept in {base}; for figures:")
-        print(f"  coterie report {shlex.quote(str(base))}{trust_flag(base)}")
-    if failures:
-        raise Diverged(" ".join(map(str, failures)))
-    return 0
-
-
-def refuse_diverged(runs: list[Row]) -> None:
-    """Raise an error that names the runs whose scores are not finite, or beyond all reason."""
-    bad = [f"{run['method']} (seed {run['seed']})" for run in runs if has_diverged(run)]
-    if bad:
-        raise Diverged(
-            f"the errors of {', '.join(bad)} are not finite or beyond all reason: use a smaller lr."
-        )
-
-
-def title(run: Row) -> str:
-    """The method, with the settings that were chosen for it."""
-    chosen = [f"{name}={format_flag(value)}" for name, value in run.get("tuned", {}).items()]
-    return " ".join([run["method"], *chosen])
+def finish_process(status: int) -> int:
+    """Return the exit status; after `skip_cleanup_at_exit`, exit with it instead."""
+    if not _Exit.skip_cleanup:
+        return status
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):  # the reader is gone
+            continue
+    os._exit(status)

@@ -1,4 +1,4 @@
-"""`coterie demo`: four methods on rotated digits, a table, two figures and a page."""
+"""`coterie demo`: four methods on rotated digits, with a table, two figures and a report."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coterie.cli.flags import read_flags
 from coterie.cli.progress import Watcher
 from coterie.cli.table import print_table, summary_row
 from coterie.cli.train import refuse_existing, train
-from coterie.cli.values import read_flags
 from coterie.core.errors import Diverged
 from coterie.core.settings import setting
 from coterie.methods import registry
@@ -31,17 +31,17 @@ SAMPLES = 40
 ROUNDS = 30
 SEEDS = 3
 MODEL = "mlp:64"
-PART = 0.5  # of the clients take part in a round
-LOCAL: dict[str, Any] = {"lr": 0.3, "local_steps": 10}  # the same for all
-SOLVE = 5  # rounds' worth of local steps that one-shot takes before its first round
-# work before round 1, in rounds, by which each method has fewer rounds
+PARTICIPATION = 0.5
+LOCAL: dict[str, Any] = {"lr": 0.3, "local_steps": 10}  # the same for all methods
+SOLVE = 5  # one-shot trains locally for this many rounds' steps before its first round
+# rounds' worth of work before round 1; a method trains for as many rounds less
 STARTS = {"fedavg": 0, "local": 0, "one-shot": SOLVE, "ifca": 1}
 OWN: dict[str, dict[str, Any]] = {
     "one-shot": {"clusters": GROUPS, "solve_steps": SOLVE * LOCAL["local_steps"]},
     "ifca": {"clusters": GROUPS},
 }
-MARK = "demo.json"  # the file that marks a folder as a demo's
-MADE = (
+MARK = "demo.json"  # marks a folder as written by the demo
+WRITTEN = (
     *STARTS,
     MARK,
     "accuracy.svg",
@@ -59,47 +59,46 @@ class DemoFlags:
 
     out: str = setting("demo", "folder for runs and figures")
     quiet: bool = setting(False, "no progress", switch=True)
-    debug: bool = setting(False, "show tracebacks", switch=True)
 
 
-def demo(words: list[str], argv: list[str]) -> int:
+def demo(names: list[str], argv: list[str]) -> int:
     """`coterie demo`"""
-    about = "FedAvg, local training, one-shot clustering and IFCA on rotated digits."
-    asked = read_flags("coterie demo", DemoFlags, about, [*words, *argv])
+    about = "Compare FedAvg, local training, one-shot clustering and IFCA on rotated digits."
+    asked = read_flags("coterie demo", DemoFlags, about, [*names, *argv])
     base = Path(asked.out)
-    clear(base)
+    clear_folder(base)
     began = time.monotonic()
     watcher = Watcher(asked.quiet)
     print(describe_settings())
     with watcher():
-        results = [raise_diverged(outcome) for outcome in train(base, create(base), watcher)]
+        results = [raise_diverged(outcome) for outcome in train(base, create_runs(base), watcher)]
     runs = [summary_row(result) for result in results]
     print()
     print_table(runs)
     print(describe_result(runs))
     draw(base, results)
-    print(f"everything on one page: {report(results, base / 'report.html')}")
-    print(f"figures in {base / 'accuracy.svg'} and {base / 'groups.svg'}, runs kept in {base}")
-    print(f"all in {time.monotonic() - began:.0f} s")
+    print(f"report: {report(results, base / 'report.html')}")
+    print(f"figures: {base / 'accuracy.svg'} and {base / 'groups.svg'}; runs: {base}")
+    print(f"total time: {time.monotonic() - began:.0f} s")
     return 0
 
 
 def describe_settings() -> str:
-    """What is compared, and how."""
+    """Describe the comparison."""
     return (
-        f"{CLIENTS} clients in {GROUPS} groups, each with {SAMPLES} digits that its group sees "
-        f"turned by 0, 90, 180 or 270 degrees;\n"
+        f"{CLIENTS} clients in {GROUPS} groups, each with {SAMPLES} digits that are rotated by 0, "
+        f"90, 180 or 270 degrees, depending on the group;\n"
         f"{MODEL}, {SEEDS} seeds. All methods: lr {LOCAL['lr']}, {LOCAL['local_steps']} full-batch "
-        f"steps a round, {PART:.0%} of the clients in each of {ROUNDS} rounds,\n"
-        f"of which one-shot spends {SOLVE} on its start (all clients come to it) and ifca one."
+        f"steps a round, {PARTICIPATION:.0%} of the clients in each of {ROUNDS} rounds,\n"
+        f"of which one-shot uses {SOLVE} for its start (with all clients) and ifca one."
     )
 
 
 # ------------------------------------------------------------------------------ runs
-def clear(base: Path) -> None:
-    """Make an empty folder; only what an earlier demo made is removed."""
+def clear_folder(base: Path) -> None:
+    """Make an empty folder; delete only files that an earlier demo wrote."""
     if (base / MARK).exists():
-        for name in MADE:
+        for name in WRITTEN:
             if (base / name).is_dir():
                 shutil.rmtree(base / name)
             else:
@@ -108,8 +107,8 @@ def clear(base: Path) -> None:
     base.mkdir(parents=True, exist_ok=True)
 
 
-def create(base: Path) -> list[Path | Run]:
-    """Make the runs' folders, seed by seed."""
+def create_runs(base: Path) -> list[Path | Run]:
+    """Check the runs and make their folders."""
     (base / MARK).write_text(json.dumps({"settings": describe_settings()}, indent=1))
     known = registry.methods()
     folders: list[Path | Run] = []
@@ -123,7 +122,7 @@ def create(base: Path) -> list[Path | Run]:
                 origin=Origin(data=data, method=name, model=MODEL),
                 seed=seed,
                 rounds=ROUNDS - start,
-                participation=PART,
+                participation=PARTICIPATION,
                 eval_every=1,
             )
             folder = base / name / f"seed-{seed}"
@@ -133,20 +132,20 @@ def create(base: Path) -> list[Path | Run]:
 
 
 def raise_diverged(outcome: Result | Diverged) -> Result:
-    """A result; a run that diverged is an error here."""
+    """Return a result; raise the error of a diverged run."""
     if isinstance(outcome, Diverged):
         raise outcome
     return outcome
 
 
-# ------------------------------------------------------------------------------ what came of it
+# ------------------------------------------------------------------------------ results
 def describe_result(runs: list[Row]) -> str:
-    """What the table shows, in a sentence."""
+    """Describe the outcome in a sentence."""
     comparison = compare_rows(runs)
     best = comparison.best
     sentence = f"{best[0]} is best"
     if len(best) > 1:
-        sentence = f"{' and '.join(best)} are level"
+        sentence = f"{' and '.join(best)} are equally good"
     exact = [
         name for name, rows in comparison.runs.items() if all(run.get("ari") == 1 for run in rows)
     ]
@@ -159,7 +158,7 @@ def describe_result(runs: list[Row]) -> str:
 def draw(base: Path, results: list[Result]) -> None:
     """Draw the two figures."""
     by_name = {name: [r for r in results if r.method.name == name] for name in STARTS}
-    title = f"Test accuracy on rotated digits, mean and range of {SEEDS} seeds"
+    title = f"Test accuracy on rotated digits, mean and range over {SEEDS} seeds"
     histories = {name: [r.history for r in runs] for name, runs in by_name.items()}
     plots.save(plots.plot_curves(histories, title, STARTS), base / "accuracy.svg")
     first = by_name["ifca"][0]

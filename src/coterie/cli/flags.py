@@ -1,4 +1,9 @@
-"""Flags made from the fields of dataclasses, and the parser that reads them. No torch is needed."""
+"""Flags made from the fields of dataclasses: --help, parsing, and values of the right type.
+
+A field declared with `setting` becomes a flag with its help text, limits and default. The text of a
+flag is converted only after a config file has been read too, because both give the same values.
+Nothing here loads torch.
+"""
 
 from __future__ import annotations
 
@@ -6,33 +11,34 @@ import argparse
 import re
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, fields
-from types import NoneType, UnionType
-from typing import Any, NamedTuple, NoReturn, Union, get_args, get_origin, get_type_hints
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, NamedTuple, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 from coterie.core.errors import CoterieError, unknown_name
-from coterie.core.settings import BOUNDS
+from coterie.core.settings import BOUNDS, check_settings
+from coterie.core.values import base_type, convert_value
 
+T = TypeVar("T")
 # options of tables that have no flag of their own
 TABLES = ("drop", "categories", "kind", "test_share", "time_column", "split_column")
 DATA_HELP = (
-    "options of the data set: --data.angles 0,180, or in its name; `coterie list` names them\n"
+    "options of the data set: --data.angles 0,180, or in its name; `coterie list` lists them\n"
     f"of tables: {', '.join(f'--data.{name}' for name in TABLES[:4])},\n"
     f"           {', '.join(f'--data.{name}' for name in TABLES[4:])}"
 )
 IN_LIMIT = re.compile(r"(?<=[<≤>≥]) |(?<=default) ")
 NO_BREAK = "\u00a0"
-METAVARS = {int: "N", float: "X", str: "WORD"}
+METAVARS = {int: "N", float: "X", str: "TEXT"}
 
 
 # ------------------------------------------------------------------------------ one flag
 class Flag(NamedTuple):
-    """A flag of a command."""
+    """A flag of a command, or a key of its config file."""
 
-    key: str  # "local_steps", "ifca.lr": as in a config file
-    kind: Any  # its type; see `is_supported`
+    key: str  # as in a config file: "local_steps", "ifca.lr"
+    kind: Any  # the type of its value; see `is_supported`
     help: str
-    default: Any  # MISSING: it must be given
+    default: Any  # MISSING: required
     limits: Mapping[str, Any]
     group: str  # the heading in --help
     shown: bool  # in --help
@@ -44,28 +50,33 @@ class Flag(NamedTuple):
 
     @property
     def base(self) -> Any:
-        """The type, without None; of several types the first."""
-        for kind in union_members(self.kind):
-            if kind is not NoneType:
-                return kind
-        return self.kind
-
-    @property
-    def optional(self) -> bool:
-        """Whether it may be none."""
-        return NoneType in union_members(self.kind)
+        """The type without None; the first of several types."""
+        return base_type(self.kind)
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Words that may stand in place of a number."""
+        """Words that are accepted in place of a number."""
         return tuple(self.limits.get("literals", ()))
 
+    def convert(self, value: Any, name: str = "") -> Any:
+        """Convert text, or a value of a config file, to the type of this flag.
+
+        Args:
+            value: What is given.
+            name: Name of the flag or key in error messages; "": that of the flag.
+
+        Raises:
+            CoterieError: The value does not fit.
+        """
+        choices = self.limits.get("choices", ())
+        return convert_value(value, self.kind, name or self.name, self.words, choices)
+
     def describe(self) -> str:
-        """Meaning, limits and default, for --help."""
+        """Return meaning, limits and default, for --help."""
         notes = [
-            f"{sign} {self.limits[word]}"
-            for word, (sign, _) in BOUNDS.items()
-            if word in self.limits
+            f"{sign} {self.limits[bound]}"
+            for bound, (sign, _) in BOUNDS.items()
+            if bound in self.limits
         ]
         notes += describe_default(self.default)
         if not notes:
@@ -74,7 +85,7 @@ class Flag(NamedTuple):
 
 
 def describe_default(default: Any) -> list[str]:
-    """A note on the default; none where there is nothing to say."""
+    """Return a note on a flag's default, or nothing if there is none."""
     if default is MISSING:
         return ["required"]
     if default is True:
@@ -87,23 +98,30 @@ def describe_default(default: Any) -> list[str]:
 
 
 def flags_of(cls: type, group: str = "flags", prefix: str = "", shown: bool = True) -> list[Flag]:
-    """A flag for every field of a dataclass whose type can be written on a command line."""
+    """Make a flag of every field of a dataclass whose type can be written on a command line.
+
+    Args:
+        cls: A dataclass whose fields are declared with `setting`.
+        group: Heading of the flags in --help.
+        prefix: Text before each key, such as "ifca.".
+        shown: Whether --help shows the flags.
+    """
     kinds = get_type_hints(cls)
     flags = []
-    for field in fields(cls):
-        default = field.default
-        if field.default_factory is not MISSING:
-            default = field.default_factory()
+    for f in fields(cls):
+        default = f.default
+        if f.default_factory is not MISSING:
+            default = f.default_factory()
         flag = Flag(
-            key=prefix + field.name,
-            kind=kinds[field.name],
-            help=field.metadata.get("help", ""),
+            key=prefix + f.name,
+            kind=kinds[f.name],
+            help=f.metadata.get("help", ""),
             default=default,
-            limits=field.metadata,
+            limits=f.metadata,
             group=group,
-            shown=shown and not field.metadata.get("hidden"),
+            shown=shown and not f.metadata.get("hidden"),
         )
-        if field.init and is_supported(flag.base):
+        if f.init and is_supported(flag.base):
             flags.append(flag)
     return flags
 
@@ -115,11 +133,8 @@ def is_supported(kind: Any) -> bool:
     return kind in (int, float, str, bool)
 
 
-def union_members(kind: Any) -> tuple[Any, ...]:
-    """The types of a union; none for other types."""
-    if get_origin(kind) in (Union, UnionType):
-        return get_args(kind)
-    return ()
+# read by `coterie.cli.main` for every command; a flag only for --help
+DEBUG = Flag("debug", bool, "show tracebacks", False, {"switch": True}, "debugging", True)
 
 
 # ------------------------------------------------------------------------------ the parser
@@ -131,15 +146,19 @@ class HelpFormat(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, max_help_position=34, width=width)
 
     def _split_lines(self, text: str, width: int) -> list[str]:
-        """Wrap a flag's help; a limit such as ≥ 1 stays on one line."""
+        """Wrap a flag's help without breaking limits such as "≥ 1"."""
         lines = super()._split_lines(IN_LIMIT.sub(NO_BREAK, text), width)
         return [line.replace(NO_BREAK, " ") for line in lines]
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse whose errors are one sentence.
+    """An argparse parser whose errors are `CoterieError`s of one sentence.
 
-    Values stay text: they are converted when a config file, if there is one, has been read, too.
+    Args:
+        prog: The command and its names, such as "coterie resume RUN".
+        flags: The flags; `--debug` is added.
+        description: Text above the flags in --help.
+        epilog: Text below the flags in --help.
     """
 
     def __init__(
@@ -153,7 +172,7 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
             formatter_class=HelpFormat,
         )
-        self.flags = {flag.key: flag for flag in flags}
+        self.flags = {flag.key: flag for flag in (*flags, DEBUG)}
         groups: dict[str, Any] = {}
         for flag in self.flags.values():
             if flag.group not in groups:
@@ -161,7 +180,7 @@ class Parser(argparse.ArgumentParser):
             groups[flag.group].add_argument(flag.name, **argument_options(flag))
 
     def error(self, message: str) -> NoReturn:
-        """Raise argparse's error as our own."""
+        """Raise an error of argparse as a `CoterieError`."""
         flag, _, what = message.removeprefix("argument ").partition(": ")
         if what == "expected one argument":
             raise CoterieError(f"{flag} needs a value.")
@@ -170,22 +189,22 @@ class Parser(argparse.ArgumentParser):
         raise CoterieError(f"{message}.")
 
     def parse(self, argv: list[str]) -> dict[str, Any]:
-        """What was given, by key: text, or a bool where the flag takes no value."""
+        """Return the given values by key: text, or a bool for flags without a value."""
         known, rest = self.parse_known_args([with_hyphens(word) for word in argv])
         if rest:
-            raise self.explain_stray(rest[0])
+            raise self.explain_unknown(rest[0])
         return vars(known)
 
-    def explain_stray(self, word: str) -> CoterieError:
-        """An error for a word that no flag takes."""
+    def explain_unknown(self, word: str) -> CoterieError:
+        """Return an error for a word that is neither a flag nor a value of one."""
         flag = word.partition("=")[0]
         name = flag.lstrip("-")
         if not flag.startswith("-"):
             return CoterieError(
-                f"{word!r} belongs to no flag: names come first, then flags ({self.prog} --help)."
+                f"{word!r} belongs to no flag: give names first, then flags ({self.prog} --help)."
             )
         if name.replace("-", "_") in TABLES:
-            return CoterieError(f"{flag} belongs to the data set: write --data.{name}.")
+            return CoterieError(f"{flag} is an option of the data set: write --data.{name}.")
         owners = [known.name for known in self.flags.values() if known.name.endswith(f".{name}")]
         if owners:
             return CoterieError(f"{flag} belongs to one method: write {' or '.join(owners)}.")
@@ -194,7 +213,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def argument_options(flag: Flag) -> dict[str, Any]:
-    """The keyword arguments of argparse's `add_argument` for a flag."""
+    """Return the keyword arguments of `add_argument` for a flag."""
     options: dict[str, Any] = {
         "dest": flag.key,
         "default": argparse.SUPPRESS,
@@ -224,8 +243,12 @@ def with_hyphens(word: str) -> str:
     return name.replace("_", "-") + equals + value
 
 
-def take_data(argv: list[str]) -> tuple[dict[str, str], list[str]]:
-    """(options of the data set, given as --data.NAME VALUE; the other words)"""
+def split_data_options(argv: list[str]) -> tuple[dict[str, str], list[str]]:
+    """Separate the options of the data set, given as --data.NAME VALUE, from the other words.
+
+    Returns:
+        The options by name, and the other words.
+    """
     options: dict[str, str] = {}
     rest = []
     words = iter(argv)
@@ -240,3 +263,72 @@ def take_data(argv: list[str]) -> tuple[dict[str, str], list[str]]:
                 raise CoterieError(f"{flag} needs a value.")
         options[flag.removeprefix("--data.").replace("-", "_")] = value
     return options, rest
+
+
+# ------------------------------------------------------------------------------ values
+@dataclass(frozen=True)
+class FlagValues:
+    """The values that the flags and the config file of a command give; flags override the file.
+
+    Attributes:
+        known: All flags of the command by key ("lr", "ifca.lr").
+        flags: Values of flags, by key.
+        file: Values of the config file, by key.
+        path: Path of the config file, for error messages.
+    """
+
+    known: Mapping[str, Flag]
+    flags: Mapping[str, Any]
+    file: Mapping[str, Any] = field(default_factory=dict)
+    path: str = ""
+
+    def has(self, *keys: str) -> bool:
+        """Whether one of these keys is given."""
+        return any(key in self.flags or key in self.file for key in keys)
+
+    def get(self, *keys: str) -> Any:
+        """Return the value of the first of these keys that is a flag, else that is in the file."""
+        for source in (self.flags, self.file):
+            for key in keys:
+                if key in source:
+                    return self.known[key].convert(source[key], self.name_of(key))
+        raise KeyError(keys)
+
+    def name_of(self, key: str) -> str:
+        """Return a key as error messages name it: "--lr" or "lr in settings.toml"."""
+        if key in self.flags:
+            return self.known[key].name
+        return f"{key} in {self.path}"
+
+    def fields_of(self, cls: type) -> dict[str, Any]:
+        """Return the given fields of a dataclass of settings, after checking their limits."""
+        values = {f.name: self.get(f.name) for f in fields(cls) if self.has(f.name)}
+        check_settings(cls(**values))
+        return values
+
+    def make(self, cls: type[T]) -> T:
+        """Make a dataclass of settings from the given values and its defaults."""
+        return cls(**self.fields_of(cls))
+
+
+def read_flags(prog: str, cls: type[T], description: str, argv: list[str]) -> T:
+    """Read the flags of a command that are the fields of one dataclass.
+
+    Args:
+        prog: The command and its names, such as "coterie resume RUN".
+        cls: A dataclass whose fields are declared with `setting`.
+        description: Text for --help.
+        argv: The flags and their values.
+
+    Raises:
+        CoterieError: A flag is unknown, or its value does not fit.
+    """
+    parser = Parser(prog, flags_of(cls), description)
+    return FlagValues(parser.flags, parser.parse(argv)).make(cls)
+
+
+def check_names(names: list[str], number: int, usage: str) -> list[str]:
+    """Refuse a command whose number of names before the flags is wrong; usage: an example."""
+    if len(names) != number or not all(names):
+        raise CoterieError(f"wrong number of names: write {usage}.")
+    return names

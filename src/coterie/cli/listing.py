@@ -10,15 +10,14 @@ from coterie.data import bases, makers
 from coterie.methods import registry
 from coterie.models import models
 
-ABOUT = "Every method, data set and model that comes with Coterie."
 
-
-def show(words: list[str], argv: list[str]) -> int:
+def show(names: list[str], argv: list[str]) -> int:
     """`coterie list`"""
-    Parser("coterie list", [], ABOUT).parse(argv)
-    if words:
+    Parser("coterie list", [], "List every method, data set and model of Coterie.").parse(argv)
+    if names:
         raise CoterieError(
-            f"list takes no names: `coterie run {words[0]} --help` shows a method's settings."
+            f"list takes no names: `coterie run {names[0]} --help` shows a method's "
+            "hyper-parameters."
         )
     print("methods")
     for name, cls in sorted(registry.methods().items()):

@@ -1,4 +1,4 @@
-"""`coterie network server`: waits for its sites, agrees with them, and trains."""
+"""`coterie network server`: train on real sites; `coterie network simulate`: on this machine."""
 
 from __future__ import annotations
 
@@ -6,14 +6,21 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coterie.cli.network_config import read_asked, tell_insecure
-from coterie.cli.network_flags import ServerFlags, read_network_flags
+from coterie.cli.network_config import (
+    ServerFlags,
+    WaitingFlags,
+    read_network_flags,
+    read_network_run,
+    warn_insecure,
+)
 from coterie.cli.progress import Watcher
-from coterie.cli.watch import TOKEN, tell_unencrypted
+from coterie.cli.watch import TOKEN, warn_unencrypted
 from coterie.core.errors import CoterieError, Option
+from coterie.core.settings import setting
 from coterie.network.flower_setup import check_flower
 from coterie.network.listening import Address, refuse_port_in_use
 from coterie.network.registry import RegistryWatcher, read_registry
@@ -22,6 +29,7 @@ from coterie.network.server import (
     begin,
     export_models,
     messenger_factory,
+    read_network_file,
     resume,
     serve,
 )
@@ -34,78 +42,80 @@ if TYPE_CHECKING:
 log = logging.getLogger("coterie")
 
 
-def server(words: list[str], argv: list[str]) -> int:
+# ------------------------------------------------------------------------------ server
+def server(names: list[str], argv: list[str]) -> int:
     """`coterie network server CONFIG`"""
-    about = "Wait for all sites that have a key, agree with them, and train."
-    flags, config = read_network_flags("server", ServerFlags, about, words, argv)
+    about = "Wait for all sites that have a key, agree on the run with them, and train."
+    flags, config = read_network_flags("server", ServerFlags, about, names, argv)
     check_flower()
     from coterie.network.flower_server import FlowerServer
 
-    read, asked, _ = read_asked(config, flags.out)
+    read, asked, _ = read_network_run(config, flags.out)
     certs = Path(flags.certs)
     keys = read_registry(certs)
-    check_sites(flags, len(keys))
-    check_page(flags)
-    address = address_of(flags)
+    check_minimum_sites(flags, len(keys))
+    if flags.page:
+        page_address = Address(host=flags.page_host, port=flags.page)
+        refuse_port_in_use(page_address, "the live page", "page", "page_host")
+    address = server_address(flags)
     out = read.given_folder
     if flags.resume and out is None:
         raise CoterieError("--resume needs the folder of the run", "give --out")
-    goes_on = flags.resume and out is not None and not has_no_run(out)
-    if out is not None and not goes_on:
-        ensure_free(out)  # now, and not when all sites have come
+    # a folder whose command was killed before the first round has nothing to resume
+    resumes = flags.resume and out is not None and out.exists() and not is_incomplete(out)
+    if out is not None and not resumes:
+        ensure_free(out)  # before waiting for the sites
     watcher = Watcher(flags.quiet, repeats=True)
     with watcher():
-        tell_insecure(flags.insecure, watcher)
+        warn_insecure(flags.insecure, watcher)
         transport = FlowerServer(address, keys)
         transport.on_stranger = RegistryWatcher(certs, transport.register)
         watcher.note(f"listening on {flags.host}:{flags.port} for {len(keys)} sites")
         open_messenger = messenger_factory(transport, flags.waiting())
         title = f"{asked.method.name} on {len(keys)} sites"
         try:
-            with page_of(flags, title, transport, watcher) as page:
-                if goes_on and out is not None:
-                    page.show_folder(out)
+            with live_page(flags, title, transport, watcher) as page:
+                if resumes and out is not None:
+                    if page is not None:
+                        page.show_folder(out)
                     run = resume(out, open_messenger)
                 else:
-                    names = wait_for_sites(flags, sorted(keys), open_messenger)
-                    run = begin(asked, names, open_messenger, out or read.folder())
-                page.show(run)
+                    sites = wait_for_sites(flags, sorted(keys), open_messenger)
+                    run = begin(asked, sites, open_messenger, out or read.folder())
+                if page is not None:
+                    page.show(run)
                 serve(run, watcher.follow(run.method.name, run))
         finally:
             transport.close()
     assert run.folder is not None
-    print(f"run kept in {run.folder.path}")
+    print(f"run saved in {run.folder.path}")
     models = export_models(run, run.folder.path / "models")
     if models is not None:
         print(f"models of the groups in {models}")
     return 0
 
 
-class NoPage:
-    """Stands for a page that nobody asked for."""
-
-    def show_folder(self, folder: Path) -> None:
-        """Show nothing."""
-
-    def show(self, run: Run) -> None:
-        """Show nothing."""
-
-
 @contextmanager
-def page_of(
+def live_page(
     flags: ServerFlags, title: str, transport: RegisteredTransport, watcher: Watcher
-) -> Iterator[WatchedServer | NoPage]:
-    """Serve a live page from now on, if there is to be one."""
+) -> Iterator[WatchedServer | None]:
+    """Serve a live page within this context, if --page is given."""
     if flags.page is None:
-        yield NoPage()
+        yield None
         return
     from coterie.network.page import LivePage, kept_token
     from coterie.network.watching import WatchedServer
 
+    begins = "The run starts when all sites are connected."
+    if flags.minimum_sites is not None:
+        begins = (
+            f"The run starts when all sites are connected, or {flags.wait:g} seconds after the "
+            f"server if {flags.minimum_sites} of them are."
+        )
     token = os.environ.get(TOKEN) or kept_token(Path(flags.certs))
-    watched = WatchedServer(transport, title, when_it_begins(flags))
+    watched = WatchedServer(transport, title, begins)
     page = LivePage(watched, flags.page_host, flags.page, token)
-    tell_unencrypted(flags.page_host, watcher)
+    warn_unencrypted(flags.page_host, watcher)
     print(f"the run is shown at {page.address}", flush=True)
     try:
         yield watched
@@ -113,41 +123,19 @@ def page_of(
         page.close()
 
 
-def when_it_begins(flags: ServerFlags) -> str:
-    """What a server waits for at first, in a sentence."""
-    if flags.minimum_sites is None:
-        return "The run begins when all sites are connected."
-    return (
-        f"The run begins when all sites are connected, or {flags.wait:g} seconds after the server "
-        f"was started if {flags.minimum_sites} of them are."
-    )
-
-
-def check_page(flags: ServerFlags) -> None:
-    """Refuse a port of the page that cannot be had before anybody waits for sites."""
-    if flags.page:
-        address = Address(host=flags.page_host, port=flags.page)
-        refuse_port_in_use(address, "the live page", "page", "page_host")
-
-
-def has_no_run(out: Path) -> bool:
-    """Whether a folder is not there, or its command was killed before the run began."""
-    return not out.exists() or is_incomplete(out)
-
-
-def check_sites(flags: ServerFlags, registered: int) -> None:
-    """Refuse to wait for more sites than can come."""
+def check_minimum_sites(flags: ServerFlags, registered: int) -> None:
+    """Refuse to wait for more sites than have a key."""
     if flags.minimum_sites is not None and flags.minimum_sites > registered:
         raise CoterieError(
-            f"{flags.minimum_sites} sites are to take part, and {registered} have a key in "
+            f"the run needs {flags.minimum_sites} sites, but {registered} have a key in "
             f"{flags.certs}",
-            "give {} of them or fewer, or register more with `coterie network certs`",
+            "give {} or fewer, or register more sites with `coterie network certs`",
             options=[Option("minimum_sites", str(registered))],
         )
 
 
-def address_of(flags: ServerFlags) -> Address:
-    """Where to listen, with which certificate."""
+def server_address(flags: ServerFlags) -> Address:
+    """Return the address to listen on, with the certificate unless --insecure."""
     if flags.insecure:
         return Address(host=flags.host, port=flags.port)
     folder = Path(flags.certs)
@@ -155,7 +143,7 @@ def address_of(flags: ServerFlags) -> Address:
     for file in files.values():
         if not file.exists():
             raise CoterieError(
-                f"there is no {file}", f"make it with `coterie network certs {folder}`"
+                f"{file} does not exist", f"make it with `coterie network certs {folder}`"
             )
     return Address(host=flags.host, port=flags.port, **files)
 
@@ -163,12 +151,59 @@ def address_of(flags: ServerFlags) -> Address:
 def wait_for_sites(
     flags: ServerFlags, registered: list[str], open_messenger: OpenMessenger
 ) -> list[str]:
-    """Those who take part: all who have a key, or enough of them when the time is over."""
+    """Wait for the sites before the first round.
+
+    Returns:
+        All sites that have a key; after --wait seconds the connected ones, if they are enough.
+    """
     missing = open_messenger("0" * 16, 0).wait_for(registered, flags.wait)
-    there = [name for name in registered if name not in missing]
+    connected = [name for name in registered if name not in missing]
     if not missing:
-        return there
-    if flags.minimum_sites is not None and len(there) >= flags.minimum_sites:
-        log.warning("the run begins without %s.", ", ".join(missing))
-        return there
-    raise CoterieError(f"{', '.join(missing)} did not connect", "see to them, or remove their keys")
+        return connected
+    if flags.minimum_sites is not None and len(connected) >= flags.minimum_sites:
+        log.warning("the run starts without %s.", ", ".join(missing))
+        return connected
+    raise CoterieError(
+        f"{', '.join(missing)} did not connect", "check these sites, or remove their keys"
+    )
+
+
+# ------------------------------------------------------------------------------ simulate
+@dataclass(frozen=True, kw_only=True)
+class SimulateFlags(WaitingFlags):
+    """The flags of `coterie network simulate`."""
+
+    nodes: int | None = setting(None, "use only the first files of the folder; none: all", ge=1)
+    out: str | None = setting(None, "folder for all results; none: runs/METHOD-DATA-TIME")
+    port: int = setting(0, "port of the server; 0: any free port", ge=0, le=65535)
+
+
+def simulate(names: list[str], argv: list[str]) -> int:
+    """`coterie network simulate CONFIG`"""
+    about = (
+        "Run a server and its sites on this machine, each in its own process, with TLS and\n"
+        "temporary keys. Writes the models and a report, and stops all processes at the end."
+    )
+    flags, config = read_network_flags("simulate", SimulateFlags, about, names, argv)
+    check_flower()
+    from coterie.network.simulation import Simulation
+    from coterie.reporting import report
+
+    read, asked, path = read_network_run(config, flags.out)
+    watcher = Watcher(flags.quiet)
+    with watcher():
+        simulation = Simulation(asked, path, flags.nodes, flags.port)
+        base = read.folder()
+        ensure_free(base / "run", "choose another --out")  # before the nodes start
+        with simulation.running(base) as transport:
+            run: Run = simulation.run(
+                transport, base, flags.waiting(), lambda r: watcher.follow("network", r)
+            )
+        models = export_models(run, base / "models")
+        report([str(base / "run")], str(base / "report.html"), tell=log.info)
+    print(f"run saved in {base / 'run'}; report in {base / 'report.html'}")
+    if models is not None:
+        print(f"models of the groups in {models}")
+    experiment = read_network_file(base / "run").experiment
+    print(f"each site's own model in {base / 'sites'}/SITE/SITE-run-{experiment}/model")
+    return 0

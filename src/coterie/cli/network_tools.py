@@ -1,4 +1,4 @@
-"""`coterie network certs`, `describe` and `status`: what needs no connection."""
+"""`coterie network certs`, `describe`, `status` and `new`: commands that open no connection."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coterie.cli.network_config import one_config, read_asked
-from coterie.cli.values import read_flags
+from coterie.cli.flags import check_names, read_flags
+from coterie.cli.network_config import check_config_name, read_network_run
 from coterie.core.errors import CoterieError
 from coterie.core.settings import setting
 from coterie.data.site_table import SiteTable
-from coterie.network.flower_setup import check_flower
+from coterie.network.flower_setup import check_flower, flower_version, write_app
 from coterie.network.status import status_as_text, status_of
 
 
@@ -20,9 +20,8 @@ from coterie.network.status import status_as_text, status_of
 class CertsFlags:
     """The flags of `coterie network certs`."""
 
-    host: str | None = setting(None, "the server's name or address, by which sites reach it")
-    sites: tuple[str, ...] = setting((), "names of sites that need a key")
-    debug: bool = setting(False, "show tracebacks", switch=True)
+    host: str | None = setting(None, "the name or address at which sites reach the server")
+    sites: tuple[str, ...] = setting((), "names of the sites to make keys for")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +29,6 @@ class DescribeFlags:
     """The flags of `coterie network describe`."""
 
     data: str = setting(..., "the site's table")
-    debug: bool = setting(False, "show tracebacks", switch=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,25 +36,24 @@ class StatusFlags:
     """The flags of `coterie network status`."""
 
     json: bool = setting(False, "print one JSON document", switch=True)
-    debug: bool = setting(False, "show tracebacks", switch=True)
 
 
-def certs(words: list[str], argv: list[str]) -> int:
+def certs(names: list[str], argv: list[str]) -> int:
     """`coterie network certs DIR`"""
     about = (
-        "Certificates of a server (--host) and keys of sites (--sites a,b). Give each site its\n"
-        "key and ca.crt; server.key and sites.json stay with the server."
+        "Make the certificates of a server (--host) and the keys of sites (--sites a,b). Give\n"
+        "each site its key and ca.crt; server.key and sites.json stay on the server."
     )
     flags = read_flags("coterie network certs DIR", CertsFlags, about, argv)
     check_flower()
     from coterie.network.certificates import make_authority, register_site
 
-    if len(words) != 1 or not (flags.host or flags.sites):
+    if len(names) != 1 or not (flags.host or flags.sites):
         raise CoterieError(
             "certs needs a folder and --host, --sites or both, as in `coterie network certs certs "
             "--host server.example.org --sites north,south`."
         )
-    folder = Path(words[0])
+    folder = Path(names[0])
     if flags.host:
         make_authority(folder, flags.host)
         print(f"{folder / 'ca.crt'} for sites; {folder / 'server.crt'} and server.key")
@@ -65,27 +62,42 @@ def certs(words: list[str], argv: list[str]) -> int:
     return 0
 
 
-def describe(words: list[str], argv: list[str]) -> int:
+def describe(names: list[str], argv: list[str]) -> int:
     """`coterie network describe CONFIG --data FILE`"""
-    about = "What would leave a site before the first round; nothing does."
+    about = "Show what a site sends before the first round; nothing is sent."
     flags = read_flags("coterie network describe CONFIG", DescribeFlags, about, argv)
-    _, asked, _ = read_asked(one_config("describe", words), None)
+    _, asked, _ = read_network_run(check_config_name("describe", names), None)
     table = SiteTable(Path(flags.data).stem, Path(flags.data), asked.data)
     rows = {name: int(n[0]) for name, n in table.index.roster.rows._asdict().items()}
-    told: dict[str, Any] = {"rows": rows, "description": table.describe()}
-    print(json.dumps(told, indent=1, ensure_ascii=False))
+    sent: dict[str, Any] = {"rows": rows, "description": table.describe()}
+    print(json.dumps(sent, indent=1, ensure_ascii=False))
     return 0
 
 
-def status(words: list[str], argv: list[str]) -> int:
+def status(names: list[str], argv: list[str]) -> int:
     """`coterie network status RUN`"""
-    about = "How a network's run goes, from its folder."
+    about = "Show the state of a network's run, from its folder."
     flags = read_flags("coterie network status RUN", StatusFlags, about, argv)
-    if len(words) != 1:
-        raise CoterieError("status needs a run's folder, as in `coterie network status runs/x`")
-    found = status_of(Path(words[0]))
+    (run,) = check_names(names, 1, "coterie network status RUN, such as runs/mine")
+    found = status_of(Path(run))
     if flags.json:
         print(json.dumps(found, indent=1, ensure_ascii=False))
     else:
         print(status_as_text(found))
+    return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewFlags:
+    """The flags of `coterie network new`: none."""
+
+
+def new(names: list[str], argv: list[str]) -> int:
+    """`coterie network new DIR`"""
+    about = "Write an app for existing SuperLinks and SuperNodes; it uses Flower's public API only."
+    read_flags("coterie network new DIR", NewFlags, about, argv)
+    (path,) = check_names(names, 1, "coterie network new DIR, such as coterie network new app")
+    flower_version()
+    write_app(Path(path))
+    print(f"an app for `flwr run` is in {path}; its README.md explains how sites take part")
     return 0

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from coterie.cli.ending import end_at_once
-from coterie.cli.own_files import OwnFiles
+from coterie.cli.commands import skip_cleanup_at_exit
+from coterie.cli.run_flags import UserCode
 from coterie.core.errors import CoterieError
 from coterie.ranks.launch import (
     RankInfo,
@@ -98,14 +98,14 @@ def needs_launch(ranks: int) -> bool:
     return ranks > 1 and this_rank() is None
 
 
-def launch_command(ranks: int, words: Sequence[str]) -> int:
+def launch_command(ranks: int, argv: Sequence[str]) -> int:
     """Run the same command on several ranks; return the exit status of rank 0.
 
     Args:
         ranks: Number of processes.
-        words: The command from its name on.
+        argv: The words of the command, starting with its name.
     """
-    return launch_ranks(ranks, ["-m", "coterie.cli", *words])
+    return launch_ranks(ranks, ["-m", "coterie", *argv])
 
 
 # ------------------------------------------------------------------------------ rank 0
@@ -119,7 +119,7 @@ def rank_server(ranks: int) -> Iterator[RankServer | None]:
     from coterie.ranks.engine import RankServer  # some builds of torch cannot import it
 
     exit_with_launcher()
-    end_at_once()  # gloo threads may abort the shutdown of Python
+    skip_cleanup_at_exit()  # gloo threads may abort the shutdown of Python
     server = RankServer(info)
     handle_sigterm(info)
     try:
@@ -149,7 +149,7 @@ def handle_sigterm(info: RankInfo) -> None:
 
 
 # ------------------------------------------------------------------------------ other ranks
-def serve_rank(flags: Sequence[str], read_command: Callable[[], OwnFiles]) -> int:
+def serve_rank(flags: Sequence[str], read_command: Callable[[], UserCode]) -> int:
     """Run this process as a rank other than 0.
 
     Args:
@@ -158,13 +158,13 @@ def serve_rank(flags: Sequence[str], read_command: Callable[[], OwnFiles]) -> in
     """
     if NO_TRAINING & {*flags}:
         return 0
-    from coterie.cli import describe_error
+    from coterie.cli.messages import describe_error
     from coterie.ranks import worker  # some builds of torch cannot import it
     from coterie.ranks.shard import load_shard
 
     info = this_rank()
     assert info is not None
-    end_at_once()  # gloo threads may abort the shutdown of Python
+    skip_cleanup_at_exit()  # gloo threads may abort the shutdown of Python
     logging.getLogger("coterie").addHandler(logging.NullHandler())  # rank 0 logs
     torch.set_num_threads(info.cores)
 

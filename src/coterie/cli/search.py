@@ -1,7 +1,4 @@
-"""`coterie search`, and the tuning in `coterie compare --tune`.
-
-Settings are chosen on training rows that are held out.
-"""
+"""`coterie search`, and `coterie compare --tune`: choose hyper-parameters on a validation split."""
 
 from __future__ import annotations
 
@@ -10,10 +7,10 @@ import shlex
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from coterie.cli import estimate
+from coterie.cli import dry_run
 from coterie.cli.flags import flags_of
-from coterie.cli.own_files import load_model
 from coterie.cli.progress import Watcher
+from coterie.cli.run_flags import load_model
 from coterie.cli.setup import Setup, setup
 from coterie.cli.table import new_table, print_columns
 from coterie.cli.train import TUNE, make_job, read_plan, refuse_existing
@@ -26,34 +23,27 @@ from coterie.runs.folder import lock_folder
 from coterie.runs.load import load_cached_data
 from coterie.runs.run import Run
 from coterie.runs.run_list import is_run_folder
-from coterie.runs.search import (
-    WINNER_FILE,
-    Follow,
-    Search,
-    SearchCell,
-    check_same_search,
-    format_flag,
-)
+from coterie.runs.search import WINNER_FILE, Search, SearchCell, check_same_search, format_flag
 
 
 # ------------------------------------------------------------------------------ coterie search
-def search(words: list[str], argv: list[str]) -> int:
+def search(names: list[str], argv: list[str]) -> int:
     """`coterie search METHOD`"""
-    asked = setup("search", words, argv)
+    asked = setup("search", names, argv)
     (name,) = asked.methods
     watcher = Watcher(asked.general.quiet)
     if asked.general.dry_run:
-        return dry_run(asked, name, watcher)
+        return estimate(asked, name, watcher)
     with watcher():
-        search = prepare(asked, name, asked.given_folder, asked.general.seeds)
+        search = make_search(asked, name, asked.given_folder, asked.general.seeds)
         base = asked.folder()
         search.out = base
-        go(search, base, watcher)
+        run_search(search, base, watcher)
     return conclude(asked, name, base, search)
 
 
-def prepare(asked: Setup, name: str, base: Path | None, seeds: int) -> Search:
-    """A search in which nothing is trained yet, but every run is checked."""
+def make_search(asked: Setup, name: str, base: Path | None, seeds: int) -> Search:
+    """Make a search and check all of its runs; nothing is trained yet."""
 
     def load(seed: int) -> Any:
         return load_cached_data(**asked.origin(seed))
@@ -71,41 +61,36 @@ def prepare(asked: Setup, name: str, base: Path | None, seeds: int) -> Search:
     )
 
 
-def go(search: Search, base: Path, watcher: Watcher) -> Search:
-    """Search; `base` is the --out with which a command that was stopped goes on."""
-    try:
-        return search.go(follow_valid(watcher))
-    except KeyboardInterrupt:
-        out = shlex.quote(str(base))
-        raise KeyboardInterrupt(f"stopped; the same command with --out {out} goes on.") from None
-
-
-def follow_valid(watcher: Watcher) -> Follow:
-    """Show the progress of runs that are measured on held-out rows only."""
+def run_search(search: Search, base: Path, watcher: Watcher) -> Search:
+    """Run a search; `base` is the --out that continues it after Ctrl-C."""
 
     def follow(title: str, run: Run) -> Any:
-        show = watcher.follow(f"{run.method.name} {title} (valid)", run)
+        show = watcher.follow(f"{run.method.name} {title} (validation)", run)
         return lambda row: show({k.removeprefix("valid_"): v for k, v in row.items()})
 
-    return follow
+    try:
+        return search.go(follow)
+    except KeyboardInterrupt:
+        out = shlex.quote(str(base))
+        raise KeyboardInterrupt(f"stopped; continue with: the same command, --out {out}") from None
 
 
-def dry_run(asked: Setup, name: str, watcher: Watcher) -> int:
-    """Show what one run would take, and how many there would be."""
+def estimate(asked: Setup, name: str, watcher: Watcher) -> int:
+    """--dry-run: print the cost of one run, and the number of runs."""
     with watcher():
-        search = prepare(asked, name, None, asked.general.seeds)
-        first = estimate.estimate(make_job(asked, name, asked.seeds[0]))
+        search = make_search(asked, name, None, asked.general.seeds)
+        first = dry_run.estimate(make_job(asked, name, asked.seeds[0]))
     runs = len(search.cells) * len(search.seeds)
     if asked.general.json:
         print(encode_readable({**first, "runs": runs}), end="")
     else:
-        print(f"{estimate.as_text(first)}\n  {'search':<12} {runs} such runs")
+        print(f"{dry_run.as_text(first)}\n  {'search':<12} {runs} such runs")
     return 0
 
 
-# ------------------------------------------------------------------------------ what came of it
+# ------------------------------------------------------------------------------ results
 def conclude(asked: Setup, name: str, base: Path, search: Search) -> int:
-    """Print the table or the JSON document and write the winner's file; raise if there is none."""
+    """Print the table or the JSON document and write winner.toml; raise if every run diverged."""
     has_winner = search.table[0].mean is not None
     if has_winner:
         write_text(base / WINNER_FILE, winner_config(asked, search))
@@ -114,8 +99,8 @@ def conclude(asked: Setup, name: str, base: Path, search: Search) -> int:
         print_json(search, base, command)
     else:
         print_cells(search)
-        print_end(search, base, command)
-    _ = search.best  # raises where every cell diverged
+        print_winner(search, base, command)
+    _ = search.best  # raises if every cell diverged
     return 0
 
 
@@ -136,21 +121,21 @@ def print_json(search: Search, base: Path, command: str) -> None:
     print(encode_readable(document), end="")
 
 
-def print_end(search: Search, base: Path, command: str) -> None:
-    """Print where the search is kept and how its winner is trained."""
+def print_winner(search: Search, base: Path, command: str) -> None:
+    """Print the folder of the search and the command that trains its winner."""
     if search.table[0].mean is None:
-        print(f"search kept in {base}")
+        print(f"search saved in {base}")
         return
     if search.edges:
-        print(f"{'; '.join(search.edges)}: values beyond may do better.")
-    print(f"search kept in {base}; train the winner with\n  {command}")
+        print(f"{'; '.join(search.edges)}: values beyond it may be better.")
+    print(f"search saved in {base}; train the winner with\n  {command}")
 
 
 def print_cells(search: Search) -> None:
-    """Print a line per cell, the best first."""
+    """Print one line per combination of values, the best first."""
     seeds = len(search.seeds)
     metric = METRICS[search.metric].label
-    title, over = f"valid {metric}", ""
+    title, over = f"validation {metric}", ""
     if seeds > 1:
         title += " ± seeds"
         over = f", mean ± standard deviation over {seeds} seeds"
@@ -166,12 +151,13 @@ def print_cells(search: Search) -> None:
             table.add_row(*cells)
     print_columns(table)
     print(
-        f"{metric} over training rows that were held out{over}; * best. No test row was looked at."
+        f"{metric} on a validation split of the training rows{over}; * best. "
+        "Test rows were not used."
     )
 
 
 def score(cell: SearchCell, metric: str, seeds: int) -> str:
-    """A cell's score as text."""
+    """Return the score of a cell as text."""
     if cell.mean is None and seeds == 1:
         return "diverged"
     if cell.mean is None:
@@ -183,14 +169,14 @@ def score(cell: SearchCell, metric: str, seeds: int) -> str:
 
 
 def winner_config(asked: Setup, search: Search) -> str:
-    """The winner as a file for `coterie run --config`."""
+    """Return the winner as a file for `coterie run --config`."""
     winner = search.winner
     general = {name: getattr(asked.general, name) for name in ("model", "plan", "seeds")}
     given = {name: value for name, value in general.items() if value is not None}
     settings = {flag.key: getattr(winner, flag.key) for flag in flags_of(type(winner))}
     lines = [
-        "# The winner of a search, to be trained on all training rows.",
-        *toml_lines({**given, **asked.refit().options}),
+        "# The winner of a search, for training on all training rows.",
+        *toml_lines({**given, **asked.for_all_rows().options}),
         f"\n[{winner.name}]",
         *toml_lines(settings),
         "\n[data]",
@@ -200,7 +186,7 @@ def winner_config(asked: Setup, search: Search) -> str:
 
 
 def toml_lines(values: dict[str, Any]) -> list[str]:
-    """A line of TOML per value; its strings, numbers and lists are those of JSON."""
+    """Return a line of TOML per value; strings, numbers and lists are written as in JSON."""
     lines = []
     for name, value in values.items():
         if value is None:
@@ -211,35 +197,35 @@ def toml_lines(values: dict[str, Any]) -> list[str]:
 
 # ------------------------------------------------------------------------------ compare --tune
 class Tuned(NamedTuple):
-    """What came of the choice of settings."""
+    """The result of choosing hyper-parameters."""
 
-    asked: Setup  # with the settings that were chosen
+    asked: Setup  # with the chosen hyper-parameters
     base: Path  # the folder of the command
     runs: list[Path | Run]  # the folders of the runs to train now
     diverged: list[Diverged]  # an error for each method whose every cell diverged
 
 
 def tune(asked: Setup, watcher: Watcher) -> Tuned:
-    """Choose each method's settings with the first seed.
+    """Choose the hyper-parameters of each method with the first seed.
 
-    The runs with these settings train on all training rows, those of the search held some out.
-    What an earlier call with the same folder has done is not done again.
+    The searches use a validation split; the runs with the chosen values train on all training rows.
+    Work that an earlier call finished in the same folder is not repeated.
     """
     given = asked.given_folder
     if given is not None and not (given / TUNE).exists():
         refuse_existing(given)
     for _, name, seed in asked.planned_runs():
-        make_job(asked, name, seed)  # mistakes show before anything is trained
+        make_job(asked, name, seed)  # so that mistakes show before training
     searches = {}
     for name in asked.over:
         folder = None if given is None else tune_folder(asked, given, name)
-        searches[name] = prepare(asked, name, folder, seeds=1)
+        searches[name] = make_search(asked, name, folder, seeds=1)
     base = asked.folder()
     base.mkdir(parents=True, exist_ok=True)
     with lock_folder(base):
         for name, search in searches.items():
             search.out = tune_folder(asked, base, name)
-        asked, diverged = choose(asked.refit(), searches, base, watcher)
+        asked, diverged = choose(asked.for_all_rows(), searches, base, watcher)
         runs: list[Path | Run] = []
         for below, name, seed in asked.planned_runs():
             runs.append(tuned_run(asked, base / below, name, seed))
@@ -247,19 +233,19 @@ def tune(asked: Setup, watcher: Watcher) -> Tuned:
 
 
 def tune_folder(asked: Setup, base: Path, name: str) -> Path:
-    """The folder of the search for a method's settings."""
+    """Return the folder of the search for a method's hyper-parameters."""
     return base / TUNE / asked.methods[name].name
 
 
 def choose(
     asked: Setup, searches: dict[str, Search], base: Path, watcher: Watcher
 ) -> tuple[Setup, list[Diverged]]:
-    """(what to run with the best settings, the methods whose every cell diverged)"""
+    """Run the searches; return the setup with the best values, and the methods that diverged."""
     methods = dict(asked.methods)
     diverged = []
     for name, search in searches.items():
         try:
-            methods[name] = go(search, base, watcher).winner
+            methods[name] = run_search(search, base, watcher).winner
         except Diverged as e:
             del methods[name]
             diverged.append(e)
@@ -270,7 +256,7 @@ def choose(
 
 
 def tuned_run(asked: Setup, folder: Path, name: str, seed: int) -> Path:
-    """A run's folder, new or as it was left."""
+    """Return the folder of a run, which is created unless it exists."""
     job = make_job(asked, name, seed)
     if is_run_folder(folder):
         check_same_search(folder, job)

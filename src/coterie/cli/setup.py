@@ -1,57 +1,68 @@
-"""From the words of a command to methods, data and options.
+"""From the words of `run`, `compare` or `search` to methods, data and options.
 
-Flags count over the config file, and the file over the defaults.
+Flags override the config file, and the file overrides the defaults.
 """
 
 from __future__ import annotations
 
+import datetime
 import itertools
+import os
 import time
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from coterie.cli.config_file import read_config
-from coterie.cli.data_set import all_data_options, with_full_paths
-from coterie.cli.flags import DATA_HELP, Parser, take_data
-from coterie.cli.general import General, Searching, general_flags
-from coterie.cli.grids import Classes, Grid, read_grids
-from coterie.cli.methods import (
+from coterie.cli.flags import DATA_HELP, Flag, FlagValues, Parser, split_data_options
+from coterie.cli.method_flags import (
+    Classes,
+    Grid,
     find_methods,
     make_method,
     method_flags,
-    refuse_without_effect,
+    read_grids,
+    refuse_unused_flags,
     with_full_path,
 )
 from coterie.cli.ranks import with_launched_ranks
-from coterie.cli.values import Given
+from coterie.cli.run_flags import DataFlags, RunFlags, SearchFlags, run_flags
 from coterie.core.contract import Algorithm
-from coterie.core.errors import CoterieError
+from coterie.core.errors import CoterieError, unknown_name
+from coterie.data import makers
+from coterie.data.spec import no_such_set
 from coterie.methods import registry
 from coterie.runs.files import write_error
 from coterie.runs.options import Options
 from coterie.runs.search import VALID
 
 COMPARE_HELP = (
-    "\nfor one method alone: --METHOD.NAME, such as --ifca.lr 0.05 or --ifca.tune lr=0.1,1"
+    "\nfor one method only: --METHOD.NAME, such as --ifca.lr 0.05 or --ifca.tune lr=0.1,1"
 )
+FOR_NETWORKS = ("method", "network")  # keys and tables that only `coterie network` reads
+NOT_IN_FILES = {"config", "debug"}  # flags that are no keys of a config file
+DATA_FLAGS = (
+    "clients", "samples", "label", "client_column", "fill", "drop_incomplete", "min_rows",
+    "min_category_count", "unseen",
+)  # fmt: skip
 
 
 class Setup(NamedTuple):
-    """All that `run`, `compare` or `search` was asked for."""
+    """Everything that `run`, `compare` or `search` is asked to do."""
 
     methods: dict[str, Algorithm]  # by name, or by file and class with the full path
-    general: General
-    options: dict[str, Any]  # of the runs; see `Options`
-    spec: str  # of the data
-    data: dict[str, Any]  # options of the data beside those in the spec
-    over: dict[str, Grid]  # by method: the values to choose among
-    random: int | None = None  # try only this many combinations of them
+    general: RunFlags
+    options: dict[str, Any]  # the given fields of `Options`
+    spec: str  # of the data set
+    data: dict[str, Any]  # options of the data set beside those in the spec
+    over: dict[str, Grid]  # by method: the values to try
+    random: int | None = None  # number of random combinations to try; None: all
 
     @property
     def ranks(self) -> int:
-        """How many processes share the clients."""
+        """Number of processes that share the clients."""
         ranks: int = self.options.get("ranks", Options.ranks)
         return ranks
 
@@ -62,13 +73,13 @@ class Setup(NamedTuple):
         return range(first, first + self.general.seeds)
 
     def origin(self, seed: int) -> dict[str, Any]:
-        """The arguments of `data.load` that make the data of a seed."""
+        """Return the arguments of `data.load` that make the data of a seed."""
         return {"spec": self.spec, "seed": seed, **self.data}
 
-    def refit(self) -> Setup:
-        """The same, for runs with the settings that a search chose: on all training rows.
+    def for_all_rows(self) -> Setup:
+        """Return the setup for training with the chosen hyper-parameters, on all training rows.
 
-        The rows that the search held out are trained on, too, unless early stopping needs them.
+        The validation split of the search becomes training data, unless early stopping needs it.
         """
         if self.options.get("stop_after") is not None:
             return self
@@ -76,9 +87,9 @@ class Setup(NamedTuple):
         return self._replace(options=options)
 
     def planned_runs(self) -> Iterator[tuple[str, str, int]]:
-        """(folder, method, seed) of every run, those on the same data together.
+        """Yield (folder, method, seed) of every run, with runs on the same data in sequence.
 
-        The folders are below that of the command; it is "." where there is one run alone.
+        Folders are relative to that of the command; "." if there is only one run.
         """
         for seed in self.seeds:
             for name, method in self.methods.items():
@@ -97,9 +108,9 @@ class Setup(NamedTuple):
         return Path(self.general.out)
 
     def folder(self) -> Path:
-        """The folder that all is written to: --out, or a new one in runs/, which is made here.
+        """Return the folder for the results: that of --out, or a new one in runs/.
 
-        Of many commands that make one at once, each has its own.
+        Commands that start in the same second get different folders.
         """
         if self.given_folder is not None:
             return self.given_folder
@@ -112,7 +123,7 @@ class Setup(NamedTuple):
 
 
 def make_new_folder(name: str) -> Path:
-    """Make runs/NAME, or runs/NAME-2 and so on where another command has made it."""
+    """Make runs/NAME, or runs/NAME-2 and so on if it exists."""
     for number in itertools.count(1):
         folder = Path("runs") / name
         if number > 1:
@@ -125,33 +136,43 @@ def make_new_folder(name: str) -> Path:
             continue
         except OSError as e:
             raise write_error(e, folder) from e
-    raise AssertionError("numbers do not end")
+    raise AssertionError("itertools.count does not end")
 
 
-def setup(command: str, words: list[str], argv: list[str]) -> Setup:
-    """Read the words (methods) and flags of `run`, `compare` or `search`."""
-    is_alone = command != "compare"  # one method, whose settings need no prefix
-    classes = find_methods(command, words)
-    parser = make_parser(command, words, classes, is_alone)
-    data_options, argv = take_data(argv)
-    given = read_given(parser, argv, classes)
+# ------------------------------------------------------------------------------ reading a command
+def setup(command: str, names: list[str], argv: list[str]) -> Setup:
+    """Read the methods and flags of a command.
 
-    general = given.make(General)
-    spec, data = with_full_paths(general.data, all_data_options(general, given, data_options))
+    Args:
+        command: "run", "compare" or "search".
+        names: The methods.
+        argv: The flags and their values.
+
+    Raises:
+        CoterieError: A method, flag or key is unknown, or a value does not fit.
+    """
+    is_alone = command != "compare"  # one method, whose flags need no prefix
+    classes = find_methods(command, names)
+    parser = make_parser(command, names, classes, is_alone)
+    data_options, argv = split_data_options(argv)
+    given = read_values(parser, argv, classes)
+
+    general = given.make(RunFlags)
+    spec, data = with_full_paths(general.data, collect_data_options(general, given, data_options))
     if general.model is not None:
         general = replace(general, model=with_full_path(general.model))
 
     over = read_grids(classes, given)
     if command == "search" and not over:
         raise CoterieError("search needs --over, the values to try, as in --over lr=0.01,0.1,1.")
-    refuse_without_effect(classes, given, over, is_alone)
+    refuse_unused_flags(classes, given, over, is_alone)
     methods = {
-        origin: make_method(cls, given, over.get(origin, {}), is_alone, counts_by_itself=not words)
+        origin: make_method(cls, given, over.get(origin, {}), is_alone, counts_groups=not names)
         for origin, cls in classes.items()
     }
     options = with_launched_ranks(given.fields_of(Options))
     if over and options.get("ranks", Options.ranks) > 1:
-        raise CoterieError("each run of a search is one process: leave out --ranks and torchrun.")
+        raise CoterieError("each run of a search is one process: remove --ranks and torchrun.")
     if over:
         options = {"valid": VALID, **options}
     return Setup(
@@ -161,26 +182,147 @@ def setup(command: str, words: list[str], argv: list[str]) -> Setup:
         spec=spec,
         data=data,
         over=over,
-        random=given.make(Searching).random,
+        random=given.make(SearchFlags).random,
     )
 
 
-def make_parser(command: str, words: list[str], classes: Classes, is_alone: bool) -> Parser:
-    """The parser of a command that trains these methods."""
-    flags = [*method_flags(classes, is_alone), *general_flags(command)]
-    prog = " ".join(["coterie", command, *words])
+def make_parser(command: str, names: list[str], classes: Classes, is_alone: bool) -> Parser:
+    """Make the parser of a command for these methods."""
+    flags = [*method_flags(classes, is_alone), *run_flags(command)]
+    prog = " ".join(["coterie", command, *names])
     if not is_alone:
         return Parser(prog, flags, epilog=DATA_HELP + COMPARE_HELP)
     (cls,) = classes.values()
     return Parser(prog, flags, cls.__doc__ or "", DATA_HELP)
 
 
-def read_given(parser: Parser, argv: list[str], classes: Classes) -> Given:
-    """What the flags and the config file give."""
+def read_values(parser: Parser, argv: list[str], classes: Classes) -> FlagValues:
+    """Read the flags and the config file of a command."""
     flags = parser.parse(argv)
     if "config" not in flags:
-        return Given(parser.flags, flags)
+        return FlagValues(parser.flags, flags)
     running = {cls.name for cls in classes.values()}
     others = {name.replace("-", "_") for name in registry.methods() if name not in running}
     values = read_config(flags["config"], parser.flags, others)
-    return Given(parser.flags, flags, values, flags["config"])
+    return FlagValues(parser.flags, flags, values, flags["config"])
+
+
+# ------------------------------------------------------------------------------ the config file
+def read_config(path: str, known: Mapping[str, Flag], other_methods: set[str]) -> dict[str, Any]:
+    """Read a TOML file whose keys are those of the flags.
+
+    Args:
+        path: The file.
+        known: The flags of the command by key.
+        other_methods: Methods that the command does not run; their tables are ignored.
+
+    Returns:
+        The values by key: "lr", "ifca.lr", "data.angles".
+    """
+    values: dict[str, Any] = {}
+    for key, value in flatten_toml(read_toml(path)):
+        if key.partition(".")[0] in {*other_methods, *FOR_NETWORKS}:
+            continue
+        is_known = key in known and key not in NOT_IN_FILES
+        if not is_known and not key.startswith("data."):  # `data.load` checks its own options
+            shown = {name for name, flag in known.items() if flag.shown}
+            raise unknown_name(f"key in {path}", key, shown - NOT_IN_FILES)
+        check_plain_value(path, key, value)
+        if key in values:  # to TOML, local-steps and local_steps are different keys
+            raise CoterieError(f"{key} occurs twice in {path}", "remove one of them")
+        values[key] = value
+    return values
+
+
+def read_toml(path: str) -> dict[str, Any]:
+    """Read a TOML file."""
+    try:
+        with open(path, "rb") as file:
+            return tomllib.load(file)
+    except OSError as e:
+        raise CoterieError(f"cannot read the config file {path}: {e.strerror}.") from e
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as e:
+        reason = str(e).rstrip(".")
+        raise CoterieError(f"the config file {path} is not valid TOML: {reason}.") from e
+
+
+def flatten_toml(tables: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield values by "key" and "table.key", with underscores; `spec` of [data] becomes "data"."""
+    for name, value in tables.items():
+        if not isinstance(value, dict):
+            yield name.replace("-", "_"), value
+            continue
+        for inner_name, inner_value in value.items():
+            key = f"{name}.{inner_name}".replace("-", "_")
+            if key == "data.spec":
+                key = "data"
+            yield key, inner_value
+
+
+def check_plain_value(path: str, key: str, value: Any) -> None:
+    """Refuse tables, dates and nested lists."""
+    parts = value if isinstance(value, list) else [value]
+    for part in parts:
+        if isinstance(part, dict | list):
+            raise CoterieError(f"{key} in {path} is a table or a nested list", "give plain values")
+        if isinstance(part, datetime.date | datetime.time):
+            raise CoterieError(f"{key} in {path} is a date or a time", f'write "{part}"')
+
+
+# ------------------------------------------------------------------------------ the data set
+def collect_data_options(
+    general: DataFlags, given: FlagValues, data_options: dict[str, str]
+) -> dict[str, Any]:
+    """Return the options of the data set; flags override the file, --data.NAME overrides --NAME."""
+    general_values = {name: getattr(general, name) for name in DATA_FLAGS}
+    options = {name: value for name, value in general_values.items() if value is not None}
+    flags = {name: value for name, value in options.items() if name in given.flags}
+    for key, value in given.file.items():
+        if key.startswith("data."):
+            text = ",".join(map(str, value)) if isinstance(value, list) else value
+            options[key.removeprefix("data.")] = text
+    options |= {**flags, **data_options}
+    if given.has("min_rows_to_report") and takes_option(general.data, "min_rows_to_report"):
+        options.setdefault(
+            "min_rows_to_report", given.get("min_rows_to_report")
+        )  # one flag for both
+    return options
+
+
+def takes_option(spec: str, option: str) -> bool:
+    """Whether the data set of a spec takes an option."""
+    name = spec.partition("?")[0].partition(":")[0]
+    known = makers()
+    return name in known and option in signature(known[name][0]).parameters
+
+
+def with_full_paths(spec: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Make paths in a data set's spec and options absolute, so that runs can be resumed anywhere.
+
+    A seed among the options moves into the spec, where it overrides that of the run.
+
+    Returns:
+        The spec and the options.
+    """
+    head, _, query = spec.partition("?")
+    name, _, first = head.partition(":")
+    known = makers()
+    if name not in known:
+        raise no_such_set(spec)
+    if first and next(iter(signature(known[name][0]).parameters)) == "path":
+        head = f"{name}:{full_path(first)}"
+    options = dict(options)
+    if "path" in options:
+        options["path"] = full_path(str(options["path"]))
+    queries = [query]
+    if "seed" in options:
+        queries.append(f"seed={options.pop('seed')}")
+    query = "&".join(filter(None, queries))
+    if not query:
+        return head, options
+    return f"{head}?{query}", options
+
+
+def full_path(path: str) -> str:
+    """Return an absolute path; ~ is expanded, which no shell does within folder:~/sites."""
+    return os.path.abspath(os.path.expanduser(path))

@@ -1,4 +1,4 @@
-"""`coterie store`: write a data set once to disk."""
+"""`coterie store`: write a data set to disk."""
 
 from __future__ import annotations
 
@@ -8,53 +8,54 @@ from pathlib import Path
 
 import torch
 
-from coterie.cli.data_set import all_data_options, with_full_paths
-from coterie.cli.flags import DATA_HELP, Parser, flags_of, take_data
-from coterie.cli.general import DataSet
+from coterie.cli.flags import (
+    DATA_HELP,
+    FlagValues,
+    Parser,
+    check_names,
+    flags_of,
+    split_data_options,
+)
 from coterie.cli.progress import Watcher
-from coterie.cli.values import Given
-from coterie.core.errors import CoterieError
+from coterie.cli.run_flags import DataFlags
+from coterie.cli.setup import collect_data_options, with_full_paths
 from coterie.core.settings import setting
 from coterie.data import Federation
 from coterie.data import store as write_store
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoreFlags(DataSet):
+class StoreFlags(DataFlags):
     """The flags of `coterie store`."""
 
     valid: float = setting(
-        0.0, "share of the training rows to hold out as the valid part", ge=0, lt=1
+        0.0, "fraction of the training rows to store as the validation split", ge=0, lt=1
     )
-    seed: int = setting(0, "seed of the draws", ge=0)
+    seed: int = setting(0, "random seed", ge=0)
     quiet: bool = setting(False, "no progress", switch=True)
-    debug: bool = setting(False, "show tracebacks", switch=True)
 
 
-def store(words: list[str], argv: list[str]) -> int:
+def store(names: list[str], argv: list[str]) -> int:
     """`coterie store PATH --data SPEC`"""
     about = (
-        "Write a data set once to a folder on disk; runs use it as --data store:PATH.\n"
-        "It opens at once, rows are read as they are used, and images stay bytes."
+        "Write a data set to a folder; runs use it as --data store:PATH.\n"
+        "It opens at once, rows are read when they are used, and images stay bytes."
     )
     parser = Parser("coterie store PATH --data SPEC", flags_of(StoreFlags), about, DATA_HELP)
-    data_options, argv = take_data(argv)
-    given = Given(parser.flags, parser.parse(argv))
+    data_options, argv = split_data_options(argv)
+    given = FlagValues(parser.flags, parser.parse(argv))
     asked = given.make(StoreFlags)
-    if len(words) != 1 or not words[0]:
-        raise CoterieError(
-            "store needs one path to write to, as in `coterie store mnist --data rotated:mnist`."
-        )
-    spec, options = with_full_paths(asked.data, all_data_options(asked, given, data_options))
-    watcher = Watcher(asked.quiet)
-    with watcher():
-        fed = write_store(spec, words[0], seed=asked.seed, valid=asked.valid, **options)
-    print(describe(fed, Path(words[0])))
+    usage = "coterie store PATH --data SPEC, such as coterie store mnist --data rotated:mnist"
+    (path,) = check_names(names, 1, usage)
+    spec, options = with_full_paths(asked.data, collect_data_options(asked, given, data_options))
+    with Watcher(asked.quiet)():
+        fed = write_store(spec, path, seed=asked.seed, valid=asked.valid, **options)
+    print(describe_store(fed, Path(path)))
     return 0
 
 
-def describe(fed: Federation, path: Path) -> str:
-    """What was written, in a sentence."""
+def describe_store(fed: Federation, path: Path) -> str:
+    """Describe a store in a sentence."""
     rows = sum(len(part.y) for part in fed.parts().values())
     size = sum(file.stat().st_size for file in path.iterdir())
     kind = str(fed.train.x.dtype).removeprefix("torch.")

@@ -1,16 +1,18 @@
-"""The final table, and the same as JSON."""
+"""What a command prints when its runs have ended: the table, the groups, or JSON."""
 
 from __future__ import annotations
 
+import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from coterie.cli.groups import doubtful_members, group_members
+from coterie.cli.messages import escape_controls
 from coterie.core.errors import Diverged
 from coterie.core.version import __version__
 from coterie.metrics import Row, main_metric
@@ -27,15 +29,21 @@ from coterie.reporting.constant_guess import describe_constant_guess, find_no_be
 from coterie.reporting.verdict import describe_verdict, judge
 from coterie.result import Result
 from coterie.runs.config import encode_readable
+from coterie.runs.tables import GROUPS, natural_key
 
-NOT_SCORES = ("groups", "moves", "notes", "refused", "screened")  # of a row of metrics
+NOT_SCORES = ("groups", "moves", "notes", "refused", "screened")  # in a row of metrics
 LINE = 110  # characters of a line of text under the table
-WIDE = 400  # characters of a line that is not for a terminal: no line is wrapped
+WIDE = 400  # characters of a line of the table outside terminals: no line is wrapped
+MOST_GROUPS = 12  # up to this many groups, their members are listed; else their sizes
+MOST_LINES = 3  # for the members of one group
+MOST_DOUBTFUL = 5  # uncertain clients that are listed
+MOST_SIZES = 20  # sizes of groups in one line
+INDENT = "  "
 
 
 # ------------------------------------------------------------------------------ one run
 def summary_row(result: Result) -> Row:
-    """One run in one flat row: the last evaluation, and what the run cost in all."""
+    """Summarise a run in one flat row: the last evaluation, and the total cost."""
     scores = {k: v for k, v in result.final.items() if k not in NOT_SCORES}
     folder = None
     if result.folder is not None:
@@ -64,6 +72,28 @@ def summary_row(result: Result) -> Row:
     }
 
 
+def group_members(result: Result) -> dict[str, list[str]] | None:
+    """Return the names of each group's clients, in natural order; None without groups."""
+    groups = result.trained.hard_groups
+    if groups is None:
+        return None
+    members: dict[str, list[str]] = {}
+    for number in sorted(set(groups[groups >= 0].tolist())):
+        names = [result.names[i] for i in (groups == number).nonzero()[0]]
+        members[str(number)] = sorted(names, key=natural_key)
+    return members
+
+
+def doubtful_members(result: Result) -> dict[str, float] | None:
+    """Return the membership confidence of uncertain clients, lowest first; None if unknown."""
+    membership = result.trained.membership
+    if membership is None:
+        return None
+    least_confident_first = membership.confidence.argsort(kind="stable")
+    some = least_confident_first[membership.doubtful[least_confident_first]]
+    return {result.names[i]: float(membership.confidence[i]) for i in some}
+
+
 # ------------------------------------------------------------------------------ JSON
 def print_json(runs: Sequence[Row], failures: Sequence[Diverged]) -> None:
     """Print runs, means over seeds and failures as one JSON document."""
@@ -84,7 +114,7 @@ def print_json(runs: Sequence[Row], failures: Sequence[Diverged]) -> None:
 
 
 def over_seeds(rows: Sequence[Row]) -> dict[str, Row]:
-    """Mean and standard deviation of every number over the seeds of a method."""
+    """Return mean and standard deviation of every number over the seeds of a method."""
     numbers = {}
     for name, value in rows[0].items():
         if isinstance(value, float | int) and name not in ("seed", "round", "rounds"):
@@ -97,7 +127,7 @@ def over_seeds(rows: Sequence[Row]) -> dict[str, Row]:
 
 # ------------------------------------------------------------------------------ tables
 def new_table() -> Table:
-    """A table with rules on a terminal, elsewhere without."""
+    """Make a table; only terminals get rules."""
     box = None
     if sys.stdout.isatty():
         box = SIMPLE_HEAD
@@ -105,7 +135,7 @@ def new_table() -> Table:
 
 
 def print_columns(table: Table) -> None:
-    """Print a table: with colour on a terminal, elsewhere as plain text."""
+    """Print a table, with colour on a terminal."""
     if sys.stdout.isatty():
         console = Console(file=sys.stdout, highlight=False)
     else:
@@ -116,7 +146,7 @@ def print_columns(table: Table) -> None:
 
 
 def print_table(runs: Sequence[Row]) -> None:
-    """Print one line per method, and what the columns mean."""
+    """Print one line per method, the meaning of the columns, and conclusions."""
     comparison = compare_rows(runs)
     content = comparison_table(comparison)
     table = new_table()
@@ -140,9 +170,9 @@ def print_table(runs: Sequence[Row]) -> None:
 
 
 def describe_conclusions(comparison: Comparison) -> list[str]:
-    """Say which method is best, whether groups pay and where models are useless, as the page does.
+    """State the best method, whether groups help, and which models are useless, as in the report.
 
-    Of one method only the last is said.
+    For a single method, only the last.
     """
     sentences = []
     verdict = judge(comparison)
@@ -155,3 +185,97 @@ def describe_conclusions(comparison: Comparison) -> list[str]:
     if no_better is not None:
         sentences.append(describe_constant_guess(no_better))
     return sentences
+
+
+# ------------------------------------------------------------------------------ groups
+def print_groups(runs: Sequence[Row]) -> None:
+    """Print the members of each method's groups, for the first seed."""
+    first = min(run["seed"] for run in runs)
+    with_seed = ""
+    if any(run["seed"] != first for run in runs):
+        with_seed = f" (seed {first})"
+    shown = [run for run in runs if run["seed"] == first and run["members"] is not None]
+    listed = sum(len(run["members"]) for run in shown) <= MOST_GROUPS
+    for run in shown:
+        title = f"{run['method']}{with_seed}"
+        members = run["members"]
+        if len(members) > 1 and all(len(names) == 1 for names in members.values()):
+            names = sorted((name for (name,) in members.values()), key=natural_key)
+            start = f"{title}: no two sites are alike; every group has one client, as in local"
+            print(describe_names(start, names, file_of(run), width()))
+        elif listed:
+            for group, names in members.items():
+                print(describe_group(f"{title} group {group}", names, file_of(run), width()))
+        else:
+            print(describe_sizes(title, members, file_of(run), width()))
+        if run["doubtful"]:
+            print(describe_doubtful(title, run["doubtful"], file_of(run), width()))
+
+
+def describe_group(title: str, names: Sequence[str], file: str, width: int) -> str:
+    """Describe one group in a few lines: its size, and as many clients as fit."""
+    clients = "1 client" if len(names) == 1 else f"{len(names)} clients"
+    return describe_names(f"{title} ({clients})", names, file, width)
+
+
+def describe_names(title: str, names: Sequence[str], file: str, width: int) -> str:
+    """List clients after a title, as many as fit in a few lines."""
+    start = f"{title}: "
+    room = MOST_LINES * (width - len(INDENT)) - len(start) - len(more(len(names), file))
+    text = ""
+    for number, name in enumerate(names):
+        separator = ", " if text else ""
+        longer = f"{text}{separator}{escape_controls(name)}"
+        if number and len(longer) > room:
+            return wrap(start + text + more(len(names) - number, file), width)
+        text = longer
+    return wrap(start + text, width)
+
+
+def describe_sizes(title: str, members: dict[str, list[str]], file: str, width: int) -> str:
+    """Describe many groups by their sizes, in a sentence."""
+    sizes = sorted((len(names) for names in members.values()), reverse=True)
+    some = ", ".join(map(str, sizes[:MOST_SIZES]))
+    if len(sizes) > MOST_SIZES:
+        some += ", …"
+    return wrap(f"{title}: {len(sizes)} groups of {some} clients: see {file}", width)
+
+
+def describe_doubtful(title: str, doubtful: dict[str, float], file: str, width: int) -> str:
+    """List clients whose group is uncertain, with their membership confidence."""
+    named = list(doubtful.items())[:MOST_DOUBTFUL]
+    text = ", ".join(f"{escape_controls(name)} ({sure:.2f})" for name, sure in named)
+    if len(doubtful) > len(named):
+        text += more(len(doubtful) - len(named), file)
+    clients = "1 client" if len(doubtful) == 1 else f"{len(doubtful)} clients"
+    return wrap(f"{title}: the group of {clients} is uncertain (confidence): {text}", width)
+
+
+def more(number: int, file: str) -> str:
+    """Say how many clients are not listed, and which file lists them."""
+    return f" and {number} more: see {file}"
+
+
+def file_of(run: Row) -> str:
+    """Return the file that lists all clients."""
+    if run["folder"] is None:
+        return GROUPS
+    return str(Path(run["folder"]) / GROUPS)
+
+
+def width() -> int:
+    """Return the width of a line."""
+    if sys.stdout.isatty():
+        return shutil.get_terminal_size().columns
+    return LINE
+
+
+def wrap(text: str, width: int) -> str:
+    """Wrap text, with all lines but the first indented; names are not broken."""
+    return textwrap.fill(
+        text,
+        max(width, 40),
+        subsequent_indent=INDENT,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -1,4 +1,7 @@
-"""Runs are checked first, all of them, so that every mistake shows before any training."""
+"""Check and train the runs of a command.
+
+All runs are checked before the first one trains, so that every mistake shows at once.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coterie.cli.own_files import OwnFiles, load_model, trust_flag
 from coterie.cli.progress import Watcher
 from coterie.cli.ranks import cores_of_rank
+from coterie.cli.run_flags import UserCode, load_model
 from coterie.cli.setup import Setup
 from coterie.core.errors import CoterieError, Diverged
-from coterie.core.user_file import hashes_of
+from coterie.core.user_file import DIGITS, hashes_of
 from coterie.data import Federation
 from coterie.engines.plan import Plan, plan_for
 from coterie.ranks.launch import RankLost
@@ -39,16 +42,20 @@ from coterie.runs.tables import write_missing_tables
 if TYPE_CHECKING:
     from coterie.ranks.engine import RankServer
 
-TUNE = "tune"  # the folder, in a comparison's, of the searches for settings
+TUNE = "tune"  # the subfolder of a comparison that holds the searches of --tune
 
 
 # ------------------------------------------------------------------------------ before training
-def create(setup: Setup, server: RankServer | None = None) -> tuple[Path, list[Path | Run]]:
-    """(the folder of the command, its runs); nothing is made if one of them cannot be.
+def create_runs(setup: Setup, server: RankServer | None = None) -> tuple[Path, list[Path | Run]]:
+    """Check the runs of a command and make their folders; nothing is written if a check fails.
 
-    A single run is ready to train. Of several only the folders are given, so that not all of their
-    data and engines are in memory at once.
-    server: rank 0 of several ranks; None: one process.
+    Args:
+        setup: The command.
+        server: Rank 0 of several ranks; None: one process.
+
+    Returns:
+        The folder of the command, and its runs: a single run ready to train, or the folders of
+        several, so that only one of them is in memory at a time.
     """
     if setup.given_folder is not None:
         refuse_existing(setup.given_folder)
@@ -60,7 +67,7 @@ def create(setup: Setup, server: RankServer | None = None) -> tuple[Path, list[P
             run = job.start()
         else:
             run = job.start(make_engine=server.engine_maker(job.config()))
-            clear_data_cache()  # each rank keeps its share alone
+            clear_data_cache()  # each rank keeps only its own clients
         base = setup.folder()
         run.folder = job.create_folder(base)
         return base, [run]
@@ -73,15 +80,15 @@ def create(setup: Setup, server: RankServer | None = None) -> tuple[Path, list[P
 
 
 def refuse_existing(base: Path) -> None:
-    """Refuse a folder that holds something."""
+    """Refuse a folder that is not empty."""
     remedy = "choose another --out"
     if (base / LIST).exists() or any(map(is_run_folder, find_runs(base))):
-        remedy += f", or go on with it by `coterie resume {shlex.quote(str(base))}`"
+        remedy += f", or continue it with `coterie resume {shlex.quote(str(base))}`"
     ensure_free(base, remedy)
 
 
-def hold_several(base: Path) -> AbstractContextManager[Any]:
-    """Hold the lock of a folder of several runs; a run of its own has its own lock."""
+def lock_several(base: Path) -> AbstractContextManager[Any]:
+    """Lock a folder of several runs; a single run has its own lock."""
     if (base / LIST).exists() or (base / TUNE).exists():
         return lock_folder(base)
     return nullcontext()
@@ -109,7 +116,7 @@ def make_job(setup: Setup, name: str, seed: int) -> Job:
 
 
 def read_plan(setup: Setup, fed: Federation) -> Plan | None:
-    """The plan that --plan CHUNK,WORKERS asks for, if it is given."""
+    """Return the plan of --plan CHUNK,WORKERS, if it is given."""
     text = setup.general.plan
     if text is None:
         return None
@@ -129,87 +136,88 @@ def train(
     runs: list[Path | Run],
     watcher: Watcher,
     rounds: int | None = None,
-    own: OwnFiles | None = None,
+    code: UserCode | None = None,
     *,
     server: RankServer | None = None,
 ) -> Iterator[Result | Diverged]:
-    """Train each run to its end, from wherever it is; one that diverges does not stop the others.
+    """Train each run to its end, from its last checkpoint; a diverged run does not stop the others.
 
-    runs: each is taken off this list, so that nothing keeps it in memory after its turn.
-    rounds: train up to this many rounds instead of as many as were asked for.
-    own: what the command says of Python files that the folders name.
-    server: rank 0 of several ranks; None: one process.
+    Args:
+        base: The folder of the command.
+        runs: Each run is removed from this list at its turn, so that its memory is freed after it.
+        watcher: Shows the progress.
+        rounds: Train up to this round instead of the planned number.
+        code: The user's own Python files that the runs may execute.
+        server: Rank 0 of several ranks; None: one process.
+
+    Yields:
+        The result of each run, or its error if it diverged.
     """
-    alone = len(runs) == 1
+    is_alone = len(runs) == 1
     while runs:
-        run = open_run(runs.pop(0), rounds, own, server)
-        title = title_of(run, base, alone)
+        run = open_run(runs.pop(0), rounds, code, server)
+        title = run.method.name
+        if not is_alone:
+            title = str(path_of(run).relative_to(base))
         try:
             yield train_one(run, title, watcher)
             if run.interrupted and runs:
                 raise Interrupted
         except Interrupted:
-            raise KeyboardInterrupt(f"saved; go on with: {how_to_go_on(base, rounds)}") from None
+            raise KeyboardInterrupt(f"saved; continue with: {resume_hint(base, rounds)}") from None
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
-                f"stopped; the last checkpoint stands; go on with: {how_to_go_on(base, rounds)}"
+                f"stopped; continue from the last checkpoint with: {resume_hint(base, rounds)}"
             ) from None
         except RankLost as e:
             raise CoterieError(
-                e.what, f"go on from the last checkpoint with: {how_to_go_on(base, rounds)}"
+                e.what, f"continue from the last checkpoint with: {resume_hint(base, rounds)}"
             ) from e
         except Diverged as e:
-            yield Diverged(f"{run.method.name}, {e} {last_checkpoint(run)}")
+            yield Diverged(f"{run.method.name}, {e} {describe_checkpoint(run)}")
         del run  # before the next one is opened
 
 
 def open_run(
-    place: Path | Run, rounds: int | None, own: OwnFiles | None, server: RankServer | None
+    place: Path | Run, rounds: int | None, code: UserCode | None, server: RankServer | None
 ) -> Run:
-    """A run that is at hand, or the one in a folder."""
+    """Return a run that is in memory, or open the one in a folder."""
     if isinstance(place, Run):
         return place
     ensure_not_training(place)
     make_engine: MakeEngine = create_engine
     if server is not None:
         make_engine = server.engine_maker(RunFolder(place).config())
-    if own is None:
+    if code is None:
         return load_run(place, rounds=rounds, make_engine=make_engine)
     return load_run(
-        place, model=own.load_model(), rounds=rounds, trust=own.trust, make_engine=make_engine
+        place, model=code.load_model(), rounds=rounds, trust=code.trust, make_engine=make_engine
     )
 
 
 def train_one(run: Run, title: str, watcher: Watcher) -> Result:
-    """Train a run to its end and show how it goes."""
+    """Train a run to its end and show its progress."""
     if not run.ended:
         return Result.of(run.go(watcher.follow(title, run)))
-    note = f"{title} has ended after {run.round} rounds; --rounds N goes on, with more"
+    note = f"{title} is complete after {run.round} rounds; --rounds N trains for more"
     if run.stopped:
-        note = f"{title} has stopped early after {run.round} rounds, as --stop-after asked"
+        note = f"{title} stopped early after {run.round} rounds (--stop-after)"
     watcher.note(note)
-    result = Result.of(run)  # its folder is only read, unless it was killed in its last moment
-    write_missing_tables(path_of(run), run.trained())
+    result = Result.of(run)
+    write_missing_tables(path_of(run), run.trained())  # in case it was killed while writing them
     for concern in result.warnings:
         watcher.warn(f"{run.method.name}: {concern}")
     return result
 
 
-def title_of(run: Run, base: Path, alone: bool) -> str:
-    """What progress calls a run: its method or, of several, its folder."""
-    if alone:
-        return run.method.name
-    return str(path_of(run).relative_to(base))
-
-
 def path_of(run: Run) -> Path:
-    """The folder of a run; all runs of the command line have one."""
+    """Return the folder of a run; all runs of the command line have one."""
     assert run.folder is not None
     return run.folder.path
 
 
-def how_to_go_on(base: Path, rounds: int | None) -> str:
-    """The command that goes on with stopped runs."""
+def resume_hint(base: Path, rounds: int | None) -> str:
+    """Return the command that continues stopped runs."""
     folder = shlex.quote(str(base))
     if (base / TUNE).exists():
         return f"the same command, with --out {folder}"
@@ -219,8 +227,19 @@ def how_to_go_on(base: Path, rounds: int | None) -> str:
     return command + trust_flag(base)
 
 
-def last_checkpoint(run: Run) -> str:
-    """Where the newest checkpoint is, in a sentence."""
+def trust_flag(base: Path) -> str:
+    """Return the flag that lets another command open the runs in a folder, or ""."""
+    digits: dict[str, None] = {}
+    for folder in filter(is_run_folder, find_runs(base)):
+        for full in RunFolder(folder).config().origin.files.values():
+            digits[full[:DIGITS]] = None
+    if not digits:
+        return ""
+    return f" --trust {','.join(digits)}"
+
+
+def describe_checkpoint(run: Run) -> str:
+    """Return a sentence that says where the newest checkpoint is."""
     assert run.folder is not None
     checkpoints = run.folder.checkpoints()
     if not checkpoints:

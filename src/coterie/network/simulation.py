@@ -62,7 +62,7 @@ def start_child(words: list[str], log: Path, shows_errors: bool = False) -> subp
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "ab") as output:
             return subprocess.Popen(
-                [sys.executable, "-m", "coterie.cli", *words, "--child"],
+                [sys.executable, "-m", "coterie", *words, "--child"],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=None if shows_errors else output,

@@ -110,7 +110,7 @@ def launch_ranks(ranks: int, command: Sequence[str]) -> int:
 
     Args:
         ranks: Number of processes.
-        command: Arguments of the Python interpreter, such as ["-m", "coterie.cli", "run", "ifca"].
+        command: Arguments of the Python interpreter, such as ["-m", "coterie", "run", "ifca"].
 
     Returns:
         The exit status of rank 0, which prints its own errors.

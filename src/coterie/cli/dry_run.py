@@ -1,4 +1,4 @@
-"""--dry-run: what a run would take, counted without training."""
+"""--dry-run: the traffic, memory and plan of a run, without training."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from coterie.runs.run import Run
 from coterie.runs.start import Job
 
 
-class Counting:
-    """An engine whose clients answer with zeros of the right shape: nothing is computed."""
+class CountingEngine:
+    """An engine whose clients reply with zeros of the right shape; nothing is computed."""
 
     def __init__(self, working: WorkingMemory) -> None:
         self.working = working
-        self.most_bytes = 0  # that an exchange takes while clients work, and for their answers
+        self.most_bytes = 0  # memory of the largest exchange: work and uploads of the clients
 
     def enroll(self, method: Any, initial_payload: Any) -> None:
-        """Nobody is contacted."""
+        """Do nothing."""
 
     def map(self, call: Call, aggregator: Aggregator) -> PartialAggregate:
-        """Zeros from every client."""
+        """Return zeros from every client."""
         self.most_bytes = max(self.most_bytes, self.working.of(call) + nbytes(aggregator.buffers))
         for table in tree_leaves((aggregator.buffers, aggregator.norms)):
             table.zero_()
@@ -45,34 +45,34 @@ class Counting:
         return aggregator.finish(part)._replace(bytes_up=aggregator.update_bytes * len(everyone))
 
     def snapshot(self) -> Any:
-        """Nothing."""
+        """Return nothing."""
         return ()
 
     def restore(self, snapshot: Any) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Counts(NamedTuple):
-    """What was counted of a run; None where a method needs real answers to go on."""
+    """Traffic and memory of a run; None where a method cannot continue with replies of zeros."""
 
     start: tuple[int, int] | None  # bytes down and up
     round: tuple[int, int] | None
-    working: int | None  # bytes of memory, while clients work
-    keeps_grams: bool  # whether XXᵀ of every client is kept
-    forms: list[str]  # of the local steps, and why
+    working: int | None  # bytes of memory while clients work
+    keeps_grams: bool  # whether the Gram matrix XXᵀ of every client is cached
+    forms: list[str]  # kind of the local steps, with the reason
 
 
 def count_exchanges(job: Job) -> Counts:
-    """Traffic of the start and of a first round, and the memory that exchanges take.
+    """Count the traffic of the start and of the first round, and the memory of exchanges.
 
-    Everyone is sent the initial payload at the start, with the first evaluation.
+    All clients get the initial message at the start, with the first evaluation.
     """
     roster = job.fed.roster
     traffic: list[tuple[int, int]] = []
     with warnings.catch_warnings(action="ignore"):
         _, initial_payload = job.method.start(job.task, len(roster), job.options.seed)
         private = DryRun(job.task, roster, job.method, initial_payload).private
-        engine = Counting(WorkingMemory(job.task, roster, used_plan(job), private))
+        engine = CountingEngine(WorkingMemory(job.task, roster, used_plan(job), private))
         try:
             run = Run(job.method, job.task, roster, engine, job.options)
             for r in (0, 1):
@@ -82,27 +82,32 @@ def count_exchanges(job: Job) -> Counts:
                     run.state = method.begin(run.state, ask)
                 else:
                     run.state = method.round(run.state, ask)
-                welcomes = run.initial_payload_bytes * len(roster) if r == 0 else 0
-                traffic.append((ask.bytes_down + welcomes, ask.bytes_up))
-        except Exception:  # whatever a method does with answers that are all zero
+                initial = run.initial_payload_bytes * len(roster) if r == 0 else 0
+                traffic.append((ask.bytes_down + initial, ask.bytes_up))
+        except Exception:  # a method may fail on replies of zeros
             traffic = []
         forms = list(engine.working.forms)
-        with suppress(Exception):  # whatever scores do with them
+        with suppress(Exception):  # so may the scores
             run.evaluate(1)
     start, first_round = traffic or (None, None)
-    keeps_grams = engine.working.keeps_grams
-    return Counts(start, first_round, engine.most_bytes or None, keeps_grams, forms)
+    return Counts(
+        start=start,
+        round=first_round,
+        working=engine.most_bytes or None,
+        keeps_grams=engine.working.keeps_grams,
+        forms=forms,
+    )
 
 
 def used_plan(job: Job) -> Plan:
-    """How the engine of this run divides the work."""
+    """Return the plan that the engine of this run follows."""
     if job.options.engine == "vectorised":
         return job.plan
     return replace(job.plan, vectorise=False, workers=1)
 
 
 def estimate(job: Job) -> Row:
-    """Sizes, bytes, memory and plan of a run that has not begun."""
+    """Estimate the cost of a run that has not started: sizes, traffic, memory and plan."""
     fed = job.fed
     counts = count_exchanges(job)
     return {
@@ -112,11 +117,11 @@ def estimate(job: Job) -> Row:
         "unseen": fed.unseen,
         "train_rows": len(fed.train.y),
         "test_rows": len(fed.test.y),
-        "parameters": parameters(job),
+        "parameters": sum(p.numel() for p in job.task.module.parameters()),
         "rounds": job.options.rounds,
         "bytes_start": counts.start,
         "bytes_round": counts.round,
-        "memory": memory(job, counts),
+        "memory": estimate_memory(job, counts),
         "local_steps": counts.forms,
         "plan": {
             "engine": job.options.engine,
@@ -127,18 +132,13 @@ def estimate(job: Job) -> Row:
 
 
 def clients_of_ranks(job: Job) -> list[int]:
-    """How many clients train on each rank; one number where there is one process."""
-    shares = make_shards(job.fed.roster, job.options.ranks, job.plan.workers)
-    return [len(shares.training_clients(rank)) for rank in range(job.options.ranks)]
+    """Return the number of clients on each rank; one number for a single process."""
+    shards = make_shards(job.fed.roster, job.options.ranks, job.plan.workers)
+    return [len(shards.training_clients(rank)) for rank in range(job.options.ranks)]
 
 
-def parameters(job: Job) -> int:
-    """The number of parameters of the model."""
-    return sum(p.numel() for p in job.task.module.parameters())
-
-
-def memory(job: Job, counts: Counts) -> dict[str, int | None]:
-    """Bytes of the data, of what server and clients keep, and of the work on a round."""
+def estimate_memory(job: Job, counts: Counts) -> dict[str, int | None]:
+    """Return the bytes of the data, of the states of server and clients, and of a round's work."""
     fed = job.fed
     state, initial_payload = job.method.start(job.task, len(fed), job.options.seed)
     private = DryRun(job.task, fed.roster, job.method, initial_payload).private
@@ -146,7 +146,7 @@ def memory(job: Job, counts: Counts) -> dict[str, int | None]:
     products = int((sizes * sizes).sum()) * job.task.dtype.itemsize
     working = counts.working
     if working is not None:
-        working *= job.options.ranks  # each has workers of its own
+        working *= job.options.ranks  # each rank has its own workers
     return {
         "data": sum(nbytes(tuple(part)) for part in fed.parts().values() if not on_disk(fed, part)),
         "states": nbytes(state) + nbytes(private) * len(fed),
@@ -156,12 +156,12 @@ def memory(job: Job, counts: Counts) -> dict[str, int | None]:
 
 
 def on_disk(fed: Federation, part: Ragged) -> bool:
-    """Whether the rows of a part lie in a store, so that they take no memory of their own."""
+    """Whether the rows of a part are in a store, so that they use no memory."""
     return fed.stored is not None and fed.stored.has(part.x)
 
 
 def as_text(estimated: Row) -> str:
-    """The estimate as lines of text."""
+    """Return an estimate as lines of text."""
     plan = estimated["plan"]
     sizes = estimated["memory"]
     first_round = describe_traffic(estimated["bytes_round"])
@@ -175,36 +175,31 @@ def as_text(estimated: Row) -> str:
         "first round": f"{first_round}; {estimated['rounds']} rounds",
         "memory": f"about {format_bytes(sum(known.values()))} ({parts})",
         "plan": f"{plan['engine']}: {describe_plan(plan)}",
-        "local steps": "; ".join(estimated["local_steps"]) or "not known without training",
+        "local steps": "; ".join(estimated["local_steps"]) or "unknown without training",
     }
     title = f"{estimated['method']} on {estimated['data']}"
     return "\n".join([title, *(f"  {name:<12} {text}" for name, text in lines.items())])
 
 
 def describe_traffic(pair: tuple[int, int] | None) -> str:
-    """Bytes down and up, in words."""
+    """Describe bytes down and up."""
     if pair is None:
-        return "not known without training"
+        return "unknown without training"
     return f"{format_bytes(pair[0])} down, {format_bytes(pair[1])} up"
 
 
 def describe_plan(plan: Row) -> str:
-    """How many clients are worked on at once, in words."""
+    """Describe how many clients train at once."""
     if plan["engine"] != "vectorised":
-        return "one client after another"
-    words = f"{plan['chunk']} clients in a loop, {plan['workers']} threads"
+        return "one client at a time"
+    text = f"{plan['chunk']} clients in a loop, {plan['workers']} threads"
     if plan["vectorise"]:
         most = f"{plan['chunk']} clients and {plan['rows']} rows"
-        words = f"at most {most} at once (vmap), {plan['workers']} threads"
+        text = f"at most {most} at once (vmap), {plan['workers']} threads"
     ranks = plan["clients_of_ranks"]
     if len(ranks) == 1:
-        return words
-    return f"{words}; this on each of {len(ranks)} ranks, with {describe_shares(ranks)} clients"
-
-
-def describe_shares(clients: list[int]) -> str:
-    """How many clients ranks have, in words."""
-    least, most = min(clients), max(clients)
-    if least == most:
-        return f"{most}"
-    return f"{least} to {most}"
+        return text
+    clients = f"{min(ranks)} to {max(ranks)}"
+    if min(ranks) == max(ranks):
+        clients = str(ranks[0])
+    return f"{text}; on each of {len(ranks)} ranks, with {clients} clients"

@@ -1,5 +1,0 @@
-import sys
-
-from coterie.cli import main
-
-sys.exit(main())

@@ -1,0 +1,153 @@
+"""`coterie network node`: a site, which keeps its rows and replies to a server.
+
+`pause`, `unpause` and `leave` change whether the site takes part.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from coterie.cli.commands import skip_cleanup_at_exit
+from coterie.cli.flags import read_flags
+from coterie.cli.network_config import warn_insecure
+from coterie.cli.progress import Watcher
+from coterie.core.errors import CoterieError
+from coterie.core.settings import setting
+from coterie.network.flower_setup import check_flower
+from coterie.network.participation import Participation, find_participation
+from coterie.network.terms import OwnerPolicy
+from coterie.runs.files import write_error
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeFlags:
+    """The flags of `coterie network node`."""
+
+    data: str = setting(..., "the site's table: a CSV, Excel or Parquet file")
+    server: str = setting(..., "HOST:PORT of the server")
+    key: str = setting(..., "the site's private key, made by `coterie network certs`")
+    ca: str | None = setting(None, "the server's ca.crt; required unless --insecure")
+    name: str | None = setting(None, "the site's name; none: that of the key file")
+    state: str = setting("coterie-site", "folder for the site's private state and its own model")
+    label: str | None = setting(None, "refuse runs with another label column; none: accept any")
+    min_rows_to_report: int = setting(
+        1, "refuse runs that ask for sums over fewer rows than this", ge=1
+    )
+    insecure: bool = setting(
+        False, "without TLS: anyone in between can read all messages", switch=True
+    )
+    child: bool = setting(False, "exit when standard input ends", hidden=True, switch=True)
+
+
+def node(names: list[str], argv: list[str]) -> int:
+    """`coterie network node --data FILE --server HOST:PORT --key FILE`"""
+    about = "Keep a site's rows and reply to a server, until it is stopped."
+    flags = read_flags("coterie network node", NodeFlags, about, argv)
+    check_flower()
+    if flags.ca is None and not flags.insecure:
+        raise CoterieError("a node needs the server's ca.crt", "give --ca")
+    for file in filter(None, (flags.data, flags.ca)):
+        if not Path(file).is_file():
+            raise CoterieError(f"there is no file {file}", "check the path")
+    import torch
+
+    from coterie.network.flower_node import FlowerNode
+    from coterie.network.site import NetworkSite
+
+    torch.set_num_threads(max(1, min(torch.get_num_threads(), (os.cpu_count() or 2) // 2)))
+    key = Path(flags.key)
+    state = Path(flags.state)
+    try:
+        state.mkdir(parents=True, exist_ok=True)  # so that its owner can pause it at once
+    except OSError as e:
+        raise write_error(e, state) from e
+    owner = OwnerPolicy(label=flags.label, min_rows_to_report=flags.min_rows_to_report)
+    site = NetworkSite(flags.name or key.stem, Path(flags.data), state, owner)
+    certificate = None if flags.ca is None or flags.insecure else Path(flags.ca)
+    if site.participation.wish == "left":
+        print(f"the site in {flags.state} has left; `coterie network unpause` undoes this")
+        return 0
+    running = FlowerNode(site, flags.server, key, certificate)
+    signal.signal(signal.SIGTERM, exit_once)
+    if flags.child:
+        threading.Thread(target=exit_with_parent, daemon=True).start()
+    skip_cleanup_at_exit()  # its files are always complete, and unloading torch takes a second
+    watcher = Watcher(repeats=True)
+    try:
+        with watcher():
+            warn_insecure(flags.insecure, watcher)
+            running.live()
+    finally:
+        running.close()
+    return 0
+
+
+def exit_once(*_: object) -> None:
+    """Exit; ignore further signals, which would interrupt the exit with a traceback."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(0)
+
+
+def exit_with_parent() -> None:
+    """Wait until the process that started this one is gone, then exit."""
+    while os.read(0, 1):
+        pass
+    os._exit(0)
+
+
+# ------------------------------------------------------------------------------ pause, leave
+ABOUT = {
+    "pause": "Let a site skip all rounds until `unpause`. Its node stays connected and keeps\n"
+    "its group; the server continues without it if the quorum allows.",
+    "unpause": "Let a site take part again.",
+    "leave": "Withdraw a site for good. Its node informs the server, which stops waiting for it,\n"
+    "and exits. Its files stay: delete the folder if you do not need them.",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnerFlags:
+    """The flags of `coterie network pause`, `unpause` and `leave`."""
+
+    state: str = setting("coterie-site", "folder of the site's private state, as given to its node")
+
+
+def pause(names: list[str], argv: list[str]) -> int:
+    """`coterie network pause`"""
+    participation = read_participation("pause", names, argv)
+    participation.pause()
+    print(f"the site in {participation.folder} is paused; `coterie network unpause` resumes it")
+    return 0
+
+
+def unpause(names: list[str], argv: list[str]) -> int:
+    """`coterie network unpause`"""
+    participation = read_participation("unpause", names, argv)
+    before = participation.wish
+    participation.unpause()
+    if before == "left":
+        print(f"the site in {participation.folder} may take part again: start its node")
+    else:
+        print(f"the site in {participation.folder} takes part")
+    return 0
+
+
+def leave(names: list[str], argv: list[str]) -> int:
+    """`coterie network leave`"""
+    participation = read_participation("leave", names, argv)
+    participation.leave()
+    print(f"the site in {participation.folder} leaves; its node informs the server and exits")
+    return 0
+
+
+def read_participation(command: str, names: list[str], argv: list[str]) -> Participation:
+    """Return the site of a command."""
+    flags = read_flags(f"coterie network {command}", OwnerFlags, ABOUT[command], argv)
+    if names:
+        raise CoterieError(f"{command} takes no names", "give the folder of the site as --state")
+    return find_participation(Path(flags.state))

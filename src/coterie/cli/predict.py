@@ -1,0 +1,319 @@
+"""`coterie assign`, `predict` and `export`: use a trained run, or the models it has exported."""
+
+from __future__ import annotations
+
+import csv
+import logging
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO, cast
+
+import numpy as np
+from torch import Tensor
+
+from coterie.cli.flags import check_names, read_flags
+from coterie.cli.progress import Watcher
+from coterie.cli.run_flags import UserCode
+from coterie.core.errors import CoterieError, Option, unknown_name
+from coterie.core.settings import setting
+from coterie.data.client_table import Table
+from coterie.data.roster import Roster
+from coterie.data.schema import Fill, Schema
+from coterie.data.tables import read_npz, read_table
+from coterie.result import Result, load
+from coterie.runs.config import encode
+from coterie.serve.card import CARD, Per
+from coterie.serve.exported import Exported
+from coterie.serve.predict import Assignment, require_one_of
+
+Models = Result | Exported
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewRowsFlags(UserCode):
+    """Flags for reading the rows of a new client."""
+
+    fill: str | None = setting(
+        None, "fill missing cells; none: as in training", choices=("mean", "median")
+    )
+    drop_incomplete: bool = setting(
+        False, "drop the new client's rows that have no label", switch=True
+    )
+
+
+# ------------------------------------------------------------------------------ coterie assign
+@dataclass(frozen=True, kw_only=True)
+class AssignFlags(NewRowsFlags):
+    """The flags of `coterie assign`."""
+
+    json: bool = setting(False, "print one JSON document instead of a line", switch=True)
+
+
+def assign(names: list[str], argv: list[str]) -> int:
+    """`coterie assign RUN FILE`"""
+    about = "Find the group whose model has the lowest loss on the labelled rows of a new client."
+    asked = read_flags("coterie assign RUN FILE", AssignFlags, about, argv)
+    usage = "coterie assign RUN FILE, such as coterie assign runs/mine new.csv"
+    run, file = check_names(names, 2, usage)
+    watcher = Watcher(level=logging.WARNING)
+    with watcher():
+        models = load(run, asked.load_model(), trust=asked.trust)
+        assignment = models.assign(*read_labelled(models, Path(file), asked, watcher))
+    name = Path(file).stem
+    warn_of_doubts(assignment, name, watcher)
+    if asked.json:
+        print(encode(assignment._asdict()).decode())
+    else:
+        print(f"{name}: {assignment}")
+    return 0
+
+
+def warn_of_doubts(assignment: Assignment, name: str, watcher: Watcher) -> None:
+    """Warn of reasons why the assignment may be unreliable."""
+    for doubt in assignment.doubts:
+        watcher.warn(f"{name}: {doubt}")
+
+
+# ------------------------------------------------------------------------------ coterie predict
+@dataclass(frozen=True, kw_only=True)
+class PredictFlags(NewRowsFlags):
+    """The flags of `coterie predict`."""
+
+    client: str | None = setting(None, "use the model of this client")
+    cluster: int | None = setting(None, "use the model of this group")
+    support: str | None = setting(
+        None, "a file with labelled rows of a new client: use the model that fits them"
+    )
+    keep: tuple[str, ...] = setting((), "columns of the file to copy beside the predictions")
+    out: str | None = setting(None, "CSV file to write; none: print")
+
+
+def predict(names: list[str], argv: list[str]) -> int:
+    """`coterie predict RUN FILE`"""
+    about = "Predict every row of a file; its label column, if it has one, is ignored."
+    asked = read_flags("coterie predict RUN FILE", PredictFlags, about, argv)
+    usage = "coterie predict RUN FILE with --client NAME, --cluster K or --support FILE"
+    run, file = check_names(names, 2, usage)
+    watcher = Watcher(level=logging.WARNING)
+    with watcher():
+        models = load(run, asked.load_model(), trust=asked.trust)
+        x = read_unlabelled(models, Path(file), asked, watcher)
+        kept = read_columns(Path(file), asked.keep)
+        support = read_support(models, asked, watcher)
+        if isinstance(models, Exported):
+            name = exported_name(models, asked, support)
+            outputs = models.predict(x, name, probabilities=True)
+        else:
+            outputs = models.predict(
+                x, client=asked.client, cluster=asked.cluster, support=support, probabilities=True
+            )
+    write_csv(as_columns(outputs, roster_of(models).labels, kept), asked.out)
+    if asked.out is not None:
+        print(f"{len(outputs)} predictions saved in {asked.out}")
+    return 0
+
+
+def read_support(models: Models, asked: PredictFlags, watcher: Watcher) -> Any:
+    """Return the labelled rows of --support, if it is given, and show the group they fit."""
+    if asked.support is None:
+        return None
+    file = Path(asked.support)
+    support = read_labelled(models, file, asked, watcher)
+    if isinstance(models, Exported) or models.clusters is not None:
+        assignment = models.assign(*support)
+        watcher.note(f"{file.stem}: {assignment}")
+        warn_of_doubts(assignment, file.stem, watcher)
+    return support
+
+
+def exported_name(models: Exported, asked: PredictFlags, support: Any) -> str:
+    """Return the name of the exported model to predict with."""
+    names = list(models.models)
+    if len(names) == 1 and asked.client is None and asked.cluster is None and support is None:
+        return names[0]
+    require_one_of(client=asked.client, cluster=asked.cluster, support=support)
+    if asked.client is not None:
+        if models.card.per == "cluster":
+            raise CoterieError(
+                f"{models.path} has models of groups, not of clients: give --cluster K, or export "
+                "the run with --per client."
+            )
+        by_client = {entry.of: name for name, entry in models.card.files.items()}
+        if asked.client not in by_client:
+            raise unknown_name("client", asked.client, by_client)
+        return by_client[asked.client]
+    if asked.cluster is not None:
+        if models.card.per == "client":
+            raise CoterieError(
+                f"{models.path} has models of clients, not of groups: give --client NAME, or "
+                "export the run with --per cluster."
+            )
+        if not 0 <= asked.cluster < len(names):
+            raise CoterieError(f"--cluster is {asked.cluster}: give 0 to {len(names) - 1}.")
+        return names[asked.cluster]
+    if models.card.newcomers == "train":
+        raise CoterieError(
+            f"a new client of {models.card.method.name} trains a model of its own: give the run's "
+            "folder for --support."
+        )
+    return names[models.assign(*support).group]
+
+
+# ------------------------------------------------------------------------------ coterie export
+@dataclass(frozen=True, kw_only=True)
+class ExportFlags(UserCode):
+    """The flags of `coterie export`."""
+
+    per: str | None = setting(
+        None,
+        "export a model per group or per client; none: per group, if there are groups",
+        choices=("cluster", "client"),
+    )
+    out: str = setting("models", "folder to write; it must not exist")
+    onnx: bool = setting(False, "write an ONNX file beside each model", switch=True)
+
+
+def export(names: list[str], argv: list[str]) -> int:
+    """`coterie export RUN`"""
+    about = "Write the models as safetensors files, and card.json with all that using them needs."
+    asked = read_flags("coterie export RUN", ExportFlags, about, argv)
+    usage = "coterie export RUN, such as coterie export runs/mine --out models"
+    (run,) = check_names(names, 1, usage)
+    with Watcher(level=logging.WARNING)():
+        models = load(run, asked.load_model(), trust=asked.trust)
+        if isinstance(models, Exported):
+            raise CoterieError(f"{run} has exported models already: give the folder of a run.")
+        folder = models.export(asked.out, cast(Per | None, asked.per), onnx=asked.onnx)
+    print(f"{len(list(folder.glob('*.safetensors')))} models and {CARD} saved in {folder}")
+    return 0
+
+
+# ------------------------------------------------------------------------------ reading rows
+def roster_of(models: Models) -> Roster:
+    """Return the roster of the training data."""
+    if isinstance(models, Exported):
+        return models.roster
+    return models.trained.roster
+
+
+def read_unlabelled(models: Models, file: Path, flags: NewRowsFlags, watcher: Watcher) -> Any:
+    """Read the inputs x of a file: a table, encoded as in training, or an npz file."""
+    if is_npz(file):
+        return read_npz(file, ("x",))["x"]
+    schema = need_schema(models, file)
+    table = read_new_table(schema, file, watcher).without([schema.label])
+    x, _ = schema.encode_table(table, cast(Fill | None, flags.fill))
+    return x
+
+
+def read_labelled(
+    models: Models, file: Path, flags: NewRowsFlags, watcher: Watcher
+) -> tuple[Any, Any]:
+    """Read inputs and labels (x, y) of a new client's file."""
+    if is_npz(file):
+        arrays = read_npz(file, ("x", "y"))
+        return arrays["x"], arrays["y"]
+    schema = need_schema(models, file)
+    table = read_new_table(schema, file, watcher)
+    table = rows_with_label(table, schema.label, flags.drop_incomplete, watcher)
+    return schema.encode_table(table, cast(Fill | None, flags.fill))
+
+
+def is_npz(file: Path) -> bool:
+    """Whether a file holds arrays instead of a table."""
+    return file.suffix.lower() == ".npz"
+
+
+def need_schema(models: Models, file: Path) -> Schema:
+    """Return the schema of the training tables; an error if the training data were arrays."""
+    schema = roster_of(models).schema
+    if schema is None:
+        raise CoterieError(
+            f"the training data are not tables, so {file} must be an .npz file with x and y."
+        )
+    return schema
+
+
+def read_new_table(schema: Schema, file: Path, watcher: Watcher) -> Table:
+    """Read a table, and show how it differs from those of training."""
+    frame = read_table(file, schema.texts)
+    for remark in schema.remarks(frame, str(file)):
+        watcher.warn(remark)
+    return Table.of(frame, str(file))
+
+
+def rows_with_label(table: Table, label: str, drop_incomplete: bool, watcher: Watcher) -> Table:
+    """Return the rows that have a label.
+
+    The group of a new client is the one whose model predicts its labels best, so labels are needed.
+
+    Raises:
+        CoterieError: No row has a label, or some have none and `drop_incomplete` is not set.
+    """
+    cells = table.columns.get(label)
+    if cells is None or cells.empty_cells == table.rows:
+        lacks = f"has no column {label}" if cells is None else f"has no {label} in any row"
+        raise CoterieError(
+            f"{table.where} {lacks}, but a new client's group is found by its labels",
+            "add labels to ten rows or more, or predict with a group that you choose, {}",
+            options=[Option("cluster", "K")],
+        )
+    if not cells.empty_cells:
+        return table
+    if not drop_incomplete:
+        cells.refuse_missing(
+            "give these rows a label, or drop them with {}",
+            [Option("drop_incomplete")],
+            role="label column",
+        )
+    watcher.note(
+        f"dropped {cells.empty_cells} of {table.rows} rows of {table.where} that have no {label}"
+    )
+    return table.part(np.flatnonzero(~cells.missing), table.where)
+
+
+def read_columns(file: Path, names: Sequence[str]) -> dict[str, list[Any]]:
+    """Read columns of a table without encoding them."""
+    if not names:
+        return {}
+    frame = read_table(file, names)
+    for name in names:
+        if name not in frame:
+            raise unknown_name(f"column of {file}:", name, frame.columns)
+    return {name: frame[name].where(frame[name].notna(), "").tolist() for name in names}
+
+
+# ------------------------------------------------------------------------------ writing predictions
+def as_columns(
+    outputs: Tensor, labels: Sequence[str] | None, kept: dict[str, list[Any]]
+) -> dict[str, Sequence[Any]]:
+    """Return predictions as columns of a table.
+
+    Args:
+        outputs: [n] predicted values, or [n, classes] probabilities.
+        labels: Names of the classes.
+        kept: Columns of the file to copy.
+    """
+    columns: dict[str, Sequence[Any]] = {"row": range(1, len(outputs) + 1), **kept}
+    if outputs.dim() == 1:
+        columns["prediction"] = [f"{v:.6g}" for v in outputs.tolist()]
+        return columns
+    labels = labels or [str(k) for k in range(outputs.shape[1])]
+    columns["prediction"] = [labels[k] for k in outputs.argmax(-1).tolist()]
+    for k, label in enumerate(labels):
+        columns[f"P({label})"] = [f"{p:.4f}" for p in outputs[:, k].tolist()]
+    return columns
+
+
+def write_csv(columns: dict[str, Sequence[Any]], out: str | None) -> None:
+    """Write columns to a CSV file, or print them."""
+    output: Any = nullcontext(sys.stdout)
+    if out is not None:
+        output = open(out, "w", newline="", encoding="utf-8")  # noqa: SIM115
+    with output as file:
+        writer = csv.writer(cast(TextIO, file), lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values()))
