@@ -49,8 +49,8 @@ def accuracy(method: str, attack: str | None, rule: str, seed: int) -> dict[str,
     return {
         "accuracy": float(rows[-1]["accuracy"]),
         "ari": rows[-1].get("ari"),
-        "refused": sorted({name for row in rows for name in row["refused"]}),
-        "screened": sorted({name for row in rows for name in row["screened"]}),
+        "rejected": sorted({name for row in rows for name in row["rejected"]}),
+        "clipped": sorted({name for row in rows for name in row["clipped"]}),
     }
 
 

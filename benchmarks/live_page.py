@@ -102,7 +102,7 @@ def draw_long_run(folder: Path) -> None:
     groups = rng.integers(0, 4, SITES)
     for r in range(ROUNDS):
         groups = np.where(rng.random(SITES) < 0.1, rng.integers(0, 4, SITES), groups)
-        sent = {"bytes_down": 1000, "bytes_up": 1000, "refused": []}
+        sent = {"bytes_down": 1000, "bytes_up": 1000, "rejected": []}
         made.append({"round": r, "seconds": 1.0, **sent, "groups": groups, "accuracy": r / ROUNDS})
     watched = WatchedFolder(folder)
     began = time.process_time()

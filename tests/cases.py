@@ -222,7 +222,7 @@ def finished(run: Run) -> Run:
     """The run after its last round; nobody was refused."""
     for _ in run.rounds():
         pass
-    assert not any(row["refused"] for row in run.history)
+    assert not any(row["rejected"] for row in run.history)
     return run
 
 
@@ -273,7 +273,7 @@ def same_rounds(run: Run, want: list[tuple[list[Model], list[int]]]) -> None:
         next(run.rounds())
         assert run.state.group.tolist() == group
         started_from(centres_of(run), centres)
-    assert not any(row["refused"] for row in run.history)
+    assert not any(row["rejected"] for row in run.history)
 
 
 # ------------------------------------------------------------------------------ every method

@@ -103,7 +103,7 @@ def test_vectorised_is_the_loop_under_faults(name):
     for plan in (ct.Plan(True, 4, 2), ct.Plan(True, 100, 1), ct.Plan(False, 3, 2)):
         fast = go(method, fed, plan=plan, **FAULTY)
         assert distance(whole(fast), whole(loop)) < 1e-9
-        assert [r["refused"] for r in fast.history] == [r["refused"] for r in loop.history]
+        assert [r["rejected"] for r in fast.history] == [r["rejected"] for r in loop.history]
         assert [r["bytes_up"] for r in fast.history] == [r["bytes_up"] for r in loop.history]
 
 
@@ -252,7 +252,7 @@ def test_a_bad_upload_harms_no_one_else(name, attack, fed, caplog):
     run, row = attacked(METHODS[name], fed, attack)
     sends = METHODS[name].name != "local"  # its uploads hold no values
     if sends or attack in ("noise", "cut", swollen):
-        assert row["refused"] == [fed.names[ATTACKER]]
+        assert row["rejected"] == [fed.names[ATTACKER]]
         assert fed.names[ATTACKER] in caplog.text
         assert same_bits(whole(run), silent_attacker(name))
 

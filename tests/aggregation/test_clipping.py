@@ -66,7 +66,7 @@ def test_slower_clients_are_never_shut_out(method):
     options = {"model": "linear", "rounds": 60, "eval_every": 60, "dtype": "float64"}
     screened = ct.run(method, fed, **options)
     free = ct.run(method, fed, screen=0, **options)
-    assert not any(row["refused"] or row["screened"] for row in screened.history)
+    assert not any(row["rejected"] or row["clipped"] for row in screened.history)
     pairs = zip(tree_leaves(screened.state), tree_leaves(free.state), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
 
@@ -93,7 +93,7 @@ def test_the_first_upload_is_screened_too():
         return encode(up._replace(values=values), run.types)
 
     attacked, silent = go(scaled), go(lambda reply, run: b"noise")
-    assert attacked.history[1]["refused"] == [attacked.roster.names[4]]
+    assert attacked.history[1]["rejected"] == [attacked.roster.names[4]]
     pairs = zip(tree_leaves(attacked.state), tree_leaves(silent.state), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
 
@@ -115,7 +115,7 @@ def test_a_far_client_counts_as_one_ordinary_client():
 
     run.engine.tamper = far
     row = run.step()
-    assert row["screened"] == [run.roster.names[4]] and row["refused"] == []
+    assert row["clipped"] == [run.roster.names[4]] and row["rejected"] == []
     (usual,) = run.guard.typical_norms.values()
     longest = sum(float(((a - b) ** 2).sum()) for a, b in zip(run.state.values(), before.values()))
     assert longest**0.5 < 2 * usual  # ten ordinary moves on average, not four
@@ -126,7 +126,7 @@ def test_a_far_client_counts_as_one_ordinary_client():
 def test_threshold_methods_lose_no_upload(method):
     fed = ct.data.linear("threshold", seed=0)
     result = ct.run(method, fed, rounds=60, eval_every=60)
-    assert not any(row["refused"] or row["screened"] for row in result.history)
+    assert not any(row["rejected"] or row["clipped"] for row in result.history)
 
 
 def test_many_clients_are_screened_by_the_first_few():
@@ -142,9 +142,9 @@ def test_many_clients_are_screened_by_the_first_few():
         ct.run(ct.FedAvg(), fed, engine=engine, **options)
         for engine in ("vectorised", "loop", "wire")
     ]
-    assert all(row["refused"] == ["c07"] for row in runs[0].history[1:])
+    assert all(row["rejected"] == ["c07"] for row in runs[0].history[1:])
     for other in runs[1:]:
-        assert [r["refused"] for r in other.history] == [r["refused"] for r in runs[0].history]
+        assert [r["rejected"] for r in other.history] == [r["rejected"] for r in runs[0].history]
         for a, b in zip(tree_leaves(other.state), tree_leaves(runs[0].state), strict=True):
             assert torch.allclose(a, b, rtol=1e-9, atol=1e-12)
 

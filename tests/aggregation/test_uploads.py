@@ -107,8 +107,8 @@ def test_a_false_weight_or_report_is_as_good_as_silence(case):
     method, change = CASES[case]
     run = go(method, change, readable=True)
     hostile = run.roster.names[HOSTILE]
-    assert any(hostile in row["refused"] for row in run.history)
-    assert all(set(row["refused"]) <= {hostile} for row in run.history)
+    assert any(hostile in row["rejected"] for row in run.history)
+    assert all(set(row["rejected"]) <= {hostile} for row in run.history)
     silent = go(method, change, readable=False)
     same = zip(tree_leaves(run.state), tree_leaves(silent.state), strict=True)
     assert all(torch.equal(a, b) for a, b in same)
@@ -131,7 +131,7 @@ def test_a_group_that_does_not_exist_is_refused():
 
     run.engine.tamper = tamper
     rows = list(run.rounds())
-    assert rows[1]["refused"] == [run.roster.names[HOSTILE]]
+    assert rows[1]["rejected"] == [run.roster.names[HOSTILE]]
     assert int(run.state.group[HOSTILE]) == -1
 
 

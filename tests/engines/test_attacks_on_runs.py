@@ -184,4 +184,4 @@ def test_attackers_cannot_take_a_group(method, attack):
     last = under_attack.history[-1]
     assert last["accuracy"] > clean["accuracy"] - 0.05
     attackers = {fed.names[int(i)] for i in choose_attackers(fed.roster, 8, 0)}
-    assert all(set(row["refused"]) <= attackers for row in under_attack.history)
+    assert all(set(row["rejected"]) <= attackers for row in under_attack.history)

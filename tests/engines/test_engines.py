@@ -65,7 +65,7 @@ def test_an_absent_client_is_neither_accepted_nor_refused(fed):
     next(steps)
     run.engine.tamper = lambda i, reply: None if i in (2, 5) else reply
     row = next(steps)
-    assert row["absent"] == 2 and row["refused"] == []
+    assert row["absent"] == 2 and row["rejected"] == []
     full = nbytes_up(run)
     run.engine.tamper = lambda i, reply: reply
     assert next(steps)["bytes_up"] == full * 10 and row["bytes_up"] == full * 8
@@ -87,7 +87,7 @@ def test_dropouts_are_counted_as_absent(fed):
     run = prepare_run(ct.FedAvg(), fed, "mlp:12", rounds=3, dropout=0.4, eval_every=50)
     history = list(run.rounds())
     assert sum(row["absent"] for row in history) > 0
-    assert all(row["refused"] == [] for row in history)
+    assert all(row["rejected"] == [] for row in history)
 
 
 # ------------------------------------------------------------------- initial payload and versions
@@ -209,7 +209,7 @@ def test_an_engine_that_goes_back_has_sites_that_know_nothing_later(fed):
     run.engine.restore(start)
     run.state, run.round = state, 0
     again = [run.step(), run.step()]
-    assert [row["refused"] for row in again] == [[], []]
+    assert [row["rejected"] for row in again] == [[], []]
     assert [row["bytes_down"] for row in again] == [row["bytes_down"] for row in rows]
 
 

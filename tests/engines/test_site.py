@@ -110,7 +110,7 @@ def honest(method: ct.Algorithm, rounds: int = 2, client: int = 0, **agreed: Any
 
     site.answer = recorded
     for row in run.rounds():
-        assert not row["refused"]
+        assert not row["rejected"]
     return asked
 
 
@@ -332,7 +332,7 @@ def test_a_site_that_refused_its_first_message_is_sent_the_welcome_again():
         return answer(message)
 
     site.answer = first_fails
-    refused = [row["refused"] for row in run.rounds()]
+    refused = [row["rejected"] for row in run.rounds()]
     assert refused[1:] == [[], []] and welcomes[:3] == [True, True, False]
 
 
@@ -446,7 +446,7 @@ def test_every_method_runs_on_sites_with_default_limits_and_nothing_to_spare(nam
     options = {"rounds": 2, "engine": "wire", "eval_every": 1, "dtype": "float64"}
     run = prepare_run(VARIANTS[name], federation(unseen=2), "mlp:12", **options)
     rows = list(strict(run, limits=Limits(repeats=1)).rounds())
-    assert not any(row["refused"] for row in rows)
+    assert not any(row["rejected"] for row in rows)
     assert all("accuracy" in row and "unseen_accuracy" in row for row in rows)
 
 
@@ -464,7 +464,7 @@ def test_a_site_that_refuses_is_one_refused_client_and_no_crash_of_the_server():
     site = run.engine.sites[0]
     site.agreement = replace(site.agreement, rounds=0)
     rows = list(run.rounds())
-    assert rows[1]["refused"] == [run.roster.names[0]]
+    assert rows[1]["rejected"] == [run.roster.names[0]]
 
 
 def test_a_site_with_few_rows_is_not_measured():
@@ -474,7 +474,7 @@ def test_a_site_with_few_rows_is_not_measured():
     rows = int(site.parts["test"].mask.sum())
     site.agreement = replace(site.agreement, min_rows_to_report=rows + 1)
     row = run.step()
-    assert run.roster.names[0] not in row["refused"]  # it trains as before
+    assert run.roster.names[0] not in row["rejected"]  # it trains as before
     assert np.isnan(run.client_scores["accuracy"][0])
     assert not np.isnan(run.client_scores["accuracy"][1])
 

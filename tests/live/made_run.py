@@ -45,8 +45,8 @@ def row(round: int, groups: Sequence[int] | None = None, **more: Any) -> dict[st
         "seconds": 0.5,
         "bytes_down": 10,
         "bytes_up": 4,
-        "refused": [],
-        "screened": [],
+        "rejected": [],
+        "clipped": [],
         "absent": 0,
     }
     if groups is not None:

@@ -132,7 +132,7 @@ def test_names_and_words_are_escaped_and_nothing_comes_from_elsewhere(tmp_path):
     folder = make(tmp_path / "run", names=[*NAMES, ODD])
     for r in range(4):
         groups = [0, 1, r % 2, 0, r % 2]
-        folder.append(row(r, groups, refused=[ODD], screened=[ODD], accuracy=0.5))
+        folder.append(row(r, groups, rejected=[ODD], clipped=[ODD], accuracy=0.5))
         save(folder, r, [0.1, 0.2, 0.3, 0.4, 0.5])
     (folder.path / "log.txt").write_text(f"{ODD} was refused\n")
     reports = {ODD: SiteReport(ODD, ODD, is_healthy=False)}

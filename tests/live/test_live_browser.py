@@ -66,7 +66,7 @@ def test_the_page_follows_a_run_of_30_rounds(browser, folder):
         wait_for(browser, ROUND, "0 of 30")
         for r in range(1, 31):
             more = {"accuracy": 0.5 + r / 100, "eval_seconds": 0.1} if r % 2 == 0 else {}
-            folder.append(row(r, [0, r % 2, 1, 1], refused=[NAMES[2]] if r == 7 else [], **more))
+            folder.append(row(r, [0, r % 2, 1, 1], rejected=[NAMES[2]] if r == 7 else [], **more))
             if r % 2 == 0:
                 save(folder, r, [0.5, 0.6, 0.7, 0.8])
             wait_for(browser, ROUND, f"{r} of 30")

@@ -105,9 +105,9 @@ def test_a_run_that_goes_on_for_more_rounds_is_noticed(folder):
 # ------------------------------------------------------------------------------ groups and sites
 def test_groups_moves_refusals_and_sums(folder):
     folder.append(row(0, [0, 0, -1, 1]))
-    folder.append(row(1, [0, 1, 1, 1], refused=["Aachen"], absent=2))
+    folder.append(row(1, [0, 1, 1, 1], rejected=["Aachen"], absent=2))
     folder.append(row(2))  # nothing changed
-    folder.append(row(3, [1, 1, 0, 1], screened=["site 10", "Aachen"], accuracy=0.75))
+    folder.append(row(3, [1, 1, 0, 1], clipped=["site 10", "Aachen"], accuracy=0.75))
     run = watched(folder.path).dashboard().chosen
     assert run.changes == [
         GroupChange(3, "</script>", 1, 0),
@@ -332,7 +332,7 @@ def tile(path: Path, title: str, **more) -> live_text.Tile:
 
 def test_tiles_say_what_stands_in_the_rows(folder):
     folder.append(row(0, [0, 0, 1, 1], accuracy=0.5))
-    folder.append(row(1, refused=["Aachen"], accuracy=0.75))
+    folder.append(row(1, rejected=["Aachen"], accuracy=0.75))
     folder.append(row(2, [0, 1, 1, 1], accuracy=0.75))
     written(folder, NOW)
     assert tile(folder.path, "round")[1:4] == ("2 of 30", "about 14 s left", 2 / 30)
@@ -351,7 +351,7 @@ def test_tiles_say_what_stands_in_the_rows(folder):
 
 def test_moves_and_refusals_are_listed_by_round(folder):
     folder.append(row(0, [0, 0, 1, 1]))
-    folder.append(row(1, [1, 1, 1, 0], screened=["Aachen"], absent=3))
+    folder.append(row(1, [1, 1, 1, 0], clipped=["Aachen"], absent=3))
     run = watched(folder.path).dashboard().chosen
     (moved,) = live_text.list_changes(run)
     assert moved == (1, ["Łódź <b> and Aachen: 0 → 1", "site 10: 1 → 0"])
@@ -370,7 +370,7 @@ def test_those_who_are_not_well_come_first_in_the_table(folder):
 def test_of_many_sites_those_that_are_marked_come_first_on_their_card(tmp_path):
     names = [f"site {i}" for i in range(70)]
     folder = make(tmp_path / "run", names=names)
-    folder.append(row(0, [0] * 70, refused=["site 66"]))
+    folder.append(row(0, [0] * 70, rejected=["site 66"]))
     run = watched(folder.path).dashboard().chosen
     shown = [site.name for site in live_text.sort_for_card(run.groups[0].sites, run)]
     assert shown[:3] == ["site 66", "site 0", "site 1"] and len(shown) == 70

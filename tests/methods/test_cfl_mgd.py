@@ -264,7 +264,7 @@ def same_rounds_with_momenta(
         assert run.state.group.tolist() == group
         started_from(centres_of(run), theta)
         started_from(momenta_of(run), ubar)
-    assert not any(row["refused"] for row in run.history)
+    assert not any(row["rejected"] for row in run.history)
 
 
 CASES = {

@@ -221,7 +221,7 @@ def test_rounds_in_numpy(problem: str, case: str) -> None:
         started_from(centres_of(run), want.centres)
         started_from(personal(run), want.theta)
     assert set(who[1]) - set(who[0])
-    assert not any(row["refused"] for row in run.history)
+    assert not any(row["rejected"] for row in run.history)
 
 
 # ------------------------------------------------------------------------------ identities

@@ -164,7 +164,7 @@ def follow(p: Problem, run: Run, small: bool = False) -> None:
             ]
         theta = [mean([new[i][j] for i in who], [n[i] for i in who]) for j in range(m.clusters)]
         asked |= set(who)
-        assert not next(run.rounds())["refused"]
+        assert not next(run.rounds())["rejected"]
         started_from(centres_of(run), theta)
         for i in range(len(n)):
             np.testing.assert_allclose(private_states(run)[i].numpy(), pi[i], rtol=1e-9)
@@ -207,7 +207,7 @@ def test_a_client_without_finite_losses_is_refused() -> None:
     p = lines()
     run = p._replace(fed=spoilt(p.fed, 0)).ready(ct.FedEM(clusters=2, local_steps=2), rounds=1)
     next(run.rounds())
-    assert next(run.rounds())["refused"] == [p.fed.names[0]]
+    assert next(run.rounds())["rejected"] == [p.fed.names[0]]
     assert run.state.shares[0].tolist() == [0, 0]
     assert private_states(run)[0].tolist() == [0.5, 0.5]
     assert all(v.isfinite().all() for v in run.state.centres.values())

@@ -229,7 +229,7 @@ def test_moves_are_screened_by_how_far_the_shared_layers_went() -> None:
     run = ready(ct.FedPer(lr=0.05), fed, module, rounds=1, screen=10.0)
     for _ in run.rounds():
         pass
-    assert run.history[1]["screened"] == [fed.names[5]]
+    assert run.history[1]["clipped"] == [fed.names[5]]
 
 
 def test_everyone_starts_alike() -> None:

@@ -244,7 +244,7 @@ def follow(p: Problem, run: Run, batches: Any = None) -> None:
             moved.append(models[i])
         theta = [mean(moved, times[:, s]) if times[:, s].any() else c for s, c in enumerate(theta)]
         row = next(run.rounds())
-        assert not row["refused"]
+        assert not row["rejected"]
         if m.select is not None:
             assert row["notes"]["drawn"] == int(times.any(1).sum())
         np.testing.assert_array_equal(run.state.importance.numpy(), u)
@@ -365,7 +365,7 @@ def test_a_client_that_fits_no_centre_is_refused_and_never_drawn() -> None:
     p = lines()
     run = p._replace(fed=spoilt(p.fed, 0)).begun(ct.FedSoft(clusters=2), rounds=1)
     row = next(run.rounds())
-    assert row["refused"] == [p.fed.names[0]]
+    assert row["rejected"] == [p.fed.names[0]]
     assert run.state.importance[0].tolist() == [0, 0] and bool((run.state.importance[1:] > 0).all())
 
 

@@ -409,7 +409,7 @@ def with_a_broken_client() -> Problem:
 def test_a_client_without_any_finite_loss_is_refused_and_named() -> None:
     method = ct.IFCA(clusters=2, lr=0.25, local_steps=1, init="random")
     run = put(with_a_broken_client().ready(method, rounds=1), centres=numbers(2.0, -1.0)).go()
-    assert run.history[1]["refused"] == ["broken"]
+    assert run.history[1]["rejected"] == ["broken"]
     assert run.state.group.tolist() == [1, 0, 1, 0, -1]
     assert flat(run.state.centres) == [2.25, -1.25]  # as without it
 

@@ -129,7 +129,7 @@ def test_rounds_in_numpy(problem: str, how: dict) -> None:
         next(run.rounds())
         assert run.state.group.tolist() == group
     started_from(centres_of(run), theta)
-    assert missing and not any(row["refused"] for row in run.history)
+    assert missing and not any(row["rejected"] for row in run.history)
 
 
 @pytest.mark.parametrize("solver", ["sgd", "heavy_ball", "adam"])

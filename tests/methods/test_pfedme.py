@@ -157,7 +157,7 @@ def test_rounds_in_numpy(problem: str, case: str) -> None:
         started_from(personal(run), theta)
         started_from(unstacked(private_states(run).local), local)
     assert any(set(a) - set(b) for a, b in pairwise(who))
-    assert not any(row["refused"] for row in run.history)
+    assert not any(row["rejected"] for row in run.history)
 
 
 def test_permuting_clients_permutes_their_models() -> None:

@@ -258,7 +258,7 @@ def test_pfl_rounds_in_numpy(problem: str, how: dict) -> None:
         assert all(group[i] == before[i] for i in range(7) if i not in who)
         started_from(personal(run), x, 1e-5)
         before = group
-    assert not any(row["refused"] for row in run.history)
+    assert not any(row["rejected"] for row in run.history)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)

@@ -40,7 +40,7 @@ def test_the_app_is_the_loop(method, tmp_path, monkeypatch):
     result = place.run()
     loop = place.loop(method)
     assert distance(result.trained.state, loop.state) <= 1e-9
-    assert not any(row["refused"] or row["absent"] for row in result.history)
+    assert not any(row["rejected"] or row["absent"] for row in result.history)
     assert losses(result.history) == pytest.approx(losses(loop.history), rel=1e-9)
     models = list((tmp_path / "states").glob("*/*/model/card.json"))
     assert len(models) == len(NAMES), "each site wrote its own model"

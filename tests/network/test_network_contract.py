@@ -49,7 +49,7 @@ def scores(run, resent: bool) -> list[dict]:
 def test_a_network_is_the_loop(name, tmp_path):
     network = InProcessNetwork(tmp_path, METHODS[name], options={"participation": 0.7})
     run = network.run()
-    assert not any(row["refused"] for row in run.history)
+    assert not any(row["rejected"] for row in run.history)
     same(network, run, network.in_the_loop(), resent=False)
 
 

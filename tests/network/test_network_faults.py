@@ -69,7 +69,7 @@ LIES = {
 def test_an_answer_that_cannot_be_is_refused_and_harms_nobody(lie, tmp_path):
     network = InProcessNetwork(tmp_path, IFCA, lying(LIES[lie]), options={"rounds": 1})
     run = network.run()
-    assert all(row["refused"] == ["fir"] for row in run.history)
+    assert all(row["rejected"] == ["fir"] for row in run.history)
     others = [s for name, s in zip(NAMES, tree_leaves(run.state)) if name != "fir"]
     assert all(v.isfinite().all() for v in others)
     replayed = network.replayed()
@@ -85,7 +85,7 @@ def test_a_reply_that_cannot_be_read_is_no_reply(tmp_path, caplog):
 
     network = InProcessNetwork(tmp_path, IFCA, fate, options={"rounds": 1})
     run = network.run()
-    assert run.history[1]["refused"] == [] and run.history[1]["absent"] == 1
+    assert run.history[1]["rejected"] == [] and run.history[1]["absent"] == 1
     reasons = {reason for entry in run.engine.entries for reason in entry.absent.values()}
     assert reasons == {"its reply was not read: its head is not one of this protocol"}
 
@@ -165,7 +165,7 @@ def test_a_site_whose_disk_is_full_is_absent_and_goes_on_later(tmp_path, monkeyp
     monkeypatch.setattr(site_module.SiteFolder, "keep", may_fail)
     run.step()
     run.step()
-    assert run.history[1]["absent"] == 1 and not run.history[1]["refused"]
+    assert run.history[1]["absent"] == 1 and not run.history[1]["rejected"]
     assert set(run.engine.entries[-1].absent.values()) == {site_module.NOT_KEPT}
     full = False
     run.step()

@@ -30,7 +30,7 @@ def test_a_paused_site_is_absent_at_once_keeps_its_group_and_goes_on(tmp_path):
     began = network.transport.now
     run.step()
     assert network.transport.now == began, "nobody waits for a deadline"
-    assert run.history[-1]["absent"] == 1 and not run.history[-1]["refused"]
+    assert run.history[-1]["absent"] == 1 and not run.history[-1]["rejected"]
     assert set(run.engine.entries[-1].absent.items()) == {("oak", OWNER_REASONS["paused"])}
     at = run.roster.names.index("oak")
     assert run.groups()[at] == before[at]

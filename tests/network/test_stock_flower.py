@@ -77,7 +77,7 @@ def test_flwr_run_is_the_loop_and_our_own_server_and_nodes(method, flower):
     )
     assert f"run saved in {place / method}" in printed, printed
     result = ct.load(place / method)
-    assert not any(row["absent"] or row["refused"] for row in result.history), printed
+    assert not any(row["absent"] or row["rejected"] for row in result.history), printed
     loop = ct.run(
         METHODS[method](clusters=2),
         ct.data.folder(str(place / "sites"), label="outcome", seed=1),

@@ -111,11 +111,11 @@ def test_guards_and_attacks_are_those_of_one_process(more, group):
     one = finished(job_of(options).start())
     two = finished(on_ranks(group, options))
     assert same_bits(two.state, one.state)
-    keys = ("refused", "screened", "absent")
+    keys = ("rejected", "clipped", "absent")
     of = lambda run: [[row[key] for key in keys] for row in run.history]
     assert of(two) == of(one)
     if "screen" in more:
-        assert any(row["screened"] for row in two.history), "the test is about nothing else"
+        assert any(row["clipped"] for row in two.history), "the test is about nothing else"
 
 
 def test_every_rank_shortens_moves_that_are_too_long(group):
@@ -128,9 +128,9 @@ def test_every_rank_shortens_moves_that_are_too_long(group):
             name: 0.2 * norm for name, norm in run.guard.typical_norms.items()
         }
         rows.append(run.step())
-    assert rows[0]["screened"] == rows[1]["screened"]
+    assert rows[0]["clipped"] == rows[1]["clipped"]
     names, owner = runs[1].roster.names, runs[1].engine.shares.owner
-    assert {int(owner[names.index(name)]) for name in rows[1]["screened"]} == {0, 1}
+    assert {int(owner[names.index(name)]) for name in rows[1]["clipped"]} == {0, 1}
     assert distance(runs[1].state, runs[0].state) < 1e-9
 
 

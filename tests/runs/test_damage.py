@@ -131,6 +131,6 @@ def test_rows_without_what_earlier_versions_did_not_write(tmp_path: Path) -> Non
     metrics = tmp_path / "run" / "metrics.jsonl"
     rows = [json.loads(line) for line in metrics.read_text().splitlines()]
     for row in rows:
-        del row["screened"]
+        del row["clipped"]
     metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert summary_row(ct.load(tmp_path / "run"))["screened"] == 0
+    assert summary_row(ct.load(tmp_path / "run"))["clipped"] == 0

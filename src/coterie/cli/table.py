@@ -31,7 +31,7 @@ from coterie.result import Result
 from coterie.runs.config import encode_readable
 from coterie.runs.tables import GROUPS, natural_key
 
-NOT_SCORES = ("groups", "moves", "notes", "refused", "screened")  # in a row of metrics
+NOT_SCORES = ("groups", "moves", "notes", "rejected", "clipped")  # in a row of metrics
 LINE = 110  # characters of a line of text under the table
 WIDE = 400  # characters of a line of the table outside terminals: no line is wrapped
 MOST_GROUPS = 12  # up to this many groups, their members are listed; else their sizes
@@ -60,8 +60,8 @@ def summary_row(result: Result) -> Row:
         "attackers": len(result.names) - honest,
         "folder": folder,
         "rounds": result.history[-1]["round"],
-        "refused": sum(len(row["refused"]) for row in result.history),
-        "screened": sum(len(row.get("screened", [])) for row in result.history),
+        "rejected": sum(len(row["rejected"]) for row in result.history),
+        "clipped": sum(len(row.get("clipped", [])) for row in result.history),
         "warnings": result.warnings,
         "members": group_members(result),
         "by_site": site_scores(result.names, result.per_client, main_metric(kind)),

@@ -28,6 +28,7 @@ from coterie.runs.options import Options
 FORMAT = 2  # of a run's folder; version 0.1 wrote none
 # options that version 0.2 wrote under another name, and their names now
 RENAMED_OPTIONS = {"minimum_rows": "min_rows_to_report"}
+RENAMED_COLUMNS = {"refused": "rejected", "screened": "clipped"}  # of 0.2's metrics.jsonl
 T = TypeVar("T")
 M = TypeVar("M", bound=Algorithm)
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]  # of rows, or a group
@@ -138,8 +139,8 @@ class RoundRow(msgspec.Struct, forbid_unknown_fields=False):
     seconds: float
     bytes_down: int
     bytes_up: int
-    refused: list[str]
-    screened: list[str] = []
+    rejected: list[str]
+    clipped: list[str] = []
     absent: int = 0
     sizes: list[int] | None = None
     groups: list[int] | None = None
@@ -147,11 +148,19 @@ class RoundRow(msgspec.Struct, forbid_unknown_fields=False):
     notes: dict[str, Any] | None = None
 
 
-def check_metrics_row(row: Any) -> None:
-    """Raise a ValidationError for a row of metrics.jsonl that no run writes."""
+def decode_metrics_row(line: bytes) -> dict[str, Any]:
+    """Decode and check one line of metrics.jsonl; rows of 0.2 get today's column names.
+
+    Raises:
+        ValueError: If no run writes such a row.
+    """
+    row = json.loads(line)
+    if isinstance(row, dict):
+        row = {RENAMED_COLUMNS.get(name, name): value for name, value in row.items()}
     msgspec.convert(row, RoundRow)
     scores = {name: row[name] for name in row.keys() - set(RoundRow.__struct_fields__)}
     msgspec.convert(scores, dict[str, float | None])
+    return row
 
 
 # ------------------------------------------------------------------------------ encoding and

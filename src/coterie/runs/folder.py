@@ -14,7 +14,6 @@ config.json is written last: a folder with this file is a run, one without it ca
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shlex
@@ -33,10 +32,10 @@ from coterie.runs import checkpoint
 from coterie.runs.config import (
     FORMAT,
     RunConfig,
-    check_metrics_row,
     check_options,
     decode,
     decode_config,
+    decode_metrics_row,
     encode,
     encode_readable,
 )
@@ -170,8 +169,7 @@ class RunFolder:
         lines = file.read_bytes().splitlines()
         for number, line in enumerate(lines, start=1):
             try:
-                row: Row = json.loads(line)
-                check_metrics_row(row)
+                row: Row = decode_metrics_row(line)
             except (ValueError, RecursionError):
                 if number < len(lines):
                     raise self._damaged_metrics(f"line {number}") from None

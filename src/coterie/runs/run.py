@@ -127,8 +127,8 @@ class Run:
             "seconds": 0.0,
             "bytes_down": ask.bytes_down + ask.bytes_of_initial_payloads,
             "bytes_up": ask.bytes_up,
-            "refused": [self.roster.names[i] for i in sorted(set(ask.rejected))],
-            "screened": [self.roster.names[i] for i in sorted(set(ask.clipped))],
+            "rejected": [self.roster.names[i] for i in sorted(set(ask.rejected))],
+            "clipped": [self.roster.names[i] for i in sorted(set(ask.clipped))],
             "absent": len(set(ask.absent)),
             **self._group_row(before),
         }

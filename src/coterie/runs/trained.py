@@ -97,10 +97,10 @@ def describe_warnings(
 
 def screened_clients(history: list[Row]) -> list[str]:
     """A sentence on the clients whose moves were shortened, if there were any."""
-    rounds = [row for row in history if row.get("screened")]
+    rounds = [row for row in history if row.get("clipped")]
     if not rounds:
         return []
-    names = sorted({name for row in rounds for name in row["screened"]})
+    names = sorted({name for row in rounds for name in row["clipped"]})
     some = ", ".join(names[:MOST_SCREENED])
     if len(names) > MOST_SCREENED:
         some += f" and {len(names) - MOST_SCREENED} more"

@@ -5,7 +5,6 @@ Nothing is locked or written, and no Python file that the folder names is execut
 
 from __future__ import annotations
 
-import json
 import os
 from collections import deque
 from pathlib import Path
@@ -18,7 +17,7 @@ from coterie.metrics import Row, main_metric
 from coterie.metrics.clusters import is_valid_assignment
 from coterie.runs import checkpoint
 from coterie.runs import late_sites as latecomers
-from coterie.runs.config import check_metrics_row
+from coterie.runs.config import decode_metrics_row
 from coterie.runs.folder import RunFolder, checkpoint_round
 from coterie.runs.late_sites import LateSite
 
@@ -237,8 +236,7 @@ class MetricsTail:
     def _parse_row(self, line: bytes) -> Row | None:
         """Return the row that continues the ones read so far; None for any other line."""
         try:
-            row: Row = json.loads(line)
-            check_metrics_row(row)
+            row: Row = decode_metrics_row(line)
         except (ValueError, RecursionError):
             return None
         if not is_valid_assignment(row, self.clients) or row["round"] != len(self.rows):

@@ -183,8 +183,8 @@ def take_snapshot(
         totals=RunTotals(
             bytes_down=sum(row["bytes_down"] for row in rows),
             bytes_up=sum(row["bytes_up"] for row in rows),
-            rejected=sum(len(row["refused"]) for row in rows),
-            clipped=sum(len(row.get("screened", [])) for row in rows),
+            rejected=sum(len(row["rejected"]) for row in rows),
+            clipped=sum(len(row.get("clipped", [])) for row in rows),
             absent=sum(row.get("absent", 0) for row in rows),
         ),
         log=files.log,
@@ -255,7 +255,7 @@ def list_group_changes(history: Moves) -> list[GroupChange]:
 def list_incidents(rows: Sequence[Row]) -> list[Incident]:
     """List the rounds in which updates were rejected, clipped or absent."""
     incidents = [
-        Incident(row["round"], row["refused"], row.get("screened", []), row.get("absent", 0))
+        Incident(row["round"], row["rejected"], row.get("clipped", []), row.get("absent", 0))
         for row in rows
     ]
     return [i for i in incidents if i.rejected or i.clipped or i.absent]
