@@ -49,7 +49,7 @@ class TableLine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableColumn:
+class DataColumn:
     """A column of the table: the data, the model, and what else changes from column to column."""
 
     label: str
@@ -128,7 +128,7 @@ class Experiment:
     paper: str  # whose: authors and year
     where: str  # such as "table 1"
     lines: tuple[TableLine, ...]
-    columns: tuple[TableColumn, ...]
+    columns: tuple[DataColumn, ...]
     scales: Mapping[str, TableScale]
     work: Work
     quantities: tuple[Quantity, ...]
@@ -171,7 +171,7 @@ class Experiment:
         """The line of a label."""
         return next(line for line in self.lines if line.label == label)
 
-    def column(self, label: str) -> TableColumn:
+    def column(self, label: str) -> DataColumn:
         """The column of a label."""
         return next(column for column in self.columns if column.label == label)
 
@@ -196,7 +196,7 @@ class TableCell:
     experiment: Experiment
     scale_name: str
     line: TableLine
-    column: TableColumn
+    column: DataColumn
     seed: int
 
     @property

@@ -1,8 +1,9 @@
-"""Tang, Guo, Guo: Personalized Federated Learning with Contextualized Generalization (CGPFL)."""
+"""CGPFL (Tang, Guo, Guo 2021): tables 1 and 2, figures 1 to 5."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from coterie.core.contract import Algorithm
@@ -17,18 +18,21 @@ from coterie.methods.perfedavg import PerFedAvg
 from coterie.methods.pfedme import PFedMe
 from reproduction.claims import Beats
 from reproduction.figures import curves_of
+from reproduction.figures_of_groups import against_groups, groups_over_rounds
 from reproduction.figures_of_tables import against_columns
 from reproduction.spec import (
     ACCURACY,
     WORST,
+    DataColumn,
     Experiment,
+    Measured,
     RecordedSearch,
-    TableColumn,
+    TableCell,
     TableLine,
     TableScale,
     with_settings,
 )
-from reproduction.work import scores, trained
+from reproduction.work import federation, group_history, scores, train, trained
 
 PAPER = "Tang et al. 2021"
 PLAIN: dict[str, Any] = {"lr": 0.005, "local_steps": 10, "batch": 20}
@@ -60,40 +64,11 @@ SEARCHES = tuple(
     )
     for line, step in INNER.items()
 )
-OPEN_POINTS = (
-    "Sizes are drawn from 400 to 5,000 images and scaled down to the 60,000 there are: without "
-    "that 40 clients would need 108,000.",
-    "All these images train, and test images come from the data set's own test part; in the paper "
-    "a quarter of a client's images are its test images.",
-    "The softmax model has no ℓ2 penalty: the paper has one, and does not print its strength.",
-    "IFCA starts from random centres; the paper says that it needs a good start, and not which it "
-    "had.",
-    "Which two classes a client has is drawn at random; the batch (20) is that of pFedMe's "
-    "released code.",
-    "Of the inner and the outer step size one is printed. pFedMe's released code has an inner step "
-    "of 0.1 for the softmax model on MNIST, with which inner steps overshoot from λ = 10 on and "
-    "diverge from λ = 20 on, and of 0.09 for the network; so has the full scale. For the medium "
-    "scale it was searched for on MNIST-MLR at λ = 12 (`cgpfl.table2-mnist-mlr`), for each method "
-    "alike; columns that name no inner step have what was found.",
-    "The methods compared with take ten steps a round of the same size on batches of 20, but for "
-    "L2SGD, whose own step of 1 is divided by the number of clients.",
-)
 
 
-FINDINGS = (
-    "On MLR the paper's order, and gaps of its size, appear with the inner step of 0.1, where "
-    "inner steps overshoot: a client does not solve its own problem, and the more groups there "
-    "are, the nearer to its data the centre is from which it starts. With the inner step that was "
-    "found for each method (of pFedMe's the smallest that was tried was best) all of them are much "
-    "better and close together, and the order is lost.",
-    "Training alone is ahead of all of them: two classes are told apart by a client's own images. "
-    "The paper has no such line.",
-)
-
-
-def pairs_of_classes(label: str, base: str, model: str, **settings: Any) -> TableColumn:
+def pairs_of_classes(label: str, base: str, model: str, **settings: Any) -> DataColumn:
     """40 clients with two classes each."""
-    return TableColumn(
+    return DataColumn(
         label=label,
         data=f"pathological:{base}",
         data_options={"clients": 40},
@@ -175,22 +150,6 @@ TABLE_1 = Experiment(
         Beats("CGPFL(4)", "pFedMe(PM)"),
         Beats("IFCA(4)", "FedAvg"),
     ),
-    findings=(
-        "At full scale, with one seed, pFedMe, CGPFL(2), CGPFL(4) and CGPFL-Heur stand in the "
-        "paper's order with each model and data set that was run; on MNIST-DNN they have 85.9, "
-        "88.9, 93.5 and 95.8 (92.2, 93.9, 96.6 and 98.0 in the paper's tables).",
-        "At full scale, with one seed, MNIST-MLR has CGPFL(4) and CGPFL-Heur within a point of the "
-        "paper's numbers, and pFedMe, FedAvg and IFCA(4) one to two points below theirs. L2SGD, "
-        "APFL and Ditto are far ahead of theirs (97.3, 98.4 and 97.7; 89.5, 92.7 and 90.0 in the "
-        "paper) and of CGPFL-Heur (96.9): their steps do not overshoot. On FMNIST-MLR IFCA(4) is "
-        "ahead of CGPFL(4), too, whose inner step is too long for these images.",
-        "The methods that come out first are those nearest to training alone (L2SGD, Ditto, APFL), "
-        "and training alone is level with them: two classes are told apart by a client's own "
-        "images. The paper has no such line.",
-        "FedAvg and IFCA, whose models must serve more classes than two, have not converged after "
-        "the 20 rounds of the medium scale.",
-    ),
-    open_points=OPEN_POINTS,
     figures={
         "": curves_of("accuracy", "Test accuracy, %", ("MNIST-MLR", "MNIST-DNN"), lines=DRAWN),
         "-fmnist": curves_of(
@@ -203,11 +162,10 @@ TABLE_1 = Experiment(
 # ------------------------------------------------------------------------------ table 2: λ
 def at_lambda(
     name: str,
-    column: TableColumn,
+    column: DataColumn,
     first: int,
     printed: dict[str, tuple[float, ...]],
     tuned: tuple[RecordedSearch, ...] = (),
-    findings: tuple[str, ...] = (),
 ) -> Experiment:
     """A block of table 2: four methods against nine λ, from `first` on."""
     strengths = range(first, first + 9)
@@ -249,8 +207,6 @@ def at_lambda(
             Beats("CGPFL(4)", "CGPFL(2)"),
             Beats("CGPFL(2)", "pFedMe(PM)"),
         ),
-        findings=(*FINDINGS, *findings),
-        open_points=OPEN_POINTS,
         tuned=tuned,
         figures={
             "": against_columns(f"Test accuracy, %, {column.label}"),
@@ -261,8 +217,7 @@ def at_lambda(
     )
 
 
-EXPERIMENTS = (
-    TABLE_1,
+TABLES_2 = (
     at_lambda(
         "mnist-mlr",
         MNIST_MLR,
@@ -274,16 +229,6 @@ EXPERIMENTS = (
             "CGPFL-Heur": (97.46, 97.41, 96.27, 96.32, 96.34, 96.33, 96.32, 96.33, 96.25),
         },
         tuned=SEARCHES,
-        findings=(
-            "With 200 rounds, all images and the inner step of the released code, λ = 12 comes "
-            "within 3.3 points of the paper's numbers, in its order: 88.6, 90.4, 93.7 and 96.9 "
-            "here, 91.9, 93.3, 95.7 and 97.4 in the paper; with λ = 11 and one seed all four are "
-            "within 1.2 points.",
-            "With larger λ ours fall (pFedMe to 80.7 at λ = 15 and 25.1 at λ = 19, with one seed), "
-            "for the inner steps overshoot ever further and diverge from λ = 20 on, where the "
-            "paper's stay level: its inner step, which is not printed, was shorter there, or "
-            "chosen for each λ.",
-        ),
     ),
     at_lambda(
         "mnist-dnn",
@@ -306,17 +251,6 @@ EXPERIMENTS = (
             "CGPFL(4)": (92.50, 92.84, 92.94, 92.65, 92.63, 92.44, 92.42, 92.17, 92.20),
             "CGPFL-Heur": (95.46, 95.44, 95.45, 95.36, 94.61, 94.40, 94.35, 94.41, 94.19),
         },
-        findings=(
-            "At full scale, with the inner step of the released code, λ = 12 has the paper's order "
-            "and gaps of its size (3.7, 3.5 and 6.0; 2.5, 4.7 and 2.7 in the paper), six to ten "
-            "points below its numbers. The worst tenth of the clients is at chance under all four "
-            "methods: these images are longer vectors than MNIST's, so that a step of 0.1 "
-            "overshoots further. The paper's step, which is not printed, may have been smaller.",
-            "The inner steps of the medium scale are those of MNIST, and 0.05, which CGPFL-Heur "
-            "has there, is too large here: on held-out rows of other seeds pFedMe and CGPFL(4) "
-            "lose ten and five points with it against their best. CGPFL-Heur may be better than it "
-            "looks; a search of its own on Fashion-MNIST is still to be done.",
-        ),
     ),
     at_lambda(  # the paper's line of Heur is damaged in the text
         "fmnist-dnn",
@@ -329,3 +263,153 @@ EXPERIMENTS = (
         },
     ),
 )
+
+
+def scores_and_groups(cell: TableCell, folder: Path) -> Measured:
+    """The scores, and who was in which group after each round."""
+    fed = federation(cell)
+    result = train(cell, fed, folder)
+    measured = scores(result, fed)
+    groups = group_history(result)
+    if groups is None:
+        return measured
+    number = {"groups": float(len(set(groups[-1])))}
+    return Measured(measured.values | number, measured.curves, {"groups": groups})
+
+
+NOT_FIXED = (HEUR, PFEDME, LOCAL, FINE_TUNED)  # lines without a number of groups that is given
+COUNTS = (1, 2, 4, 6, 8, 12, 16, 20)
+FIGURE_3 = Experiment(
+    name="cgpfl.figure3",
+    title="Accuracy against the number of groups, and what Heur chooses",
+    paper=PAPER,
+    where="figures 3 to 5",
+    lines=(
+        *(
+            TableLine(
+                label=f"K={k}",
+                method=with_settings(
+                    CGPFL(clusters=k, **TIED, **LAMBDA), {"inner_lr": INNER["CGPFL(4)"]}
+                ),
+            )
+            for k in COUNTS
+        ),
+        *NOT_FIXED,
+    ),
+    columns=(MNIST_MLR, FMNIST_MLR),
+    scales={
+        "full": FULL,
+        "medium": replace(
+            SHORT,
+            lines=(*(f"K={k}" for k in (1, 2, 4, 8, 20)), *(line.label for line in NOT_FIXED)),
+            columns=("MNIST-MLR",),
+        ),
+        "smoke": TableScale(
+            seeds=1,
+            data_options=SMOKE_DATA,
+            options={"rounds": 2},
+            lines=("K=2", "CGPFL-Heur"),
+            columns=("MNIST-MLR",),
+        ),
+    },
+    work=scores_and_groups,
+    quantities=(ACCURACY, WORST),
+    claims=(Beats("CGPFL-Heur", "K=1"), Beats("K=4", "K=1"), Beats("K=1", "pFedMe(PM)")),
+    figures={
+        "": against_groups({f"K={k}": k for k in COUNTS}, "CGPFL-Heur", ("pFedMe(PM)", "local")),
+        "-rounds": curves_of(
+            "accuracy",
+            "Test accuracy, %",
+            lines=("K=1", "K=2", "K=4", "K=8", "CGPFL-Heur", "pFedMe(PM)", "local"),
+        ),
+        "-groups": groups_over_rounds("CGPFL-Heur"),
+        "-distances": curves_of(
+            "distance_between_models",
+            "Distance between two clients' models",
+            lines=("K=1", "K=2", "K=4", "K=8", "CGPFL-Heur"),
+        ),
+        "-iterations": curves_of(
+            "k_means_iterations", "Iterations of k-means in a round", lines=("K=2", "K=4", "K=8")
+        ),
+    },
+)
+
+CIFAR_PLAIN: dict[str, Any] = {"lr": 0.03, "local_steps": 10, "batch": 20}
+CIFAR_TIED: dict[str, Any] = {"lr": 0.03, "outer": 10, "inner": 5, "batch": 20, "lam": 12.0}
+CIFAR_LABEL = "CIFAR-CNN"
+CIFAR_PRINTED = {
+    "FedAvg": "46.34",
+    "IFCA(4)": "60.22",
+    "L2SGD": "58.68",
+    "APFL": "72.12",
+    "pFedMe(PM)": "68.88",
+    "Per-FedAvg(HF)": "71.46",
+    "Ditto": "69.56",
+    "CGPFL(4)": "72.78",
+    "CGPFL-Heur": "74.75",
+}
+
+TABLE_1_CIFAR = Experiment(
+    name="cgpfl.table1-cifar",
+    title="CGPFL among personal methods, two classes of CIFAR-10 per client",
+    paper=PAPER,
+    where="table 1, CIFAR-10",
+    lines=(
+        TableLine(label="FedAvg", method=FedAvg(**CIFAR_PLAIN)),
+        TableLine(label="IFCA(4)", method=IFCA(clusters=4, init="random", **CIFAR_PLAIN)),
+        TableLine(label="L2SGD", method=L2SGD(local_steps=10, batch=20)),
+        TableLine(label="APFL", method=APFL(**CIFAR_PLAIN)),
+        TableLine(label="pFedMe(PM)", method=PFedMe(**CIFAR_TIED, inner_lr=INNER["pFedMe(PM)"])),
+        TableLine(label="Per-FedAvg(HF)", method=PerFedAvg(**CIFAR_PLAIN), keep=("inner",)),
+        TableLine(label="Ditto", method=Ditto(**CIFAR_PLAIN)),
+        TableLine(
+            label="CGPFL(4)", method=CGPFL(clusters=4, **CIFAR_TIED, inner_lr=INNER["CGPFL(4)"])
+        ),
+        TableLine(label="CGPFL-Heur", method=CGPFLHeur(**CIFAR_TIED, inner_lr=INNER["CGPFL-Heur"])),
+        TableLine(label="local", method=LocalOnly(**CIFAR_PLAIN), in_paper=False),
+        TableLine(label="FedAvg, fine-tuned", method=FineTuned(**CIFAR_PLAIN), in_paper=False),
+    ),
+    columns=(
+        DataColumn(
+            label=CIFAR_LABEL,
+            data="pathological:cifar10",
+            data_options={"clients": 40},
+            model="cnn",
+            options={"rounds": 300, "eval_every": 10},
+        ),
+    ),
+    scales={
+        "full": TableScale(seeds=5),
+        "medium": TableScale(
+            seeds=3,
+            data_options={"clients": 20, "samples": 60},
+            options={"rounds": 20, "eval_every": 5},
+            settings={"local_steps": 6, "outer": 3, "inner": 2, "batch": 20},
+            model="cnn:4",
+            remarks=(
+                "The paper's setting takes days on a processor: this is a quarter of the network's "
+                "channels on 1,200 images, and R = 3 and S = 2 in place of 10 and 5.",
+            ),
+        ),
+        "smoke": TableScale(
+            seeds=1,
+            data_options={"clients": 4, "samples": 20},
+            options={"rounds": 1},
+            settings={"local_steps": 2, "outer": 2, "inner": 1, "batch": 10},
+            model="cnn:16",
+            lines=("CGPFL(4)", "CGPFL-Heur"),
+        ),
+    },
+    work=trained(scores),
+    quantities=(ACCURACY, WORST),
+    printed={line: {CIFAR_LABEL: number} for line, number in CIFAR_PRINTED.items()},
+    claims=(
+        Beats("CGPFL-Heur", "CGPFL(4)"),
+        Beats("CGPFL(4)", "IFCA(4)", by=5),
+        Beats("CGPFL(4)", "pFedMe(PM)", by=2),
+        Beats("IFCA(4)", "FedAvg", by=5),
+    ),
+    figures={"": curves_of("accuracy", "Test accuracy, %")},
+)
+
+EXPERIMENTS = (TABLE_1, *TABLES_2, FIGURE_3, TABLE_1_CIFAR)

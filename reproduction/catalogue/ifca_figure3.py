@@ -19,11 +19,11 @@ from reproduction.claims import Rises
 from reproduction.figures_of_tables import heat_map
 from reproduction.many_starts import EqualRows, PlantedGroups, ends_as_known
 from reproduction.spec import (
+    DataColumn,
     Experiment,
     Measured,
     Quantity,
     TableCell,
-    TableColumn,
     TableLine,
     TableScale,
     Work,
@@ -80,25 +80,10 @@ class Grid(NamedTuple):
     """The axes of a heat map, and what should hold in it."""
 
     lines: tuple[TableLine, ...]
-    columns: tuple[TableColumn, ...]
+    columns: tuple[DataColumn, ...]
     down: str  # what changes from line to line
     across: str
     claims: tuple[Rises, ...]
-    findings: tuple[str, ...] = ()
-
-
-NOISE_HARDLY_MATTERS = (
-    "At full scale nearly all trials succeed from r = 0.5 on, and with less r fewer, as in the "
-    "paper. More noise hardly changes how many do: a trial may miss θ by 0.6σ, and where the "
-    "groups are found it misses it by 0.5σ, whatever σ is.",
-)
-FLOOR_OR_STEP = (
-    "At full scale, too, the edge between failure and success lies where mn/k is 3.8 d: left of it "
-    "all starts may find the groups and still end too far from θ.",
-    "Where there are many clients and θ is short, steps of 0.1 and 0.01 send all clients to one "
-    "centre in the first rounds, and there they stay (m = 300, n = 100, seed 0: from all ten "
-    "starts). The trial then succeeds with the step 1, which diverges where rows are fewer.",
-)
 
 
 PAPER_SCALE = TableScale(seeds=40)
@@ -152,20 +137,6 @@ def figure_3(part: str, clusters: int, grid: Grid, scales: Mapping[str, TableSca
         work=success(steps, starts=10),
         quantities=(Quantity("success", "share of trials that succeed", 2),),
         claims=grid.claims,
-        findings=grid.findings,
-        open_points=(
-            "θ is r·Bernoulli(½) and not scaled to length R, as in the released code, from which "
-            "the figure was drawn.",
-            "At σ = 0 a trial succeeds within 0.001, as in the released code.",
-            f"Step sizes are tried in the order {', '.join(map(str, steps))}, until one start "
-            "succeeds: the share is the same. A start with a number over a million in its centres "
-            "has failed, and is not followed further.",
-            "All starts of a step size are one computation outside the engine, in many_starts.py; "
-            "once the clients of each planted group stay together, the rest of a start's "
-            "rounds is computed in closed form. Tests hold both to IFCA itself.",
-            "Least squares with the true groups end about σ·√(d/(mn/k − d)) from θ, and a trial "
-            "succeeds within 0.6σ: where mn/k is under 3.8 d trials fail whatever the start.",
-        ),
         figures={
             "": heat_map(f"Share that succeeds, k = {clusters}", grid.down, grid.across, "success")
         },
@@ -181,10 +152,10 @@ def line_for(label: str, clusters: int, clients: int, strength: float) -> TableL
     )
 
 
-def column_for(label: str, **data_options: Any) -> TableColumn:
+def column_for(label: str, **data_options: Any) -> DataColumn:
     """A column of a heat map."""
     known = {"dim": 1000, "samples": 100, "noise": 0.1, "test_samples": 0}
-    return TableColumn(
+    return DataColumn(
         label=label,
         data="linear:ifca",
         data_options={**known, **data_options},
@@ -198,7 +169,6 @@ def strength_against_noise(
     clusters: int,
     clients: int,
     scales: Mapping[str, TableScale],
-    findings: tuple[str, ...] = (),
 ) -> Experiment:
     """(a) and (b): lines are lengths of θ, columns are noise."""
     strengths = (0.1, 0.25, 0.5, 0.75, 1.0)
@@ -209,7 +179,7 @@ def strength_against_noise(
     falling = [
         Rises(tuple((line.label, c.label) for c in columns[1:]), falls=True) for line in lines
     ]
-    grid = Grid(tuple(lines), tuple(columns), "r", "σ", (*rising, *falling), findings)
+    grid = Grid(tuple(lines), tuple(columns), "r", "σ", (*rising, *falling))
     return figure_3(part, clusters, grid, scales)
 
 
@@ -219,14 +189,13 @@ def clients_against_rows(
     strength: float,
     clients: tuple[int, ...],
     scales: Mapping[str, TableScale],
-    findings: tuple[str, ...] = (),
 ) -> Experiment:
     """(c) and (d): lines are numbers of clients, columns are rows of each."""
     lines = [line_for(f"m={m}", clusters, m, strength) for m in clients]
     columns = [column_for(f"n={n}", samples=n) for n in (50, 100, 200)]
     by_clients = [Rises(tuple((line.label, c.label) for line in lines)) for c in columns]
     by_rows = [Rises(tuple((line.label, c.label) for c in columns)) for line in lines]
-    grid = Grid(tuple(lines), tuple(columns), "m", "n", (*by_clients, *by_rows), findings)
+    grid = Grid(tuple(lines), tuple(columns), "m", "n", (*by_clients, *by_rows))
     return figure_3(part, clusters, grid, scales)
 
 
@@ -236,7 +205,6 @@ EXPERIMENTS = (
         clusters=2,
         clients=100,
         scales={"full": PAPER_SCALE, "medium": medium(40, 5)},
-        findings=NOISE_HARDLY_MATTERS,
     ),
     strength_against_noise(
         "b",
@@ -253,7 +221,6 @@ EXPERIMENTS = (
         strength=0.1,
         clients=(50, 70, 100, 150, 200, 300, 400),
         scales={"full": PAPER_SCALE, "medium": medium(10, 10)},
-        findings=FLOOR_OR_STEP,
     ),
     clients_against_rows(
         "d",

@@ -1,10 +1,13 @@
-"""Real sites, in which nobody planted groups: tables of hospitals, schools and states."""
+"""Every method on natural sites and people, and on sites with planted groups."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from coterie.core.contract import Algorithm
 from coterie.core.errors import CoterieError
@@ -29,22 +32,25 @@ from coterie.methods.one_shot import OneShot
 from coterie.methods.perfedavg import PerFedAvg
 from coterie.methods.pfedme import PFedMe
 from coterie.methods.threshold import PDLTC, PFLTC
+from coterie.metrics import agreement
 from coterie.result import Result
 from reproduction.claims import Beats
 from reproduction.figures_of_tables import ranking
 from reproduction.references import ALPHAS, Reference
 from reproduction.site_groups import describe_groups, keep_groups, levels_by_group
 from reproduction.spec import (
+    ACCURACY,
     OURS,
+    WORST,
+    DataColumn,
     Experiment,
     Measured,
     Quantity,
     TableCell,
-    TableColumn,
     TableLine,
     TableScale,
 )
-from reproduction.work import chosen_settings, curves, train
+from reproduction.work import chosen_settings, curves, federation, scores, train
 
 DEFAULTS = {"paper": False}  # ours, which suit tables
 COUNTS = (1, 2, 3, 4)  # numbers of groups for methods that cannot choose one themselves
@@ -154,7 +160,6 @@ def on_real_table(
     unseen: int,
     digits: int = 4,
     error: str = "MSE",
-    findings: tuple[str, ...] = (),
     **options: Any,
 ) -> Experiment:
     """Every method on one table, beside scikit-learn.
@@ -168,7 +173,7 @@ def on_real_table(
         paper=OURS,
         where=name,
         lines=(*METHODS, *(TableLine(label=label) for label in REFERENCES)),
-        columns=(TableColumn(label=name, data=file, data_options={"unseen": unseen, **options}),),
+        columns=(DataColumn(label=name, data=file, data_options={"unseen": unseen, **options}),),
         scales={
             "full": TableScale(seeds=5),
             "medium": TableScale(seeds=3),
@@ -188,15 +193,6 @@ def on_real_table(
             NUMBER,
         ),
         claims=CLAIMS,
-        findings=findings,
-        open_points=(
-            "Every method has four values of one setting, or two of two; each run takes that of "
-            "least loss on a fifth of its training rows; all else is our default. Methods that can "
-            "choose the number of groups by themselves do, on held-out training rows.",
-            "Sites that never trained are drawn by the seed and assigned by their training rows.",
-            "The references have all rows in one place, and the ridge per site chooses its "
-            "strength on the test rows.",
-        ),
         sections={"What the groups are": describe_groups("ifca")},
         figures={
             "": ranking(title, REFERENCES, "scikit-learn"),
@@ -205,22 +201,13 @@ def on_real_table(
     )
 
 
-EXPERIMENTS = (
+REAL_TABLES = (
     on_real_table(
         "heart",
         "Four hospitals",
         "folder:heart",
         0,
         error="log loss",
-        findings=(
-            "What sets the hospitals apart is how many of their patients are ill, 41 % at "
-            "Cleveland and Hungary and 93 % in Switzerland: an intercept for each hospital under "
-            "shared slopes takes away all that can be. Groups of hospitals gain half of it.",
-            "FedSoft is ahead of all methods and level with the best reference. With four sites "
-            "and three seeds hardly any difference is certain.",
-            "Settings that were chosen by the accuracy on held-out rows, not by their loss, were "
-            "worse (commit 148d17b): on so few rows it is too coarse.",
-        ),
         label="disease",
         fill="median",
     ),
@@ -229,14 +216,6 @@ EXPERIMENTS = (
         "65 London schools",
         "table:exam.csv",
         6,
-        findings=(
-            "Methods that give each school a model near a shared one (fedsoft, fedavg-ft, ditto, "
-            "l2sgd, fedbcd) are ahead of the ridge with an intercept for each school, which sees "
-            "all rows at once. Groups of ifca and cfl-mgd gain 9 % on one model for all, as much "
-            "as models of each school's own rows; those of one-shot gain 2 %.",
-            "The groups differ in their level and overlap in it; with other rows ifca's do not "
-            "come back. Schools lie on a scale, and groups cut it into pieces.",
-        ),
         label="normexam",
         client_column="school",
     ),
@@ -246,13 +225,6 @@ EXPERIMENTS = (
         "table:hsb82.csv",
         16,
         digits=3,
-        findings=(
-            "With seed 0 two groups, with an average of 14.8 and of 11.2 points, and three with "
-            "the others; public schools are twice as common in the lower one. The gap between "
-            "public and Catholic schools is known, and little of it is left for a model that sees "
-            "a pupil's own columns: groups gain nothing on one model for all, and a model of each "
-            "school that starts from a shared one gains 3 %.",
-        ),
         label="mAch",
         client_column="school",
     ),
@@ -262,13 +234,6 @@ EXPERIMENTS = (
         "table:star_k.csv",
         8,
         digits=1,
-        findings=(
-            "Here schools differ most, and groups gain most on one model for all: 12 %. A model of "
-            "each school that is pulled towards shared ones gains more, fedsoft 17 %: more than "
-            "a ridge of each school, than one with an intercept for each, and than boosting.",
-            "The group with the best readers has no inner-city school, and most of its children "
-            "pay for lunch. With other rows groups come back in part (ifca 0.27, cgpfl 0.70).",
-        ),
         label="readk",
         client_column="schoolidk",
         fill="median",
@@ -279,11 +244,6 @@ EXPERIMENTS = (
         "table:azpro.csv",
         2,
         digits=2,
-        findings=(
-            "No difference between hospitals shows: the best and the worst of 22 methods are 2 % "
-            "apart, and ifca has one group with two of three seeds. Nothing is lost by looking for "
-            "groups.",
-        ),
         label="los",
         client_column="hospital",
     ),
@@ -293,13 +253,170 @@ EXPERIMENTS = (
         "table:lending.csv",
         5,
         error="log loss",
-        findings=(
-            "No difference between states shows: ifca, cfl-mgd and one-shot find one group, and "
-            "one model for all is as good as anything. Models far from the shared one lose by it: "
-            "local 7 %, pfedme 10 %, fedbcd 19 %, cgpfl-heur 27 % and cgpfl 28 %; those near to "
-            "it, of ditto and fedavg-ft, half a percent.",
-        ),
         label="Class",
         client_column="addr_state",
     ),
 )
+
+
+STEPS = (0.03, 0.1, 0.3, 1.0)
+PEOPLE_METHODS = (
+    tuned(FedAvg(), lr=STEPS),
+    tuned(FineTuned(), lr=STEPS),
+    tuned(LocalOnly(), lr=STEPS),
+    tuned(Ditto(), lr=STEPS),
+    tuned(FedPer(), lr=STEPS),
+    tuned(IFCA(clusters="auto"), lr=STEPS),
+    tuned(CFLMGD(clusters="auto"), lr=STEPS),
+    tuned(OneShot(clusters="auto"), lr=STEPS),
+    tuned(FedSoft(clusters=2), lr=STEPS),
+    tuned(CGPFLHeur(), lr=(0.02, 0.08), inner_lr=(0.02, 0.1)),
+)
+
+
+def on_person(cell: TableCell, folder: Path) -> Measured:
+    """The scores; those of people who never trained; and the groups."""
+    fed = federation(cell)
+    result = train(cell, fed, folder)
+    measured = scores(result, fed)
+    values = measured.values | unseen_and_groups(result, "accuracy")
+    extra = {"tuned": chosen_settings(cell, result), **keep_groups(result, fed)}
+    return Measured(values, measured.curves, extra)
+
+
+def on_people(
+    name: str,
+    title: str,
+    base: str,
+    unseen: int,
+    **data_options: Any,
+) -> Experiment:
+    """Every method on one client per person."""
+    return Experiment(
+        name=f"natural.{name}",
+        title=title,
+        paper=OURS,
+        where=name,
+        lines=PEOPLE_METHODS,
+        columns=(
+            DataColumn(
+                label=name,
+                data=f"by_key:{base}",
+                data_options={"unseen": unseen, **data_options},
+                options={"rounds": 50},
+            ),
+        ),
+        scales={
+            "full": TableScale(seeds=5),
+            "medium": TableScale(
+                seeds=3,
+                data_options={"clients": 20, "samples": 60, "unseen": 4},
+                options={"rounds": 15},
+            ),
+            "smoke": TableScale(
+                seeds=1,
+                data_options={"clients": 6, "samples": 30, "unseen": 1},
+                options={"rounds": 2},
+                lines=("fedavg", "local"),
+            ),
+        },
+        work=on_person,
+        quantities=(
+            ACCURACY,
+            WORST,
+            Quantity("unseen", "accuracy on people who never trained, %", 2, 100.0),
+            NUMBER,
+        ),
+        claims=CLAIMS,
+        tune_by="accuracy",
+        sections={"What the groups are": describe_groups("ifca")},
+        figures={"": ranking(title)},
+    )
+
+
+PEOPLE = (
+    on_people(
+        "har",
+        "People's phones",
+        "har",
+        3,
+    ),
+    on_people(
+        "writers",
+        "Writers of letters",
+        "unipen",
+        30,
+        least=50,
+    ),
+)
+
+
+SITES = 12
+ARI = Quantity("ari", "agreement with the planted groups (ARI)", 2)
+
+
+def on_written_files(cell: TableCell, folder: Path) -> Measured:
+    """A line of the table, on files that are written first."""
+    place = folder.with_name(f"{folder.name}-files")
+    write_sites(place, cell.seed)
+    fed = load(f"folder:{place}", cell.seed, **cell.data_options)
+    measured = measured_on(fed, cell, folder)
+    if "sites" not in measured.extra:
+        return measured
+    return replace(measured, values={**measured.values, "ari": agreement_with_planted(measured)})
+
+
+def write_sites(folder: Path, seed: int) -> None:
+    """A CSV file for each site; at sites of odd numbers the score is turned round."""
+    from sklearn.datasets import load_diabetes
+
+    folder.mkdir(parents=True, exist_ok=True)
+    patients = load_diabetes(as_frame=True, scaled=False).frame.rename(columns={"target": "score"})
+    highest, lowest = patients["score"].max(), patients["score"].min()
+    shuffled = np.random.default_rng(seed).permutation(len(patients))
+    for number, rows in enumerate(np.array_split(shuffled, SITES)):
+        table = patients.iloc[rows].copy()
+        if planted_group(site_name(number)):
+            table["score"] = highest + lowest - table["score"]
+        table.to_csv(folder / f"{site_name(number)}.csv", index=False)
+
+
+def site_name(number: int) -> str:
+    """site-00, site-01, …"""
+    return f"site-{number:02d}"
+
+
+def planted_group(name: str) -> int:
+    """0 where a site scores as all do, 1 where it scores in reverse."""
+    return int(name.removeprefix("site-")) % 2
+
+
+def agreement_with_planted(measured: Measured) -> float:
+    """The ARI of the groups that were found."""
+    sites = measured.extra["sites"]
+    found = np.array([site.group for site in sites])
+    planted = np.array([planted_group(site.name) for site in sites])
+    return float(agreement(found, planted)["ari"])
+
+
+MADE = on_real_table(
+    "sites",
+    "Twelve sites in files, half of which score in reverse",
+    "made:diabetes",
+    2,
+    digits=0,
+    label="score",
+)
+PLANTED = (
+    replace(
+        MADE,
+        work=on_written_files,
+        quantities=(MADE.quantities[0], ARI, *MADE.quantities[1:]),
+        claims=(
+            *MADE.claims,
+            *(Beats("ifca", reference) for reference in REFERENCES),
+        ),
+    ),
+)
+
+EXPERIMENTS = (*REAL_TABLES, *PEOPLE, *PLANTED)

@@ -1,4 +1,4 @@
-"""Werner, He, Karimireddy, Jordan, Jaggi: gradients in clusters by thresholds (PFL-TC, PDL-TC)."""
+"""PFL-TC and PDL-TC (Werner, He, Karimireddy, Jordan, Jaggi 2022): figures 1 and 2, theorem 1."""
 
 from __future__ import annotations
 
@@ -6,30 +6,33 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
-from coterie.clustering.threshold import Threshold, balls_per_point
+from coterie.clustering.threshold import Threshold, balls_per_point, threshold_clusters
 from coterie.methods.fedavg import FineTuned
 from coterie.methods.ifca import IFCA
 from coterie.methods.local_only import LocalOnly
 from coterie.methods.threshold import PDLTC, PFLTC
-from reproduction.claims import Beats, Rises, Steadier
+from coterie.reporting.plots import INK
+from reproduction.claims import AtMost, Beats, Rises, Steadier
 from reproduction.figures import curves_of
 from reproduction.figures_of_tables import against_columns
+from reproduction.result_table import ResultTable
 from reproduction.spec import (
+    DataColumn,
     Experiment,
     Measured,
     Quantity,
     RecordedSearch,
     TableCell,
-    TableColumn,
     TableLine,
     TableScale,
 )
 from reproduction.work import federation, scores, trained
 
 if TYPE_CHECKING:
-    pass
+    from matplotlib.axes import Axes
 
 PAPER = "Werner et al. 2022"
 ERROR = Quantity("mse", "error (1/N)Σ‖x_i − x*‖²", 3, higher_is_better=False)
@@ -37,14 +40,6 @@ WORST = Quantity("worst", "the same, of the worst tenth of the clients", 3, high
 CLUSTERS = 4
 STEP: dict[str, Any] = {"lr": 0.02}
 ONE = {**STEP, "local_steps": 1}
-OPEN_POINTS = (
-    "Step size, momentum, threshold and rounds are not printed: lr 0.02, α 0.5, and our rules for "
-    "the threshold, for all methods and 300 rounds.",
-    "The error is measured as the mean squared error on 500 fresh rows of each client: without "
-    "noise its expectation is ‖x_i − x*‖².",
-    "All clients start from one common model, as torch starts it; the paper's Gaussian start, one "
-    "for each client, leaves the offsets between members of a cluster for ever.",
-)
 
 
 METHODS = (
@@ -65,9 +60,9 @@ METHODS = (
 )
 
 
-def regression(label: str, variant: str, **data_options: Any) -> TableColumn:
+def regression(label: str, variant: str, **data_options: Any) -> DataColumn:
     """Four planted parameters, no noise."""
-    return TableColumn(
+    return DataColumn(
         label=label,
         data=f"linear:{variant}",
         data_options={"test_samples": 500, **data_options},
@@ -100,18 +95,6 @@ FIGURE_1 = Experiment(
         Beats("PDL-TC", "Standalone"),
         Steadier("PFL-TC", "IFCA(model)"),
         Steadier("PDL-TC", "IFCA(model)"),
-    ),
-    findings=(
-        "IFCA(model) from random centres fails with some seeds at 30 samples, whence its "
-        "deviation, as in the paper; at 9 samples it succeeds with all five, and so it does from "
-        "our start at both. It is then ahead of every other line.",
-        "With 30 samples training alone overtakes PDL-TC in the end (with five seeds this may be "
-        "chance): without noise a client that has more samples than dimensions needs nobody.",
-    ),
-    open_points=(
-        *OPEN_POINTS,
-        "n stands for clients and for samples in the paper: with 9 samples in 10 dimensions nobody "
-        "can succeed alone, with more and no noise everybody can in the end. Both are shown.",
     ),
     tuned=(
         RecordedSearch(
@@ -158,20 +141,6 @@ FIGURE_2 = Experiment(
         Rises(tuple(("PFL-TC", f"N/K={n}") for n in PER_CLUSTER), falls=True),
         Rises(tuple(("PDL-TC", f"N/K={n}") for n in PER_CLUSTER), falls=True),
     ),
-    open_points=(
-        *OPEN_POINTS,
-        "The paper draws this figure for PFL-TC alone; that PDL-TC gains from more clients, too, "
-        "is what its theorem 4 says.",
-    ),
-    findings=(
-        "PFL-TC gains from more clients, as in the paper, and PDL-TC does not, with none of our "
-        "rules for the threshold: in 20 dimensions 10 samples tell too little. The momenta of two "
-        "clients of one cluster are then about as far apart as those of two clusters, and a ball "
-        "around one of them holds clients of all, the more the more there are "
-        "(`threshold.balls`). Theorem 4 asks for momenta whose clusters are well separated. "
-        "PFL-TC has it easier: it starts from means over all momenta, which get sharper with more "
-        "clients.",
-    ),
     figures={"": against_columns("(1/N)·Σ‖x − x*‖²", log=True)},
 )
 
@@ -216,19 +185,96 @@ BALLS = Experiment(
         Rises(tuple(("10 samples", column.label) for column in FIGURE_2.columns), falls=True),
         Beats("40 samples", "10 samples"),
     ),
-    findings=(
-        "With 10 samples in 20 dimensions the share of a client's own cluster in its ball comes "
-        "near to a quarter, which is chance, as clients become more: the nearest eighth of all "
-        "momenta (our rule) is then hardly nearer for being of the same cluster. More clients do "
-        "not mend that; more samples do. Of few clients the ball holds one or two, the client "
-        "itself among them, so that a part of the fall is due to that alone.",
-    ),
-    open_points=(
-        "The paper has no such table: it is ours, to find out why PDL-TC does not gain from more "
-        "clients in figure 2.",
-        "A client's own momentum counts among those of its ball.",
-    ),
     figures={"": against_columns("Share of the own cluster in a ball, %")},
 )
 
-EXPERIMENTS = (FIGURE_1, FIGURE_2, BALLS)
+DIM = 10
+POINTS = 36
+
+
+def clustering_error(cell: TableCell, folder: Path) -> Measured:
+    """Threshold clustering alone, on points around four centres at distance Δ: no run at all.
+
+    The mean squared distance of the estimates to the true centres, beside that of the means of the
+    true clusters, which nobody can know.
+    """
+    spread = float(cell.data_options["spread"])  # ρ/Δ, where Δ = 1
+    draw = np.random.default_rng(cell.seed)
+    centres = np.eye(CLUSTERS, DIM) / np.sqrt(2)  # at distance 1 from each other
+    truth = np.arange(POINTS) % CLUSTERS
+    points = centres[truth] + spread * draw.standard_normal((POINTS, DIM)) / np.sqrt(DIM)
+    means = np.stack([points[truth == k].mean(0) for k in range(CLUSTERS)])
+    estimates = means
+    if cell.line.label != "oracle":
+        rounds = int(cell.options["moves"])
+        rng = torch.Generator().manual_seed(cell.seed)
+        how = Threshold(str(cell.options["rule"]), rounds=rounds)
+        found = threshold_clusters(torch.from_numpy(points), CLUSTERS, rng, how)
+        estimates = found.share.numpy() @ points
+    apart = ((centres[:, None] - estimates[None]) ** 2).sum(-1)
+    return Measured({"error": float(apart.min(1).mean())})
+
+
+def rule_line(label: str, rule: str, moves: int) -> TableLine:
+    """A line for a rule of the threshold and a number of moves M."""
+    method = PFLTC(clusters=CLUSTERS, threshold=rule, moves=moves)
+    return TableLine(label=label, method=method, options={"rule": rule, "moves": moves})
+
+
+CENTRES = Quantity("error", "squared error of the centres (Δ = 1)", 4, higher_is_better=False)
+SPREADS = (0.05, 0.1, 0.2, 0.3, 0.5)
+BOUNDS = {f"ρ/Δ={s}": s**3 + s * s / (POINTS / CLUSTERS) for s in SPREADS}
+
+
+def lower_bound(spread: float) -> float:
+    """The error δ²p²/4 that nobody can escape in theorem 2's two-point instance, for Δ = 1."""
+    mean = 2 * spread**2 / (np.sqrt(4 * spread**2 + 1) + 1)  # δp
+    return float(mean**2 / 4)
+
+
+def draw_bounds(axes: Axes, results: ResultTable) -> None:
+    """Draw the bounds of theorems 1 and 2."""
+    spreads = [s for s in SPREADS if f"ρ/Δ={s}" in results.columns]
+    upper = [BOUNDS[f"ρ/Δ={s}"] for s in spreads]
+    lower = [lower_bound(s) for s in spreads]
+    axes.plot(spreads, upper, ":", color=INK, label="ρ³/Δ + ρ²/n, theorem 1 without its constant")
+    axes.plot(spreads, lower, "--", color=INK, label="δ²p²/4, the instance of theorem 2")
+    axes.legend(frameon=False, fontsize=9, loc="upper left")
+
+
+THEOREM_1 = Experiment(
+    name="threshold.theorem1",
+    title="Threshold clustering alone: error of the centres against ρ/Δ",
+    paper=PAPER,
+    where="theorem 1",
+    lines=(
+        rule_line("half, M=50", "half", 50),
+        rule_line("half, M=5", "half", 5),
+        rule_line("half, M=1", "half", 1),
+        rule_line("gap, M=50", "gap", 50),
+        rule_line("theory, M=50", "theory", 50),
+        TableLine(label="oracle", method=PFLTC(clusters=CLUSTERS)),
+    ),
+    columns=tuple(
+        DataColumn(label=f"ρ/Δ={s}", data="points", data_options={"spread": s}) for s in SPREADS
+    ),
+    scales={
+        "full": TableScale(seeds=30),
+        "medium": TableScale(seeds=30),
+        "smoke": TableScale(seeds=2),
+    },
+    work=clustering_error,
+    quantities=(CENTRES,),
+    printed={
+        "oracle": {f"ρ/Δ={s}": f"{s * s / (POINTS / CLUSTERS):.4f}" for s in SPREADS},
+        "half, M=50": {column: f"{bound:.4f}" for column, bound in BOUNDS.items()},
+    },
+    claims=(
+        Rises(tuple(("half, M=50", f"ρ/Δ={s}") for s in SPREADS)),
+        AtMost("half, M=50", BOUNDS, "ρ³/Δ + ρ²/n"),
+        AtMost("theory, M=50", BOUNDS, "ρ³/Δ + ρ²/n"),
+    ),
+    figures={"": against_columns("Squared error of the centres", log=True, also=draw_bounds)},
+)
+
+EXPERIMENTS = (FIGURE_1, FIGURE_2, BALLS, THEOREM_1)

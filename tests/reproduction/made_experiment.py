@@ -10,10 +10,10 @@ from reproduction.figures_of_tables import against_columns
 from reproduction.spec import (
     ACCURACY,
     WORST,
+    DataColumn,
     Experiment,
     Measured,
     TableCell,
-    TableColumn,
     TableLine,
     TableScale,
 )
@@ -39,8 +39,8 @@ MADE = Experiment(
         TableLine(label="second", method=ct.LocalOnly(lr=0.1), in_paper=False),
     ),
     columns=(
-        TableColumn(label="a", data="rotated:digits", data_options={"clients": 8}),
-        TableColumn(label="b", data="rotated:digits", data_options={"clients": 9}),
+        DataColumn(label="a", data="rotated:digits", data_options={"clients": 8}),
+        DataColumn(label="b", data="rotated:digits", data_options={"clients": 9}),
     ),
     scales={
         "full": TableScale(seeds=3),
@@ -70,7 +70,7 @@ TRAINED = Experiment(
         TableLine(label="wild", method=ct.FedAvg(lr=1e30, local_steps=2)),
     ),
     columns=(
-        TableColumn(
+        DataColumn(
             label="digits",
             data="rotated:digits",
             data_options={"clients": 4, "samples": 20},

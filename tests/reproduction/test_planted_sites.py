@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from sklearn.datasets import load_diabetes
 
-from reproduction.catalogue.planted_sites import agreement_with_planted, write_sites
+from reproduction.catalogue.natural import agreement_with_planted, write_sites
 from reproduction.site_groups import SiteRecord
 from reproduction.spec import Measured
 

@@ -19,6 +19,7 @@ from reproduction import command as command_module
 from reproduction import result_table as table_module
 from reproduction import runner as runner_module
 from reproduction import work as work_module
+from reproduction.catalogue import read_notes
 from reproduction.command import main
 from reproduction.page import changes, page, verdicts
 from reproduction.result_table import ResultTable
@@ -452,3 +453,31 @@ def test_settings_that_a_method_lacks_are_no_difference():
     scale = replace(MADE.scales["smoke"], settings={"clusters": 3})
     cell = next(replace(MADE, scales={**MADE.scales, "smoke": scale}).cells("smoke"))
     assert list(changes(cell)) == ["clients is 4 instead of 8."]
+
+
+def test_committed_results_are_cells_of_the_experiments_that_they_name():
+    """After a hyper-parameter is renamed, convert the marks in the files or rerun the cells."""
+    for path in sorted((ROOT / "reproduction" / "results").glob("*.json")):
+        content = json.loads(path.read_text())
+        experiment = all_experiments()[content["experiment"]]
+        known = {cell.mark for cell in experiment.cells(content["scale"])}
+        assert {cell["mark"] for cell in content["cells"]} <= known, path.name
+
+
+def test_notes_name_experiments_that_exist():
+    folder = ROOT / "reproduction" / "catalogue"
+    for path in folder.glob("*.md"):
+        notes = read_notes(path)
+        assert notes and set(notes) <= set(all_experiments())
+
+
+def test_notes_of_several_experiments_are_joined(tmp_path):
+    file = tmp_path / "notes.md"
+    file.write_text(
+        "## a, b\n\n### Findings\n\n* one\n  line\n* two\n\n## b\n\n### Findings\n\n* three\n"
+        "\n### Open points\n\n* four\n"
+    )
+    assert read_notes(file) == {
+        "a": {"findings": ("one line", "two")},
+        "b": {"findings": ("one line", "two", "three"), "open_points": ("four",)},
+    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import coterie as ct
-from reproduction.sources import centres_on, found_shares, on_sources
+from reproduction.catalogue.fedsoft import centres_on, found_shares, on_sources
 
 
 def trained(method: ct.contract.Algorithm) -> tuple[ct.Result, ct.data.Federation]:

@@ -1,4 +1,4 @@
-"""FedSoft's tables and figure 2 on handwritten letters; UNIPEN stands in for EMNIST."""
+"""FedSoft (Ruan, Joe-Wong 2022) on letters and photographs: tables 1, 2, 4, 5, 7, 8; figure 2."""
 
 from __future__ import annotations
 
@@ -6,42 +6,30 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from coterie.data import letter_holdouts
+from coterie.data import holdouts, letter_holdouts
 from coterie.methods.fedavg import FineTuned
 from coterie.methods.fedem import FedEM
 from coterie.methods.fedsoft import FedSoft
 from coterie.methods.ifca import IFCA
 from coterie.methods.local_only import LocalOnly
-from reproduction.catalogue.fedsoft import PAPER
+from reproduction.catalogue.fedsoft import LOCAL, PAPER, TEST, WEIGHTS, best_centre, on_sources
 from reproduction.claims import Beats, Rises
 from reproduction.figures import curves_of
 from reproduction.figures_of_groups import weights_of_clients
 from reproduction.figures_of_tables import against_columns
-from reproduction.sources import LOCAL, TEST, WEIGHTS, best_centre, on_sources
 from reproduction.spec import (
+    DataColumn,
     Experiment,
     Measured,
     RecordedSearch,
     TableCell,
-    TableColumn,
     TableLine,
     TableScale,
 )
 from reproduction.work import federation, train
 
-LOCAL_WORK: dict[str, Any] = {"lr": 1e-5, "local_epochs": 5, "batch": 5, "solver": "adam"}
+LETTER_WORK: dict[str, Any] = {"lr": 1e-5, "local_epochs": 5, "batch": 5, "solver": "adam"}
 LOWER, UPPER = best_centre("lower"), best_centre("upper")
-OPEN_POINTS = (
-    "EMNIST is not at hand: letters of UNIPEN stand in for it, so that only the order of the "
-    "methods and the gaps between them may be compared with the paper's.",
-    "The paper prints no channels and one ReLU only, after the 512 units; here there are 32 and 64 "
-    "channels, with a ReLU after each convolution, too. Models start as torch starts them, not by "
-    "Xavier's rule.",
-    "Clients are drawn with replacement for each cluster, where the paper's algorithm draws sets.",
-    "The paper takes the centre of largest weight as a client's own model under IFCA and FedEM. "
-    "IFCA does so here; FedEM answers with its mixture, which is how it is meant to be used.",
-    "A centre is measured on at most 2,000 test letters of each source.",
-)
 
 
 def centres_on_letters(cell: TableCell, folder: Path) -> Measured:
@@ -53,27 +41,29 @@ def centres_on_letters(cell: TableCell, folder: Path) -> Measured:
 
 def fedsoft(label: str = "FedSoft", clusters: int = 2, pull: float = 0.1) -> TableLine:
     """A line of FedSoft."""
-    method = FedSoft(clusters=clusters, pull=pull, select=60, **LOCAL_WORK)
+    method = FedSoft(clusters=clusters, pull=pull, select=60, **LETTER_WORK)
     return TableLine(label=label, method=method)
 
 
 def baselines(clusters: int, in_paper: bool) -> tuple[TableLine, TableLine]:
     """What the paper compares FedSoft with."""
-    ifca = IFCA(clusters=clusters, init="random", **LOCAL_WORK)
-    fedem = FedEM(clusters=clusters, **LOCAL_WORK)
+    ifca = IFCA(clusters=clusters, init="random", **LETTER_WORK)
+    fedem = FedEM(clusters=clusters, **LETTER_WORK)
     return (
         TableLine(label="IFCA", method=ifca, in_paper=in_paper),
         TableLine(label="FedEM", method=fedem, in_paper=in_paper),
     )
 
 
-ALONE = TableLine(label="local", method=LocalOnly(**LOCAL_WORK), in_paper=False)
-FINE_TUNED = TableLine(label="FedAvg, fine-tuned", method=FineTuned(**LOCAL_WORK), in_paper=False)
+LETTERS_ALONE = TableLine(label="local", method=LocalOnly(**LETTER_WORK), in_paper=False)
+LETTERS_FINE_TUNED = TableLine(
+    label="FedAvg, fine-tuned", method=FineTuned(**LETTER_WORK), in_paper=False
+)
 
 
-def letters(label: str, **data_options: Any) -> TableColumn:
+def letters(label: str, **data_options: Any) -> DataColumn:
     """100 clients that mix lower-case and upper-case letters."""
-    return TableColumn(
+    return DataColumn(
         label=label,
         data="letters:unipen",
         data_options=data_options,
@@ -82,7 +72,7 @@ def letters(label: str, **data_options: Any) -> TableColumn:
     )
 
 
-def scales(smoke_column: str, smoke_lines: tuple[str, ...]) -> dict[str, TableScale]:
+def letter_scales(smoke_column: str, smoke_lines: tuple[str, ...]) -> dict[str, TableScale]:
     """The paper's setting; a network without convolutions on fewer clients; a smoke test."""
     return {
         "full": TableScale(seeds=5),
@@ -130,9 +120,9 @@ TABLE_1 = Experiment(
     title="FedSoft on mixtures of lower-case and upper-case letters",
     paper=PAPER,
     where="table 1, letters",
-    lines=(fedsoft(), ALONE, FINE_TUNED),
+    lines=(fedsoft(), LETTERS_ALONE, LETTERS_FINE_TUNED),
     columns=tuple(letters(mixture, mixture=mixture) for mixture in MIXTURES),
-    scales=scales("10:90", ("FedSoft", "local")),
+    scales=letter_scales("10:90", ("FedSoft", "local")),
     work=centres_on_letters,
     quantities=(LOWER, UPPER, LOCAL, TEST, WEIGHTS),
     printed={"FedSoft": by_mixture("70.3", "65.9", "71.8", "72.5")},
@@ -143,12 +133,6 @@ TABLE_1 = Experiment(
         Rises((("FedSoft", "30:70"), ("FedSoft", "random"))),
         Beats("FedSoft", "local", quantity="accuracy"),
     ),
-    findings=(
-        "The centres have the same accuracy with every mixture, within a point or so; in the paper "
-        "30:70 is five points behind the others. The two cases are much alike, and a centre learns "
-        "both: what mixture it is trained on matters little.",
-    ),
-    open_points=OPEN_POINTS,
     figures={"": against_columns("Test accuracy on lower case, of the best centre, %")},
 )
 
@@ -158,9 +142,9 @@ TABLE_2 = Experiment(
     title="FedSoft, IFCA and FedEM on mixtures of letters",
     paper=PAPER,
     where="table 2 and figure 2",
-    lines=(fedsoft(), *baselines(2, in_paper=True), ALONE, FINE_TUNED),
+    lines=(fedsoft(), *baselines(2, in_paper=True), LETTERS_ALONE, LETTERS_FINE_TUNED),
     columns=(letters("10:90", mixture="10:90"), letters("linear", mixture="linear")),
-    scales=scales("10:90", ("FedSoft", "IFCA", "FedEM")),
+    scales=letter_scales("10:90", ("FedSoft", "IFCA", "FedEM")),
     work=centres_on_letters,
     quantities=(LOWER, UPPER, LOCAL, TEST, WEIGHTS),
     printed={
@@ -189,19 +173,6 @@ TABLE_2 = Experiment(
         Beats("FedSoft", "IFCA", by=10, quantity="local"),
         Beats("IFCA", "FedEM", quantity="local"),
     ),
-    findings=(
-        "The centres of all three methods are level here, at 62 to 65 % on lower case and 67 to 72 "
-        "% on upper case; in the paper FedSoft's are 3 to 6 points ahead of FedEM's and 12 to 17 "
-        "ahead of IFCA's. FedSoft wants longer steps than the others: with a third of this one it "
-        "loses four points on held-out rows, and IFCA none.",
-        "With the first seed, which is drawn, the weights are much as in the paper's figure 2: "
-        "IFCA tells the two halves of the clients apart, FedSoft's mostly lie on the right sides, "
-        "and FedEM's are all about one half. With the other seeds IFCA does not.",
-        "Clients' own models under FedSoft fit their training rows best, as in the paper, which "
-        "measures them on nothing else. On test rows they are seven points behind IFCA and FedEM: "
-        "what they gain is learnt by heart.",
-    ),
-    open_points=OPEN_POINTS,
     tuned=tuple(
         RecordedSearch(
             line=line,
@@ -227,12 +198,13 @@ TABLE_4 = Experiment(
     lines=(
         fedsoft(clusters=4),
         *baselines(4, in_paper=False),
-        ALONE,
-        FINE_TUNED,
+        LETTERS_ALONE,
+        LETTERS_FINE_TUNED,
     ),
     columns=(letters("four sources", mixture="random", angles=(0, 90)),),
     scales=with_lines(
-        scales("four sources", ("FedSoft", "FedEM")), ("FedSoft", "local", "FedAvg, fine-tuned")
+        letter_scales("four sources", ("FedSoft", "FedEM")),
+        ("FedSoft", "local", "FedAvg, fine-tuned"),
     ),
     work=centres_on_letters,
     quantities=(*map(best_centre, FOUR), LOCAL, TEST, WEIGHTS),
@@ -243,7 +215,6 @@ TABLE_4 = Experiment(
         "upper, 90°": {"FedSoft": {"four sources": "71.9"}},
     },
     claims=(Beats("FedSoft", "local", quantity="accuracy"),),
-    open_points=OPEN_POINTS,
     figures={"": curves_of("accuracy", "Test accuracy of the clients' own models, %")},
 )
 
@@ -253,9 +224,13 @@ TABLE_5 = Experiment(
     title="FedSoft against λ, letters",
     paper=PAPER,
     where="table 5",
-    lines=(*(fedsoft(label, pull=pull) for label, pull in STRENGTHS.items()), ALONE, FINE_TUNED),
+    lines=(
+        *(fedsoft(label, pull=pull) for label, pull in STRENGTHS.items()),
+        LETTERS_ALONE,
+        LETTERS_FINE_TUNED,
+    ),
     columns=(letters("linear", mixture="linear"),),
-    scales=scales("linear", ("λ=0", "λ=0.1")),
+    scales=letter_scales("linear", ("λ=0", "λ=0.1")),
     work=centres_on_letters,
     quantities=(LOWER, UPPER, LOCAL, TEST, WEIGHTS),
     printed={
@@ -281,16 +256,126 @@ TABLE_5 = Experiment(
         Beats("λ=0.1", "λ=0", by=5, quantity="local"),
         Beats("λ=0.1", "λ=1", by=5, quantity="local"),
     ),
-    findings=(
-        "λ = 0.1 is best for the centres, as in the paper: 28 points ahead of λ = 0 and 11 of λ = "
-        "1, where the paper has 22 and 17. With λ = 0 clients' models have nothing to do with each "
-        "other, and their mean is poor; with λ = 1 they hardly leave the centres.",
-        "With λ = 0 nothing holds a client's model back from its own training rows: it fits these "
-        "better than with any other λ, and other rows worse. That the paper's fits them worse may "
-        "be for want of steps: its step size of 1e-5 is very small.",
-    ),
-    open_points=OPEN_POINTS,
     figures={"": curves_of("accuracy", "Test accuracy of the clients' own models, %")},
 )
 
-EXPERIMENTS = (TABLE_1, TABLE_2, TABLE_4, TABLE_5)
+PHOTO_WORK: dict[str, Any] = {"lr": 5e-4, "local_epochs": 10, "batch": 64, "solver": "adam"}
+UPRIGHT, TURNED = best_centre("0°"), best_centre("90°")
+
+
+def centres_on_angles(cell: TableCell, folder: Path) -> Measured:
+    """Train, and measure the centres on images at each angle."""
+    fed = federation(cell)
+    result = train(cell, fed, folder)
+    held = {f"{angle:g}°": rows for angle, rows in holdouts("cifar10", angles=(0, 90)).items()}
+    return on_sources(result, fed, held)
+
+
+FEDSOFT = TableLine(label="FedSoft", method=FedSoft(clusters=2, pull=0.01, select=15, **PHOTO_WORK))
+IFCA_LINE = TableLine(label="IFCA", method=IFCA(clusters=2, init="random", **PHOTO_WORK))
+FEDEM = TableLine(label="FedEM", method=FedEM(clusters=2, **PHOTO_WORK))
+PHOTOS_ALONE = TableLine(label="local", method=LocalOnly(**PHOTO_WORK), in_paper=False)
+PHOTOS_FINE_TUNED = TableLine(
+    label="FedAvg, fine-tuned", method=FineTuned(**PHOTO_WORK), in_paper=False
+)
+
+
+def turned(mixture: str) -> DataColumn:
+    """20 clients that mix upright and turned images."""
+    return DataColumn(
+        label=mixture,
+        data="mixture:cifar10",
+        data_options={"clients": 20, "angles": (0, 90), "mixture": mixture},
+        model="cnn6",
+        options={"rounds": 200, "eval_every": 10},
+    )
+
+
+def photo_scales(smoke_column: str) -> dict[str, TableScale]:
+    """The paper's setting; an eighth of the network on a few images; a smoke test."""
+    return {
+        "full": TableScale(seeds=5),
+        "medium": TableScale(
+            seeds=3,
+            data_options={"samples": 100, "test_samples": 50},
+            options={"rounds": 10, "eval_every": 5},
+            settings={"local_epochs": 2, "batch": 20, "finetune": 5},
+            model="cnn6:8",
+            remarks=(
+                "Six convolutions on 50,000 images take weeks on a processor: these are an eighth "
+                "of the channels on 2,000 images, so that the size of the numbers cannot be "
+                "compared with the paper's. After 100 steps on 100 images each, centres are hardly "
+                "better than chance, 10 %: this scale shows that the table runs, and little more.",
+            ),
+        ),
+        "smoke": TableScale(
+            seeds=1,
+            data_options={"clients": 4, "samples": 20, "test_samples": 10},
+            options={"rounds": 1},
+            settings={"local_epochs": 1, "batch": 20, "select": 3},
+            model="cnn6:32",
+            lines=("FedSoft",),
+            columns=(smoke_column,),
+        ),
+    }
+
+
+TABLE_7 = Experiment(
+    name="fedsoft.table7",
+    title="FedSoft on mixtures of upright and turned photographs",
+    paper=PAPER,
+    where="table 7",
+    lines=(FEDSOFT, PHOTOS_ALONE, PHOTOS_FINE_TUNED),
+    columns=tuple(turned(mixture) for mixture in ("10:90", "30:70", "linear", "random")),
+    scales=photo_scales("10:90"),
+    work=centres_on_angles,
+    quantities=(UPRIGHT, TURNED, LOCAL, TEST, WEIGHTS),
+    printed={"FedSoft": {"10:90": "77.6", "30:70": "78.9", "linear": "77.4", "random": "76.1"}},
+    printed_also={
+        "90°": {"FedSoft": {"10:90": "77.4", "30:70": "79.0", "linear": "78.5", "random": "75.8"}}
+    },
+    claims=(Beats("FedSoft", "local", quantity="accuracy"),),
+    figures={"": against_columns("Test accuracy on upright images, of the best centre, %")},
+)
+
+TABLE_8 = Experiment(
+    name="fedsoft.table8",
+    title="FedSoft, IFCA and FedEM on mixtures of photographs",
+    paper=PAPER,
+    where="table 8",
+    lines=(FEDSOFT, IFCA_LINE, FEDEM, PHOTOS_ALONE, PHOTOS_FINE_TUNED),
+    columns=(turned("30:70"), turned("linear")),
+    scales=photo_scales("30:70"),
+    work=centres_on_angles,
+    quantities=(UPRIGHT, TURNED, LOCAL, TEST, WEIGHTS),
+    printed={
+        "FedSoft": {"30:70": "78.9", "linear": "77.4"},
+        "IFCA": {"30:70": "75.6", "linear": "75.1"},
+        "FedEM": {"30:70": "76.0", "linear": "76.3"},
+    },
+    printed_also={
+        "90°": {
+            "FedSoft": {"30:70": "79.0", "linear": "78.5"},
+            "IFCA": {"30:70": "76.1", "linear": "75.3"},
+            "FedEM": {"30:70": "74.6", "linear": "75.8"},
+        },
+        "local": {
+            "FedSoft": {"30:70": "98.8", "linear": "98.6"},
+            "IFCA": {"30:70": "99.0", "linear": "98.8"},
+            "FedEM": {"30:70": "96.6", "linear": "82.0"},
+        },
+    },
+    claims=(
+        Beats("FedSoft", "IFCA", by=1, quantity="0°"),
+        Beats("FedSoft", "FedEM", by=1, quantity="0°"),
+        Beats("FedSoft", "IFCA", by=1, quantity="90°"),
+        Beats("FedSoft", "FedEM", by=1, quantity="90°"),
+        Beats("FedSoft", "FedEM", quantity="local"),
+    ),
+    figures={
+        "": curves_of("accuracy", "Test accuracy of the clients' own models, %"),
+        "-weights": weights_of_clients("30:70", ("FedSoft", "IFCA", "FedEM"), "upright images"),
+    },
+)
+
+EXPERIMENTS = (TABLE_1, TABLE_2, TABLE_4, TABLE_5, TABLE_7, TABLE_8)
