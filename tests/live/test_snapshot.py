@@ -218,7 +218,7 @@ def test_watching_changes_nothing_and_takes_no_lock(folder, monkeypatch):
     def no_lock(*_):
         raise AssertionError("a lock was taken")
 
-    monkeypatch.setattr("coterie.runs.files._take_lock", no_lock)
+    monkeypatch.setattr("coterie.runs.files.hold_lock", no_lock)
     watch = watched(folder.path)
     watch.poll()
     watch.dashboard()

@@ -11,7 +11,7 @@ import pytest
 import coterie as ct
 from coterie.cli.setup import make_new_folder
 from coterie.core.errors import LONGEST_VALUE
-from coterie.runs.files import FolderBusy, hold_lock, temporary_path, write_text
+from coterie.runs.files import FolderBusy, lock_for_writing, temporary_path, write_text
 from coterie.runs.folder import RunFolder, is_incomplete
 from coterie.runs.run import Run
 from coterie.runs.run_list import create_missing_runs, find_runs, missing_runs, read_run_list
@@ -160,13 +160,15 @@ def test_two_writers_of_one_file_do_not_mix(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     write_text(page, "whole")
     with (
-        hold_lock(temporary_path(page), "busy"),
+        lock_for_writing(page),
         pytest.raises(FolderBusy, match="another process is writing"),
     ):
         write_text(page, "other")
     assert page.read_text() == "whole"
     write_text(page, "newer")
-    assert page.read_text() == "newer" and not temporary_path(page).exists()
+    assert page.read_text() == "newer" and [path.name for path in tmp_path.iterdir()] == [
+        "page.html"
+    ]
 
 
 def test_long_values_are_shortened_in_every_error() -> None:

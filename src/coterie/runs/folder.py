@@ -265,7 +265,7 @@ def checkpoint_round(checkpoint: Path) -> int:
 
 
 # ------------------------------------------------------------------------------ making folders
-def lock_folder(path: Path) -> AbstractContextManager[int]:
+def lock_folder(path: Path) -> AbstractContextManager[None]:
     """Hold the lock of a folder; one sentence if another process is training there."""
     return hold_lock(path / LOCK, f"another process is training {path}")
 

@@ -22,7 +22,7 @@ from coterie.methods.grouped import WithinGroups
 from coterie.methods.threshold import PFLTC
 from coterie.metrics import hard_labels
 from coterie.runs.config import method_config, roster_config
-from coterie.runs.files import hold_lock, temporary_path, write_error
+from coterie.runs.files import lock_for_writing, write_error
 from coterie.runs.run import Run
 from coterie.runs.trained import TrainedRun
 from coterie.serve.card import CARD, Card, FileEntry, Per, write_card
@@ -85,11 +85,11 @@ def ensure_free(folder: Path) -> None:
 
 def _write_folder(folder: Path, contents: dict[str, bytes]) -> None:
     """Write all files or none."""
-    unfinished = temporary_path(folder)
     try:
-        unfinished.mkdir(parents=True, exist_ok=True)
-        with hold_lock(unfinished, f"another process is writing {folder}"):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with lock_for_writing(folder) as unfinished:
             try:
+                unfinished.mkdir(exist_ok=True)
                 _clear(unfinished)  # a kill may have left something
                 for file, raw in contents.items():
                     (unfinished / file).write_bytes(raw)
