@@ -31,7 +31,7 @@ from coterie.cli.table import summary_row
 from coterie.core.params import repeated
 from coterie.data.federation import Ragged
 from coterie.methods.fedavg import FineTuned
-from coterie.methods.grouped import Grouped, WithinGroups
+from coterie.methods.grouped import GroupedFedAvg, GroupedState
 from coterie.reporting.benefit import group_benefit
 from coterie.reporting.comparison import compare_rows
 from site_tables import TABLES, load
@@ -41,19 +41,19 @@ PLANTED = ("exam", "hsb82", "star")  # tables in which groups can be planted tha
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomGroups(WithinGroups):
+class RandomGroups(GroupedFedAvg):
     """Three groups drawn by chance, and FedAvg in each."""
 
     name: ClassVar[str] = "random-groups"
     paper: ClassVar[str] = "a control"
 
-    def start(self, task: ct.Task, clients: int, seed: int) -> tuple[Grouped, Any]:
+    def start(self, task: ct.Task, clients: int, seed: int) -> tuple[GroupedState, Any]:
         draw = torch.Generator().manual_seed(seed)
-        return Grouped(
+        return GroupedState(
             repeated(task.init(seed), 3), torch.randint(3, (clients,), generator=draw)
         ), ()
 
-    def round(self, state: Grouped, ask: ct.Ask) -> Grouped:
+    def round(self, state: GroupedState, ask: ct.Ask) -> GroupedState:
         return self.within(state, ask)
 
 

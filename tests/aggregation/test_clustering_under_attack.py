@@ -10,7 +10,7 @@ from torch import tensor
 import coterie as ct
 from coterie.aggregation.attacks import ATTACKS
 from coterie.methods.cfl import CFL
-from coterie.methods.cgpfl import joined
+from coterie.methods.cgpfl import assign_to_nearest
 from coterie.runs.start import prepare_run
 
 SMALL = {"model": "softmax", "rounds": 2, "eval_every": 2, "seed": 0}
@@ -47,10 +47,10 @@ def test_far_uploads_cannot_crowd_one_cluster_of_cgpfl():
     centres = {"w": tensor([[0.0], [10.0]])}
     omega = {"w": tensor([[1.0], [9.0], [-1.0], [11.0], [8.5], [90.0]])}
     before = tensor([0, 1, 0, 1, 0, 0])
-    assert joined(centres, omega, before, 0.0).tolist() == [0, 1, 0, 1, 1, 1]
-    assert joined(centres, omega, before, 0.15).tolist() == [0, 1, 0, 1, 1, 0]
+    assert assign_to_nearest(centres, omega, before, 0.0).tolist() == [0, 1, 0, 1, 1, 1]
+    assert assign_to_nearest(centres, omega, before, 0.15).tolist() == [0, 1, 0, 1, 1, 0]
     new = tensor([0, 1, 0, 1, 0, -1])
-    assert joined(centres, omega, new, 0.15)[-1] == 1
+    assert assign_to_nearest(centres, omega, new, 0.15)[-1] == 1
 
 
 def test_a_single_long_update_does_not_decide_about_a_split_of_cfl():
@@ -59,8 +59,8 @@ def test_a_single_long_update_does_not_decide_about_a_split_of_cfl():
     update = torch.cat([honest, tensor([[0, 0, 50.0], [0, 0, 50.0]]).double()])
     rows = torch.ones(8).double()
     method = CFL()
-    assert method.side(update, rows, tensor(1.0)) is None
-    side = method.side(update, rows, tensor(1.0), hostile=0.25)
+    assert method.split(update, rows, tensor(1.0)) is None
+    side = method.split(update, rows, tensor(1.0), hostile=0.25)
     assert len(side[:3].unique()) == len(side[3:6].unique()) == 1
     assert side[0] != side[3]
 

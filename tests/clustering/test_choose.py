@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from coterie.clustering import RULES, Bound, choose_clusters, log_rows_per_parameter
-from coterie.clustering.choose import leading
+from coterie.clustering.choose import leading_components
 from coterie.core.errors import CoterieError
 
 
@@ -166,12 +166,12 @@ def test_the_cost_is_that_of_wards_clusters_and_up_to_20_no_more_than_that() -> 
 
 def test_rows_must_outnumber_parameters() -> None:
     assert log_rows_per_parameter(10, 27, 1.0) == pytest.approx(math.log(10 * math.e / 27))
-    with pytest.raises(CoterieError, match="10 rows and 28 parameters"):
+    with pytest.raises(CoterieError, match="10 rows and the model 28 parameters"):
         log_rows_per_parameter(10, 28, 1.0)
 
 
 def test_the_silhouette_in_numpy() -> None:
-    x = leading(blobs(2, 0).double())
+    x = leading_components(blobs(2, 0).double())
     curve = choose_clusters(blobs(2, 0), rng(), "silhouette").curve
     label = np.repeat([0, 1], 10)
     far = np.linalg.norm(x.numpy()[:, None] - x.numpy()[None], axis=-1)
@@ -187,7 +187,9 @@ def test_leading_components_keep_distances_of_points_in_few_directions() -> None
         torch.randn(15, 4, generator=rng()).double()
         @ torch.randn(4, 200, generator=rng(1)).double()
     )
-    assert torch.allclose(torch.cdist(leading(x), leading(x)), torch.cdist(x, x), atol=1e-8)
+    assert torch.allclose(
+        torch.cdist(leading_components(x), leading_components(x)), torch.cdist(x, x), atol=1e-8
+    )
 
 
 def test_the_same_seed_gives_the_same_curve() -> None:

@@ -71,7 +71,7 @@ def test_given_centres_are_where_it_starts() -> None:
 
 def test_many_points_are_sampled_and_the_rest_join_the_nearest() -> None:
     points, truth = blobs(n=400)
-    result = kmeans(points, 4, rng(), most=40)
+    result = kmeans(points, 4, rng(), max_points=40)
     assert adjusted_rand_score(truth, result.labels) == 1.0
     assert torch.equal(result.labels, torch.cdist(points.double(), result.centres).argmin(1))
     of_all = kmeans(points, 4, rng())
@@ -80,7 +80,7 @@ def test_many_points_are_sampled_and_the_rest_join_the_nearest() -> None:
 
 def test_so_many_different_points_are_sampled() -> None:
     """Each point has a coordinate of its own, so that the mean shows which were drawn."""
-    centre = kmeans(torch.eye(50), 1, rng(), most=20).centres[0]
+    centre = kmeans(torch.eye(50), 1, rng(), max_points=20).centres[0]
     assert sorted(centre.tolist()) == pytest.approx([0.0] * 30 + [1 / 20] * 20)
 
 

@@ -75,10 +75,10 @@ def test_a_point_in_one_ball_belongs_to_it_and_else_to_the_nearest() -> None:
 
     def labels(*radius: float, share: Tensor = near_first) -> list[int]:
         how = Threshold("half", rounds=1)
-        start = module.Start(tensor([2.0, 2.0]), 1.0, 10.0)
+        start = module.StartStatistics(tensor([2.0, 2.0]), 1.0, 10.0)
         old, module._radius = module._radius, lambda *_: tensor(radius).double()
         try:
-            return module._settled(x, share, how, 2, rng(), start).labels.tolist()
+            return module._iterate(x, share, how, 2, rng(), start).labels.tolist()
         finally:
             module._radius = old
 

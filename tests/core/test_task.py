@@ -235,7 +235,7 @@ def test_fixed_parameters_are_as_given_and_the_loss_is_one_of_the_others() -> No
     batch = Batch.of(ROWS.double(), tensor([0, 2, 1, 1]), torch.float64)
     fixed = {k: v for k, v in w.items() if k.startswith("0.")}
     others = {k: v for k, v in w.items() if k not in fixed}
-    held = task.holding(fixed)
+    held = task.with_fixed(fixed)
     torch.testing.assert_close(held.loss(others, batch), task.loss(w, batch))
     gradient = grad(task.loss)(w, batch)
     torch.testing.assert_close(grad(held.loss)(others, batch), {k: gradient[k] for k in others})

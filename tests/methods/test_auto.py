@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import coterie as ct
 from cases import Problem, finished, points
 from coterie.core.client_data import Data
 from coterie.core.params import count
 from coterie.core.task import Batch
-from coterie.methods.held_out import believed, least_not_worse
+from coterie.methods.held_out import drop_outliers, smallest_good
 from oracles import federation, flat, ready, squared
 
 QUICK = {"engine": "vectorised"}
@@ -65,7 +68,7 @@ def test_nobody_answers_the_start() -> None:
 @pytest.mark.parametrize("more", [{"init": "random"}, {"init": "balanced"}, {"restarts": 2}])
 @pytest.mark.parametrize("cls", [ct.IFCA, ct.CFLMGD])
 def test_other_starts_need_a_number(cls: type, more: dict) -> None:
-    with pytest.raises(ct.CoterieError, match="clusters='auto' is found from the first updates"):
+    with pytest.raises(ct.CoterieError, match="clusters='auto' needs init='updates'"):
         planted(2).ready(cls(clusters="auto", **more))
 
 
@@ -120,12 +123,12 @@ def test_the_least_number_that_is_not_clearly_worse() -> None:
     With 4 and −3 it is 1 in all.
     """
     losses = torch.tensor([[100.0, 54, 50], [100, 56, 50]], dtype=torch.float64)
-    assert least_not_worse(losses) == 3
-    assert least_not_worse(losses, errors=5.1) == 2
+    assert smallest_good(losses) == 3
+    assert smallest_good(losses, errors=5.1) == 2
     close = torch.tensor([[100.0, 54, 50], [100, 47, 50]], dtype=torch.float64)
-    assert least_not_worse(close) == 2
+    assert smallest_good(close) == 2
     diverged = torch.tensor([[torch.inf, 54, torch.nan], [100, 56, 50]], dtype=torch.float64)
-    assert least_not_worse(diverged) == 2
+    assert smallest_good(diverged) == 2
 
 
 def test_rows_are_held_out_from_training_and_each_is_held_out_once() -> None:
@@ -148,8 +151,8 @@ def test_clients_that_lie_about_held_out_rows_do_not_decide() -> None:
     honest = torch.tensor([[10.0, 11, 12, 13]] * 10, dtype=torch.float64)
     liars = torch.tensor([[1e6, 1e6, 1e6, 0]] * 2, dtype=torch.float64)
     losses = torch.cat([honest + torch.rand(10, 1), liars])
-    assert least_not_worse(losses) == 4
-    assert least_not_worse(believed(losses, 0.25)) == 1
+    assert smallest_good(losses) == 4
+    assert smallest_good(drop_outliers(losses, 0.25)) == 1
 
 
 def test_absent_clients_do_not_count() -> None:
@@ -215,3 +218,36 @@ def test_one_shot_counts_the_directions_of_the_moves_from_the_start() -> None:
         ct.OneShot(clusters="auto", auto_by="careful", lr=0.5, solve_steps=1), fed, net, rounds=1
     )
     assert next(run.rounds())["notes"]["clusters"] == 2
+
+
+# ------------------------------------------------------------------------------ the default
+@pytest.mark.parametrize("cls", [ct.IFCA, ct.CFLMGD, ct.OneShot, ct.CGPFL, ct.FedSoft])
+def test_auto_is_the_default(cls: type) -> None:
+    assert cls().clusters == "auto"
+    run = planted(2).run(cls(), rounds=1, **QUICK)
+    assert (
+        count(run.method.centres(run.state))
+        == run.history[0 if cls is not ct.CGPFL else 1]["notes"]["clusters"]
+    )
+
+
+def test_fedsoft_has_as_many_centres_as_held_out_rows_say_and_at_least_two() -> None:
+    for groups, centres in ((1, 2), (3, 3)):
+        run = planted(groups).run(ct.FedSoft(lr=0.05), rounds=1, **QUICK)
+        assert run.history[0]["notes"]["clusters"] == groups
+        assert count(run.state.centres) == centres
+        assert run.state.importance.shape == (12, centres)
+
+
+def test_fedem_has_three_models_by_default() -> None:
+    assert count(planted(2).run(ct.FedEM(), rounds=1, **QUICK).state.centres) == 3
+
+
+def test_without_a_number_all_given_centres_are_used(tmp_path: Path) -> None:
+    for j in range(3):
+        save_file({"weight": torch.full((1, 1), float(j))}, tmp_path / f"group-{j}.safetensors")
+    four = points({"a": [(1, 2)], "b": [(1, 0)], "c": [(1, 1)], "d": [(1, 2)]})
+    for cls in (ct.IFCA, ct.CFLMGD, ct.CGPFL, ct.FedSoft):
+        run = four.begun(cls(start_from=str(tmp_path)), rounds=1)
+        assert flat(run.method.centres(run.state)) == [0.0, 1.0, 2.0]
+        assert count(finished(run).method.centres(run.state)) == 3

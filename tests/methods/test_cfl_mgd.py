@@ -489,7 +489,7 @@ def test_duplicating_every_client_changes_nothing(average: str) -> None:
     "how, says",
     [
         ({"share": ("bias",)}, "share"),
-        ({"solver": "adam"}, "beta itself"),
+        ({"solver": "adam"}, "heavy-ball steps"),
         ({"beta": 1.0}, "beta of cfl-mgd is 1.0: it must be < 1"),
         ({"beta": -0.1}, "beta of cfl-mgd is -0.1: it must be ≥ 0"),
         ({"weighted": True, "average": "gradients", "divide": "clients"}, "weighted"),

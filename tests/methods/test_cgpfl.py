@@ -28,7 +28,7 @@ from cases import (
     put,
 )
 from coterie.cli.setup import setup
-from coterie.clustering.kmeans import Clusters
+from coterie.clustering.kmeans import KMeansResult
 from coterie.runs.run import Run
 from oracles import (
     Model,
@@ -310,12 +310,22 @@ def test_clusters_drawn_anew_take_the_labels_of_the_nearest_centres() -> None:
         assert partition([[0.0], [10.0]], [[9.0], [1.0]], [0, -1], seed) == [1, 0]
 
 
+def test_clusters_are_matched_at_the_least_sum_of_squares() -> None:
+    """Centres A (0, 0) and B (4, 0), uploads B and Y (6, 5).
+
+    Squares: A→B 16 + B→Y 29 = 45 < A→Y 61 + B→B 0. Distances: A→B 4 + B→Y 5.4 > A→Y 7.8 + 0.
+    """
+    for seed in range(4):
+        case = ([[0.0, 0.0], [4.0, 0.0]], [[4.0, 0.0], [6.0, 5.0]], [0, 1], seed)
+        assert partition(*case, fresh=True) == [0, 1]
+
+
 def test_of_equal_centres_the_lowest_goes_to_the_first_group(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     uploads = torch.tensor([[5.0], [-1.0], [1.0]], dtype=torch.float64)
     for order in permutations(range(3)):
-        result = Clusters(torch.tensor(order), uploads[torch.tensor(order).argsort()], 0.0, 1)
+        result = KMeansResult(torch.tensor(order), uploads[torch.tensor(order).argsort()], 0.0, 1)
         monkeypatch.setattr("coterie.methods.cgpfl.kmeans", lambda *_, result=result, **__: result)
         label = partition([[5.0], [0.0], [0.0]], uploads, [0, -1, -1])
         assert label[0] == 0
@@ -346,6 +356,8 @@ def test_given_centres_and_the_clusters_that_fit_them(tmp_path: Path) -> None:
     assert flat(finished(run).state.centres) == [-3.5, 3.0]
     with pytest.raises(ct.CoterieError, match="start_from gives the centres"):
         points(FOUR, 0.0).ready(ct.CGPFLHeur(**given))
+    all_files = points(FOUR, 0.0).begun(ct.CGPFL(**given), rounds=1)
+    assert flat(finished(all_files).state.centres) == [-3.5, 3.0]
 
 
 def test_an_absent_group_keeps_its_centre_and_does_not_split_another() -> None:
@@ -537,7 +549,7 @@ def test_a_number_needs_rows() -> None:
     ready(ct.CGPFLHeur(mu=1.0), wide(27), net(27))
     ready(ct.CGPFLHeur(), wide(28), net(28))
     ready(ct.CGPFL(clusters=2, mu=1.0), wide(28), net(28))
-    with pytest.raises(ct.CoterieError, match="10 rows and 28 parameters"):
+    with pytest.raises(ct.CoterieError, match="10 rows and the model 28 parameters"):
         ready(ct.CGPFLHeur(mu=1.0), wide(28), net(28))
     rng = np.random.default_rng(0)
     eight = federation([(rng.normal(size=(2, 43)), rng.normal(size=2)) for _ in range(8)])
@@ -604,7 +616,7 @@ def test_evaluation_leaves_no_trace() -> None:
         ({"clusters": 2, "pull": 1.1}, "pull"),
         ({"clusters": 2, "lr": 0.1}, "lr·lam is 1.2.*at most 1"),
         ({"clusters": 2, "lam": 25.0}, "inner_lr·lam is 2.5"),
-        ({"clusters": 2, "local_epochs": 1}, "leave local_epochs"),
+        ({"clusters": 2, "local_epochs": 1}, "leave out local_epochs"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(how: dict, words: str) -> None:

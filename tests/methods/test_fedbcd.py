@@ -203,7 +203,7 @@ def test_everyone_starts_at_the_global_model() -> None:
 @pytest.mark.parametrize(
     "how, why",
     [
-        ({"local_epochs": 2}, "leave local_epochs"),
+        ({"local_epochs": 2}, "leave out local_epochs"),
         ({"mixing": 1.5}, "mixing of fedbcd"),
         ({"rho": -1.0}, "rho of fedbcd"),
     ],

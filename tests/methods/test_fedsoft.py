@@ -28,7 +28,7 @@ from cases import (
 )
 from coterie.core import randomness
 from coterie.engines.exchange import RoundContext
-from coterie.methods.fedsoft import Personal
+from coterie.methods.fedsoft import FedSoftClientState
 from coterie.runs.run import Run
 from coterie.runs.start import prepare_run
 from oracles import (
@@ -82,7 +82,9 @@ def two(rounds: int, **how: Any) -> Run:
         }
     )
     run = points(TWO).ready(method, rounds=rounds)
-    give_private_states(run, Personal({"weight": torch.zeros(2, 1, 1, dtype=torch.float64)}, ()))
+    give_private_states(
+        run, FedSoftClientState({"weight": torch.zeros(2, 1, 1, dtype=torch.float64)}, ())
+    )
     return finished(put(run, centres=numbers(2.0, -1.0)))
 
 
@@ -430,7 +432,7 @@ def test_the_formulas_hold_for_equal_shares() -> None:
 @pytest.mark.parametrize(
     "how, match",
     [
-        ({"clusters": 1}, "mixture of one"),
+        ({"clusters": 1}, "needs at least 2"),
         ({"clusters": 8}, "between 1 and the number of clients"),
         ({"floor": 1.0}, "floor of fedsoft is 1.0: it must be < 1"),
         ({"pull": -1.0}, "≥ 0"),

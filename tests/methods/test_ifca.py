@@ -514,13 +514,13 @@ def test_the_groups_of_the_start_are_those_of_the_updates() -> None:
 def test_balanced_redraws_until_every_cluster_attracts_its_share() -> None:
     """NumPy looks for the first of the seed's draws that sends 0.7/2 of the clients to either."""
     p = lines(clients=10)
-    run = p.begun(ct.IFCA(clusters=2, init="balanced"), seed=1)
+    run = p.begun(ct.IFCA(clusters=2, init="balanced"), seed=3)
     least = []
     while not least or least[-1] < 0.35:
-        draws = [arrays(run.task.init(1, 2 * len(least) + j)) for j in range(2)]
+        draws = [arrays(run.task.init(3, 2 * len(least) + j)) for j in range(2)]
         picked = [p.best(draws, i) for i in range(10)]
         least.append(min(picked.count(j) for j in range(2)) / 10)
-    assert len(least) > 1  # the first draw would not do
+    assert 0.25 < max(least[:-1]) < 0.35  # earlier draws do for a threshold of 0.5/2
     assert run.history[0]["notes"]["start_draws"] == len(least)
     started_from(centres_of(run), draws)
 
@@ -621,7 +621,7 @@ def test_other_centres_are_refused(tmp_path: Path, models: list[Model], says: st
         points(FOUR).begun(method)
 
 
-@pytest.mark.parametrize("how", [{"init": "random"}, {"restarts": 2}, {"clusters": "auto"}])
+@pytest.mark.parametrize("how", [{"init": "random"}, {"restarts": 2}])
 def test_given_centres_and_another_start_are_refused(how: dict) -> None:
     with pytest.raises(ct.CoterieError, match="start_from"):
         lines().ready(ct.IFCA(**{"clusters": 2, "start_from": "somewhere", **how}))

@@ -12,7 +12,7 @@ import torch
 import coterie as ct
 from cases import PROBLEMS, Problem, finished, lines, measured, mini_batches, participants, points
 from coterie.core import randomness
-from coterie.methods.l2sgd import runs
+from coterie.methods.l2sgd import group_iterations
 from coterie.runs.run import Run
 from oracles import (
     Model,
@@ -87,7 +87,7 @@ def test_one_round_by_hand(word: str) -> None:
     ],
 )
 def test_runs_of_coins(word: str, want: list[tuple[int, int]]) -> None:
-    assert runs([c == "M" for c in word]) == want
+    assert group_iterations([c == "M" for c in word]) == want
 
 
 def test_a_run_is_one_exchange() -> None:
@@ -244,8 +244,8 @@ def test_a_newcomer_takes_the_expected_steps_from_the_mean(p: float, pull: float
     [
         ({"lr": 1.0, "lam": 3.0, "p": 0.4}, r"is 1.07 for 7 clients.*lr ≤ 0.933"),
         ({"p": 1.0}, "p of l2sgd is 1.0"),
-        ({"local_epochs": 1}, "leave local_epochs"),
-        ({"solver": "adam"}, "leave local_epochs and solver"),
+        ({"local_epochs": 1}, "leave out local_epochs"),
+        ({"solver": "adam"}, "leave out local_epochs and solver"),
     ],
 )
 def test_what_makes_no_sense_is_refused(how: dict, why: str) -> None:

@@ -237,7 +237,7 @@ def test_evaluation_leaves_no_trace() -> None:
     [
         ({"lr": 0.1}, "lr·lam is 1.5.*at most 1"),
         ({"lam": 20.0}, "inner_lr·lam is 2.*inner_lr < 0.1"),
-        ({"local_epochs": 2}, "leave local_epochs"),
+        ({"local_epochs": 2}, "leave out local_epochs"),
         ({"beta": 0.0}, "beta"),
         ({"evaluate": "test"}, "evaluate"),
     ],

@@ -10,7 +10,7 @@ from local_cases import X, Y, mlp, softmax, task_of
 from torch import Tensor, nn
 from torch.func import vmap
 
-from coterie.core.common_layers import Linear, common_layers
+from coterie.core.layers import Linear, common_layers
 from coterie.core.params import Params, stack
 from coterie.core.task import Batch, Scale, Task
 from coterie.optim import many_models

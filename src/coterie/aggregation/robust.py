@@ -36,7 +36,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.clustering.typical import max_hostile
+from coterie.clustering.hostile import max_hostile
 from coterie.core.errors import CoterieError, unknown_name
 from coterie.core.params import Params
 

@@ -17,7 +17,7 @@ from coterie.cli.ranks import cores_of_rank
 from coterie.cli.run_flags import UserCode, load_model
 from coterie.cli.setup import Setup
 from coterie.core.errors import CoterieError, Diverged
-from coterie.core.user_file import DIGITS, hashes_of
+from coterie.core.user_file import DIGITS, file_hashes
 from coterie.data import Federation
 from coterie.engines.plan import Plan, plan_for
 from coterie.ranks.launch import RankLost
@@ -109,7 +109,7 @@ def make_job(setup: Setup, name: str, seed: int) -> Job:
             data=origin,
             method=name,
             model=setup.general.model,
-            files=hashes_of([name, setup.general.model]),
+            files=file_hashes([name, setup.general.model]),
         ),
         **options,
     )

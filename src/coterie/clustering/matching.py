@@ -1,4 +1,4 @@
-"""Labels that keep their meaning: clusters numbered like those that were there before."""
+"""Labels that agree with earlier labels of the same clusters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,20 @@ from coterie.core.params import Params, flatten, repeated
 
 
 def match_clusters(cost: Tensor) -> Tensor:
-    """int64 [G]: a centre of its own for each of G ≤ K groups, at the least total cost [K, G]."""
+    """Assign each of G ≤ K clusters a centre of its own, at the smallest total cost.
+
+    Args:
+        cost: [K, G].
+
+    Returns:
+        int64 [G].
+
+    Example:
+        >>> import torch
+        >>> from coterie import clustering
+        >>> clustering.match_clusters(torch.tensor([[0.0, 2.0], [1.0, 9.0]]))
+        tensor([1, 0])
+    """
     from scipy.optimize import linear_sum_assignment
 
     centre, group = linear_sum_assignment(cost.detach().cpu().double().numpy())
@@ -20,9 +33,23 @@ def match_clusters(cost: Tensor) -> Tensor:
 
 
 def overlap_counts(before: Tensor, now: Tensor, k: int, g: int) -> Tensor:
-    """int64 [K, G]: how many points had one label before and have the other now.
+    """Count the points by their labels before and now.
 
-    A point with label −1 before is new and does not count.
+    Args:
+        before: int64 [n], from 0 to k − 1; points with −1 are new and not counted.
+        now: int64 [n], from 0 to g − 1.
+        k: Number of labels before.
+        g: Number of labels now.
+
+    Returns:
+        int64 [k, g].
+
+    Example:
+        >>> import torch
+        >>> from coterie import clustering
+        >>> clustering.overlap_counts(torch.tensor([0, 0, 1]), torch.tensor([1, 1, 0]), 2, 2)
+        tensor([[0, 2],
+                [1, 0]])
     """
     known = before >= 0
     counts = torch.zeros(k, g, dtype=torch.long)
@@ -31,10 +58,25 @@ def overlap_counts(before: Tensor, now: Tensor, k: int, g: int) -> Tensor:
 
 
 def mean_models(models: Params, group: Tensor, k: int) -> Params:
-    """The means of k clusters of stacked models, as k-means finds them, numbered like `group`.
+    """The means of k clusters of models, as k-means finds them, numbered like `group`.
 
-    Models with group −1 do not count; a cluster without models is the mean of all. The same input
-    gives the same bits.
+    The same input gives the same bits.
+
+    Args:
+        models: Every leaf [N, ...].
+        group: int64 [N]; models with −1 are ignored.
+        k: Number of clusters; one without models is the mean of all.
+
+    Returns:
+        Every leaf [k, ...].
+
+    Example:
+        >>> import torch
+        >>> from coterie import clustering
+        >>> models = {"w": torch.tensor([[1.0], [5.0], [3.0], [5.0]])}
+        >>> clustering.mean_models(models, torch.tensor([1, 0, 1, 0]), 2)["w"]
+        tensor([[5.],
+                [2.]])
     """
     overall = repeated({n: v.mean(0) for n, v in models.items()}, k)
     known = (group >= 0).nonzero()[:, 0]

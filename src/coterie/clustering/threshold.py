@@ -3,27 +3,27 @@
     paper       here         shape
     x_i         points       [N, d]
     v_k         share @ x    centre k as a mix of the points: share [K, N], each row sums to 1
-    τ_k,l       radii        [rounds, K], set anew for each centre and round
+    τ_k,l       radii        [rounds, K], set for each centre and round
     M           rounds
 
-Centres are kept as mixes of the points and distances are taken in `coordinates`, so that N vectors
-of any length cost one Gram matrix; v = share @ x in the end.
+Centres are stored as mixes of the points and distances are computed in `coordinates`, so that N
+vectors of any length cost one Gram matrix; v = share @ x in the end.
 
-Ours, not the paper's:
-* The sum over N points is divided by N, not by n; with `sample`, the sum is over a fresh sample S
-  each round, by |S|: one for all centres, or one for each where every point has a ball of its own.
+Differences from the paper:
+* The sum over N points is divided by N, not by n; with `sample`, the sum is over a new sample S in
+  each round, divided by |S|: one for all centres, or one for each in `balls_per_point`.
 * The paper only says "set τ". A number; "half": half the distance to the nearest other centre
   (without one: infinite); "quantile": 0.99 × the q-quantile of the distances, q = 1/(2K) unless
-  given; "k-means": between the two groups into which 2-means cuts the distances; "gap": halfway
-  across the largest gap in the sorted distances below the nearest other centre, at least 2 points
-  inside (where there are fewer: "half"); "theory": τ² = 2(n_k/N)ρΔ, with n_k, ρ, Δ from the start:
-  sizes, root mean squared distance to the centres, least distance between these. A ball too large
-  is what harms: it holds points that cancel out; one too small only averages less.
-* The start is k-means (k-means++ seeds, Lloyd, best of 10): thresholding never parts two centres in
-  one cluster.
-* Points in several balls or in none go to the nearest centre.
-* Until no centre moves by more than 1e-6 τ, at most `rounds` times; a fresh sample each time never
-  stops earlier.
+  given; "k-means": between the two clusters of 2-means on the distances; "gap": the middle of the
+  largest gap in the sorted distances below the nearest other centre, with at least 2 points inside
+  (where there are fewer: "half"); "theory": τ² = 2(n_k/N)ρΔ, with n_k, ρ, Δ from the start: sizes,
+  root mean squared distance to the centres, smallest distance between these. Too large a ball is
+  harmful: it contains points that cancel out; too small a ball only averages less.
+* The start is k-means (k-means++, best of 10): thresholding never separates two centres in one
+  cluster.
+* Points in several balls or in none belong to the nearest centre.
+* It stops when no centre moves by more than 1e-6 τ, at the latest after `rounds`; with samples it
+  always runs all rounds.
 """
 
 from __future__ import annotations
@@ -41,44 +41,75 @@ RULES = ("half", "quantile", "k-means", "gap", "theory")
 
 
 class Threshold(NamedTuple):
-    """How far a ball reaches and how long it is moved."""
+    """Options of threshold clustering.
 
-    rule: float | str = "half"  # τ, or one of RULES
-    quantile: float | None = None  # q
-    rounds: int = 50  # M
-    sample: int | None = None  # |S|
+    Args:
+        rule: τ, or one of "half", "quantile", "k-means", "gap", "theory".
+        quantile: q of the rule "quantile".
+        rounds: M, the maximum number of rounds.
+        sample: |S|; None uses all points in each round.
+
+    Example:
+        >>> from coterie import clustering
+        >>> clustering.Threshold("quantile", quantile=0.25).rounds
+        50
+    """
+
+    rule: float | str = "half"
+    quantile: float | None = None
+    rounds: int = 50
+    sample: int | None = None
 
 
 class Balls(NamedTuple):
-    share: Tensor  # float64 [K, N]: centre k is Σ_i share_ki x_i
-    radii: Tensor  # float64 [rounds, K]
-    inside: Tensor  # bool [K, N]: within the last radius of the centre
-    labels: Tensor  # int64 [N]
-    start: Start | None = None  # of K centres from k-means
+    """The result of threshold clustering.
+
+    Args:
+        share: float64 [K, N]: centre k is Σ_i share_ki x_i.
+        radii: float64 [rounds, K].
+        inside: bool [K, N]: within the last radius of the centre.
+        labels: int64 [N].
+        start: Statistics of the initial clusters; None for `balls_per_point`.
+
+    Example:
+        >>> import torch
+        >>> from coterie import clustering
+        >>> points = torch.tensor([[0.0], [0.2], [9.0], [9.2]])
+        >>> balls = clustering.threshold_clusters(points, 2, torch.Generator().manual_seed(0))
+        >>> balls.inside.sum(1)
+        tensor([2, 2])
+    """
+
+    share: Tensor
+    radii: Tensor
+    inside: Tensor
+    labels: Tensor
+    start: StartStatistics | None = None
 
     @property
     def radius(self) -> Tensor:
-        """[K] of the last round."""
+        """[K], the radii of the last round."""
         return self.radii[-1]
 
     @property
     def rounds(self) -> int:
+        """The number of rounds."""
         return len(self.radii)
 
 
-class Start(NamedTuple):
-    """What theorem 1 speaks of, estimated from the clusters that k-means starts with."""
+class StartStatistics(NamedTuple):
+    """The quantities of theorem 1, estimated from the initial clusters of k-means."""
 
     sizes: Tensor  # [K] n_k
     spread: float  # ρ: root mean squared distance to the centres
-    separation: float  # Δ: least distance between centres; infinite for one centre
+    separation: float  # Δ: smallest distance between centres; infinite for one centre
 
     def radius(self) -> Tensor:
         """[K] τ² = 2(n_k/N)ρΔ, the proofs' choice with c = ρ."""
         return (2 * self.sizes / self.sizes.sum() * self.spread * self.separation).sqrt()
 
     def conditions(self, radius: Tensor) -> dict[str, bool]:
-        """Which of the proofs' conditions hold for these radii [K], with c = ρ."""
+        """Whether each condition of the proofs holds for these radii [K], with c = ρ."""
         squares = radius.square()
         rho, delta = self.spread, self.separation
         fractions = (self.sizes / self.sizes.sum()).square()  # δ_k
@@ -100,7 +131,23 @@ class Start(NamedTuple):
 def threshold_clusters(
     points: Tensor, k: int, rng: torch.Generator, how: Threshold | None = None
 ) -> Balls:
-    """At most k clusters of the points, from k-means."""
+    """Find at most k clusters, starting from k-means.
+
+    Args:
+        points: [N, d].
+        k: Number of clusters.
+        rng: For k-means and samples.
+        how: Options; the defaults if None.
+
+    Example:
+        >>> import torch
+        >>> from coterie import clustering
+        >>> points = torch.tensor([[0.0], [0.2], [9.0], [9.2]])
+        >>> rng = torch.Generator().manual_seed(0)
+        >>> labels = clustering.threshold_clusters(points, 2, rng).labels
+        >>> labels[0] == labels[1] and labels[0] != labels[2]
+        tensor(True)
+    """
     how = how or Threshold()
     x = coordinates(points)
     if not len(x):
@@ -111,26 +158,48 @@ def threshold_clusters(
     member = (labels == torch.arange(int(labels.max()) + 1)[:, None]).double()
     share = member / member.sum(1, keepdim=True)
     start = _start(x, share, member.sum(1))
-    return _settled(x, share, how, k, rng, start)
+    return _iterate(x, share, how, k, rng, start)
 
 
 def balls_per_point(points: Tensor, k: int, rng: torch.Generator, how: Threshold) -> Balls:
-    """A ball around every point, each drawn without knowing of the others.
+    """Run thresholding from every point separately, as in PDL-TC.
 
-    k is the number of clusters expected.
+    Args:
+        points: [N, d].
+        k: The expected number of clusters.
+        rng: For samples.
+        how: Options; the rules "half" and "theory" need other centres.
+
+    Raises:
+        CoterieError: If the rule needs other centres.
+
+    Example:
+        >>> import torch
+        >>> from coterie import clustering
+        >>> points = torch.tensor([[0.0], [0.2], [9.0], [9.2]])
+        >>> how = clustering.Threshold("k-means")
+        >>> balls = clustering.balls_per_point(points, 2, torch.Generator(), how)
+        >>> balls.inside.sum(1)
+        tensor([2, 2, 2, 2])
     """
     if how.rule in ("half", "theory"):
         raise CoterieError(
-            f"threshold={how.rule} needs other centres, and a ball of one's own has none."
+            f"threshold={how.rule} needs other centres, which a client alone does not have: use "
+            "quantile, k-means or gap."
         )
     x = coordinates(points)
-    return _settled(x, torch.eye(len(x), dtype=x.dtype), how, k, rng, start=None)
+    return _iterate(x, torch.eye(len(x), dtype=x.dtype), how, k, rng, start=None)
 
 
-def _settled(
-    x: Tensor, share: Tensor, how: Threshold, k: int, rng: torch.Generator, start: Start | None
+def _iterate(
+    x: Tensor,
+    share: Tensor,
+    how: Threshold,
+    k: int,
+    rng: torch.Generator,
+    start: StartStatistics | None,
 ) -> Balls:
-    """Move the centres until they stand still; without a start each knows of no other."""
+    """Threshold until the centres converge; without a start they are independent."""
     n = len(x)
     draws = len(share) if start is None else 1
     far = torch.cdist(share @ x, x)
@@ -153,7 +222,7 @@ def _settled(
 
 
 def _sample(size: int | None, n: int, draws: int, rng: torch.Generator) -> Tensor:
-    """bool [draws, N]: samples of `size` points, each drawn anew; without a size all points."""
+    """bool [draws, N]: independent samples of `size` points; all points without a size."""
     if size is None or size >= n:
         return torch.ones(1, n, dtype=torch.bool)
     drawn = torch.zeros(draws, n, dtype=torch.bool)
@@ -162,14 +231,16 @@ def _sample(size: int | None, n: int, draws: int, rng: torch.Generator) -> Tenso
     return drawn
 
 
-def _start(x: Tensor, share: Tensor, sizes: Tensor) -> Start:
+def _start(x: Tensor, share: Tensor, sizes: Tensor) -> StartStatistics:
     centres = share @ x
     spread = torch.cdist(centres, x).amin(0).square().mean().sqrt()
-    return Start(sizes, float(spread), float(_apart(centres).min()))
+    return StartStatistics(sizes, float(spread), float(_apart(centres).min()))
 
 
 # ------------------------------------------------------------------------------ τ
-def _radius(how: Threshold, v: Tensor, far: Tensor, k: int, start: Start | None) -> Tensor:
+def _radius(
+    how: Threshold, v: Tensor, far: Tensor, k: int, start: StartStatistics | None
+) -> Tensor:
     """[K] for centres v [K, d], whose distances to the points are far [K, N]."""
     if not isinstance(how.rule, str):
         return torch.full((len(v),), float(how.rule), dtype=far.dtype)
@@ -197,10 +268,7 @@ def _apart(v: Tensor) -> Tensor:
 
 
 def _between(far: Tensor) -> Tensor:
-    """Halfway between the two groups of 2-means on each row.
-
-    Of all cuts of the sorted row that is the one of least cost.
-    """
+    """The middle between the two clusters of 2-means on each row, its best cut."""
     n = far.shape[1]
     if n < 2:
         return torch.full((len(far),), math.inf, dtype=far.dtype)
@@ -214,13 +282,13 @@ def _between(far: Tensor) -> Tensor:
 
 
 def _gap(far: Tensor, nearest: Tensor) -> Tensor:
-    """The middle of the largest gap among the sorted distances, 2 points inside.
+    """The middle of the largest gap in the sorted distances, with 2 points inside.
 
-    Distances count up to the nearest other centre.
+    Only distances below that of the nearest other centre count.
     """
     row = torch.cat([far, nearest[:, None]], 1).minimum(nearest[:, None]).sort(1).values
     if not bool(nearest.isfinite().all()):
-        row = row[:, :-1]  # a centre alone: no last gap
+        row = row[:, :-1]  # a single centre: no last gap
     if row.shape[1] < 3:
         return nearest / 2
     wide = row[:, 2:] - row[:, 1:-1]

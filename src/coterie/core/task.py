@@ -13,9 +13,15 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
-from coterie.core.common_layers import Layer, common_layers
 from coterie.core.errors import CoterieError
-from coterie.core.first_layer import First, first_layer, returning, uses_rows_elsewhere
+from coterie.core.layers import (
+    First,
+    Layer,
+    common_layers,
+    first_layer,
+    override_output,
+    uses_rows_elsewhere,
+)
 from coterie.core.params import Params, stack
 
 Kind = Literal["classification", "regression"]
@@ -71,16 +77,16 @@ class Task:
         self.device = torch.device(device)
         if isinstance(model, nn.Module):
             self.factory = None
-            self.module = self._prepared(copy.deepcopy(model))
+            self.module = self._prepare(copy.deepcopy(model))
         else:
             self.factory = model
-            self.module = self._prepared(model())
-        refuse_layers(self.module)
+            self.module = self._prepare(model())
+        check_layers(self.module)
         if not any(p.requires_grad for p in self.module.parameters()):
             raise CoterieError("the model has no parameters that can be trained.")
         self._check_outputs(example.to(self.device))
         self.row_shape = example.shape[1:]
-        self.fixed: Params = {}  # parameters that are given once and for all: see `holding`
+        self.fixed: Params = {}  # parameters that are given once and for all: see `with_fixed`
         self.first: First | None = None
         like = torch.empty(0, dtype=dtype, device=self.device)
         if example.is_floating_point():
@@ -92,7 +98,7 @@ class Task:
         if self.first is not None:
             self.layers = common_layers(self.module)
 
-    def _prepared(self, module: Any) -> nn.Module:
+    def _prepare(self, module: Any) -> nn.Module:
         """The module on the task's device and in its dtype."""
         if not isinstance(module, nn.Module):
             raise CoterieError(
@@ -107,7 +113,7 @@ class Task:
         other.module = copy.deepcopy(self.module)
         return other
 
-    def holding(self, fixed: Params) -> Task:
+    def with_fixed(self, fixed: Params) -> Task:
         """The same task with these parameters fixed: its models are the other ones alone."""
         other = copy.copy(self)
         other.fixed = {**self.fixed, **fixed}
@@ -122,7 +128,7 @@ class Task:
         if self.factory is not None:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed((seed * 1_000_003 + j) % 2**63)
-                module = self._prepared(self.factory())
+                module = self._prepare(self.factory())
         return {k: v.detach().clone() for k, v in module.named_parameters() if v.requires_grad}
 
     def inits(self, seed: int, k: int, start: int = 0) -> Params:
@@ -196,7 +202,7 @@ class Task:
     def loss_after_first(self, z: Tensor, rest: Params, batch: Batch) -> Tensor:
         """The loss, given the first layer's outputs z [n, hidden] instead of its parameters."""
         assert self.first is not None
-        with returning(self.module, self.first, z):
+        with override_output(self.module, self.first, z):
             return self.loss(rest, batch)
 
     @property
@@ -210,7 +216,7 @@ class Task:
         outputs = len(self.module.get_parameter(self.first.weight))
         z = torch.tensor([[-9.0], [0.5], [9.0]], dtype=self.dtype, device=self.device)
         z = z.expand(3, outputs)
-        with torch.no_grad(), returning(self.module, self.first, z):
+        with torch.no_grad(), override_output(self.module, self.first, z):
             out = self.module(torch.zeros(3, *self.row_shape, dtype=self.dtype, device=self.device))
         return torch.equal(out.reshape(z.shape), z)
 
@@ -241,7 +247,7 @@ class Task:
             )
 
 
-def refuse_layers(module: nn.Module) -> None:
+def check_layers(module: nn.Module) -> None:
     """Refuse layers whose result depends on other rows, on past calls or on hidden randomness."""
     for name, layer in module.named_modules():
         where = f"layer {name!r} ({type(layer).__name__})"

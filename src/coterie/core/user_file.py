@@ -20,12 +20,12 @@ from coterie.core.errors import CoterieError, Option, unknown_name
 DIGITS = 12  # of a hash that are shown, and that must at least be given
 
 
-def names_a_file(name: str) -> bool:
+def is_file_spec(name: str) -> bool:
     """Whether a name means an object in a Python file, as in `file.py:Net`."""
     return ".py:" in name
 
 
-def from_file(spec: str, trust: Sequence[str] | None = None) -> Any:
+def load_object(spec: str, trust: Sequence[str] | None = None) -> Any:
     """Load the object that `path/to/file.py:Name` names. The file is run as Python would run it.
 
     trust: hashes of content that may be run; None: the user has named this file.
@@ -33,7 +33,7 @@ def from_file(spec: str, trust: Sequence[str] | None = None) -> Any:
     path, _, name = spec.rpartition(":")
     source = read_source(spec)
     if trust is not None and not _may_run(Path(path), source, trust):
-        raise Untrusted({path: short_hash(source)})
+        raise UntrustedFile({path: short_hash(source)})
     module = _module(Path(path), source)
     if not hasattr(module, name):
         public = [n for n in vars(module) if not n.startswith("_")]
@@ -79,7 +79,7 @@ def _module_name(path: Path, source: bytes) -> str:
 
 
 # ------------------------------------------------------------------------------ trust
-class Untrusted(CoterieError):
+class UntrustedFile(CoterieError):
     """Python files that nobody has named or confirmed, by path the first digits of their hash."""
 
     def __init__(self, files: Mapping[str, str], where: str = "the run", note: str = "") -> None:
@@ -96,7 +96,7 @@ class Untrusted(CoterieError):
         )
 
 
-def refuse_untrusted(
+def check_trust(
     specs: Sequence[str], trust: Sequence[str], where: str, recorded: Mapping[str, str]
 ) -> list[str]:
     """Refuse the files among these names that nobody has named in this process or confirmed.
@@ -106,7 +106,7 @@ def refuse_untrusted(
     """
     files: dict[str, str] = {}
     changed: list[str] = []
-    for spec in filter(names_a_file, specs):
+    for spec in filter(is_file_spec, specs):
         path = spec.rpartition(":")[0]
         source = read_source(spec)
         if recorded.get(path, full_hash(source)) != full_hash(source):
@@ -117,7 +117,7 @@ def refuse_untrusted(
         note = ""
         if set(changed) & set(files):
             note = " and has changed since the run was made"
-        raise Untrusted(files, where, note)
+        raise UntrustedFile(files, where, note)
     return changed
 
 
@@ -128,9 +128,9 @@ def _may_run(path: Path, source: bytes, trust: Sequence[str]) -> bool:
     return any(full_hash(source).startswith(digits) for digits in trust)
 
 
-def hashes_of(specs: Sequence[str | None]) -> dict[str, str]:
+def file_hashes(specs: Sequence[str | None]) -> dict[str, str]:
     """By file, the hash of each of these names that means one."""
-    named = [spec for spec in specs if spec is not None and names_a_file(spec)]
+    named = [spec for spec in specs if spec is not None and is_file_spec(spec)]
     return {spec.rpartition(":")[0]: full_hash(read_source(spec)) for spec in named}
 
 

@@ -25,6 +25,26 @@ Types = dict[
 MOST_DEPTH = 32  # of a nest in a nest
 
 
+# names under which version 0.2 saved the states of methods
+SAVED_NAMES = {
+    "APFLClientState": "Mixed",
+    "CFLMGDClientState": "Kept",
+    "CFLMGDState": "Moving",
+    "CFLState": "Splits",
+    "CGPFLState": "Clusters",
+    "FedBCDState": "Blocks",
+    "FedEMState": "Mixed",
+    "FedSoftClientState": "Personal",
+    "FedSoftState": "Soft",
+    "GroupedState": "Grouped",
+    "IFCAState": "Clusters",
+    "L2SGDState": "Loopless",
+    "MomentumClientState": "Member",
+    "PFLTCState": "Clustered",
+    "PersonalModel": "Personal",
+}
+
+
 class BadBytes(ValueError):
     """Bytes that are not what they should be."""
 
@@ -57,8 +77,10 @@ def _classes(method: Any) -> list[type]:
 def _add(types: Types, new: type) -> None:
     if new in types.values():
         return
-    same_name = [n for n in types if n.partition("#")[0] == new.__name__]
-    name = new.__name__ if not same_name else f"{new.__name__}#{len(same_name) + 1}"
+    name = SAVED_NAMES.get(new.__name__, new.__name__)
+    same_name = [n for n in types if n.partition("#")[0] == name]
+    if same_name:
+        name = f"{name}#{len(same_name) + 1}"
     types[name] = new
 
 

@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 
-from coterie.clustering.losses import best_by_loss
-from coterie.clustering.resampling import bootstrap_shares
-from coterie.clustering.sketch import sketch
+from coterie.clustering.kmeans import sketch
+from coterie.clustering.losses import best_by_loss, bootstrap_shares
 from coterie.core.call import EvaluationData
 from coterie.core.contract import (
     Algorithm,

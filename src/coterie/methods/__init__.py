@@ -1,1 +1,1 @@
-"""The methods: one paper, one file, those we implement and those we compare with."""
+"""The methods: one file per paper. Other files hold what several methods use."""

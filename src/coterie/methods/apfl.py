@@ -1,19 +1,21 @@
 """APFL: adaptive personalised federated learning (Deng, Kamani, Mahdavi, 2020), Algorithm 1.
 
-    paper       here             shape
-    w           model            every leaf [1, ...], the global model
-    w_i         Mixed.w          every leaf [...], the client's version of it
-    v_i         Mixed.v          every leaf [...], the client's local model
-    α_i         Mixed.alpha      []
-    v̄_i         Mixed.blend()    every leaf [...], the personal model
+    paper       here                     shape
+    w           model                    every leaf [1, ...], the global model
+    w_i         APFLClientState.w        every leaf [...], the client's version of it
+    v_i         APFLClientState.v        every leaf [...], the client's local model
+    α_i         APFLClientState.alpha    []
+    v̄_i         APFLClientState.blend()  every leaf [...], the personal model
     η, τ        lr, local_steps
 
-Ours, not the paper's: the three models are kept apart, for implementations disagree: v moves along
-the gradient at the mixture v̄, w along its own. A step computes the new w, v and α from those before
-it, with one batch. α_i moves in every local step, is kept in [0, 1], and its mean and range are
-noted each round; `adaptive=False` leaves it where it starts. Only w is averaged, by clients as in
-the paper (`weighted=True`: by rows); v̄ is evaluated, with the client's own last w_i. A client that
-joins later takes one round's steps from v = w.
+Differences from the paper:
+* Implementations disagree on the updates. Here v descends along the gradient at the mixture v̄, and
+  w along its own. A step computes the new w, v and α from the old ones, with one batch.
+* α_i is updated in every local step and kept in [0, 1]; its mean and range are noted each round.
+  `adaptive=False` keeps it constant.
+* Only w is averaged, unweighted as in the paper (`weighted=True`: by rows). v̄ is evaluated, with
+  the client's own last w_i.
+* A new client takes one round's steps from v = w.
 """
 
 from __future__ import annotations
@@ -32,12 +34,12 @@ from coterie.methods.fedavg import FedAvg
 from coterie.optim import gradient, walk
 
 
-class Mixed(NamedTuple):
+class APFLClientState(NamedTuple):
     """What a client keeps."""
 
     w: Params  # its version of the global model
     v: Params  # its local model
-    alpha: Tensor  # [] share of the local model in the mixture
+    alpha: Tensor  # [], weight of the local model in the mixture
 
     def blend(self) -> Params:
         """The personal model."""
@@ -46,40 +48,48 @@ class Mixed(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class APFL(FedAvg):
-    """Each client mixes the global model with one of its own, and learns how much of each."""
+    """Each client mixes the global model with a local one, and learns the mixing weight α.
+
+    Example:
+        >>> import coterie as ct
+        >>> fed = ct.data.rotated("digits", clients=6, samples=40)
+        >>> result = ct.run(ct.APFL(alpha=0.5), fed, rounds=2)
+        >>> len(result.history)
+        3
+    """
 
     name: ClassVar[str] = "apfl"
     paper: ClassVar[str] = "Deng et al. 2020"
 
-    weighted: bool = setting(False, "average w by the clients' numbers of rows")
-    alpha: float = setting(0.5, "share α of the client's own model at first", ge=0, le=1)
-    adaptive: bool = setting(True, "each client adapts its α")
+    weighted: bool = setting(False, "weight clients by their numbers of rows")
+    alpha: float = setting(0.5, "initial weight α of the local model", ge=0, le=1)
+    adaptive: bool = setting(True, "each client learns its α")
 
     def start(self, task: Task, clients: int, seed: int) -> tuple[Params, Params]:
         return task.inits(seed, 1), task.init(seed)
 
-    def enroll(self, task: Task, initial_payload: Params, data: Data) -> Mixed:
+    def enroll(self, task: Task, initial_payload: Params, data: Data) -> APFLClientState:
         alpha = torch.tensor(self.alpha, dtype=task.dtype, device=task.device)
-        return Mixed(initial_payload, initial_payload, alpha)
+        return APFLClientState(initial_payload, initial_payload, alpha)
 
     @client(weight=Weight(rows="weighted"), report={"alpha": Fraction("its α")}, rounds="later")
     def train(
-        self, task: Task, model: Params, per_client: Any, me: Mixed, data: Data
-    ) -> tuple[Upload, Mixed]:
-        me = self.trained(task, me._replace(w=pick(model, 0)), data)
+        self, task: Task, model: Params, per_client: Any, me: APFLClientState, data: Data
+    ) -> tuple[Upload, APFLClientState]:
+        me = self.train_local(task, me._replace(w=pick(model, 0)), data)
         return Upload({"model": me.w}, self.weight(data), {"alpha": me.alpha}), me
 
-    def trained(self, task: Task, me: Mixed, data: Data) -> Mixed:
-        """The client's models and its α after a round's local steps."""
+    def train_local(self, task: Task, me: APFLClientState, data: Data) -> APFLClientState:
+        """Take a round's local steps on w, v and α."""
 
-        def step(me: Mixed, batch: Batch) -> Mixed:
+        def step(me: APFLClientState, batch: Batch) -> APFLClientState:
             g = gradient(task, me.blend(), batch, self)  # ∇f(v̄)
             w = axpy(-self.lr, gradient(task, me.w, batch, self), me.w)  # w − η ∇f(w)
             v = axpy(-self.lr * me.alpha, g, me.v)  # v − η α ∇f(v̄)
             if not self.adaptive:
-                return Mixed(w, v, me.alpha)
+                return APFLClientState(w, v, me.alpha)
             alpha = me.alpha - self.lr * dot(minus(me.v, me.w), g)  # α − η ⟨v − w, ∇f(v̄)⟩
-            return Mixed(w, v, alpha.clamp(0, 1))
+            return APFLClientState(w, v, alpha.clamp(0, 1))
 
         return walk(me, data.batches(self), step)
 
@@ -92,16 +102,16 @@ class APFL(FedAvg):
         return sums.mean("model", empty=model)
 
     def model(
-        self, task: Task, shared: Params, per_client: Any, private: Mixed, data: Data
+        self, task: Task, shared: Params, per_client: Any, private: APFLClientState, data: Data
     ) -> Params:
         return private.blend()
 
-    def join(self, task: Task, shared: Params, data: Data) -> tuple[Any, Mixed]:
-        return (), self.trained(task, self.enroll(task, pick(shared, 0), data), data)
+    def join(self, task: Task, shared: Params, data: Data) -> tuple[Any, APFLClientState]:
+        return (), self.train_local(task, self.enroll(task, pick(shared, 0), data), data)
 
     def check(self, task: Task, sizes: Tensor) -> None:
         super().check(task, sizes)
         if self.solver != "sgd":
             raise CoterieError(
-                f"solver is {self.solver!r}: apfl takes plain gradient steps, so leave it at 'sgd'."
+                f"solver is {self.solver!r}, and apfl takes plain gradient steps: use solver='sgd'."
             )

@@ -5,29 +5,28 @@ Ma, Electronics 2023), Algorithm 1.
     θ_j         centres            every leaf [K, ...]
     ū_j         momentum           every leaf [K, ...]
     u_i         Upload "momentum"  every leaf [...]
-    ĵ           cluster            int64, the centre of least loss, as in IFCA
+    ĵ           cluster            int64 [], the centre with the smallest loss, as in IFCA
     β, η        beta, lr
     H           local_steps
 
-Ours, not the paper's:
-* Equation (4)'s order: the momentum first, with the current gradient. `order="model_first"` is
-  the listing's: a local step moves the model by the momentum that was there before, and option I
-  adds the gradient of the client's last turn (0 before its first), which it keeps.
-* A client starts from the server's current ū of the cluster it picks, never from an older one.
-  `momentum_of="client"` is the listing's: the server sends ū_j to the members of the round, who
-  keep it as their own u_i. It is stale where a client was absent or picks another cluster; all
-  else is the same, and K momenta fewer are sent to each, one more is.
+Differences from the paper:
+* The order of equation (4): the momentum first, with the current gradient. `order="model_first"` is
+  the listing's: a local step subtracts the momentum from before, and option I adds the gradient of
+  the client's previous round (0 before its first), which the client stores.
+* A client starts from the server's current ū of the cluster it chooses. `momentum_of="client"` is
+  the listing's: the server sends ū_j to the members of the round, who store it as their u_i. It is
+  stale where a client was absent or changes its cluster; it sends each client K momenta fewer and
+  one more.
 * Option I divides by the participants of the round (`divide="clients"`: by all clients, as
-  printed). Its gradient is of all the client's rows, or of one batch where `batch` is set;
-  local_steps play no part in it.
-* A cluster that nobody chose keeps its model and its momentum.
-* The starts are IFCA's, without momentum; ū is 0 when round 1 begins. `resample`, `patience` and
-  `recheck` are IFCA's; a settled client is sent its own centre and momentum. Layers cannot be
-  shared: the paper shares none.
+  printed). Its gradient is over all rows of the client, or over one batch where `batch` is set;
+  local_steps does not apply.
+* A cluster that no client chose keeps its model and its momentum.
+* Starts are IFCA's, without momentum; ū is 0 when round 1 begins. `resample`, `patience` and
+  `recheck` are IFCA's; a settled client gets its own centre and momentum. Clusters cannot share
+  layers: the paper shares none.
 
 β = 0 is IFCA exactly. Option I is Polyak's θ_j ← θ_j − (η/m) Σ g_i + β(θ_j − θ_j^{t−1}),
-equation (32), as long as each cluster's share of the participants stays the same from round to
-round.
+equation (32), as long as each cluster's fraction of the participants is constant.
 """
 
 from __future__ import annotations
@@ -55,28 +54,42 @@ from coterie.core.contract import (
 from coterie.core.errors import CoterieError
 from coterie.core.params import Params, axpy, count, one_hot, pick, zeros
 from coterie.core.task import Batch, Task
-from coterie.methods.ifca import IFCA
-from coterie.methods.ifca_traffic import identities
+from coterie.methods.ifca import IFCA, update_groups
+from coterie.methods.ifca_starts import find_start
 from coterie.optim import each, gradient, heavy_ball, walk
 
 
-class Moving(NamedTuple):
-    centres: Params
-    momentum: Params  # of each cluster
-    group: Tensor  # int64 [N] last identity, −1: never asked
-    still: Tensor  # rounds since an identity changed
+class CFLMGDState(NamedTuple):
+    """What the server keeps between rounds."""
+
+    centres: Params  # θ_j
+    momentum: Params  # ū_j
+    group: Tensor  # int64 [N], the last cluster of each client; −1 before its first round
+    still: Tensor  # int64 [], rounds since an identity changed
 
 
-class Kept(NamedTuple):
-    """What a client keeps; empty where the settings need none of it."""
+class CFLMGDClientState(NamedTuple):
+    """What a client keeps; empty where the settings do not need it."""
 
-    momentum: Params  # u_i as it was last sent
-    gradient: Params  # of its last turn
+    momentum: Params  # u_i as it was last received
+    gradient: Params  # of its previous round
 
 
 @dataclass(frozen=True, kw_only=True)
 class CFLMGD(IFCA):
-    """IFCA with heavy-ball momentum that belongs to the cluster."""
+    """IFCA with heavy-ball momentum that belongs to the cluster.
+
+    Args:
+        clusters: K, or "auto" to choose it in round 0, as in IFCA.
+        beta: The momentum coefficient β.
+
+    Example:
+        >>> import coterie as ct
+        >>> fed = ct.data.rotated("digits", clients=8, samples=40)
+        >>> result = ct.run(ct.CFLMGD(clusters=2, lr=0.1), fed, rounds=2)
+        >>> result.groups.shape
+        (8,)
+    """
 
     name: ClassVar[str] = "cfl-mgd"
     paper: ClassVar[str] = "Zhao et al. 2023"
@@ -86,15 +99,15 @@ class CFLMGD(IFCA):
         "momentum_first", "what a step updates first", choices=("momentum_first", "model_first")
     )
     momentum_of: str = setting(
-        "cluster", "the momentum that a client goes on from", choices=("cluster", "client")
+        "cluster", "where a client's initial momentum comes from", choices=("cluster", "client")
     )
 
     # ------------------------------------------------------------------ one client
-    def enroll(self, task: Task, initial_payload: Any, data: Data) -> Kept:
+    def enroll(self, task: Task, initial_payload: Any, data: Data) -> CFLMGDClientState:
         parameters = task.module.named_parameters()
         zero = {k: torch.zeros_like(v).detach() for k, v in parameters if v.requires_grad}
         keeps_gradient = self.order == "model_first" and self.average == "gradients"
-        return Kept(
+        return CFLMGDClientState(
             momentum=zero if self.momentum_of == "client" else {},
             gradient=zero if keeps_gradient else {},
         )
@@ -105,18 +118,18 @@ class CFLMGD(IFCA):
         rounds="later",
     )
     def roll(
-        self, task: Task, shared: Any, per_client: Any, me: Kept, data: Data, pair: int
-    ) -> tuple[Upload, Kept]:
-        """Train the centre of least loss, with its momentum."""
+        self, task: Task, shared: Any, per_client: Any, me: CFLMGDClientState, data: Data, pair: int
+    ) -> tuple[Upload, CFLMGDClientState]:
+        """Train the centre with the smallest loss, with its momentum."""
         centres, momentum = shared
-        choice = self.choice(task, centres, self.choosing_rows(data, pair))
+        choice = self.choose_cluster(task, centres, self.choice_batch(data, pair))
         j, losses, _ = choice
         report = {"cluster": j, "losses": losses.nan_to_num(torch.inf, torch.inf)}
         s = one_hot(j, count(centres), task.dtype)
-        outputs = self.start_outputs(choice)
         w, u = pick(centres, j), pick(momentum, j)
-        values, me = self.rolled(task, w, u, me, data, pair, outputs=outputs)
-        return Upload(values, self.weight(s, data), report), me
+        outputs = self.start_outputs(choice)
+        values, me = self.train_momentum(task, w, u, me, data, pair, outputs=outputs)
+        return Upload(values, self.client_weight(s, data), report), me
 
     @client(
         weight=SentWeight(place=2, rows="weighted"),
@@ -124,35 +137,50 @@ class CFLMGD(IFCA):
         rounds="later",
     )
     def roll_on(
-        self, task: Task, shared: Any, per_client: Any, me: Kept, data: Data, pair: int
-    ) -> tuple[Upload, Kept]:
+        self, task: Task, shared: Any, per_client: Any, me: CFLMGDClientState, data: Data, pair: int
+    ) -> tuple[Upload, CFLMGDClientState]:
         """Train the one centre that was sent, with its momentum."""
         w, u, s = per_client
-        values, me = self.rolled(task, w, u, me, data, pair)
-        return Upload(values, self.weight(s, data), {}), me
+        values, me = self.train_momentum(task, w, u, me, data, pair)
+        return Upload(values, self.client_weight(s, data), {}), me
+
+    @client(when=lambda method: method.momentum_of == "client", rounds="later")
+    def keep(
+        self, task: Task, shared: Any, momentum: Params, me: CFLMGDClientState, data: Data
+    ) -> tuple[Upload, CFLMGDClientState]:
+        """Store the momentum of the client's cluster."""
+        return Upload({}, {}, {}), me._replace(momentum=momentum)
 
     @property
-    def trains_by_itself(self) -> bool:
-        """Whether `train`, which knows no momentum, is asked for: to try several starts."""
+    def calls_train(self) -> bool:
+        """Whether the server calls IFCA's `train`, without momentum: to try several starts."""
         return self.restarts > 1
 
-    def weight(self, s: Tensor, data: Data) -> Tensor:
+    def client_weight(self, s: Tensor, data: Data) -> Tensor:
+        """The client's weight in the clusters s [K], one-hot."""
         if self.weighted:
             return s * data.size
         return s
 
-    def rolled(
+    def train_momentum(
         self,
         task: Task,
         w: Params,
         u: Params,
-        me: Kept,
+        me: CFLMGDClientState,
         data: Data,
         pair: int,
         *,
         outputs: Tensor | None = None,
-    ) -> tuple[dict[str, Params], Kept]:
-        """What the client sends, from the centre w and the momentum u; outputs: as in IFCA."""
+    ) -> tuple[dict[str, Params], CFLMGDClientState]:
+        """Train from the centre w and the momentum u.
+
+        Args:
+            outputs: First-layer outputs under w, if known.
+
+        Returns:
+            The values to upload, and the new client state.
+        """
         batches = self.training_batches(data, pair)
         if self.momentum_of == "client":
             u = me.momentum
@@ -161,43 +189,35 @@ class CFLMGD(IFCA):
             if self.order == "momentum_first":
                 return {"momentum": axpy(self.beta, u, g)}, me  # u_i = β ū_ĵ + ∇f_i(θ_ĵ)
             return {"momentum": axpy(self.beta, u, me.gradient)}, me._replace(gradient=g)
-        if self.order == "momentum_first":  # u ← β u + ∇f_i(w);  w ← w − η u,  H times
+        if self.order == "momentum_first":  # u ← β u + ∇f_i(w);  w ← w − η u,  H times (4)
             w, u = heavy_ball(task, w, u, batches, self, self.beta, outputs=outputs)
         else:
-            w, u = walk((w, u), batches, partial(self.model_first, task))
+            w, u = walk((w, u), batches, partial(self.model_first_step, task))
         return {"momentum": u, "model": w}, me
 
-    def model_first(
-        self, task: Task, now: tuple[Params, Params], rows: Batch
+    def model_first_step(
+        self, task: Task, now: tuple[Params, Params], batch: Batch
     ) -> tuple[Params, Params]:
         """w ← w − η u;  u ← β u + ∇f_i(w before)"""
         w, u = now
-        return axpy(-self.lr, u, w), axpy(self.beta, u, gradient(task, w, rows, self))
-
-    @client(when=lambda method: method.momentum_of == "client", rounds="later")
-    def keep(
-        self, task: Task, shared: Any, momentum: Params, me: Kept, data: Data
-    ) -> tuple[Upload, Kept]:
-        return Upload({}, {}, {}), me._replace(momentum=momentum)
+        return axpy(-self.lr, u, w), axpy(self.beta, u, gradient(task, w, batch, self))
 
     # ------------------------------------------------------------------ the server
-    def start(self, task: Task, clients: int, seed: int) -> tuple[Moving, Any]:  # type: ignore[override]
-        state, initial_payload = super().start(task, clients, seed)
-        return Moving(
-            state.centres, zeros(state.centres), state.group, state.still
-        ), initial_payload
+    def start(self, task: Task, clients: int, seed: int) -> tuple[CFLMGDState, Any]:  # type: ignore[override]
+        at, payload = super().start(task, clients, seed)
+        return CFLMGDState(at.centres, zeros(at.centres), at.group, at.still), payload
 
-    def begin(self, state: Moving, ask: Ask) -> Moving:  # type: ignore[override]
-        centres, group = self.begun(state.centres, state.group, ask)
+    def begin(self, state: CFLMGDState, ask: Ask) -> CFLMGDState:  # type: ignore[override]
+        centres, group = find_start(self, state.centres, state.group, ask)
         if self.clusters == "auto":  # K is known only now
             state = state._replace(momentum=zeros(centres))
         return state._replace(centres=centres, group=group)
 
-    def round(self, state: Moving, ask: Ask) -> Moving:  # type: ignore[override]
-        settled, others = self.settled(state, ask)
+    def round(self, state: CFLMGDState, ask: Ask) -> CFLMGDState:  # type: ignore[override]
+        settled, others = self.split_settled(state.group, state.still, ask)
         sent = state.momentum if self.momentum_of == "cluster" else {}
         started_from = {"model": state.centres} if self.average == "models" else None
-        pair = self.pair_of(ask)
+        pair = self.resampled_pair(ask)
         sums = ask(
             self.roll,
             others,
@@ -206,7 +226,7 @@ class CFLMGD(IFCA):
             stream="train",
             started_from=started_from,
         )
-        group, still = identities(state, sums)
+        group, still = update_groups(state.group, state.still, sums)
         if len(settled):
             one_hots = torch.eye(count(state.centres), dtype=sums.mass["momentum"].dtype)
             more = ask(
@@ -221,14 +241,15 @@ class CFLMGD(IFCA):
         momentum = sums.mean("momentum", empty=state.momentum)  # ū_j ← mean of its members' u_i
         if self.momentum_of == "client":
             ask(self.keep, sums.ids, per_client=Rows(momentum, group[sums.ids]))
-        return Moving(self.moved(state, sums), momentum, group, still)
+        centres = self.step_centres(state, sums)
+        return CFLMGDState(centres, momentum, group, still)
 
-    def moved(self, state: Moving, sums: Sums) -> Params:
+    def step_centres(self, state: CFLMGDState, sums: Sums) -> Params:
+        """The centres after a round."""
         if self.average == "models":
             return sums.mean("model", empty=state.centres)
-        if self.divide == "clients":
-            m: float | Tensor = len(state.group)
-        else:
+        m: float | Tensor = len(state.group)
+        if self.divide == "participants":
             m = sums.mass["momentum"].sum().clamp(min=1)
         total = sums.totals["momentum"]
         return axpy(-self.lr / m, total, state.centres)  # θ_j ← θ_j − (η/m) Σ_{i∈S_j} u_i
@@ -238,9 +259,9 @@ class CFLMGD(IFCA):
         super().check(task, sizes)
         if self.share:
             raise CoterieError(
-                "cfl-mgd keeps one momentum per cluster and shares no layers: leave share."
+                "cfl-mgd keeps one momentum per cluster and shares no layers: leave out share."
             )
         if self.solver != "sgd":
             raise CoterieError(
-                f"cfl-mgd takes heavy-ball steps with beta itself: leave solver, now {self.solver}."
+                f"cfl-mgd takes heavy-ball steps with beta: leave out solver, now {self.solver}."
             )

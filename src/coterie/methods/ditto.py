@@ -2,15 +2,16 @@
 
     paper       here             shape
     w^t         model            every leaf [1, ...], the global model
-    v_k         private          every leaf [...], the client's own model
+    v_k         private          every leaf [...], the personal model
     λ           lam
     η, s        lr, local_steps
 
-Ours, not the paper's: the global solver is FedAvg, weighted by n_k (`weighted=False`: by clients),
-and the personal model takes as many steps, on the same batches, as the global one. v_k starts at
-w⁰, only the clients of a round move theirs, and each is pulled towards w as it was received, not as
-it is after the client's own steps. A client that joins later takes one round's personal steps from
-w.
+Differences from the paper:
+* The global solver is FedAvg, weighted by n_k (`weighted=False`: unweighted), and the personal
+  model takes as many steps, on the same batches, as the global one.
+* v_k starts at w⁰, and only participants update theirs. The pull is towards w as it was received,
+  not as it is after the client's own steps.
+* A new client takes one round's personal steps from w.
 """
 
 from __future__ import annotations
@@ -27,7 +28,15 @@ from coterie.optim import descend, descend_from
 
 @dataclass(frozen=True, kw_only=True)
 class Ditto(FedAvg):
-    """FedAvg, and beside it a personal model per client that is pulled towards the global one."""
+    """FedAvg, plus a personal model per client that is pulled towards the global model.
+
+    Example:
+        >>> import coterie as ct
+        >>> fed = ct.data.rotated("digits", clients=6, samples=40)
+        >>> result = ct.run(ct.Ditto(lam=0.5), fed, rounds=2)
+        >>> len(result.history)
+        3
+    """
 
     name: ClassVar[str] = "ditto"
     paper: ClassVar[str] = "Li et al. 2021"
@@ -45,11 +54,11 @@ class Ditto(FedAvg):
         self, task: Task, model: Params, per_client: Any, v: Params, data: Data
     ) -> tuple[Upload, Params]:
         w = descend_from(task, model, 0, data.batches(self), self)
-        new_v = self.personal(task, pick(model, 0), v, data)
+        new_v = self.train_personal(task, pick(model, 0), v, data)
         return Upload({"model": w}, self.weight(data), {}), new_v
 
-    def personal(self, task: Task, w: Params, v: Params, data: Data) -> Params:
-        """The personal model v after a round's steps near the global model w."""
+    def train_personal(self, task: Task, w: Params, v: Params, data: Data) -> Params:
+        """Take a round's steps on the personal model v, pulled towards the global model w."""
         # v − η(∇f(v) + λ(v − w))
         return descend(task, v, data.batches(self), self, pull=self.lam, towards=w)
 
@@ -60,4 +69,4 @@ class Ditto(FedAvg):
 
     def join(self, task: Task, shared: Params, data: Data) -> tuple[Any, Params]:
         w = pick(shared, 0)
-        return (), self.personal(task, w, w, data)
+        return (), self.train_personal(task, w, w, data)

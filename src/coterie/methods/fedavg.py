@@ -7,9 +7,9 @@ Algorithm 1.
     η           lr
     E, B        local_epochs, batch
 
-Ours, not the paper's: `weighted=False` averages clients instead of samples, as IFCA does. The
-method `fedavg-ft` answers with the global model after some more local steps on the client's own
-training rows.
+Differences from the paper: `weighted=False` averages clients instead of samples, as IFCA does. The
+method `fedavg-ft` evaluates the global model after some more local steps on the client's training
+rows.
 """
 
 from __future__ import annotations
@@ -28,12 +28,23 @@ from coterie.optim import descend, descend_from
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvg(Local, Algorithm):
-    """One global model: local steps on every client, then the mean of their models."""
+    """One global model: local steps on every client, then the mean of their models.
+
+    Args:
+        weighted: Weight clients by their numbers of rows, n_k.
+
+    Example:
+        >>> import coterie as ct
+        >>> fed = ct.data.rotated("digits", clients=6, samples=40)
+        >>> result = ct.run(ct.FedAvg(lr=0.5, local_steps=5), fed, rounds=2)
+        >>> len(result.history)
+        3
+    """
 
     name: ClassVar[str] = "fedavg"
     paper: ClassVar[str] = "McMahan et al. 2017"
 
-    weighted: bool = setting(True, "average by the clients' numbers of rows, n_k")
+    weighted: bool = setting(True, "weight clients by their numbers of rows, n_k")
 
     def start(self, task: Task, clients: int, seed: int) -> tuple[Params, Any]:
         return task.inits(seed, 1), ()
@@ -46,7 +57,7 @@ class FedAvg(Local, Algorithm):
         return Upload({"model": w}, self.weight(data), {}), private
 
     def weight(self, data: Data) -> Tensor:
-        """How much the client counts in the mean, [1]."""
+        """The client's weight in the mean, [1]."""
         if self.weighted:
             return data.size[None]
         return torch.ones_like(data.size)[None]
@@ -61,10 +72,7 @@ class FedAvg(Local, Algorithm):
         return pick(shared, 0)
 
     def centres(self, model: Params) -> Params | None:
-        """The one model, as that of a group of all clients.
-
-        None for methods that build on this one and give each client a model of its own.
-        """
+        """The global model as a single cluster; None for subclasses with personal models."""
         if type(self).model is not FedAvg.model:
             return None
         return model
@@ -72,7 +80,15 @@ class FedAvg(Local, Algorithm):
 
 @dataclass(frozen=True, kw_only=True)
 class FineTuned(FedAvg):
-    """FedAvg, then each client takes some more steps on its own rows."""
+    """FedAvg, fine-tuned by each client on its own rows.
+
+    Example:
+        >>> import coterie as ct
+        >>> fed = ct.data.rotated("digits", clients=6, samples=40)
+        >>> result = ct.run(ct.FineTuned(finetune=5), fed, rounds=2)
+        >>> len(result.history)
+        3
+    """
 
     name: ClassVar[str] = "fedavg-ft"
 

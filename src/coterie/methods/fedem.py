@@ -8,19 +8,20 @@ Algorithm 1.
     M           clusters
     n_t         Upload.weight       [1]
 
-Ours, not the paper's:
+Differences from the paper:
 * The mean is over the clients that answered, by n_t; the released code averages over all clients.
 * A row's loss times q is divided by the number of rows in the batch, not by Σ q, as in the released
   code.
-* Regression takes exp(−ℓ) for the likelihood, too, with ℓ the squared error, and predicts the mean
+* Regression, too, takes exp(−ℓ) as the likelihood, with ℓ the squared error, and predicts the mean
   of the outputs by π; classification predicts log Σ_m π_m softmax(outputs_m).
-* Each π is kept at least `floor`, then scaled to sum 1: where exp(−ℓ) underflows, a share would be
-  0 for ever. 0 is the paper's.
-* π is reported to the server, for the groups; nothing in training needs it there. A client that
-  never took part answers with uniform shares.
-* A newcomer takes `join_steps` E and M steps on π alone, on its own training rows.
-* The released code uses three centres and momentum 0.9: here K is asked for, and the solver is any
-  of the local ones.
+* Each π is clamped to at least `floor`, then normalised: where exp(−ℓ) underflows, a weight would
+  stay 0. 0 is the paper's.
+* Clients report π to the server for the cluster assignments; training does not need it. A client
+  that never took part predicts with uniform weights.
+* A new client takes `join_steps` E and M steps on π alone, on its own training rows.
+* The released code uses momentum 0.9; here the solver is any of the local ones.
+
+The default of three components is the released code's.
 """
 
 from __future__ import annotations
@@ -48,33 +49,44 @@ from coterie.core.task import Task
 from coterie.optim import descend_from, stack_models
 
 
-class Mixed(NamedTuple):
-    """What the server keeps."""
+class FedEMState(NamedTuple):
+    """What the server keeps between rounds."""
 
     centres: Params  # θ_m
-    shares: Tensor  # π_t [N, K], as last reported
+    shares: Tensor  # [N, K], the last reported π_t
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedEM(Local, Algorithm):
-    """Each client mixes K models by its own shares; each row trains the models that explain it."""
+    """Each client is a mixture of K models; each row trains the models that explain it.
+
+    Args:
+        clusters: Number of models in the mixture.
+
+    Example:
+        >>> import coterie as ct
+        >>> fed = ct.data.rotated("digits", clients=6, samples=40)
+        >>> result = ct.run(ct.FedEM(clusters=2, lr=0.5), fed, rounds=2)
+        >>> result.run.method.groups(result.run.state).shape  # mixture weights
+        torch.Size([6, 2])
+    """
 
     name: ClassVar[str] = "fedem"
     paper: ClassVar[str] = "Marfoq et al. 2021"
 
-    clusters: int = setting(..., "number of models M in the mixture", ge=1)
-    floor: float = setting(1e-6, "least share π of a model in a client's mixture", ge=0, lt=1)
-    join_steps: int = setting(20, "E and M steps in which a newcomer finds its shares", ge=1)
+    clusters: int = setting(3, "number of models M in the mixture", ge=1)
+    floor: float = setting(1e-6, "lower bound of mixture weights π", ge=0, lt=1)
+    join_steps: int = setting(20, "E and M steps in which a new client finds its π", ge=1)
 
     # ------------------------------------------------------------------------------ one client
     def enroll(self, task: Task, initial_payload: Any, data: Data) -> Tensor:
         k = self.clusters
         return torch.full((k,), 1 / k, dtype=task.dtype, device=data.all.mask.device)
 
-    def explain(
+    def em_step(
         self, task: Task, models: list[Params], pi: Tensor, data: Data
     ) -> tuple[Tensor, Tensor]:
-        """(q, π): one E and one M step."""
+        """One E and one M step: the new q [n, K] and π [K]."""
         losses = torch.stack([task.losses(m, data.all) for m in models], -1)
         q = torch.softmax(pi.log() - losses, -1)  # E: q(z = m) ∝ π_m exp(−ℓ(θ_m; x, y))
         of_real_rows = torch.where(data.all.mask[:, None] > 0, q, 0)
@@ -87,7 +99,7 @@ class FedEM(Local, Algorithm):
         self, task: Task, centres: Params, per_client: Any, pi: Tensor, data: Data
     ) -> tuple[Upload, Tensor]:
         models = unstack(centres)
-        q, pi = self.explain(task, models, pi, data)
+        q, pi = self.em_step(task, models, pi, data)
         new = [
             descend_from(task, centres, m, data.weighted(q[:, m]).batches(self), self)
             for m in range(len(models))
@@ -95,18 +107,18 @@ class FedEM(Local, Algorithm):
         return Upload({"models": stack_models(new)}, data.size[None], {"share": pi}), pi
 
     # ------------------------------------------------------------------------------ the server
-    def start(self, task: Task, clients: int, seed: int) -> tuple[Mixed, Any]:
+    def start(self, task: Task, clients: int, seed: int) -> tuple[FedEMState, Any]:
         shares = torch.zeros(clients, self.clusters, dtype=task.dtype)
-        return Mixed(task.inits(seed, self.clusters), shares), ()
+        return FedEMState(task.inits(seed, self.clusters), shares), ()
 
-    def round(self, state: Mixed, ask: Ask) -> Mixed:
+    def round(self, state: FedEMState, ask: Ask) -> FedEMState:
         sent = {k: v[None] for k, v in state.centres.items()}
         sums = ask(self.train, shared=state.centres, stream="train", started_from={"models": sent})
         centres = pick(sums.mean("models", empty=sent), 0)  # θ_m = Σ_t (n_t/n) θ_m,t
-        return Mixed(centres, state.shares.index_copy(0, sums.ids, sums.report["share"]))
+        return FedEMState(centres, state.shares.index_copy(0, sums.ids, sums.report["share"]))
 
     # ------------------------------------------------------------------------------ evaluation
-    def use(self, state: Mixed) -> tuple[Params, Any]:
+    def use(self, state: FedEMState) -> tuple[Params, Any]:
         return state.centres, ()
 
     def predict(
@@ -122,13 +134,13 @@ class FedEM(Local, Algorithm):
         pi = self.enroll(task, (), data)
         models = unstack(centres)
         for _ in range(self.join_steps):
-            _, pi = self.explain(task, models, pi, data)
+            _, pi = self.em_step(task, models, pi, data)
         return (), pi
 
-    def centres(self, state: Mixed) -> Params:
+    def centres(self, state: FedEMState) -> Params:
         return state.centres
 
-    def groups(self, state: Mixed) -> Tensor:
+    def groups(self, state: FedEMState) -> Tensor:
         return state.shares
 
     # ------------------------------------------------------------------------------ settings
@@ -136,6 +148,6 @@ class FedEM(Local, Algorithm):
         super().check(task, sizes)
         if self.floor * self.clusters >= 1:
             raise CoterieError(
-                f"floor is {self.floor}: {self.clusters} shares of at least that much leave "
-                f"nothing to learn; it must be below {1 / self.clusters:.3g}."
+                f"floor is {self.floor}: with {self.clusters} models it must be below "
+                f"{1 / self.clusters:.3g}, or nothing is left to learn."
             )

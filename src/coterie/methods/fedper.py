@@ -8,12 +8,16 @@
     γ_j         Upload.weight    [1], n_j before it is divided by n
     η_j, e, b   lr, local_epochs, batch
 
-Ours, not the paper's: a linear model keeps only its bias by default, so that there is one slope for
-all clients and an intercept for each; other models keep their last layer. Every client's own layers
-start alike (in the paper each draws its own), and only the clients of a round move theirs. The
-server sends whole models, in which the layers that clients keep stay at the start; it never gets
-these back. `weighted=False` averages clients instead of samples. A client that joins later trains
-its own layers from that start, in `join_steps` steps, with the shared layers fixed.
+Differences from the paper:
+* A linear model keeps only its bias by default, so that all clients share the slopes and each has
+  an intercept; other models keep their last layer.
+* The clients' own layers start equal (in the paper each draws its own), and only participants
+  update theirs.
+* The server sends whole models, in which the clients' own layers stay at the start; clients never
+  send these back.
+* `weighted=False` averages clients instead of samples.
+* A new client trains its own layers from that start, in `join_steps` steps, with the shared layers
+  fixed.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from torch import Tensor
 
 from coterie.core.contract import Ask, Data, Upload, Weight, client, setting
 from coterie.core.errors import CoterieError
-from coterie.core.layers import is_named, refuse_unknown_layers
+from coterie.core.layers import check_layer_names, is_named
 from coterie.core.params import Params, is_bias, pick
 from coterie.core.task import Task
 from coterie.methods.fedavg import FedAvg
@@ -34,16 +38,27 @@ from coterie.optim import descend
 
 @dataclass(frozen=True, kw_only=True)
 class FedPer(FedAvg):
-    """FedAvg in which each client keeps some layers, such as the intercept, for itself."""
+    """FedAvg in which each client keeps some layers, such as the intercept, for itself.
+
+    Args:
+        own: Names of the layers that clients keep.
+
+    Example:
+        >>> import coterie as ct
+        >>> fed = ct.data.rotated("digits", clients=6, samples=40)
+        >>> result = ct.run(ct.FedPer(), fed, rounds=2)
+        >>> len(result.history)
+        3
+    """
 
     name: ClassVar[str] = "fedper"
     paper: ClassVar[str] = "Arivazhagan et al. 2019"
 
     own: tuple[str, ...] = setting(
-        (), "layers each client keeps; none: a linear model's bias, else the last layer"
+        (), "layers each client keeps; none: the bias of a linear model, else the last layer"
     )
     join_steps: int = setting(
-        100, "full-batch steps in which a newcomer trains its own layers", ge=1
+        100, "full-batch steps in which a new client trains its own layers", ge=1
     )
 
     def start(self, task: Task, clients: int, seed: int) -> tuple[Params, Params]:
@@ -75,18 +90,18 @@ class FedPer(FedAvg):
     def join(self, task: Task, shared: Params, data: Data) -> tuple[Any, Params]:
         own, base = self.split(task, pick(shared, 0))
         steps = data.repeated(self.join_steps)
-        return (), descend(task.holding(base), own, steps, self)
+        return (), descend(task.with_fixed(base), own, steps, self)
 
     # ------------------------------------------------------------------ which layers
     def split(self, task: Task, model: Params) -> tuple[Params, Params]:
-        """(the layers that each client keeps, those that all share)"""
+        """(layers that each client keeps, layers that all share)"""
         names = self.own_parameters(task, list(model))
         own = {k: v for k, v in model.items() if k in names}
         base = {k: v for k, v in model.items() if k not in names}
         return own, base
 
     def own_parameters(self, task: Task, names: list[str]) -> list[str]:
-        """Those of a model's parameters that each client keeps."""
+        """Names of the parameters that each client keeps."""
         if self.own:
             return [k for k in names if is_named(k, self.own)]
         if task.is_linear:
@@ -97,7 +112,7 @@ class FedPer(FedAvg):
     def check(self, task: Task, sizes: Tensor) -> None:
         super().check(task, sizes)
         names = list(task.init(0))
-        refuse_unknown_layers("own", self.own, names)
+        check_layer_names("own", self.own, names)
         kept = self.own_parameters(task, names)
         if not kept:
             raise CoterieError(

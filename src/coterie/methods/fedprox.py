@@ -4,12 +4,13 @@
     w^t         model            every leaf [1, ...]
     h_k(w)      f_k(w) + (μ/2)‖w − w^t‖²
     μ           mu
-    E           local_epochs, or local_steps where that is not set
+    E           local_epochs, or local_steps without it
 
-Ours, not the paper's: clients are drawn uniformly and averaged by n_k, as in FedAvg, so that μ = 0
-is FedAvg. The paper makes an exact share of each round's clients do less work, 1 to E passes drawn
-uniformly; here each client of a round is such a straggler with probability `stragglers`, which it
-draws itself, and the number of its passes (or steps), too.
+Differences from the paper:
+* Clients are drawn uniformly and averaged by n_k, as in FedAvg, so that μ = 0 is FedAvg.
+* In the paper an exact fraction of each round's clients are stragglers, which run 1 to E epochs,
+  drawn uniformly. Here each participant is a straggler with probability `stragglers`, and draws its
+  number of epochs (or steps) itself.
 """
 
 from __future__ import annotations
@@ -28,25 +29,38 @@ from coterie.optim import descend_from
 
 @dataclass(frozen=True, kw_only=True)
 class FedProx(FedAvg):
-    """FedAvg whose local steps are pulled towards the global model."""
+    """FedAvg whose local steps are pulled towards the global model.
+
+    Example:
+        >>> import coterie as ct
+        >>> fed = ct.data.rotated("digits", clients=6, samples=40)
+        >>> result = ct.run(ct.FedProx(mu=0.1), fed, rounds=2)
+        >>> len(result.history)
+        3
+    """
 
     name: ClassVar[str] = "fedprox"
     paper: ClassVar[str] = "Li et al. 2020"
 
     mu: float = setting(0.1, "strength μ of the pull towards the global model", ge=0)
     stragglers: float = setting(
-        0.0, "chance that a client stops after 1 to all of its steps or passes", ge=0, le=1
+        0.0,
+        "probability that a client stops early, after 1 to all of its steps or epochs",
+        ge=0,
+        le=1,
     )
 
     @client(weight=Weight(rows="weighted"), rounds="later")
     def train(
         self, task: Task, model: Params, per_client: Any, private: Any, data: Data
     ) -> tuple[Upload, Any]:
-        w = descend_from(task, model, 0, self.work(data), self, pull=self.mu)  # ∇f + μ(w − w^t)
+        w = descend_from(
+            task, model, 0, self.available_batches(data), self, pull=self.mu
+        )  # ∇f + μ(w − w^t)
         return Upload({"model": w}, self.weight(data), {}), private
 
-    def work(self, data: Data) -> Repeat | Drawn:
-        """The batches that the client has time for."""
+    def available_batches(self, data: Data) -> Repeat | Drawn:
+        """The batches before the client stops."""
         if not self.stragglers:
             return data.batches(self)
         everything = self.local_epochs or self.local_steps

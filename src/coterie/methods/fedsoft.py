@@ -3,61 +3,64 @@
 
     paper       here                shape
     c_s         centres             every leaf [S, ...]
-    w_k         Personal.model      every leaf [...]
+    w_k         private.model       every leaf [...], the personal model
     S, N        clusters, the number of clients
-    u_ks        importance          [N, S]; a row of zeros: never weighed
+    u_ks        importance          [N, S]; a row of zeros: never estimated
     n_k         size                [N]
     v_sk        v                   [N, S]
     Sel_s       weight              [participants, S], how often each was drawn; or v
     K           select
     τ, σ, λ     every, floor, pull
 
-Ours, not the paper's:
-* Equation (6) normalises v over the selected set, but v is what selects: here, as in equation
-  (38), over all clients.
+Differences from the paper:
+* Equation (6) normalises v over the selected set, but v is what selects: here, as in equation (38),
+  over all clients.
 * The argmin of line 17 is local_steps (or local_epochs) steps of the solver. `inexact` = γ0 ends
-  them as soon as assumption 1 holds, ‖∇h_k(w)‖ ≤ γ0 min_s ‖∇F_s(c_s)‖ over all rows: a client
-  does not know F_s, so its own f_k stands for it.
-* `objective` notes theorem 5's Σ_k h_k(w_k; c, u) of those who trained, with the centres they
-  were sent and the models they sent back.
+  them as soon as assumption 1 holds, ‖∇h_k(w)‖ ≤ γ0 min_s ‖∇F_s(c_s)‖ over all rows: a client does
+  not know F_s, so its own f_k is used.
+* `objective` notes theorem 5's Σ_k h_k(w_k; c, u) over the clients that trained, with the centres
+  they received and the models they uploaded.
 * Draws are with replacement by default, as in the analysis (equations 38 to 42: the mean of the
-  draws is then Σ v w on average). `replace=False` draws sets, as the listing, the paper's count
-  formula and the authors' code do; then clients whose v is almost 0 come in at the full weight
-  1/K. If fewer than K clients have v > 0 (σ = 0, or few take part), all of them are taken, and
-  the mean is over those drawn. A client drawn for several centres trains once.
-* `select=None`, the default: everyone trains and v are the weights (the paper's case of full
-  participation), for no K suits every federation; the paper draws 60 of 100.
-* With partial participation all clients are weighed, and draws are among those who take part.
-  Who missed the weighing keeps the last weights; who was never weighed is asked at its next
-  turn. A client never drawn stays at the start.
-* The local problem starts from the client's own last w_k, all clients from one shared initial
-  model, the centres from separate ones. The solver's state (Adam's moments) stays with the
-  client between rounds (`keep_solver`).
-* The synthetic data of the paper's tables: it prints θ_s ~ N(0, σ0² I) with σ0 = 10. The data
-  set `linear:fedsoft` takes σ0 = 10 as the variance, against the printed formula: a centre of
-  table 1 has errors of 68.4 and 21.8 on the two sources, so that these are at most √67.4 + √20.8
-  apart, 163 squared, where a deviation of 10 gives 2,000 on average and a variance of 10 gives
-  200; the released code draws with variance 10. `scale=100` is the formula as printed.
-* After max(·, σ) the u_ks are not renormalised, as written, so the pull is λ Σ_s u_ks (w − c_s)
-  and not equation (5).
+  draws is then Σ v w in expectation). `replace=False` draws sets, as the listing, the paper's count
+  formula and the authors' code do; then clients with v near 0 enter with the full weight 1/K. If
+  fewer than K clients have v > 0 (σ = 0, or few participants), all of them are taken, and the mean
+  is over those drawn. A client drawn for several centres trains once.
+* `select=None`, the default: all clients train and v are the weights (the paper's case of full
+  participation), since no K fits every federation; the paper draws 60 of 100.
+* With partial participation all clients estimate their weights, and draws are among participants. A
+  client that missed the estimate keeps its last weights; one without weights estimates them in its
+  next round. A client that is never drawn stays at the start.
+* The local problem starts from the client's last w_k, all clients from one common initial model,
+  the centres from separate ones. The solver's state (Adam's moments) stays with the client between
+  rounds (`keep_solver`).
+* `clusters="auto"` chooses S by held-out losses (methods/held_out.py), at least 2.
+* Table data: the paper prints θ_s ~ N(0, σ0² I) with σ0 = 10. The data set `linear:fedsoft` takes
+  10 as the variance: a centre of table 1 has errors of 68.4 and 21.8 on the two sources, so that
+  these are at most √67.4 + √20.8 apart, 163 squared, where a standard deviation of 10 gives 2,000
+  on average and a variance of 10 gives 200; the released code draws with variance 10. `scale=100`
+  is the formula as printed.
+* After max(·, σ) the u_ks are not renormalised, as written, so the pull is λ Σ_s u_ks (w − c_s) and
+  not equation (5).
 * Notes of a round: the distinct clients drawn, the paper's N(1 − (1 − K/N)^S), which holds for
-  equal shares without replacement, and with replacement N(1 − (1 − 1/N)^KS).
-* Personal models may rightly lie far from the centres, so uploads are screened by their length,
-  not by how far they lie from what was sent.
-* A newcomer weighs itself and solves its own problem from the shared start, in `join_steps`
-  steps.
-* In the paper's comparison the "local model" of IFCA and FedEM is the centre of largest
-  importance weight, and local models are tested on training data; here every method answers with
-  what it would use, on test rows.
+  equal weights without replacement, and with replacement N(1 − (1 − 1/N)^KS).
+* Personal models may rightly lie far from the centres, so uploads are clipped by their own norm,
+  not by that of the update.
+* A new client estimates its weights and solves its own problem from the common initial model, in
+  `join_steps` steps.
+* In the paper's comparison the "local model" of IFCA and FedEM is the centre of largest importance
+  weight, and local models are tested on training data; here every method predicts test rows with
+  the model it would deploy.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
+from torch.func import grad
 
 from coterie.core.contract import (
     Algorithm,
@@ -66,6 +69,7 @@ from coterie.core.contract import (
     Finite,
     Local,
     MixtureShares,
+    Repeat,
     RowCount,
     SentWeight,
     Upload,
@@ -73,51 +77,74 @@ from coterie.core.contract import (
     setting,
 )
 from coterie.core.errors import CoterieError
-from coterie.core.params import Params, argmin_finite, one_hot, repeated, unstack
-from coterie.core.task import Task
-from coterie.methods import fedsoft_problem as problem
-from coterie.methods.given import given_centres
-from coterie.optim import Moments
+from coterie.core.params import (
+    Params,
+    argmin_finite,
+    count,
+    dot,
+    minus,
+    norm,
+    one_hot,
+    repeated,
+    unstack,
+    where,
+    zeros,
+)
+from coterie.core.task import Batch, Task
+from coterie.methods import held_out
+from coterie.methods.start_from import load_centres
+from coterie.optim import Moments, adam, each, heavy_ball, moments, sgd
 
 
-class Soft(NamedTuple):
-    centres: Params
-    start: Params  # where every client begins
-    importance: Tensor
-    size: Tensor
+class FedSoftState(NamedTuple):
+    """What the server keeps between rounds."""
+
+    centres: Params  # c_s
+    start: Params  # the common initial model of all clients
+    importance: Tensor  # u_ks
+    size: Tensor  # n_k
 
 
-class Personal(NamedTuple):
+class FedSoftClientState(NamedTuple):
     """What a client keeps."""
 
-    model: Params
+    model: Params  # w_k
     solver: Moments | Params | tuple[()]  # the local optimiser's state
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedSoft(Local, Algorithm):
-    """Clients are mixtures of groups: each trains a model, pulled to all centres by its shares."""
+    """Clients are mixtures of clusters: each trains a model that is pulled towards all centres.
+
+    Args:
+        clusters: S ≥ 2, or "auto" to choose it in round 0.
+
+    Example:
+        >>> import coterie as ct
+        >>> fed = ct.data.rotated("digits", clients=6, samples=40)
+        >>> result = ct.run(ct.FedSoft(clusters=2, local_steps=2), fed, rounds=2)
+        >>> result.run.method.groups(result.run.state).shape  # importance weights
+        torch.Size([6, 2])
+    """
 
     name: ClassVar[str] = "fedsoft"
     paper: ClassVar[str] = "Ruan and Joe-Wong 2022"
 
-    clusters: int = setting(..., "number of centres S", ge=1)
+    clusters: int | str = setting(
+        "auto", "number of centres S; auto: chosen in round 0", ge=1, literals=("auto",)
+    )
     pull: float = setting(0.1, "strength λ of the pull towards the centres", ge=0)
     every: int = setting(2, "τ: rounds between two estimates of the importance weights", ge=1)
-    floor: float = setting(1e-4, "σ: the least importance weight", ge=0, lt=1)
+    floor: float = setting(1e-4, "σ: lower bound of importance weights", ge=0, lt=1)
     select: int | None = setting(
-        None, "K: clients drawn for each centre a round; none: everyone, by weight", ge=1
+        None, "K: clients drawn for each centre a round; none: all, by weight", ge=1
     )
     replace: bool = setting(True, "draw clients with replacement")
-    keep_solver: bool = setting(
-        True, "the local optimiser's state stays with the client between rounds"
-    )
-    join_steps: int = setting(200, "full-batch steps in which a newcomer solves its problem", ge=1)
-    start_from: str | None = setting(
-        None, "folder of exported group models; the centres start there"
-    )
+    keep_solver: bool = setting(True, "keep the local optimiser's state between rounds")
+    join_steps: int = setting(200, "full-batch steps in which a new client is trained", ge=1)
+    start_from: str | None = setting(None, "folder of exported cluster models to start from")
     inexact: float | None = setting(
-        None, "γ0: steps end once ‖∇h‖ ≤ γ0·min_s ‖∇f(c_s)‖; none: all local steps", gt=0
+        None, "γ0: stop local steps once ‖∇h‖ ≤ γ0·min_s ‖∇f(c_s)‖; none: all local steps", gt=0
     )
     objective: bool = setting(
         False, "note Σ_k h_k(w_k) in each round (one more pass over the rows)"
@@ -125,23 +152,25 @@ class FedSoft(Local, Algorithm):
     lr: float = setting(0.005, "step size", gt=0)
     solver: str = setting("adam", "the local optimiser", choices=("sgd", "heavy_ball", "adam"))
 
-    # ------------------------------------------------------------------------------ one client
-    def enroll(self, task: Task, start: Params, data: Data) -> Personal:
+    # ------------------------------------------------------------------ one client
+    def enroll(self, task: Task, start: Params, data: Data) -> FedSoftClientState:
         if not self.keep_solver:
-            return Personal(start, ())
-        return Personal(start, problem.fresh_solver(self, start))
+            return FedSoftClientState(start, ())
+        return FedSoftClientState(start, init_solver(self.solver, start))
 
     @client(report={"u": MixtureShares(floor="floor"), "size": RowCount()}, rounds="later")
     def weigh(
-        self, task: Task, centres: Params, per_client: Any, me: Personal, data: Data
-    ) -> tuple[Upload, Personal]:
-        report = {"u": self.shares(task, centres, data), "size": data.size}
+        self, task: Task, centres: Params, per_client: Any, me: FedSoftClientState, data: Data
+    ) -> tuple[Upload, FedSoftClientState]:
+        """Report the importance weights."""
+        report = {"u": self.importance_weights(task, centres, data), "size": data.size}
         return Upload({}, {}, report), me
 
-    def shares(self, task: Task, centres: Params, data: Data) -> Tensor:
+    def importance_weights(self, task: Task, centres: Params, data: Data) -> Tensor:
+        """u_k [S]: the fraction of rows that each centre fits best."""
         losses = torch.stack([task.losses(c, data.all) for c in unstack(centres)], -1)
         j = argmin_finite(losses)  # j = argmin_s ℓ(c_s; x, y)
-        best = one_hot(j, self.clusters, task.dtype)
+        best = one_hot(j, count(centres), task.dtype)
         n = torch.where(data.all.mask[:, None] > 0, best, 0).sum(0)
         return (n / data.size).clamp(min=self.floor)  # u_ks = max(n_ks/n_k, σ)
 
@@ -158,12 +187,13 @@ class FedSoft(Local, Algorithm):
         task: Task,
         centres: Params,
         per_client: tuple[Tensor, Tensor],
-        me: Personal,
+        me: FedSoftClientState,
         data: Data,
-    ) -> tuple[Upload, Personal]:
+    ) -> tuple[Upload, FedSoftClientState]:
+        """Solve the local problem; `per_client` is (u_k, weight)."""
         u, weight = per_client
         report = {}
-        h = problem.Proximal(task, centres, u, self.pull)
+        h = Proximal(task, centres, u, self.pull)
         if self.inexact is None:
             me = h.solve(self, me, data.batches(self))
         else:
@@ -172,24 +202,39 @@ class FedSoft(Local, Algorithm):
             report["objective"] = h.value(me.model, data.all)
         return Upload({"model": me.model}, weight, report), me
 
-    # ------------------------------------------------------------------------------ the server
-    def start(self, task: Task, clients: int, seed: int) -> tuple[Soft, Params]:
+    sketch_fold = held_out.sketch_fold
+    average_fold = held_out.average_fold
+    train_fold = held_out.train_fold
+    weighs_rows: ClassVar[bool] = True
+
+    def start_training(self) -> Self:
+        """The method with the local training of round 0, for `held_out`."""
+        return self
+
+    # ------------------------------------------------------------------ the server
+    def start(self, task: Task, clients: int, seed: int) -> tuple[FedSoftState, Params]:
         common = task.init(seed)
-        if self.start_from is None:
-            centres = task.inits(seed, self.clusters, start=1)  # draw 0 is the common model
+        k = self.clusters if isinstance(self.clusters, int) else 1
+        if self.start_from is None and self.clusters != "auto":
+            centres = task.inits(seed, k, start=1)  # draw 0 is the common model
         else:
-            centres = repeated(common, self.clusters)
-        importance = torch.zeros(clients, self.clusters, dtype=task.dtype)
+            centres = repeated(common, k)
+        importance = torch.zeros(clients, k, dtype=task.dtype)
         size = torch.zeros(clients, dtype=task.dtype)
-        return Soft(centres, common, importance, size), common
+        return FedSoftState(centres, common, importance, size), common
 
-    def begin(self, state: Soft, ask: Ask) -> Soft:
-        if self.start_from is None:
-            return state
-        return state._replace(centres=given_centres(self.start_from, self.clusters, state.start))
+    def begin(self, state: FedSoftState, ask: Ask) -> FedSoftState:
+        centres = state.centres
+        if self.start_from is not None:
+            centres = load_centres(self.start_from, self.clusters, ask)
+        elif self.clusters == "auto":
+            k = max(2, held_out.count_clusters(self, state.start, ask).clusters)
+            centres = ask.task.inits(ask.seed, k, start=1)
+        importance = state.importance.new_zeros(len(state.size), count(centres))
+        return state._replace(centres=centres, importance=importance)
 
-    def round(self, state: Soft, ask: Ask) -> Soft:
-        state = self.weighed(state, ask)
+    def round(self, state: FedSoftState, ask: Ask) -> FedSoftState:
+        state = self.estimate_importance(state, ask)
         un = state.importance * state.size[:, None]
         v = un / torch.where(un.sum(0) > 0, un.sum(0), 1)  # v_sk = u_ks n_k / Σ_k' u_k's n_k' (6)
         weight = self.draw(v[ask.participants], ask)
@@ -206,27 +251,30 @@ class FedSoft(Local, Algorithm):
             ask.note("objective", float(sums.report["objective"].sum()))
         if self.inexact is not None:
             ask.note("steps", float(sums.report["steps"].mean()))
-        # c_s = (1/K) Σ_{k∈Sel_s} w_k; where everyone trains Σ_k v_sk w_k / Σ_k v_sk
+        # c_s = (1/K) Σ_{k∈Sel_s} w_k; where all clients train Σ_k v_sk w_k / Σ_k v_sk
         return state._replace(centres=sums.mean("model", empty=state.centres))
 
-    def weighed(self, state: Soft, ask: Ask) -> Soft:
-        """Ask all clients every τ rounds which centre fits each of their rows best.
-
-        In between, those participants are asked that never answered.
-        """
+    def estimate_importance(self, state: FedSoftState, ask: Ask) -> FedSoftState:
+        """Update u of all clients every τ rounds, and in between of participants without one."""
+        selected = ask.participants[state.size[ask.participants] == 0]
         if (ask.round - 1) % self.every == 0:
-            asked = ask.all_clients
-        else:
-            asked = ask.participants[state.size[ask.participants] == 0]
-        if not len(asked):
+            selected = ask.all_clients
+        if not len(selected):
             return state
-        answers = ask(self.weigh, asked, shared=state.centres)
+        answers = ask(self.weigh, selected, shared=state.centres)
         importance = state.importance.index_copy(0, answers.ids, answers.report["u"])
         size = state.size.index_copy(0, answers.ids, answers.report["size"])
         return state._replace(importance=importance, size=size)
 
     def draw(self, v: Tensor, ask: Ask) -> Tensor:
-        """How often each client is drawn for each centre, or its weight where everyone trains."""
+        """Draw clients for each centre.
+
+        Args:
+            v: [participants, S], chances of being drawn.
+
+        Returns:
+            [participants, S], how often each was drawn; v itself without `select`.
+        """
         if self.select is None:
             return v
         rng = ask.rng("draw")
@@ -242,43 +290,113 @@ class FedSoft(Local, Algorithm):
         return times
 
     def note_draws(self, times: Tensor, ask: Ask, k: int) -> None:
-        """The number of distinct clients drawn, beside what is expected for equal shares."""
-        n = len(times)
-        s = self.clusters
+        """Note the number of distinct clients drawn, and its expectation for equal weights."""
+        n, s = times.shape
         ask.note("drawn", int(times.any(1).sum()))
         ask.note("drawn_by_the_paper", n * (1 - max(0.0, 1 - k / n) ** s))  # N(1 − (1 − K/N)^S)
         if self.replace:
             ask.note("drawn_with_replacement", n * (1 - (1 - 1 / n) ** (k * s)))
 
-    # ------------------------------------------------------------------------------ evaluation
-    def use(self, state: Soft) -> tuple[Any, Any]:
+    # ------------------------------------------------------------------ evaluation
+    def use(self, state: FedSoftState) -> tuple[Any, Any]:
         return (state.centres, state.start), ()
 
-    def model(self, task: Task, shared: Any, per_client: Any, me: Personal, data: Data) -> Params:
+    def model(
+        self, task: Task, shared: Any, per_client: Any, me: FedSoftClientState, data: Data
+    ) -> Params:
         return me.model
 
-    def join(self, task: Task, shared: tuple[Params, Params], data: Data) -> tuple[Any, Personal]:
+    def join(
+        self, task: Task, shared: tuple[Params, Params], data: Data
+    ) -> tuple[Any, FedSoftClientState]:
         centres, start = shared
-        h = problem.Proximal(task, centres, self.shares(task, centres, data), self.pull)
+        h = Proximal(task, centres, self.importance_weights(task, centres, data), self.pull)
         me = self.enroll(task, start, data)
         return (), h.solve(self, me, data.repeated(self.join_steps))
 
-    def centres(self, state: Soft) -> Params:
+    def centres(self, state: FedSoftState) -> Params:
         return state.centres
 
-    def groups(self, state: Soft) -> Tensor:
+    def groups(self, state: FedSoftState) -> Tensor:
         u = state.importance
         return u / torch.where(u.sum(1) > 0, u.sum(1), 1)[:, None]
 
-    # ------------------------------------------------------------------------------ settings
+    # ------------------------------------------------------------------ settings
     def check(self, task: Task, sizes: Tensor) -> None:
         super().check(task, sizes)
-        if self.clusters < 2:
+        if self.clusters == 1:
             raise CoterieError(
-                "clusters is 1: a mixture of one centre is no mixture; use at least 2, or fedprox."
+                "clusters is 1, and a mixture needs at least 2 centres: use 2 or more, or fedprox."
             )
         if self.select is not None and not self.replace and self.select > len(sizes):
             raise CoterieError(
                 f"select is {self.select}: without replacement at most all {len(sizes)} clients "
-                "can be drawn for a centre; take fewer, or replace=True."
+                "can be drawn for a centre; use fewer, or replace=True."
             )
+
+
+# ------------------------------------------------------------------------------ the local problem
+def init_solver(solver: str, w: Params) -> Moments | Params | tuple[()]:
+    """The initial state of a local optimiser."""
+    if solver == "adam":
+        return moments(w)
+    if solver == "heavy_ball":
+        return zeros(w)
+    return ()
+
+
+class Proximal(NamedTuple):
+    """The problem of one client: h(w) = f(w) + (λ/2) Σ_s u_s ‖w − c_s‖², equation (4)."""
+
+    task: Task
+    centres: Params
+    u: Tensor  # [S]
+    strength: float  # λ
+
+    def value(self, w: Params, batch: Batch) -> Tensor:
+        """h(w), with f over a batch."""
+        differences = [minus(w, c) for c in unstack(self.centres)]
+        squares = torch.stack([dot(d, d) for d in differences])
+        return self.task.loss(w, batch) + self.strength / 2 * (self.u * squares).sum()
+
+    def solve(
+        self, how: FedSoft, me: FedSoftClientState, batches: Repeat | Iterable[Batch]
+    ) -> FedSoftClientState:
+        """Take local steps on h.
+
+        Its gradient is that of f plus one pull of λ Σ u towards the centres' weighted mean.
+        """
+        w = me.model
+        state = me.solver if how.keep_solver else init_solver(how.solver, w)
+        total = self.u.sum()
+        pull = self.strength * total
+        towards = {
+            k: torch.einsum("s,s...->...", self.u / total, c) for k, c in self.centres.items()
+        }
+        if isinstance(state, Moments):
+            w, state = adam(self.task, w, state, batches, how, pull=pull, towards=towards)
+        elif isinstance(state, dict):
+            beta = how.momentum
+            w, state = heavy_ball(
+                self.task, w, state, batches, how, beta, pull=pull, towards=towards
+            )
+        else:
+            w = sgd(self.task, w, batches, how, pull=pull, towards=towards)
+        return me._replace(model=w, solver=state if how.keep_solver else ())
+
+    def solve_inexactly(
+        self, how: FedSoft, me: FedSoftClientState, data: Data, gamma: float
+    ) -> tuple[FedSoftClientState, Tensor]:
+        """Take steps until assumption 1 holds; return also their number.
+
+        All local steps are computed, since clients are vectorised; those after it change nothing.
+        """
+        at_centres = [norm(grad(self.task.loss)(c, data.all)) for c in unstack(self.centres)]
+        limit = gamma * torch.stack(at_centres).min()
+        steps = torch.zeros_like(limit)
+        for batch in each(data.batches(how)):
+            # ‖∇h_k(w_k)‖ ≤ γ0 min_s ‖∇F_s(c_s)‖ (9)
+            unsolved = norm(grad(self.value)(me.model, data.all)) > limit
+            me = where(unsolved, self.solve(how, me, [batch]), me)
+            steps = steps + unsolved
+        return me, steps

@@ -1,4 +1,4 @@
-"""Methods whose server knows the groups: FedAvg in each group, and a group for latecomers."""
+"""FedAvg inside clusters that the server knows: the common part of CFL, FL+HC and one-shot."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from coterie.core.contract import (
     Local,
     Rows,
     SentWeight,
-    Stack,
     Upload,
     client,
 )
@@ -27,10 +26,10 @@ from coterie.core.task import Task
 from coterie.optim import descend
 
 
-def how_many(
+def choose_number(
     clusters: int | str, points: Tensor, ask: Ask, rule: str, bound: Bound | None = None
 ) -> int:
-    """K; clusters="auto" chooses it from the points, and notes it with its curve."""
+    """The number of clusters; "auto" chooses it from the points and notes it with its curve."""
     if isinstance(clusters, int):
         return clusters
     choice = choose_clusters(points, ask.rng("choose"), rule, bound)
@@ -39,20 +38,26 @@ def how_many(
     return choice.clusters
 
 
-class Grouped(NamedTuple):
-    """The groups' models, and who is in which group."""
+class GroupedState(NamedTuple):
+    """Cluster models and assignments."""
 
     centres: Params  # every leaf [K, ...]; K may grow
-    group: Tensor  # int64 [N], −1: not yet placed
+    group: Tensor  # int64 [N], −1: not yet assigned
 
 
-class WithinGroups(Local, Algorithm):
-    """Clients are sent only the centre of their group; one without a group is placed first."""
+class GroupedFedAvg(Local, Algorithm):
+    """FedAvg inside each cluster.
 
+    A client gets only the model of its cluster. One without a cluster first reports which model has
+    the smallest loss on its rows. Subclasses define `start` and `round`, and find the clusters.
+    """
+
+    # ------------------------------------------------------------------ one client
     @client(weight=SentWeight(place=1, rows=True), rounds="later")
     def train(
         self, task: Task, shared: Any, per_client: Any, private: Any, data: Data
     ) -> tuple[Upload, Any]:
+        """Train the model of the client's cluster; `per_client` is (model, one-hot cluster)."""
         centre, member = per_client
         w = descend(task, centre, data.batches(self), self)
         return Upload({"model": w}, member * data.size, {}), private
@@ -63,62 +68,51 @@ class WithinGroups(Local, Algorithm):
     def place(
         self, task: Task, centres: Params, per_client: Any, private: Any, data: Data
     ) -> tuple[Upload, Any]:
+        """Report the cluster model with the smallest loss."""
         j, losses = best_by_loss(task, unstack(centres), data.all)
         return Upload({}, {}, {"group": j, "loss": min_finite(losses)}), private
 
-    def placed(self, state: Grouped, ask: Ask) -> tuple[Grouped, Tensor]:
-        """The state with every participant placed that answers, and the participants with a group.
-
-        A client without a group goes to the one whose centre has the least loss on its rows.
-        """
-        lost = ask.participants[state.group[ask.participants] < 0]
-        if len(lost):
-            answers = ask(self.place, lost, shared=state.centres)
+    # ------------------------------------------------------------------ the server
+    def assign_new(self, state: GroupedState, ask: Ask) -> tuple[GroupedState, Tensor]:
+        """Assign participants without a cluster; return also the ids of those that have one."""
+        new = ask.participants[state.group[ask.participants] < 0]
+        if len(new):
+            answers = ask(self.place, new, shared=state.centres)
             group = state.group.index_copy(0, answers.ids, answers.report["group"])
             state = state._replace(group=group)
         return state, ask.participants[state.group[ask.participants] >= 0]
 
-    def within(self, state: Grouped, ask: Ask) -> Grouped:
-        """One round of FedAvg in every group."""
-        state, ids = self.placed(state, ask)
+    def train_clusters(self, state: GroupedState, ask: Ask) -> GroupedState:
+        """One round of FedAvg in every cluster."""
+        state, ids = self.assign_new(state, ask)
         sums = ask(
             self.train,
             ids,
-            per_client=self.centre_of_each(state, ids),
+            per_client=self.assigned_centres(state, ids),
             stream="train",
             started_from={"model": state.centres},
         )
         return state._replace(centres=sums.mean("model", empty=state.centres))
 
-    def trained(self, state: Grouped, ids: Tensor, ask: Ask) -> Stack:
-        """The model of every client of `ids`, trained from the centre of its group."""
-        return ask(
-            self.train,
-            ids,
-            per_client=self.centre_of_each(state, ids),
-            reduce="stack",
-            stream="train",
-            started_from={"model": state.centres},
-        )
-
-    def centre_of_each(self, state: Grouped, ids: Tensor) -> Rows:
-        """(the centre of its group, which group that is as a one-hot row) for every client."""
+    def assigned_centres(self, state: GroupedState, ids: Tensor) -> Rows:
+        """(cluster model, one-hot cluster) of every client, the `per_client` of `train`."""
         member = torch.eye(count(state.centres), dtype=next(iter(state.centres.values())).dtype)
         return Rows((state.centres, member), state.group[ids])
 
-    def use(self, state: Grouped) -> tuple[Any, Any]:
+    # ------------------------------------------------------------------ evaluation
+    def use(self, state: GroupedState) -> tuple[Any, Any]:
         return state.centres, state.group
 
     def model(self, task: Task, centres: Params, group: Tensor, private: Any, data: Data) -> Params:
-        """The group's centre; without a group, the centre of least loss on the training rows."""
+        """The model of the client's cluster; without one, that of the smallest training loss."""
         j, _ = best_by_loss(task, unstack(centres), data.all)
         return pick(centres, torch.where(group < 0, j, group))
 
     def join(self, task: Task, centres: Params, data: Data) -> tuple[Tensor, Any]:
         return best_by_loss(task, unstack(centres), data.all)[0], ()
 
-    def centres(self, state: Grouped) -> Params:
+    def centres(self, state: GroupedState) -> Params:
         return state.centres
 
-    def groups(self, state: Grouped) -> Tensor:
+    def groups(self, state: GroupedState) -> Tensor:
         return state.group

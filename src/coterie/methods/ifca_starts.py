@@ -1,270 +1,164 @@
-"""Where the centres of IFCA start.
+"""Initial centres of IFCA, found in round 0.
 
-updates     ours, the default: in round 0 every participant trains one common model and reports a
-            sketch (256 numbers) of its update's direction; k-means++ groups the sketches, and the
-            centres are the groups' mean models (option I: one step with each group's gradients).
-            `start_steps` makes that training longer, which tells groups apart where rows are few.
-random      the paper's: K separate random models.
-balanced    random, redrawn until every cluster attracts clients, as the authors' CIFAR code does.
-restarts    the paper's remedy: several random starts are tried for `trial` rounds each, and the one
-            of least training loss is kept.
-start_from  K given models: the folder that `coterie export` wrote of another run's groups.
+updates     Ours, the default: every participant trains one common model and reports a sketch (256
+            numbers) of the direction of its update; k-means++ clusters the sketches, and the
+            centres are the clusters' mean models (option I: one step with each cluster's
+            gradients). `start_steps` makes this training longer, which separates clusters better
+            where clients have few rows.
+random      The paper's: K separate random models.
+balanced    Random, drawn again until every cluster attracts clients, as the authors' CIFAR code
+            does.
+restarts    The paper's remedy: train several random starts for `trial` rounds each and keep the
+            one with the smallest training loss.
+start_from  The cluster models of another run, in a folder that `coterie export` wrote.
 
-Where means are robust, `updates` trusts no group of sketches, for hostile clients may be one: it
-makes twice as many centres, every client reports its loss under each, and the K are kept that serve
-the clients best (clustering/serving.py).
+With robust aggregation a cluster of sketches may consist of hostile clients. So `updates` then
+makes twice as many centres, every client reports its loss under each, and the K are kept that fit
+the clients best (clustering/hostile.py).
 
-`clusters="auto"` tries numbers of groups on held-out rows (methods/held_out.py), or chooses K from
-the sketches (clustering/choose.py); sketches then come after five times the usual local training
-unless start_steps says otherwise. Then K is fixed.
+`clusters="auto"` chooses K by held-out losses (methods/held_out.py) or from the sketches
+(clustering/choose.py), after five times the local training unless `start_steps` is set. K then
+stays fixed.
+
+The functions run on the server. `method` is the IFCA whose settings and client functions they use.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from coterie.clustering import (
-    hostile_share,
     inlier_indices,
     kmeans,
     kmeans_without_singletons,
     num_candidates,
     select_centres,
-    sketch,
 )
-from coterie.clustering.losses import min_finite
-from coterie.core.contract import Ask, Data, Direction, Finite, Index, Losses, Sums, Upload, client
-from coterie.core.errors import CoterieError
-from coterie.core.params import Params, minus, pick, repeated
-from coterie.core.task import Batch, Task
-from coterie.methods.given import given_centres
-from coterie.methods.grouped import how_many
-from coterie.methods.held_out import RULE as HELD_OUT
-from coterie.methods.held_out import Count
-from coterie.methods.ifca_traffic import Traffic
+from coterie.core.contract import Ask
+from coterie.core.params import Params, pick, repeated
+from coterie.core.task import Task
+from coterie.methods.grouped import choose_number
+from coterie.methods.held_out import ClusterCount, chooses_by_held_out, count_clusters
+from coterie.methods.start_from import load_centres
 
 KINDS = ("updates", "random", "balanced")
-TRIES = 50  # draws of init="balanced"
+MAX_DRAWS = 50  # of init="balanced"
 
 
-class Starts(Traffic):
-    """Round 0 of IFCA. The settings are fields of `IFCA`."""
+def initial_centres(method: Any, task: Task, seed: int) -> Params:
+    """Centres before any exchange: copies of one model, or K random models."""
+    if method.clusters == "auto":
+        return method.tie(repeated(task.init(seed), 1))
+    if method.starts_from_updates or method.start_from is not None:
+        return method.tie(repeated(task.init(seed), method.clusters))
+    return method.tie(task.inits(seed, method.clusters))
 
-    clusters: int | str
-    auto_by: str
-    init: str
-    start_from: str | None
-    start_steps: int | None
-    sketch_size: int
-    restarts: int
-    trial: int
 
-    def estimate(self, task: Task, centres: Params, rows: Batch) -> tuple[Tensor, Tensor]:
-        raise NotImplementedError
+def find_start(method: Any, centres: Params, group: Tensor, ask: Ask) -> tuple[Params, Tensor]:
+    """Run round 0.
 
-    def ask_all(
-        self, centres: Params, ask: Ask, clients: Tensor | None = None, stream: str = "train"
-    ) -> Sums:
-        raise NotImplementedError
+    Args:
+        method: The IFCA that starts.
+        centres: The result of `initial_centres`.
+        group: int64 [N], −1 everywhere.
+        ask: The exchanges of round 0.
 
-    def averaged(self, centres: Params, sums: Sums, clients: int) -> Params:
-        raise NotImplementedError
+    Returns:
+        The centres and the cluster of each client, −1 where unknown.
+    """
+    if method.start_from is not None:
+        return method.tie(load_centres(method.start_from, method.clusters, ask)), group
+    if method.restarts > 1:
+        return _best_of_restarts(method, centres, group, ask)
+    if method.init == "updates" and method.clusters != 1:
+        return _cluster_updates(method, centres, group, ask)
+    if method.init == "balanced":
+        return _draw_balanced(method, centres, ask), group
+    return centres, group
 
-    @property
-    def by_updates(self) -> bool:
-        """Whether the centres start from the first updates."""
-        return self.init == "updates" and self.restarts == 1 and self.start_from is None
 
-    # ------------------------------------------------------------------ before any exchange
-    def first_centres(self, task: Task, seed: int) -> Params:
-        if self.clusters == "auto":
-            return self.tied(repeated(task.init(seed), 1))
-        k = int(self.clusters)
-        one_start = self.init == "updates" and self.restarts == 1
-        if one_start or self.start_from is not None:
-            return self.tied(repeated(task.init(seed), k))
-        return self.tied(task.inits(seed, k))
+def _cluster_updates(
+    method: Any, centres: Params, group: Tensor, ask: Ask
+) -> tuple[Params, Tensor]:
+    """Cluster sketches of the first updates, then average the same updates per cluster.
 
-    def begun(self, centres: Params, group: Tensor, ask: Ask) -> tuple[Params, Tensor]:
-        """(centres, the cluster of each client) after round 0."""
-        if self.start_from is not None:
-            k = int(self.clusters)
-            return self.tied(given_centres(self.start_from, k, ask.task.init(ask.seed))), group
-        if self.restarts > 1:
-            return self.best_of_restarts(centres, group, ask)
-        if self.init == "updates" and self.clusters != 1:
-            return self.from_updates(centres, group, ask)
-        if self.init == "balanced":
-            return self.balanced(centres, ask), group
+    Both exchanges use the same randomness, so the averaged updates are those that were sketched,
+    and the server stores no model.
+    """
+    common = pick(centres, 0)
+    seed = int(torch.randint(2**62, (), generator=ask.rng("sketch")))
+    static = {"seed": seed, **method.resampled_pair(ask)}
+    sums = ask(method.first_update, shared=common, static=static, stream="start")
+    sketches = sums.report["sketch"]
+    k, may_be_singleton = _number_of_clusters(method, common, sketches, ask)
+    if ask.is_robust:
+        made = num_candidates(k, len(sketches))
+        labels = kmeans(sketches, made, ask.rng("k-means")).labels
+    else:
+        allowed = torch.isin(sums.ids, may_be_singleton)
+        labels, made = kmeans_without_singletons(sketches, k, ask.rng("k-means"), allowed)
+    if made < k:
+        ask.note("clusters", made)
+    ask.note("start_sizes", labels.bincount(minlength=made))
+    group = group.index_copy(0, sums.ids, labels)
+    centres = method.tie(repeated(common, made))
+    sums = method.train_assigned(centres, sums.ids, group, ask, start=True)
+    centres = method.update_centres(centres, sums, len(group))
+    if made <= k:
         return centres, group
+    selected = select_centres(centres, k, ask, method.rate)
+    return method.tie(selected.centres), group.index_copy(0, selected.ids, selected.labels)
 
-    # ------------------------------------------------------------------ updates
-    def from_updates(self, centres: Params, group: Tensor, ask: Ask) -> tuple[Params, Tensor]:
-        """Cluster sketches of the first updates; then average the same updates per group.
 
-        Both exchanges see the same randomness, so that what is averaged is what was clustered, and
-        no model is kept.
-        """
-        common = pick(centres, 0)
-        seed = int(torch.randint(2**62, (), generator=ask.rng("sketch")))
-        static = {"seed": seed, **self.pair_of(ask)}
-        sums = ask(self.first_update, shared=common, static=static, stream="start")
-        sketches = sums.report["sketch"]
-        k, may_be_singleton = self.how_many(common, sketches, ask)
-        if ask.is_robust:
-            made = num_candidates(k, len(sketches))
-            labels = kmeans(sketches, made, ask.rng("k-means")).labels
-        else:
-            leave = torch.isin(sums.ids, may_be_singleton)
-            labels, made = kmeans_without_singletons(sketches, k, ask.rng("k-means"), leave)
-        if made < k:
-            ask.note("clusters", made)
-        ask.note("start_sizes", labels.bincount(minlength=made))
-        group = group.index_copy(0, sums.ids, labels)
-        centres = self.tied(repeated(common, made))
-        sums = self.train_within(centres, sums.ids, group, ask, start=True)
-        centres = self.averaged(centres, sums, len(group))
-        if made <= k:
-            return centres, group
-        served = select_centres(centres, k, ask, self.rate)
-        return self.tied(served.centres), group.index_copy(0, served.ids, served.labels)
+def _number_of_clusters(method: Any, common: Params, sketches: Tensor, ask: Ask) -> ClusterCount:
+    if chooses_by_held_out(method):
+        return count_clusters(method, common, ask)
+    if method.clusters == "auto":
+        sketches = sketches[inlier_indices(sketches, ask.hostile_share)]
+    k = choose_number(method.clusters, sketches, ask, method.auto_by)
+    return ClusterCount(k, may_be_singleton=ask.all_clients)
 
-    def how_many(self, common: Params, sketches: Tensor, ask: Ask) -> Count:
-        """K; clusters="auto" finds it, without clients that may be hostile."""
-        if self.clusters == "auto" and self.auto_by == HELD_OUT:
-            return self.count_groups(common, ask)
-        counted = sketches
-        if self.clusters == "auto":
-            counted = sketches[inlier_indices(sketches, hostile_share(ask))]
-        k = how_many(self.clusters, counted, ask, self.auto_by)
-        return Count(k, may_be_singleton=ask.all_clients)
 
-    @client(
-        report={"losses": Losses()},
-        when=lambda method: method.by_updates,
-        rounds="start",
-    )
-    def rate(
-        self, task: Task, centres: Params, per_client: Any, private: Any, data: Data
-    ) -> tuple[Upload, Any]:
-        """Report the loss under each centre."""
-        _, losses = self.estimate(task, centres, data.all)
-        return Upload({}, {}, {"losses": losses.nan_to_num(torch.inf, torch.inf)}), private
+def _best_of_restarts(
+    method: Any, centres: Params, group: Tensor, ask: Ask
+) -> tuple[Params, Tensor]:
+    """The random start with the smallest training loss after `trial` rounds."""
+    best = (centres, group)
+    losses: list[float] = []
+    for r in range(method.restarts):
+        centres = method.tie(ask.task.inits(ask.seed, method.clusters, start=r * method.clusters))
+        for n in range(method.trial):
+            sums = method.train_all(centres, ask, stream=f"trial {n}")
+            centres = method.update_centres(centres, sums, len(group))
+        choices = ask(method.choose, shared=centres)
+        client_losses = choices.report["loss"].double()
+        loss = float(client_losses.mean())
+        if ask.is_robust:  # one hostile client could decide by a huge loss
+            loss = float(client_losses.median())
+        if loss < min(losses, default=torch.inf):
+            best = (centres, group.index_copy(0, choices.ids, choices.report["cluster"]))
+        losses.append(loss)
+    ask.note("restart_losses", losses)
+    return best
 
-    @client(report={"sketch": Direction()}, when=lambda method: method.by_updates, rounds="start")
-    def first_update(
-        self, task: Task, model: Params, per_client: Any, private: Any, data: Data,
-        pair: int, seed: int,
-    ) -> tuple[Upload, Any]:  # fmt: skip
-        """Report a sketch of the direction in which this client would move the common start."""
-        value = self.local_update(task, model, data, pair, start=True)
-        if self.average == "models":
-            value = minus(value, model)
-        direction = F.normalize(sketch(value, self.sketch_size, seed), dim=-1, eps=1e-12)
-        return Upload({}, {}, {"sketch": direction}), private
 
-    def fit_step_sizes(self, curvature: float, clients: int) -> Self:
-        """As for any method; where the rows say how far a step may go, no longer start is needed.
+def _draw_balanced(method: Any, centres: Params, ask: Ask) -> Params:
+    """Random centres that each attract 0.7/K of the clients (the authors' 35 % for K = 2).
 
-        Sketches of longer training hold more of what is peculiar to a client's few rows.
-        """
-        method = super().fit_step_sizes(curvature, clients)
-        is_given = self.start_steps is not None or self.local_epochs is not None
-        if self.clusters == "auto" and self.can_start_longer and not is_given:
-            return replace(method, start_steps=self.local_steps)  # type: ignore[call-arg]
-        return method
-
-    @property
-    def can_start_longer(self) -> bool:
-        """Whether `start_steps` says how long the training of round 0 is."""
-        return self.by_updates and self.average == "models"
-
-    def at_start(self) -> Self:
-        """The method with the local training of round 0."""
-        if self.start_steps is not None:
-            return replace(self, local_steps=self.start_steps, local_epochs=None)
-        if self.clusters != "auto":
-            return self
-        if self.local_epochs is not None:
-            return replace(self, local_epochs=5 * self.local_epochs)
-        return replace(self, local_steps=5 * self.local_steps)
-
-    # ------------------------------------------------------------------ several random starts
-    def best_of_restarts(self, centres: Params, group: Tensor, ask: Ask) -> tuple[Params, Tensor]:
-        """The start of least training loss after `trial` rounds."""
-        k = int(self.clusters)
-        best = (centres, group)
-        losses: list[float] = []
-        for r in range(self.restarts):
-            centres = self.tied(ask.task.inits(ask.seed, k, start=r * k))
-            for n in range(self.trial):
-                sums = self.ask_all(centres, ask, stream=f"trial {n}")
-                centres = self.averaged(centres, sums, len(group))
-            choices = ask(self.choose, shared=centres)
-            losses_of_clients = choices.report["loss"].double()
-            loss = float(losses_of_clients.mean())
-            if ask.is_robust:  # one client could decide by a huge one
-                loss = float(losses_of_clients.median())
-            if loss < min(losses, default=torch.inf):
-                best = (centres, group.index_copy(0, choices.ids, choices.report["cluster"]))
-            losses.append(loss)
-        ask.note("restart_losses", losses)
-        return best
-
-    def balanced(self, centres: Params, ask: Ask, tries: int = TRIES) -> Params:
-        """Random centres of which each attracts 0.7/K of the clients (for K=2 the authors' 35 %).
-
-        If no draw does, the one whose least share is largest.
-        """
-        k = int(self.clusters)
-        best, largest = centres, -1.0
-        for r in range(tries):
-            centres = self.tied(ask.task.inits(ask.seed, k, start=r * k))
-            picked = ask(self.choose, shared=centres).report["cluster"]
-            least = float(picked.bincount(minlength=k).min()) / max(len(picked), 1)
-            if least > largest:
-                best, largest = centres, least
-            if largest >= 0.7 / k:
-                break
-        ask.note("start_draws", r + 1)
-        return best
-
-    @client(
-        report={"cluster": Index(), "loss": Finite("its loss under that", minimum=0)},
-        when=lambda method: method.restarts > 1 or method.init == "balanced",
-        rounds="start",
-        max_calls=lambda method: max(method.restarts, TRIES),
-    )
-    def choose(
-        self, task: Task, centres: Params, per_client: Any, private: Any, data: Data
-    ) -> tuple[Upload, Any]:
-        """Report the identity and its loss; NaN, which is refused, if no loss is finite."""
-        j, losses = self.estimate(task, centres, data.all)
-        return Upload({}, {}, {"cluster": j, "loss": min_finite(losses)}), private
-
-    # ------------------------------------------------------------------ settings
-    def check(self, task: Task, sizes: Tensor) -> None:
-        super().check(task, sizes)
-        if self.clusters == "auto" and not self.by_updates:
-            raise CoterieError(
-                "clusters='auto' is found from the first updates: leave init at 'updates', "
-                "restarts at 1 and start_from."
-            )
-        if self.restarts > 1 and self.init == "balanced":
-            raise CoterieError(
-                "restarts tries random starts, and init='balanced' is another way: "
-                "leave one of them."
-            )
-        if self.start_from is not None and (self.restarts > 1 or self.init != "updates"):
-            raise CoterieError(
-                "start_from gives the centres, and init and restarts find some: leave these."
-            )
-        if self.start_steps and not self.can_start_longer:
-            raise CoterieError(
-                "start_steps is for init='updates' with average='models' and restarts=1: leave it."
-            )
+    If no draw does, the one whose smallest cluster is largest.
+    """
+    k = method.clusters
+    best, largest = centres, -1.0
+    for r in range(MAX_DRAWS):
+        centres = method.tie(ask.task.inits(ask.seed, k, start=r * k))
+        chosen = ask(method.choose, shared=centres).report["cluster"]
+        smallest = float(chosen.bincount(minlength=k).min()) / max(len(chosen), 1)
+        if smallest > largest:
+            best, largest = centres, smallest
+        if largest >= 0.7 / k:
+            break
+    ask.note("start_draws", r + 1)
+    return best

@@ -1,10 +1,10 @@
-"""Local training alone, "standalone" in some papers: no client learns from another.
+"""Local training alone ("standalone" in some papers): clients exchange nothing.
 
     here            shape
     private         every leaf [...], the client's own model
 
-All clients start from one common model, and nothing else is sent. The clients of a round go on
-training. A client that joins later takes one round's steps from the common start.
+All clients start from one common model; participants continue training. A new client takes one
+round's steps from the common model.
 """
 
 from __future__ import annotations
@@ -20,7 +20,15 @@ from coterie.optim import descend
 
 @dataclass(frozen=True, kw_only=True)
 class LocalOnly(Local, Algorithm):
-    """Each client trains on its own rows; nothing is exchanged."""
+    """Each client trains on its own rows; nothing is exchanged.
+
+    Example:
+        >>> import coterie as ct
+        >>> fed = ct.data.rotated("digits", clients=6, samples=40)
+        >>> result = ct.run(ct.LocalOnly(lr=0.5), fed, rounds=2)
+        >>> len(result.history)
+        3
+    """
 
     name: ClassVar[str] = "local"
     paper: ClassVar[str] = "baseline"
@@ -32,7 +40,7 @@ class LocalOnly(Local, Algorithm):
     def enroll(self, task: Task, initial_payload: Params, data: Data) -> Params:
         return initial_payload
 
-    @client(report={"moved": Finite("how far its model moved", minimum=0)}, rounds="later")
+    @client(report={"moved": Finite("the norm of its update", minimum=0)}, rounds="later")
     def train(
         self, task: Task, shared: Any, per_client: Any, model: Params, data: Data
     ) -> tuple[Upload, Params]:

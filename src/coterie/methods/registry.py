@@ -1,4 +1,4 @@
-"""Methods and models by name. A new file in `methods/` needs no entry here."""
+"""Methods by name. A new file in `methods/` needs no entry here."""
 
 from __future__ import annotations
 
@@ -11,13 +11,19 @@ from typing import Any
 
 from coterie.core.contract import Algorithm
 from coterie.core.errors import CoterieError, unknown_name
-from coterie.core.user_file import from_file, names_a_file
+from coterie.core.user_file import is_file_spec, load_object
 
 PACKAGE = "coterie.methods"
 
 
 def methods() -> dict[str, type[Algorithm]]:
-    """Every method that comes with Coterie, by the name typed on the command line."""
+    """All methods of the library by their names on the command line.
+
+    Example:
+        >>> from coterie.methods import registry
+        >>> registry.methods()["ifca"].__name__
+        'IFCA'
+    """
     by_name: dict[str, type[Algorithm]] = {}
     for info in pkgutil.iter_modules(importlib.import_module(PACKAGE).__path__):
         by_name |= _methods_in(importlib.import_module(f"{PACKAGE}.{info.name}"))
@@ -25,7 +31,7 @@ def methods() -> dict[str, type[Algorithm]]:
 
 
 def _methods_in(module: ModuleType) -> dict[str, type[Algorithm]]:
-    """The methods that a module defines: classes with a `name` of their own, not imported ones."""
+    """The methods that a module defines: classes with a `name` of their own."""
     by_name: dict[str, type[Algorithm]] = {}
     for value in vars(module).values():
         if not inspect.isclass(value) or value.__module__ != module.__name__:
@@ -36,12 +42,22 @@ def _methods_in(module: ModuleType) -> dict[str, type[Algorithm]]:
 
 
 def find(name: str, trust: Sequence[str] | None = None) -> type[Algorithm]:
-    """A method by its name, or one of your own: `file.py:Class`.
+    """Find a method by its name, or load one from a user's file.
 
-    trust: hashes of the files that may be run; None: the user has given this name.
+    Args:
+        name: Such as "ifca", or "path/to/file.py:Class".
+        trust: Hashes of files that may be run. None means that the user gave this name.
+
+    Raises:
+        CoterieError: If there is no such method, or the object is none.
+
+    Example:
+        >>> from coterie.methods import registry
+        >>> registry.find("fedavg").paper
+        'McMahan et al. 2017'
     """
-    if names_a_file(name):
-        cls = from_file(name, trust)
+    if is_file_spec(name):
+        cls = load_object(name, trust)
         if not (inspect.isclass(cls) and issubclass(cls, Algorithm)):
             raise CoterieError(
                 f"{name} is not a method: it must be a dataclass that inherits from ct.Algorithm."
@@ -54,13 +70,23 @@ def find(name: str, trust: Sequence[str] | None = None) -> type[Algorithm]:
 
 
 def model(name: str, trust: Sequence[str] | None = None) -> str | Callable[[], Any]:
-    """A model's name as it is, or a factory of your own: `file.py:Net`.
+    """A model's name as it is, or a model factory from a user's file.
 
-    trust: hashes of the files that may be run; None: the user has given this name.
+    Args:
+        name: Such as "mlp", or "path/to/file.py:Net".
+        trust: Hashes of files that may be run. None means that the user gave this name.
+
+    Raises:
+        CoterieError: If the object in the file cannot be called.
+
+    Example:
+        >>> from coterie.methods import registry
+        >>> registry.model("mlp:128")
+        'mlp:128'
     """
-    if not names_a_file(name):
+    if not is_file_spec(name):
         return name
-    factory: Callable[[], Any] = from_file(name, trust)
+    factory: Callable[[], Any] = load_object(name, trust)
     if not callable(factory):
         raise CoterieError(
             f"{name} is not a model: it must be a class or function that returns a torch nn.Module."

@@ -9,28 +9,28 @@ Jordan, Jaggi, FL-NeurIPS 2022), Algorithms 2 and 3; Algorithm 1 is clustering/t
     τ, M        threshold, moves     one τ per centre and round of the clustering
     α, η        alpha, lr
 
-Ours, not the paper's:
+Differences from the paper:
 * m_i ← α g̃_i + (1−α) m_i, as in the text and the proofs (the listings print a minus, which only
-  slows); m_i is 0 before, and a client's first momentum is its first gradient (α = 1).
-* Option 2 is (x_i − y_i)/η: the printed sign climbs.
-* Every member of a cluster moves by the thresholding's estimate v_k, not by the members' mean; a
-  client in several balls or in none belongs to the nearest centre. How τ is set, the start from
-  k-means and the stopping rule: see clustering/threshold.py.
-* All clients start from one model. `init="per_client"` is the literal reading: a start of its
-  own for each; then members keep their offsets for ever.
+  slows training); m_i starts at 0, and a client's first momentum is its first gradient (α = 1).
+* Option 2 is (x_i − y_i)/η: with the printed sign it ascends.
+* Every member of a cluster steps by the thresholding's estimate v_k, not by the members' mean; a
+  client in several balls or in none belongs to the nearest centre. For τ, the start from k-means
+  and the stopping rule see clustering/threshold.py.
+* All clients start from one model. `init="per_client"` is the literal reading, with a start for
+  each; then members keep their offsets for ever.
 * Labels of consecutive rounds are matched so that most clients keep theirs.
-* Export and newcomers need one model per cluster; a newcomer takes the one of least loss. The
-  server knows every x_i, since each step is one that it sent, and keeps them: N models, and
-  nothing more is sent. The K models are the means of k-means among them, numbered like the
-  labels. A model holds the steps of all rounds; the labels of late rounds are noise, and a mean
-  over these would mix clusters, above all where clients are absent.
+* Export and new clients need one model per cluster; a new client takes the one with the smallest
+  loss. The server knows every x_i, since it sent each step, and stores them: N models, without
+  further messages. The K models are the means of k-means among them, numbered like the labels. An
+  x_i sums the steps of all rounds; the labels of late rounds are noise, and a mean over these would
+  mix clusters, above all with absent clients.
 * In PDL-TC all momenta go to all clients, N² messages, and each forms its v as a mix of these. The
-  mix is worked out from the Gram matrix: in a simulation in one place, on real peers (`coterie
-  network peers`) by each. No other centre bounds a ball, so τ is 0.99 × the 1/(2K)-quantile of
-  the distances. Everyone takes part; a newcomer takes one round's local steps from the common
+  mix is computed from the Gram matrix: once in a simulation, by each of real peers (`coterie
+  network peers`). No other centre bounds a ball, so τ is 0.99 × the 1/(2K)-quantile of the
+  distances. All clients take part; a new client takes one round's local steps from the common
   start, alone.
-* As gradients vanish so do the differences between groups: judge the groups in the first rounds,
-  the models at the end.
+* As gradients vanish so do the differences between clusters: judge the clusters by the first
+  rounds, the models by the last.
 """
 
 from __future__ import annotations
@@ -70,23 +70,27 @@ from coterie.core.task import Task
 from coterie.optim import descend, each, gradient
 
 
-class Member(NamedTuple):
+class MomentumClientState(NamedTuple):
+    """What a client keeps."""
+
     model: Params
     momentum: Params
-    turns: Tensor  # how often it answered
+    turns: Tensor  # int64 [], number of uploads
 
 
-class Clustered(NamedTuple):
-    models: Params  # every leaf [N, ...]: x_i, as the client has it
-    group: Tensor  # int64 [N], −1: never asked
+class PFLTCState(NamedTuple):
+    """What the server keeps between rounds."""
+
+    models: Params  # every leaf [N, ...]: x_i
+    group: Tensor  # int64 [N], −1: never took part
 
 
 @dataclass(frozen=True, kw_only=True)
 class ThresholdMomenta(Local, Algorithm):
-    """What both share: a client's momentum, and how balls are drawn."""
+    """The common part of both: a client's momentum and the settings of the clustering."""
 
-    clusters: int = setting(..., "number of clusters K", ge=1)
-    alpha: float = setting(0.5, "share α of the new gradient in the momentum", gt=0, le=1)
+    clusters: int = setting(..., "number of clusters K, such as 4", ge=1)
+    alpha: float = setting(0.5, "weight α of the new gradient in the momentum", gt=0, le=1)
     threshold: float | str = setting(
         "half",
         "τ, or the rule that sets it",
@@ -94,31 +98,36 @@ class ThresholdMomenta(Local, Algorithm):
         literals=("half", "quantile", "k-means", "gap", "theory"),
     )
     quantile: float | None = setting(None, "q of threshold=quantile; none: 1/(2K)", ge=0, le=1)
-    moves: int = setting(50, "most moves M of a centre in one clustering", ge=1)
+    moves: int = setting(50, "upper bound M of the updates of a centre in one clustering", ge=1)
     sample: int | None = setting(
-        None, "momenta drawn anew for each move (pdl-tc: by each client); none: all", ge=1
+        None, "size of the sample of momenta in each update of a centre; none: all", ge=1
     )
 
-    def enroll(self, task: Task, initial_payload: Params, data: Data) -> Member:
-        return Member(initial_payload, zeros(initial_payload), torch.zeros_like(data.client_key))
+    def enroll(self, task: Task, initial_payload: Params, data: Data) -> MomentumClientState:
+        return MomentumClientState(
+            initial_payload, zeros(initial_payload), torch.zeros_like(data.client_key)
+        )
 
     @client(weight=Weight(), rounds="later")
     def gather(
-        self, task: Task, shared: Any, per_client: Any, me: Member, data: Data
-    ) -> tuple[Upload, Member]:
+        self, task: Task, shared: Any, per_client: Any, me: MomentumClientState, data: Data
+    ) -> tuple[Upload, MomentumClientState]:
+        """Upload the new momentum."""
         a = torch.where(me.turns == 0, torch.ones_like(data.size), self.alpha)
         m = mix(a, me.momentum, self.local_update(task, me.model, data))  # m_i ← α g̃_i + (1−α) m_i
-        me = Member(me.model, m, me.turns + 1)
+        me = MomentumClientState(me.model, m, me.turns + 1)
         return Upload({"momentum": m}, torch.ones_like(data.size)[None], {}), me
 
     def local_update(self, task: Task, x: Params, data: Data) -> Params:
+        """g̃_i at x."""
         return gradient(task, x, next(each(data.batches(self))), self)
 
-    def rule(self) -> Threshold:
+    def threshold_options(self) -> Threshold:
+        """The settings of the clustering."""
         return Threshold(self.threshold, self.quantile, self.moves, self.sample)
 
     def model(
-        self, task: Task, shared: Any, per_client: Any, private: Member, data: Data
+        self, task: Task, shared: Any, per_client: Any, private: MomentumClientState, data: Data
     ) -> Params:
         return private.model
 
@@ -134,7 +143,18 @@ class ThresholdMomenta(Local, Algorithm):
 # ------------------------------------------------------------------------------ Algorithm 2
 @dataclass(frozen=True, kw_only=True)
 class PFLTC(ThresholdMomenta):
-    """The server finds balls among the clients' momenta; a client moves by its ball's estimate."""
+    """The server clusters the clients' momenta; a client steps by its cluster's estimate.
+
+    Args:
+        clusters: K.
+
+    Example:
+        >>> import coterie as ct
+        >>> fed = ct.data.rotated("digits", clients=6, samples=40)
+        >>> result = ct.run(ct.PFLTC(clusters=2), fed, rounds=2)
+        >>> result.groups.shape
+        (6,)
+    """
 
     name: ClassVar[str] = "pfl-tc"
     paper: ClassVar[str] = "Werner et al. 2022"
@@ -143,13 +163,13 @@ class PFLTC(ThresholdMomenta):
     init: str = setting(
         "common", "one start for all, or one each", choices=("common", "per_client")
     )
-    conditions: bool = setting(False, "note ρ, Δ, the proofs' conditions and τ of every move")
+    conditions: bool = setting(False, "note ρ, Δ, the proofs' conditions and every τ")
 
-    def start(self, task: Task, clients: int, seed: int) -> tuple[Clustered, Params]:
+    def start(self, task: Task, clients: int, seed: int) -> tuple[PFLTCState, Params]:
         model = task.init(seed)
-        return Clustered(repeated(model, clients), torch.full((clients,), -1)), model
+        return PFLTCState(repeated(model, clients), torch.full((clients,), -1)), model
 
-    def begin(self, state: Clustered, ask: Ask) -> Clustered:
+    def begin(self, state: PFLTCState, ask: Ask) -> PFLTCState:
         if self.init == "common":
             return state
         starts = ask.task.inits(ask.seed, len(ask.all_clients), start=1)
@@ -163,8 +183,9 @@ class PFLTC(ThresholdMomenta):
 
     @client(when=lambda method: method.init == "per_client", rounds="start")
     def place(
-        self, task: Task, shared: Any, start: Params, me: Member, data: Data
-    ) -> tuple[Upload, Member]:
+        self, task: Task, shared: Any, start: Params, me: MomentumClientState, data: Data
+    ) -> tuple[Upload, MomentumClientState]:
+        """Store the client's own start."""
         return Upload({}, {}, {}), me._replace(model=start)
 
     def local_update(self, task: Task, x: Params, data: Data) -> Params:
@@ -173,13 +194,15 @@ class PFLTC(ThresholdMomenta):
         y = descend(task, x, data.batches(self), self)
         return scale(1 / self.lr, minus(x, y))  # g̃_i = (x_i − y_i)/η
 
-    def round(self, state: Clustered, ask: Ask) -> Clustered:
+    def round(self, state: PFLTCState, ask: Ask) -> PFLTCState:
         answers = ask(self.gather, reduce="stack", stream="train")
         if not len(answers.ids):
             return state
         momenta = answers.values["momentum"]
         m = flatten(momenta).cpu().double()
-        balls = threshold_clusters(m, self.clusters, ask.rng("clustering"), self.rule())
+        balls = threshold_clusters(
+            m, self.clusters, ask.rng("clustering"), self.threshold_options()
+        )
         v = unflatten(balls.share @ m, pick(momenta, 0))
         moved = ask(self.move, answers.ids, per_client=Rows(v, balls.labels))
         before = state.group[answers.ids]
@@ -190,9 +213,10 @@ class PFLTC(ThresholdMomenta):
             k: x.index_add(0, moved.ids.to(x.device), v[k][labels_of_moved].to(x), alpha=-self.lr)
             for k, x in state.models.items()
         }
-        return Clustered(models, state.group.index_copy(0, answers.ids, to[balls.labels]))
+        return PFLTCState(models, state.group.index_copy(0, answers.ids, to[balls.labels]))
 
     def note_balls(self, balls: Balls, ask: Ask) -> None:
+        """Note the radii, and with `conditions` what theorem 1 is about."""
         ask.note("radius", balls.radius)
         if not self.conditions:
             return
@@ -205,29 +229,41 @@ class PFLTC(ThresholdMomenta):
 
     @client(rounds="later")
     def move(
-        self, task: Task, shared: Any, v: Params, me: Member, data: Data
-    ) -> tuple[Upload, Member]:
+        self, task: Task, shared: Any, v: Params, me: MomentumClientState, data: Data
+    ) -> tuple[Upload, MomentumClientState]:
+        """Step by the estimate of the client's cluster."""
         x = axpy(-self.lr, v, me.model)  # x_i ← x_i − η v_k
         return Upload({}, {}, {}), me._replace(model=x)
 
-    def use(self, state: Clustered) -> tuple[Params, Any]:
+    def use(self, state: PFLTCState) -> tuple[Params, Any]:
         return self.centres(state), ()
 
-    def join(self, task: Task, centres: Params, data: Data) -> tuple[Any, Member]:
+    def join(self, task: Task, centres: Params, data: Data) -> tuple[Any, MomentumClientState]:
         j, _ = best_by_loss(task, unstack(centres), data.all)
         return (), self.enroll(task, pick(centres, j), data)
 
-    def centres(self, state: Clustered) -> Params:
+    def centres(self, state: PFLTCState) -> Params:
         return mean_models(state.models, state.group, self.clusters)
 
-    def groups(self, state: Clustered) -> Tensor:
+    def groups(self, state: PFLTCState) -> Tensor:
         return state.group
 
 
 # ------------------------------------------------------------------------------ Algorithm 3
 @dataclass(frozen=True, kw_only=True)
 class PDLTC(ThresholdMomenta):
-    """No server: each client draws a ball around its own momentum among everyone's."""
+    """Without a server: each client thresholds all momenta around its own.
+
+    Args:
+        clusters: The expected number of clusters, which sets the radius.
+
+    Example:
+        >>> import coterie as ct
+        >>> fed = ct.data.rotated("digits", clients=6, samples=40)
+        >>> result = ct.run(ct.PDLTC(clusters=2), fed, rounds=2)
+        >>> len(result.history)
+        3
+    """
 
     name: ClassVar[str] = "pdl-tc"
     paper: ClassVar[str] = "Werner et al. 2022"
@@ -248,18 +284,19 @@ class PDLTC(ThresholdMomenta):
             return start
         momenta = answers.values["momentum"]
         m = flatten(momenta)
-        balls = balls_per_point(m, self.clusters, ask.rng("clustering"), self.rule())
+        balls = balls_per_point(m, self.clusters, ask.rng("clustering"), self.threshold_options())
         ask(self.move, answers.ids, shared=momenta, per_client=balls.share.to(m))
         ask.note("inside", balls.inside.sum(1))
         return start
 
     @client(rounds="later")
     def move(
-        self, task: Task, momenta: Params, share: Tensor, me: Member, data: Data
-    ) -> tuple[Upload, Member]:
+        self, task: Task, momenta: Params, share: Tensor, me: MomentumClientState, data: Data
+    ) -> tuple[Upload, MomentumClientState]:
+        """Step by the client's own mix of all momenta."""
         v = {k: torch.einsum("j,j...->...", share, m) for k, m in momenta.items()}
         x = axpy(-self.lr, v, me.model)  # x_i ← x_i − η v_i
         return Upload({}, {}, {}), me._replace(model=x)
 
-    def join(self, task: Task, start: Params, data: Data) -> tuple[Any, Member]:
+    def join(self, task: Task, start: Params, data: Data) -> tuple[Any, MomentumClientState]:
         return (), self.enroll(task, descend(task, start, data.batches(self), self), data)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from coterie.core.common_layers import Layer, Linear
+from coterie.core.layers import Layer, Linear
 from coterie.core.params import Params
 from coterie.core.task import Batch, Task
 from coterie.optim.many_models import linear

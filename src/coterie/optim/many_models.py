@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from coterie.core.common_layers import Layer, Linear
+from coterie.core.layers import Layer, Linear
 from coterie.core.params import Params
 from coterie.core.task import Batch, Task
 

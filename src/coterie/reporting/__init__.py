@@ -41,7 +41,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from coterie.core.errors import CoterieError, DataAtSites
-from coterie.core.user_file import Untrusted
+from coterie.core.user_file import UntrustedFile
 from coterie.data.paths import shorten_sentence
 from coterie.reporting.comparison import Methods
 from coterie.reporting.overview import (
@@ -125,7 +125,7 @@ def ask_clients(methods: Methods) -> tuple[dict[str, Portrait], list[str]]:
         source = under_full_path(run)
         try:
             trained = source.trained()
-        except Untrusted:
+        except UntrustedFile:
             raise
         except (CoterieError, OSError) as error:
             without_models.setdefault(explain(error, run), []).append(label)

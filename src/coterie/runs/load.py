@@ -14,7 +14,7 @@ from coterie.core.contract import Algorithm
 from coterie.core.errors import CoterieError, DataAtSites, DataUnavailable
 from coterie.core.settings import TunableDefault
 from coterie.core.task import Task
-from coterie.core.user_file import read_hashes, refuse_untrusted
+from coterie.core.user_file import check_trust, read_hashes
 from coterie.data import Federation
 from coterie.data import load as load_data
 from coterie.data.roster import Roster
@@ -180,7 +180,7 @@ class RunCode:
         if self.given_model is None:
             names.append(self.model_name)
         recorded = self.config.origin.files
-        for file in refuse_untrusted(names, self.trust, str(self.path), recorded):
+        for file in check_trust(names, self.trust, str(self.path), recorded):
             log.warning("%s has changed since %s was made.", file, self.path)
 
     def method(self) -> Algorithm:

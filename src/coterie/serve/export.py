@@ -18,7 +18,7 @@ from coterie.core.contract import Algorithm
 from coterie.core.errors import CoterieError
 from coterie.core.params import Params, unstack
 from coterie.core.task import Task
-from coterie.methods.grouped import WithinGroups
+from coterie.methods.grouped import GroupedFedAvg
 from coterie.methods.threshold import PFLTC
 from coterie.metrics import hard_labels
 from coterie.runs.config import method_config, roster_config
@@ -175,6 +175,6 @@ def _members(trained: TrainedRun) -> dict[str, list[str]]:
 
 def joins_by_loss(method: Algorithm) -> bool:
     """Whether a newcomer answers with the model of the group whose loss is least, unchanged."""
-    by_loss = (Algorithm.join, WithinGroups.join, PFLTC.join)
+    by_loss = (Algorithm.join, GroupedFedAvg.join, PFLTC.join)
     has_groups = type(method).centres is not Algorithm.centres
     return has_groups and type(method).join in by_loss and type(method).predict is Algorithm.predict

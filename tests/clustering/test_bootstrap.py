@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from coterie.clustering.resampling import BLOCKS, bootstrap_shares, copies_of_blocks
+from coterie.clustering.losses import BLOCKS, bootstrap_shares, copies_of_blocks
 
 
 def shares(losses: list[list[float]] | torch.Tensor, padding: int = 0) -> list[float]:

@@ -7,7 +7,7 @@ import torch
 from torch import tensor
 
 from coterie.clustering import choose_clusters, inlier_indices, largest_inlier
-from coterie.clustering.serving import num_candidates
+from coterie.clustering.hostile import num_candidates
 
 
 def test_the_farthest_are_left_out():
