@@ -28,7 +28,7 @@ def test_table_and_winner(coterie, tiny):
     assert rows[0].endswith(" *") and sum(row.endswith(" *") for row in rows) == 1
     assert all(row.endswith("diverged with 2 of 2 seeds") for row in rows[4:6])
     assert "training rows, mean ± standard deviation over 2 seeds; * best. Test rows" in rows[6]
-    assert rows[7] == "local_steps 4 is the largest tried: values beyond may do better."
+    assert rows[7] == "local_steps 4 is the largest tried: values beyond it may be better."
     assert rows[8:] == [
         "search saved in out; train the winner with",
         "  coterie run fedavg --config out/winner.toml",

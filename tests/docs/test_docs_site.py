@@ -12,6 +12,7 @@ import pytest
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
+import coterie as ct
 from test_docs import ROOT
 
 
@@ -61,6 +62,19 @@ def test_no_markup_is_left_in_the_text(site: Path) -> None:
             r"<(pre|code)\b.*?</\1>|<!--.*?-->", "", article[0] if article else "", flags=re.DOTALL
         )
         assert not re.search(r"```|\n\* |\n\| |\]\(", prose), (page.name, prose)
+
+
+def test_every_public_name_stands_on_one_api_page() -> None:
+    """At its defining module, so that no name is loaded lazily."""
+    pages = "\n".join(path.read_text() for path in sorted((ROOT / "docs/api").glob("*.md")))
+    shown = re.findall(r"^::: (\S+)$", pages, re.MULTILINE)
+    places = {name: f"{module}.{name}" for name, module in ct._MODULE_OF.items()}
+    for name in ("CoterieError", "Diverged"):
+        places[name] = f"core.errors.{name}"
+    places |= ct._MODULES | {"__version__": "core.version.__version__"}
+    assert set(places) == set(ct.__all__)
+    counts = {name: shown.count(f"coterie.{place}") for name, place in places.items()}
+    assert counts == dict.fromkeys(ct.__all__, 1)
 
 
 def test_a_link_out_of_the_documents_becomes_a_path() -> None:

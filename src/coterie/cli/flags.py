@@ -208,6 +208,9 @@ class Parser(argparse.ArgumentParser):
         owners = [known.name for known in self.flags.values() if known.name.endswith(f".{name}")]
         if owners:
             return CoterieError(f"{flag} belongs to one method: write {' or '.join(owners)}.")
+        method, dot, _ = name.partition(".")
+        if dot and not any(known.name.startswith(f"--{method}.") for known in self.flags.values()):
+            return CoterieError(f"{flag} has no effect: this command does not run {method}.")
         shown = [known.name for known in self.flags.values() if known.shown]
         return unknown_name("flag", flag, [*shown, "--help"])
 
