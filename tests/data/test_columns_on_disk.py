@@ -15,9 +15,10 @@ import pandas as pd
 import pytest
 
 from coterie.core.errors import CoterieError
-from coterie.data import Federation, csv_file, folder, from_frames, table
-from coterie.data.columns import CellsOnDisk, Columns, PieceFile
-from coterie.data.tables import open_table, read_table
+from coterie.data import Federation, folder, from_frames, table
+from coterie.data import csv_files as csv_file
+from coterie.data.client_table import CellsOnDisk, Columns, PieceFile
+from coterie.data.table_files import open_table, read_table
 
 SITES = ["Ulm", "Bern", "Köln"]
 

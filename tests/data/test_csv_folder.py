@@ -8,8 +8,8 @@ import torch
 
 from coterie.core.errors import CoterieError
 from coterie.data import folder
-from coterie.data.csv_file import check_header
-from coterie.data.tables import read_table
+from coterie.data.csv_files import check_header
+from coterie.data.table_files import read_table
 
 
 def write(path: Path, **files: str) -> Path:

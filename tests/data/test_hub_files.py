@@ -12,7 +12,7 @@ from hub_samples import arrays, datasets, people
 
 from coterie.core.errors import CoterieError
 from coterie.data import hub
-from coterie.data.hub_files import offline
+from coterie.data.hub_rows import offline
 
 
 def test_tables_in_files(tmp_path) -> None:

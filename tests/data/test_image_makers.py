@@ -20,7 +20,7 @@ from coterie.data import (
     pathological,
     rotated,
 )
-from coterie.data.shares import in_random_order, mix, rows_per_source
+from coterie.data.dealing import in_random_order, mix, rows_per_source
 
 MAKERS = [mixture, label_permuted, pathological, dirichlet]
 

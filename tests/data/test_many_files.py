@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 
 from coterie.core.errors import CoterieError
-from coterie.data import Federation, csv_file, csv_files, folder, table
-from coterie.data.csv_files import read_tables
-from coterie.data.tables import read_table
+from coterie.data import Federation, csv_files, folder, table
+from coterie.data import csv_files as csv_file
+from coterie.data.table_files import read_table, read_tables
 
 HEAD = "age,sex,day,y\n"
 NORTH = HEAD + "41,f,2026-01-31,1\n52,m,2026-02-01,0\n63,f,2026-02-02,1\n"

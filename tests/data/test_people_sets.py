@@ -9,7 +9,7 @@ import torch
 
 from coterie.core.errors import CoterieError
 from coterie.data import base, bases
-from coterie.data.shares import places
+from coterie.data.federation import rank_in_group
 
 
 def unipen_arrays() -> dict[str, np.ndarray]:
@@ -130,9 +130,11 @@ def test_which_chain_is_for_tests_does_not_depend_on_the_order_of_windows(write)
 
 def test_places_in_groups() -> None:
     group = np.array([3, 1, 3, 3, 1])
-    place = places(group, np.random.default_rng(0))
+    place = rank_in_group(group, np.random.default_rng(0))
     assert sorted(place[group == 3]) == [0, 1, 2] and sorted(place[group == 1]) == [0, 1]
-    orders = {tuple(places(group, np.random.default_rng(seed))[[0, 2, 3]]) for seed in range(60)}
+    orders = {
+        tuple(rank_in_group(group, np.random.default_rng(seed))[[0, 2, 3]]) for seed in range(60)
+    }
     assert len(orders) == 6, "every order comes up"
 
 

@@ -13,7 +13,7 @@ from stored_images import images
 from coterie.cli import main
 from coterie.core.errors import CoterieError
 from coterie.data import store
-from coterie.data.store_writer import StoreWriter
+from coterie.data.store_files import StoreWriter
 
 
 def edit(path: Path, **changes: Any) -> None:

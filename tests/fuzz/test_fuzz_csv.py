@@ -19,8 +19,8 @@ from valid_files import SETTINGS, Files
 
 from coterie.core.errors import CoterieError
 from coterie.data import load
-from coterie.data.csv_file import csv_style, without_blank_start
-from coterie.data.tables import read_table
+from coterie.data.csv_files import csv_style, without_blank_start
+from coterie.data.table_files import read_table
 
 pytestmark = [pytest.mark.slow, pytest.mark.fuzz]
 KIND = "csv"

@@ -27,7 +27,7 @@ import json, sys
 from dataclasses import replace
 from pathlib import Path
 from coterie.data.merging import merge
-from coterie.data.site_table import SiteTable
+from coterie.data.frames import SiteTable
 from coterie.data.table_options import TableOptions
 from coterie.network.lean import leave_out_pyarrow
 

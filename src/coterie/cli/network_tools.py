@@ -11,7 +11,7 @@ from coterie.cli.flags import check_names, read_flags
 from coterie.cli.network_config import check_config_name, read_network_run
 from coterie.core.errors import CoterieError
 from coterie.core.settings import setting
-from coterie.data.site_table import SiteTable
+from coterie.data.frames import SiteTable
 from coterie.network.flower_setup import check_flower, flower_version, write_app
 from coterie.network.status import status_as_text, status_of
 

@@ -22,7 +22,7 @@ from coterie.core.settings import setting
 from coterie.data.client_table import Table
 from coterie.data.roster import Roster
 from coterie.data.schema import Fill, Schema
-from coterie.data.tables import read_npz, read_table
+from coterie.data.table_files import read_npz, read_table
 from coterie.result import Result, load
 from coterie.runs.config import encode
 from coterie.serve.card import CARD, Per

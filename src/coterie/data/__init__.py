@@ -1,13 +1,12 @@
 """Federations: from memory, from files and tables, or made from known sets with planted groups."""
 
-from coterie.data.base import base, bases
+from coterie.data.base_sets import base, bases
 from coterie.data.description import describe
 from coterie.data.federation import Federation, Ragged
 from coterie.data.folder import folder, table
 from coterie.data.frames import from_frames
 from coterie.data.hub import from_partitioner, hub
-from coterie.data.label_shares import dirichlet
-from coterie.data.labels import label_permuted, pathological
+from coterie.data.label_skew import dirichlet, label_permuted, pathological
 from coterie.data.letters import letter_holdouts, letters
 from coterie.data.memory import from_memory
 from coterie.data.merging import merge

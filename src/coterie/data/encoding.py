@@ -9,11 +9,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from coterie.data.cells import Cells
+from coterie.data.cells import Cells, PartOfCells
 from coterie.data.client_table import Table, forget_columns
 from coterie.data.federation import Federation, Ragged
-from coterie.data.part_of_cells import PartOfCells
-from coterie.data.row_checks import check_values, count_classes, warn_of_thin_clients
+from coterie.data.memory import check_values, count_classes, warn_of_thin_clients
 from coterie.data.schema import Schema
 
 BLOCK = 200_000  # rows that are encoded at once

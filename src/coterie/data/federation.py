@@ -29,6 +29,20 @@ def rng(seed: int, *purpose: object) -> np.random.Generator:
     return np.random.default_rng(int.from_bytes(key))
 
 
+def rank_in_group(group: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """Return each row's rank, 0, 1, …, in a random order of the rows of its group, int64 [rows].
+
+    Args:
+        group: Whole numbers, [rows].
+        random: The generator that orders the rows.
+    """
+    counts = np.bincount(group)
+    order = np.lexsort((random.random(len(group)), group))
+    rank = np.empty(len(group), dtype=np.int64)
+    rank[order] = np.arange(len(group)) - np.repeat(counts.cumsum() - counts, counts)
+    return rank
+
+
 # ------------------------------------------------------------------------------ rows
 class Ragged(NamedTuple):
     """The rows of all clients, one client after another: the only copy of the data."""

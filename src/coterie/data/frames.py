@@ -1,34 +1,110 @@
-"""Federations of pandas DataFrames. All federations of tables are encoded here."""
+"""Federations of pandas DataFrames, and the encoding pipeline of all tables."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from coterie.core.errors import ColumnErrors, CoterieError, Option, collect_errors, unknown_name
+from coterie.core.errors import (
+    ColumnErrors,
+    CoterieError,
+    Option,
+    capture_error,
+    collect_errors,
+    raise_column_errors,
+    run_column_jobs,
+    unknown_name,
+)
+from coterie.data.cells import Cells
 from coterie.data.client_table import (
+    Columns,
     Table,
     check_frames,
     forget_columns,
     tables_by_column,
     tables_of_frames,
 )
-from coterie.data.columns import Columns
-from coterie.data.description import Description
-from coterie.data.encoding import assemble
+from coterie.data.description import Description, describe_table, description_jobs, join_columns
+from coterie.data.encoding import assemble, rows_by_client
 from coterie.data.federation import Federation, Kind
-from coterie.data.left_out import large_enough, with_client_named, with_labels
 from coterie.data.merging import merge
-from coterie.data.readings import read_by_column
-from coterie.data.row_split import split_rows
-from coterie.data.schema import MIN_CATEGORY_COUNT, Fill, Schema
-from coterie.data.schema_log import log_schema
+from coterie.data.row_split import large_enough, split_rows, with_client_named, with_labels
+from coterie.data.schema import MIN_CATEGORY_COUNT, Fill, Schema, log_schema
 from coterie.data.site_columns import describe_nearly_empty, site_columns, warn_of_constants
+from coterie.data.table_files import read_table
 from coterie.data.table_options import TableOptions, as_names
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+class Reading(NamedTuple):
+    """What was learnt from a client's columns, or why they cannot be used."""
+
+    columns: dict[str, Description | CoterieError]
+    gaps: dict[str, CoterieError]  # of columns with empty cells
+    rows: int  # that are described
+
+    def in_order(self, names: Iterable[str]) -> Reading:
+        """The same, with the columns in this order."""
+        order = list(names)
+        columns = {name: self.columns[name] for name in order}
+        gaps = {name: self.gaps[name] for name in order if name in self.gaps}
+        return Reading(columns, gaps, self.rows)
+
+    def description(self, label: str) -> Description:
+        """The description of the client's table; all columns that cannot be used are refused."""
+        return join_columns(raise_column_errors(self.columns), label, self.rows)
+
+    def refuse_gaps(self, checked: Collection[str]) -> None:
+        """Refuse empty cells in any column but those that were checked."""
+        raise_column_errors({name: gap for name, gap in self.gaps.items() if name not in checked})
+
+
+def read_by_column(
+    tables: dict[str, Table], index: Federation, options: TableOptions
+) -> dict[str, Reading]:
+    """Describe the training rows of all clients, in the order of `index`."""
+    train_rows = dict(zip(index.names[: len(index)], rows_by_client(index.train)))
+    jobs = {}
+    readings = {}
+    for client in index.names:
+        of_client = description_jobs(
+            tables[client],
+            options.label,
+            options.kind,
+            options.categories,
+            train=train_rows.get(client, ()),
+            min_rows_to_report=options.min_rows_to_report,
+        )
+        jobs[client] = of_client.columns
+        readings[client] = Reading({}, {}, of_client.rows)
+    for column in dict.fromkeys(name for of_client in jobs.values() for name in of_client):
+        for client, reading in readings.items():
+            if column not in jobs[client]:
+                continue
+            reading.columns[column] = capture_error(jobs[client][column])
+            gap = capture_error(partial(refuse_gap, tables[client].columns[column]))
+            if gap is not None:
+                reading.gaps[column] = gap
+        forget_columns(tables.values(), [column])
+    return {client: reading.in_order(jobs[client]) for client, reading in readings.items()}
+
+
+def refuse_gaps(table: Table) -> None:
+    """Refuse empty cells in any column."""
+    run_column_jobs({name: partial(refuse_gap, cells) for name, cells in table.columns.items()})
+
+
+def refuse_gap(cells: Cells) -> None:
+    """Refuse empty cells, and offer to fill them or to drop the column."""
+    cells.refuse_missing(
+        "fill them with {}, or drop the column with {}",
+        [Option("fill", "median"), Option("drop", cells.name, of_data=True)],
+    )
 
 
 def from_frames(
@@ -177,3 +253,41 @@ def refuse_all_small(descriptions: Mapping[str, Description], min_rows_to_report
             "lower {}",
             options=[Option("min_rows_to_report", of_data=True)],
         )
+
+
+class SiteTable:
+    """A site's table, read and split as `folder:` reads and splits one of its files."""
+
+    def __init__(self, client: str, file: Path, options: TableOptions) -> None:
+        self.client = client
+        self.options = options
+        frame = read_table(file, options.categories)
+        tables, self.index = split_tables(tables_of_frames({client: frame}), options)
+        self.table = tables[client].without(options.left_out)
+
+    def describe(self) -> Description:
+        """The columns in a few numbers each; a table that cannot be used is refused.
+
+        Quantiles may be cells, so they leave the site only where medians fill missing cells. Else
+        the mean stands for them, which leaves anyway.
+        """
+        options = self.options
+        description = describe_table(
+            self.table,
+            options.label,
+            options.kind,
+            options.categories,
+            train=rows_by_client(self.index.train)[0],
+            min_rows_to_report=options.min_rows_to_report,
+        )
+        if options.fill is None:
+            refuse_gaps(self.table.without([options.label]))
+        if options.fill != "median":
+            for column in description["columns"].values():
+                if column.get("count"):
+                    column["quantiles"] = [column["mean"]]
+        return description
+
+    def encode(self, schema: Schema) -> Federation:
+        """A federation of this site alone."""
+        return assemble({self.client: self.table}, self.index, schema)

@@ -9,11 +9,17 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import CoterieError
-from coterie.data.base_set import Base
+from coterie.data.base_sets import Base
+from coterie.data.dealing import (
+    Part,
+    check_clients,
+    image_federation,
+    mix,
+    part_of,
+    rows_per_source,
+)
 from coterie.data.federation import Federation, Ragged, rng
-from coterie.data.images import Part, check_clients, image_federation, part_of
 from coterie.data.rotation import load_square, make_views, rotate
-from coterie.data.shares import mix, rows_per_source
 from coterie.data.spec import maker
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"

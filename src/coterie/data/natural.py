@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import CoterieError
-from coterie.data.base import base as load_base
-from coterie.data.federation import Federation, Kind, Ragged, rng
+from coterie.data.base_sets import base as load_base
+from coterie.data.federation import Federation, Kind, Ragged, rank_in_group, rng
 from coterie.data.memory import from_memory
-from coterie.data.shares import places
 from coterie.data.spec import maker
 
 
@@ -148,5 +147,5 @@ def draw_clients(
     if samples is not None and samples < 1:
         raise CoterieError(f"samples={samples} is too few", "ask for at least 1")
     chosen = rng(seed, "by_key", "clients").permutation(enough)[:wanted]
-    taken = places(client, rng(seed, "by_key", "rows")) < (samples or len(key))
+    taken = rank_in_group(client, rng(seed, "by_key", "rows")) < (samples or len(key))
     return np.flatnonzero(np.isin(client, chosen) & taken)

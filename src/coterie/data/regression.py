@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from coterie.core.errors import CoterieError, unknown_name
+from coterie.data.dealing import in_random_order, mix, rows_per_source
 from coterie.data.federation import Federation, Ragged, rng
 from coterie.data.memory import default_names
-from coterie.data.shares import in_random_order, mix, rows_per_source
 from coterie.data.spec import maker
 
 Scaling = Literal["code", "norm"]

@@ -10,11 +10,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from coterie.core.errors import CoterieError
-from coterie.data.base import base as load_base
-from coterie.data.base_set import Base
+from coterie.data.base_sets import Base
+from coterie.data.base_sets import base as load_base
+from coterie.data.dealing import (
+    View,
+    check_clients,
+    deal_views,
+    image_federation,
+    in_groups,
+    mix,
+    rows_per_source,
+)
 from coterie.data.federation import Federation, rng
-from coterie.data.images import View, check_clients, deal_views, image_federation, in_groups
-from coterie.data.shares import mix, rows_per_source
 from coterie.data.spec import maker
 
 

@@ -16,8 +16,7 @@ from coterie.core.version import __version__
 from coterie.data.frames import refuse_all_small
 from coterie.data.merging import merge
 from coterie.data.roster import Roster, RowCounts
-from coterie.data.schema import Schema
-from coterie.data.schema_log import log_schema
+from coterie.data.schema import Schema, log_schema
 from coterie.data.table_options import TableOptions
 from coterie.network.packets import (
     Cancel,

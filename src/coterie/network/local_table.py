@@ -10,7 +10,7 @@ from pathlib import Path
 
 from coterie.core.errors import CoterieError
 from coterie.data.curvature import curvatures
-from coterie.data.site_table import SiteTable
+from coterie.data.frames import SiteTable
 from coterie.data.table_options import TableOptions
 from coterie.engines.codec import BadBytes
 from coterie.engines.message import Message

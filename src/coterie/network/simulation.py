@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import CoterieError
-from coterie.data.client_files import client_files
-from coterie.data.tables import READERS
+from coterie.data.folder import client_files
+from coterie.data.table_files import READERS
 from coterie.metrics import Row
 from coterie.network.certificates import make_authority, register_site
 from coterie.network.flower_server import FlowerServer

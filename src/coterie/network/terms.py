@@ -15,9 +15,9 @@ from coterie.core.contract import Algorithm, check_settings
 from coterie.core.errors import CoterieError
 from coterie.core.task import Batch, Task
 from coterie.data.federation import Federation
+from coterie.data.frames import SiteTable
 from coterie.data.roster import Roster
 from coterie.data.schema import Schema
-from coterie.data.site_table import SiteTable
 from coterie.data.table_options import TableOptions
 from coterie.engines.codec import BadBytes, types_of
 from coterie.engines.evaluate import Evaluation

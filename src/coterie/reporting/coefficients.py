@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coterie.data.column import Column
-from coterie.data.schema import Schema
+from coterie.data.schema import Column, Schema
 from coterie.data.site_columns import SiteColumns
 from coterie.reporting.text import TextTable, format_number, join_names
 from coterie.runs.trained import TrainedRun

@@ -1,9 +1,10 @@
-"""Rows of base images for clients: what the makers of such federations share."""
+"""Deal the rows of a base set to clients."""
 
 from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -12,10 +13,61 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import CoterieError
-from coterie.data.base_set import Base
+from coterie.data.base_sets import Base
 from coterie.data.federation import Federation, Ragged, rng
 from coterie.data.memory import default_names
-from coterie.data.shares import in_random_order, rows_per_source
+
+
+def mix(
+    mixture: str, clients: int, sources: int, what: str, random: np.random.Generator
+) -> np.ndarray:
+    """The share of each source in each client's rows: [clients, sources], rows sum to 1.
+
+    `what` names the sources in errors.
+    """
+    if mixture == "random":
+        points = np.sort(random.random((clients, sources - 1)), axis=1)
+        return np.diff(points, axis=1, prepend=0, append=1)
+    if mixture == "linear":
+        first = (np.arange(clients) + 0.5) / clients
+    else:
+        first = alternating(mixture, clients)
+    if sources != 2:
+        raise CoterieError(
+            f"mixture={mixture!r} is for 2 {what}, not {sources}", "use mixture='random'"
+        )
+    return np.stack([first, 1 - first], axis=1)
+
+
+def alternating(ratio: str, clients: int) -> np.ndarray:
+    """The first share for a ratio "a:b": a / (a + b), b / (a + b), a / (a + b), …"""
+    match = re.fullmatch(r"(\d+):(\d+)", ratio)
+    a, b = map(int, match.groups()) if match else (0, 0)
+    if not a + b:
+        raise CoterieError(
+            f"mixture={ratio!r} is none", "write shares such as '10:90', or 'linear', or 'random'"
+        )
+    return np.where(np.arange(clients) % 2, b, a) / (a + b)
+
+
+def rows_per_source(shares: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """How many of a client's rows each source gives: its shares to within one row.
+
+    int64 [clients, sources]
+    """
+    ends = np.cumsum(shares, axis=1) * sizes[:, None]
+    ends = np.ceil(ends - 0.5 - 1e-9)  # nearest whole number, the lower one of two
+    ends[:, -1] = sizes
+    return np.diff(ends, axis=1, prepend=0).astype(np.int64)
+
+
+def in_random_order(counts: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """The source of each row, int64 [rows], one client after another."""
+    clients, sources = counts.shape
+    client = np.repeat(np.arange(clients), counts.sum(axis=1))
+    source = np.repeat(np.tile(np.arange(sources), clients), counts.ravel())
+    return source[np.lexsort((random.random(len(client)), client))]
+
 
 Part = Literal["train", "test"]
 View = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # (images, labels) as a source shows them
