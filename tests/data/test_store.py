@@ -66,7 +66,7 @@ def test_what_is_read_is_what_was_written(name: str, tmp_path: Path) -> None:
     assert read.source == f"store:{tmp_path / 'kept'}?" and read.roster.source == "store:kept?"
     for field in ("names", "kind", "classes", "unseen", "labels", "schema", "site_columns"):
         assert getattr(read, field) == getattr(fed, field), field
-    for field in ("truth", "planted", "caution"):
+    for field in ("truth", "planted", "loss_scale"):
         one, other = getattr(read, field), getattr(fed, field)
         assert (one is None) == (other is None) and (one is None or torch.equal(one, other)), field
     assert read.parts().keys() == fed.parts().keys()

@@ -67,9 +67,7 @@ class Header(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     classes: Count | None
     unseen: Count
     byte_scale: float  # what x is divided by, where it holds bytes
-    arrays: dict[
-        str, Array
-    ]  # train.x, train.y, train.sizes, …, truth, planted, caution (the loss scale)
+    arrays: dict[str, Array]  # train.x, …, train.sizes, …, truth, planted, caution (loss scale)
     clients: str  # sha256 of clients.json
     fingerprint: str  # of the federation
 
