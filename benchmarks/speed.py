@@ -33,7 +33,7 @@ def clustering(repeats: int) -> None:
     """The server's part of a CGPFL round and of IFCA's start, beside the rounds themselves."""
     torch.set_num_threads(cores())
     run = warm(cases()["cgpfl"]())
-    asked = run.asker(run.round + 1)
+    asked = run.round_context(run.round + 1)
     uploads = run.method.ask_all(run.state, asked).values["model"]
     server = timed(
         lambda: run.method.partition(run.state.centres, uploads, run.state.group, asked), repeats

@@ -39,7 +39,7 @@ def search(experiment: Experiment, tuned: RecordedSearch, scale: str) -> Search:
         seeds=SEEDS,
         seed=FIRST_SEED,
         **options,
-    ).go()
+    ).run()
 
 
 def cell_of(experiment: Experiment, tuned: RecordedSearch, scale: str, seed: int) -> TableCell:

@@ -334,7 +334,7 @@ def test_resume_is_exact_wherever_it_was_killed(name, when, fed, tmp_path, monke
                 Run, "save", lambda self, always=False, one=Run.save: one(self, always=True)
             )
         with pytest.raises(Killed):
-            run.go()
+            run.train()
     ends_alike(tmp_path / "run", straight, fed=fed, model="mlp:12", method=method)
 
 
@@ -373,7 +373,7 @@ def test_only_client_functions_run_on_a_site(fed):
 
 def test_a_function_that_is_not_marked_cannot_be_asked_for(fed):
     run = prepare_run(ct.FedAvg(), fed, "mlp:12", rounds=1)
-    ask = run.asker(1)
+    ask = run.round_context(1)
     with pytest.raises(ct.CoterieError, match="@client"):
         ask(ask.root.method.round)
 

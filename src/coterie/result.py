@@ -287,7 +287,7 @@ def run(
         choose_on, screen, dtype, device; see `Options`.
     """
     return Result.of(
-        prepare_run(method, fed, model, out=out, start=start, plan=plan, **options).go(on_round)
+        prepare_run(method, fed, model, out=out, start=start, plan=plan, **options).train(on_round)
     )
 
 
@@ -312,7 +312,7 @@ def resume(
         raise CoterieError(
             f"{path} was begun with {run.options.ranks} ranks", f"use `coterie resume {path}`"
         )
-    return Result.of(run.go(on_round))
+    return Result.of(run.train(on_round))
 
 
 def load(

@@ -175,7 +175,7 @@ def test_what_is_usual_cannot_be_driven_up_by_one_client():
 def test_what_is_usual_grows_by_steps():
     guard = Guard(clip_factor=10.0, typical_norms={})
     run = prepare_run(ct.FedAvg(), federation(), "linear", rounds=1)
-    ask = run.asker(1)
+    ask = run.round_context(1)
     ask.guard = guard
     stack = lambda: ask(run.method.train, shared=run.state, reduce="stack", stream="train")
     stack()

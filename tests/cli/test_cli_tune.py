@@ -101,7 +101,7 @@ def test_what_is_tried_may_stand_in_the_file(tmp_path):
         ("compare fedavg fedprox --fedprox.tune mu", ["--fedprox.tune is 'mu': write NAME=A,B"]),
         (
             "compare fedavg pdl-tc --clusters 2 --tune lr=0.1 --participation 0.5",
-            ["everyone takes part"],
+            ["needs all clients"],
         ),
         ("compare fedavg fedprox --tune lr=0.1,1 --lr 0.5", ["--lr has no effect"]),
         ("compare fedavg fedprox --tune lr=0.1,1 --fedavg.lr 0.5", ["--fedavg.lr has no effect"]),

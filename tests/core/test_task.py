@@ -104,7 +104,7 @@ def test_a_factory_that_gives_the_same_model_again_is_refused() -> None:
 def test_a_module_that_was_given_stays_as_it_was() -> None:
     module = mlp()
     fed = federation([(ROWS, [0, 1, 2, 0])])
-    ready(ct.FedAvg(), fed, module, rounds=1).go()
+    ready(ct.FedAvg(), fed, module, rounds=1).train()
     assert module[0].weight.dtype == torch.float32
 
 

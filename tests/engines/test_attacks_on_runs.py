@@ -80,7 +80,7 @@ def flat(model) -> np.ndarray:
 
 def uploads(run) -> np.ndarray:
     """What every client would send in round 1."""
-    ask = run.asker(1)
+    ask = run.round_context(1)
     stack = ask(run.method.train, shared=run.state, reduce="stack", stream="train")
     return flat(stack.values["model"])[stack.ids.argsort()]
 
@@ -112,7 +112,7 @@ def test_stacked_uploads_are_averaged_by_the_rule_too():
     run = prepare_run(ct.CGPFL(clusters=2), federation(), **FLOAT64, robust="median")
     values = {"w": tensor([[1.0], [2.0], [90.0], [5.0]])}
     empty = {"w": tensor([[-1.0], [-1.0], [-7.0]])}
-    means = run.asker(1).group_mean(values, tensor([0, 0, 0, 1]), torch.ones(4), empty)
+    means = run.round_context(1).group_mean(values, tensor([0, 0, 0, 1]), torch.ones(4), empty)
     assert means["w"].tolist() == [[2.0], [5.0], [-7.0]]
 
 
@@ -142,7 +142,7 @@ def test_resume_under_attack_is_exact(tmp_path):
 @pytest.mark.parametrize(
     "options, sentence",
     [
-        ({"attackers": 3}, "attackers do nothing without an attack"),
+        ({"attackers": 3}, "attackers and attack_strength need an attack"),
         ({"attack": "flip", "attackers": 10}, "must be honest"),
         ({"attack": "magic"}, "must be one of"),
         ({"robust_share": 0.5}, "must be < 0.5"),

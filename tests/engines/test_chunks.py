@@ -107,7 +107,7 @@ def calls_of(method: ct.Algorithm, fed: ct.data.Federation, rounds: int = 1) -> 
         return ask(call, aggregator)
 
     run.engine.map = noted
-    run.go()
+    run.train()
     return calls, run
 
 

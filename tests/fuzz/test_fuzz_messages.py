@@ -81,7 +81,7 @@ def exchanges() -> list[SentPacket]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Site, "answer", record)
         for name in METHODS:
-            new_run(name).go()
+            new_run(name).train()
     return sent
 
 

@@ -408,7 +408,7 @@ def with_a_broken_client() -> Problem:
 
 def test_a_client_without_any_finite_loss_is_refused_and_named() -> None:
     method = ct.IFCA(clusters=2, lr=0.25, local_steps=1, init="random")
-    run = put(with_a_broken_client().ready(method, rounds=1), centres=numbers(2.0, -1.0)).go()
+    run = put(with_a_broken_client().ready(method, rounds=1), centres=numbers(2.0, -1.0)).train()
     assert run.history[1]["rejected"] == ["broken"]
     assert run.state.group.tolist() == [1, 0, 1, 0, -1]
     assert flat(run.state.centres) == [2.25, -1.25]  # as without it
@@ -417,7 +417,7 @@ def test_a_client_without_any_finite_loss_is_refused_and_named() -> None:
 @pytest.mark.parametrize("how", [{"init": "updates"}, {"init": "balanced"}, {"restarts": 2}])
 def test_a_broken_client_does_not_spoil_the_start(how: dict) -> None:
     method = ct.IFCA(clusters=2, lr=0.1, local_steps=2, **how)
-    run = with_a_broken_client().ready(method, rounds=3).go()
+    run = with_a_broken_client().ready(method, rounds=3).train()
     group = run.state.group.tolist()
     assert group[4] == -1
     assert group[0] == group[2] != group[1] == group[3]
@@ -720,7 +720,7 @@ def test_the_cluster_is_chosen_on_training_rows_unless_said(on: str, mse: float)
     rising, falling = ({name: [(1, y), (2, 2 * y)] for name in "abc"} for y in (1, -1))
     p = points(rising, test=falling, unseen=1)
     run = p.ready(ct.IFCA(clusters=2, init="random", lr=1e-12), rounds=1, choose_on=on)
-    result = ct.Result.of(put(run, centres=numbers(1.0, -1.0)).go())
+    result = ct.Result.of(put(run, centres=numbers(1.0, -1.0)).train())
     assert result.options.choose_on == on
     np.testing.assert_allclose(result.per_client["mse"], mse, atol=1e-9)
     assert result.final["unseen_mse"] == pytest.approx(mse, abs=1e-9)

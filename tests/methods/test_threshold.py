@@ -385,7 +385,7 @@ def test_each_its_own_start_keeps_its_offset() -> None:
 
 def test_pdl_refuses_partial_participation_but_not_faults() -> None:
     p = lines()
-    with pytest.raises(ct.CoterieError, match="everyone takes part"):
+    with pytest.raises(ct.CoterieError, match="needs all clients"):
         p.run(ct.PDLTC(clusters=2), rounds=1, participation=0.5)
     run = p.run(ct.PDLTC(clusters=2, lr=0.05), rounds=4, dropout=0.3)
     assert len(run.history) == 5

@@ -51,7 +51,7 @@ def test_centres_that_fell_together_are_named_unless_one_is_empty() -> None:
         "shared": torch.ones(1, 2),
     }
     (said,) = describe_warnings(rows([0.0] * 4, [1, 1, 1]), started_from, torch.tensor([0, 1, 2]))
-    assert "groups 0 and 1 are all but equal" in said
+    assert "groups 0 and 1 are almost equal" in said
     (said,) = describe_warnings(rows([0.0] * 4, [2, 0, 1]), started_from, torch.tensor([0, 0, 2]))
     assert "no client" in said
 

@@ -124,7 +124,7 @@ def test_a_disk_without_room_for_the_audit_is_one_sentence(tmp_path, monkeypatch
 
     monkeypatch.setattr("coterie.network.audit.append_lines", full)
     with pytest.raises(CoterieError, match="the disk is full, .*audit.jsonl was not written"):
-        run.go()
+        run.train()
 
 
 # ------------------------------------------------------------------------------ metrics

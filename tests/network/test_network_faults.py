@@ -182,7 +182,7 @@ def test_a_server_whose_disk_is_full_says_so_and_can_go_on(tmp_path, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr("coterie.engines.diary.append", full)
         with pytest.raises(CoterieError, match="the disk is full, .*diary.jsonl was not written"):
-            run.go()
+            run.train()
     run = network.resume()
     straight = network.in_the_loop()
     for mine, other in zip(tree_leaves(run.state), tree_leaves(straight.state)):

@@ -27,7 +27,7 @@ def test_below_the_quorum_it_waits_and_says_for_whom(tmp_path, caplog):
     run = network.begin()
     network.transport.connections = connections
     network.transport.away.update(NAMES[:4])
-    run.go()
+    run.train()
     assert "2 sites have answered and 3 are needed" in caplog.text
     assert "still waiting for ash, birch, cedar, elm." in caplog.text
     assert run.history[0]["absent"] == 0, "all came in the end"
@@ -40,7 +40,7 @@ def test_a_server_may_give_up_after_some_deadlines(tmp_path):
     run = network.begin()
     network.transport.away.add("elm")
     with pytest.raises(CoterieError, match="no answer of elm came within 30 seconds"):
-        run.go()
+        run.train()
 
 
 def test_absent_clients_keep_their_group(tmp_path):
@@ -150,7 +150,7 @@ def test_in_the_end_sites_that_are_away_have_the_whole_deadline(tmp_path):
     """It is the last time that they are asked, and nobody waits for it afterwards."""
     network = InProcessNetwork(tmp_path, IFCA, waiting=LONG, options={"rounds": 1})
     run = network.begin()
-    run.go()
+    run.train()
     began = network.transport.now
     network.transport.away.add("elm")
     assert run.engine.finish(run) == {"elm": "not connected"}

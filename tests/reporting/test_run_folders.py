@@ -52,7 +52,7 @@ def digits(tmp_path_factory) -> ct.Result:
     origin = Origin(data=data, method="ifca", model="softmax")
     method = ct.IFCA(clusters=4, **HOW)
     run = prepare_run(method, load(**data), "softmax", out=folder, origin=origin, **options)
-    return ct.Result.of(run.go())
+    return ct.Result.of(run.train())
 
 
 @pytest.fixture

@@ -168,7 +168,7 @@ def test_saving_is_held_to_a_twentieth_of_the_time(tmp_path, monkeypatch):
         clock[0] += 0.2
 
     monkeypatch.setattr(run.folder, "save", save_file)
-    run.go(lambda row: clock.__setitem__(0, clock[0] + 1))
+    run.train(lambda row: clock.__setitem__(0, clock[0] + 1))
     assert saved[0] == 0 and saved[-1] == 40, "the start and the end are always saved"
     assert len(saved) * 0.2 <= 0.05 * clock[0] + 3 * 0.2
 
@@ -238,7 +238,7 @@ def test_a_diverged_run_says_lr_and_keeps_a_good_checkpoint(tmp_path):
     saved = RunFolder(tmp_path / "run").latest({})
     state = tree_leaves(saved.trees["state"])
     assert state and all(v.isfinite().all() for v in state)
-    assert "refused" in (tmp_path / "run" / "log.txt").read_text()
+    assert "rejected" in (tmp_path / "run" / "log.txt").read_text()
 
 
 def test_hostile_bytes_are_refused_not_executed():
@@ -288,7 +288,7 @@ def test_reading_a_run_changes_nothing_in_its_folder(tmp_path):
     run = load_run(out, fed)
     assert run.round < 3 and len((out / "metrics.jsonl").read_text().splitlines()) == 4
     assert {p: p.read_bytes() for p in out.rglob("*") if p.is_file()} == before
-    run.go()
+    run.train()
     assert [
         json.loads(line)["round"] for line in (out / "metrics.jsonl").read_text().splitlines()
     ] == [0, 1, 2, 3]

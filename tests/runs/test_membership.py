@@ -13,9 +13,9 @@ import torch
 
 import coterie as ct
 from coterie.data import Federation, from_memory
-from coterie.runs.membership import MembershipConfidence, membership_confidence
 from coterie.runs.start import prepare_run
 from coterie.runs.tables import escape_formula, natural_key, round_cell
+from coterie.runs.trained import MembershipConfidence, membership_confidence
 
 METHOD = ct.IFCA(clusters=2, lr=0.1, init="random")
 NAMES = ("up 1", "up 2", "up 10", "=down()", "down 2", "both")
@@ -70,7 +70,7 @@ def test_engines_agree() -> None:
 def test_the_margin_is_that_of_the_losses_over_training_rows() -> None:
     result = trained()
     run = result._run
-    found = result.trained.certainty
+    found = result.trained.membership
     assert found is not None
     losses = run.ask_clients("losses", run.all_clients, run.method.centres(run.state), ())
     by_client = torch.zeros_like(losses.report["losses"])
@@ -124,12 +124,12 @@ def test_nobody_is_asked_where_there_is_nothing_to_compare() -> None:
 def test_a_run_that_goes_on_forgets_until_its_new_end() -> None:
     run = prepare_run(METHOD, federation(), "linear", rounds=2)
     list(run.rounds())
-    assert run.trained().certainty is not None
+    assert run.trained().membership is not None
     run.options = run.options.with_rounds(4)
     run.step()
-    assert run.trained().certainty is None
+    assert run.trained().membership is None
     run.step()
-    assert run.trained().certainty is not None
+    assert run.trained().membership is not None
 
 
 # ------------------------------------------------------------------------------ what is kept

@@ -45,7 +45,7 @@ def measured(run: Run) -> dict[str, set[int]]:
         return ask(call, fold)
 
     run.engine.map = listen  # type: ignore[method-assign]
-    run.go()
+    run.train()
     return asked
 
 

@@ -76,7 +76,7 @@ def count_exchanges(job: Job) -> Counts:
         try:
             run = Run(job.method, job.task, roster, engine, job.options)
             for r in (0, 1):
-                ask = replace(run.asker(r), guard=Guard())
+                ask = replace(run.round_context(r), guard=Guard())
                 method: Any = ask.root.method
                 if r == 0:
                     run.state = method.begin(run.state, ask)

@@ -69,7 +69,7 @@ def run_search(search: Search, base: Path, watcher: Watcher) -> Search:
         return lambda row: show({k.removeprefix("valid_"): v for k, v in row.items()})
 
     try:
-        return search.go(follow)
+        return search.run(follow)
     except KeyboardInterrupt:
         out = shlex.quote(str(base))
         raise KeyboardInterrupt(f"stopped; continue with: the same command, --out {out}") from None

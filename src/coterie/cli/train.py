@@ -24,10 +24,9 @@ from coterie.ranks.launch import RankLost
 from coterie.result import Result
 from coterie.runs.config import Origin
 from coterie.runs.folder import RunFolder, ensure_free, ensure_not_training, lock_folder
-from coterie.runs.interrupt import Interrupted
 from coterie.runs.load import clear_data_cache, load_cached_data, load_run
 from coterie.runs.options import Options
-from coterie.runs.run import Run
+from coterie.runs.run import Interrupted, Run
 from coterie.runs.run_list import (
     LIST,
     ListedRun,
@@ -198,7 +197,7 @@ def open_run(
 def train_one(run: Run, title: str, watcher: Watcher) -> Result:
     """Train a run to its end and show its progress."""
     if not run.ended:
-        return Result.of(run.go(watcher.follow(title, run)))
+        return Result.of(run.train(watcher.follow(title, run)))
     note = f"{title} is complete after {run.round} rounds; --rounds N trains for more"
     if run.stopped:
         note = f"{title} stopped early after {run.round} rounds (--stop-after)"

@@ -125,7 +125,7 @@ class NetworkEngine(SiteLedger):
 
         Personal models exist at their sites alone.
         """
-        ask = run.asker(max(run.round, 0), "evaluate")
+        ask = run.round_context(max(run.round, 0), "evaluate")
         method: Algorithm = ask.root.method
         if type(method).model is Algorithm.model:
             return dict.fromkeys(run.roster.names, "a client of this method has no single model")

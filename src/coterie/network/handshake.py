@@ -31,8 +31,7 @@ from coterie.network.packets import (
 from coterie.network.terms import data_terms, run_terms, site_settings
 from coterie.network.transport import Messenger
 from coterie.network.waiting import first_names, reason_of
-from coterie.runs.options import Options
-from coterie.runs.run import check_run
+from coterie.runs.options import Options, check_run_options
 from coterie.runs.start import create_task, model_fingerprint, model_name
 from coterie.runs.step_sizes import can_fit_step_sizes, fit_to_curvature
 
@@ -110,7 +109,7 @@ def _agree(messenger: Messenger, names: list[str], asked: RunSpec) -> Handshake:
     if needs_curvature:
         curvature = curvature_of(fitted, names)
     method = fit_to_curvature(asked.method, curvature, roster, asked.options)
-    check_run(method, task, roster, asked.options)
+    check_run_options(asked.options, method, task, roster)
     terms = Terms(
         coterie=__version__,
         data=hello.data,

@@ -148,7 +148,7 @@ class LateSites:
         """A question to sites without private states."""
         run = self.run
         moment = max(run.round, 0)
-        ask = run.asker(moment, "evaluate")
+        ask = run.round_context(moment, "evaluate")
         keys = randomness.client_keys(names, run.options.seed)
         call = Call(
             fn=getattr(ask.root, function),

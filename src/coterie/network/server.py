@@ -221,7 +221,7 @@ def serve(run: Run, on_round: Callable[[Row], Any] | None = None) -> Run:
         late_sites.look()
 
     if not run.ended:
-        run.go(after_round)
+        run.train(after_round)
     faults = engine.finish(run)
     late_sites.finish()
     by_reason: dict[str, list[str]] = {}

@@ -28,8 +28,7 @@ from coterie.ranks.shard import (
 )
 from coterie.runs.config import RunConfig
 from coterie.runs.config import encode as encode_config
-from coterie.runs.options import Options
-from coterie.runs.run import check_ranks
+from coterie.runs.options import Options, check_ranks
 from coterie.runs.start import MakeEngine
 
 

@@ -1,11 +1,18 @@
-"""What decides a run beside the method, the data and the model. Nothing here needs torch."""
+"""The options of a run. Nothing here needs torch."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from coterie.core.settings import setting
+from coterie.core.errors import CoterieError, Option
+from coterie.core.settings import check_settings, setting
+
+if TYPE_CHECKING:
+    from coterie.core.contract import Algorithm
+    from coterie.core.task import Task
+    from coterie.data.roster import Roster
 
 ENGINES = ("vectorised", "loop", "wire")
 RULES = ("mean", "median", "trimmed", "geometric", "krum", "mixing")  # of aggregation/rules.py
@@ -14,22 +21,20 @@ ATTACKS = ("flip", "scale", "noise", "shift", "ipm", "labels")  # of aggregation
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What decides a run beside the method, the data and the model."""
+    """The options of a run: all that the method, the data and the model do not determine."""
 
     rounds: int = setting(50, "rounds of training", ge=1)
     seed: int = setting(0, "seed of every random draw")
     participation: float = setting(
-        1.0, "share of the clients that take part in a round", gt=0, le=1
+        1.0, "share of the clients that participate in a round", gt=0, le=1
     )
     dropout: float = setting(
-        0.0, "share of the asked clients that give no answer, drawn per exchange", ge=0, lt=1
+        0.0, "share of the participating clients that do not answer, drawn per exchange", ge=0, lt=1
     )
-    engine: str = setting("vectorised", "where clients run", choices=ENGINES)
-    ranks: int = setting(
-        1, "processes that share the simulated clients, here or as torchrun starts them", ge=1
-    )
+    engine: str = setting("vectorised", "the engine that runs the clients", choices=ENGINES)
+    ranks: int = setting(1, "processes among which the simulated clients are divided", ge=1)
     eval_every: int | None = setting(
-        None, "rounds between evaluations; none: about twenty in all", ge=1
+        None, "rounds between evaluations; none: about twenty evaluations per run", ge=1
     )
     eval_clients: int | None = setting(
         None, "evaluate this many clients, the same in every round; none: all", ge=1
@@ -48,37 +53,40 @@ class Options:
     )
     label_scale: str = setting(
         "standard",
-        "the unit in which tables' regression targets are learnt: deviations, or their own",
+        "unit of regression targets from tables during training: standard deviations, or none",
         choices=("standard", "none"),
     )
     paper: bool = setting(
         False,
-        "methods with their papers' settings, also where ours suit the data better",
+        "use the settings of the papers, even where ours fit the data better",
         switch=True,
     )
     choose_on: str = setting(
-        "train", "the rows a method may choose and adapt on", choices=("train", "test")
+        "train", "split on which a method selects and fine-tunes models", choices=("train", "test")
     )
     screen: float = setting(
         10.0,
-        "uploads that moved over this many times as far as is usual are shortened, over its square "
-        "refused; 0: only those not finite are refused",
+        "clip updates whose norm exceeds this multiple of the typical norm, reject above its "
+        "square; 0: reject only updates that are not finite",
         ge=0,
     )
-    robust: str = setting("mean", "how means are made: the rule", choices=RULES)
+    robust: str = setting("mean", "the aggregation rule", choices=RULES)
     robust_share: float = setting(
-        0.25, "share of a group's clients that may be hostile, for --robust", ge=0, lt=0.5
+        0.25, "share of a cluster's clients that may be hostile, for --robust", ge=0, lt=0.5
     )
-    attack: str | None = setting(None, "try an attack: what attackers do", choices=ATTACKS)
-    attackers: int | None = setting(None, "how many clients attack; none: a fifth", ge=1)
+    attack: str | None = setting(None, "simulate an attack of this kind", choices=ATTACKS)
+    attackers: int | None = setting(None, "number of clients that attack; none: a fifth", ge=1)
     attack_strength: float | None = setting(
-        None, "how strong the attack is; none: see the page on security", gt=0
+        None, "strength of the attack; none: see the page on security", gt=0
     )
     replay: str | None = setting(
-        None, "diary.jsonl of a network's run: the same answers count, by the loop engine"
+        None,
+        "diary.jsonl of a network run: repeat it with the same participation, by the loop engine",
     )
-    dtype: str = setting("float32", "of models and data", choices=("float32", "float64"))
-    device: str = setting("cpu", "cpu, or cuda where there is one")
+    dtype: str = setting(
+        "float32", "floating-point type of models and data", choices=("float32", "float64")
+    )
+    device: str = setting("cpu", "cpu or cuda")
 
     @property
     def every(self) -> int:
@@ -86,11 +94,83 @@ class Options:
         return self.eval_every or math.ceil(self.rounds / 20)
 
     def attackers_among(self, clients: int) -> int:
-        """How many of the clients attack: a fifth, unless their number is given."""
+        """Return the number of attackers: a fifth of the clients unless it is given."""
         if self.attack is None:
             return 0
         return self.attackers or max(1, clients // 5)
 
     def with_rounds(self, rounds: int) -> Options:
-        """The same options with another number of rounds."""
+        """Return these options with another number of rounds."""
         return replace(self, rounds=rounds)
+
+
+# ------------------------------------------------------------------------------ checks
+def check_run_options(options: Options, method: Algorithm, task: Task, roster: Roster) -> None:
+    """Check that options fit each other, the method and the clients.
+
+    Raises:
+        CoterieError: On the first conflict.
+    """
+    check_settings(options)
+    method.check(task, roster.rows.train[: len(roster)])
+    if method.needs_all_clients and options.participation < 1:
+        raise CoterieError(
+            f"{method.name} needs all clients in every round: leave participation at 1."
+        )
+    check_ranks(roster, options)
+    if 0 < options.screen <= 1:
+        raise CoterieError(
+            f"screen is {options.screen}: it must be 0 (no clipping) or larger than 1."
+        )
+    if options.attack is None and (options.attackers or options.attack_strength):
+        raise CoterieError(
+            "attackers and attack_strength need an attack: name one, such as attack flip."
+        )
+    if options.attack == "labels" and options.attack_strength is not None:
+        raise CoterieError("attack labels has no strength: leave attack_strength.")
+    if options.robust == "mean" and options.robust_share != Options().robust_share:
+        raise CoterieError(
+            "robust_share does nothing with plain means: name a rule, such as robust trimmed."
+        )
+    if options.attackers is not None and options.attackers >= len(roster):
+        raise CoterieError(
+            f"attackers is {options.attackers}: some of the {len(roster)} clients must be honest."
+        )
+    if options.stop_after is not None and not int(roster.rows.valid.sum()):
+        raise CoterieError(
+            "stop_after looks at the valid part, and there is none",
+            "hold out a share of the training rows, such as {}",
+            options=[Option("valid", "0.2")],
+        )
+    check_enough_rows(roster, options.min_rows_to_report)
+
+
+def check_ranks(roster: Roster, options: Options) -> None:
+    """Check that every rank has a client, and that the engine supports ranks."""
+    if options.ranks == 1:
+        return
+    if options.ranks > len(roster):
+        raise CoterieError(
+            f"ranks is {options.ranks}, and only {len(roster)} clients train: each rank needs one",
+            "use at most {}",
+            options=[Option("ranks", str(len(roster)))],
+        )
+    if options.replay is not None:
+        raise CoterieError("a replay is one process: leave ranks at 1.")
+    if options.engine != "vectorised":
+        raise CoterieError(
+            f"the engine {options.engine} is one process: with ranks, use engine vectorised."
+        )
+
+
+def check_enough_rows(roster: Roster, min_rows_to_report: int) -> None:
+    """Check that a client has enough rows in each split that has any."""
+    for part in ("test", "valid"):
+        rows = getattr(roster.rows, part)[: len(roster)]
+        if 0 < int(rows.max()) < min_rows_to_report:
+            raise CoterieError(
+                f"no client has {min_rows_to_report} {part} rows or more, so no client can be "
+                f"measured (the most is {int(rows.max())})",
+                "lower {}, or hold out more rows",
+                options=[Option("min_rows_to_report")],
+            )

@@ -81,7 +81,7 @@ class SearchTrial(NamedTuple):
 
 
 class Search:
-    """A search whose every run has been checked; `go` trains what is left and fills `table`."""
+    """A search whose every run has been checked; `run` trains what is left and fills `table`."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class Search:
             return load_run(trial.folder, trial.fed, self.model, trial.method)
         return self._check(trial).start(trial.folder)
 
-    def go(self, follow: Follow | None = None) -> Search:
+    def run(self, follow: Follow | None = None) -> Search:
         """Train each run to its end; one that diverges does not stop the others."""
         if self.out is None:
             return self._train(follow)
@@ -161,7 +161,7 @@ class Search:
         for trial in self.trials():
             cell, run = cells[trial.cell], self.open(trial)
             try:
-                run.go(None if follow is None else follow(trial.title, run))
+                run.train(None if follow is None else follow(trial.title, run))
             except Diverged as e:
                 cell.diverged.append(f"{trial.title}: {e}")
                 continue
@@ -266,7 +266,7 @@ def search(
         metric=metric,
         **options,
     )
-    return made.go(follow)
+    return made.run(follow)
 
 
 # ------------------------------------------------------------------------------ parts

@@ -40,8 +40,8 @@ from coterie.runs.config import (
     roster_config,
 )
 from coterie.runs.folder import RunFolder, ensure_free
-from coterie.runs.options import Options
-from coterie.runs.run import Run, check_run, create_attack
+from coterie.runs.options import Options, check_run_options
+from coterie.runs.run import Run, create_attack
 from coterie.runs.step_sizes import fit_step_sizes, scale_losses
 
 Model = str | Callable[[], nn.Module] | nn.Module | None
@@ -221,7 +221,7 @@ def create_job(
     task, name = create_task(fed.roster, model, chosen)
     check_settings(method)
     method = fit_step_sizes(method, task, fed, chosen)
-    check_run(method, task, fed.roster, chosen)
+    check_run_options(chosen, method, task, fed.roster)
     plan = plan or plan_for(task, fed.roster, cores)
     return Job(
         method=method,

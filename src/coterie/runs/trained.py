@@ -1,145 +1,227 @@
-"""A trained run as data.
-
-All that answers, exports and reports need, and nothing of any client's rows.
-"""
+"""A trained run as data: models, history, scores and memberships, and nothing of any sample."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.core.contract import Algorithm, at_round
+from coterie.core.contract import Algorithm, Sums, at_round
 from coterie.core.params import Params, count, flatten, pick_rows
 from coterie.core.task import Task
 from coterie.data.roster import Roster
+from coterie.engines.exchange import RoundContext
 from coterie.metrics import Row, hard_labels
-from coterie.runs.membership import Answers, MembershipConfidence, membership_confidence
 from coterie.runs.options import Options
 
-ALIKE = 1e-3  # centres nearer than this, relative to their length, are one
-MOST_SCREENED = 5  # clients that a sentence names
-RESTLESS = (
-    0.05  # share of clients that change their group in a round, above which they are unstable
-)
+MAX_CENTRES = 50  # with more, a membership would take a client longer than a round
+MIN_HELD_OUT = 10  # validation samples from which these decide a membership
+DOUBTFUL = 0.8  # a membership with less confidence is doubtful
+SAME_MODEL = 1e-3  # relative distance below which two models are the same
+MAX_NAMED = 5  # clients or groups that a warning names
+MAX_CHURN = 0.05  # share of clients per round above which clusters are not stable
+# "losses" and "shares" [N, K], "rows" [N]; NaN for clients that did not report
+MembershipReports = dict[str, np.ndarray]
+
+
+class MembershipConfidence(NamedTuple):
+    """How clearly each client belongs to its cluster; arrays [N], NaN where unknown."""
+
+    confidence: np.ndarray  # share of bootstrap samples in which its cluster has the least loss
+    margin: np.ndarray  # relative excess of the second cluster's loss; negative if it is lower
+    second: np.ndarray  # int64, the best of the other clusters; −1: unknown
+    rows: np.ndarray  # number of samples that decided
+
+    @property
+    def doubtful(self) -> np.ndarray:
+        """Which memberships are doubtful, bool [N]."""
+        return self.confidence < DOUBTFUL
 
 
 @dataclass(frozen=True, eq=False)
 class TrainedRun:
-    """What a run came to. It is made by a run, or read from a run's folder."""
+    """A trained run, made by a `Run` or read from its folder."""
 
     method: Algorithm
     task: Task
     roster: Roster
     options: Options
     state: Any  # of the server, after the last round
-    round: int  # the last that is done; 0 is the start
+    round: int  # the last completed round; round 0 initialises the method
     history: list[Row]  # a row of metrics per round
     client_scores: dict[str, np.ndarray] = field(default_factory=dict)  # [N], NaN: not measured
     pooled_counts: dict[str, np.ndarray] = field(default_factory=dict)  # confusion, scored
-    memberships: Answers = field(default_factory=dict)  # asked for at the end of the run
+    memberships: MembershipReports = field(default_factory=dict)  # after the last round
     model_name: str = ""
     folder: Path | None = None
 
     @property
     def method_now(self) -> Algorithm:
-        """The method as it is after the last round, with decayed step sizes."""
+        """The method with the step sizes of the last round."""
         return at_round(self.method, self.round)
 
     @property
     def centres(self) -> Params | None:
-        """The groups' models, stacked; None for methods without groups."""
+        """The cluster models, every leaf [K, ...]; None for methods without clusters."""
         return self.method.centres(self.state)
 
     @property
     def groups(self) -> Tensor | None:
-        """The group of each client, int64 [N]; or soft weights [N, K]; None without groups."""
+        """Cluster numbers int64 [N] or soft weights [N, K]; None without clusters."""
         return self.method.groups(self.state)
 
     @property
     def hard_groups(self) -> np.ndarray | None:
-        """The group of each client, int64 [N], of soft ones the largest; −1: not seen."""
+        """The cluster of each client, int64 [N]; −1: not seen yet; None without clusters."""
         groups = self.groups
-        if groups is None:
-            return None
-        return hard_labels(groups)
+        return None if groups is None else hard_labels(groups)
 
     @property
     def membership(self) -> MembershipConfidence | None:
-        """How sure each client's membership is; None before the end, or without groups."""
+        """The confidence of memberships; None before the last round, or without clusters."""
         return membership_confidence(self.memberships, self.hard_groups)
 
     @property
     def last_evaluation(self) -> Row:
-        """The newest row that has scores; the last row if none has."""
-        for row in reversed(self.history):
-            if "loss" in row:
-                return row
-        return self.history[-1]
+        """The newest row with scores; the last row if none has."""
+        return next((row for row in reversed(self.history) if "loss" in row), self.history[-1])
 
     @property
     def warnings(self) -> list[str]:
-        """What is odd about the groups, a sentence each."""
+        """Problems with clients and clusters, one sentence each."""
         return describe_warnings(self.history, self.centres, self.groups)
+
+
+# ------------------------------------------------------------------------------ memberships
+def measure_memberships(
+    ask: RoundContext, centres: Params | None, groups: np.ndarray | None, min_rows: int
+) -> MembershipReports:
+    """Let each client with a cluster report its loss under every cluster model.
+
+    Clients with `MIN_HELD_OUT` validation samples use these, which trained no model; the others
+    use their training samples.
+
+    Args:
+        ask: The context of an evaluation.
+        centres: The cluster models, every leaf [K, ...].
+        groups: The assignment, int64 [N].
+        min_rows: Clients with fewer samples do not report.
+
+    Returns:
+        Mean losses and bootstrap shares per cluster; empty if there are no clusters to compare.
+    """
+    if centres is None or groups is None or not 2 <= count(centres) <= MAX_CENTRES:
+        return {}
+    rows = ask.roster.rows
+    ids = ask.all_clients[torch.from_numpy(groups[ask.all_clients.numpy()] >= 0)]
+    has_held_out = rows.valid[ids] >= max(min_rows, MIN_HELD_OUT)
+    has_trained = ~has_held_out & (rows.train[ids] >= min_rows)
+    reports: MembershipReports = {
+        "losses": np.full((len(groups), count(centres)), np.nan),
+        "shares": np.full((len(groups), count(centres)), np.nan),
+        "rows": np.full(len(groups), np.nan),
+    }
+    for some, split in ((ids[has_held_out], "valid"), (ids[has_trained], None)):
+        if not len(some):
+            continue
+        sums: Sums = ask(ask.root.membership, some, shared=centres, stream="evaluate", split=split)
+        at = sums.ids.numpy()
+        for name in ("losses", "shares"):
+            reports[name][at] = sums.report[name].cpu().double().numpy()
+        reports["rows"][at] = getattr(rows, split or "train")[sums.ids].numpy()
+    return reports
+
+
+def membership_confidence(
+    reports: MembershipReports, groups: np.ndarray | None
+) -> MembershipConfidence | None:
+    """Compute the confidence of each client's membership from the clients' reports.
+
+    Args:
+        reports: What `measure_memberships` returned.
+        groups: The assignment, int64 [N].
+
+    Returns:
+        None if no client reported.
+    """
+    if not reports or groups is None:
+        return None
+    clients = np.arange(len(groups))
+    known = (groups >= 0) & ~np.isnan(reports["rows"])
+    own = np.where(known, groups, 0)
+    others = reports["losses"].copy()
+    others[clients, own] = np.inf
+    others[~known] = np.inf
+    second = others.argmin(1)
+    own_loss = reports["losses"][clients, own]
+    other_loss = others[clients, second]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        margin = (other_loss - own_loss) / np.minimum(own_loss, other_loss)
+    return MembershipConfidence(
+        confidence=np.where(known, reports["shares"][clients, own], np.nan),
+        margin=np.where(known, margin, np.nan),
+        second=np.where(known, second, -1),
+        rows=np.where(known, reports["rows"], np.nan),
+    )
 
 
 # ------------------------------------------------------------------------------ warnings
 def describe_warnings(
     history: list[Row], centres: Params | None, groups: Tensor | None
 ) -> list[str]:
-    """What is odd about a run's clients and the groups it ended with, a sentence each."""
-    return screened_clients(history) + group_concerns(history, centres, groups)
+    """Describe problems of a run: clipped clients, empty or equal clusters, unstable clusters.
+
+    Args:
+        history: The run's rows of metrics.
+        centres: The cluster models, every leaf [K, ...].
+        groups: Cluster numbers [N] or soft weights [N, K].
+
+    Returns:
+        One sentence per problem.
+    """
+    warnings = _warn_of_clipping(history)
+    if groups is None:
+        return warnings
+    sizes = history[-1].get("sizes", [])
+    empty = _empty_clusters(sizes, groups)
+    if empty:
+        warnings.append(
+            f"no client is in group {_list_some(empty)} of {len(sizes)}: use fewer clusters, "
+            "another initialisation or another seed."
+        )
+    for a, b in _equal_models(centres, empty):
+        warnings.append(
+            f"the models of groups {a} and {b} are almost equal: use fewer clusters, more rounds "
+            "or larger steps."
+        )
+    churn = [row["churn"] for row in history[1:] if "churn" in row]
+    late = churn[-max(3, len(history) // 4) :]
+    if len(late) >= 3 and sum(late) / len(late) > MAX_CHURN:
+        percent = 100 * sum(late) / len(late)
+        warnings.append(
+            f"the groups are not stable: in the last {len(late)} rounds {percent:.0f} % of the "
+            "clients changed group per round."
+        )
+    return warnings
 
 
-def screened_clients(history: list[Row]) -> list[str]:
-    """A sentence on the clients whose moves were shortened, if there were any."""
+def _warn_of_clipping(history: list[Row]) -> list[str]:
     rounds = [row for row in history if row.get("clipped")]
     if not rounds:
         return []
     names = sorted({name for row in rounds for name in row["clipped"]})
-    some = ", ".join(names[:MOST_SCREENED])
-    if len(names) > MOST_SCREENED:
-        some += f" and {len(names) - MOST_SCREENED} more"
     return [
-        f"in {len(rounds)} rounds updates were far longer than is usual, and were shortened, of "
-        f"{some}: look at the rows there, or leave screening out (screen 0)."
+        f"in {len(rounds)} rounds updates with unusually large norms were clipped, from "
+        f"{_list_some(names)}: check the data there, or turn clipping off (screen 0)."
     ]
 
 
-def group_concerns(history: list[Row], centres: Params | None, groups: Tensor | None) -> list[str]:
-    """What is odd about the groups that a run ended with, a sentence each."""
-    if groups is None:
-        return []
-    sizes = history[-1].get("sizes", [])
-    empty = empty_groups(sizes, groups)
-    sentences = []
-    if empty:
-        sentences.append(
-            f"no client is in group {join_numbers(empty)} of {len(sizes)}: fewer clusters may do, "
-            "or another start or seed."
-        )
-    for a, b in twins(centres, empty):
-        sentences.append(
-            f"the models of groups {a} and {b} are all but equal: they are one group, or have not "
-            "parted; try fewer clusters, more rounds or larger steps."
-        )
-    churn = [row["churn"] for row in history[1:] if "churn" in row]
-    late = churn[-max(3, len(history) // 4) :]
-    if len(late) >= 3 and sum(late) / len(late) > RESTLESS:
-        percent = 100 * sum(late) / len(late)
-        sentences.append(
-            f"the groups are not stable: in the last {len(late)} rounds {percent:.0f} % of the "
-            "clients changed theirs each round."
-        )
-    return sentences
-
-
-def empty_groups(sizes: list[int], groups: Tensor) -> list[int]:
-    """The groups that next to nobody is in, where anybody is in any."""
+def _empty_clusters(sizes: list[int], groups: Tensor) -> list[int]:
+    """Return the clusters with less than a thousandth of the clients."""
     if not any(sizes):
         return []
     masses: list[float] = list(sizes)
@@ -148,20 +230,20 @@ def empty_groups(sizes: list[int], groups: Tensor) -> list[int]:
     return [k for k, mass in enumerate(masses) if mass < 1e-3 * len(groups)]
 
 
-def twins(centres: Params | None, skip: list[int]) -> list[tuple[int, int]]:
-    """Pairs of centres that differ by less than a thousandth of their length."""
+def _equal_models(centres: Params | None, skip: list[int]) -> list[tuple[int, int]]:
+    """Return the pairs of clusters whose models are the same."""
     if centres is None:
         return []
     k = count(centres)
-    rows = flatten(pick_rows(centres, torch.arange(k))).double()
-    near = torch.cdist(rows, rows) < ALIKE * rows.norm(dim=1)
+    vectors = flatten(pick_rows(centres, torch.arange(k))).double()
+    is_near = torch.cdist(vectors, vectors) < SAME_MODEL * vectors.norm(dim=1)
     kept = [j for j in range(k) if j not in skip]
-    return [(a, b) for a in kept for b in kept if a < b and near[a, b]]
+    return [(a, b) for a in kept for b in kept if a < b and is_near[a, b]]
 
 
-def join_numbers(numbers: list[int]) -> str:
-    """1, 2, 3 and 5 more"""
-    text = ", ".join(map(str, numbers[:5]))
-    if len(numbers) > 5:
-        return f"{text} and {len(numbers) - 5} more"
+def _list_some(items: list[Any]) -> str:
+    """Return "1, 2, 3 and 5 more"."""
+    text = ", ".join(map(str, items[:MAX_NAMED]))
+    if len(items) > MAX_NAMED:
+        text += f" and {len(items) - MAX_NAMED} more"
     return text
