@@ -1,4 +1,4 @@
-"""The tables of reproduction/README.md, from what `python -m reproduction` found."""
+"""The generated part of reproduction/README.md: a table of all experiments and their pages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from coterie.core.contract import Algorithm
 from reproduction import all_experiments
 from reproduction.claims import MARKS
-from reproduction.page import markdown, page, verdicts
+from reproduction.page import judge_all, make_page, markdown_table
 from reproduction.result_table import ResultTable
 from reproduction.spec import Experiment
 
@@ -17,10 +17,7 @@ BEST_FIRST = ("full", "medium")
 
 
 def outcomes(experiment: Experiment) -> list[ResultTable]:
-    """What is shown of an experiment: the largest scale that was run to its end.
-
-    If a part of a larger one was run, that comes first.
-    """
+    """Return the results to show: the largest complete scale, after incomplete larger ones."""
     found = []
     for scale in BEST_FIRST:
         results = ResultTable.open(experiment, scale, RESULTS)
@@ -32,7 +29,7 @@ def outcomes(experiment: Experiment) -> list[ResultTable]:
 
 
 def reproduction() -> str:
-    """A table of all experiments, then the page of each that was run."""
+    """Return a table of all experiments, then the page of each that was run."""
     rows = []
     parts = []
     for name, experiment in all_experiments().items():
@@ -44,17 +41,17 @@ def reproduction() -> str:
             parts.append(f'<a id="{name}-results"></a>')
         parts += map(text_of, found)
     head = ["experiment", "paper's", "scale", *MARKS]
-    return "\n\n".join([markdown(head, rows), *parts])
+    return "\n\n".join([markdown_table(head, rows), *parts])
 
 
 def text_of(results: ResultTable) -> str:
-    """The page of what was run, with figures where they are."""
+    """Return the page of an experiment with links to its figures."""
     stem = results.path.stem
-    return page(results).strip().replace(f"]({stem}", f"](results/{stem}")
+    return make_page(results).strip().replace(f"]({stem}", f"](results/{stem}")
 
 
 def row_name(name: str, was_run: bool) -> str:
-    """An experiment's name with an anchor, and a link to its results where it was run."""
+    """Return an experiment's name with an anchor and, if it was run, a link to its results."""
     anchor = f'<a id="{name}"></a>'
     if was_run:
         return f"{anchor}[`{name}`](#{name}-results)"
@@ -62,28 +59,28 @@ def row_name(name: str, was_run: bool) -> str:
 
 
 def experiments_with(method: type[Algorithm]) -> str:
-    """Links to the rows of every experiment that has a method, by paper."""
+    """Return links to the experiments that have a method, by paper."""
     papers: dict[str, list[str]] = {}
     for name, experiment in all_experiments().items():
         if any(type(line.method) is method for line in experiment.lines):
             link = f"[`{name}`](../reproduction/README.md#{name})"
             papers.setdefault(experiment.paper, []).append(link)
     if not papers:
-        return "None of the papers' tables that are made again has it."
+        return "None of the reproduced tables has it."
     lines = [f"* {paper}: {', '.join(links)}" for paper, links in papers.items()]
-    return "\n".join(["It stands in these tables and figures, made again:", "", *lines])
+    return "\n".join(["Reproduced tables and figures that have it:", "", *lines])
 
 
 def summaries(found: list[ResultTable]) -> list[list[str]]:
-    """For each scale that is shown: its name, and how many of its claims hold."""
+    """Return, for each scale that is shown, its name and the number of claims by mark."""
     if not found:
         return [["not run yet", *[""] * len(MARKS)]]
     return [summary(results) for results in found]
 
 
 def summary(results: ResultTable) -> list[str]:
-    """A scale, whole or a part of it, and how many of its claims hold."""
-    marks = Counter(verdict.mark for verdict in verdicts(results))
+    """Return the name of a scale and the number of claims by mark."""
+    marks = Counter(verdict.mark for verdict in judge_all(results))
     scale = results.scale
     if results.missing:
         scale = f"a part of {scale}"

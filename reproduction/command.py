@@ -15,11 +15,11 @@ from coterie.reporting.plots import save
 from coterie.runs.files import hold_lock, write_text
 from reproduction import all_experiments, find
 from reproduction.claims import FAILS
-from reproduction.page import COMMAND, command, page, verdicts
+from reproduction.page import COMMAND, command_for, judge_all, make_page
 from reproduction.result_table import ResultTable
 from reproduction.runner import FinishedCell, run_cells
 from reproduction.spec import SCALES, Experiment, TableCell
-from reproduction.tuning import search_all
+from reproduction.work import repeat_searches
 
 DESCRIPTION = """\
 Reproduce a table or figure of a paper: our numbers beside the paper's, with figures.
@@ -136,7 +136,7 @@ def search(experiment: Experiment, scale: str) -> int:
     """Repeat the hyper-parameter searches of an experiment and print their results."""
     if not experiment.tuned:
         raise CoterieError(f"{experiment.name} has no hyper-parameter search: omit --search.")
-    for found in search_all(experiment, scale):
+    for found in repeat_searches(experiment, scale):
         print(found, flush=True)
     return 0
 
@@ -182,7 +182,7 @@ def run(results: ResultTable, arguments: argparse.Namespace) -> None:
         try:
             run_cells(results, cells, arguments.jobs, report_cell)
         except KeyboardInterrupt:
-            again = command(results, arguments.line, arguments.column, arguments.seeds)
+            again = command_for(results, arguments.line, arguments.column, arguments.seeds)
             raise KeyboardInterrupt(f"stopped; continue with: {again}") from None
 
 
@@ -219,12 +219,12 @@ def describe(results: ResultTable, done: FinishedCell) -> str:
 
 def write_page(results: ResultTable) -> str:
     """Write the page and its figures; return the page with a summary."""
-    text = page(results)
+    text = make_page(results)
     write_text(results.path.with_suffix(".md"), text)
     files = [results.path.with_suffix(".md")]
     for suffix, draw in results.experiment.figures.items():
         file = results.path.with_name(f"{results.path.stem}{suffix}.svg")
         files.append(save(draw(results), file))
-    failed = sum(verdict.mark == FAILS for verdict in verdicts(results))
+    failed = sum(verdict.mark == FAILS for verdict in judge_all(results))
     written = ", ".join(map(str, files))
-    return f"{text}\n{failed} of {len(verdicts(results))} claims do not hold; written: {written}"
+    return f"{text}\n{failed} of {len(judge_all(results))} claims do not hold; written: {written}"

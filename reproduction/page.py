@@ -1,4 +1,4 @@
-"""Markdown of an experiment: ours beside the paper's, what should hold, and how it was made."""
+"""The Markdown page of an experiment: our numbers beside the paper's, claims, findings."""
 
 from __future__ import annotations
 
@@ -6,63 +6,63 @@ import math
 import shlex
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from coterie.reporting.text import capitalise
 from reproduction.claims import MARKS, ClaimVerdict
-from reproduction.result_table import DIRTY, ResultTable, mean_and_deviation
-from reproduction.spec import Experiment, Quantity, TableCell
+from reproduction.result_table import DIRTY, ResultTable
+from reproduction.spec import OURS, Experiment, Quantity, TableCell
 
 NOTHING = "–"
 COMMAND = "python -m reproduction"
 
 
-def page(results: ResultTable) -> str:
-    """The whole page of an experiment."""
+def make_page(results: ResultTable) -> str:
+    """Return the page of an experiment."""
     experiment = results.experiment
+    open_points = "What the paper leaves open, and what we chose"
+    if experiment.paper == OURS:
+        open_points = "Choices"
+    legend = ", ".join(f"{mark} {meaning}" for mark, meaning in MARKS.items())
+    tables = [quantity_table(results, quantity) for quantity in experiment.quantities]
     parts = [
         f"## {experiment.title} ({results.scale})",
         f"{experiment.paper}, {experiment.where}, at scale {results.scale}:",
-        f"```\n{command_again(results)}\n```",
-        quantity_table(results, experiment.quantities[0]),
-    ]
-    for quantity in experiment.quantities[1:]:
-        if not lines_with(results, quantity):
-            continue
-        parts.append(quantity_table(results, quantity))
-    for suffix in experiment.figures:
-        file = f"{results.path.stem}{suffix}.svg"
-        parts.append(f"![{experiment.title}]({file})")
-    parts += [
-        listed(claims_title(), [f"{v.mark} {v.sentence}" for v in verdicts(results)]),
-        listed("What was found", experiment.findings),
-        *(listed(title, make(results)) for title, make in experiment.sections.items()),
-        listed("Other than at the full scale", differences(results)),
-        listed(title_of_open_points(experiment), experiment.open_points),
-        listed(f"What was searched for, by `{search_command(experiment)}`", searches(experiment)),
-        listed("What each run tried on held-out training rows, and took", tuned_lines(results)),
-        how_made(results),
+        f"```\n{rerun_command(results)}\n```",
+        *tables,
+        *(
+            f"![{experiment.title}]({results.path.stem}{suffix}.svg)"
+            for suffix in experiment.figures
+        ),
+        titled_list(f"Claims ({legend})", [f"{v.mark} {v.sentence}" for v in judge_all(results)]),
+        titled_list("Findings", experiment.findings),
+        *(titled_list(title, make(results)) for title, make in experiment.sections.items()),
+        titled_list("Differences from the full scale", describe_differences(results)),
+        titled_list(open_points, experiment.open_points),
+        titled_list(
+            f"Hyper-parameter searches, repeated by `{COMMAND} {experiment.name} "
+            f"--scale {experiment.tuned_at} --search`",
+            describe_searches(experiment),
+        ),
+        titled_list("Values tried on held-out training rows", describe_tuning(results)),
+        describe_provenance(results),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def claims_title() -> str:
-    """Return the heading of the claims, with the meaning of each mark."""
-    return f"Claims ({', '.join(f'{mark} {meaning}' for mark, meaning in MARKS.items())})"
+def judge_all(results: ResultTable) -> list[ClaimVerdict]:
+    """Return the verdicts on all claims."""
+    return [verdict for claim in results.experiment.claims for verdict in claim.judge(results)]
 
 
-def title_of_open_points(experiment: Experiment) -> str:
-    """What stands above what was decided here."""
-    if experiment.is_from_a_paper:
-        return "What the paper leaves open, and what is taken here"
-    return "What was decided"
-
-
-def command_again(results: ResultTable) -> str:
-    """What makes this page again: its lines, columns and seeds, where it has not all of them."""
+# ------------------------------------------------------------------------------ commands
+def rerun_command(results: ResultTable) -> str:
+    """Return the command that reproduces this page, with the lines, columns and seeds it has."""
     cells = list(results.experiment.cells(results.scale))
     has_all_lines = len(results.lines) == len({cell.line.label for cell in cells})
     has_all_columns = len(results.columns) == len({cell.column.label for cell in cells})
     has_all_seeds = len(results.seeds) == len({cell.seed for cell in cells})
-    return command(
+    return command_for(
         results,
         lines=() if has_all_lines else results.lines,
         columns=() if has_all_columns else results.columns,
@@ -70,10 +70,10 @@ def command_again(results: ResultTable) -> str:
     )
 
 
-def command(
+def command_for(
     results: ResultTable, lines: Sequence[str], columns: Sequence[str], seeds: int | None
 ) -> str:
-    """What runs an experiment, or these lines, columns and first seeds of it alone."""
+    """Return the command that runs an experiment, or some lines, columns and first seeds of it."""
     words = [*COMMAND.split(), results.experiment.name, "--scale", results.scale]
     for line in lines:
         words += ["--line", line]
@@ -84,97 +84,43 @@ def command(
     return shlex.join(words)
 
 
-def search_command(experiment: Experiment) -> str:
-    """What makes the searches of an experiment again."""
-    return f"{COMMAND} {experiment.name} --scale {experiment.tuned_at} --search"
-
-
-def searches(experiment: Experiment) -> list[str]:
-    """A sentence for each search: what was tried, and what was found."""
-    sentences = []
-    for tuned in experiment.tuned:
-        tried = "; ".join(f"{k} of {', '.join(map(str, v))}" for k, v in tuned.over.items())
-        best = ", ".join(f"{name} {value}" for name, value in tuned.best.items())
-        taken = tuned.taken and f"; {tuned.taken}"
-        sentences.append(f"{tuned.line}, {tuned.column}: {tried}: best is {best}{taken}.")
-    return sentences
-
-
-def tuned_lines(results: ResultTable) -> list[str]:
-    """A sentence for each tuned setting: the values it had, and what its runs took, by seed."""
-    sentences = []
-    for label in results.lines:
-        tune = results.experiment.line(label).tune
-        cells = [cell for column in results.columns for cell in results.of(label, column)]
-        taken = [cell.extra["tuned"] for cell in cells if "tuned" in cell.extra]
-        for name, values in tune.items():
-            tried = ", ".join(f"{value:g}" for value in values)
-            took = ", ".join(f"{settings[name]:g}" for settings in taken)
-            sentences.append(f"{label}: {name} of {tried}; took {took}.")
-    return sentences
-
-
-def verdicts(results: ResultTable) -> list[ClaimVerdict]:
-    """Every claim, judged."""
-    return [verdict for claim in results.experiment.claims for verdict in claim.judge(results)]
-
-
 # ------------------------------------------------------------------------------ tables
 def quantity_table(results: ResultTable, quantity: Quantity) -> str:
-    """A table of a quantity; beside each column the paper's, where it prints the quantity."""
+    """Return a table of a quantity, beside each column the paper's; "" if nothing has it."""
     printed = results.experiment.printed_of(quantity)
     head = ["method"]
     for column in results.columns:
-        head.append(column)
-        if printed:
-            head.append("paper")
+        head += [column, "paper"] if printed else [column]
     rows = []
-    for line in lines_with(results, quantity):
-        row = [name_of(results, line)]
-        for column in results.columns:
-            row.append(cell_text(results, line, column, quantity))
-            if printed:
-                row.append(printed.get(line, {}).get(column, NOTHING))
-        rows.append(row)
-    return f"{capitalise(quantity.label)}, mean ± deviation over seeds:\n\n" + markdown(head, rows)
-
-
-def lines_with(results: ResultTable, quantity: Quantity) -> list[str]:
-    """The lines that have a value of a quantity in any column, here or in the paper."""
-    printed = results.experiment.printed_of(quantity)
-    found = []
     for line in results.experiment.lines:
         in_paper = printed.get(line.label, {})
+        row = [line.label if line.in_paper else f"{line.label} (ours)"]
         for column in results.columns:
-            if column in in_paper or results.values(line.label, column, quantity.name):
-                found.append(line.label)
-                break
-    return found
+            row.append(_cell_text(results, line.label, column, quantity))
+            if printed:
+                row.append(in_paper.get(column, NOTHING))
+        if any(text != NOTHING for text in row[1:]):
+            rows.append(row)
+    if not rows:
+        return ""
+    return f"{capitalise(quantity.label)}:\n\n{markdown_table(head, rows)}"
 
 
-def name_of(results: ResultTable, line: str) -> str:
-    """A line's label; those that the paper does not have are marked."""
-    if results.experiment.line(line).in_paper:
-        return line
-    return f"{line} (ours)"
-
-
-def cell_text(results: ResultTable, line: str, column: str, quantity: Quantity) -> str:
-    """The mean over seeds and their deviation; "diverged" where any run did."""
-    values = results.values(line, column, quantity.name)
-    if not values:
+def _cell_text(results: ResultTable, line: str, column: str, quantity: Quantity) -> str:
+    """Return the mean and standard deviation over seeds; "diverged" if any run did."""
+    values = np.array(list(results.values(line, column, quantity.name).values()))
+    if not len(values):
         return NOTHING
-    if not all(map(math.isfinite, values.values())):
+    if not np.isfinite(values).all():
         return "diverged"
-    mean, deviation = mean_and_deviation(values.values())
-    text = f"{mean * quantity.factor:.{quantity.digits}f}"
-    if deviation is not None:
-        text += f" ± {deviation * quantity.factor:.{quantity.digits}f}"
+    text = f"{values.mean() * quantity.factor:.{quantity.digits}f}"
+    if len(values) > 1:
+        text += f" ± {values.std(ddof=1) * quantity.factor:.{quantity.digits}f}"
     return text
 
 
-def markdown(head: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table, numbers to the right."""
+def markdown_table(head: list[str], rows: list[list[str]]) -> str:
+    """Return a Markdown table with numbers aligned to the right."""
     lines = [
         f"| {' | '.join(head)} |",
         "| --- |" + " ---: |" * (len(head) - 1),
@@ -184,37 +130,58 @@ def markdown(head: list[str], rows: list[list[str]]) -> str:
 
 
 # ------------------------------------------------------------------------------ lists
-def listed(title: str, items: list[str] | tuple[str, ...]) -> str:
-    """A heading in bold with a list; nothing where the list is empty."""
+def titled_list(title: str, items: Sequence[str]) -> str:
+    """Return a bold title with a list; "" if the list is empty."""
     if not items:
         return ""
     return f"**{title}**\n\n" + "\n".join(f"* {item}" for item in items)
 
 
-def differences(results: ResultTable) -> list[str]:
-    """Every setting of this scale that is another one in the paper."""
+def describe_searches(experiment: Experiment) -> list[str]:
+    """Return a sentence for each recorded search."""
+    sentences = []
+    for search in experiment.tuned:
+        tried = "; ".join(f"{k} of {', '.join(map(str, v))}" for k, v in search.over.items())
+        best = ", ".join(f"{name} {value}" for name, value in search.best.items())
+        taken = search.taken and f"; {search.taken}"
+        sentences.append(f"{search.line}, {search.column}: {tried}: best is {best}{taken}.")
+    return sentences
+
+
+def describe_tuning(results: ResultTable) -> list[str]:
+    """Return a sentence for each tuned hyper-parameter: the values, and the choice of each run."""
+    sentences = []
+    for label in results.lines:
+        cells = [cell for column in results.columns for cell in results.of(label, column)]
+        chosen = [cell.extra["tuned"] for cell in cells if "tuned" in cell.extra]
+        for name, values in results.experiment.line(label).tune.items():
+            tried = ", ".join(f"{value:g}" for value in values)
+            took = ", ".join(f"{settings[name]:g}" for settings in chosen)
+            sentences.append(f"{label}: {name} of {tried}; chosen by seed: {took}.")
+    return sentences
+
+
+def describe_differences(results: ResultTable) -> list[str]:
+    """Return a sentence for each difference between this scale and the paper's setting."""
     experiment = results.experiment
-    scale = experiment.scale(results.scale)
     seeds = len(results.seeds)
     in_paper = experiment.scales["full"].seeds
     items = []
     if seeds != in_paper:
         items.append(f"Seeds: {seeds} instead of {in_paper}.")
     cells = {cell.mark: cell for cell in experiment.cells(results.scale)}
-    changed: dict[str, None] = {}  # in order, each once
     for mark in results.cells:
-        changed.update(dict.fromkeys(changes(cells[mark])))
-    items += changed
-    left_out = [c.label for c in experiment.columns if c.label not in results.columns]
-    if left_out:
-        items.append(f"Not run: {', '.join(left_out)}.")
-    return [*items, *scale.remarks]
+        items += [change for change in describe_changes(cells[mark]) if change not in items]
+    not_run = [c.label for c in experiment.columns if c.label not in results.columns]
+    if not_run:
+        items.append(f"Not run: {', '.join(not_run)}.")
+    return [*items, *experiment.scale(results.scale).remarks]
 
 
-def changes(cell: TableCell) -> Iterator[str]:
-    """What the scale changes in a cell."""
+def describe_changes(cell: TableCell) -> Iterator[str]:
+    """Yield a sentence for each option of a cell that the scale changes."""
     scale = cell.scale
-    asked = {
+    given = {
         **cell.column.data_options,
         **cell.line.data_options,
         **cell.column.options,
@@ -229,33 +196,29 @@ def changes(cell: TableCell) -> Iterator[str]:
         if hasattr(cell.line.method, name) and name not in cell.line.keep
     }
     for name, value in {**scale.data_options, **scale.options, **settings}.items():
-        if name in scale.nearer:
+        before = given.get(name, getattr(cell.line.method, name, None))
+        if name in scale.nearer or before == value:
             continue
-        before = asked.get(name, getattr(cell.line.method, name, None))
         if before is None:
             yield f"{name} is {value}."
-        elif before != value:
+        else:
             yield f"{name} is {value} instead of {before}."
 
 
-def how_made(results: ResultTable) -> str:
-    """Seeds, time and commits."""
+def describe_provenance(results: ResultTable) -> str:
+    """Return the seeds, the computing time, the commits, and what is missing."""
+    cells = results.cells.values()
     seeds = results.seeds
     which = f"Seed {seeds[0]}" if len(seeds) == 1 else f"Seeds {seeds[0]} to {seeds[-1]}"
-    missing = len(results.missing)
-    unfinished = f" {missing} of its cells are still to be run." if missing else ""
-    return (
-        f"{which}; {results.seconds:,.0f} s of computing time; commit "
-        f"{', '.join(results.commits)}.{uncommitted(results)}{unfinished}"
-    )
-
-
-def uncommitted(results: ResultTable) -> str:
-    """Return a sentence about cells that were run with uncommitted changes; "" without any."""
-    count = sum(cell.commit.endswith(DIRTY) for cell in results.cells.values())
-    if not count:
-        return ""
-    return (
-        f" {count} of {len(results.cells)} cells were run with uncommitted changes to the source "
-        f"(commits that end in {DIRTY})."
-    )
+    commits = ", ".join(sorted({cell.commit for cell in cells}))
+    seconds = math.fsum(cell.seconds for cell in cells)
+    text = f"{which}; {seconds:,.0f} s of computing time; commit {commits}."
+    dirty = sum(cell.commit.endswith(DIRTY) for cell in cells)
+    if dirty:
+        text += (
+            f" {dirty} of {len(cells)} cells were run with uncommitted changes to the source "
+            f"(commits that end in {DIRTY})."
+        )
+    if results.missing:
+        text += f" {len(results.missing)} cells have not been run yet."
+    return text

@@ -1,13 +1,13 @@
 """What an experiment is: a table of runs, as a paper prints it.
 
-    Experiment   its lines × columns × seeds are the cells; each cell is one run, or a few
-    Line         a method with its settings
-    Column       the data and the model, and what else changes from column to column
-    Scale        how much of it is run: "full" is the paper's own setting
-    Tuned        a setting that the paper does not print, and what was tried to find it
-    Cell         one of them, with everything decided
+    Experiment       lines × columns × seeds are its cells; each cell is one run, or a few
+    TableLine        a method with its hyper-parameters
+    DataColumn       the data and the model, and what else differs between columns
+    TableScale       how much is run; "full" is the paper's own setting
+    RecordedSearch   a hyper-parameter that the paper does not print, and the values that were tried
+    TableCell        one line, one column, one seed
 
-The experiments themselves stand in catalogue/, a file for each paper.
+The experiments are in catalogue/, one module per paper.
 """
 
 from __future__ import annotations
@@ -36,33 +36,65 @@ SCALES = ("smoke", "medium", "full")
 
 @dataclass(frozen=True, kw_only=True)
 class TableLine:
-    """A line of the table: a method with its settings."""
+    """A line of the table: a method with its hyper-parameters.
+
+    Attributes:
+        label: Name in the table.
+        method: The method; None: the experiment's work recognises the line by its label.
+        data_options: Options of the data, if they differ from those of other lines.
+        options: Options of the runs, if they differ from those of other lines.
+        tune: By hyper-parameter, values of which each run takes the best on held-out training rows.
+        keep: Hyper-parameters that no column and no scale changes.
+        in_paper: Whether the paper has this line.
+    """
 
     label: str
-    method: Algorithm | None = None  # None: the work knows the line by its label
-    data_options: Options = field(default_factory=dict)  # where its data differ from others'
-    options: Options = field(default_factory=dict)  # where its runs differ from others'
+    method: Algorithm | None = None
+    data_options: Options = field(default_factory=dict)
+    options: Options = field(default_factory=dict)
     tune: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """By setting, the values of which each run takes the best on held-out training rows."""
-    keep: tuple[str, ...] = ()  # settings that no column and no scale changes
+    keep: tuple[str, ...] = ()
     in_paper: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataColumn:
-    """A column of the table: the data, the model, and what else changes from column to column."""
+    """A column of the table: the data and the model.
+
+    Attributes:
+        label: Name in the table.
+        data: The data set, as `coterie run --data` takes it.
+        data_options: Options of the data set.
+        model: Name of the model; None: the default for the data.
+        options: Options of the runs.
+        settings: Hyper-parameters of the methods that have them.
+    """
 
     label: str
-    data: str  # as `--data` takes it
+    data: str
     data_options: Options = field(default_factory=dict)
     model: str | None = None
-    options: Options = field(default_factory=dict)  # of the runs
-    settings: Options = field(default_factory=dict)  # of those methods that have them
+    options: Options = field(default_factory=dict)
+    settings: Options = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableScale:
-    """How much of an experiment is run; what is given here counts over lines and columns."""
+    """How much of an experiment is run. Its options override those of lines and columns.
+
+    Attributes:
+        seeds: Number of seeds.
+        first_seed: The first seed; the others follow.
+        data_options: Options of the data sets.
+        options: Options of the runs.
+        settings: Hyper-parameters of the methods that have them.
+        settings_by_model: The same for one model, by its name.
+        model: Name of the model; None: the column's.
+        lines: Labels of the lines to run, in this order; (): all.
+        columns: Labels of the columns to run; (): all.
+        remarks: Differences from the paper that the options do not show.
+        nearer: Hyper-parameters that this scale sets to the paper's value, unlike the lines.
+    """
 
     seeds: int
     first_seed: int = 0
@@ -70,50 +102,62 @@ class TableScale:
     options: Options = field(default_factory=dict)
     settings: Options = field(default_factory=dict)
     settings_by_model: Mapping[str, Options] = field(default_factory=dict)
-    model: str | None = None  # none: the column's
-    lines: tuple[str, ...] = ()  # the labels of those that are run; none: all
+    model: str | None = None
+    lines: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
-    remarks: tuple[str, ...] = ()  # differences from the paper that the options do not show
-    nearer: tuple[str, ...] = ()  # settings that are the paper's here, where the lines' own are not
+    remarks: tuple[str, ...] = ()
+    nearer: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedSearch:
-    """A setting that was found by a search, which `python -m reproduction NAME --search` repeats.
+    """A hyper-parameter search, which `python -m reproduction NAME --search` repeats.
 
-    The search has seeds of its own and looks at held-out training rows: no reported test row, and
-    no data of a reported seed, has a part in it.
+    It has its own seeds and uses held-out training rows only: it sees no test row and no data of a
+    reported seed.
+
+    Attributes:
+        line: Label of the line.
+        column: Label of the column.
+        over: By hyper-parameter, the values that were tried.
+        best: The best values.
+        taken: What is used instead, and why; "": the best values.
     """
 
     line: str
     column: str
-    over: Mapping[str, tuple[Any, ...]]  # the values that were tried, by setting
-    best: Options  # what was found
-    taken: str = ""  # what is taken instead, and why; nothing: the best
+    over: Mapping[str, tuple[Any, ...]]
+    best: Options
+    taken: str = ""
 
 
 class Quantity(NamedTuple):
-    """What is read off a cell, and how it is printed."""
+    """A number of each cell, and how it is printed."""
 
-    name: str  # among a cell's values
+    name: str  # key in `Measured.values`
     label: str
     digits: int = 2
-    factor: float = 1.0  # 100: as percent
+    factor: float = 1.0  # 100: percent
     higher_is_better: bool = True
 
 
 ACCURACY = Quantity("accuracy", "test accuracy, %", 2, 100.0)
 WORST = Quantity("worst", "worst tenth of the clients, %", 2, 100.0)
-MSE = Quantity("mse", "test MSE", 3, 1.0, higher_is_better=False)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a cell came to."""
+    """The result of a cell.
+
+    Attributes:
+        values: By name, the numbers of the table.
+        curves: By metric, pairs of (round, value).
+        extra: JSON data that figures and lists need.
+    """
 
     values: dict[str, float]
-    curves: dict[str, list[tuple[int, float]]] = field(default_factory=dict)  # (round, value)
-    extra: dict[str, Any] = field(default_factory=dict)  # what a figure needs beside that
+    curves: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+    extra: dict[str, Any] = field(default_factory=dict)
 
 
 Work = Callable[["TableCell", Path], Measured]
@@ -121,38 +165,52 @@ Work = Callable[["TableCell", Path], Measured]
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """A table or a figure of a paper, and what it takes to make it again."""
+    """A table or figure of a paper and everything that is needed to reproduce it.
+
+    Attributes:
+        name: Name on the command line.
+        title: Title of the page.
+        paper: Authors and year, or `OURS`.
+        where: Place in the paper, for example "table 1".
+        lines: The lines.
+        columns: The columns.
+        scales: By name, the scales.
+        work: Runs one cell.
+        quantities: The quantities, one table each; the first is the main one.
+        printed: The paper's numbers of the first quantity.
+        printed_also: By name of the quantity, the paper's numbers of others.
+        claims: What should hold.
+        open_points: What the paper does not say, and what we chose.
+        findings: What our results show.
+        tuned: Hyper-parameter searches, all at the scale `tuned_at`.
+        tuned_at: Scale of the searches.
+        tune_by: Metric by which lines with `tune` choose, on held-out training rows.
+        sections: By title, functions that return the items of a list for the page.
+        figures: By suffix of the file name, functions that draw a figure.
+    """
 
     name: str
     title: str
-    paper: str  # whose: authors and year
-    where: str  # such as "table 1"
+    paper: str
+    where: str
     lines: tuple[TableLine, ...]
     columns: tuple[DataColumn, ...]
     scales: Mapping[str, TableScale]
     work: Work
     quantities: tuple[Quantity, ...]
-    printed: Printed = field(default_factory=dict)  # the paper's numbers of the first quantity
-    printed_also: Mapping[str, Printed] = field(default_factory=dict)  # of others, by their names
+    printed: Printed = field(default_factory=dict)
+    printed_also: Mapping[str, Printed] = field(default_factory=dict)
     claims: tuple[Claim, ...] = ()
-    open_points: tuple[str, ...] = ()  # what the paper does not say, and what is taken here
-    findings: tuple[str, ...] = ()  # what was found out where ours differs
-    tuned: tuple[RecordedSearch, ...] = ()  # searches, all of them at one scale
+    open_points: tuple[str, ...] = ()
+    findings: tuple[str, ...] = ()
+    tuned: tuple[RecordedSearch, ...] = ()
     tuned_at: str = "medium"
-    tune_by: str = "loss"  # what the runs of lines with `tune` choose by, on held-out rows
+    tune_by: str = "loss"
     sections: Mapping[str, Callable[[ResultTable], list[str]]] = field(default_factory=dict)
-    """By title, lists that the page makes from the results."""
-    figures: Mapping[str, Callable[[ResultTable], Figure]] = field(
-        default_factory=dict
-    )  # by suffix
-
-    @property
-    def is_from_a_paper(self) -> bool:
-        """Whether there is a paper to compare with."""
-        return self.paper != OURS
+    figures: Mapping[str, Callable[[ResultTable], Figure]] = field(default_factory=dict)
 
     def scale(self, name: str) -> TableScale:
-        """The scale of a name."""
+        """Return the scale with this name."""
         if name not in self.scales:
             raise unknown_name(f"scale of {self.name}", name, self.scales)
         return self.scales[name]
@@ -162,24 +220,21 @@ class Experiment:
         return next(each for each in self.quantities if not name or each.name == name)
 
     def printed_of(self, quantity: Quantity) -> Printed:
-        """The paper's numbers of a quantity."""
+        """Return the paper's numbers of a quantity."""
         if quantity == self.quantities[0]:
             return self.printed
         return self.printed_also.get(quantity.name, {})
 
     def line(self, label: str) -> TableLine:
-        """The line of a label."""
+        """Return the line with this label."""
         return next(line for line in self.lines if line.label == label)
 
     def column(self, label: str) -> DataColumn:
-        """The column of a label."""
+        """Return the column with this label."""
         return next(column for column in self.columns if column.label == label)
 
     def cells(self, scale: str) -> Iterator[TableCell]:
-        """Every cell of a scale; seed by seed, so that a stopped table has whole columns first.
-
-        Where the scale names its lines, they are run in that order.
-        """
+        """Iterate over the cells of a scale, seed by seed: a stopped table has whole seeds."""
         chosen = self.scale(scale)
         lines = [self.line(label) for label in chosen.lines] or self.lines
         columns = [c for c in self.columns if c.label in (chosen.columns or (c.label,))]
@@ -191,7 +246,7 @@ class Experiment:
 
 @dataclass(frozen=True)
 class TableCell:
-    """One line, one column, one seed."""
+    """One line, one column, one seed of an experiment at one scale."""
 
     experiment: Experiment
     scale_name: str
@@ -201,7 +256,7 @@ class TableCell:
 
     @property
     def scale(self) -> TableScale:
-        """How much is run."""
+        """The scale."""
         return self.experiment.scale(self.scale_name)
 
     @property
@@ -211,44 +266,43 @@ class TableCell:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Options of the run: of all lines, of this line, of the scale."""
+        """Options of the run."""
         return {**self.column.options, **self.line.options, **self.scale.options}
 
     @property
     def model(self) -> str | None:
-        """The model's name; none: the data decide."""
+        """Name of the model; None: the default for the data."""
         return self.scale.model or self.column.model
 
     @property
     def settings_of_scale(self) -> dict[str, Any]:
-        """Settings that the scale gives, to all models or to this one."""
+        """Hyper-parameters that the scale sets, for all models or for this one."""
         for_model = self.scale.settings_by_model.get(self.model or "", {})
         return {**self.scale.settings, **for_model}
 
     @property
     def method(self) -> Algorithm:
-        """The method, with the settings of the column and the scale that it has."""
+        """The method with the hyper-parameters of the column and the scale."""
         assert self.line.method is not None, f"{self.line.label} is no method"
-        asked = {**self.column.settings, **self.settings_of_scale}
-        changed = {name: value for name, value in asked.items() if name not in self.line.keep}
+        given = {**self.column.settings, **self.settings_of_scale}
+        changed = {name: value for name, value in given.items() if name not in self.line.keep}
         return with_settings(self.line.method, changed)
 
     @cached_property
     def mark(self) -> str:
-        """A hash of all that was decided: a cell that was run under another one is run again."""
-        return _hash((self.line.label, self._described_method(), self.column.label, *self._rest()))
+        """Hash of the complete configuration; it identifies the cell in files of results."""
+        return _hash((self.line.label, self._describe_method(), self.column.label, *self._rest()))
 
     @cached_property
     def work_mark(self) -> str:
-        """A hash of what the work depends on.
+        """Hash of what the work depends on.
 
-        Cells of a line that differ in nothing but their column's label have the same one: a method
-        without λ is run once for all columns of λ.
+        Cells that differ only in the label of their column have the same one: a method without λ is
+        run once for all columns of λ.
         """
-        return _hash((self.line.label, self._described_method(), *self._rest()))
+        return _hash((self.line.label, self._describe_method(), *self._rest()))
 
     def _rest(self) -> tuple[Any, ...]:
-        """What was decided beside the method and the labels."""
         return (
             self.column.data,
             sorted(self.data_options.items()),
@@ -257,34 +311,33 @@ class TableCell:
             self.seed,
         )
 
-    def _described_method(self) -> tuple[Any, ...]:
-        """The method's name and settings; nothing where the line has none."""
+    def _describe_method(self) -> tuple[Any, ...]:
         if self.line.method is None:
             return ()
         settings = asdict(self.method)  # type: ignore[call-overload]
         described = (self.method.name, sorted(settings.items(), key=lambda item: item[0]))
         if not self.line.tune:
             return described
-        chosen_by = self.experiment.tune_by
-        by = () if chosen_by == "loss" else (chosen_by,)  # only what is not the default
+        metric = self.experiment.tune_by
+        by = () if metric == "loss" else (metric,)  # the default is not part of older marks
         return (*described, sorted(self.line.tune.items()), *by)
 
     @property
     def title(self) -> str:
-        """How progress calls it."""
+        """Name in progress messages."""
         return f"{self.line.label}, {self.column.label}, seed {self.seed}"
 
     def run(self, folder: Path) -> Measured:
-        """Do the work; a run that is stopped goes on in this folder."""
+        """Run the cell; a stopped run continues from its checkpoints in this folder."""
         return self.experiment.work(self, folder)
 
 
 def with_settings(method: Algorithm, settings: Options) -> Algorithm:
-    """The method with those of the settings that it has."""
+    """Return the method with those of the hyper-parameters that it has."""
     known = {f.name for f in fields(method)}  # type: ignore[arg-type]
     own = {name: value for name, value in settings.items() if name in known}
     return replace(method, **own)  # type: ignore[type-var]
 
 
-def _hash(decided: tuple[Any, ...]) -> str:
-    return hashlib.sha256(repr(decided).encode()).hexdigest()[:16]
+def _hash(configuration: tuple[Any, ...]) -> str:
+    return hashlib.sha256(repr(configuration).encode()).hexdigest()[:16]

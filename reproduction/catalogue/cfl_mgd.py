@@ -13,7 +13,7 @@ from reproduction.catalogue.ifca import ARI, MEDIUM_DATA, TOO_LONG
 from reproduction.claims import Beats, ReachesSooner
 from reproduction.figures import curves_of
 from reproduction.spec import ACCURACY, WORST, DataColumn, Experiment, TableLine, TableScale
-from reproduction.work import scores, trained
+from reproduction.work import measure_scores, train_and_measure
 
 PAPER = "Zhao et al. 2023"
 CHOOSES_ON_TEST = {"choose_on": "test"}  # as IFCA's test clients do
@@ -64,7 +64,7 @@ TABLE_2_MNIST = Experiment(
             options={"rounds": 3, "eval_every": 1},
         ),
     },
-    work=trained(scores),
+    work=train_and_measure(measure_scores),
     quantities=(ACCURACY, WORST, ARI),
     printed={
         "CFL-MGD": {"MNIST": "96.05 ± .12"},
@@ -135,7 +135,7 @@ TABLE_2_CIFAR = Experiment(
             lines=("CFL-MGD", "FedBCD"),
         ),
     },
-    work=trained(scores),
+    work=train_and_measure(measure_scores),
     quantities=(ACCURACY, WORST, ARI),
     printed={
         "CFL-MGD": {"CIFAR-10": "80.43 ± .14"},

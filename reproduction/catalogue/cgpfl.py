@@ -32,7 +32,13 @@ from reproduction.spec import (
     TableScale,
     with_settings,
 )
-from reproduction.work import federation, group_history, scores, train, trained
+from reproduction.work import (
+    group_history,
+    load_federation,
+    measure_scores,
+    train,
+    train_and_measure,
+)
 
 PAPER = "Tang et al. 2021"
 PLAIN: dict[str, Any] = {"lr": 0.005, "local_steps": 10, "batch": 20}
@@ -131,7 +137,7 @@ TABLE_1 = Experiment(
             seeds=1, data_options=SMOKE_DATA, options={"rounds": 2}, columns=("MNIST-MLR",)
         ),
     },
-    work=trained(scores),
+    work=train_and_measure(measure_scores),
     quantities=(ACCURACY, WORST),
     printed={
         "FedAvg": by_column("88.63", "91.05", "82.44", "83.45"),
@@ -196,7 +202,7 @@ def at_lambda(
                 columns=("λ=12",),
             ),
         },
-        work=trained(scores),
+        work=train_and_measure(measure_scores),
         quantities=(ACCURACY, WORST),
         printed={
             line: {f"λ={s}": f"{number:.2f}" for s, number in zip(strengths, numbers)}
@@ -267,9 +273,9 @@ TABLES_2 = (
 
 def scores_and_groups(cell: TableCell, folder: Path) -> Measured:
     """The scores, and who was in which group after each round."""
-    fed = federation(cell)
+    fed = load_federation(cell)
     result = train(cell, fed, folder)
-    measured = scores(result, fed)
+    measured = measure_scores(result, fed)
     groups = group_history(result)
     if groups is None:
         return measured
@@ -400,7 +406,7 @@ TABLE_1_CIFAR = Experiment(
             lines=("CGPFL(4)", "CGPFL-Heur"),
         ),
     },
-    work=trained(scores),
+    work=train_and_measure(measure_scores),
     quantities=(ACCURACY, WORST),
     printed={line: {CIFAR_LABEL: number} for line, number in CIFAR_PRINTED.items()},
     claims=(

@@ -23,7 +23,7 @@ from reproduction.claims import AtMost, Beats, Near, Rises
 from reproduction.figures import curves_of
 from reproduction.figures_of_groups import weights_of_clients
 from reproduction.spec import DataColumn, Experiment, Measured, Quantity, TableLine, TableScale
-from reproduction.work import curves, scores, trained
+from reproduction.work import measure_scores, read_curves, train_and_measure
 
 HELD = 2000  # images of each source on which centres are measured, at most
 LOCAL = Quantity("local", "clients' own models on their training rows, %", 1, 100.0)
@@ -42,7 +42,7 @@ def on_sources(result: Result, fed: Federation, holdouts: Holdouts) -> Measured:
 
     holdouts: rows of each source, in the order of truth's columns.
     """
-    measured = scores(result, fed)
+    measured = measure_scores(result, fed)
     values = {**measured.values, "local": on_training_rows(result, fed)}
     shares = found_shares(result)
     if shares is None:
@@ -101,7 +101,7 @@ def centres_on_sources(result: Result, fed: Federation) -> Measured:
 
     A centre θ has the MSE ‖θ − θ_s‖² + σ² on rows of source s.
     """
-    measured = scores(result, fed)
+    measured = measure_scores(result, fed)
     found = found_shares(result)
     if found is None or fed.planted is None:
         return measured
@@ -119,7 +119,7 @@ def centres_on_sources(result: Result, fed: Federation) -> Measured:
         "weights_off": float((weights - shares).abs().mean()),
     }
     extra = {"weights": weights[:, 0].tolist(), "shares": shares[:, 0].tolist()}
-    return Measured(measured.values | values, curves(result), extra)
+    return Measured(measured.values | values, read_curves(result), extra)
 
 
 def flatten_centres(result: Result) -> torch.Tensor:
@@ -187,7 +187,7 @@ TABLE_1 = Experiment(
         synthetic(mixture, mixture=mixture) for mixture in ("10:90", "30:70", "linear", "random")
     ),
     scales=scales("10:90"),
-    work=trained(centres_on_sources),
+    work=train_and_measure(centres_on_sources),
     quantities=(OWN, OTHER, WEIGHTS, MSE),
     printed={
         IN_PAPER: {
@@ -229,7 +229,7 @@ EIGHT = Experiment(
     lines=methods(8),
     columns=(synthetic("eight sources", clusters=8),),
     scales=scales("eight sources"),
-    work=trained(centres_on_sources),
+    work=train_and_measure(centres_on_sources),
     quantities=(OWN, OTHER, WEIGHTS, MSE),
     printed={IN_PAPER: {"eight sources": "82.0"}},
     printed_also={"other": {IN_PAPER: {"eight sources": "84.9"}}},
@@ -254,7 +254,7 @@ TABLE_6 = Experiment(
             seeds=3, lines=("FedSoft", IN_PAPER, "FedEM", "local", "FedAvg, fine-tuned")
         ),
     },
-    work=trained(centres_on_sources),
+    work=train_and_measure(centres_on_sources),
     quantities=(MSE, OWN, WEIGHTS),
     printed={
         IN_PAPER: {"σ0=1": "0.6", "σ0=10": "4.96", "σ0=50": "18.8", "σ0=100": "78.3"},

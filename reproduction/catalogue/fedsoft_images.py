@@ -26,7 +26,7 @@ from reproduction.spec import (
     TableLine,
     TableScale,
 )
-from reproduction.work import federation, train
+from reproduction.work import load_federation, train
 
 LETTER_WORK: dict[str, Any] = {"lr": 1e-5, "local_epochs": 5, "batch": 5, "solver": "adam"}
 LOWER, UPPER = best_centre("lower"), best_centre("upper")
@@ -34,7 +34,7 @@ LOWER, UPPER = best_centre("lower"), best_centre("upper")
 
 def centres_on_letters(cell: TableCell, folder: Path) -> Measured:
     """Train, and measure the centres on letters of each source."""
-    fed = federation(cell)
+    fed = load_federation(cell)
     result = train(cell, fed, folder)
     return on_sources(result, fed, letter_holdouts(angles=cell.data_options.get("angles", (0,))))
 
@@ -265,7 +265,7 @@ UPRIGHT, TURNED = best_centre("0°"), best_centre("90°")
 
 def centres_on_angles(cell: TableCell, folder: Path) -> Measured:
     """Train, and measure the centres on images at each angle."""
-    fed = federation(cell)
+    fed = load_federation(cell)
     result = train(cell, fed, folder)
     held = {f"{angle:g}°": rows for angle, rows in holdouts("cifar10", angles=(0, 90)).items()}
     return on_sources(result, fed, held)

@@ -25,7 +25,7 @@ from reproduction.spec import (
     TableLine,
     TableScale,
 )
-from reproduction.work import scores, trained
+from reproduction.work import measure_scores, train_and_measure
 
 PAPER = "Ghosh et al. 2022"
 ARI = Quantity("ari", "agreement of the groups with the planted ones (ARI)", 3)
@@ -102,7 +102,7 @@ TABLE_1_MNIST = Experiment(
             columns=("(1200, 200)",),
         ),
     },
-    work=trained(scores),
+    work=train_and_measure(measure_scores),
     quantities=(ACCURACY, WORST, ARI),
     printed={
         "IFCA": {
@@ -154,7 +154,7 @@ FIGURE_4_MNIST = Experiment(
             options={"rounds": 3},
         ),
     },
-    work=trained(scores),
+    work=train_and_measure(measure_scores),
     quantities=(ARI, ACCURACY),
     claims=(
         Near("IFCA", "(1200, 200)", 1.0, within=0.01),
@@ -206,7 +206,7 @@ TABLE_1_CIFAR = Experiment(
         ),
         "smoke": CIFAR_SMOKE,
     },
-    work=trained(scores),
+    work=train_and_measure(measure_scores),
     quantities=(ACCURACY, WORST, ARI),
     printed={
         "IFCA": {"(200, 500)": "81.51 ± 1.37"},
@@ -231,7 +231,7 @@ def sharing(clusters: int, init: str = "random") -> IFCA:
 
 def scores_and_number(result: Result, fed: Federation) -> Measured:
     """The scores, and how many clusters have a client at the end."""
-    measured = scores(result, fed)
+    measured = measure_scores(result, fed)
     groups = result.trained.hard_groups
     if groups is None:
         return measured
@@ -291,7 +291,7 @@ TABLE_2 = Experiment(
             model="cnn:16",
         ),
     },
-    work=trained(scores_and_number),
+    work=train_and_measure(scores_and_number),
     quantities=(ACCURACY, WORST, NUMBER),
     printed={
         "IFCA(2)": {"writers": "87.99 ± .35"},

@@ -50,7 +50,7 @@ from reproduction.spec import (
     TableLine,
     TableScale,
 )
-from reproduction.work import chosen_settings, curves, federation, scores, train
+from reproduction.work import load_federation, measure_scores, read_curves, train, tuned_settings
 
 DEFAULTS = {"paper": False}  # ours, which suit tables
 COUNTS = (1, 2, 3, 4)  # numbers of groups for methods that cannot choose one themselves
@@ -114,8 +114,8 @@ def measured_on(fed: Federation, cell: TableCell, folder: Path) -> Measured:
     metric = "mse" if fed.kind == "regression" else "loss"
     result = train(cell, fed, folder)
     values = {"error": float(result.final[metric]), **unseen_and_groups(result, metric)}
-    extra = {"tuned": chosen_settings(cell, result), **keep_groups(result, fed)}
-    return Measured(values, curves(result), extra)
+    extra = {"tuned": tuned_settings(cell, result), **keep_groups(result, fed)}
+    return Measured(values, read_curves(result), extra)
 
 
 def unseen_and_groups(result: Result, metric: str) -> dict[str, float]:
@@ -276,11 +276,11 @@ PEOPLE_METHODS = (
 
 def on_person(cell: TableCell, folder: Path) -> Measured:
     """The scores; those of people who never trained; and the groups."""
-    fed = federation(cell)
+    fed = load_federation(cell)
     result = train(cell, fed, folder)
-    measured = scores(result, fed)
+    measured = measure_scores(result, fed)
     values = measured.values | unseen_and_groups(result, "accuracy")
-    extra = {"tuned": chosen_settings(cell, result), **keep_groups(result, fed)}
+    extra = {"tuned": tuned_settings(cell, result), **keep_groups(result, fed)}
     return Measured(values, measured.curves, extra)
 
 

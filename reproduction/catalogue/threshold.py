@@ -29,7 +29,7 @@ from reproduction.spec import (
     TableLine,
     TableScale,
 )
-from reproduction.work import federation, scores, trained
+from reproduction.work import load_federation, measure_scores, train_and_measure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -86,7 +86,7 @@ FIGURE_1 = Experiment(
         "medium": TableScale(seeds=5),
         "smoke": TableScale(seeds=1, options={"rounds": 3}, columns=("9 samples",)),
     },
-    work=trained(scores),
+    work=train_and_measure(measure_scores),
     quantities=(ERROR, WORST),
     claims=(
         Beats("PFL-TC", "IFCA(grad)"),
@@ -135,7 +135,7 @@ FIGURE_2 = Experiment(
         "medium": TableScale(seeds=5),
         "smoke": TableScale(seeds=1, options={"rounds": 3}, columns=("N/K=3", "N/K=6")),
     },
-    work=trained(scores),
+    work=train_and_measure(measure_scores),
     quantities=(ERROR, WORST),
     claims=(
         Rises(tuple(("PFL-TC", f"N/K={n}") for n in PER_CLUSTER), falls=True),
@@ -148,7 +148,7 @@ FIGURE_2 = Experiment(
 # ------------------------------------------------------------------------------ why figure 2
 def own_share_of_balls(cell: TableCell, folder: Path) -> Measured:
     """How much of PDL-TC's balls is of the client's own cluster in the first round: no training."""
-    fed = federation(cell)
+    fed = load_federation(cell)
     rows = [fed.train.client(i) for i in range(len(fed))]
     # the gradients of the mean squared error at 0, from which runs start all but exactly
     momenta = torch.stack([-2 / len(y) * (x.T @ y.flatten()) for x, y in rows]).double()

@@ -17,7 +17,7 @@ from reproduction.spec import (
     TableLine,
     TableScale,
 )
-from reproduction.work import scores, trained
+from reproduction.work import measure_scores, train_and_measure
 
 CALLS: list[str] = []
 
@@ -79,6 +79,6 @@ TRAINED = Experiment(
         ),
     ),
     scales={"full": TableScale(seeds=1)},
-    work=trained(scores),
+    work=train_and_measure(measure_scores),
     quantities=(ACCURACY,),
 )

@@ -14,18 +14,18 @@ import pytest
 from made_experiment import CALLS, MADE, TRAINED
 
 import coterie as ct
-from reproduction import all_experiments, tuning
+from reproduction import all_experiments
 from reproduction import command as command_module
 from reproduction import result_table as table_module
 from reproduction import runner as runner_module
 from reproduction import work as work_module
 from reproduction.catalogue import read_notes
 from reproduction.command import main
-from reproduction.page import changes, page, verdicts
+from reproduction.page import describe_changes, judge_all, make_page
 from reproduction.result_table import ResultTable
 from reproduction.runner import run_cells
 from reproduction.spec import Measured, RecordedSearch, TableCell
-from reproduction.work import chosen_settings, federation, scores, train
+from reproduction.work import load_federation, measure_scores, train, tuned_settings
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,13 +40,16 @@ def ran(experiment, scale, folder) -> ResultTable:
 def test_a_scale_changes_data_and_those_settings_that_a_method_has():
     (cell, other) = MADE.cells("smoke")
     assert cell.data_options == {"clients": 4} and cell.method.lr == 0.2
-    assert list(changes(cell)) == ["clients is 4 instead of 8.", "lr is 0.2 instead of 0.1."]
+    assert list(describe_changes(cell)) == [
+        "clients is 4 instead of 8.",
+        "lr is 0.2 instead of 0.1.",
+    ]
     nearer = replace(MADE.scale("smoke"), nearer=("lr",))
     (cell, _) = replace(MADE, scales={**MADE.scales, "smoke": nearer}).cells("smoke")
-    assert cell.method.lr == 0.2 and list(changes(cell)) == ["clients is 4 instead of 8."]
+    assert cell.method.lr == 0.2 and list(describe_changes(cell)) == ["clients is 4 instead of 8."]
     kept = replace(MADE.lines[0], keep=("lr",))
     (cell, _) = replace(MADE, lines=(kept, MADE.lines[1])).cells("smoke")
-    assert cell.method.lr == 0.1 and list(changes(cell)) == ["clients is 4 instead of 8."]
+    assert cell.method.lr == 0.1 and list(describe_changes(cell)) == ["clients is 4 instead of 8."]
     assert cell.mark != other.mark
     assert len(list(MADE.cells("full"))) == 2 * 2 * 3
 
@@ -57,9 +60,11 @@ def test_a_scale_may_change_a_setting_for_one_model_alone():
     made = replace(MADE, columns=columns, scales={**MADE.scales, "full": by_model})
     for cell in made.cells("full"):
         if cell.model == "softmax":
-            assert cell.method.lr == 0.3 and list(changes(cell)) == ["lr is 0.3 instead of 0.1."]
+            assert cell.method.lr == 0.3 and list(describe_changes(cell)) == [
+                "lr is 0.3 instead of 0.1."
+            ]
         else:
-            assert cell.method.lr == 0.1 and list(changes(cell)) == []
+            assert cell.method.lr == 0.1 and list(describe_changes(cell)) == []
 
 
 def test_a_stopped_table_goes_on_and_done_cells_are_not_run_again(tmp_path, monkeypatch):
@@ -121,9 +126,9 @@ def test_a_resumed_cell_records_the_seconds_of_both_attempts(tmp_path):
 def test_the_page_says_which_cells_were_run_with_uncommitted_changes(tmp_path, monkeypatch):
     monkeypatch.setattr(table_module, "commit", lambda: "abc1234-dirty")
     results = ran(MADE, "full", tmp_path)
-    assert "12 of 12 cells were run with uncommitted changes" in page(results)
+    assert "12 of 12 cells were run with uncommitted changes" in make_page(results)
     monkeypatch.setattr(table_module, "commit", lambda: "abc1234")
-    assert "uncommitted" not in page(ran(MADE, "smoke", tmp_path))
+    assert "uncommitted" not in make_page(ran(MADE, "smoke", tmp_path))
 
 
 def test_the_first_seeds_alone_and_then_the_others(tmp_path, monkeypatch, capsys):
@@ -133,12 +138,12 @@ def test_the_first_seeds_alone_and_then_the_others(tmp_path, monkeypatch, capsys
     assert main([*argv, "--seeds", "1", "--quiet"]) == 0
     told = capsys.readouterr().out
     assert "python -m reproduction made.table --scale full --seeds 1\n" in told
-    assert "Seeds: 1 instead of 3." in told and "8 of its cells are still to be run" in told
+    assert "Seeds: 1 instead of 3." in told and "8 cells have not been run yet" in told
     assert len(CALLS) == 4 and all("seed 0" in call for call in CALLS)
 
     assert main([*argv, "--seeds", "9", "--quiet"]) == 0  # no more than there are
     told = capsys.readouterr().out
-    assert "--seeds" not in told and "still to be run" not in told
+    assert "--seeds" not in told and "not been run" not in told
     assert len(CALLS) == len(set(CALLS)) == 12
 
 
@@ -211,7 +216,7 @@ def test_a_run_is_trained_and_one_that_diverges_has_no_values(tmp_path):
     assert results.values("global", "digits", "accuracy") == {0: same.accuracy.weighted}
     (wild,) = results.of("wild", "digits")
     assert "training diverged" in wild.error and not wild.values
-    assert "| wild | diverged |" in page(results)
+    assert "| wild | diverged |" in make_page(results)
     assert not (tmp_path / "made.digits-full.runs").exists()
 
 
@@ -229,8 +234,8 @@ def test_a_line_that_is_tuned_takes_the_best_value_on_held_out_rows(tmp_path):
     same = ran(given, "full", tmp_path / "given")
     asked = ("global", "digits", "accuracy")
     assert results.values(*asked) == same.values(*asked)  # lr 0.1, and all training rows
-    assert "* global: lr of 1e-06, 0.1; took 0.1." in page(results)
-    assert "held-out" not in page(same)
+    assert "* global: lr of 1e-06, 0.1; chosen by seed: 0.1." in make_page(results)
+    assert "held-out" not in make_page(same)
 
 
 def test_a_line_is_tuned_by_what_its_table_shows(tmp_path, monkeypatch):
@@ -248,10 +253,10 @@ def test_a_line_is_tuned_by_what_its_table_shows(tmp_path, monkeypatch):
 
 
 def with_what_was_tuned(cell: TableCell, folder: Path) -> Measured:
-    fed = federation(cell)
+    fed = load_federation(cell)
     result = train(cell, fed, folder)
-    measured = scores(result, fed)
-    return replace(measured, extra={"tuned": chosen_settings(cell, result)})
+    measured = measure_scores(result, fed)
+    return replace(measured, extra={"tuned": tuned_settings(cell, result)})
 
 
 def test_results_name_the_commit_and_whether_the_package_itself_was_changed(tmp_path, monkeypatch):
@@ -282,7 +287,7 @@ def test_results_name_the_commit_and_whether_the_package_itself_was_changed(tmp_
 
 # ------------------------------------------------------------------------------ claims
 def test_claims_are_judged(tmp_path):
-    found = verdicts(ran(MADE, "full", tmp_path))
+    found = judge_all(ran(MADE, "full", tmp_path))
     assert [verdict.mark for verdict in found] == ["✓", "✓", "✗", "✗", "≈", "✓"]
     assert found[0].sentence == (
         "a: second is better than first by 4 or more; "
@@ -295,7 +300,7 @@ def test_claims_are_judged(tmp_path):
 
 # ------------------------------------------------------------------------------ the page
 def test_the_page_has_ours_beside_the_papers(tmp_path):
-    text = page(ran(MADE, "smoke", tmp_path))
+    text = make_page(ran(MADE, "smoke", tmp_path))
     assert "| first | 50.00 | 51.00 ± .10 |" in text and "| second (ours) | 60.00 | – |" in text
     assert "python -m reproduction made.table --scale smoke" in text
     assert "* clients is 4 instead of 8." in text and "* Not run: b." in text
@@ -306,7 +311,7 @@ def test_the_page_has_ours_beside_the_papers(tmp_path):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ('{"format": 9}', "of another version"),
+        ('{"format": 9}', "by another version"),
         ("{", "made.table-smoke.json is damaged"),
         ('{"format":1,"experiment":"x","scale":"smoke","cells":[]}', "holds x at scale smoke"),
     ],
@@ -418,12 +423,14 @@ def test_a_search_has_seeds_and_rows_of_its_own(monkeypatch, capsys):
     )
     experiment = replace(TRAINED, tuned=(tuned,), tuned_at="full")
     seeds = []
-    load = tuning.federation
-    monkeypatch.setattr(tuning, "federation", lambda cell: seeds.append(cell.seed) or load(cell))
-    found = tuning.search(experiment, tuned, "full")
+    load = work_module.load_federation
+    monkeypatch.setattr(
+        work_module, "load_federation", lambda cell: seeds.append(cell.seed) or load(cell)
+    )
+    found = work_module.repeat_search(experiment, tuned, "full")
     assert set(seeds) == {101, 102} and found.best == {"lr": 0.3}
     assert all(not len(trial.fed.test.y) for trial in found.trials())
-    (told,) = tuning.search_all(experiment, "full")
+    (told,) = work_module.repeat_searches(experiment, "full")
     assert told.startswith("recorded: global, digits: lr of 1e-06, 0.3: best is lr 0.3; 0.1 is ta")
     assert told.splitlines()[1].startswith("  lr 0.3: accuracy 0.")
 
@@ -431,14 +438,14 @@ def test_a_search_has_seeds_and_rows_of_its_own(monkeypatch, capsys):
 def test_the_page_names_what_was_searched_for(tmp_path):
     tuned = RecordedSearch(line="first", column="a", over={"lr": (0.1, 0.3)}, best={"lr": 0.1})
     results = ran(replace(MADE, tuned=(tuned,)), "smoke", tmp_path)
-    text = page(results)
+    text = make_page(results)
     assert "by `python -m reproduction made.table --scale medium --search`**" in text
     assert "* first, a: lr of 0.1, 0.3: best is lr 0.1." in text
 
 
 def test_a_paper_may_print_several_quantities(tmp_path):
     also = {"worst": {"second": {"a": "33.3"}}}
-    text = page(ran(replace(MADE, printed_also=also), "smoke", tmp_path))
+    text = make_page(ran(replace(MADE, printed_also=also), "smoke", tmp_path))
     assert "| second (ours) | 60.00 | – |" in text and "| second (ours) | 30.00 | 33.3 |" in text
 
 
@@ -446,13 +453,13 @@ def test_a_scale_may_take_another_model():
     small = replace(TRAINED, scales={"full": replace(TRAINED.scales["full"], model="mlp:8")})
     cell, same = next(small.cells("full")), next(TRAINED.cells("full"))
     assert (cell.model, same.model) == ("mlp:8", "softmax") and cell.mark != same.mark
-    assert list(changes(cell)) == ["The model is mlp:8 instead of softmax."]
+    assert list(describe_changes(cell)) == ["The model is mlp:8 instead of softmax."]
 
 
 def test_settings_that_a_method_lacks_are_no_difference():
     scale = replace(MADE.scales["smoke"], settings={"clusters": 3})
     cell = next(replace(MADE, scales={**MADE.scales, "smoke": scale}).cells("smoke"))
-    assert list(changes(cell)) == ["clients is 4 instead of 8."]
+    assert list(describe_changes(cell)) == ["clients is 4 instead of 8."]
 
 
 def test_committed_results_are_cells_of_the_experiments_that_they_name():

@@ -42,7 +42,7 @@ def test_a_part_of_a_larger_scale_comes_first(folder: Path) -> None:
     text = reproduction_page.reproduction()
     assert "| table 1 | a part of full | 0 | 0 | 0 | 6 |\n|  |  | smoke | 0 | 0 | 0 | 4 |" in text
     assert 0 < text.index("at scale full") < text.index("at scale smoke")
-    assert "--scale full --seeds 1" in text and "are still to be run" in text
+    assert "--scale full --seeds 1" in text and "have not been run yet" in text
 
 
 def test_smaller_scales_are_left_out_where_the_largest_is_whole(folder: Path) -> None:

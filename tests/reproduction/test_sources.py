@@ -8,7 +8,7 @@ import coterie as ct
 from reproduction.catalogue.fedsoft import centres_on, found_shares, on_sources
 
 
-def trained(method: ct.contract.Algorithm) -> tuple[ct.Result, ct.data.Federation]:
+def train_and_measure(method: ct.contract.Algorithm) -> tuple[ct.Result, ct.data.Federation]:
     fed = ct.data.mixture("digits", clients=6, samples=30, test_samples=10, mixture="10:90", seed=1)
     return ct.run(method, fed, "softmax", rounds=3, seed=1, paper=True), fed
 
@@ -17,7 +17,7 @@ HELD = {f"{angle:g}°": rows for angle, rows in ct.data.holdouts("digits").items
 
 
 def test_centres_are_measured_on_each_source_and_clients_on_their_training_rows() -> None:
-    result, fed = trained(ct.FedSoft(clusters=2, lr=0.01, local_epochs=2, batch=10))
+    result, fed = train_and_measure(ct.FedSoft(clusters=2, lr=0.01, local_epochs=2, batch=10))
     measured = on_sources(result, fed, HELD)
     table = centres_on(result, HELD)
     x, y = HELD["90°"]
@@ -34,11 +34,11 @@ def test_centres_are_measured_on_each_source_and_clients_on_their_training_rows(
 
 
 def test_hard_groups_are_weights_of_one_and_others_have_none() -> None:
-    result, fed = trained(ct.IFCA(clusters=2, init="random"))
+    result, fed = train_and_measure(ct.IFCA(clusters=2, init="random"))
     shares = found_shares(result)
     assert shares is not None and set(shares.flatten().tolist()) <= {0.0, 1.0}
     assert shares.argmax(1).tolist() == result.clusters[-1].tolist()
-    result, fed = trained(ct.LocalOnly())
+    result, fed = train_and_measure(ct.LocalOnly())
     measured = on_sources(result, fed, HELD)
     assert found_shares(result) is None and "0°" not in measured.values
     assert {"local", "accuracy"} <= set(measured.values) and not measured.extra
