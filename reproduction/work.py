@@ -137,7 +137,7 @@ def repeat_search(experiment: Experiment, recorded: RecordedSearch, scale: str) 
         seeds=SEARCH_SEEDS,
         seed=FIRST_SEARCH_SEED,
         **options,
-    ).go()
+    ).run()
 
 
 def _describe_trial(trial: SearchCell, metric: str) -> str:
