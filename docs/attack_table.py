@@ -10,7 +10,7 @@ SCORES = dict[tuple[str, str, str | None], list[float]]  # by method, rule, atta
 
 
 def attack_table(results: Path = RESULTS) -> str:
-    """Markdown: a row for each method and rule, a column for each attack."""
+    """Return a Markdown table with a row per method and rule, and a column per attack."""
     scores = read(results)
     attacks = list(dict.fromkeys(attack for _, _, attack in scores if attack is not None))
     rows = list(dict.fromkeys((method, rule) for method, rule, _ in scores))
@@ -23,7 +23,7 @@ def attack_table(results: Path = RESULTS) -> str:
 
 
 def read(results: Path) -> SCORES:
-    """The accuracies of all cells that were run."""
+    """Return the accuracies of all cells that were run."""
     scores: SCORES = {}
     for line in results.read_text().splitlines():
         row = json.loads(line)
@@ -33,14 +33,14 @@ def read(results: Path) -> SCORES:
 
 
 def by_first_mention(scores: SCORES):  # type: ignore[no-untyped-def]
-    """A key that keeps methods together, in the order in which they were run."""
+    """Return a sort key that groups rows by method, in the order of the runs."""
     order = list(dict.fromkeys(method for method, _, _ in scores))
     rules = ["mean", "median", "trimmed", "geometric", "krum", "mixing"]
     return lambda row: (order.index(row[0]), rules.index(row[1]))
 
 
 def mean(accuracies: list[float]) -> str:
-    """The mean over seeds; nothing where none was run."""
+    """Return the mean over seeds, or "" if there is none."""
     if not accuracies:
         return ""
     return f"{sum(accuracies) / len(accuracies):.3f}"

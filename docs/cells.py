@@ -10,10 +10,7 @@ BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def notebook(page: str) -> str:
-    """The page in Jupyter's format.
-
-    Blocks of Python, and of `coterie` commands alone, are cells that run.
-    """
+    """Convert a page to Jupyter's format; Python and `coterie` commands become code cells."""
     cells: list[dict[str, Any]] = []
     prose, end = "", 0
     for block in BLOCK.finditer(page):
@@ -25,11 +22,11 @@ def notebook(page: str) -> str:
                 if language == "python"
                 else re.sub("^", "!", code.rstrip("\n"), flags=re.MULTILINE)
             )
-            cells += [*said(prose), cell(code, "code", execution_count=None, outputs=[])]
+            cells += [*markdown_cells(prose), cell(code, "code", execution_count=None, outputs=[])]
             prose = ""
         else:
             prose += block[0]
-    cells += said(prose + page[end:])
+    cells += markdown_cells(prose + page[end:])
     for i, each in enumerate(cells):
         each["id"] = f"cell-{i:02}"
     kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
@@ -37,7 +34,7 @@ def notebook(page: str) -> str:
     return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
 
 
-def said(prose: str) -> list[dict[str, Any]]:
+def markdown_cells(prose: str) -> list[dict[str, Any]]:
     return [cell(prose, "markdown")] if prose.strip() else []
 
 

@@ -1,4 +1,4 @@
-"""What mkdocs does with a page before it is built."""
+"""A hook of mkdocs: links that work in the repository but not on the site."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from typing import Any
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """A link to a file outside docs/ works beside the code only.
-
-    The site shows the file's path instead.
-    """
+    """Replace links to files outside docs/ by the path of the file."""
     here = posixpath.join("docs", posixpath.dirname(page.file.src_uri))
 
     def shown(link: re.Match[str]) -> str:

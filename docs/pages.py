@@ -1,8 +1,8 @@
-"""Fills the made parts of the documents from the code: python docs/pages.py [--check]
+"""Generate parts of the documents from the code: python docs/pages.py [--check]
 
-A made part stands between `<!-- made: NAME -->` and `<!-- end -->`; all else is written by hand.
-With --check nothing is written. The exit status is 1 if a page lacks something or, with --check, is
-out of date. The notebook of the quickstart is made here, too.
+A generated part is between `<!-- made: NAME -->` and `<!-- end -->`; everything else is written by
+hand. The quickstart's notebook is generated, too. With --check nothing is written. The exit status
+is 1 if a page is incomplete or, with --check, out of date.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from what_leaves import what_leaves
 import coterie as ct
 from coterie.cli.flags import Flag, flags_of
 from coterie.core.contract import Algorithm, Local
+from coterie.core.settings import BOUNDS
 from coterie.methods.registry import methods
 from coterie.reporting.text import format_bytes
 
@@ -44,11 +45,9 @@ HEADINGS = (
     "Results",
 )
 PART = re.compile(r"<!-- made: (.+?) -->\n(.*?)<!-- end -->", re.DOTALL)
-CLIENTS, CLUSTERS, SIZE = (
-    8,
-    4,
-    650,
-)  # of the run whose bytes are counted; softmax regression on digits: 64·10 + 10
+# of the run whose bytes are counted
+CLIENTS, CLUSTERS = 8, 4
+SIZE = 650  # parameters of softmax regression on digits: 64·10 + 10
 
 
 # ------------------------------------------------------------------------------ the parts
@@ -71,8 +70,8 @@ def symbols(cls: Method) -> str:
 
 
 def differences(cls: Method) -> str:
-    """What follows "Ours, not the paper's:", a line each: its bullets, or else its sentences."""
-    ours = docstring(cls).partition("Ours, not the paper's:")[2].split("\n\n")[0].strip()
+    """Return the bullets, or else the sentences, that follow "Differences from the paper:"."""
+    ours = docstring(cls).partition("Differences from the paper:")[2].split("\n\n")[0].strip()
     if not ours:
         return "There is no paper to differ from."
     items = ours[2:].split("\n* ") if ours.startswith("* ") else re.split(r"(?<=\.)\s+", ours)
@@ -84,7 +83,7 @@ def differences(cls: Method) -> str:
 
 
 def settings(cls: Method) -> str:
-    """The method's own first, then those that all local trainers share."""
+    """Return a table of hyper-parameters: the method's own first, then those of local training."""
     common = {f.name for f in fields(Local)}
     flags = sorted(flags_of(cls, ""), key=lambda flag: flag.key in common)
     return table(
@@ -97,18 +96,17 @@ def default_and_limits(flag: Flag) -> tuple[str, str, str]:
     value, limits = flag.default, flag.limits
     number = f"{value:g}" if isinstance(value, float) else str(value)
     default = "required" if value is MISSING else "none" if value in (None, ()) else number
-    signs = {"above": ">", "least": "≥", "below": "<", "most": "≤"}
-    notes = [f"{sign} {limits[word]}" for word, sign in signs.items() if word in limits]
-    notes += [" or ".join(("a number", *limits["words"]))] if "words" in limits else []
+    notes = [f"{sign} {limits[bound]}" for bound, (sign, _) in BOUNDS.items() if bound in limits]
+    notes += [" or ".join(("a number", *limits["literals"]))] if "literals" in limits else []
     notes += [" or ".join(limits["choices"])] if "choices" in limits else []
     return default, flag.help, ", ".join(notes)
 
 
 @functools.cache
 def measured(cls: Method) -> str:
-    """Two rounds of a small run in float64, so that every number that is sent has 8 bytes."""
+    """Count the bytes of two rounds in float64, so that every number has 8 bytes."""
     fed = ct.data.rotated("digits", clients=CLIENTS, samples=20, test_samples=0)
-    needed = {f.name: CLUSTERS for f in fields(cls) if f.default is MISSING}  # type: ignore[arg-type]
+    needed = {f.name: CLUSTERS for f in fields(cls) if f.name == "clusters"}  # type: ignore[arg-type]
     rounds = ct.run(cls(**needed), fed, "softmax", rounds=2, dtype="float64").history
     rows = [
         [
@@ -127,7 +125,7 @@ def measured(cls: Method) -> str:
 
 
 def sent(total: int) -> str:
-    """All clients' bytes as models and numbers of one client."""
+    """Return the bytes of all clients as models and numbers per client."""
     models, numbers = divmod(total / CLIENTS / 8, SIZE)
     found = [
         f"{n:g} {word}{'' if n == 1 else 's'}"
@@ -158,9 +156,9 @@ def results(cls: Method) -> str:
 
 
 def evidence() -> str:
-    """Accuracy of every method in every situation.
+    """Return the accuracy of every method in every situation; the best in bold.
 
-    The best, and those within its deviation over seeds, in bold.
+    Methods within one standard deviation (over seeds) of the best are bold, too.
     """
     recorded = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
     situations = list(dict.fromkeys(r["situation"] for r in recorded))
@@ -188,9 +186,8 @@ def index(known: Iterable[Method]) -> str:
     )
 
 
-PARTS: dict[
-    str, tuple[str, Callable[..., str]]
-] = {  # by name: the heading it stands under, and its maker
+# by name: the heading above the part, and the function that makes it
+PARTS: dict[str, tuple[str, Callable[..., str]]] = {
     "about": ("", about),
     "symbols": ("Symbols", symbols),
     "differences": ("Where it differs from the paper", differences),
@@ -225,10 +222,7 @@ def sections(text: str) -> dict[str, str]:
 
 # ------------------------------------------------------------------------------ pages
 def problems(docs: Path = DOCS, write: bool = False) -> list[str]:
-    """What is wrong with the pages, a sentence each.
-
-    With `write`, made parts are filled in first.
-    """
+    """Return the problems of the pages, one sentence each; with `write`, update them first."""
     known = dict(sorted(methods().items()))
     made = {
         "methods/README.md": {"methods": index(known.values())},
@@ -245,21 +239,24 @@ def problems(docs: Path = DOCS, write: bool = False) -> list[str]:
         },
     }
     found = [
-        problem for name, parts in made.items() for problem in refreshed(docs / name, parts, write)
+        problem
+        for name, parts in made.items()
+        for problem in refresh_page(docs / name, parts, write)
     ]
-    found += copied(docs / "quickstart.md", write)
+    found += refresh_notebook(docs / "quickstart.md", write)
     for name, cls in known.items():
         page = docs / "methods" / f"{name}.md"
-        found += refreshed(page, {part: make(cls) for part, (_, make) in PARTS.items()}, write)
-        found += misshapen(page) if page.exists() else []
-    strangers = {path.stem for path in (docs / "methods").glob("*.md")} - {"README", *known}
+        found += refresh_page(page, {part: make(cls) for part, (_, make) in PARTS.items()}, write)
+        found += check_headings(page) if page.exists() else []
+    unknown_pages = {path.stem for path in (docs / "methods").glob("*.md")} - {"README", *known}
     return found + [
         f"methods/{name}.md: no method has this name; rename or remove it."
-        for name in sorted(strangers)
+        for name in sorted(unknown_pages)
     ]
 
 
-def refreshed(page: Path, made: dict[str, str], write: bool) -> list[str]:
+def refresh_page(page: Path, made: dict[str, str], write: bool) -> list[str]:
+    """Generate the parts of a page; return its problems."""
     if not page.exists():
         return [f"{page.name}: there is no such page; write {page}."]
     text = page.read_text()
@@ -287,8 +284,8 @@ def refreshed(page: Path, made: dict[str, str], write: bool) -> list[str]:
     )
 
 
-def copied(page: Path, write: bool) -> list[str]:
-    """The notebook beside a page."""
+def refresh_notebook(page: Path, write: bool) -> list[str]:
+    """Generate the notebook of a page; return its problems."""
     if not page.exists():
         return [f"{page.name}: there is no such page; write {page}."]
     path, new = page.with_suffix(".ipynb"), notebook(page.read_text())
@@ -298,8 +295,8 @@ def copied(page: Path, write: bool) -> list[str]:
     return [] if old == new else [f"{path.name}: out of date; run python docs/pages.py."]
 
 
-def misshapen(page: Path) -> list[str]:
-    """Headings that are missing, moved or empty, and parts that stand under another heading."""
+def check_headings(page: Path) -> list[str]:
+    """Return problems of headings: missing, empty, in another order, or with a wrong part."""
     body = sections(page.read_text())
     wanted = [
         f"{page.name}, {heading}: the heading is missing."

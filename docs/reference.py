@@ -1,4 +1,4 @@
-"""The made parts on data sets, models and commands."""
+"""The generated parts on data sets, models and commands."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def default_of(option: inspect.Parameter) -> str:
 
 
 def taken(kind: Any) -> str:
-    """What an option of this type is written as."""
+    """Describe the values of an option of this type."""
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
     kind = base_type(kind)
     if literal_choices(kind):
@@ -71,7 +71,7 @@ def model_names() -> str:
 
 # ------------------------------------------------------------------------------ commands
 def commands() -> str:
-    """Every command; flags that `run` has stand once."""
+    """Document every command; flags that `run`, `compare` and `search` share are listed once."""
     common = parser_of("run").flags
     parts = [
         network() if name == "network" else command(name, parser_of(name), common)
@@ -90,7 +90,7 @@ def command(name: str, parser: Parser, common: dict[str, Flag]) -> str:
     own = [flag for key, flag in parser.flags.items() if not (trains and key in common)]
     about = COMMANDS[name].help if trains else parser.description or ""
     more = (
-        "The method's own settings are flags, too; the others stand "
+        "The method's hyper-parameters are flags, too; the other flags are listed "
         "[below](#flags-of-run-compare-and-search)."
     )
     parts = [
@@ -102,13 +102,13 @@ def command(name: str, parser: Parser, common: dict[str, Flag]) -> str:
 
 
 def network() -> str:
-    """The commands for real sites, whose flags their --help shows."""
+    """List the commands for real sites; their --help shows the flags."""
     rows = [[f"`coterie network {c.usage}`", c.help] for c in NETWORK_COMMANDS.values()]
     return "\n\n".join(
         [
             "## network",
             f"`coterie {COMMANDS['network'].usage}`",
-            "The same run on [real sites](network.md), which keep their rows. "
+            "Train on [real sites](network.md), which keep their data. "
             "`coterie network COMMAND --help` shows the flags. CONFIG is a TOML file as for "
             "`coterie run --config`, with a key `method`.",
             table(["command", "what it does"], rows),

@@ -16,7 +16,7 @@ Row = dict[str, Any]
 
 
 def read(name: str) -> list[Row]:
-    """The cells that were run; none where there is no such file."""
+    """Return the cells that were run; none if there is no such file."""
     path = RESULTS / name
     if not path.exists():
         return []
@@ -24,7 +24,7 @@ def read(name: str) -> list[Row]:
 
 
 def error_table() -> str:
-    """Markdown: the test error of every method and reference, a row for each table."""
+    """Return a Markdown table with the test error of every method and reference."""
     head = ["table", "error", *REFERENCES, *(f"`{name}`" for name in OURS), "groups", "seconds"]
     lines = [f"| {' | '.join(head)} |", "| --- | --- |" + " ---: |" * (len(head) - 2)]
     for row in read("tables.jsonl"):
@@ -44,7 +44,7 @@ def error_table() -> str:
 
 
 def gap_table() -> str:
-    """Markdown: how far the methods are from the references that they should reach."""
+    """Return a Markdown table with the gaps between methods and their references."""
     head = ["table", "`fedavg` to pooled", "`local` to per site", "best of ours to best reference"]
     lines = [f"| {' | '.join(head)} |", "| --- | ---: | ---: | ---: |"]
     for row in read("tables.jsonl"):
@@ -60,7 +60,7 @@ def gap_table() -> str:
 
 
 def verdict_table() -> str:
-    """Markdown: how often "Groups pay" was said, by kind of groups and table."""
+    """Return a Markdown table that counts the verdict "Groups pay", by kind of groups and table."""
     said: Counter[tuple[str, str]] = Counter()
     tried: Counter[tuple[str, str]] = Counter()
     for row in read("verdicts.jsonl"):

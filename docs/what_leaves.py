@@ -1,4 +1,4 @@
-"""The table of what leaves a client, method by method: read off the declarations and dry runs."""
+"""The table of what each method's clients upload, from the declarations and from dry runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 import coterie as ct
-from coterie.aggregation.clipping import weights
+from coterie.aggregation.clipping import weights_by_value
 from coterie.core.contract import Algorithm, Declaration, Upload
 from coterie.runs.run import Run
 from coterie.runs.start import prepare_run
@@ -20,29 +20,29 @@ HEAD = """\
 
 
 def what_leaves(methods: Iterable[type[Algorithm]]) -> str:
-    """Markdown: a row for each function that a method with its defaults asks clients for."""
+    """Return a Markdown table with a row per client function that a method calls by default."""
     lines = [line for cls in methods for line in rows_of(cls)]
     return HEAD + "\n".join(lines)
 
 
 def rows_of(cls: type[Algorithm]) -> Iterator[str]:
-    """The rows of one method."""
+    """Yield the rows of one method."""
     run = tiny_run(cls)
-    for name, upload in asked_for(run).items():
+    for name, upload in uploads_by_function(run).items():
         declaration: Declaration = getattr(run.method, name).declaration
         cells = (
             f"`{cls.name}`",
             f"`{name}`",
             ROUNDS[declaration.rounds],
             values_in(upload, parameters(run)),
-            declaration.weight.words if upload.values else "",
-            "; ".join(f"`{n}`: {declaration.report_of(n).words}" for n in upload.report),
+            declaration.weight.description if upload.values else "",
+            "; ".join(f"`{n}`: {declaration.report_of(n).description}" for n in upload.report),
         )
         yield f"| {' | '.join(cells)} |"
 
 
 def tiny_run(cls: type[Algorithm]) -> Run:
-    """Two rounds of the method on a few made-up clients."""
+    """Run two rounds of the method on a few clients."""
     names = {f.name for f in fields(cls)}  # type: ignore[arg-type]
     settings: dict[str, Any] = {"clusters": 2} if "clusters" in names else {}
     fed = ct.data.rotated("digits", clients=6, samples=20, angles=(0, 90))
@@ -52,22 +52,22 @@ def tiny_run(cls: type[Algorithm]) -> Run:
     return run
 
 
-def asked_for(run: Run) -> dict[str, Upload]:
-    """By the name of a function of the method: what one client's upload looked like."""
+def uploads_by_function(run: Run) -> dict[str, Upload]:
+    """Return one client's upload by the name of the method's client function."""
     return {key[1]: upload for key, upload in run.dry_run.cache.items() if key[0] == "method"}
 
 
 def parameters(run: Run) -> int:
-    """How many numbers the model has."""
+    """Return the number of parameters of the model."""
     return sum(v.numel() for v in run.task.init(0).values())
 
 
 def values_in(upload: Upload, model: int) -> str:
-    """The values of an upload, with their sizes in models."""
+    """List the values of an upload, with their sizes in models."""
     sizes = {n: sum(v.numel() for v in value.values()) for n, value in upload.values.items()}
-    words = []
-    for name in weights(upload):
+    parts = []
+    for name in weights_by_value(upload):
         if sizes[name]:
             count = sizes[name] // model
-            words.append(f"`{name}`: {'a model' if count == 1 else f'{count} models'}")
-    return "; ".join(words)
+            parts.append(f"`{name}`: {'a model' if count == 1 else f'{count} models'}")
+    return "; ".join(parts)

@@ -205,7 +205,7 @@ def test_other_documents_commands_parse(path: Path) -> None:
 
 
 WRONG = [
-    "ifca",
+    "ifca --clusters 0",
     "fedavg --lrr 1",
     "fedavg --lr -1",
     "fedavg --data folder:a --clients 3",

@@ -6,8 +6,11 @@ import json
 
 import pytest
 
+from conftest import METHOD
+from coterie.cli import split_at_first_flag
 from coterie.cli.flags import split_data_options
 from coterie.cli.setup import setup
+from coterie.core.errors import CoterieError
 
 
 def ask(command, words, flags, *more):
@@ -161,3 +164,23 @@ def test_a_limit_in_the_help_stays_on_one_line(coterie, monkeypatch):
 def test_json_is_all_that_stdout_gets(coterie, tiny):
     outcome = coterie("run local", tiny, "--json")
     assert json.loads(outcome.out)["runs"][0]["method"] == "local"
+
+
+@pytest.mark.parametrize(
+    "command", ["run ifca", "compare ifca fedavg", "search ifca --over lr=1,2"]
+)
+def test_the_number_of_groups_is_chosen_from_the_data_by_default(coterie, command):
+    name, *words = command.split()
+    methods, flags = split_at_first_flag(words)
+    assert setup(name, methods, flags).methods["ifca"].clusters == "auto"
+    help = " ".join(coterie(command, "--help").out.split())
+    assert "--clusters N|auto number of groups to look for; auto: chosen from the data" in help
+    assert "≥ 1, default auto)" in help
+
+
+def test_a_hyper_parameter_without_default_must_be_given(tmp_path):
+    (tmp_path / "own.py").write_text(
+        METHOD.replace('setting(0.5, "', 'setting(..., "').replace("dropout", "strength")
+    )
+    with pytest.raises(CoterieError, match="mine needs --strength, the shares its name"):
+        setup("run", [f"{tmp_path}/own.py:Mine"], [])

@@ -148,7 +148,7 @@ def test_dry_run_trains_nothing(coterie, tiny, tmp_path):
         ("search fedavg --over rounds=1,2", ["unknown hyper-parameter of fedavg 'rounds'"]),
         ("search fedavg --over lr=0.1,fast", ["lr is 'fast'", "a number"]),
         ("search fedavg --over lr=0.1,-1", ["lr of fedavg is -1.0", "> 0"]),
-        ("search ifca --over lr=0.1", ["ifca needs --clusters"]),
+        ("search ifca --over clusters=many", ["clusters is 'many'", "or auto"]),
         ("search ifca --over clusters=2,9 --clients 8", ["clusters is 9", "8"]),
         ("search fedavg --over lr=0.1 --random 0", ["random is 0"]),
         ("search fedavg --over lr=0.1 --valid 0", ["valid part"]),

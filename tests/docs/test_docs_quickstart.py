@@ -135,7 +135,7 @@ def test_it_is_refused_as_the_page_says(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (row,) = [cell for cell in first_cells("refused") if case in cell]
+    (row,) = [cell for cell in first_cells("Error messages") if case in cell]
     change, remedy = CASES[case]
     write(Path("sites"), change)
     if case == "choose another":
@@ -150,7 +150,7 @@ def test_it_is_refused_as_the_page_says(
 
 
 def test_every_refusal_of_the_page_is_tried() -> None:
-    assert len(first_cells("refused")) == len(CASES)
+    assert len(first_cells("Error messages")) == len(CASES)
 
 
 @pytest.mark.slow

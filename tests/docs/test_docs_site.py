@@ -89,11 +89,13 @@ def test_a_link_out_of_the_documents_becomes_a_path() -> None:
 
 def test_the_notebook_is_checked(tmp_path: Path) -> None:
     page = tmp_path / "quickstart.md"
-    assert pages.copied(page, write=False) == [
+    assert pages.refresh_notebook(page, write=False) == [
         f"quickstart.md: there is no such page; write {page}."
     ]
     page.write_text("# One\n")
-    assert pages.copied(page, write=False) == [
+    assert pages.refresh_notebook(page, write=False) == [
         "quickstart.ipynb: out of date; run python docs/pages.py."
     ]
-    assert pages.copied(page, write=True) == pages.copied(page, write=False) == []
+    assert (
+        pages.refresh_notebook(page, write=True) == pages.refresh_notebook(page, write=False) == []
+    )

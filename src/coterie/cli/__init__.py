@@ -38,7 +38,7 @@ on real sites
 for example
 
   coterie compare --data folder:./sites --label outcome    the recommended methods, your tables
-  coterie compare ifca fedavg local --data rotated:digits --clusters 4 --rounds 30
+  coterie compare ifca fedavg local --data rotated:digits --rounds 30
   coterie run ifca --data rotated:digits --clusters 4 --rounds 30
 """
 NETWORK_HELP = f"""\

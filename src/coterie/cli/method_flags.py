@@ -20,7 +20,7 @@ COMMON = {f.name for f in fields(Local)} | {"clusters"}
 # flags that no hyper-parameter can have without its method's name
 TAKEN = {"debug"} | {flag.key for command in ("search", "compare") for flag in run_flags(command)}
 RECOMMENDED = ("fedavg", "fedavg-ft", "ditto", "local", "ifca")  # methods of a plain `compare`
-MEANINGS = {"clusters": "number of groups to look for"}
+MEANINGS = {"clusters": "number of groups to look for; auto: chosen from the data"}
 
 
 # ------------------------------------------------------------------------------ methods by name
@@ -191,7 +191,6 @@ def make_method(
     given: FlagValues,
     over: Grid,
     is_alone: bool,
-    counts_groups: bool = False,
 ) -> Algorithm:
     """Make a method from the given hyper-parameters.
 
@@ -200,7 +199,6 @@ def make_method(
         given: Values of flags and of the config file.
         over: Values to try; the method gets the first of each.
         is_alone: Whether the command takes one method.
-        counts_groups: Whether the number of clusters is "auto" unless it is given.
 
     Raises:
         CoterieError: A required hyper-parameter is missing, or a value does not fit.
@@ -212,10 +210,7 @@ def make_method(
             values[field.name] = over[field.name][0]
         elif given.has(*keys):
             values[field.name] = given.get(*keys)
-        elif field.name == "clusters" and counts_groups:
-            values[field.name] = "auto"
         elif field.default is MISSING and field.default_factory is MISSING:
             help = field.metadata.get("help", "which has no default")
-            meaning = MEANINGS.get(field.name, help)
-            raise CoterieError(f"{cls.name} needs --{field.name.replace('_', '-')}, the {meaning}.")
+            raise CoterieError(f"{cls.name} needs --{field.name.replace('_', '-')}, the {help}.")
     return cls(**values)

@@ -167,7 +167,7 @@ def setup(command: str, names: list[str], argv: list[str]) -> Setup:
         raise CoterieError("search needs --over, the values to try, as in --over lr=0.01,0.1,1.")
     refuse_unused_flags(classes, given, over, is_alone)
     methods = {
-        origin: make_method(cls, given, over.get(origin, {}), is_alone, counts_groups=not names)
+        origin: make_method(cls, given, over.get(origin, {}), is_alone)
         for origin, cls in classes.items()
     }
     options = with_launched_ranks(given.fields_of(Options))
