@@ -43,7 +43,7 @@ REVEALED = [
     "coterie.result.Result",
     "float",
     "dict[str, torch._tensor.Tensor] | None",
-    "coterie.result.Result | coterie.serve.exported.Exported",
+    "coterie.result.Result | coterie.serve.export.Exported",
     "dict[str, Any]",
     "coterie.data.federation.Federation",
     "float",

@@ -1,4 +1,4 @@
-"""What a run gives back, and how it is started, resumed and loaded from Python."""
+"""Runs from Python: `run`, `resume`, `load` and `report`, and the `Result` that they return."""
 
 from __future__ import annotations
 
@@ -22,10 +22,8 @@ from coterie.runs.run import Run
 from coterie.runs.start import Model, prepare_run
 from coterie.runs.tables import GROUP_COLUMNS, group_rows
 from coterie.runs.trained import TrainedRun
-from coterie.serve import predict as answers
-from coterie.serve.card import CARD
-from coterie.serve.export import export_clients, export_groups
-from coterie.serve.exported import Exported
+from coterie.serve import predict as serving
+from coterie.serve.export import CARD, Exported, export_clients, export_groups
 from coterie.serve.predict import Assignment
 
 if TYPE_CHECKING:
@@ -33,104 +31,140 @@ if TYPE_CHECKING:
 
 
 class Result:
-    """A trained run: its scores, groups and models, and what they are for.
+    """A trained run: its scores, clusters and models, and predictions with them.
 
-    It needs nothing of the clients' rows, but for what only a client can answer: predictions and
-    exports of a client's own model. Loaded from a folder, it reads the training data for these
-    alone.
+    A result needs the clients' samples only for what a client's own model computes: predictions
+    and exports per client. A result that was loaded from a folder reads the training data then.
+
+    Example:
+        >>> import coterie as ct
+        >>> fed = ct.data.linear(clients=6, samples=20, dim=3, clusters=2)
+        >>> result = ct.run(ct.IFCA(clusters=2, lr=0.1), fed, rounds=3)
+        >>> result.history[-1]["round"], result.clusters.shape, len(result.names)
+        (3, (4, 6), 6)
+        >>> result.mse.mean == result.final["mse_mean"]
+        True
     """
 
     def __init__(self, trained: TrainedRun, run: Run | Callable[[], Run]) -> None:
-        """run: the run with its clients, or how to get it."""
+        """Create a result.
+
+        Args:
+            trained: The trained run.
+            run: The run with its clients, or a function that opens it.
+        """
         self.trained = trained
         self._run_or_opener = run
 
     @staticmethod
     def of(run: Run) -> Result:
-        """The result of a run that is at hand."""
+        """Return the result of a run in memory."""
         return Result(run.trained(), run)
 
     @property
     def _run(self) -> Run:
-        """The run with its clients; opened when it is first needed."""
+        """The run with its clients; opened at first use."""
         if not isinstance(self._run_or_opener, Run):
             self._run_or_opener = self._run_or_opener()
         return self._run_or_opener
 
     @property
     def source(self) -> Run | Path:
-        """What a report reads: the run where it is at hand, else its folder."""
+        """The source of a report: the run if it is in memory, otherwise its folder."""
         if self.folder is None or isinstance(self._run_or_opener, Run):
             return self._run
         return self.folder
 
-    # -- what was run
+    # -- the run
     @property
     def method(self) -> Algorithm:
-        """The method, with its settings."""
+        """The method with its settings."""
         return self.trained.method
 
     @property
     def options(self) -> Options:
-        """Rounds, seed, participation and so on."""
+        """Rounds, seed, participation and the other options."""
         return self.trained.options
 
     @property
     def folder(self) -> Path | None:
-        """The run's folder, where it has one."""
+        """The run's folder, if it has one."""
         return self.trained.folder
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The clients that trained."""
+        """The names of the clients that trained."""
         return self.trained.roster.training_names
 
     @property
     def labels(self) -> tuple[str, ...] | None:
-        """The names of the classes, where they have any."""
+        """The names of the classes, if they have names."""
         return self.trained.roster.labels
 
     @property
     def truth(self) -> np.ndarray | None:
-        """The planted group of each client, int64 [N], where there are any."""
+        """The planted group of each client, int64 [N]; None if unknown."""
         truth = self.trained.roster.truth
         return None if truth is None else hard_labels(truth)[: len(self.names)]
+
+    @property
+    def state(self) -> Any:
+        """The server state after the last round; `ct.run(start=...)` accepts it."""
+        return self.trained.state
+
+    @property
+    def warnings(self) -> list[str]:
+        """Problems such as empty, equal or unstable clusters, one sentence each."""
+        return self.trained.warnings
 
     # -- scores
     @property
     def history(self) -> list[Row]:
-        """A row of metrics per round, from the start on."""
+        """A row of metrics per round, from round 0."""
         return self.trained.history
 
     @property
     def final(self) -> Row:
-        """The last row that was evaluated."""
+        """The last row with scores."""
         return self.trained.last_evaluation
 
     @property
     def per_client(self) -> dict[str, np.ndarray]:
-        """Each metric of the last evaluation, [N] in the order of `names`; NaN: not measured."""
+        """By metric the scores of the last evaluation, [N] in the order of `names`.
+
+        NaN for clients that were not evaluated. "rows" is the number of test samples.
+        """
         return self.trained.client_scores
 
     def scores(self, metric: str) -> Scores:
-        """weighted, mean, std and worst decile of one metric at the last evaluation."""
+        """Summarise one metric over clients at the last evaluation.
+
+        Args:
+            metric: A name in `per_client`, such as "accuracy", "f1" or "rmse".
+
+        Returns:
+            Weighted mean, mean, standard deviation and mean of the worst decile.
+
+        Raises:
+            CoterieError: If the run did not measure this metric.
+        """
         if metric not in self.per_client:
             raise CoterieError(f"this run has no {metric!r}; it has {', '.join(self.per_client)}.")
-        rows = self.per_client["rows"]
-        return score_clients(self.per_client[metric], rows, METRICS[metric].higher_is_better)
+        samples = self.per_client["rows"]
+        return score_clients(self.per_client[metric], samples, METRICS[metric].higher_is_better)
 
     @property
     def accuracy(self) -> Scores:
-        """Of the clients on their own test rows."""
+        """The clients' accuracy on their own test samples."""
         return self.scores("accuracy")
 
     @property
     def mse(self) -> Scores:
-        """Of the clients on their own test rows."""
+        """The clients' mean squared error on their own test samples."""
         return self.scores("mse")
 
     def to_pandas(self) -> pd.DataFrame:
-        """A row per round, a column per metric."""
+        """Return the history as a DataFrame: a row per round, a column per metric."""
         import pandas as pd
 
         nested = ("groups", "moves", "notes")
@@ -138,70 +172,77 @@ class Result:
             [{k: v for k, v in row.items() if k not in nested} for row in self.history]
         )
 
-    # -- groups and models
+    # -- clusters
     @property
     def clusters(self) -> np.ndarray | None:
-        """int64 [rounds + 1, N]: who was with whom after each round; −1: not yet seen."""
-        groups = decode_assignments(self.history, len(self.names))
-        return None if groups is None else np.array(groups)
+        """The cluster of each client after each round, int64 [rounds + 1, N].
+
+        −1 for clients not seen yet; None for methods without clusters.
+        """
+        assignments = decode_assignments(self.history, len(self.names))
+        return None if assignments is None else np.array(assignments)
 
     @property
     def confidence(self) -> np.ndarray | None:
-        """How sure each client's group is, [N] from 0 to 1; NaN: not asked, None: no groups.
+        """The membership confidence of each client, [N] from 0 to 1.
 
-        The share of resamples of the client's rows in which its own group's model has the least
-        loss. Asked when a run has ended.
+        It is the share of bootstrap samples in which the model of the client's own cluster has the
+        least loss, measured after the last round. NaN for clients that did not report; None
+        without clusters.
         """
         membership = self.trained.membership
-        if membership is None:
-            return None
-        return membership.confidence
+        return None if membership is None else membership.confidence
 
     def groups_table(self) -> pd.DataFrame:
-        """A row per client, as in groups.csv: group, confidence, margin, second_group, rows.
+        """Return a table with a row per client, as in groups.csv.
 
-        margin: how much higher the loss is under the best of the other groups' models, relative to
-            the lower of the two.  rows: how many rows decided.
+        Columns: client, group, confidence, margin (the relative excess of the loss under the best
+        other cluster's model), second_group, rows (the number of samples that decided).
+
+        Raises:
+            CoterieError: If the method has no clusters.
         """
         import pandas as pd
 
-        lines = list(group_rows(self.trained))
-        if not lines:
-            raise CoterieError(f"{self.method.name} has no groups: take a method that finds some.")
-        table = pd.DataFrame(lines, columns=list(GROUP_COLUMNS))
+        rows = list(group_rows(self.trained))
+        if not rows:
+            raise CoterieError(f"{self.method.name} has no groups: use a method that finds groups.")
+        table = pd.DataFrame(rows, columns=list(GROUP_COLUMNS))
         whole = {"group": "Int64", "second_group": "Int64", "rows": "Int64"}
         return table.astype({**whole, "confidence": float, "margin": float})
 
     @property
     def centres(self) -> Params | None:
-        """The groups' models, stacked; None for methods without groups."""
+        """The cluster models, every leaf [K, ...]; None for methods without clusters."""
         return self.trained.centres
 
     @property
-    def state(self) -> Any:
-        """The server's state after the last round."""
-        return self.trained.state
-
-    @property
     def weights(self) -> Tensor | None:
-        """Soft memberships [N, K], where the method has them."""
+        """Soft memberships [N, K]; None for methods without them."""
         groups = self.trained.groups
         if groups is None or groups.dim() != 2:
             return None
         return groups
 
-    @property
-    def warnings(self) -> list[str]:
-        """Empty groups, centres that are all but equal, groups that never settled."""
-        return self.trained.warnings
-
-    # -- what it is for
+    # -- using the models
     def assign(self, x: Any, y: Any = None) -> Assignment:
-        """The group that fits a client with these labelled rows, its losses, and the margin.
+        """Find the cluster whose model has the least loss on a new client's labelled samples.
 
-        x may be a DataFrame with the columns of the training tables, and the label.
+        Args:
+            x: Samples [n, ...], or a DataFrame with the columns of the training tables.
+            y: Labels [n]; None if x is a DataFrame with the label column.
+
+        Returns:
+            The cluster, the loss under each cluster model, and the margin to the second.
+
+        Example:
+            >>> import coterie as ct
+            >>> fed = ct.data.linear(clients=6, samples=20, dim=3, clusters=2)
+            >>> result = ct.run(ct.IFCA(clusters=2, lr=0.1), fed, rounds=3)
+            >>> result.assign(fed.train.x[:20], fed.train.y[:20]).group in (0, 1)
+            True
         """
-        return answers.assign(self.trained, x, y)
+        return serving.assign(self.trained, x, y)
 
     def predict(
         self,
@@ -212,17 +253,33 @@ class Result:
         support: Any = None,
         probabilities: bool = False,
     ) -> Tensor:
-        """Classes (or targets) for rows x, by the model of a client, of a group, or of a newcomer.
+        """Predict classes or targets. Exactly one of client, cluster and support is needed.
 
-        support: labelled rows of a client that was never trained, (x, y) or a DataFrame.
-        probabilities: of each class instead of its number; `labels` names the classes.
+        Args:
+            x: Samples [n, ...], or a DataFrame with the columns of the training tables.
+            client: Use the model of this client, which trained.
+            cluster: Use the model of this cluster.
+            support: Labelled samples of an unseen client, (x, y) or a DataFrame, with which it
+                joins as the method defines.
+            probabilities: Return the probability of each class instead of class numbers; `labels`
+                has the names of the classes.
+
+        Returns:
+            Class numbers [n], probabilities [n, classes], or regression targets [n].
+
+        Example:
+            >>> import coterie as ct
+            >>> fed = ct.data.linear(clients=6, samples=20, dim=3, clusters=2)
+            >>> result = ct.run(ct.IFCA(clusters=2, lr=0.1), fed, rounds=3)
+            >>> result.predict(fed.test.x[:5], cluster=1).shape
+            torch.Size([5])
         """
         if client is None:
-            return answers.predict(
+            return serving.predict(
                 self.trained, x, cluster=cluster, support=support, probabilities=probabilities
             )
-        answers.require_one_of(client=client, cluster=cluster, support=support)
-        return answers.predict_as_client(self._run, x, client, probabilities)
+        serving.require_one_of(client=client, cluster=cluster, support=support)
+        return serving.predict_as_client(self._run, x, client, probabilities)
 
     def export(
         self,
@@ -231,9 +288,15 @@ class Result:
         *,
         onnx: bool = False,
     ) -> Path:
-        """A safetensors file per group, or per client, and card.json; see `ct.load`.
+        """Write the models to a folder: safetensors files and card.json. `ct.load` reads them.
 
-        onnx: an ONNX file beside each, from encoded rows to probabilities or targets.
+        Args:
+            path: A folder that does not exist yet, or is empty.
+            per: A file per cluster or per client; by default per cluster if there are clusters.
+            onnx: Also write each model as ONNX, from encoded samples to probabilities or targets.
+
+        Returns:
+            The folder.
         """
         if per is None:
             per = "client" if self.centres is None else "cluster"
@@ -242,7 +305,7 @@ class Result:
         return export_clients(self._run, path, onnx)
 
     def report(self, path: str | Path = "report.html", *, target: float | None = None) -> Path:
-        """Write one HTML page about this run, which opens offline; `ct.report` takes several."""
+        """Write a self-contained HTML page about this run; see `ct.report`."""
         return report(self, path, target=target)
 
     def __repr__(self) -> str:
@@ -255,13 +318,13 @@ class Result:
         return f"Result({self.method.name}, rounds={self.trained.round}, {', '.join(shown)})"
 
     def _repr_html_(self) -> str:
-        """Show what the run reached and its groups, in a notebook."""
-        from coterie.reporting.notebook import summary_html  # here, as it loads templates
+        """Show scores and clusters in a notebook."""
+        from coterie.reporting.notebook import summary_html  # here: it loads templates
 
         return summary_html(self.trained)
 
 
-# ---------------------------------------------------------------------- starting and loading
+# ------------------------------------------------------------------------------ runs and folders
 def run(
     method: Algorithm,
     fed: Federation,
@@ -273,22 +336,36 @@ def run(
     on_round: Callable[[Row], Any] | None = None,
     **options: Any,
 ) -> Result:
-    """Train `method` on `fed`.
+    """Train a method on a federation.
 
-    model: a name ("mlp", "softmax", "linear", "cnn"), a factory of modules, or one module whose
-    weights are
-        the start.
-    out: a folder that the run can be resumed from.
-    start: a state of the server to begin from, such as `result.state` of an earlier run of the same
-        method; the method's own start is then left out.
-    on_round: called with each round's row of metrics.
-    options: rounds, seed, participation, dropout, engine, eval_every, eval_clients, valid,
-    stop_after,
-        choose_on, screen, dtype, device; see `Options`.
+    Args:
+        method: The method with its settings, such as `ct.IFCA(clusters=4)`.
+        fed: The clients and their samples.
+        model: A name ("linear", "softmax", "mlp", "cnn"), a function that returns a module, or a
+            module whose weights are the initial ones; None: chosen by the data.
+        out: A folder for metrics and checkpoints, from which the run can be resumed.
+        start: A server state to start from, such as `result.state` of an earlier run of the same
+            method.
+        plan: How clients are vectorised; None: chosen by the data and the machine.
+        on_round: Called with each round's row of metrics.
+        **options: Fields of `Options`: rounds, seed, participation, dropout, engine, eval_every,
+            eval_clients, valid, stop_after, choose_on, screen, dtype, device and others.
+
+    Returns:
+        The trained run.
+
+    Raises:
+        CoterieError: If arguments are wrong or do not fit together.
+        Diverged: If training does not stay finite.
+
+    Example:
+        >>> import coterie as ct
+        >>> fed = ct.data.linear(clients=6, samples=20, dim=3, clusters=2)
+        >>> ct.run(ct.FedAvg(lr=0.1), fed, rounds=2, seed=1).options.rounds
+        2
     """
-    return Result.of(
-        prepare_run(method, fed, model, out=out, start=start, plan=plan, **options).train(on_round)
-    )
+    prepared = prepare_run(method, fed, model, out=out, start=start, plan=plan, **options)
+    return Result.of(prepared.train(on_round))
 
 
 def resume(
@@ -301,11 +378,30 @@ def resume(
     on_round: Callable[[Row], Any] | None = None,
     trust: Trust = (),
 ) -> Result:
-    """Go on with a run from its folder, to the bit as if it had never stopped.
+    """Continue a run from its folder. The result is the same to the bit as without the stop.
 
-    fed, model, method: needed only where the folder cannot name them (data in memory, a model or
-    method of your own).
-    trust: hashes of your own Python files that the folder names and that may be run.
+    Args:
+        path: The run's folder.
+        fed: The data, if the folder cannot name them (data in memory).
+        model: The model, if the folder cannot name it (a model of your own).
+        method: The method, if the folder cannot name it (a method of your own).
+        rounds: Train to this round instead of the one that the folder names.
+        on_round: Called with each round's row of metrics.
+        trust: SHA-256 hashes of your own Python files that the folder may run.
+
+    Returns:
+        The trained run.
+
+    Raises:
+        CoterieError: If the folder is damaged, or data or model differ from those of the run.
+
+    Example:
+        >>> import coterie as ct, tempfile
+        >>> fed = ct.data.linear(clients=6, samples=20, dim=3, clusters=2)
+        >>> folder = tempfile.mkdtemp()
+        >>> half = ct.run(ct.FedAvg(lr=0.1), fed, rounds=2, out=folder)
+        >>> ct.resume(folder, fed, rounds=4).history[-1]["round"]
+        4
     """
     run = load_run(path, fed, model, method, rounds=rounds, trust=trust)
     if run.options.ranks > 1 and not run.ended:
@@ -322,11 +418,27 @@ def load(
     *,
     trust: Trust = (),
 ) -> Result | Exported:
-    """A trained run from its folder, or models from a folder that `export` wrote.
+    """Load a trained run from its folder, or exported models from theirs.
 
-    The training data are read only when a client's own model is asked for.
-    model, method: needed only where the folder cannot name them (one of your own).
-    trust: hashes of your own Python files that the folder names and that may be run.
+    The training data are read only when a client's own model is needed.
+
+    Args:
+        path: The folder of a run, or one that `export` wrote.
+        model: The model, if the folder cannot name it (a model of your own).
+        method: The method, if the folder cannot name it (a method of your own).
+        trust: SHA-256 hashes of your own Python files that the folder may run.
+
+    Returns:
+        A `Result` for a run, an `Exported` for exported models.
+
+    Example:
+        >>> import coterie as ct, tempfile
+        >>> fed = ct.data.linear(clients=6, samples=20, dim=3, clusters=2)
+        >>> result = ct.run(ct.IFCA(clusters=2, lr=0.1), fed, rounds=2, out=tempfile.mkdtemp())
+        >>> ct.load(result.folder).final == result.final
+        True
+        >>> ct.load(result.export(tempfile.mkdtemp()))
+        Exported(ifca, group-0, group-1)
     """
     if (Path(path) / CARD).exists():
         return Exported(path, model)
@@ -343,15 +455,27 @@ def report(
     model: Model = None,
     trust: Trust = (),
 ) -> Path:
-    """Write one HTML page about runs on the same data, which opens offline.
+    """Write a self-contained HTML page about runs on the same data.
 
-    runs: results, or folders of runs and of comparisons.
-    target: the accuracy or MSE whose cost in rounds and bytes is shown; None: by the best run.
-    tell: called with a sentence for each thing that the page lacks, which the page says, too.
-    model: needed only where the folders cannot name it (one of your own).
-    trust: hashes of your own Python files that the folders name and that may be run.
+    Args:
+        runs: Results, or folders of runs and comparisons.
+        path: The page.
+        target: The accuracy or MSE whose cost in rounds and bytes is shown; None: 95 % of the best.
+        tell: Called with a sentence for each part that the page lacks.
+        model: The model, if the folders cannot name it (a model of your own).
+        trust: SHA-256 hashes of your own Python files that the folders may run.
+
+    Returns:
+        The page's path.
+
+    Example:
+        >>> import coterie as ct, tempfile
+        >>> fed = ct.data.linear(clients=6, samples=20, dim=3, clusters=2)
+        >>> results = [ct.run(m, fed, rounds=2) for m in (ct.FedAvg(lr=0.1), ct.LocalOnly(lr=0.1))]
+        >>> ct.report(results, tempfile.mkdtemp() + "/report.html").name
+        'report.html'
     """
-    from coterie import reporting  # its templates and figures are needed here alone
+    from coterie import reporting  # here: templates and figures are needed only for a report
 
     several = [runs] if isinstance(runs, Result | str | Path) else list(runs)
     sources = [run.source if isinstance(run, Result) else run for run in several]

@@ -22,7 +22,7 @@ def test_one_model_for_all_needs_no_name(coterie, tmp_path, new) -> None:
 def test_exported_models_are_of_groups_or_of_clients(coterie, run, new) -> None:
     assert coterie("export", run, "--per client --out clients").status == 0
     outcome = coterie("assign clients", new)
-    assert outcome.status == 2 and "holds models of clients, not of groups" in outcome.err
+    assert outcome.status == 2 and "has models of clients, not of groups" in outcome.err
     outcome = coterie("predict clients", new, "--cluster 0")
     assert outcome.status == 2 and "not of groups: give --client NAME" in outcome.err
     outcome = coterie("predict clients", new, "--client Koln")

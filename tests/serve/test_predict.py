@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import json
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -50,8 +52,7 @@ def test_a_newcomer_is_given_its_group_with_losses_and_margin(fed, result) -> No
 
 def test_a_centre_without_a_finite_loss_is_never_taken(fed, result) -> None:
     from coterie.core.params import unstack
-    from coterie.serve.predict import choose_group
-    from coterie.serve.rows import check_rows
+    from coterie.serve.predict import check_rows, choose_group
 
     task = result.trained.task
     broken, fine = unstack(result.centres)
@@ -314,7 +315,7 @@ def test_one_model_for_all_is_exported_once(method, fed, tmp_path) -> None:
     assert torch.equal(models.predict(x, "group-0"), trained.predict(x, client=fed.names[3]))
     with pytest.raises(
         ct.CoterieError,
-        match=f"{method.name} has no groups: take a run of a method that finds groups",
+        match=f"{method.name} has no groups: use a run of a method that finds groups",
     ):
         loaded.assign(x, y)
     for per_client in (
@@ -540,3 +541,30 @@ def test_a_changed_card_is_refused(result, tmp_path, change) -> None:
     card.write_text(json.dumps({**content, **change}))
     with pytest.raises(ct.CoterieError, match="is not the card that was exported"):
         ct.load(tmp_path / "models")
+
+
+def test_tables_and_read_only_arrays_raise_no_warning(tmp_path) -> None:
+    """torch warns about NumPy arrays that are not writable, and pandas gives such arrays."""
+    rng = np.random.default_rng(0)
+    frames = {}
+    for name in "abcd":
+        x = rng.normal(size=(20, 2))
+        frames[name] = pd.DataFrame(
+            {"u": x[:, 0], "v": x[:, 1], "y": np.where(x[:, 0] > 0, "p", "q")}
+        )
+    result = ct.run(ct.IFCA(clusters=2), ct.data.from_frames(frames, label="y"), rounds=1)
+    models = ct.load(result.export(tmp_path / "models"))
+    array = frames["a"][["u", "v"]].to_numpy(np.float32)
+    array.flags.writeable = False
+    labels = np.zeros(20, dtype=np.int64)
+    labels.flags.writeable = False
+    torch.set_warn_always(True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            result.assign(frames["a"])
+            result.predict(frames["a"], cluster=0)
+            models.assign(array, labels)
+            models.predict(array, "group-0")
+    finally:
+        torch.set_warn_always(False)

@@ -25,8 +25,7 @@ from coterie.data.schema import Fill, Schema
 from coterie.data.table_files import read_npz, read_table
 from coterie.result import Result, load
 from coterie.runs.config import encode
-from coterie.serve.card import CARD, Per
-from coterie.serve.exported import Exported
+from coterie.serve.export import CARD, Exported, Per
 from coterie.serve.predict import Assignment, require_one_of
 
 Models = Result | Exported
@@ -154,7 +153,7 @@ def exported_name(models: Exported, asked: PredictFlags, support: Any) -> str:
         if not 0 <= asked.cluster < len(names):
             raise CoterieError(f"--cluster is {asked.cluster}: give 0 to {len(names) - 1}.")
         return names[asked.cluster]
-    if models.card.newcomers == "train":
+    if models.card.new_clients == "train":
         raise CoterieError(
             f"a new client of {models.card.method.name} trains a model of its own: give the run's "
             "folder for --support."

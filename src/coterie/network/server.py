@@ -45,8 +45,7 @@ from coterie.runs.load import restore_options
 from coterie.runs.options import Options
 from coterie.runs.run import Run
 from coterie.runs.start import create_task, model_fingerprint
-from coterie.serve.card import CARD
-from coterie.serve.export import export_groups
+from coterie.serve.export import CARD, export_groups
 
 log = logging.getLogger("coterie")
 OpenMessenger = Callable[[str, int], Messenger]  # from experiment and epoch

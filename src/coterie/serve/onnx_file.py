@@ -22,8 +22,8 @@ except ImportError:
     ) from None
 
 
-class Answer(nn.Module):
-    """Rows to probabilities [rows, classes], or to targets [rows]."""
+class OnnxModel(nn.Module):
+    """Maps samples to probabilities [n, classes] or targets [n]."""
 
     def __init__(self, task: Task, params: Params) -> None:
         super().__init__()
@@ -39,8 +39,19 @@ class Answer(nn.Module):
 
 
 def as_onnx(task: Task, params: Params, example: Tensor) -> bytes:
-    """A file with the input `x`, encoded rows, and the output `probabilities` or `targets`."""
-    model = Answer(task, params).cpu().float()  # which every program can read
+    """Convert a model to an ONNX file.
+
+    Its input `x` are encoded samples, its output is `probabilities` or `targets`.
+
+    Args:
+        task: The model as a function of its parameters.
+        params: The parameters.
+        example: Samples [n, ...], which determine the input shape.
+
+    Raises:
+        CoterieError: If torch cannot export the model.
+    """
+    model = OnnxModel(task, params).cpu().float()  # which every program can read
     x = example.expand(2, *example.shape[1:]) if len(example) < 2 else example
     x = x.cpu().float() if x.is_floating_point() else x
     log = logging.getLogger("torch.onnx")
@@ -66,7 +77,7 @@ def as_onnx(task: Task, params: Params, example: Tensor) -> bytes:
 
 
 def without_traces(model: Any) -> Any:
-    """The same model without torch's notes on where in which file each step was written."""
+    """Remove the source locations that torch writes into each node."""
     for node in model.graph.node:
         del node.metadata_props[:]
         node.doc_string = ""

@@ -1,16 +1,18 @@
-"""What a trained run answers: the group of a newcomer, and predictions.
+"""Predictions of a trained run, and cluster assignment of new clients.
 
-assign(trained, x, y)             the group whose model fits a new client's rows best
-predict(trained, x, cluster=2)    by a group's model; support=(x, y): as a newcomer with these rows
-predict_as_client(run, x, name)   by the model of a client that trained; it needs the client's rows
+assign(trained, x, y)             the cluster whose model has the least loss on a new client's data
+predict(trained, x, cluster=2)    with a cluster model; support=(x, y): as a new client
+predict_as_client(run, x, name)   with the model of a client that trained, which needs its samples
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,22 +22,25 @@ from coterie.core.contract import Algorithm, Data
 from coterie.core.errors import CoterieError, Option, unknown_name
 from coterie.core.params import Params, count, pick, unstack
 from coterie.core.task import Batch, Task
+from coterie.data.roster import Roster
 from coterie.runs.run import Run
 from coterie.runs.trained import TrainedRun
-from coterie.serve.rows import check_labelled_rows, check_rows, is_table
 
-FEW = 10  # rows below which a choice of group is doubtful
-FITS = 10  # times the usual loss: above it, no group fits
+MIN_SAMPLES = 10  # below it, an assignment is doubtful
+MAX_LOSS_RATIO = 10  # to the typical loss; above it, no cluster fits
 
 
 class Assignment(NamedTuple):
-    """Which group fits a client, and how clearly."""
+    """The cluster that fits a new client best.
+
+    `str()` gives one line; `doubts` says why the assignment may be unreliable.
+    """
 
     group: int
-    losses: list[float]  # mean loss of its rows under each group's model
-    margin: float  # second least loss − the least: near 0, the choice is a toss-up
-    usual: float | None = None  # test loss of the clients that trained, with their own models
-    rows: int = 0  # number of rows that decided
+    losses: list[float]  # mean loss under each cluster model
+    margin: float  # second least loss − least loss; near 0, both fit equally well
+    usual: float | None = None  # test loss of the clients that trained
+    rows: int = 0  # number of samples that decided
 
     def __str__(self) -> str:
         losses = ", ".join(f"{k}: {loss:.4g}" for k, loss in enumerate(self.losses))
@@ -45,12 +50,12 @@ class Assignment(NamedTuple):
 
     @property
     def doubts(self) -> list[str]:
-        """Why the choice may mean little, a sentence each."""
+        """Why the assignment may be unreliable, one sentence each."""
         doubts = []
-        if self.rows < FEW:
-            doubts.append(f"it is chosen by {self.rows} rows only, and more may change it.")
+        if self.rows < MIN_SAMPLES:
+            doubts.append(f"it rests on {self.rows} rows only; more rows may change it.")
         least = self.losses[self.group]
-        if self.usual is not None and not least <= FITS * self.usual:
+        if self.usual is not None and not least <= MAX_LOSS_RATIO * self.usual:
             doubts.append(
                 f"it fits none of the groups: its least loss is {least:.3g}, and clients that "
                 f"trained have {self.usual:.3g}."
@@ -60,10 +65,10 @@ class Assignment(NamedTuple):
 
 # ------------------------------------------------------------------------------ groups
 def assign(trained: TrainedRun, x: Any, y: Any = None) -> Assignment:
-    """The group whose model has the least loss on a new client's labelled rows."""
+    """Assign a new client to the cluster whose model has the least loss; see `Result.assign`."""
     if trained.groups is None:
         raise CoterieError(
-            f"{trained.method.name} has no groups: take a run of a method that finds groups, "
+            f"{trained.method.name} has no groups: use a run of a method that finds groups, "
             "such as ifca."
         )
     batch = check_labelled_rows(trained.task, trained.roster, x, y)
@@ -74,7 +79,14 @@ def assign(trained: TrainedRun, x: Any, y: Any = None) -> Assignment:
 def choose_group(
     task: Task, models: Sequence[Params], batch: Batch, usual: float | None
 ) -> Assignment:
-    """The model with the least finite loss on these rows."""
+    """Choose the model with the least finite loss.
+
+    Args:
+        task: The model as a function of its parameters.
+        models: The parameters of each cluster model.
+        batch: The new client's labelled samples.
+        usual: The test loss of the clients that trained, if known.
+    """
     losses = [float(task.loss(model, batch)) * task.loss_unit for model in models]
     finite = [loss if math.isfinite(loss) else math.inf for loss in losses]
     order = sorted(range(len(losses)), key=finite.__getitem__)
@@ -85,11 +97,11 @@ def choose_group(
 
 
 def require_centres(trained: TrainedRun) -> Params:
-    """The groups' models; refused for methods without groups."""
+    """Return the cluster models; raise an error for methods without clusters."""
     centres = trained.centres
     if centres is None:
         raise CoterieError(
-            f"{trained.method.name} has no groups: ask for a client, or take a method that finds "
+            f"{trained.method.name} has no groups: name a client, or use a method that finds "
             "groups."
         )
     return centres
@@ -104,7 +116,7 @@ def predict(
     support: Any = None,
     probabilities: bool = False,
 ) -> Tensor:
-    """Predictions for rows x by a group's model, or for a newcomer with labelled rows `support`."""
+    """Predict with a cluster model or as a new client; see `Result.predict`."""
     if cluster is None and support is None and has_one_model(trained):
         cluster = 0
     require_one_of(cluster=cluster, support=support)
@@ -113,25 +125,25 @@ def predict(
         model = pick(require_centres(trained), check_cluster(trained, cluster))
         outputs = trained.task.outputs(model, rows)
     else:
-        outputs = _outputs_of_newcomer(trained, support, rows)
+        outputs = _outputs_of_new_client(trained, support, rows)
     return to_predictions(trained.task, outputs, probabilities)
 
 
 def has_one_model(trained: TrainedRun) -> bool:
-    """Whether one model serves all clients, so that nobody need say whose is meant."""
+    """Return whether all clients use the same model."""
     return trained.groups is None and trained.centres is not None
 
 
 def check_cluster(trained: TrainedRun, cluster: int) -> int:
-    """The number of a group that exists."""
+    """Return the cluster number; raise an error if there is no such cluster."""
     groups = count(require_centres(trained))
     if not 0 <= cluster < groups:
         raise CoterieError(f"cluster is {cluster}: the groups are 0 to {groups - 1}.")
     return cluster
 
 
-def _outputs_of_newcomer(trained: TrainedRun, support: Any, rows: Tensor) -> Tensor:
-    """Outputs for a client that was never trained and joins with labelled rows."""
+def _outputs_of_new_client(trained: TrainedRun, support: Any, rows: Tensor) -> Tensor:
+    """Return the outputs of a client that joins with labelled samples."""
     x, y = (support, None) if is_table(support) else support
     method = trained.method_now
     shared, _ = method.use(trained.state)
@@ -144,23 +156,25 @@ def _outputs_of_newcomer(trained: TrainedRun, support: Any, rows: Tensor) -> Ten
 
 
 def predict_as_client(run: Run, x: Any, client: str, probabilities: bool = False) -> Tensor:
-    """Predictions for rows x by the model of a client that trained."""
+    """Predict with the model of a client that trained; see `Result.predict`."""
     rows = check_rows(run.task, run.roster, x, use_labels=False).x
     ids = client_ids(run, [client])
     shared, per_client = at_last_round(run).use(run.state)
     answers = run.ask_clients("outputs", ids, (shared, rows), pick_clients(per_client, ids))
     if not len(answers.ids):
-        raise CoterieError(f"client {client!r} gave no finite answer: train with a smaller lr.")
+        raise CoterieError(
+            f"client {client!r} returned no finite outputs: train with a smaller lr."
+        )
     return to_predictions(run.task, answers.report["outputs"][0], probabilities)
 
 
 def at_last_round(run: Run) -> Algorithm:
-    """The method of a run as it is after the last round."""
+    """Return the method with the step sizes of the last round."""
     return run.trained().method_now
 
 
 def client_ids(run: Run, names: Sequence[str]) -> Tensor:
-    """The numbers of these clients."""
+    """Return the positions of these clients in the roster, int64 [n]."""
     known = {name: i for i, name in enumerate(run.roster.training_names)}
     for name in names:
         if name not in known:
@@ -169,19 +183,120 @@ def client_ids(run: Run, names: Sequence[str]) -> Tensor:
 
 
 def to_predictions(task: Task, outputs: Tensor, probabilities: bool) -> Tensor:
-    """Targets, class numbers, or the probability of each class."""
+    """Convert outputs to targets, class numbers or probabilities."""
     if task.kind == "regression":
         return outputs
     return outputs.softmax(-1) if probabilities else outputs.argmax(-1)
 
 
 def require_one_of(**whose: Any) -> None:
-    """Refuse a call that does not say, or says twice, whose model is meant."""
+    """Check that exactly one of client, cluster and support is given."""
     given = [name for name, value in whose.items() if value is not None]
     if len(given) == 1:
         return
-    what = "predict must know whose model is meant"
+    what = "predict needs to know which model to use"
     if given:
-        what = f"predict is asked for the models of {' and '.join(given)} at once"
+        what = f"predict got {' and '.join(given)}, which name different models"
     choices = [Option("client"), Option("cluster"), Option("support")]
     raise CoterieError(what, "give one of {}, {} and {}", options=choices)
+
+
+# ------------------------------------------------------------------------------ input
+def check_rows(
+    task: Task, roster: Roster, x: Any, y: Any = None, *, use_labels: bool = True
+) -> Batch:
+    """Check a user's samples and convert them to a batch.
+
+    Args:
+        task: The model that will receive them.
+        roster: Shape, classes and schema of the training data.
+        x: Samples [n, ...], or a DataFrame, which is encoded as in training.
+        y: Labels [n]; zeros if they are missing.
+        use_labels: Whether to read the label column of a DataFrame.
+
+    Raises:
+        CoterieError: If shape, type or values do not fit the model.
+    """
+    if is_table(x):
+        x, label_column = encode_table(roster, x, use_labels)
+        y = label_column if y is None else y
+    x = check_x(task, roster, as_tensor("x", x))
+    if y is None:
+        return Batch.of(x, _no_labels(task, len(x)), task.dtype)
+    return Batch.of(x, check_y(task, as_tensor("y", y), len(x)), task.dtype)
+
+
+def is_table(x: Any) -> bool:
+    """Return whether x is a DataFrame."""
+    return hasattr(x, "columns")
+
+
+def encode_table(roster: Roster, table: Any, use_labels: bool) -> tuple[Any, Any]:
+    """Encode a DataFrame by the schema of the training tables, as (x, y or None)."""
+    if roster.schema is None:
+        raise CoterieError(
+            "x is a table, and this run was not trained on tables: give an array or a tensor."
+        )
+    for remark in roster.schema.remarks(table):
+        warnings.warn(remark, stacklevel=6)
+    if not use_labels:
+        table = table.drop(columns=roster.schema.label, errors="ignore")
+    return roster.schema.encode(table)
+
+
+def check_labelled_rows(task: Task, roster: Roster, x: Any, y: Any = None) -> Batch:
+    """Check a user's labelled samples and convert them to a batch; labels are required."""
+    if y is None and not is_table(x):
+        raise CoterieError("the rows need labels: give y, or a table with the label column.")
+    if y is None and roster.schema is not None and roster.schema.label not in x:
+        raise CoterieError(f"the table lacks the column {roster.schema.label}", "add the labels")
+    return check_rows(task, roster, x, y)
+
+
+def check_x(task: Task, roster: Roster, x: Tensor) -> Tensor:
+    """Check shape and values, and convert to the model's type."""
+    if not len(x) or tuple(x.shape[1:]) != roster.row_shape:
+        raise CoterieError(
+            f"x has the shape {tuple(x.shape)}: it must be rows of the shape {roster.row_shape}."
+        )
+    if not bool(x.isfinite().all()):
+        raise CoterieError("x holds NaN or infinity: fill or remove these rows.")
+    return x.to(torch.int64 if roster.tokens else task.dtype)
+
+
+def check_y(task: Task, y: Tensor, rows: int) -> Tensor:
+    """Check that there is one finite label per sample, and that classes are known."""
+    if y.shape != (rows,):
+        raise CoterieError(
+            f"y has the shape {tuple(y.shape)} for {rows} rows: give one label per row."
+        )
+    if not bool(y.isfinite().all()):
+        raise CoterieError("y holds NaN or infinity: give every row a label.")
+    if task.kind == "regression":
+        return y.to(task.dtype)
+    classes = task.classes or 0
+    if not bool(((y >= 0) & (y < classes) & (y == y.floor())).all()):
+        raise CoterieError(
+            f"y must hold whole numbers from 0 to {classes - 1}, the classes of the run."
+        )
+    return y.long()
+
+
+def _no_labels(task: Task, rows: int) -> Tensor:
+    return torch.zeros(rows, dtype=task.dtype if task.kind == "regression" else torch.int64)
+
+
+def as_tensor(name: str, values: Any) -> Tensor:
+    """Convert numbers of any kind to a tensor."""
+    try:
+        if hasattr(values, "__array__") and not isinstance(values, Tensor):
+            values = np.array(values)  # a copy, as torch warns about read-only arrays
+        tensor = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as e:
+        raise CoterieError(f"{name} does not hold numbers ({e}): give an array or a tensor.") from e
+    if tensor.dim() == 0 or tensor.is_complex():
+        raise CoterieError(
+            f"{name} is {tensor.dtype} of the shape {tuple(tensor.shape)}: "
+            "give a number per cell of rows."
+        )
+    return tensor
