@@ -131,7 +131,7 @@ def test_doubts_are_shown(coterie, run, tmp_path) -> None:
     site(7).iloc[:3].to_csv(tmp_path / "few.csv", index=False)
     outcome = coterie("assign", run, "few.csv")
     assert outcome.status == 0
-    doubt = "warning: few: it is chosen by 3 rows only; more rows may change it."
+    doubt = "warning: few: it rests on 3 rows only; more rows may change it."
     assert doubt in outcome.err
     site(7).assign(age=site(7)["age"] * 100).to_csv(tmp_path / "months.csv", index=False)
     outcome = coterie("assign", run, "months.csv")

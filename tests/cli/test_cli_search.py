@@ -164,7 +164,7 @@ def test_folders(coterie, tiny, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("mine")
     search = f"search fedavg {tiny} --over lr=1"
-    refused(coterie(search, "--out out"), "out exists and holds no search")
+    refused(coterie(search, "--out out"), "out exists and is not a search")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.txt"]
     assert coterie(search, "--out s --quiet").status == 0
     refused(coterie("resume s"), "s is a search", "--out s")

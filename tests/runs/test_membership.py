@@ -224,3 +224,10 @@ def test_a_site_refuses_to_tell_of_fewer_rows_than_its_owner_allows() -> None:
     run.evaluated = run.evaluated[run.evaluated != 0]
     run.step()
     assert np.isnan(run.trained().membership.confidence).tolist() == [True] + [False] * 5
+
+
+def test_files_and_pages_sort_clients_the_same_way() -> None:
+    from coterie.reporting import text
+
+    assert text.natural_key is natural_key
+    assert sorted(["Zug", "école 10", "Ecole 2"], key=natural_key) == ["Ecole 2", "école 10", "Zug"]

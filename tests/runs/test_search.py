@@ -241,7 +241,7 @@ def test_a_best_value_at_the_edge_is_told(digits):
         ({"over": {}}, "needs values to try"),
         ({"random": 0}, "random is 0"),
         ({"seeds": 0}, "seeds is 0"),
-        ({"valid": 0}, "a search looks at the valid part, and there is none"),
+        ({"valid": 0}, "a search needs a validation split, and there is none"),
         ({"round": 3}, "has no option 'round'"),
     ],
 )
@@ -254,6 +254,6 @@ def test_mistakes_show_before_anything_runs(digits, tmp_path, change, words):
 
 def test_a_folder_of_something_else_is_not_touched(digits, tmp_path):
     (tmp_path / "thesis.txt").write_text("mine")
-    with pytest.raises(ct.CoterieError, match="exists and holds no search"):
+    with pytest.raises(ct.CoterieError, match="exists and is not a search"):
         search(ct.FedAvg(), digits, over={"lr": [0.1]}, out=tmp_path, **SMALL)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -11,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from coterie.metrics import METRICS
+from coterie.runs.tables import natural_key as natural_key
 
 NOTHING = "–"  # table cell without a value
 
@@ -21,22 +21,6 @@ class TextTable(NamedTuple):
     head: list[str]
     rows: list[list[str]]
     marked: tuple[int, ...] = ()  # indices of highlighted rows
-
-
-def natural_key(name: str) -> list[tuple[int, int, str]]:
-    """Return a sort key that orders numbers in names by value: "school 2" before "school 10".
-
-    Accents and upper case only break ties.
-    """
-    decomposed = unicodedata.normalize("NFKD", name)
-    plain = "".join(letter for letter in decomposed if not unicodedata.combining(letter))
-    parts = []
-    for part in re.split(r"([0-9]+)", plain):
-        if part.isdecimal():
-            parts.append((0, int(part), part))
-        else:
-            parts.append((1, 0, part.casefold()))
-    return [*parts, (-1, 0, name)]
 
 
 def natural_order(names: Sequence[str]) -> list[int]:

@@ -1,13 +1,13 @@
-"""The best settings of a method, found on training rows that are held out; test rows play no part.
+"""Hyper-parameter search on a validation split; test samples are not used.
 
     search = ct.search(ct.IFCA(clusters=4), fed, over={"lr": [0.01, 0.1, 1]}, rounds=20)
     search.table      a `SearchCell` for each combination, the best first
     search.best       {"lr": 0.1}
     search.winner     the method with these settings
 
-A cell's score is the accuracy on the held-out rows after its last round, for regression the MSE, as
-a mean over the seeds; where scores are equal, the loss decides. `metric="loss"` ranks by the loss
-alone, which is surer on few rows. The runs are given no test rows.
+A cell's score is the accuracy (for regression, the MSE) on the validation split after the last
+round, averaged over seeds; the loss breaks ties. `metric="loss"` ranks by the loss alone, which
+has less variance with few samples. The runs get no test samples.
 """
 
 from __future__ import annotations
@@ -40,32 +40,32 @@ from coterie.runs.start import Job, Model, create_job
 
 SEARCH_FILE = "search.json"  # marks a folder as a search's
 WINNER_FILE = "winner.toml"  # the best settings
-VALID = 0.2  # share of the training rows that is held out where none is given
+VALID = 0.2  # default share of the training samples in the validation split
 Follow = Callable[[str, Run], Callable[[Row], Any]]
 
 
 class SearchCell(NamedTuple):
-    """One combination of values, and how it fared."""
+    """One combination of values and its scores."""
 
     values: dict[str, Any]
-    scores: list[float]  # on the held-out rows, one per seed that did not diverge
+    scores: list[float]  # on the validation split, one per seed that did not diverge
     losses: list[float]
     diverged: list[str]  # a sentence per seed that did
 
     @property
     def mean(self) -> float | None:
-        """The mean score; None where a seed diverged: such a cell cannot win."""
+        """The mean score; None if a seed diverged: such a cell cannot win."""
         return None if self.diverged else mean(self.scores)
 
     @property
     def std(self) -> float | None:
-        """The standard deviation over the seeds, where there are several."""
+        """The standard deviation over seeds; None with one seed."""
         if self.diverged or len(self.scores) < 2:
             return None
         return stdev(self.scores)
 
     def row(self) -> Row:
-        """The cell as plain values."""
+        """Return the cell as plain values."""
         return {**self._asdict(), "mean": self.mean, "std": self.std}
 
 
@@ -81,7 +81,17 @@ class SearchTrial(NamedTuple):
 
 
 class Search:
-    """A search whose every run has been checked; `run` trains what is left and fills `table`."""
+    """A search in progress. The constructor checks every run, `run` trains them.
+
+    The arguments are those of `ct.search`.
+
+    Example:
+        >>> import coterie as ct
+        >>> fed = ct.data.linear(clients=6, samples=20, dim=3, clusters=2)
+        >>> search = ct.Search(ct.FedAvg(), fed, over={"lr": [0.01, 0.1]}, rounds=2)
+        >>> [cell.values for cell in search.run().table]
+        [{'lr': 0.1}, {'lr': 0.01}]
+    """
 
     def __init__(
         self,
@@ -115,10 +125,10 @@ class Search:
             if trial.folder is not None and is_run_folder(trial.folder):
                 check_same_search(trial.folder, job)
             self.metric = self.metric or main_metric(trial.fed.kind)
-            refuse_other_metric(self.metric, trial.fed)
+            check_metric(self.metric, trial.fed)
 
     def trials(self) -> Iterator[SearchTrial]:
-        """Every run, those on the same data together."""
+        """Yield every run, grouped by seed, because runs of one seed share the data."""
         for seed in self.seeds:
             fed = self.fed(seed) if callable(self.fed) else self.fed
             fed = without_test_rows(fed, self.options["valid"], seed)
@@ -142,13 +152,21 @@ class Search:
         return create_job(trial.method, trial.fed, self.model, plan=self.plan, **trial.options)
 
     def open(self, trial: SearchTrial) -> Run:
-        """A run from where it stopped, or a new one."""
+        """Resume a run from its folder, or start it."""
         if trial.folder is not None and is_run_folder(trial.folder):
             return load_run(trial.folder, trial.fed, self.model, trial.method)
         return self._check(trial).start(trial.folder)
 
     def run(self, follow: Follow | None = None) -> Search:
-        """Train each run to its end; one that diverges does not stop the others."""
+        """Train all runs and fill `table`; a run that diverges does not stop the others.
+
+        Args:
+            follow: Called with a title and a `Run`; returns a function that is called with each
+                row of metrics.
+
+        Returns:
+            The search itself.
+        """
         if self.out is None:
             return self._train(follow)
         self.out.mkdir(parents=True, exist_ok=True)
@@ -171,24 +189,24 @@ class Search:
         return self
 
     def _score(self, cell: SearchCell, trial: SearchTrial, run: Run) -> None:
-        """Note the last scores of a run on the held-out rows."""
+        """Add the last validation scores of a run to its cell."""
         last = next(row for row in reversed(run.history) if "valid_loss" in row)
         score, loss = last[f"valid_{self.metric}"], last["valid_loss"]
         if None in (score, loss) or not math.isfinite(score + loss):  # files keep infinity as null
-            cell.diverged.append(f"{trial.title}: the loss on the held-out rows is not finite.")
+            cell.diverged.append(f"{trial.title}: the validation loss is not finite.")
             return
         cell.scores.append(score)
         cell.losses.append(loss)
 
     def _rank(self, cell: SearchCell) -> tuple[float, ...]:
-        """The place of a cell in the table: the best score first, then the lower loss."""
+        """Return the sort key of a cell: the best score first, then the lower loss."""
         if cell.mean is None:
             return (math.inf,)
         score = -cell.mean if METRICS[self.metric].higher_is_better else cell.mean
         return score, mean(cell.losses)
 
     def _write_table(self) -> None:
-        """Write what was asked, and what came of it, to the folder."""
+        """Write the grid and the results so far to search.json."""
         if self.out is None:
             return
         document = {
@@ -199,10 +217,10 @@ class Search:
         }
         write_text(self.out / SEARCH_FILE, encode_readable(document))
 
-    # -- what came of it
+    # -- results
     @property
     def best(self) -> dict[str, Any]:
-        """The winner's values."""
+        """The best values, by setting. Raises `Diverged` if every cell diverged."""
         if self.table[0].mean is None:
             example = self.table[0].diverged[0]
             raise Diverged(f"every cell of {self.method.name} diverged, such as {example}")
@@ -215,7 +233,7 @@ class Search:
 
     @property
     def edges(self) -> list[str]:
-        """Each best value at the end of its grid, where the setting's limits leave room beyond."""
+        """A sentence for each best value at an end of its grid that could be extended."""
         limits = {}
         for f in fields(self.method):  # type: ignore[arg-type]
             limits[f.name] = (f.metadata.get("ge"), f.metadata.get("le"))
@@ -245,14 +263,34 @@ def search(
     metric: str | None = None,
     **options: Any,
 ) -> Search:
-    """Try every combination of the values in `over`, or `random` of them, and rank them.
+    """Search for the best settings of a method on a validation split.
 
-    They are ranked on held-out training rows.
-    fed: the data, or a function that gives those of a seed.  seeds: number of runs per cell.
-    out: a folder; the same search with the same folder goes on where it stopped.
-    follow: called with a title and a run, gives what to call with each of its rows.
-    metric: what they are ranked by, "loss" or the default: accuracy, for regression MSE.
-    options: as in `run`; `valid`, the share of the training rows held out, is 0.2 unless given.
+    Args:
+        method: The method; its other settings stay as they are.
+        fed: The data, or a function from a seed to the data.
+        model: The model, as in `ct.run`.
+        over: By setting, the values to try. Every combination is one cell.
+        random: Try this many combinations, drawn at random; None: all.
+        seeds: Number of runs per cell.
+        out: A folder; the same search with the same folder continues where it stopped.
+        plan: How clients are vectorised, as in `ct.run`.
+        follow: Called with a title and a `Run`; returns a function that is called with each row
+            of metrics.
+        metric: "loss", or by default accuracy (for regression, MSE).
+        **options: As in `ct.run`; `valid`, the share of the validation split, is 0.2 by default.
+
+    Returns:
+        The finished search, with `table`, `best` and `winner`.
+
+    Raises:
+        CoterieError: If a setting or a value is wrong, before anything is trained.
+
+    Example:
+        >>> import coterie as ct
+        >>> fed = ct.data.linear(clients=6, samples=20, dim=3, clusters=2)
+        >>> search = ct.search(ct.FedAvg(), fed, over={"lr": [0.01, 0.1]}, rounds=2)
+        >>> search.best, search.winner.lr
+        ({'lr': 0.1}, 0.1)
     """
     made = Search(
         method,
@@ -270,8 +308,8 @@ def search(
 
 
 # ------------------------------------------------------------------------------ parts
-def refuse_other_metric(metric: str, fed: Federation) -> None:
-    """Refuse a metric that runs on these data do not have."""
+def check_metric(metric: str, fed: Federation) -> None:
+    """Raise an error for a metric that these data do not have."""
     known = (main_metric(fed.kind), "loss")
     if metric not in known:
         raise unknown_name("metric", metric, known)
@@ -280,7 +318,7 @@ def refuse_other_metric(metric: str, fed: Federation) -> None:
 def combinations(
     method: Algorithm, over: Mapping[str, Sequence[Any]], random: int | None, seed: int
 ) -> list[Row]:
-    """All combinations of the values, or some drawn at random, in the same order."""
+    """Return all combinations of the values, or some drawn at random, in grid order."""
     known = [f.name for f in fields(method)]  # type: ignore[arg-type]
     if not over:
         raise CoterieError("a search needs values to try: give some, such as lr=0.01,0.1,1.")
@@ -301,12 +339,12 @@ def combinations(
 
 
 def without_test_rows(fed: Federation, valid: float, seed: int) -> Federation:
-    """The same clients with some training rows held out, and no test rows."""
+    """Return the federation with a validation split and without test samples."""
     if fed.valid is None:
         fed = fed.with_valid(valid, seed)
     if fed.valid is None or not len(fed.valid.y):
         raise CoterieError(
-            "a search looks at the valid part, and there is none",
+            "a search needs a validation split, and there is none",
             "hold out a share of the training rows, such as {}",
             options=[Option("valid", "0.2")],
         )
@@ -316,14 +354,14 @@ def without_test_rows(fed: Federation, valid: float, seed: int) -> Federation:
 
 # ------------------------------------------------------------------------------ the folder
 def ensure_search_folder(folder: Path) -> None:
-    """Refuse a folder that holds something else than a search."""
+    """Raise an error if a folder contains something else than a search."""
     if (folder / SEARCH_FILE).exists() or not folder.exists() or is_incomplete(folder):
         return
-    raise CoterieError(f"{folder} exists and holds no search", "choose another folder")
+    raise CoterieError(f"{folder} exists and is not a search", "choose another folder")
 
 
 def check_same_search(folder: Path, job: Job) -> None:
-    """Refuse a folder that was begun with other data, settings or options."""
+    """Raise an error if a folder's run has other data, settings or options."""
     _, config = RunFolder.open(folder)
     asked = job.config()
     same = {
@@ -345,13 +383,13 @@ def check_same_search(folder: Path, job: Job) -> None:
 
 
 def _plain(value: Any) -> dict[str, Any]:
-    """A structure as a JSON file would keep it."""
+    """Return a structure as JSON represents it."""
     plain: dict[str, Any] = msgspec.json.decode(encode(value))
     return plain
 
 
 def format_flag(value: Any) -> str:
-    """A value as it is written on the command line."""
+    """Return a value as it is written on the command line."""
     if isinstance(value, tuple | list):
         return ",".join(map(format_flag, value))
     if value is None or isinstance(value, bool):

@@ -9,6 +9,7 @@ import csv
 import io
 import math
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -106,14 +107,19 @@ def round_cell(value: Any) -> float | int | None:
 
 
 def natural_key(name: str) -> list[tuple[int, int, str]]:
-    """A key that sorts "school 2" before "school 10", whatever the case of letters."""
-    key = []
-    for part in re.findall(r"[0-9]+|[^0-9]+", name):
+    """Return a sort key that orders numbers in names by value: "school 2" before "school 10".
+
+    Accents and upper case only break ties.
+    """
+    decomposed = unicodedata.normalize("NFKD", name)
+    plain = "".join(letter for letter in decomposed if not unicodedata.combining(letter))
+    parts = []
+    for part in re.split(r"([0-9]+)", plain):
         if part.isdecimal():
-            key.append((0, int(part[:300]), part))
+            parts.append((0, int(part[:300]), part))
         else:
-            key.append((1, 0, part.casefold()))
-    return key
+            parts.append((1, 0, part.casefold()))
+    return [*parts, (-1, 0, name)]
 
 
 # ------------------------------------------------------------------------------ as text
