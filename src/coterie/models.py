@@ -13,16 +13,25 @@ from coterie.core.errors import CoterieError, unknown_name
 from coterie.data.roster import Roster
 
 Factory = Callable[[], nn.Module]
-START = (
-    0.01  # deviation of a linear model's weights at the start on tables: small, yet no two alike
-)
+INIT_STD = 0.01  # of a linear model's initial weights on tables: small, but not equal
 MODELS: dict[str, Callable[[Roster, str], Factory]] = {}
 
 
 def build(name: str, roster: Roster) -> Factory:
-    """A factory of fresh models of this name, from rows [n, ...] to [n, classes] or [n, 1].
+    """A factory of models that map rows [n, ...] to [n, classes] or [n, 1].
 
-    An option stands after a colon: "mlp:128,64", "linear:nobias".
+    Args:
+        name: A model's name, with options after a colon: "mlp:128,64", "linear:nobias".
+        roster: The federation's roster, which gives the shapes.
+
+    Raises:
+        CoterieError: If the name is unknown or the model does not fit the data.
+
+    Example:
+        >>> import coterie as ct
+        >>> fed = ct.data.rotated("digits", clients=4, samples=20)
+        >>> ct.models.build("mlp:16", fed.roster)()[-1]
+        Linear(in_features=16, out_features=10, bias=True)
     """
     kind, _, option = name.partition(":")
     if kind not in MODELS:
@@ -35,42 +44,66 @@ def build(name: str, roster: Roster) -> Factory:
 
 
 def default(roster: Roster) -> str:
-    """The model where none is named: linear for tables and for regression, else mlp."""
+    """The default model: linear for tables and regression, else mlp.
+
+    Args:
+        roster: The federation's roster.
+
+    Example:
+        >>> import coterie as ct
+        >>> ct.models.default(ct.data.rotated("digits", clients=4, samples=20).roster)
+        'mlp'
+    """
     if roster.schema is not None or roster.kind == "regression":
         return "linear"
     return "mlp"
 
 
 def models() -> dict[str, str]:
-    """Every model and what it is, in one line."""
+    """All models with one line about each.
+
+    Example:
+        >>> import coterie as ct
+        >>> sorted(ct.models.models())
+        ['cnn', 'cnn6', 'linear', 'mlp', 'softmax']
+    """
     return {name: (make.__doc__ or "").split("\n")[0] for name, make in MODELS.items()}
 
 
 def model(make: Callable[[Roster, str], Factory]) -> Callable[[Roster, str], Factory]:
-    """Register a function, so that `build` knows it by its name."""
+    """Register a function under its name for `build`.
+
+    Args:
+        make: Given a roster and an option, returns a factory.
+
+    Example:
+        >>> import coterie as ct
+        >>> ct.models.model(ct.models.linear) is ct.models.linear
+        True
+    """
     MODELS[make.__name__] = make
     return make
 
 
 @model
 def linear(roster: Roster, option: str) -> Factory:
-    """One linear layer; linear:nobias is without intercept."""
+    """One linear layer; linear:nobias has no intercept."""
     if option not in ("", "nobias"):
         raise unknown_name("option of the model linear", option, ["nobias"])
     is_table = roster.schema is not None
-    return partial(one_layer, inputs(roster), outputs(roster), bias=not option, near_0=is_table)
+    return partial(_one_layer, _inputs(roster), _outputs(roster), bias=not option, near_0=is_table)
 
 
 @model
 def softmax(roster: Roster, option: str) -> Factory:
     """Softmax regression: one linear layer with an output per class."""
-    no_option("softmax", option)
+    _no_option("softmax", option)
     if roster.kind == "regression":
         raise CoterieError(
-            "the model softmax is for classes, and the data are for regression: use linear."
+            "the model softmax is for classification, and the data are for regression: use linear."
         )
     is_table = roster.schema is not None
-    return partial(one_layer, inputs(roster), outputs(roster), near_0=is_table)
+    return partial(_one_layer, _inputs(roster), _outputs(roster), near_0=is_table)
 
 
 @model
@@ -79,98 +112,102 @@ def mlp(roster: Roster, option: str) -> Factory:
     sizes = (option or "200").split(",")
     if not all(size.isdecimal() and int(size) for size in sizes):
         raise CoterieError(
-            f"{option!r} are no hidden sizes of mlp: write them as in mlp:128 or mlp:128,64."
+            f"{option!r} is not a list of hidden sizes of mlp: write mlp:128 or mlp:128,64."
         )
-    return partial(layers, [inputs(roster), *map(int, sizes), outputs(roster)])
+    return partial(_layers, [_inputs(roster), *map(int, sizes), _outputs(roster)])
 
 
 @model
 def cnn(roster: Roster, option: str) -> Factory:
     """5×5 convolutions (32, 64), ReLU, 2×2 max-pooling, 512 units; cnn:4 has a quarter of each."""
-    image = image_shape("cnn", roster, pixels=4)
-    by = divisor("cnn", option)
-    return partial(convolutions, image, outputs(roster), by, add_channel=is_flat(roster))
+    image = _image_shape("cnn", roster, pixels=4)
+    by = _divisor("cnn", option)
+    return partial(_convolutions, image, _outputs(roster), by, add_channel=_is_flat(roster))
 
 
 @model
 def cnn6(roster: Roster, option: str) -> Factory:
     """Six 3×3 convolutions (32 to 256), a pooling after every two, 1024 and 512 units; cnn6:4."""
-    image = image_shape("cnn6", roster, pixels=8)
-    by = divisor("cnn6", option)
-    return partial(six_convolutions, image, outputs(roster), by, add_channel=is_flat(roster))
+    image = _image_shape("cnn6", roster, pixels=8)
+    by = _divisor("cnn6", option)
+    return partial(_six_convolutions, image, _outputs(roster), by, add_channel=_is_flat(roster))
 
 
-def is_flat(roster: Roster) -> bool:
+def _is_flat(roster: Roster) -> bool:
     """Whether rows are images [H, W], without a channel."""
     return len(roster.row_shape) != 3
 
 
-def image_shape(name: str, roster: Roster, pixels: int) -> tuple[int, int, int]:
-    """Channels, height and width of the rows; other rows than images are refused."""
+def _image_shape(name: str, roster: Roster, pixels: int) -> tuple[int, int, int]:
+    """Channels, height and width of the rows; raises a `CoterieError` if they are no images."""
     shape = roster.row_shape
-    image = (1, *shape) if is_flat(roster) else shape
+    image = (1, *shape) if _is_flat(roster) else shape
     if len(image) != 3 or image[0] not in (1, 3) or min(image[1:]) < pixels:
         raise CoterieError(
-            f"the model {name} takes images of 1 or 3 channels and at least {pixels}×{pixels} "
+            f"the model {name} needs images of 1 or 3 channels and at least {pixels}×{pixels} "
             f"pixels, and rows have the shape {shape}: use mlp."
         )
     return image
 
 
-def divisor(name: str, option: str) -> int:
-    """By what the channels and units of a model are divided: a power of 2 up to 32."""
+def _divisor(name: str, option: str) -> int:
+    """The divisor of a model's channels and units, a power of 2 up to 32."""
     allowed = {"": 1, "1": 1, "2": 2, "4": 4, "8": 8, "16": 16, "32": 32}
     if option not in allowed:
         raise CoterieError(
-            f"{option!r} is no size of {name}: write {name}:2, :4, :8, :16 or :32 for half, a "
+            f"{option!r} is not a size of {name}: write {name}:2, :4, :8, :16 or :32 for half, a "
             "quarter and so on of its channels and units."
         )
     return allowed[option]
 
 
-def inputs(roster: Roster) -> int:
-    """How many numbers a row has."""
+def _inputs(roster: Roster) -> int:
+    """Number of features of a row."""
     return math.prod(roster.row_shape)
 
 
-def outputs(roster: Roster) -> int:
-    """How many outputs a model needs: one per class, or one."""
+def _outputs(roster: Roster) -> int:
+    """Number of outputs: one per class, or one."""
     return roster.classes or 1
 
 
-def no_option(name: str, option: str) -> None:
-    """Refuse an option of a model that has none."""
+def _no_option(name: str, option: str) -> None:
+    """Raise a `CoterieError` if a model without options gets one."""
     if option:
         raise CoterieError(
             f"the model {name} has no options: write {name} instead of {name}:{option}."
         )
 
 
-def one_layer(inputs: int, outputs: int, bias: bool = True, near_0: bool = False) -> nn.Sequential:
+def _one_layer(inputs: int, outputs: int, bias: bool = True, near_0: bool = False) -> nn.Sequential:
     """One linear layer.
 
-    near_0: where it starts, for tables. A client with fewer rows than columns learns nothing of
-        some directions: there its model stays where it started, and torch's own start would add a
-        third of the target's variance as noise. Elsewhere the start is torch's own: methods that
-        begin with several random models need them to differ.
+    Args:
+        inputs: Number of features.
+        outputs: Number of outputs.
+        bias: Whether it has an intercept.
+        near_0: Start near 0, for tables. A client with fewer rows than columns learns nothing in
+            some directions; there its model stays at the start, and torch's own start would add a
+            third of the target's variance as noise. Elsewhere torch's start is used: methods with
+            several random models need them to differ.
     """
     layer = nn.Linear(inputs, outputs, bias)
     if near_0:
-        nn.init.normal_(layer.weight, std=START)
+        nn.init.normal_(layer.weight, std=INIT_STD)
         if bias:
             nn.init.zeros_(layer.bias)
     return nn.Sequential(nn.Flatten(), layer)
 
 
-def layers(sizes: Sequence[int], bias: bool = True) -> nn.Sequential:
-    """Linear layers of these sizes, inputs first, with ReLU between them."""
+def _layers(sizes: Sequence[int], bias: bool = True) -> nn.Sequential:
+    """Linear layers of these sizes, from inputs to outputs, with ReLU between them."""
     parts: list[nn.Module] = []
     for a, b in pairwise(sizes):
         parts += [nn.ReLU(), nn.Linear(a, b, bias)]
     return nn.Sequential(nn.Flatten(), *parts[1:])
 
 
-def convolutions(
+def _convolutions(
     image: tuple[int, int, int], outputs: int, by: int, add_channel: bool
 ) -> nn.Sequential:
     """The network of `cnn`, sizes divided by `by`; with `add_channel` it takes [n, H, W]."""
@@ -185,13 +222,13 @@ def convolutions(
     return nn.Sequential(*parts, nn.Linear(units, outputs))
 
 
-def six_convolutions(
+def _six_convolutions(
     image: tuple[int, int, int], outputs: int, by: int, add_channel: bool
 ) -> nn.Sequential:
     """The network of `cnn6`, sizes divided by `by`; with `add_channel` it takes [n, H, W].
 
-    It starts by Xavier's rule, as in FedSoft's paper: torch's own start shrinks what nine layers
-    pass on so much that a small network does not begin to learn.
+    Weights are initialised by Xavier's rule, as in FedSoft's paper: with torch's own the
+    activations shrink so much over nine layers that a small network does not learn.
     """
     before, height, width = image
     parts: list[nn.Module] = []
@@ -202,7 +239,7 @@ def six_convolutions(
         parts += [nn.Conv2d(first // by, second // by, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
         before = second // by
     sizes = [before * (height // 8) * (width // 8), 1024 // by, 512 // by, outputs]
-    network = nn.Sequential(*parts, *layers(sizes))
+    network = nn.Sequential(*parts, *_layers(sizes))
     for layer in network:
         if isinstance(layer, nn.Conv2d | nn.Linear):
             nn.init.xavier_normal_(layer.weight)

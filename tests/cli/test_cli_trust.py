@@ -124,6 +124,6 @@ def test_two_files_are_named_at_once(coterie, own, tmp_path, forget_files):
 def test_a_file_that_has_changed_is_pointed_out(coterie, own, forget_files):
     assert coterie(f"run fedavg --model {own}:Net", IMAGES, "--out a").status == 0
     own.write_text(own.read_text() + "\n# changed\n")
-    refused(coterie("export a"), "which would be run and has changed since the run was made")
+    refused(coterie("export a"), "which would be run and has changed since the run was created")
     outcome = coterie("export a --trust", short_hash(own))
     assert outcome.status == 0 and "own.py has changed since a was made" in outcome.err

@@ -123,6 +123,12 @@ def find_centres(
         k: Number of centres.
         ask: This round.
         rate: A client function that reports "losses" [centres].
+
+    Example:
+        >>> from coterie import clustering
+        >>> def new_centres(method, state, answers, ask):
+        ...     models, common = answers.values["model"], state.start
+        ...     return clustering.find_centres(models, answers.ids, common, 2, ask, method.rate)
     """
     made = num_candidates(k, len(ids))
     labels = kmeans(update_directions(uploads, common), made, ask.rng("k-means")).labels
@@ -183,7 +189,12 @@ def select_centres(
         k: Number of centres to keep.
         ask: This round.
         rate: A client function that reports "losses" [candidates].
-        clients: Who is asked; None: the participants.
+        clients: Ids of the clients to ask; None: the participants.
+
+    Example:
+        >>> from coterie import clustering
+        >>> def begin(method, state, ask):
+        ...     return clustering.select_centres(state.centres, 2, ask, method.rate).centres
     """
     answers = ask(rate, clients, shared=centres)
     losses = answers.report["losses"]

@@ -1,4 +1,4 @@
-"""One exchange as data: which function runs, for whom, with what."""
+"""One exchange as data: which function runs on which clients with which arguments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from coterie.core.task import Batch
 
 
 class EvaluationData(NamedTuple):
-    """What an evaluation sees: a client's training part, and the part it is measured on."""
+    """The data of an evaluation: a client's training rows, and the rows of the evaluated split."""
 
     train: Data
     test: Batch
@@ -27,7 +27,7 @@ Phase = Literal["start", "train", "evaluate"]
 
 
 class Version(NamedTuple):
-    """When an answer was given; the phase keeps evaluations apart from training."""
+    """The version of a private state: when its upload was computed."""
 
     round: int
     phase: Phase
@@ -38,12 +38,12 @@ START = Version(0, "start", 0)  # the private state that `enroll` makes
 
 
 def is_rows(v: Any) -> bool:
-    """Whether a node of a nest is a `Rows`, for `tree_map(..., is_leaf=is_rows)`."""
+    """Whether v is a `Rows`, for `tree_map(..., is_leaf=is_rows)`."""
     return isinstance(v, Rows)
 
 
 def pick_clients(per_client: Any, positions: Tensor) -> Any:
-    """The rows of these clients in a nest of [N, ...] tensors and `Rows`."""
+    """Select clients in a nest of [N, ...] tensors and `Rows`."""
 
     def pick(v: Any) -> Any:
         if isinstance(v, Rows):
@@ -58,17 +58,17 @@ class Call:
     """One exchange."""
 
     fn: Callable[..., Any]  # bound to the method as it is in this round
-    path: str  # where that object stands, from the root: "method", "method.inner"
-    ids: Tensor  # [n] the clients that are asked
+    path: str  # of that object among the fields of the root: "method", "method.inner"
+    ids: Tensor  # int64 [n], the selected clients
     shared: Any
     per_client: Any
     static: dict[str, Any]
-    keys: Tensor  # [n] each client's randomness in this exchange
-    client_keys: Tensor  # [n] each client's randomness for the whole run
+    keys: Tensor  # int64 [n], random keys of this exchange
+    client_keys: Tensor  # int64 [n], random keys of the run
     version: Version
-    split: str | None = None  # "test" or "valid": the part to measure on, in evaluations
-    keeps_private: bool = True  # whether new private states count
-    enrolled: bool = True  # False for newcomers, which have no private state
+    split: str | None = None  # "test" or "valid" in evaluations
+    keeps_private: bool = True  # whether new private states are stored
+    enrolled: bool = True  # False for unseen clients, which have no private state
 
     @property
     def name(self) -> str:
@@ -77,7 +77,7 @@ class Call:
 
     @property
     def sample_size(self) -> int | None:
-        """How many rows of a client the function reads at a time; None: any number."""
+        """How many rows of a client the function reads at a time; None for any number."""
         declaration: Declaration | None = getattr(self.fn, "declaration", None)
         owner = getattr(self.fn, "__self__", None)
         if declaration is None or self.split is not None:
@@ -85,9 +85,9 @@ class Call:
         return declaration.sample_size(owner)
 
     def per_client_rows(self, at: Tensor) -> Any:
-        """The rows of `per_client` at positions `at`; for a single number, that client's row.
+        """The rows of `per_client` at positions `at`, or one client's row if `at` is a scalar.
 
-        They are copies, so that they are aligned wherever they stood.
+        They are copies, so that they are aligned in memory.
         """
         if not at.dim():
             return tree_map(lambda v: v[0], self.per_client_rows(at[None]))
@@ -102,11 +102,11 @@ class Call:
         return tree_map(row, self.per_client, is_leaf=is_rows)
 
     def arguments(self, at: Tensor, device: torch.device) -> tuple[Any, Any]:
-        """(shared, per_client) for the clients at positions `at`, on the device they run on."""
+        """(shared, per_client) of the clients at positions `at`, on a device."""
         return tree_map(lambda v: v.to(device), (self.shared, self.per_client_rows(at)))
 
     def only(self, positions: Tensor) -> Call:
-        """The same exchange with the clients at these positions alone."""
+        """The same exchange for only the clients at these positions."""
         return replace(
             self,
             ids=self.ids[positions],
@@ -117,7 +117,7 @@ class Call:
 
     @property
     def bytes_down(self) -> int:
-        """Bytes sent to one client: what is shared, and its row of `per_client`."""
+        """Bytes sent to one client: `shared` and its row of `per_client`."""
         tables = tree_map(
             lambda v: v.table if isinstance(v, Rows) else v, self.per_client, is_leaf=is_rows
         )
@@ -127,7 +127,7 @@ class Call:
 
 # ------------------------------------------------------------------------------ functions by path
 def path_of(root: Any, target: Any, at: str = "") -> str | None:
-    """Where `target` stands among the dataclass fields of `root`: "", "method.inner"; or None."""
+    """The path of `target` among the dataclass fields of `root`: "", "method.inner"; or None."""
     if root is target:
         return at
     if not is_dataclass(root):
@@ -141,7 +141,11 @@ def path_of(root: Any, target: Any, at: str = "") -> str | None:
 
 
 def follow(root: Any, path: str) -> Any:
-    """The object at a path; only dataclass fields can be followed."""
+    """The object at a path of dataclass fields.
+
+    Raises:
+        PermissionError: If the path leaves the dataclass fields.
+    """
     for word in path.split(".") if path else []:
         if not is_dataclass(root) or word not in {f.name for f in fields(root)}:
             raise PermissionError(f"{path!r} is not part of the method")

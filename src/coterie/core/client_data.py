@@ -1,4 +1,4 @@
-"""One client's own rows, with its randomness for one exchange."""
+"""The data of one client as its functions see it: rows, batches and random numbers."""
 
 from __future__ import annotations
 
@@ -15,55 +15,68 @@ from coterie.core.randomness import digest, scramble, uniform
 from coterie.core.settings import Local
 from coterie.core.task import Batch
 
-Gram = Tensor | tuple[()]  # XXᵀ of some rows; (), which `vmap` passes over, where it is not known
+Gram = Tensor | tuple[()]  # XXᵀ of some rows; () if unknown, which `vmap` ignores
 
 
 class Repeat(NamedTuple):
-    """The same batch `times` times."""
+    """The same batch `times` times.
+
+    Args:
+        batch: The rows of every step.
+        times: Number of steps.
+        gram: XXᵀ of the batch's rows, if known.
+
+    Example:
+        >>> import torch
+        >>> import coterie as ct
+        >>> batch = ct.Batch.of(torch.zeros(4, 2), torch.zeros(4), torch.float32)
+        >>> ct.Repeat(batch, times=3).times
+        3
+    """
 
     batch: Batch
     times: int
-    gram: Gram = ()  # of the batch's rows
+    gram: Gram = ()
 
 
 class Step(NamedTuple):
     """The rows of one local step."""
 
-    rows: Tensor | None  # int64 [b] their numbers, no number twice; None: all rows
-    counts: Tensor | None = None  # bool: False where the step is padding; None: it counts
+    rows: Tensor | None  # int64 [b], distinct row numbers; None: all rows
+    counts: Tensor | None = None  # bool []: False if the step is padding; None: it is not
 
 
 class Sizes(NamedTuple):
-    """The numbers of rows of some batches, never written out: there may be very many."""
+    """The sizes of many batches, in compact form."""
 
     of_pass: tuple[int, ...]
     times: int
 
     @property
     def batches(self) -> int:
-        """How many batches there are."""
+        """Number of batches."""
         return len(self.of_pass) * self.times
 
     @property
     def rows(self) -> int:
-        """How many rows they have in all."""
+        """Total number of rows."""
         return sum(self.of_pass) * self.times
 
     def each(self) -> Iterator[int]:
-        """The sizes one by one."""
+        """Iterate over the sizes."""
         return itertools.chain.from_iterable(itertools.repeat(self.of_pass, self.times))
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """Batches of a client's own rows; iterating gives the batches one by one.
+    """Batches of a client's own rows. Iterating yields them one by one.
 
-    They are known by the numbers of their rows, which lets a local solver work in the dual form.
+    The row numbers of each batch are known, so a local solver can use the dual form.
     """
 
     own: Batch
     sizes: Sizes  # of the batches
-    steps: Callable[[], Iterator[Step]]  # draws the rows as they are needed
+    steps: Callable[[], Iterator[Step]]  # draws the rows lazily
     gram: Gram = ()  # of the own rows
 
     def __iter__(self) -> Iterator[Batch]:
@@ -71,7 +84,7 @@ class Drawn:
             yield self.batch(step)
 
     def batch(self, step: Step) -> Batch:
-        """The rows of a step."""
+        """The batch of a step."""
         batch = self.own
         if step.rows is not None:
             batch = take(batch, step.rows)
@@ -81,34 +94,52 @@ class Drawn:
 
 
 def take(batch: Batch, rows: Tensor) -> Batch:
-    """The rows of these numbers."""
+    """The rows with these numbers."""
     return Batch(*(v[rows] for v in batch))
 
 
 @dataclass(frozen=True)
 class Store:
-    """The rows of all clients, of which a client is given the places of its own."""
+    """The rows of all clients; a client gets only the positions of its own."""
 
     x: Tensor
-    as_numbers: Callable[[Tensor], Tensor]  # rows as the model takes them
+    as_numbers: Callable[[Tensor], Tensor]  # converts stored rows to the model's dtype
 
     def rows(self, places: Tensor) -> Tensor:
-        """The rows at these places."""
+        """The rows at these positions."""
         return self.as_numbers(self.x[places])
 
 
-# a store has no leaves: `vmap` and `tree_map` pass it on as it is
+# a store has no leaves: `vmap` and `tree_map` pass it unchanged
 register_pytree_node(Store, lambda store: ([], store), lambda _, store: store)
 
 
 class Data(NamedTuple):
-    """One client's own rows, with its randomness for this exchange."""
+    """One client's rows, with its random numbers for this exchange.
 
-    own: Batch  # its x are rows, or their places where there is a store
-    key: Tensor  # int64, from (seed, client, round, exchange or stream)
-    client_key: Tensor  # int64, from (seed, client): for what is split once and for all
-    gram: Gram = ()  # of all rows, where the engine keeps it: see optim/dual.py
-    store: Store | tuple[()] = ()  # where a function only draws rows: no others are copied
+    Args:
+        own: The rows; with a store, x holds their positions in it.
+        key: int64 [], from (seed, client, round, exchange or stream).
+        client_key: int64 [], from (seed, client), for splits that stay the same for the entire run.
+        gram: XXᵀ of all rows, if the engine caches it (see optim/dual.py).
+        store: Rows of all clients, if the function only samples rows and no others are copied.
+
+    Example:
+        >>> import torch
+        >>> import coterie as ct
+        >>> batch = ct.Batch.of(torch.randn(6, 2), torch.zeros(6), torch.float32)
+        >>> data = ct.Data(batch, key=torch.tensor(1), client_key=torch.tensor(2))
+        >>> data.sample(4, stream=0).x.shape
+        torch.Size([4, 2])
+        >>> [len(b.y) for b in data.batches(ct.FedAvg(batch=4, local_epochs=1))]
+        [4, 2]
+    """
+
+    own: Batch
+    key: Tensor
+    client_key: Tensor
+    gram: Gram = ()
+    store: Store | tuple[()] = ()
 
     @property
     def all(self) -> Batch:
@@ -117,34 +148,34 @@ class Data(NamedTuple):
 
     @property
     def size(self) -> Tensor:
-        """n_i, as a number of the model's dtype."""
+        """n_i, the number of rows, in the model's dtype."""
         return self.own.mask.sum()
 
     def weighted(self, weight: Tensor) -> Data:
-        """The same rows, each row's loss times weight [n]."""
+        """The same rows, with each row's loss multiplied by weight [n]."""
         return self._replace(own=self.own._replace(weight=self.own.weight * weight))
 
     def shuffled(self, stream: int | Tensor) -> Tensor:
-        """Row numbers in random order, padding last; the same order whatever the padding."""
+        """Row numbers in random order, padding last. Padding does not change the order."""
         return self._order_keys(stream).argsort()
 
     def drawn(self, size: int, stream: int | Tensor) -> Tensor:
-        """The first `size` of the shuffled row numbers; the others need not be sorted."""
+        """The first `size` of the shuffled row numbers, without a full sort."""
         keys = self._order_keys(stream)
         return keys.topk(min(size, len(keys)), largest=False).indices
 
     def sample(self, size: int, stream: int | Tensor) -> Batch:
-        """`size` rows drawn without replacement (all, where the client has fewer)."""
+        """`size` rows drawn without replacement, or all rows if there are fewer."""
         return self._with_rows(take(self.own, self.drawn(size, stream)))
 
     def samples(self, size: int, streams: Iterable[int | Tensor]) -> Drawn:
-        """A batch as `sample` draws it for each of the streams."""
+        """One batch per stream, as `sample` draws it."""
         streams = list(streams)
         sizes = Sizes((min(size, len(self.own.mask)),), len(streams))
         return self._drawn(sizes, lambda: (Step(self.drawn(size, s)) for s in streams))
 
     def part(self, p: int, of: int) -> Batch:
-        """Part p of the rows split into `of` disjoint random parts, the same for the entire run."""
+        """Part p of `of` disjoint random parts of the rows, which stay the same for the run."""
         order = self._replace(key=self.client_key).shuffled(0)
         n = self.own.mask.sum().long()
         at = n * p // of + torch.arange(len(order) // of + 1, device=order.device)
@@ -152,7 +183,7 @@ class Data(NamedTuple):
         return batch._replace(mask=batch.mask * (at < n * (p + 1) // of))
 
     def without(self, p: int, of: int) -> Data:
-        """The client without part p of its rows, which `part` gives."""
+        """The data without part p of `of`, the complement of `part`."""
         order = self._replace(key=self.client_key).shuffled(0)
         place = order.argsort()  # of each row in that order
         n = self.own.mask.sum().long()
@@ -160,28 +191,28 @@ class Data(NamedTuple):
         return self._replace(own=self.own._replace(mask=self.own.mask * is_left))
 
     def uniform(self, tag: str) -> Tensor:
-        """A float64 in [0, 1) that belongs to this client, this exchange and the tag."""
+        """A random float64 in [0, 1) for this client, exchange and tag."""
         return uniform(self.key + digest(tag))
 
     def batches(self, how: Local) -> Repeat | Drawn:
         """The batches of one local training.
 
-        Without `batch` all rows, again and again; else rows drawn anew for each step, or with
-        `local_epochs` passes over the shuffled rows.
+        Without `how.batch` all rows in every step; else a new sample for each step, or with
+        `local_epochs` epochs over the shuffled rows.
         """
         if how.batch is None:
             return self.repeated(how.local_epochs or how.local_steps)
         return self._drawn(self._sizes(how), lambda: (Step(v) for _, v in self._numbered(how)))
 
     def repeated(self, times: int) -> Repeat:
-        """All rows, so many times."""
+        """All rows, `times` times."""
         return Repeat(self.all, times, self.gram)
 
     def first_batches(self, how: Local, turns: Tensor) -> Drawn:
-        """The batches of the first `turns` steps, or passes with `local_epochs`.
+        """The batches of the first `turns` steps, or epochs with `local_epochs`.
 
-        `turns` differs from client to client, and all clients of a vectorised call run one loop: so
-        the batches that follow are there, too, as padding, which changes nothing.
+        All clients of a vectorised call run one loop, and `turns` differs between them, so the
+        later batches are included as padding, which changes nothing.
         """
 
         def steps() -> Iterator[Step]:
@@ -191,13 +222,13 @@ class Data(NamedTuple):
         return self._drawn(self._sizes(how), steps)
 
     def _order_keys(self, stream: int | Tensor) -> Tensor:
-        """int64 [n]: a random number for each row, by which they are ordered; padding is last."""
+        """A random sort key for each row, int64 [n]; padding sorts last."""
         rows = torch.arange(self.own.mask.shape[0], device=self.own.mask.device)
         keys = scramble(scramble(self.key + stream) + rows)
         return torch.where(self.own.mask > 0, keys, torch.iinfo(torch.int64).max)
 
     def _with_rows(self, batch: Batch) -> Batch:
-        """A batch of own rows with the rows themselves."""
+        """The batch with its rows, read from the store if there is one."""
         if isinstance(self.store, Store):
             return batch._replace(x=self.store.rows(batch.x))
         return batch
@@ -206,7 +237,7 @@ class Data(NamedTuple):
         return Drawn(self.all, sizes, steps, self.gram)
 
     def _numbered(self, how: Local) -> Iterator[tuple[int, Tensor | None]]:
-        """The number of each step, or of its pass, with the numbers of its rows; None: all rows."""
+        """(step or epoch, row numbers) of each step; None for all rows."""
         for turn in range(how.local_epochs or how.local_steps):
             if how.batch is None:
                 yield turn, None
@@ -217,11 +248,11 @@ class Data(NamedTuple):
                     yield turn, rows
 
     def _sizes(self, how: Local) -> Sizes:
-        """The sizes of the batches that `_numbered` gives."""
+        """The sizes of the batches of `_numbered`."""
         n = len(self.own.mask)
         if how.batch is None:
             return Sizes((n,), how.local_epochs or how.local_steps)
         if how.local_epochs is None:
             return Sizes((min(how.batch, n),), how.local_steps)
-        a_pass = tuple(min(how.batch, n - first) for first in range(0, n, how.batch))
-        return Sizes(a_pass, how.local_epochs)
+        epoch = tuple(min(how.batch, n - first) for first in range(0, n, how.batch))
+        return Sizes(epoch, how.local_epochs)

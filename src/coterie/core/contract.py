@@ -1,14 +1,14 @@
 """The contract between a method and the engines that run it: the file to read first.
 
-A method says what ONE client does, as pure functions marked `@client`, and what the server does in
-a round, as plain code that *asks* clients. Engines decide where the asking happens; a method never
-knows which engine runs it.
+A method defines what ONE client does, as pure functions marked `@client`, and what the server does
+in a round, as plain code that *asks* clients. Engines decide where the client functions run; a
+method never knows which engine runs it.
 
     train(self, task, shared, per_client, private, data) -> (Upload, private)      on one client
     round(self, state, ask) -> state                                               on the server
         sums = ask(self.train, shared=state.centres)
 
-Only named tensors cross between the two: dicts, tuples and NamedTuples of them.
+Only named tensors pass between the two: dicts, tuples and NamedTuples of them.
 """
 
 from __future__ import annotations
@@ -52,32 +52,63 @@ F = TypeVar("F", bound=Callable[..., Any])
 State = Any
 
 
-# ------------------------------------------------------------------------------ what crosses
+# ------------------------------------------------------------------------------ messages
 class Upload(NamedTuple):
-    """What one client sends back."""
+    """What one client sends to the server.
 
-    values: dict[str, Params]  # what is averaged, by name: {"model": w_i, "momentum": u_i}
-    weight: dict[str, Tensor] | Tensor  # [K] share of each centre; by name where they differ
-    report: dict[str, Tensor]  # small results for the server: cluster, losses, mixture
+    Args:
+        values: Values to aggregate, by name: {"model": w_i, "momentum": u_i}.
+        weight: [K], the client's weight in each cluster; a dict by value name where they differ.
+        report: Small results for the server: cluster, losses, mixture weights.
+
+    Example:
+        >>> import torch
+        >>> import coterie as ct
+        >>> w = {"weight": torch.zeros(2, 3)}
+        >>> upload = ct.Upload({"model": w}, torch.tensor([0.0, 1.0]), {"cluster": torch.tensor(1)})
+        >>> upload.weight
+        tensor([0., 1.])
+    """
+
+    values: dict[str, Params]
+    weight: dict[str, Tensor] | Tensor
+    report: dict[str, Tensor]
 
 
 class Rows(NamedTuple):
-    """Row `index[i]` of `table` for client i, so that K models are never copied N times."""
+    """Sends row `index[i]` of `table` to client i, so that K models are never copied N times.
+
+    Args:
+        table: A nest of tensors [K, ...].
+        index: int64 [N].
+
+    Example:
+        >>> import torch
+        >>> import coterie as ct
+        >>> centres = {"weight": torch.zeros(2, 3)}
+        >>> rows = ct.Rows(centres, torch.tensor([0, 1, 1]))  # per_client=rows sends three models
+        >>> len(rows.index)
+        3
+    """
 
     table: Any
     index: Tensor  # type: ignore[assignment]  # shadows tuple.index
 
 
 class Sums(NamedTuple):
-    """All that the server sees where sums are enough."""
+    """The aggregate of an exchange with reduce="sum", which is all that the method gets.
 
-    totals: dict[str, Params]  # Σ_i weight_ik · value_i
-    mass: dict[str, Tensor]  # Σ_i weight_ik
+    Engines in one process add uploads where they are computed. Over a network the server decodes
+    each upload singly before it is added, so the server's process sees single uploads.
+    """
+
+    totals: dict[str, Params]  # Σ_i weight_ik · value_i, every leaf [K, ...]
+    mass: dict[str, Tensor]  # Σ_i weight_ik, [K]
     report: dict[str, Tensor]  # one row per accepted client, in the order of `ids`
-    ids: Tensor  # the accepted clients
+    ids: Tensor  # int64 [a], the accepted clients
 
     def mean(self, name: str, empty: Params) -> Params:
-        """Weighted mean per centre; a centre that nobody chose keeps `empty`."""
+        """Weighted mean per cluster, every leaf [K, ...]; `empty` for clusters without clients."""
         mass = self.mass[name]
 
         def one(total: Tensor, old: Tensor) -> Tensor:
@@ -87,7 +118,7 @@ class Sums(NamedTuple):
         return {k: one(v, empty[k]) for k, v in self.totals[name].items()}
 
     def plus(self, other: Sums) -> Sums:
-        """Two exchanges of one round as one, without their reports."""
+        """Add another exchange of the same round; reports are dropped."""
         totals = tree_map(torch.add, self.totals, other.totals)
         mass = tree_map(torch.add, self.mass, other.mass)
         return Sums(totals, mass, {}, torch.cat([self.ids, other.ids]))
@@ -104,9 +135,13 @@ class Stack(NamedTuple):
 
 # ------------------------------------------------------------------------------ asking
 class Ask(Protocol):
-    """One exchange with clients, whatever the engine."""
+    """Runs client functions in one round, whatever the engine.
 
-    round: int  # 0 is the start, 1 the first counted round
+    `ask(self.train, shared=model)` is one exchange: the function runs on the selected clients, and
+    their uploads are validated and aggregated.
+    """
+
+    round: int  # 0 in `begin`, 1 in the first counted round
     all_clients: Tensor  # ids of all clients that may train, in the order of their names
     participants: Tensor  # ids of this round's clients, in the same order
     rejected: list[int]  # ids rejected so far in this round
@@ -114,17 +149,17 @@ class Ask(Protocol):
 
     @property
     def is_robust(self) -> bool:
-        """Whether means are to withstand hostile clients."""
+        """Whether aggregation is robust against hostile clients."""
         ...
 
     @property
     def hostile_share(self) -> float:
-        """The share of the clients that may be hostile; 0 where means are plain."""
+        """The fraction of clients that may be hostile; 0 without robust aggregation."""
         ...
 
     @property
     def task(self) -> Task:
-        """The model as a function, for starts that are drawn in round 0."""
+        """The model as a function, to draw initial models in round 0."""
         ...
 
     @overload
@@ -165,31 +200,38 @@ class Ask(Protocol):
         stream: str | None = None,
         started_from: dict[str, Params] | None = None,
     ) -> Sums | Stack:
-        """Run `fn` on `clients` (default: this round's participants) and fold their uploads.
+        """Run a client function and aggregate the uploads.
 
-        shared: sent to every client.
-        per_client: row i goes to client i; a nest of [N, ...] tensors and `Rows`.
-        static: plain numbers and words, the same for every client.
-        reduce: "sum" gives `Sums`, "stack" gives `Stack`.
-        stream: exchanges of a round that name the same stream see the same randomness.
-        started_from: by value name, the stacked centres that the clients started from. Clipping
-            then measures how far a value moved from the mix of them that its weight names.
+        Args:
+            fn: A method of the algorithm that is marked `@client`.
+            clients: int64 [N], ids of clients; default: the participants of this round.
+            shared: Tensors that every client gets.
+            per_client: A nest of [N, ...] tensors and `Rows`; client i gets row i.
+            static: Plain numbers and strings, the same for every client.
+            reduce: "sum" returns `Sums`, "stack" returns `Stack`.
+            stream: Exchanges of a round with the same stream use the same randomness.
+            started_from: By value name, the stacked centres that clients started from. Clipping
+                then measures the norm of the update from the mix of centres given by its weight.
         """
         ...
 
     def group_mean(self, values: Params, labels: Tensor, weight: Tensor, empty: Params) -> Params:
-        """Weighted mean of stacked uploads per label; a label that nobody has keeps `empty`.
+        """Weighted mean of stacked uploads per label, robust if the run's aggregation is.
 
-        It is robust where the run asks for that, as the sums of an exchange are.
+        Args:
+            values: Every leaf [N, ...].
+            labels: int64 [N].
+            weight: [N].
+            empty: Every leaf [K, ...], the result for labels without uploads.
         """
         ...
 
     def rng(self, tag: str) -> torch.Generator:
-        """A generator for the server's own draws; every call gives another."""
+        """A generator for the server's own draws; each call returns a new one."""
         ...
 
     def note(self, name: str, value: Any) -> None:
-        """Record a value of this round for metrics and report."""
+        """Record a value of this round in metrics.jsonl and the report."""
         ...
 
 
@@ -210,10 +252,28 @@ def client(
 
 
 def client(fn: F | None = None, **declared: Any) -> Any:
-    """Mark a method as one that runs on a client; only such methods can be asked for.
+    """Mark a method of an algorithm as a client function, which `ask` can run.
 
-    declared: what it may send and when it may be asked for, as in `Declaration`. The server refuses
-    uploads that do not fit, and a site refuses to run what the settings do not use.
+    Args:
+        weight: What the upload's weight may be; default: at most the client's number of rows.
+        report: By name, what reports may be; default: any numbers but NaN.
+        when: Given the method, whether its settings use the function.
+        rounds: "start" for round 0 only, "later" for all others, or "any".
+        max_calls: Given the method, how often it is called in one round; default: 1.
+        sample_size: Given the method, how many rows `data.sample` reads at a time, if the function
+            reads rows only that way.
+
+    The server rejects uploads that do not fit, and a site refuses calls that do not fit.
+
+    Example:
+        >>> import torch
+        >>> import coterie as ct
+        >>> class Count(ct.Algorithm):
+        ...     @ct.client(rounds="later")
+        ...     def count(self, task, shared, per_client, private, data):
+        ...         return ct.Upload({}, {}, {"rows": data.size}), private
+        >>> Count.count.declaration.rounds
+        'later'
     """
 
     def mark(fn: F) -> F:
@@ -225,24 +285,46 @@ def client(fn: F | None = None, **declared: Any) -> Any:
 
 # ------------------------------------------------------------------------------ a method
 class Algorithm:
-    """A method: a frozen dataclass of settings; the defaults suit one without private state.
+    """Base class of methods: a frozen dataclass of settings.
 
-    State, private state and uploads are NamedTuples and dicts of tensors, never changed in place.
+    The defaults of the functions below are for methods without private state. State, private state
+    and uploads are NamedTuples and dicts of tensors, and never changed in place.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> import coterie as ct
+        >>> from coterie.core.params import pick
+        >>> @dataclass(frozen=True, kw_only=True)
+        ... class Mean(ct.Local, ct.Algorithm):
+        ...     name = "mean"
+        ...     def start(self, task, clients, seed):
+        ...         return task.inits(seed, 1), ()
+        ...     @ct.client
+        ...     def train(self, task, model, per_client, private, data):
+        ...         w = ct.optim.descend(task, pick(model, 0), data.batches(self), self)
+        ...         return ct.Upload({"model": w}, data.size[None], {}), private
+        ...     def round(self, model, ask):
+        ...         return ask(self.train, shared=model).mean("model", empty=model)
+        ...     def model(self, task, shared, per_client, private, data):
+        ...         return pick(shared, 0)
+        >>> fed = ct.data.rotated("digits", clients=4, samples=20)
+        >>> len(ct.run(Mean(lr=0.5), fed, rounds=1).history)
+        2
     """
 
-    name: ClassVar[str]  # as typed on the command line
-    paper: ClassVar[str]  # who proposed it, for `coterie list`
-    needs_all_clients: ClassVar[bool] = False  # every client takes part in every round
-    is_decentralised: ClassVar[bool] = False  # its clients need no server: they may be peers
+    name: ClassVar[str]  # on the command line
+    paper: ClassVar[str]  # authors and year, for `coterie list`
+    needs_all_clients: ClassVar[bool] = False  # all clients take part in every round
+    is_decentralised: ClassVar[bool] = False  # runs without a server, between peers
 
     def __new__(cls, *args: Any, **settings: Any) -> Self:
-        """A method with these settings; a name that it does not have is refused in one sentence."""
+        """Check the names of settings, with a suggestion for unknown ones."""
         if settings:
             check_setting_names(cls, getattr(cls, "name", cls.__name__), settings)
         return super().__new__(cls)
 
     def check(self, task: Task, sizes: Tensor) -> None:
-        """Refuse settings that make no sense for clients with these row counts, int64 [N]."""
+        """Raise a `CoterieError` for settings that do not fit the clients' row counts [N]."""
         check_settings(self)
         clusters = getattr(self, "clusters", None)
         if isinstance(clusters, int) and not 1 <= clusters <= len(sizes):
@@ -253,44 +335,44 @@ class Algorithm:
 
     # -- on the server
     def start(self, task: Task, clients: int, seed: int) -> tuple[State, Any]:
-        """(state, initial payload) before any client is asked; clients get the latter once."""
+        """Create the server's state, and the payload that each client gets once (see `enroll`)."""
         raise NotImplementedError(f"{type(self).__name__} needs start()")
 
     def begin(self, state: State, ask: Ask) -> State:
-        """Round 0: a start that needs clients. It is not counted in `rounds`, its bytes are."""
+        """Round 0, for starts that need clients; not counted in `rounds`, but its bytes are."""
         return state
 
     def round(self, state: State, ask: Ask) -> State:
-        """The state after one more round."""
+        """Run one round and return the new state."""
         raise NotImplementedError(f"{type(self).__name__} needs round()")
 
     def use(self, state: State) -> tuple[Any, Any]:
-        """(shared, per_client): what a client needs to answer with its model."""
+        """The arguments (shared, per_client) of `model` and `predict`."""
         return state, ()
 
     def centres(self, state: State) -> Params | None:
-        """The stacked models of the groups, for export and assignment."""
+        """The stacked cluster models, for export and assignment; None without clusters."""
         return None
 
     def groups(self, state: State) -> Tensor | None:
-        """The group of each client, int64 [N], −1: not yet seen; or soft weights [N, K]."""
+        """The cluster of each client, int64 [N], −1 if unknown; or mixture weights [N, K]."""
         return None
 
     # -- on a client
     def enroll(self, task: Task, initial_payload: Any, data: Data) -> Any:
-        """The client's first private state: one structure and one shape for life, pure."""
+        """The client's first private state (pure); its structure and shapes never change."""
         return ()
 
     def model(self, task: Task, shared: Any, per_client: Any, private: Any, data: Data) -> Params:
-        """The model that this client would use."""
+        """The model that this client predicts with."""
         raise NotImplementedError(f"{type(self).__name__} needs model() or predict()")
 
     def predict(
         self, task: Task, shared: Any, per_client: Any, private: Any, data: Data, x: Tensor
     ) -> Tensor:
-        """Outputs for rows x; for methods in which one model is not enough (a mixture)."""
+        """Outputs for rows x [n, ...]; methods without a single model (a mixture) override it."""
         return task.outputs(self.model(task, shared, per_client, private, data), x)
 
     def join(self, task: Task, shared: Any, data: Data) -> tuple[Any, Any]:
-        """(per_client, private) of a client that was never trained, from its labelled rows."""
+        """(per_client, private) of a new client, from its labelled rows."""
         return (), ()

@@ -1,6 +1,6 @@
-"""Errors of the library: one sentence that says what is wrong and what to do.
+"""Errors: one sentence that says what is wrong and what to do.
 
-An error that speaks of options carries them as data. In Python the sentence reads `drop=a,b`; the
+An error about options carries them as data. In Python the sentence reads `drop=a,b`; the
 command line prints the same sentence with flags, `--data.drop a,b`, and exits with status 2.
 """
 
@@ -14,18 +14,18 @@ from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
 PLAIN_VALUE = re.compile(r"[\w.,+-]+")
-MOST_COLUMNS = 8  # that one sentence describes; of any more it gives the number
-LONGEST_VALUE = 80  # characters of a quoted value that a sentence shows
-# a quoted value; a number; anything without a space that is longer than a path would be
+MAX_COLUMNS = 8  # described in one sentence; others are only counted
+MAX_VALUE = 80  # characters of a quoted value that are shown
+# a quoted value; a long number; anything without spaces longer than a path
 VALUE = re.compile(r"(?<!\w)'[^']*'(?!\w)|(?<!\w)\"[^\"]*\"(?!\w)|\d{81,}|[^\s\d-]\S{256,}")
 
 
 class Option(NamedTuple):
-    """An option that an error speaks of; each face of the library spells it in its own way."""
+    """An option in an error message; Python and the command line spell it differently."""
 
     name: str  # as in Python: "client_column"
-    value: str = ""  # what to give, as text: "median", "COLUMN"
-    of_data: bool = False  # whether it belongs to the data set; the command line writes --data.NAME
+    value: str = ""  # the suggested value as text: "median", "COLUMN"
+    of_data: bool = False  # an option of the data set, --data.NAME on the command line
 
     def __str__(self) -> str:
         return in_python(self)
@@ -35,7 +35,7 @@ Spell = Callable[[Option], str]
 
 
 def in_python(option: Option) -> str:
-    """drop=a,b or drop='blood type': how an option is written in Python."""
+    """Spell an option as in Python: drop=a,b or drop='blood type'."""
     if not option.value:
         return option.name
     if PLAIN_VALUE.fullmatch(option.value):
@@ -44,7 +44,7 @@ def in_python(option: Option) -> str:
 
 
 def compose(what: str, remedy: str, options: Sequence[Option], spell: Spell) -> str:
-    """One sentence of a fault and its remedy, with an option for each `{}` of the remedy."""
+    """Join a fault and its remedy to one sentence; options fill each `{}` of the remedy."""
     if not remedy:
         return what
     start, *rest = remedy.split("{}", len(options))
@@ -53,10 +53,21 @@ def compose(what: str, remedy: str, options: Sequence[Option], spell: Spell) -> 
 
 
 class CoterieError(ValueError):
-    """Bad input, described in one sentence: what is wrong and where, and what to do about it.
+    """Invalid input, described in one sentence: what is wrong, where, and what to do.
 
-    what: the fault, with the thing and its value.  remedy: what to do; `{}` stands for an option.
-    where: the file, column or client that it is about, for programs.
+    Args:
+        what: The fault, with the thing and its value.
+        remedy: What to do; each `{}` stands for an option.
+        options: The options of the remedy.
+        where: The file, column or client, for programs.
+
+    Example:
+        >>> import coterie as ct
+        >>> try:
+        ...     ct.IFCA(cluster=3)
+        ... except ct.CoterieError as error:
+        ...     print(error)
+        unknown setting of ifca 'cluster': did you mean 'clusters'?
     """
 
     def __init__(
@@ -69,12 +80,12 @@ class CoterieError(ValueError):
         super().__init__(self.sentence())
 
     def sentence(self, spell: Spell = in_python) -> str:
-        """The error as one sentence, options written by `spell`."""
+        """The message, with options spelled by `spell`."""
         return compose(shorten_values(self.what), self.remedy, self.options, spell)
 
 
 class CoterieWarning(UserWarning):
-    """A doubt about the input, described as in `CoterieError`."""
+    """Suspicious input, described as in `CoterieError`."""
 
     def __init__(self, what: str, remedy: str = "", *, options: Sequence[Option] = ()) -> None:
         self.what = what
@@ -83,29 +94,31 @@ class CoterieWarning(UserWarning):
         super().__init__(self.sentence())
 
     def sentence(self, spell: Spell = in_python) -> str:
-        """The warning as one sentence, options written by `spell`."""
+        """The message, with options spelled by `spell`."""
         return compose(self.what, self.remedy, self.options, spell)
 
 
 def shorten_values(sentence: str) -> str:
-    """A sentence without the middle of values that are very long."""
+    """Shorten very long values in a sentence."""
     return VALUE.sub(lambda match: shorten(match[0]), sentence)
 
 
 def shorten(text: str) -> str:
-    """Both ends of a long text, with … between."""
-    if len(text) <= LONGEST_VALUE:
+    """Replace the middle of a long text by …"""
+    if len(text) <= MAX_VALUE:
         return text
-    end = LONGEST_VALUE // 4
-    return f"{text[: LONGEST_VALUE - end - 1]}…{text[-end:]}"
+    end = MAX_VALUE // 4
+    return f"{text[: MAX_VALUE - end - 1]}…{text[-end:]}"
 
 
 # ------------------------------------------------------------------------------ several at once
 class ColumnErrors(CoterieError):
-    """All that is wrong with some columns, so that it can be mended at once.
+    """All errors in some columns, so that they can be fixed at once.
 
-    problems: by column, its errors, one per client. Where several columns can be dropped or
-    filled, one option for all of them stands at the end of the sentence.
+    If several columns can be dropped or filled, the message ends with one option for all of them.
+
+    Args:
+        problems: By column, its errors, one per client.
     """
 
     def __init__(self, problems: Mapping[str, Sequence[CoterieError]]) -> None:
@@ -119,19 +132,19 @@ class ColumnErrors(CoterieError):
             super().__init__(what, options=combine_options(self.columns))
 
     def sentence(self, spell: Spell = in_python) -> str:
-        """The error as one sentence, options written by `spell`."""
+        """The message, with options spelled by `spell`."""
         if len(self.columns) == 1:
             return super().sentence(spell)
         parts = [describe_column(error, spell) for error in self.columns.values()]
-        if len(parts) > MOST_COLUMNS:
-            parts[MOST_COLUMNS:] = [f"and {len(parts) - MOST_COLUMNS} more"]
+        if len(parts) > MAX_COLUMNS:
+            parts[MAX_COLUMNS:] = [f"and {len(parts) - MAX_COLUMNS} more"]
         if self.options:
             parts.append(f"try {' '.join(map(spell, self.options))}")
         return f"{self.what}: {'; '.join(parts)}."
 
 
 def combine_clients(errors: Sequence[CoterieError]) -> CoterieError:
-    """The first client's error, with the number of other clients that have it, too."""
+    """The first client's error, with the number of other clients that have it."""
     first = errors[0]
     if len(errors) == 1:
         return first
@@ -140,7 +153,7 @@ def combine_clients(errors: Sequence[CoterieError]) -> CoterieError:
 
 
 def combine_options(columns: Mapping[str, CoterieError]) -> list[Option]:
-    """One option that drops, and one that fills, all columns for which that is a remedy."""
+    """One option that drops, and one that fills, all columns that need it."""
     remedies = [shared_option(error) for error in columns.values()]
     drops = [option for option in remedies if option and option.name == "drop"]
     fills = [option for option in remedies if option and option.name == "fill"]
@@ -151,33 +164,33 @@ def combine_options(columns: Mapping[str, CoterieError]) -> list[Option]:
 
 
 def shared_option(error: CoterieError) -> Option | None:
-    """The option that mends this column and can be shared by several: fill, or else drop."""
+    """The option that fixes this column and can be shared by several: fill, or else drop."""
     by_name = {option.name: option for option in error.options}
     return by_name.get("fill") or by_name.get("drop")
 
 
 def describe_column(error: CoterieError, spell: Spell) -> str:
-    """The fault alone where the end of the sentence has its remedy, else both."""
+    """The fault; with its remedy unless the end of the message has it."""
     if shared_option(error):
         return shorten_values(error.what)
     return error.sentence(spell).rstrip(".")
 
 
 def run_column_jobs(jobs: Mapping[str, Callable[[], T]]) -> dict[str, T]:
-    """The result of each column's job; `ColumnErrors` with all errors if any job raises one."""
+    """Run a job per column and return the results; raise `ColumnErrors` if any job fails."""
     return raise_column_errors({name: capture_error(job) for name, job in jobs.items()})
 
 
 def capture_error(job: Callable[[], T]) -> T | CoterieError:
-    """The result of a job, or the error that it raises."""
+    """Run a job; return its result, or the error that it raises."""
     try:
         return job()
     except CoterieError as error:
-        return error.with_traceback(None)  # which would keep the cells of the column in memory
+        return error.with_traceback(None)  # a traceback would keep the column in memory
 
 
 def raise_column_errors(outcomes: Mapping[str, T | CoterieError]) -> dict[str, T]:
-    """The result of each column; `ColumnErrors` with all errors if there are any."""
+    """Return the results of columns; raise `ColumnErrors` if there are errors among them."""
     results: dict[str, T] = {}
     problems: dict[str, list[CoterieError]] = {}
     for name, outcome in outcomes.items():
@@ -192,29 +205,35 @@ def raise_column_errors(outcomes: Mapping[str, T | CoterieError]) -> dict[str, T
 
 @contextmanager
 def collect_errors(problems: dict[str, list[CoterieError]]) -> Iterator[None]:
-    """Add the errors of a `ColumnErrors` that is raised inside to `problems`, and go on."""
+    """Catch `ColumnErrors` and add its errors to `problems`."""
     try:
         yield
-    except ColumnErrors as refused:
-        for name, errors in refused.problems.items():
+    except ColumnErrors as error:
+        for name, errors in error.problems.items():
             problems.setdefault(name, []).extend(errors)
 
 
 # ------------------------------------------------------------------------------ errors by name
 class DataUnavailable(CoterieError):
-    """The data that a run was trained on cannot be had again."""
+    """The data that a run was trained on are not available."""
 
 
 class DataAtSites(DataUnavailable):
-    """The rows that a run was trained on have never left the sites of its network."""
+    """The rows that a run was trained on are at the sites of its network."""
 
 
 class Diverged(CoterieError):
-    """Training left the finite numbers; the last good checkpoint stands."""
+    """Training diverged; the last checkpoint is kept.
+
+    Example:
+        >>> import coterie as ct
+        >>> issubclass(ct.Diverged, ct.CoterieError)
+        True
+    """
 
 
 def unknown_name(what: str, name: str, known: Iterable[str]) -> CoterieError:
-    """An error for a name that does not exist, with the nearest one that does."""
+    """An error for a name that does not exist, which suggests the nearest one that does."""
     known = sorted(known)
     nearest = get_close_matches(name, known, 1, cutoff=0.5)
     if nearest:

@@ -1,8 +1,8 @@
-"""Randomness that no engine, padding, chunk, worker or resume can change.
+"""Random numbers that do not depend on the engine, padding, chunks, workers or resume.
 
 A client's key is a hash of (seed, its name, round, exchange or named stream). Orders of rows come
-from hashing the row number with the key, in int64 tensor operations: they work inside `vmap` and
-cost no Python per client.
+from hashing the row number with the key in int64 tensor operations, which work inside `vmap` and
+need no Python loop over clients.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def digest(text: str) -> int:
 
 
 def client_keys(names: Sequence[str], seed: int) -> Tensor:
-    """[N] each client's own key for all rounds of a run."""
+    """Each client's key for all rounds of a run, int64 [N]."""
     of_names = torch.tensor([digest(n) for n in names], dtype=torch.int64)
     return scramble(scramble(of_names) + digest(f"seed {seed}"))
 
 
 def keys(client_key: Tensor, round: int, stream: str | int) -> Tensor:
-    """[N] each client's key in one exchange."""
+    """Each client's key in one exchange, int64 [N]."""
     return scramble(scramble(client_key + round) + digest(f"stream {stream}"))
 
 
@@ -50,7 +50,7 @@ def uniform(key: Tensor) -> Tensor:
 
 
 def smallest(values: Tensor, count: int) -> Tensor:
-    """The places of the `count` smallest values, ascending; nothing is sorted but these."""
+    """Indices of the `count` smallest values, ascending, without sorting all values."""
     limit = values.kthvalue(count).values
     places = (values <= limit).nonzero()[:, 0]
     if len(places) > count:  # several are equal to the limit
@@ -59,5 +59,5 @@ def smallest(values: Tensor, count: int) -> Tensor:
 
 
 def generator(*words: object) -> torch.Generator:
-    """A generator for the server, seeded by the words alone."""
+    """A generator for the server, seeded by these words."""
     return torch.Generator().manual_seed(digest("/".join(map(str, words))) & (2**63 - 1))

@@ -1,6 +1,7 @@
-"""Fields that are settings: a default, one line on the meaning, limits.
+"""Settings: dataclass fields with a default, one line on their meaning, and limits.
 
-The command line is made from them. Nothing here needs torch, so that `coterie run --help` is quick.
+The command line is generated from them. Nothing here needs torch, so that `coterie run --help`
+starts quickly.
 """
 
 from __future__ import annotations
@@ -13,17 +14,34 @@ from typing import Any, TypeVar
 
 from coterie.core.errors import CoterieError, unknown_name
 
+# names of version 0.2, which methods in users' files may have
+OLD_LIMITS = {"above": "gt", "least": "ge", "below": "lt", "most": "le", "words": "literals"}
 M = TypeVar("M")
 L = TypeVar("L", bound="Local")
 
 
 def setting(default: Any, help: str, **limits: Any) -> Any:
-    """A field of a method: its default, one line on its meaning, and what values it takes.
+    """A field of a method, with limits that are checked before a run starts.
 
-    default: `...` means that it must be given.
-    limits: above, least, below, most (numbers), choices (a tuple), words (a tuple: taken in place
-        of a number), paper (the paper's value, where the default is our own).
+    Args:
+        default: The default value; `...` means that it is required.
+        help: One line for `--help` and the docs.
+        limits: gt, ge, lt, le (bounds of a number), choices (a tuple of allowed values), literals
+            (a tuple of strings allowed in place of a number), paper (the paper's value, where the
+            default differs).
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> import coterie as ct
+        >>> @dataclass(frozen=True, kw_only=True)
+        ... class Options:
+        ...     trim: float = ct.setting(0.2, "fraction to trim at either end", ge=0, lt=0.5)
+        >>> Options().trim
+        0.2
     """
+    for old, new in OLD_LIMITS.items():
+        if old in limits:
+            raise CoterieError(f"setting() has no limit {old!r} any more: write {new}=.")
     metadata = {"help": help, **limits}
     if default is ...:
         return field(default=MISSING, metadata=metadata)
@@ -31,58 +49,65 @@ def setting(default: Any, help: str, **limits: Any) -> Any:
 
 
 class TunableDefault(float):
-    """A default that may be changed to suit the data: a number that nobody chose."""
+    """A default that is fitted to the data, because the user did not choose it."""
 
 
-STEP_FRACTION = (
-    0.5  # a step, in units of the inverse curvature: half of it keeps clients from drifting
-)
-DEFAULT_TABLE_L2 = 0.02  # enough for a site of few rows, and next to nothing for all rows together
-STABILITY_LIMIT = 1.9  # a step of 2 in units of the inverse curvature diverges
+# step sizes in units of the inverse curvature: half of it limits client drift, 2 would diverge
+STEP_FRACTION = 0.5
+STABILITY_LIMIT = 1.9
+DEFAULT_TABLE_L2 = 0.02  # regularises a site of few rows, and has little effect on many
 
 
 @dataclass(frozen=True, kw_only=True)
 class Local:
-    """How a client trains: the one block of fields that all local trainers share."""
+    """Settings of local training, shared by all methods that train on clients.
+
+    Example:
+        >>> import coterie as ct
+        >>> ct.FedAvg(lr=0.05, local_epochs=2, batch=32).local_epochs
+        2
+    """
 
     lr: float = setting(
-        TunableDefault(0.1), "step size; linear models on tables: what the rows allow", gt=0
+        TunableDefault(0.1), "step size; fitted to the rows for linear models on tables", gt=0
     )
     local_steps: int = setting(10, "local steps per round", ge=1)
-    local_epochs: int | None = setting(None, "passes over the client's rows instead of steps", ge=1)
+    local_epochs: int | None = setting(
+        None, "epochs over the client's rows instead of local_steps", ge=1
+    )
     batch: int | None = setting(None, "rows per step; none: all the client's rows", ge=1)
-    decay: float = setting(1.0, "the step size is multiplied by this after every round", gt=0, le=1)
+    decay: float = setting(1.0, "factor of the step size after every round", gt=0, le=1)
     l2: float = setting(
         TunableDefault(0.0),
-        "weight decay, in the local steps only, biases excepted; linear models on tables: 0.02",
+        "weight decay in local steps, not on biases; 0.02 for linear models on tables",
         ge=0,
     )
-    clip: float | None = setting(None, "longest gradient; longer ones are scaled down", gt=0)
+    clip: float | None = setting(None, "maximum gradient norm", gt=0)
     solver: str = setting("sgd", "the local optimiser", choices=("sgd", "heavy_ball", "adam"))
-    momentum: float = setting(0.9, "of heavy_ball", ge=0, lt=1)
+    momentum: float = setting(0.9, "momentum of heavy_ball", ge=0, lt=1)
 
     def fit_step_sizes(self: L, curvature: float, clients: int) -> L:
-        """The method with settings that suit a linear model on rows of this curvature.
+        """Fit the step sizes of a linear model to the data; only `TunableDefault`s change.
 
-        Only settings that nobody chose are changed.
+        Args:
+            curvature: The typical largest eigenvalue of the clients' (1/n)·XᵀX.
+            clients: Number of clients.
         """
         changes: dict[str, float] = {}
         if isinstance(self.lr, TunableDefault) and self.solver != "adam":
             changes["lr"] = STEP_FRACTION / curvature
         if isinstance(self.l2, TunableDefault):
             lr = changes.get("lr", self.lr)
-            changes["l2"] = min(
-                DEFAULT_TABLE_L2, 0.1 / lr
-            )  # far below 2 / lr, from which it diverges
+            changes["l2"] = min(DEFAULT_TABLE_L2, 0.1 / lr)  # far below 2 / lr, where steps diverge
         return replace(self, **changes)  # type: ignore[arg-type]
 
     def max_curvature(self, clients: int) -> float:
-        """The largest curvature on which this method's steps do not diverge."""
+        """The largest curvature for which local steps do not diverge."""
         return STABILITY_LIMIT / self.lr - self.l2
 
 
 def resolve_defaults(method: M) -> M:
-    """The method with plain numbers in place of suggested ones, also in fields that are methods."""
+    """Replace each `TunableDefault` by a plain number, also in fields that are methods."""
     changes: dict[str, Any] = {}
     for f in fields(method):  # type: ignore[arg-type]
         value = getattr(method, f.name)
@@ -96,7 +121,7 @@ def resolve_defaults(method: M) -> M:
 
 
 def use_paper_defaults(method: M) -> M:
-    """The method with its paper's values where the default, left as it is, is our own."""
+    """Use the paper's values of settings that are at a default that differs from them."""
     changes = {
         f.name: f.metadata["paper"]
         for f in fields(method)  # type: ignore[arg-type]
@@ -105,7 +130,7 @@ def use_paper_defaults(method: M) -> M:
     return resolve_defaults(replace(method, **changes))  # type: ignore[type-var]
 
 
-# what other libraries call some of these fields
+# names in other libraries
 OTHER_NAMES = {
     "learning_rate": "lr",
     "step_size": "lr",
@@ -119,7 +144,7 @@ OTHER_NAMES = {
 
 
 def check_setting_names(cls: type, name: str, given: Iterable[str]) -> None:
-    """Refuse, in one sentence with the nearest name, settings that a class does not take."""
+    """Raise a `CoterieError` with a suggestion for settings that a class does not have."""
     parameters = inspect.signature(cls.__init__).parameters  # type: ignore[misc]
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return
@@ -134,9 +159,9 @@ def check_setting_names(cls: type, name: str, given: Iterable[str]) -> None:
 
 
 def at_round(method: M, round: int) -> M:
-    """The method with the step size that it has in a round, also in fields that are methods.
+    """The method with the step size of a round, also in fields that are methods.
 
-    Round 1 is the first that counts; after each the step size of `Local` is multiplied by `decay`.
+    The step size of `Local` is multiplied by `decay` after each round from 1 on.
     """
     changes: dict[str, Any] = {}
     for f in fields(method):  # type: ignore[arg-type]
@@ -161,7 +186,7 @@ NUMBERS = ("int", "float", "int | None", "float | None")
 
 
 def check_settings(settings: Any) -> None:
-    """Refuse, in one sentence, a field whose value lies outside its limits."""
+    """Raise a `CoterieError` if a field is outside its limits."""
     owner = ""
     if hasattr(settings, "name"):
         owner = f" of {settings.name}"

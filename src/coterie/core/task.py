@@ -28,29 +28,51 @@ Kind = Literal["classification", "regression"]
 
 
 class Batch(NamedTuple):
-    """Rows of one client."""
+    """Rows of one client, padded because clients differ in size.
 
-    x: Tensor  # [n, ...]
-    y: Tensor  # [n]
-    mask: Tensor  # [n] 1 where a row is real, 0 where it pads: clients are ragged
-    weight: Tensor  # [n] of each row's loss; 1 unless the method says otherwise
+    Args:
+        x: [n, ...].
+        y: [n].
+        mask: [n], 1 for real rows, 0 for padding.
+        weight: [n], the weight of each row's loss.
+
+    Example:
+        >>> import torch
+        >>> import coterie as ct
+        >>> ct.Batch.of(torch.zeros(3, 2), torch.zeros(3), torch.float32).mask
+        tensor([1., 1., 1.])
+    """
+
+    x: Tensor
+    y: Tensor
+    mask: Tensor
+    weight: Tensor
 
     @staticmethod
     def of(x: Tensor, y: Tensor, dtype: torch.dtype) -> Batch:
-        """All rows real, all weights 1."""
+        """A batch without padding, with weights 1."""
         ones = torch.ones(len(x), dtype=dtype, device=x.device)
         return Batch(x, y, ones, ones)
 
 
 class Scale(NamedTuple):
-    """A unit for numbers: how many deviations they are from the mean."""
+    """Standardisation: numbers in standard deviations from the mean."""
 
     mean: float
     deviation: float
 
 
 class Task:
-    """A model from a factory, classification or regression, in one dtype."""
+    """A model as a pure function of its parameters, with its loss.
+
+    Example:
+        >>> import torch
+        >>> import coterie as ct
+        >>> task = ct.Task(lambda: torch.nn.Linear(2, 3), "classification", torch.zeros(1, 2), 3)
+        >>> batch = ct.Batch.of(torch.zeros(4, 2), torch.tensor([0, 1, 2, 0]), task.dtype)
+        >>> task.losses(task.init(seed=0), batch).shape
+        torch.Size([4])
+    """
 
     def __init__(
         self,
@@ -62,13 +84,22 @@ class Task:
         device: str | torch.device = "cpu",
         scale: Scale | None = None,
     ) -> None:
-        """Check a model on a few rows of the data.
+        """Check the model on a few rows.
 
-        model: a factory, called anew for each start; or a module, whose weights are then the one
-            common start.
-        example: [n, ...] a few rows, on which the model is tried.
-        scale: the unit in which the model gives a regression target. Losses are in this unit, so
-            that step sizes that suit one table suit another; outputs are in the target's own.
+        Args:
+            model: A factory, called for each random start; or a module, whose weights are the only
+                start.
+            kind: "classification" or "regression".
+            example: [n, ...], rows to check the model with.
+            classes: Number of classes.
+            dtype: Of parameters and rows.
+            device: Where the model runs.
+            scale: The standardisation of a regression target. The model predicts, and losses
+                measure, the standardised target, so that one step size fits different tables;
+                `outputs` returns the original unit.
+
+        Raises:
+            CoterieError: If the model does not fit the data or has layers that are not supported.
         """
         self.kind = kind
         self.classes = classes
@@ -86,7 +117,7 @@ class Task:
             raise CoterieError("the model has no parameters that can be trained.")
         self._check_outputs(example.to(self.device))
         self.row_shape = example.shape[1:]
-        self.fixed: Params = {}  # parameters that are given once and for all: see `with_fixed`
+        self.fixed: Params = {}  # parameters that are not trained: see `with_fixed`
         self.first: First | None = None
         like = torch.empty(0, dtype=dtype, device=self.device)
         if example.is_floating_point():
@@ -94,12 +125,12 @@ class Task:
         self.rows_are_used_elsewhere = self.first is not None and uses_rows_elsewhere(
             self.module, self.first, example.shape[1:], like
         )
-        self.layers: list[Layer] | None = None  # of a model that has common ones only
+        self.layers: list[Layer] | None = None  # of a chain of linear layers
         if self.first is not None:
             self.layers = common_layers(self.module)
 
     def _prepare(self, module: Any) -> nn.Module:
-        """The module on the task's device and in its dtype."""
+        """Move a module to the task's device and dtype."""
         if not isinstance(module, nn.Module):
             raise CoterieError(
                 f"the model factory gave a {type(module).__name__}: "
@@ -108,22 +139,22 @@ class Task:
         return module.to(self.device, self.dtype)
 
     def copy(self) -> Task:
-        """A copy with its own module: `functional_call` writes into it, so workers cannot share."""
+        """A copy with its own module, since `functional_call` writes into it: one per thread."""
         other = copy.copy(self)
         other.module = copy.deepcopy(self.module)
         return other
 
     def with_fixed(self, fixed: Params) -> Task:
-        """The same task with these parameters fixed: its models are the other ones alone."""
+        """The task with these parameters fixed; its models consist of the others."""
         other = copy.copy(self)
         other.fixed = {**self.fixed, **fixed}
-        other.first = None  # it may be among the fixed ones, and then nothing trains it
+        other.first = None  # it may be fixed
         other.layers = None
         return other
 
-    # ---- starts
+    # ---- initial models
     def init(self, seed: int, j: int = 0) -> Params:
-        """Start number j of this seed: the parameters that are trained; frozen ones stay behind."""
+        """Random start j of this seed: the trained parameters of a new model."""
         module = self.module
         if self.factory is not None:
             with torch.random.fork_rng(devices=[]):
@@ -132,7 +163,7 @@ class Task:
         return {k: v.detach().clone() for k, v in module.named_parameters() if v.requires_grad}
 
     def inits(self, seed: int, k: int, start: int = 0) -> Params:
-        """k separately drawn starts, stacked."""
+        """k random starts, stacked, from number `start` on."""
         if k > 1 and self.factory is None:
             raise CoterieError(
                 f"{k} separate random starts need a model factory: give a function that returns "
@@ -142,19 +173,19 @@ class Task:
         models = stack([self.init(seed, start + j) for j in range(k)])
         if k > 1 and all(torch.equal(v[0], v[1]) for v in models.values()):
             raise CoterieError(
-                "the model factory gave equal weights twice, and centres that start equal stay "
-                "so: let it build a new module with random weights at each call "
+                "the model factory returned equal weights twice, and centres that start equal stay "
+                "equal: let it build a new module with random weights at each call "
                 "(model=lambda: Net())."
             )
         return models
 
     # ---- losses
     def outputs(self, params: Params, x: Tensor) -> Tensor:
-        """[n, classes], or [n] for regression, in the target's own unit."""
+        """Predictions for rows x: logits [n, classes], or [n] in the original unit."""
         return self.answers(functional_call(self.module, {**self.fixed, **params}, (x,)))
 
     def answers(self, out: Tensor) -> Tensor:
-        """What the module's own outputs mean."""
+        """Convert the module's outputs to predictions."""
         if self.kind == "regression" and out.dim() > 1:
             out = out[..., 0]
         if self.scale is not None:
@@ -162,37 +193,37 @@ class Task:
         return out
 
     def measure(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """[n] each row's loss: cross-entropy, or the squared error in the target's own unit."""
+        """Each row's loss [n]: cross-entropy, or squared error in the original unit."""
         if self.kind == "classification":
             return F.cross_entropy(outputs, y, reduction="none")
         return (outputs - y) ** 2
 
     def losses(self, params: Params, batch: Batch) -> Tensor:
-        """[n] each row's loss under the model with these parameters, in the task's unit."""
+        """Each row's loss [n] under a model, in standardised units."""
         return self.measure(self.outputs(params, batch.x), batch.y) / self.loss_unit
 
     @property
     def loss_unit(self) -> float:
-        """What a loss of 1 is in the target's own unit, squared."""
+        """A loss of 1 in squared original units."""
         return 1.0 if self.scale is None else self.scale.deviation**2
 
     def loss(self, params: Params, batch: Batch) -> Tensor:
-        """Mean over the real rows, each times its weight."""
+        """Mean loss over real rows, each times its weight."""
         return self.mean(self.losses(params, batch), batch)
 
     @staticmethod
     def mean(losses: Tensor, batch: Batch) -> Tensor:
-        """The mean of losses [n] over the real rows, each times its weight."""
+        """Mean of losses [n] over real rows, each times its weight."""
         return (losses * (batch.mask * batch.weight)).sum() / batch.mask.sum().clamp(min=1)
 
     def first_outputs(self, models: list[Params], x: Tensor) -> Tensor:
-        """X·Wᵀ [n, K, hidden] of the first layer of K models, without its bias: one product."""
+        """First-layer outputs X·Wᵀ of K models without bias, [n, K, hidden], in one product."""
         assert self.first is not None
         weights = torch.cat([model[self.first.weight] for model in models])
         return (x.flatten(1) @ weights.T).unflatten(1, (len(models), -1))
 
     def loss_from_outputs(self, outputs: Tensor, params: Params, batch: Batch) -> Tensor:
-        """The loss, given the first layer's X·Wᵀ; params may be without its weights."""
+        """The loss from the first layer's X·Wᵀ; params need not contain its weights."""
         assert self.first is not None
         z = outputs
         if self.first.bias is not None:
@@ -200,14 +231,14 @@ class Task:
         return self.loss_after_first(z, params, batch)
 
     def loss_after_first(self, z: Tensor, rest: Params, batch: Batch) -> Tensor:
-        """The loss, given the first layer's outputs z [n, hidden] instead of its parameters."""
+        """The loss from the first layer's outputs z [n, hidden]."""
         assert self.first is not None
         with override_output(self.module, self.first, z):
             return self.loss(rest, batch)
 
     @property
     def is_linear(self) -> bool:
-        """Whether the model is one linear layer, and nothing but it."""
+        """Whether the model is a single linear layer."""
         if self.first is None:
             return False
         own = {k for k, p in self.module.named_parameters() if p.requires_grad}
@@ -222,7 +253,7 @@ class Task:
 
     # ---- checks
     def _check_outputs(self, x: Tensor) -> None:
-        """Refuse a model that cannot take rows x, or whose outputs do not fit the data."""
+        """Raise a `CoterieError` if the model cannot process rows x or its outputs do not fit."""
         if x.is_floating_point():
             x = x.to(self.dtype)
         try:
@@ -248,20 +279,20 @@ class Task:
 
 
 def check_layers(module: nn.Module) -> None:
-    """Refuse layers whose result depends on other rows, on past calls or on hidden randomness."""
+    """Raise a `CoterieError` for layers with a state, batch statistics or randomness."""
     for name, layer in module.named_modules():
         where = f"layer {name!r} ({type(layer).__name__})"
         if not name:
             where = f"the model ({type(layer).__name__})"
         if _is_batch_norm(layer):
             raise CoterieError(
-                f"{where} is a batch norm, which keeps statistics of its own between clients: "
+                f"{where} is a batch norm, whose statistics would leak between clients: "
                 "use nn.GroupNorm instead."
             )
         if _drops_out(layer):
             raise CoterieError(
                 f"{where} uses dropout, whose randomness would differ between engines: "
-                "set it to 0 or remove it; l2 and clip are there to regularise."
+                "set it to 0 or remove it; l2 and clip can regularise instead."
             )
 
 
@@ -272,7 +303,7 @@ def _is_batch_norm(layer: nn.Module) -> bool:
 
 
 def _drops_out(layer: nn.Module) -> bool:
-    """Whether it is a dropout layer, or has one inside as recurrent layers and transformers do."""
+    """Whether it is a dropout layer, or applies dropout as recurrent layers do."""
     if isinstance(layer, _DropoutNd):
         return layer.p > 0
     rate = getattr(layer, "dropout", 0.0)

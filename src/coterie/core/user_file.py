@@ -1,7 +1,7 @@
-"""Objects from a user's own Python file, named as `path/to/file.py:Name`.
+"""Objects from a user's Python file, named as `path/to/file.py:Name`.
 
-Such a file is run, so that a user must have named it. Where it is the folder of a run that names
-it, the user confirms the hash of its content first.
+Loading runs the file, so the user must have named it. If the folder of a run names it, the user
+confirms the hash of its content first.
 """
 
 from __future__ import annotations
@@ -17,18 +17,24 @@ from typing import Any
 
 from coterie.core.errors import CoterieError, Option, unknown_name
 
-DIGITS = 12  # of a hash that are shown, and that must at least be given
+DIGITS = 12  # digits of a hash that are shown, and required
 
 
 def is_file_spec(name: str) -> bool:
-    """Whether a name means an object in a Python file, as in `file.py:Net`."""
+    """Whether a name refers to an object in a Python file, as in `file.py:Net`."""
     return ".py:" in name
 
 
 def load_object(spec: str, trust: Sequence[str] | None = None) -> Any:
-    """Load the object that `path/to/file.py:Name` names. The file is run as Python would run it.
+    """Run a Python file and return an object from it.
 
-    trust: hashes of content that may be run; None: the user has named this file.
+    Args:
+        spec: `path/to/file.py:Name`.
+        trust: Hashes of contents that may be run. None means that the user named this file.
+
+    Raises:
+        CoterieError: If the file cannot be loaded or has no such name.
+        UntrustedFile: If the content is not trusted.
     """
     path, _, name = spec.rpartition(":")
     source = read_source(spec)
@@ -42,7 +48,7 @@ def load_object(spec: str, trust: Sequence[str] | None = None) -> Any:
 
 
 def read_source(spec: str) -> bytes:
-    """The content of the file that `path/to/file.py:Name` names."""
+    """The content of the file in `path/to/file.py:Name`."""
     path = spec.rpartition(":")[0]
     if not Path(path).is_file():
         raise CoterieError(
@@ -52,9 +58,9 @@ def read_source(spec: str) -> bytes:
 
 
 def _module(path: Path, source: bytes) -> ModuleType:
-    """The module of a file: run once for each content of the file, and kept in `sys.modules`.
+    """The module of a file, run once per content and stored in `sys.modules`.
 
-    Dataclasses and NamedTuples look their module up there, and so does the reading of checkpoints.
+    Dataclasses, NamedTuples and the reading of checkpoints look their modules up there.
     """
     name = _module_name(path, source)
     if name in sys.modules:
@@ -64,7 +70,7 @@ def _module(path: Path, source: bytes) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        # not by the module's loader: a bytecode file may be stale where a file has just changed
+        # not by the module's loader: bytecode may be stale if the file has just changed
         exec(compile(source, str(path), "exec"), vars(module))
     except Exception as e:
         del sys.modules[name]
@@ -73,14 +79,20 @@ def _module(path: Path, source: bytes) -> ModuleType:
 
 
 def _module_name(path: Path, source: bytes) -> str:
-    """A name that no other module has: a file called statistics.py must not replace Python's."""
+    """A unique name: a file called statistics.py must not replace Python's."""
     digest = hashlib.blake2b(str(path.resolve()).encode() + b"\0" + source, digest_size=8)
     return f"coterie_user_{digest.hexdigest()}_{path.stem}"
 
 
 # ------------------------------------------------------------------------------ trust
 class UntrustedFile(CoterieError):
-    """Python files that nobody has named or confirmed, by path the first digits of their hash."""
+    """Python files that the user has neither named nor confirmed.
+
+    Args:
+        files: By path, the first digits of the hash.
+        where: What names the files.
+        note: Added to the message.
+    """
 
     def __init__(self, files: Mapping[str, str], where: str = "the run", note: str = "") -> None:
         file = "file"
@@ -99,10 +111,16 @@ class UntrustedFile(CoterieError):
 def check_trust(
     specs: Sequence[str], trust: Sequence[str], where: str, recorded: Mapping[str, str]
 ) -> list[str]:
-    """Refuse the files among these names that nobody has named in this process or confirmed.
+    """Raise `UntrustedFile` for files that the user has neither named nor confirmed.
 
-    recorded: by file, the hash that it had when the run was made.
-    Returns the files that have changed since.
+    Args:
+        specs: Names, of which some refer to files.
+        trust: Confirmed hashes.
+        where: What names the files, for the message.
+        recorded: By file, the hash that it had when the run was created.
+
+    Returns:
+        The files that have changed since.
     """
     files: dict[str, str] = {}
     changed: list[str] = []
@@ -116,36 +134,40 @@ def check_trust(
     if files:
         note = ""
         if set(changed) & set(files):
-            note = " and has changed since the run was made"
+            note = " and has changed since the run was created"
         raise UntrustedFile(files, where, note)
     return changed
 
 
 def _may_run(path: Path, source: bytes, trust: Sequence[str]) -> bool:
-    """Whether this content is confirmed, or was run in this process because a user named it."""
+    """Whether this content is confirmed, or was already run in this process."""
     if _module_name(path, source) in sys.modules:
         return True
     return any(full_hash(source).startswith(digits) for digits in trust)
 
 
 def file_hashes(specs: Sequence[str | None]) -> dict[str, str]:
-    """By file, the hash of each of these names that means one."""
+    """The hashes of the files among these names, by path."""
     named = [spec for spec in specs if spec is not None and is_file_spec(spec)]
     return {spec.rpartition(":")[0]: full_hash(read_source(spec)) for spec in named}
 
 
 def full_hash(source: bytes) -> str:
-    """The SHA-256 of a content, in hexadecimal digits."""
+    """The SHA-256 of a content as hexadecimal digits."""
     return hashlib.sha256(source).hexdigest()
 
 
 def short_hash(source: bytes) -> str:
-    """As many digits of the hash as a user must confirm."""
+    """The first digits of the hash, enough for a user to confirm."""
     return full_hash(source)[:DIGITS]
 
 
 def read_hashes(trust: str | Sequence[str]) -> list[str]:
-    """Hashes that a user gives, several with commas between; refused where they are too short."""
+    """Parse hashes given by the user, separated by commas.
+
+    Raises:
+        CoterieError: If one is too short or not hexadecimal.
+    """
     if isinstance(trust, str):
         trust = [part for part in trust.split(",") if part]
     hashes = [text.strip().lower() for text in trust]

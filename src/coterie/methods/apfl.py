@@ -52,10 +52,10 @@ class APFL(FedAvg):
 
     Example:
         >>> import coterie as ct
-        >>> fed = ct.data.rotated("digits", clients=6, samples=40)
-        >>> result = ct.run(ct.APFL(alpha=0.5), fed, rounds=2)
+        >>> fed = ct.data.linear(clients=8, samples=10, dim=2, clusters=2)
+        >>> result = ct.run(ct.APFL(alpha=0.5), fed, rounds=1)
         >>> len(result.history)
-        3
+        2
     """
 
     name: ClassVar[str] = "apfl"

@@ -55,9 +55,9 @@ class CFL(GroupedFedAvg):
 
     Example:
         >>> import coterie as ct
-        >>> fed = ct.data.rotated("digits", clients=8, samples=40)
-        >>> result = ct.run(ct.CFL(eps1=0.9, eps2=0.1), fed, rounds=3)
-        >>> result.groups.shape
+        >>> fed = ct.data.linear(clients=8, samples=10, dim=2, clusters=2)
+        >>> result = ct.run(ct.CFL(eps1=0.9, eps2=0.1), fed, rounds=1)
+        >>> result.clusters[-1].shape
         (8,)
     """
 

@@ -85,9 +85,9 @@ class CFLMGD(IFCA):
 
     Example:
         >>> import coterie as ct
-        >>> fed = ct.data.rotated("digits", clients=8, samples=40)
-        >>> result = ct.run(ct.CFLMGD(clusters=2, lr=0.1), fed, rounds=2)
-        >>> result.groups.shape
+        >>> fed = ct.data.linear(clients=8, samples=10, dim=2, clusters=2)
+        >>> result = ct.run(ct.CFLMGD(clusters=2, lr=0.1), fed, rounds=1)
+        >>> result.clusters[-1].shape
         (8,)
     """
 

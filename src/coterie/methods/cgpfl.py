@@ -108,9 +108,9 @@ class CGPFL(MoreauEnvelope):
 
     Example:
         >>> import coterie as ct
-        >>> fed = ct.data.rotated("digits", clients=8, samples=40)
-        >>> result = ct.run(ct.CGPFL(clusters=2, outer=2, inner=2), fed, rounds=2)
-        >>> result.groups.shape
+        >>> fed = ct.data.linear(clients=8, samples=10, dim=2, clusters=2)
+        >>> result = ct.run(ct.CGPFL(clusters=2, outer=2, inner=2), fed, rounds=1)
+        >>> result.clusters[-1].shape
         (8,)
     """
 
@@ -327,7 +327,7 @@ class CGPFLHeur(CGPFL):
 
     Example:
         >>> import coterie as ct
-        >>> fed = ct.data.rotated("digits", clients=8, samples=40)
+        >>> fed = ct.data.linear(clients=8, samples=10, dim=2, clusters=2)
         >>> result = ct.run(ct.CGPFLHeur(outer=2, inner=2), fed, rounds=2)
         >>> "clusters" in result.history[1]["notes"]
         True

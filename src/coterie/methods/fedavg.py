@@ -35,10 +35,10 @@ class FedAvg(Local, Algorithm):
 
     Example:
         >>> import coterie as ct
-        >>> fed = ct.data.rotated("digits", clients=6, samples=40)
-        >>> result = ct.run(ct.FedAvg(lr=0.5, local_steps=5), fed, rounds=2)
+        >>> fed = ct.data.linear(clients=8, samples=10, dim=2, clusters=2)
+        >>> result = ct.run(ct.FedAvg(lr=0.05, local_steps=5), fed, rounds=1)
         >>> len(result.history)
-        3
+        2
     """
 
     name: ClassVar[str] = "fedavg"
@@ -84,10 +84,10 @@ class FineTuned(FedAvg):
 
     Example:
         >>> import coterie as ct
-        >>> fed = ct.data.rotated("digits", clients=6, samples=40)
-        >>> result = ct.run(ct.FineTuned(finetune=5), fed, rounds=2)
+        >>> fed = ct.data.linear(clients=8, samples=10, dim=2, clusters=2)
+        >>> result = ct.run(ct.FineTuned(finetune=5), fed, rounds=1)
         >>> len(result.history)
-        3
+        2
     """
 
     name: ClassVar[str] = "fedavg-ft"

@@ -65,10 +65,10 @@ class FedBCD(Local, Algorithm):
 
     Example:
         >>> import coterie as ct
-        >>> fed = ct.data.rotated("digits", clients=6, samples=40)
-        >>> result = ct.run(ct.FedBCD(rho=1.0, local_steps=3), fed, rounds=2)
+        >>> fed = ct.data.linear(clients=8, samples=10, dim=2, clusters=2)
+        >>> result = ct.run(ct.FedBCD(rho=1.0, local_steps=3), fed, rounds=1)
         >>> len(result.history)
-        3
+        2
     """
 
     name: ClassVar[str] = "fedbcd"

@@ -65,10 +65,10 @@ class FedEM(Local, Algorithm):
 
     Example:
         >>> import coterie as ct
-        >>> fed = ct.data.rotated("digits", clients=6, samples=40)
-        >>> result = ct.run(ct.FedEM(clusters=2, lr=0.5), fed, rounds=2)
-        >>> result.run.method.groups(result.run.state).shape  # mixture weights
-        torch.Size([6, 2])
+        >>> fed = ct.data.linear(clients=8, samples=10, dim=2, clusters=2)
+        >>> result = ct.run(ct.FedEM(clusters=2, lr=0.05), fed, rounds=2)
+        >>> result.weights.shape
+        torch.Size([8, 2])
     """
 
     name: ClassVar[str] = "fedem"

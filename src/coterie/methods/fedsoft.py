@@ -121,10 +121,10 @@ class FedSoft(Local, Algorithm):
 
     Example:
         >>> import coterie as ct
-        >>> fed = ct.data.rotated("digits", clients=6, samples=40)
+        >>> fed = ct.data.linear(clients=8, samples=10, dim=2, clusters=2)
         >>> result = ct.run(ct.FedSoft(clusters=2, local_steps=2), fed, rounds=2)
-        >>> result.run.method.groups(result.run.state).shape  # importance weights
-        torch.Size([6, 2])
+        >>> result.weights.shape
+        torch.Size([8, 2])
     """
 
     name: ClassVar[str] = "fedsoft"

@@ -38,9 +38,9 @@ class FLHC(GroupedFedAvg):
 
     Example:
         >>> import coterie as ct
-        >>> fed = ct.data.rotated("digits", clients=8, samples=40)
-        >>> result = ct.run(ct.FLHC(warm=1, distance=0.6), fed, rounds=3)
-        >>> result.groups.shape
+        >>> fed = ct.data.linear(clients=8, samples=10, dim=2, clusters=2)
+        >>> result = ct.run(ct.FLHC(warm=1, distance=0.6), fed, rounds=1)
+        >>> result.clusters[-1].shape
         (8,)
     """
 

@@ -1,12 +1,12 @@
 """L2SGD: loopless local gradient descent for a mixture of local and global models (Hanzely,
 Richtárik, 2020), Algorithm 1.
 
-    paper       here               shape
-    x_i         private            every leaf [...], the client's own model
-    x̄           L2SGDState.mean    every leaf [1, ...], the mean of all N of them
-    N           L2SGDState.clients int64 []
+    paper       here                 shape
+    x_i         private              every leaf [...], the client's own model
+    x̄           L2SGDState.mean      every leaf [1, ...], the mean of all N of them
+    N           L2SGDState.clients   int64 []
     η, λ, p     lr, lam, p
-    ξ           coins              one per iteration, for all clients
+    ξ           coins                one per iteration, for all clients
 
     with probability 1 − p   x_i ← x_i − η/(N(1 − p)) ∇f_i(x_i)
     else                     x_i ← x_i − ηλ/(Np) (x_i − x̄)
@@ -84,10 +84,10 @@ class L2SGD(Local, Algorithm):
 
     Example:
         >>> import coterie as ct
-        >>> fed = ct.data.rotated("digits", clients=6, samples=40)
-        >>> result = ct.run(ct.L2SGD(lam=1.0, p=0.2), fed, rounds=2)
+        >>> fed = ct.data.linear(clients=8, samples=10, dim=2, clusters=2)
+        >>> result = ct.run(ct.L2SGD(lam=1.0, p=0.2), fed, rounds=1)
         >>> len(result.history)
-        3
+        2
     """
 
     name: ClassVar[str] = "l2sgd"

@@ -58,9 +58,9 @@ class OneShot(GroupedFedAvg):
 
     Example:
         >>> import coterie as ct
-        >>> fed = ct.data.rotated("digits", clients=8, samples=40)
-        >>> result = ct.run(ct.OneShot(clusters=2, solve_steps=20, lr=0.5), fed, rounds=2)
-        >>> result.groups.shape
+        >>> fed = ct.data.linear(clients=8, samples=10, dim=2, clusters=2)
+        >>> result = ct.run(ct.OneShot(clusters=2, solve_steps=20, lr=0.05), fed, rounds=1)
+        >>> result.clusters[-1].shape
         (8,)
     """
 

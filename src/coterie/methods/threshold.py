@@ -150,10 +150,10 @@ class PFLTC(ThresholdMomenta):
 
     Example:
         >>> import coterie as ct
-        >>> fed = ct.data.rotated("digits", clients=6, samples=40)
-        >>> result = ct.run(ct.PFLTC(clusters=2), fed, rounds=2)
-        >>> result.groups.shape
-        (6,)
+        >>> fed = ct.data.linear(clients=8, samples=10, dim=2, clusters=2)
+        >>> result = ct.run(ct.PFLTC(clusters=2), fed, rounds=1)
+        >>> result.clusters[-1].shape
+        (8,)
     """
 
     name: ClassVar[str] = "pfl-tc"
@@ -259,10 +259,10 @@ class PDLTC(ThresholdMomenta):
 
     Example:
         >>> import coterie as ct
-        >>> fed = ct.data.rotated("digits", clients=6, samples=40)
-        >>> result = ct.run(ct.PDLTC(clusters=2), fed, rounds=2)
+        >>> fed = ct.data.linear(clients=8, samples=10, dim=2, clusters=2)
+        >>> result = ct.run(ct.PDLTC(clusters=2), fed, rounds=1)
         >>> len(result.history)
-        3
+        2
     """
 
     name: ClassVar[str] = "pdl-tc"
