@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from test_cli_errors import refused
 
-from coterie.core.errors import LONGEST_VALUE, shorten_values
+from coterie.core.errors import MAX_VALUE, shorten_values
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_long_values_are_shown_in_part(coterie, command):
     long = "begin" + "x" * 500 + "end"
     outcome = coterie(command.format(long))
     refused(outcome, "begin", "xend")
-    assert "x" * LONGEST_VALUE not in outcome.err
+    assert "x" * MAX_VALUE not in outcome.err
 
 
 def test_only_values_are_shortened():

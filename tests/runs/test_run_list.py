@@ -10,7 +10,7 @@ import pytest
 
 import coterie as ct
 from coterie.cli.setup import make_new_folder
-from coterie.core.errors import LONGEST_VALUE
+from coterie.core.errors import MAX_VALUE
 from coterie.runs.files import FolderBusy, lock_for_writing, temporary_path, write_text
 from coterie.runs.folder import RunFolder, is_incomplete
 from coterie.runs.run import Run
@@ -178,6 +178,6 @@ def test_long_values_are_shortened_in_every_error() -> None:
         assert sentence.startswith(what[:60]) and sentence.endswith(
             f"{what[-10:]}: choose another."
         )
-        assert len(sentence) < 40 + LONGEST_VALUE
+        assert len(sentence) < 40 + MAX_VALUE
     path = "/tmp/" + "folder/" * 30 + "x"
     assert path in str(ct.CoterieError(f"there is no folder {path}")), "paths can be copied"

@@ -8,7 +8,7 @@ from coterie.data.schema import Schema
 from coterie.data.site_columns import SiteColumns, describe_nearly_empty
 from coterie.reporting.text import join_names
 
-MOST_COLUMNS = 12  # that are named
+MAX_COLUMNS = 12  # that are named
 
 
 class Filled(NamedTuple):
@@ -53,7 +53,7 @@ def describe_filled(result: Filled, one_seed: str = "") -> str:
     of = f"of {result.rows:,} training rows"
     if one_seed:
         of += f" with {one_seed}"
-    return f"{what}, {of}: {join_names(columns, MOST_COLUMNS)}."
+    return f"{what}, {of}: {join_names(columns, MAX_COLUMNS)}."
 
 
 def describe_nearly_all(result: Filled) -> str:
