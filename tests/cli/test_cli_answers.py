@@ -192,7 +192,7 @@ def test_what_a_run_answers_without_its_training_files(coterie, run, new) -> Non
         ("assign", "write coterie assign RUN FILE"),
         ("assign RUN nowhere.csv", "nowhere.csv"),
         ("assign nowhere x.csv", "there is no folder nowhere"),
-        ("assign PARENT NEW", "holds several runs: give one of "),
+        ("assign PARENT NEW", "contains several runs: give one of "),
         ("assign RUN NEW --fill mode", "fill is 'mode': it must be one of mean, median"),
         ("predict RUN NEW", "one of --client, --cluster and --support"),
         (

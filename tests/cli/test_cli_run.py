@@ -238,7 +238,7 @@ def test_groups_of_the_first_seed_and_who_never_trains_are_named(coterie, tiny):
     lines = outcome.out.splitlines()
     groups = [line for line in lines if line.startswith("ifca") and ": client-" in line]
     assert groups and all(line.startswith("ifca (seed 0) group ") for line in groups)
-    several = "o holds several runs: give one of o/fedavg/seed-0, o/fedavg/seed-1"
+    several = "o contains several runs: give one of o/fedavg/seed-0, o/fedavg/seed-1"
     assert several in coterie("assign o x.csv").err
     left_out = ct.load("o/ifca/seed-0").trained.roster.names[-2:]
     assert len(set(left_out)) == 2

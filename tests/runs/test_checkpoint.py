@@ -106,7 +106,7 @@ def test_no_whole_checkpoint_is_said(tmp_path):
     trained(tmp_path / "run")
     for path in RunFolder(tmp_path / "run").checkpoints():
         path.write_bytes(b"")
-    with pytest.raises(ct.CoterieError, match="no checkpoint .* is whole"):
+    with pytest.raises(ct.CoterieError, match="every checkpoint .* is damaged"):
         ct.resume(tmp_path / "run", federation())
 
 
@@ -321,9 +321,7 @@ def test_a_damaged_line_in_the_middle_of_the_metrics_is_not_taken_for_a_kill(tmp
     lines = whole.splitlines()
     for wrong in ("{", "[]", "null", '{"round": 2}'):
         file.write_text("\n".join([*lines[:2], wrong, *lines[3:]]) + "\n")
-        with pytest.raises(
-            ct.CoterieError, match="line 3 of .*metrics.jsonl is damaged, and not by a kill"
-        ):
+        with pytest.raises(ct.CoterieError, match="line 3 of .*metrics.jsonl is damaged"):
             ct.resume(tmp_path / "run", federation(), rounds=5)
         assert wrong in file.read_text(), "nothing is written over"
     file.write_text(whole)

@@ -147,7 +147,7 @@ def test_the_error_of_soft_weights_is_their_distance_to_the_planted_shares():
 def test_a_folder_of_version_0_1_is_refused_in_one_sentence(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"coterie": "0.1.0", "method": {}}))
     for use in (ct.resume, ct.load):
-        with pytest.raises(ct.CoterieError, match="a run of coterie 0.1, .* or train it anew"):
+        with pytest.raises(ct.CoterieError, match="a run of coterie 0.1, .* or train it again"):
             use(tmp_path)
 
 

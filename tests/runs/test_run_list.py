@@ -29,7 +29,7 @@ def test_a_folder_that_was_being_made_is_taken(tmp_path: Path, fed, left: list[s
     (out / "checkpoints").mkdir(parents=True)
     for name in ["metrics.jsonl", *left]:
         (out / name).touch()
-    with pytest.raises(ct.CoterieError, match="not a run folder.*give it again with --out"):
+    with pytest.raises(ct.CoterieError, match="not a run folder.*run it again with --out"):
         ct.resume(out, fed)
     assert len(ct.run(ct.FedAvg(), fed, "linear", rounds=1, out=out).history) == 2
 

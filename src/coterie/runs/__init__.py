@@ -1,1 +1,1 @@
-"""Runs: options, config, folder and checkpoints, the round loop, what it leaves behind, search."""
+"""Runs: options, config, folder, checkpoints, the round loop and search."""

@@ -1,8 +1,7 @@
-"""Checkpoints: several nests of tensors in one safetensors file.
+"""Checkpoints: several trees of tensors in one safetensors file.
 
-The head is JSON: plain values, and for each nest its skeleton and checksum. The head has a checksum
-too. All are compared at every reading, so that no flipped bit passes, and all who read a file agree
-on whether it is damaged.
+The head is JSON: plain values, and for each tree its structure and checksum. The head has a
+checksum too. Every reader verifies all of them, so no flipped bit goes unnoticed.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from coterie.runs.files import temporary_path
 
 
 class Checkpoint(NamedTuple):
-    """What was read of a checkpoint."""
+    """The content of a checkpoint."""
 
     trees: dict[str, Any]
     head: dict[str, Any]
@@ -34,7 +33,15 @@ class Checkpoint(NamedTuple):
 def write(
     path: Path, trees: dict[str, Any], head: dict[str, Any], types: Types, metrics: Path
 ) -> None:
-    """Write a checkpoint beside its place, make it and the metrics durable, then rename it."""
+    """Write a checkpoint atomically, after flushing it and the metrics to disk.
+
+    Args:
+        path: The checkpoint.
+        trees: Trees of tensors, by name.
+        head: Plain values.
+        types: The NamedTuples that the trees may contain.
+        metrics: The run's metrics.jsonl, which must not be older than the checkpoint.
+    """
     leaves: dict[str, Tensor] = {}
     described = {}
     for name, tree in trees.items():
@@ -56,9 +63,12 @@ def write(
 
 
 def read(path: Path, types: Types, names: Sequence[str] = ()) -> Checkpoint:
-    """The head and the trees of these names (default: all); BadBytes if anything is damaged.
+    """Read the head and the trees of these names (default: all).
 
-    The other trees are only compared with their checksums.
+    The checksums of the other trees are verified, too.
+
+    Raises:
+        BadBytes: If anything is damaged.
     """
     with safe_open(path, framework="pt") as f:
         head, described = _read_head(f)
@@ -71,7 +81,7 @@ def read(path: Path, types: Types, names: Sequence[str] = ()) -> Checkpoint:
 
 
 def read_part(path: Path, name: str) -> Checkpoint:
-    """The head and one tree of plain tensors; the bytes of all others are left unread."""
+    """Read the head and one tree of plain tensors, without reading the other trees."""
     with safe_open(path, framework="pt") as f:
         head, described = _read_head(f)
         leaves = _read_leaves(f, name, described[name])
@@ -79,7 +89,7 @@ def read_part(path: Path, name: str) -> Checkpoint:
 
 
 def _read_head(f: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(the plain values, the skeleton and checksum of each tree); BadBytes if it is damaged."""
+    """Return the plain values, and the structure and checksum of each tree."""
     metadata = f.metadata() or {}
     text = metadata["head"]
     if str(zlib.crc32(text.encode())) != metadata["checksum"]:
@@ -90,12 +100,12 @@ def _read_head(f: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _read_leaves(f: Any, name: str, described: dict[str, Any]) -> dict[str, Tensor]:
-    """The leaves of one tree; BadBytes if they are damaged."""
+    """Read the leaves of one tree and verify its checksum."""
     all_leaves = f.keys()
     numbers = sorted(
         (key.partition("/")[2] for key in all_leaves if key.startswith(f"{name}/")), key=int
     )
-    # copied: tensors that lie in the file are not aligned, and sums may differ in the last bit then
+    # clone: tensors in the file are not aligned, which can change the last bit of sums
     leaves = {number: f.get_tensor(f"{name}/{number}").clone() for number in numbers}
     if checksum(name, leaves) != described["checksum"]:
         raise BadBytes(f"the checksum of its {name} does not fit")

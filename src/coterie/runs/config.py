@@ -42,11 +42,11 @@ class MethodConfig(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class RosterConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What the server knows of its clients; nothing of any row."""
+    """What the server knows about its clients; contains no samples."""
 
     names: list[str]
     unseen: Count
-    rows: dict[str, list[Count]]  # by part: how many each client has
+    rows: dict[str, list[Count]]  # by split: number of samples per client
     row_shape: list[Count]
     tokens: bool
     kind: Kind
@@ -58,7 +58,7 @@ class RosterConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     planted: list[list[float]] | None
 
     def __post_init__(self) -> None:
-        """Refuse rosters whose parts do not agree; msgspec tells it as a damaged file."""
+        """Check that the fields agree; msgspec reports a ValueError as a damaged file."""
         lengths = {len(counts) for counts in self.rows.values()}
         if lengths != {len(self.names)} or set(self.rows) != set(RowCounts._fields):
             raise ValueError("its row counts are incomplete")
@@ -67,29 +67,29 @@ class RosterConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Fingerprints(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What data and model must be again when a run goes on."""
+    """Hashes of data and model, which a resumed run must match."""
 
     data: str  # `hash_with_salt` of the data's fingerprint
     salt: str  # random, another for each run, in hex
     model: str
 
     def fits_data(self, fingerprint: str) -> bool:
-        """Whether data with this fingerprint are the run's."""
+        """Return whether data with this fingerprint are those of the run."""
         return hash_with_salt(fingerprint, self.salt) == self.data
 
 
 def hash_with_salt(fingerprint: str, salt: str) -> str:
-    """A hash of the data's fingerprint that takes about 50 ms and 8 MB.
+    """Hash the data's fingerprint with scrypt, which takes about 50 ms and 8 MB.
 
-    It is made so slow because a reader of the file may try guesses of a small table one by one. The
-    salt keeps others from preparing such a list, and from seeing that two runs had the same data.
+    A slow hash, because a reader of the file could guess the content of a small table. The salt
+    prevents precomputed guesses, and hides that two runs had the same data.
     """
     slow = hashlib.scrypt(fingerprint.encode(), salt=salt.encode(), n=2**13, r=8, p=1, dklen=32)
     return slow.hex()
 
 
 class Origin(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """How data, method and model were named, so that they can be found again."""
+    """How data, method and model were named, so that they can be loaded again."""
 
     data: dict[str, Any] | None = None  # the arguments of coterie.data.load
     method: str | None = None
@@ -97,7 +97,7 @@ class Origin(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     files: dict[str, str] = {}  # by Python file of the user's own: its hash when the run was made
 
     def __post_init__(self) -> None:
-        """Refuse data without a name or a seed; msgspec tells it as a damaged file."""
+        """Check that data have a spec and a seed; see `RosterConfig`."""
         if self.data is None:
             return
         if not isinstance(self.data.get("spec"), str) or not isinstance(self.data.get("seed"), int):
@@ -105,35 +105,35 @@ class Origin(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
 
 
 class RunConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """All that decides a run: the content of config.json."""
+    """The content of config.json: everything that determines a run."""
 
     format: int = FORMAT
     coterie: str = __version__
     method: MethodConfig
     model: str
     options: Options
-    every: int  # rounds between evaluations; stays when a run goes on for more rounds
+    every: int  # rounds between evaluations; unchanged if a run is resumed for more rounds
     plan: Plan
     roster: RosterConfig
     fingerprint: Fingerprints
     origin: Origin
-    command: list[str]  # as it was typed; its paths are for this machine only
+    command: list[str]  # as typed
 
 
 class MovesRow(msgspec.Struct, forbid_unknown_fields=True):
-    """Who changed to which group in a round; the others are where they were."""
+    """The clients that changed cluster in a round."""
 
     clients: list[Count]  # their numbers in the roster
     groups: list[int]
 
     def __post_init__(self) -> None:
-        """Refuse lists of different lengths; msgspec tells it as a damaged file."""
+        """Check that both lists have the same length; see `RosterConfig`."""
         if len(self.clients) != len(self.groups):
             raise ValueError("its moves are incomplete")
 
 
 class RoundRow(msgspec.Struct, forbid_unknown_fields=False):
-    """What every row of metrics.jsonl has; the scores beside it depend on the data."""
+    """The columns of every row of metrics.jsonl; scores come in addition."""
 
     round: int
     seconds: float
@@ -166,12 +166,12 @@ def decode_metrics_row(line: bytes) -> dict[str, Any]:
 # ------------------------------------------------------------------------------ encoding and
 # decoding
 def encode(value: Any) -> bytes:
-    """Anything of ours as JSON, infinities and NaN as null."""
+    """Encode a value as JSON; infinities and NaN become null."""
     return msgspec.json.encode(value, enc_hook=_plain)
 
 
 def encode_readable(value: Any) -> str:
-    """The same, a line per value."""
+    """Encode a value as indented JSON."""
     return msgspec.json.format(encode(value), indent=1).decode() + "\n"
 
 
@@ -182,7 +182,17 @@ def _plain(value: Any) -> Any:
 
 
 def decode(raw: bytes, kind: type[T], what: str, remedy: str) -> T:
-    """JSON as a typed structure; one sentence if it is anything else."""
+    """Decode JSON into a typed structure.
+
+    Args:
+        raw: The JSON text.
+        kind: The structure.
+        what: The file's name, for the error.
+        remedy: What to do about a damaged file, for the error.
+
+    Raises:
+        CoterieError: If the text is not JSON of this structure.
+    """
     try:
         return msgspec.json.decode(raw, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
@@ -224,15 +234,15 @@ def check_options(config: RunConfig, raw: bytes, what: str, remedy: str) -> None
 
 # ------------------------------------------------------------------------------ methods and rosters
 def method_config(method: Algorithm) -> MethodConfig:
-    """A method as it stands in a config."""
+    """Return the config of a method."""
     return MethodConfig(method.name, asdict(method))  # type: ignore[call-overload]
 
 
 def restore_method(cls: type[M], settings: dict[str, Any], where: str) -> M:
-    """The method with these settings."""
+    """Create a method from the settings in a config; raise an error for unknown settings."""
     unknown = settings.keys() - cls.__dataclass_fields__.keys()  # type: ignore[attr-defined]
     what = f"{where} was made by another version of {cls.name}, with other settings"
-    remedy = "train it anew, or use that version"
+    remedy = "train it again, or use that version"
     if unknown:
         raise CoterieError(f"{what} ({', '.join(sorted(unknown))})", remedy)
     try:
@@ -244,7 +254,7 @@ def restore_method(cls: type[M], settings: dict[str, Any], where: str) -> M:
 
 
 def roster_config(roster: Roster) -> RosterConfig:
-    """A roster as it stands in a config."""
+    """Return the config of a roster."""
     rows = {name: sizes.tolist() for name, sizes in roster.rows._asdict().items()}
     schema = None if roster.schema is None else json.loads(roster.schema.to_json())
     return RosterConfig(
@@ -264,14 +274,14 @@ def roster_config(roster: Roster) -> RosterConfig:
 
 
 def restore_roster(config: RosterConfig, what: str) -> Roster:
-    """The roster that `roster_config` described; one sentence if its parts do not agree."""
+    """Create a roster from its config; raise an error if its fields do not agree."""
     if config.kind == "classification" and (config.classes is None or config.classes < 1):
-        raise CoterieError(f"{what} is damaged (classes is {config.classes})", "train it anew")
+        raise CoterieError(f"{what} is damaged (classes is {config.classes})", "train it again")
     if any(length < 0 for length in config.row_shape):  # of a card; a config was checked before
-        raise CoterieError(f"{what} is damaged (a row has a negative size)", "train it anew")
+        raise CoterieError(f"{what} is damaged (a row has a negative size)", "train it again")
     if config.labels is not None and len(config.labels) != config.classes:
         raise CoterieError(
-            f"{what} is damaged (it names other classes than it counts)", "train it anew"
+            f"{what} is damaged (it names other classes than it counts)", "train it again"
         )
     parts = [torch.tensor(config.rows[part]) for part in RowCounts._fields]
     schema = None if config.schema is None else Schema.from_json(json.dumps(config.schema))

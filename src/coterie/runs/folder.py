@@ -1,15 +1,15 @@
-"""A run's folder: what it was asked, what it measured, and where it can go on from.
+"""A run's folder: config, metrics, checkpoints and log.
 
 config.json      method, data, model, options, plan and fingerprints
 metrics.jsonl    a row per round
 checkpoints/     the last two, each one safetensors file
-log.txt          who was refused and why, warnings
-diverged.txt     why training ended before its last round, if it did not stay finite
+log.txt          rejected updates, warnings
+diverged.txt     why training stopped, if it diverged
 .lock            locked while a process trains in the folder
-network.json     of a network's run: what its sites agreed on, and how often it was started
-diary.jsonl      of a network's run: who answered when
+network.json     in a network: what the sites agreed on, and the number of starts
+diary.jsonl      in a network: which site answered when
 
-config.json is written last: a folder with this file is a run, one without it can be made anew.
+config.json is written last: a folder without it is incomplete and can be created again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from coterie.runs.files import LOCK, hold_lock, is_temporary, write_error, write
 log = logging.getLogger("coterie")
 NETWORK = "network.json"
 DIVERGED = "diverged.txt"
-RESTART = "the run cannot be resumed; start it anew"
+RESTART = "the run cannot be resumed; start it again"
 
 
 class RunFolder:
@@ -58,9 +58,12 @@ class RunFolder:
     def create(
         path: str | Path, config: RunConfig, before: Callable[[], object] = lambda: None
     ) -> RunFolder:
-        """A new folder with its config; refused where there is one already.
+        """Create the folder of a new run.
 
-        before: called when all is made but the config.
+        Args:
+            path: A folder that does not exist, or is incomplete.
+            config: The content of config.json.
+            before: Called before config.json is written.
         """
         folder = RunFolder(Path(path))
         with create_folder(folder.path):
@@ -72,12 +75,12 @@ class RunFolder:
 
     @staticmethod
     def open(path: str | Path) -> tuple[RunFolder, RunConfig]:
-        """A run's folder and its config."""
+        """Open an existing folder and read its config."""
         folder = RunFolder(Path(path))
         return folder, folder.config()
 
     def config(self) -> RunConfig:
-        """What the run was asked."""
+        """Read and check config.json."""
         file = self.path / "config.json"
         try:
             raw = file.read_bytes()
@@ -89,13 +92,13 @@ class RunFolder:
         return config
 
     def _check_format(self, raw: bytes) -> None:
-        """Refuse folders of other versions."""
+        """Raise an error for folders of versions that this one cannot read."""
         file = self.path / "config.json"
         head = decode(raw, dict[str, msgspec.Raw], str(file), RESTART)
         if "coterie" in head and "format" not in head:
             raise CoterieError(
                 f"{self.path} is a run of coterie 0.1, whose folders this version does not read",
-                "finish and export it with version 0.1, or train it anew",
+                "finish and export it with version 0.1, or train it again",
             )
         version = decode(head.get("format", msgspec.Raw(b"0")), int, str(file), RESTART)
         if version > FORMAT:
@@ -109,11 +112,11 @@ class RunFolder:
         )
         if inside:
             some = ", ".join(map(str, inside[:5])) + (", …" if len(inside) > 5 else "")
-            return CoterieError(f"{self.path} holds several runs", f"give one of {some}")
+            return CoterieError(f"{self.path} contains several runs", f"give one of {some}")
         what = f"{self.path} is not a run folder: it has no config.json that can be read"
         if is_incomplete(self.path):
-            remedy = f"give it again with --out {shlex.quote(str(self.path))}"
-            return CoterieError(f"{what}; if its command was stopped before it began", remedy)
+            remedy = f"run it again with --out {shlex.quote(str(self.path))}"
+            return CoterieError(f"{what}; if its command was stopped before training", remedy)
         return CoterieError(f"{what}.")
 
     # -- the log
@@ -132,9 +135,9 @@ class RunFolder:
     # -- training
     @contextmanager
     def training(self) -> Iterator[None]:
-        """Hold the folder's lock and write its log; what a kill left unfinished is removed.
+        """Hold the folder's lock, write its log and remove temporary files of a killed process.
 
-        Where training diverges, the folder says so until it is trained again.
+        If training diverges, diverged.txt records it.
         """
         with lock_folder(self.path), self:
             (self.path / DIVERGED).unlink(missing_ok=True)
@@ -150,12 +153,12 @@ class RunFolder:
 
     @property
     def has_diverged(self) -> bool:
-        """Whether the last training in this folder ended because it diverged."""
+        """Whether the last training in this folder diverged."""
         return (self.path / DIVERGED).exists()
 
     # -- metrics
     def append(self, row: Row) -> None:
-        """Write the row of one more round."""
+        """Append the row of a round to metrics.jsonl."""
         try:
             with open(self.path / "metrics.jsonl", "ab") as f:
                 f.write(encode(row) + b"\n")
@@ -163,7 +166,14 @@ class RunFolder:
             raise write_error(e, self.path / "metrics.jsonl") from e
 
     def rows(self, until: int | None = None) -> list[Row]:
-        """The rows up to a round; a last line that a kill left incomplete is left out."""
+        """Read metrics.jsonl; an incomplete last line, left by a killed process, is ignored.
+
+        Args:
+            until: The last round to return; None: all.
+
+        Raises:
+            CoterieError: If the file is damaged.
+        """
         file = self.path / "metrics.jsonl"
         rows: list[Row] = []
         lines = file.read_bytes().splitlines()
@@ -183,17 +193,17 @@ class RunFolder:
 
     def _damaged_metrics(self, what: str) -> CoterieError:
         return CoterieError(
-            f"{what} of {self.path / 'metrics.jsonl'} is damaged, and not by a kill",
-            "put the file back, or start the run anew",
+            f"{what} of {self.path / 'metrics.jsonl'} is damaged",
+            "restore the file, or start the run again",
         )
 
     def rewind(self, rows: list[Row], rounds: int) -> None:
-        """Be ready to go on after these rows, up to this number of rounds."""
+        """Drop rounds and checkpoints after these rows, and store the number of rounds."""
         done = -1
         if rows:
             done = rows[-1]["round"]
         for file in self.checkpoints():
-            if checkpoint_round(file) > done:  # damaged: this run goes on from one before
+            if checkpoint_round(file) > done:  # damaged: the run continues from the one before
                 file.unlink(missing_ok=True)
         text = b"".join(encode(row) + b"\n" for row in rows).decode()
         write_text(self.path / "metrics.jsonl", text)
@@ -205,7 +215,7 @@ class RunFolder:
 
     # -- checkpoints
     def save(self, round: int, trees: dict[str, Any], head: dict[str, Any], types: Types) -> None:
-        """Write a checkpoint; the two newest are kept."""
+        """Write a checkpoint and keep the two newest."""
         path = self.path / "checkpoints" / f"{round:06d}.safetensors"
         try:
             checkpoint.write(
@@ -217,11 +227,22 @@ class RunFolder:
             old.unlink(missing_ok=True)
 
     def checkpoints(self) -> list[Path]:
-        """The checkpoint files, newest first."""
+        """Return the checkpoint files, newest first."""
         return sorted((self.path / "checkpoints").glob("*.safetensors"), reverse=True)
 
     def latest(self, types: Types, *names: str) -> checkpoint.Checkpoint | None:
-        """The newest undamaged checkpoint, with the trees of these names; None if there is none."""
+        """Read the newest undamaged checkpoint.
+
+        Args:
+            types: The NamedTuples that it may contain.
+            *names: The trees to return; none: all.
+
+        Returns:
+            None if there are no checkpoints.
+
+        Raises:
+            CoterieError: If all are damaged.
+        """
         tried: set[Path] = set()
         while untried := [file for file in self.checkpoints() if file not in tried]:
             file = untried[0]
@@ -232,18 +253,16 @@ class RunFolder:
                     raise BadBytes(f"it is of round {found.head['round']}")
                 return found
             except FileNotFoundError:
-                continue  # a process that trains here has newer ones
+                continue  # deleted meanwhile by a process that trains here
             except (OSError, SafetensorError, ValueError, KeyError, TypeError) as e:
-                log.warning(
-                    "checkpoint %s is damaged (%s): falling back to the one before.", file.name, e
-                )
+                log.warning("checkpoint %s is damaged (%s): using the one before.", file.name, e)
         if tried:
-            raise CoterieError(f"no checkpoint in {self.path} is whole", RESTART)
+            raise CoterieError(f"every checkpoint in {self.path} is damaged", RESTART)
         return None
 
 
 class LogFile(logging.FileHandler):
-    """A log that is left out where it cannot be written, as on a full disk."""
+    """A log file that ignores write errors, such as a full disk."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line."""
@@ -257,7 +276,7 @@ class LogFile(logging.FileHandler):
 
 
 def checkpoint_round(checkpoint: Path) -> int:
-    """The round after which a checkpoint was saved; those with other names come last."""
+    """Return the round of a checkpoint file; −1 for other names."""
     try:
         return int(checkpoint.stem)
     except ValueError:
@@ -266,15 +285,15 @@ def checkpoint_round(checkpoint: Path) -> int:
 
 # ------------------------------------------------------------------------------ making folders
 def lock_folder(path: Path) -> AbstractContextManager[None]:
-    """Hold the lock of a folder; one sentence if another process is training there."""
+    """Hold the lock of a folder; raise `FolderBusy` if another process trains there."""
     return hold_lock(path / LOCK, f"another process is training {path}")
 
 
 @contextmanager
 def create_folder(path: Path) -> Iterator[None]:
-    """Make a folder, with its lock held; refused if it holds something already.
+    """Create a folder and hold its lock; raise an error if it is not empty.
 
-    Of several processes that make the same folder at once, one makes it.
+    If several processes create the same folder at once, one succeeds.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -283,16 +302,16 @@ def create_folder(path: Path) -> Iterator[None]:
         except FileExistsError:
             ensure_free(path)
         with lock_folder(path):
-            ensure_free(path)  # by a process that held the lock a moment ago
+            ensure_free(path)  # another process may have held the lock until now
             yield
     except OSError as e:
         raise write_error(e, path) from e
 
 
 def ensure_free(path: Path, remedy: str = "choose another folder, or resume it") -> None:
-    """Refuse a folder that holds something, unless it was being made when its command was killed.
+    """Raise an error if a folder exists, unless it is empty or incomplete.
 
-    Where a process is training there, the sentence says so.
+    The error says so if a process is training there.
     """
     if not path.exists() or is_incomplete(path):
         return
@@ -301,28 +320,28 @@ def ensure_free(path: Path, remedy: str = "choose another folder, or resume it")
 
 
 def ensure_not_training(path: Path) -> None:
-    """Say in one sentence that another process is training in a folder, if that is so."""
+    """Raise `FolderBusy` if another process is training in a folder."""
     if not (path / LOCK).exists():
         return
-    with suppress(OSError), lock_folder(path):  # where nothing can be written, nobody trains
+    with suppress(OSError), lock_folder(path):  # a folder that cannot be written has no training
         pass
 
 
 def is_incomplete(path: Path) -> bool:
-    """Whether a folder is empty, or was being made when its command was killed."""
+    """Return whether a folder is empty, or its command was killed while creating it."""
     if not path.is_dir():
         return False
-    return all(map(_is_of_making, path.iterdir()))
+    return all(map(_precedes_config, path.iterdir()))
 
 
-def _is_of_start(path: Path) -> bool:
-    """Whether a file in checkpoints/ may be there before the run has begun."""
+def _precedes_training(path: Path) -> bool:
+    """Return whether a file in checkpoints/ may exist before training."""
     return is_temporary(path) or (path.suffix == ".safetensors" and checkpoint_round(path) < 0)
 
 
-def _is_of_making(path: Path) -> bool:
+def _precedes_config(path: Path) -> bool:
     if path.name == "checkpoints":
-        return path.is_dir() and all(map(_is_of_start, path.iterdir()))
+        return path.is_dir() and all(map(_precedes_training, path.iterdir()))
     if path.name == "metrics.jsonl":
         return path.is_file() and not path.stat().st_size
     return path.name in (LOCK, NETWORK, "config.json.new") or is_temporary(path)

@@ -1,4 +1,4 @@
-"""latecomers.json: sites that came when a network's run had begun. They do not train in it."""
+"""latecomers.json: sites that joined a network after its run had started. They do not train."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ FILE = "latecomers.json"
 
 
 class LateSite(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one site."""
+    """The state of one late site."""
 
-    group: int | None  # None: the method has no groups, or the fault came first
+    group: int | None  # None: the method has no groups, or the site failed before
     round: int  # after which it was last assigned
     time: str
-    fault: str = ""  # why it has no group or no model
+    fault: str = ""  # why it has no group or model
 
 
 def read_late_sites(folder: Path) -> dict[str, LateSite]:
-    """All latecomers of a run by name; none where the file is missing or damaged."""
+    """Return the late sites of a run by name; empty if the file is missing or damaged."""
     try:
         raw = (folder / FILE).read_bytes()
         return msgspec.json.decode(raw, type=dict[str, LateSite])
@@ -36,7 +36,7 @@ def write_late_sites(folder: Path, latecomers: dict[str, LateSite]) -> None:
 
 
 def describe_late_site(late: LateSite) -> str:
-    """What became of a latecomer, in words."""
+    """Describe the state of a late site in a sentence."""
     if late.fault:
         return f"came later and could not join: {late.fault}"
     if late.group is None:

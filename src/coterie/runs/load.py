@@ -1,4 +1,4 @@
-"""How a run is found again from its folder, with its data or without them."""
+"""Load runs from their folders, with their data (`load_run`) or without (`load_trained`)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Trust = str | Sequence[str]  # hashes of the Python files that a folder may name
 
 
 def load_cached_data(**origin: Any) -> Federation:
-    """The data of a run; runs on the same data, one after another, share them."""
+    """Load the data of a run; consecutive runs on the same data share them."""
     return _last_loaded(json.dumps(origin))
 
 
@@ -49,7 +49,7 @@ def _last_loaded(origin: str) -> Federation:
 
 
 def clear_data_cache() -> None:
-    """Let go of data that later runs might share."""
+    """Free the data that consecutive runs share."""
     _last_loaded.cache_clear()
 
 
@@ -62,11 +62,19 @@ def load_run(
     trust: Trust = (),
     make_engine: MakeEngine = create_engine,
 ) -> Run:
-    """A run with its data, where its folder left it.
+    """Load a run with its data and restore its newest checkpoint.
 
-    fed, model, method: needed only where the folder cannot name them.
-    trust: hashes of the user's own Python files that the folder may name.
-    make_engine: how the engine is made, where it is not all in this process.
+    Args:
+        path: The run's folder.
+        fed: The data, if the folder cannot name them.
+        model: The model, if the folder cannot name it.
+        method: The method, if the folder cannot name it.
+        rounds: The number of rounds, if it changes.
+        trust: SHA-256 hashes of the user's own Python files that the folder may run.
+        make_engine: Builds the engine; by default one in this process.
+
+    Raises:
+        CoterieError: If the folder is damaged, or data or model differ from those of the run.
     """
     folder, config = RunFolder.open(path)
     options = restore_options(config, rounds)
@@ -93,7 +101,7 @@ def load_trained(
     method: Algorithm | None = None,
     trust: Trust = (),
 ) -> TrainedRun:
-    """What a run came to, read from its folder alone: no data, no engine."""
+    """Load a trained run from its folder, without data and engine; arguments as in `load_run`."""
     folder, config = RunFolder.open(path)
     own = RunCode(path, config, method, model, trust)
     method = own.method()
@@ -112,31 +120,31 @@ def load_trained(
         history=folder.rows(until=saved.head["round"]),
         client_scores=to_arrays(saved.trees["scores"]),
         pooled_counts=to_arrays(saved.trees.get("pooled", {})),
-        memberships=to_arrays(saved.trees.get("memberships", {})),  # absent in older folders
+        memberships=to_arrays(saved.trees.get("memberships", {})),
         model_name=config.model,
         folder=folder.path,
     )
 
 
 def restore_options(config: RunConfig, rounds: int | None = None) -> Options:
-    """A run's options; evaluations stay as far apart as they were when rounds are added."""
+    """Return a run's options; more rounds do not change the rounds between evaluations."""
     options = replace(config.options, eval_every=config.every)
     return options if rounds is None else options.with_rounds(rounds)
 
 
-def has_suggested(method: Any) -> bool:
-    """Whether a method, or one in its fields, has settings that nobody chose."""
+def has_tunable_defaults(method: Any) -> bool:
+    """Return whether a method, or one in its fields, has tunable defaults."""
     values = [getattr(method, f.name) for f in fields(method)]
     return any(
-        isinstance(value, TunableDefault) or (is_dataclass(value) and has_suggested(value))
+        isinstance(value, TunableDefault) or (is_dataclass(value) and has_tunable_defaults(value))
         for value in values
     )
 
 
-def with_saved(given: Any, saved: Any) -> Any:
-    """The method that was given, with what the run took for each setting that nobody chose.
+def fill_tunable_defaults(given: Any, saved: Any) -> Any:
+    """Replace the tunable defaults of a given method by the values of the saved one.
 
-    On tables that is not the default but what suits the rows.
+    On tables these were fitted to the data.
     """
     changes: dict[str, Any] = {}
     for f in fields(given):
@@ -144,15 +152,15 @@ def with_saved(given: Any, saved: Any) -> Any:
         if isinstance(value, TunableDefault):
             changes[f.name] = getattr(saved, f.name)
         elif is_dataclass(value):
-            changes[f.name] = with_saved(value, getattr(saved, f.name))
+            changes[f.name] = fill_tunable_defaults(value, getattr(saved, f.name))
     return replace(given, **changes)
 
 
 class RunCode:
-    """The method and the model of a run: given, or named by its folder.
+    """The method and the model of a run: given by the user, or named by its folder.
 
-    A Python file that the folder names is run only if the user has named it in this process, or
-    confirms its hash.
+    A Python file that the folder names is run only if the user named it in this process or trusts
+    its hash.
     """
 
     def __init__(
@@ -170,10 +178,10 @@ class RunCode:
         self.trust = read_hashes(trust)
         self.method_name = config.origin.method or config.method.name
         self.model_name = config.origin.model or config.model
-        self._refuse_untrusted()
+        self._check_trust()
 
-    def _refuse_untrusted(self) -> None:
-        """Refuse, in one sentence, all files that nobody has named or confirmed."""
+    def _check_trust(self) -> None:
+        """Raise one error for all Python files that the user does not trust."""
         names = []
         if self.given_method is None:
             names.append(self.method_name)
@@ -184,18 +192,18 @@ class RunCode:
             log.warning("%s has changed since %s was made.", file, self.path)
 
     def method(self) -> Algorithm:
-        """The method of the run, with its settings."""
+        """Return the method with its settings."""
         given = self.given_method
         if given is not None:
-            if not has_suggested(given):
+            if not has_tunable_defaults(given):
                 return given
             saved = restore_method(type(given), self.config.method.settings, str(self.path))
-            return with_saved(given, saved)
+            return fill_tunable_defaults(given, saved)
         cls = registry.find(self.method_name, self.trust)
         return restore_method(cls, self.config.method.settings, str(self.path))
 
     def task(self, roster: Roster) -> Task:
-        """The task of the run; refused if the model is not the one it was trained with."""
+        """Return the task; raise an error if the model is not the one that was trained."""
         model = self.given_model
         if model is None:
             model = registry.model(self.model_name, self.trust)
@@ -216,7 +224,7 @@ def find_data(
     fed: Federation | None,
     options: Options,
 ) -> Federation:
-    """The data that a run was trained on: given, or found again; refused if they changed."""
+    """Return the data of a run, given or loaded; raise an error if they changed."""
     if fed is None:
         if (Path(path) / NETWORK).exists():
             raise DataAtSites(

@@ -1,9 +1,7 @@
-"""The runs of a folder: of several, a list is written before any of them is made.
+"""The list of the runs of a command, runs.json: each run's folder and config.
 
-runs.json    every run with its folder and its config
-
-So a command that was killed while it made the folders can go on: those that are missing are made
-from the list.
+It is written before any run folder, so that a command that was killed while creating folders can
+be resumed: missing folders are created from the list.
 """
 
 from __future__ import annotations
@@ -19,13 +17,13 @@ from coterie.runs.files import write_text
 from coterie.runs.folder import RunFolder, create_folder
 
 LIST = "runs.json"
-RESTART = "give the command that began it again, with another folder"
+RESTART = "run the command again with another folder"
 
 
 class ListedRun(msgspec.Struct):
-    """A run that a command was asked for."""
+    """A run of a command."""
 
-    folder: str  # below that of the list, with slashes
+    folder: str  # relative to the list, with slashes
     config: RunConfig
 
 
@@ -36,13 +34,13 @@ class RunList(msgspec.Struct):
 
 
 def create_run_list(base: Path, runs: Sequence[ListedRun]) -> None:
-    """Make a folder with the list of the runs that belong into it."""
+    """Create a folder with the list of its runs."""
     with create_folder(base):
         write_text(base / LIST, encode_readable(RunList(list(runs))))
 
 
 def read_run_list(base: Path) -> list[ListedRun]:
-    """The runs that belong into a folder; none where there is no list."""
+    """Read the list in a folder; empty if there is none."""
     file = base / LIST
     try:
         raw = file.read_bytes()
@@ -57,7 +55,7 @@ def read_run_list(base: Path) -> list[ListedRun]:
 
 
 def listed_runs(base: Path) -> dict[Path, RunConfig]:
-    """By folder, the runs on the lists at or one below a folder, in the order of the lists."""
+    """Return the listed runs at or one level below a folder, by folder, in order."""
     planned = {}
     for file in [base / LIST, *sorted(base.glob(f"*/{LIST}"))]:
         for run in read_run_list(file.parent):
@@ -66,12 +64,12 @@ def listed_runs(base: Path) -> dict[Path, RunConfig]:
 
 
 def missing_runs(base: Path) -> list[Path]:
-    """The folders of runs that are on a list and have not been made."""
+    """Return the folders of listed runs that do not exist yet."""
     return [folder for folder in listed_runs(base) if not is_run_folder(folder)]
 
 
 def create_missing_runs(base: Path) -> list[Path]:
-    """Make the folders that are still missing; gives those of all runs, in the list's order."""
+    """Create the missing run folders and return those of all runs, in order."""
     planned = listed_runs(base)
     for folder in missing_runs(base):
         RunFolder.create(folder, planned[folder])
@@ -79,7 +77,7 @@ def create_missing_runs(base: Path) -> list[Path]:
 
 
 def find_runs(base: Path) -> list[Path]:
-    """The run folders at or below a folder, in the order in which they were asked for."""
+    """Return the run folders at or below a folder, in the order of the command."""
     if is_run_folder(base):
         return [base]
     files = [file for depth in ("*", "*/*") for file in base.glob(f"{depth}/config.json")]
@@ -91,5 +89,5 @@ def find_runs(base: Path) -> list[Path]:
 
 
 def is_run_folder(folder: Path) -> bool:
-    """Whether a folder is that of a run."""
+    """Return whether a folder is that of a run."""
     return (folder / "config.json").exists()

@@ -1,4 +1,8 @@
-"""How a run is made: checked first, then given its engine."""
+"""Create runs: check everything, then build the engine.
+
+`create_job` checks method, data, model and options without training. `Job.start` builds the engine
+and the `Run`.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +54,16 @@ MakeEngine = Callable[[Algorithm, Task, Federation, Options, Plan], Engine]
 
 # ------------------------------------------------------------------------------ models and engines
 def create_task(roster: Roster, model: Model, options: Options) -> tuple[Task, str]:
-    """(the task, the model's name for the config)."""
+    """Build the model.
+
+    Args:
+        roster: Shape and classes of the data.
+        model: As in `ct.run`.
+        options: The options, for dtype and device.
+
+    Returns:
+        The task, and the model's name for the config.
+    """
     if options.device != "cpu" and not torch.cuda.is_available():
         raise CoterieError(
             f"device is {options.device!r}, and no CUDA device is present",
@@ -76,7 +89,7 @@ def create_task(roster: Roster, model: Model, options: Options) -> tuple[Task, s
 
 
 def model_name(model: Model, roster: Roster) -> str:
-    """A model's name: as it was given, or that of its class or function."""
+    """Return a model's name as given, or that of its class or function."""
     if model is None:
         return models.default(roster)
     if isinstance(model, str):
@@ -87,13 +100,13 @@ def model_name(model: Model, roster: Roster) -> str:
 
 
 def model_fingerprint(task: Task) -> str:
-    """A hash of the module's structure and the shapes of its parameters."""
+    """Return a hash of the module's structure and parameter shapes."""
     shapes = {k: list(v.shape) for k, v in task.module.named_parameters()}
     return hashlib.sha256(f"{task.module} {shapes}".encode()).hexdigest()
 
 
 def prepare_data(method: Algorithm, task: Task, fed: Federation, options: Options) -> Federation:
-    """The rows as an engine is given them: with the labels of attackers, and with scaled losses."""
+    """Apply the attackers' label flips and the loss scale to the data of an engine."""
     fed = poison_labels(fed, create_attack(options, fed.roster))
     return scale_losses(method, task, fed, options)
 
@@ -101,7 +114,7 @@ def prepare_data(method: Algorithm, task: Task, fed: Federation, options: Option
 def create_engine(
     method: Algorithm, task: Task, fed: Federation, options: Options, plan: Plan
 ) -> Engine:
-    """The engine that the options name, in this process, with the clients' rows."""
+    """Create the engine that the options name, in this process."""
     fed = prepare_data(method, task, fed, options)
     if options.replay is not None:
         return Replay(task, fed, Diary(diary.read(options.replay)))
@@ -113,7 +126,7 @@ def create_engine(
 
 
 def check_single_process(options: Options) -> None:
-    """Refuse to train in one process what several were asked for."""
+    """Raise an error if the options ask for several processes."""
     if options.ranks > 1:
         raise CoterieError(
             f"ranks is {options.ranks}, and this trains in one process",
@@ -124,7 +137,7 @@ def check_single_process(options: Options) -> None:
 # ------------------------------------------------------------------------------ new runs
 @dataclass(frozen=True)
 class Job:
-    """A run that was checked, and has no engine yet."""
+    """A checked run without an engine."""
 
     method: Algorithm
     fed: Federation
@@ -136,7 +149,7 @@ class Job:
 
     @cached_property
     def fingerprints(self) -> Fingerprints:
-        """What data and model must be again when the run goes on."""
+        """Hashes of data and model, which a resumed run must match."""
         salt = secrets.token_hex(16)
         return Fingerprints(
             data=hash_with_salt(self.fed.fingerprint(), salt),
@@ -145,7 +158,7 @@ class Job:
         )
 
     def config(self) -> RunConfig:
-        """What the run's folder says of it."""
+        """Return the content of the run's config.json."""
         return RunConfig(
             method=method_config(self.method),
             model=self.model_name,
@@ -159,7 +172,7 @@ class Job:
         )
 
     def create_folder(self, out: str | Path) -> RunFolder:
-        """The folder of the run, in which nothing is trained yet."""
+        """Create the run's folder."""
         return RunFolder.create(out, self.config())
 
     def start(
@@ -168,10 +181,12 @@ class Job:
         given_state: Any = None,
         make_engine: MakeEngine | None = None,
     ) -> Run:
-        """The run, with its engine; given_state: `start` of `coterie.run`.
+        """Build the engine and the run.
 
-        out: a folder to make for it. It is made last, so that a mistake leaves none.
-        make_engine: how the engine is made, where it is not all in this process.
+        Args:
+            out: A folder to create; created last, so that an error leaves none.
+            given_state: A server state to start from.
+            make_engine: Builds the engine; by default one in this process.
         """
         if make_engine is None:
             check_single_process(self.options)
@@ -189,7 +204,7 @@ class Job:
             run.folder = self.create_folder(out)
         elif out is not None:
             run.folder = RunFolder(Path(out))
-            # the config cannot name the state, so that it is saved before the config says "a run"
+            # the config cannot describe the state, so the state is saved before the config exists
             RunFolder.create(out, self.config(), before=lambda: run.save(always=True))
         return run
 
@@ -204,9 +219,19 @@ def create_job(
     origin: Origin | None = None,
     **options: Any,
 ) -> Job:
-    """Check all that a run is asked for; nothing is trained, no engine is made.
+    """Check everything about a run. Trains nothing and builds no engine.
 
-    cores: processors that a plan may use; None: all of this machine.
+    Args:
+        method: The method with its settings.
+        fed: The data.
+        model: As in `ct.run`.
+        plan: How clients are vectorised; None: chosen by data and machine.
+        cores: Processors that the plan may use; None: all.
+        origin: How data, method and model were named.
+        **options: Fields of `Options`.
+
+    Raises:
+        CoterieError: On the first mistake.
     """
     known = [f.name for f in dataclasses.fields(Options)]
     for name in options:
@@ -241,16 +266,16 @@ def prepare_run(
     *,
     out: str | Path | None = None,
     start: Any = None,
-    **asked: Any,
+    **arguments: Any,
 ) -> Run:
-    """A run that has not begun. asked: as in `create_job`."""
+    """Create a run that has not started; arguments as in `create_job` and `Job.start`."""
     if out is not None:
         ensure_free(Path(out))
-    return create_job(method, fed, model, **asked).start(out, start)
+    return create_job(method, fed, model, **arguments).start(out, start)
 
 
 def apply_data_options(fed: Federation, options: Options) -> Federation:
-    """The federation with the held-out rows and the unit of the target that the options ask for."""
+    """Apply the options `valid` (validation split) and `label_scale` to the data."""
     if options.valid and fed.valid is None:
         fed = fed.with_valid(options.valid, options.seed)
     if options.label_scale == "none" and fed.schema is not None:

@@ -1,7 +1,7 @@
-"""Settings that suit the data: steps that cannot diverge where a linear model learns from a table.
+"""Fit step sizes to the data, so that a linear model on tables cannot diverge.
 
-Of tables the columns are in deviations from their mean, so that what a step may be follows from the
-rows alone (data/curvature.py). For other data and models the methods' own defaults stand.
+Columns of tables are standardised, so the curvature of the loss, and with it the largest stable
+step, follows from the samples alone (`data/curvature.py`). Other data and models keep the defaults.
 """
 
 from __future__ import annotations
@@ -23,7 +23,14 @@ MIN_LOSS_SCALE = 1e-6
 
 
 def fit_step_sizes(method: Algorithm, task: Task, fed: Federation, options: Options) -> Algorithm:
-    """The method with every suggested setting decided, by the data or as in its paper."""
+    """Return the method with a value for every tunable default.
+
+    Args:
+        method: The method.
+        task: The model; only linear models are fitted.
+        fed: The data.
+        options: With `paper`, the defaults of the papers are used.
+    """
     curvature = None
     if can_fit_step_sizes(method, task, fed.roster, options):
         curvature = curvatures(fed.train, fed.kind, method.batch)  # type: ignore[attr-defined]
@@ -33,7 +40,7 @@ def fit_step_sizes(method: Algorithm, task: Task, fed: Federation, options: Opti
 def fit_to_curvature(
     method: Algorithm, curvature: Tensor | None, roster: Roster, options: Options
 ) -> Algorithm:
-    """The same, by the curvature of each client's rows [N]; None: the data decide nothing."""
+    """Do the same from the curvature of each client's loss, [N]; None: use the defaults."""
     if options.paper:
         return use_paper_defaults(method)
     if curvature is not None:
@@ -45,7 +52,7 @@ def fit_to_curvature(
 
 
 def can_fit_step_sizes(method: Algorithm, task: Task, roster: Roster, options: Options) -> bool:
-    """Whether steps can be bounded by the rows: a linear model on a table."""
+    """Return whether step sizes follow from the data: for a linear model on tables."""
     is_known = roster.schema is not None and task.is_linear
     return is_known and isinstance(method, Local) and not options.paper
 
@@ -53,19 +60,28 @@ def can_fit_step_sizes(method: Algorithm, task: Task, roster: Roster, options: O
 def scale_losses(
     method: Algorithm, task: Task, fed: Federation, options: Options, clients: int | None = None
 ) -> Federation:
-    """The federation, in which the losses of clients count less whose steps would diverge.
+    """Scale down the loss of clients whose steps would diverge.
 
-    A loss times c has c times the gradient: the client steps c times as far, whatever the method.
-    clients: how many train in all, where these are only some of them.
+    Scaling a loss by c scales its gradient, and so the client's steps, by c in any method.
+
+    Args:
+        method: The method, with its step size.
+        task: The model.
+        fed: The data.
+        options: With `paper`, nothing is scaled.
+        clients: Number of training clients, if `fed` has only some of them.
+
+    Returns:
+        The federation with `loss_scale`, unless all scales are 1.
     """
     if not can_fit_step_sizes(method, task, fed.roster, options):
         return fed
     assert isinstance(method, Local)
     curvature = curvatures(fed.train, fed.kind, method.batch)
-    bearable = method.max_curvature(clients or len(fed))
-    loss_scale = (bearable / curvature).clamp(MIN_LOSS_SCALE, 1.0)
+    max_curvature = method.max_curvature(clients or len(fed))
+    loss_scale = (max_curvature / curvature).clamp(MIN_LOSS_SCALE, 1.0)
     if bool((loss_scale == 1).all()):
         return fed
-    # three digits, so that rounding on another machine does not show
+    # three digits, so that rounding errors of different machines vanish
     shown = [float(f"{c:.3g}") for c in loss_scale.tolist()]
     return replace(fed, loss_scale=torch.tensor(shown))

@@ -1,6 +1,6 @@
-"""What a run came to as tables for a spreadsheet: groups.csv and clients.csv.
+"""The result of a run as tables for a spreadsheet: groups.csv and clients.csv.
 
-They are made from a `TrainedRun` alone, when a run has ended and again beside a report.
+They are written after the last round, and again beside a report.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from coterie.runs.trained import TrainedRun
 GROUPS = "groups.csv"
 CLIENTS = "clients.csv"
 GROUP_COLUMNS = ("client", "group", "confidence", "margin", "second_group", "rows")
-FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")  # with which spreadsheets begin a formula
+FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet takes such a cell for a formula
 Cells = Sequence[Any]  # of one line
 
 
 def write_tables(folder: Path, trained: TrainedRun) -> None:
-    """Write groups.csv, where there are groups, and clients.csv."""
+    """Write clients.csv and, if there are clusters, groups.csv."""
     if trained.hard_groups is not None:
         write_text(folder / GROUPS, as_csv(GROUP_COLUMNS, group_rows(trained)))
     write_text(folder / CLIENTS, as_csv(client_columns(trained), client_rows(trained)))
 
 
 def remove_tables(folder: Path) -> None:
-    """Remove the tables of a run that goes on."""
+    """Remove the tables of a run that is resumed."""
     for name in (GROUPS, CLIENTS):
         (folder / name).unlink(missing_ok=True)
-    for path in folder.iterdir():  # one that was being written when its command was killed
+    for path in folder.iterdir():  # left by a killed process
         if path.is_file() and is_temporary(path):
             path.unlink()
 
 
 def write_missing_tables(folder: Path, trained: TrainedRun) -> None:
-    """Write the tables of a run that has ended, if a kill kept it from doing so."""
+    """Write the tables of a finished run if its process was killed before it wrote them."""
     if not (folder / CLIENTS).exists():
         remove_tables(folder)
         write_tables(folder, trained)
@@ -49,7 +49,7 @@ def write_missing_tables(folder: Path, trained: TrainedRun) -> None:
 
 # ------------------------------------------------------------------------------ lines
 def group_rows(trained: TrainedRun) -> Iterator[Cells]:
-    """A line per client, by `GROUP_COLUMNS`, group by group; none for methods without groups."""
+    """Yield a row per client with `GROUP_COLUMNS`, by cluster; none without clusters."""
     if trained.hard_groups is None:
         return
     names = trained.roster.training_names
@@ -70,12 +70,12 @@ def group_rows(trained: TrainedRun) -> Iterator[Cells]:
 
 
 def client_columns(trained: TrainedRun) -> list[str]:
-    """The columns of clients.csv; after the rows, a column for each score."""
+    """Return the columns of clients.csv."""
     return ["client", "train_rows", "test_rows", *score_names(trained)]
 
 
 def client_rows(trained: TrainedRun) -> Iterator[Cells]:
-    """A line per client, by `client_columns`."""
+    """Yield a row per client with `client_columns`."""
     names = trained.roster.training_names
     train_rows = trained.roster.rows.train.tolist()
     test_rows = trained.roster.rows.test.tolist()
@@ -85,19 +85,19 @@ def client_rows(trained: TrainedRun) -> Iterator[Cells]:
 
 
 def score_names(trained: TrainedRun) -> list[str]:
-    """The scores that each client has; how many rows were measured is none."""
+    """Return the names of the clients' scores."""
     return [name for name in trained.client_scores if name != "rows"]
 
 
 def number_of_group(number: Any) -> int | None:
-    """The number of a group; None where there is none."""
+    """Return the number of a cluster; None for −1."""
     if number < 0:
         return None
     return int(number)
 
 
 def round_cell(value: Any) -> float | int | None:
-    """A number of a few digits, whole ones as such; None for NaN and infinity."""
+    """Round to six significant digits; None for NaN and infinity."""
     number = float(value)
     if not math.isfinite(number):
         return None
@@ -124,7 +124,7 @@ def natural_key(name: str) -> list[tuple[int, int, str]]:
 
 # ------------------------------------------------------------------------------ as text
 def as_csv(head: Cells, lines: Iterable[Cells]) -> str:
-    """Lines as CSV, with no text that a spreadsheet would run."""
+    """Return rows as CSV, with formulas escaped."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(head)
@@ -134,7 +134,7 @@ def as_csv(head: Cells, lines: Iterable[Cells]) -> str:
 
 
 def escape_formula(cell: Any) -> Any:
-    """A cell that no spreadsheet takes for a formula: such a text begins with an apostrophe."""
+    """Put an apostrophe before text that a spreadsheet would take for a formula."""
     if isinstance(cell, str) and cell.startswith(FORMULA_SIGNS):
         return f"'{cell}"
     return cell

@@ -1,1 +1,1 @@
-"""What a trained run is for: a newcomer's group, predictions, exported models."""
+"""Use of trained runs: predictions, cluster assignment of new clients, exported models."""
