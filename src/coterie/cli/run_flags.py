@@ -45,33 +45,32 @@ class DataFlags:
     """The data set of a command."""
 
     data: str = setting(
-        "rotated:digits", "the data set, options after a question mark: rotated:mnist?angles=0,180"
+        "rotated:digits",
+        "the data set, options after a question mark: rotated:mnist?angles=0,180",
     )
-    clients: int | None = setting(None, "number of clients; none: as the data set has it", ge=1)
+    clients: int | None = setting(None, "number of clients; none: depends on the data set", ge=1)
     samples: int | None = setting(
-        None, "training rows per client; none: as the data set has it", ge=1
+        None, "training rows per client; none: depends on the data set", ge=1
     )
-    label: str | None = setting(None, "the column to predict, in tables")
+    label: str | None = setting(None, "the column of tables to predict")
     client_column: str | None = setting(
-        None, "the column that names the client, where one table has all"
+        None, "the column that names the client, if one table has all clients"
     )
     fill: str | None = setting(
-        None, "what to put in tables' missing cells; none: refuse them", choices=("mean", "median")
+        None, "fill missing cells of tables; none: refuse them", choices=("mean", "median")
     )
     drop_incomplete: bool | None = setting(
-        None, "leave out tables' rows that have no label or no client", switch=True
+        None, "drop rows of tables that have no label or no client", switch=True
     )
-    min_rows: int | None = setting(
-        None, "leave out clients whose tables have fewer rows; none: 1", ge=1
-    )
+    min_rows: int | None = setting(None, "drop clients whose tables have fewer rows; none: 1", ge=1)
     min_category_count: int | None = setting(
         None,
-        "training rows that must have a text of tables' columns, or it counts as other; none: as "
-        "the data set has it",
+        "training rows that a category needs in tables, or it becomes other; none: depends on the "
+        "data set",
         ge=1,
     )
     unseen: int | None = setting(
-        None, "clients kept out of training, to see how newcomers fare; none: 0", ge=0
+        None, "number of clients kept out of training, to measure new clients; none: 0", ge=0
     )
 
 

@@ -90,22 +90,11 @@ def estimate(asked: Setup, name: str, watcher: Watcher) -> int:
 
 # ------------------------------------------------------------------------------ results
 def conclude(asked: Setup, name: str, base: Path, search: Search) -> int:
-    """Print the table or the JSON document and write winner.toml; raise if every run diverged."""
-    has_winner = search.table[0].mean is not None
-    if has_winner:
-        write_text(base / WINNER_FILE, winner_config(asked, search))
-    command = f"coterie run {shlex.quote(name)} --config {shlex.quote(str(base / WINNER_FILE))}"
-    if asked.general.json:
-        print_json(search, base, command)
-    else:
-        print_cells(search)
-        print_winner(search, base, command)
-    _ = search.best  # raises if every cell diverged
-    return 0
+    """Print the table or a JSON document, and write winner.toml.
 
-
-def print_json(search: Search, base: Path, command: str) -> None:
-    """Print the search as one JSON document."""
+    Raises:
+        Diverged: Every combination of values diverged.
+    """
     document: Row = {
         "coterie": __version__,
         "method": search.method.name,
@@ -116,19 +105,21 @@ def print_json(search: Search, base: Path, command: str) -> None:
         "folder": str(base),
         "command": None,
     }
+    end = f"search saved in {base}"
     if search.table[0].mean is not None:
+        write_text(base / WINNER_FILE, winner_config(asked, search))
+        command = f"coterie run {shlex.quote(name)} --config {shlex.quote(str(base / WINNER_FILE))}"
         document |= {"best": search.best, "edges": search.edges, "command": command}
-    print(encode_readable(document), end="")
-
-
-def print_winner(search: Search, base: Path, command: str) -> None:
-    """Print the folder of the search and the command that trains its winner."""
-    if search.table[0].mean is None:
-        print(f"search saved in {base}")
-        return
-    if search.edges:
-        print(f"{'; '.join(search.edges)}: values beyond it may be better.")
-    print(f"search saved in {base}; train the winner with\n  {command}")
+        end += f"; train the winner with\n  {command}"
+    if asked.general.json:
+        print(encode_readable(document), end="")
+    else:
+        print_cells(search)
+        if search.table[0].mean is not None and search.edges:
+            print(f"{'; '.join(search.edges)}: values beyond it may be better.")
+        print(end)
+    _ = search.best  # raises if every cell diverged
+    return 0
 
 
 def print_cells(search: Search) -> None:

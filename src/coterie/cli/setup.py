@@ -11,7 +11,7 @@ import os
 import time
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,10 +43,7 @@ COMPARE_HELP = (
 )
 FOR_NETWORKS = ("method", "network")  # keys and tables that only `coterie network` reads
 NOT_IN_FILES = {"config", "debug"}  # flags that are no keys of a config file
-DATA_FLAGS = (
-    "clients", "samples", "label", "client_column", "fill", "drop_incomplete", "min_rows",
-    "min_category_count", "unseen",
-)  # fmt: skip
+DATA_FLAGS = [f.name for f in fields(DataFlags) if f.name != "data"]
 
 
 class Setup(NamedTuple):
@@ -274,8 +271,8 @@ def collect_data_options(
     general: DataFlags, given: FlagValues, data_options: dict[str, str]
 ) -> dict[str, Any]:
     """Return the options of the data set; flags override the file, --data.NAME overrides --NAME."""
-    general_values = {name: getattr(general, name) for name in DATA_FLAGS}
-    options = {name: value for name, value in general_values.items() if value is not None}
+    values = {name: getattr(general, name) for name in DATA_FLAGS}
+    options = {name: value for name, value in values.items() if value is not None}
     flags = {name: value for name, value in options.items() if name in given.flags}
     for key, value in given.file.items():
         if key.startswith("data."):
