@@ -45,7 +45,10 @@ def refused(outcome, *words: str) -> None:
         ("run fedavg --mu 1", ["unknown flag '--mu'"]),
         ("compare fedavg fedprox --mu 1", ["--mu belongs to one method: write --fedprox.mu"]),
         ("compare fedavg local --mu 1", ["unknown flag '--mu'"]),
-        ("compare fedavg local --fedprox.mu 1", ["unknown flag '--fedprox.mu'"]),
+        (
+            "compare fedavg local --fedprox.mu 1",
+            ["--fedprox.mu has no effect: this command does not run fedprox."],
+        ),
         ("run ifca --clusters 0", ["clusters of ifca is 0", "≥ 1"]),
         ("run ifca --clusters 9 --clients 8", ["clusters is 9", "8"]),
         ("run fedavg --lr 0", ["lr of fedavg is 0.0", "> 0"]),

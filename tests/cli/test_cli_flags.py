@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from conftest import METHOD
 from coterie.cli import split_at_first_flag
 from coterie.cli.flags import split_data_options
 from coterie.cli.setup import setup
@@ -178,9 +177,10 @@ def test_the_number_of_groups_is_chosen_from_the_data_by_default(coterie, comman
     assert "≥ 1, default auto)" in help
 
 
-def test_a_hyper_parameter_without_default_must_be_given(tmp_path):
-    (tmp_path / "own.py").write_text(
-        METHOD.replace('setting(0.5, "', 'setting(..., "').replace("dropout", "strength")
+def test_a_hyper_parameter_without_default_must_be_given(own):
+    text = own.read_text().replace(
+        'dropout: float = setting(0.5, "', 'strength: float = setting(..., "'
     )
+    own.write_text(text)
     with pytest.raises(CoterieError, match="mine needs --strength, the shares its name"):
-        setup("run", [f"{tmp_path}/own.py:Mine"], [])
+        setup("run", [f"{own}:Mine"], [])

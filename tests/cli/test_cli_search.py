@@ -33,7 +33,7 @@ def test_table_and_winner(coterie, tiny):
         "search saved in out; train the winner with",
         "  coterie run fedavg --config out/winner.toml",
     ]
-    assert "fedavg lr=0.5,local_steps=4 seed 1 (valid)  round 2/2  accuracy 0." in outcome.err
+    assert "fedavg lr=0.5,local_steps=4 seed 1 (validation)  round 2/2  accuracy 0." in outcome.err
 
     document = json.loads(coterie(search, "--out out --json --quiet").out)
     same = ct.FedAvg(lr=0.5, local_steps=4)

@@ -71,7 +71,11 @@ def demo(names: list[str], argv: list[str]) -> int:
     watcher = Watcher(asked.quiet)
     print(describe_settings())
     with watcher():
-        results = [raise_diverged(outcome) for outcome in train(base, create_runs(base), watcher)]
+        results: list[Result] = []
+        for outcome in train(base, create_runs(base), watcher):
+            if isinstance(outcome, Diverged):
+                raise outcome
+            results.append(outcome)
     runs = [summary_row(result) for result in results]
     print()
     print_table(runs)
@@ -129,13 +133,6 @@ def create_runs(base: Path) -> list[Path | Run]:
             job.create_folder(folder)
             folders.append(folder)
     return folders
-
-
-def raise_diverged(outcome: Result | Diverged) -> Result:
-    """Return a result; raise the error of a diverged run."""
-    if isinstance(outcome, Diverged):
-        raise outcome
-    return outcome
 
 
 # ------------------------------------------------------------------------------ results

@@ -13,7 +13,6 @@ from torch.utils._pytree import tree_leaves
 from coterie.aggregation.aggregator import Aggregator, PartialAggregate
 from coterie.core.call import Call
 from coterie.core.params import nbytes
-from coterie.data import Federation, Ragged
 from coterie.data.shards import make_shards
 from coterie.engines.dry_run import DryRun
 from coterie.engines.exchange import Guard
@@ -148,16 +147,15 @@ def estimate_memory(job: Job, counts: Counts) -> dict[str, int | None]:
     if working is not None:
         working *= job.options.ranks  # each rank has its own workers
     return {
-        "data": sum(nbytes(tuple(part)) for part in fed.parts().values() if not on_disk(fed, part)),
+        "data": sum(
+            nbytes(tuple(part))
+            for part in fed.parts().values()
+            if not (fed.stored and fed.stored.has(part.x))
+        ),
         "states": nbytes(state) + nbytes(private) * len(fed),
         "products of rows": products if counts.keeps_grams else None,
         "working": working,
     }
-
-
-def on_disk(fed: Federation, part: Ragged) -> bool:
-    """Whether the rows of a part are in a store, so that they use no memory."""
-    return fed.stored is not None and fed.stored.has(part.x)
 
 
 def as_text(estimated: Row) -> str:

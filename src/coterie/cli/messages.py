@@ -19,6 +19,7 @@ from shlex import quote
 from coterie.cli.run_flags import run_flags
 from coterie.core.errors import CoterieError, CoterieWarning, Option, shorten, shorten_values
 
+CONTROLS = ("Cc", "Zl", "Zp")  # Unicode categories
 NUMBER = re.compile(r"-?\d+(\.\d+)?")
 # options that are flags of `coterie network server`; the config file has all others
 SERVER_OPTIONS = {"host", "port", "page", "page_host", "minimum_sites"}
@@ -120,10 +121,7 @@ def describe_error(error: Exception) -> tuple[str, int]:
 
 def escape_controls(text: str) -> str:
     """Escape characters that end a line or control the terminal; names may contain some."""
-    return "".join(map(_escape_control, text))
-
-
-def _escape_control(character: str) -> str:
-    if unicodedata.category(character) in ("Cc", "Zl", "Zp"):
-        return character.encode("unicode_escape").decode()
-    return character
+    return "".join(
+        c.encode("unicode_escape").decode() if unicodedata.category(c) in CONTROLS else c
+        for c in text
+    )

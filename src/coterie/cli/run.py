@@ -72,7 +72,11 @@ def start(asked: Setup) -> int:
         with lock_several(base):
             runs, failures = collect(train(base, places, watcher, server=server))
     if asked.over:
-        runs = [{**run, "tuned": chosen_values(asked)[run["method"]]} for run in runs]
+        tuned = {
+            method.name: {key: getattr(method, key) for key in asked.over.get(name, {})}
+            for name, method in asked.methods.items()
+        }
+        runs = [{**run, "tuned": tuned[run["method"]]} for run in runs]
     status = conclude(runs, diverged + failures, base, asked.general.json)
     if asked.general.strict:
         refuse_diverged(runs)
@@ -89,14 +93,6 @@ def estimate(asked: Setup, watcher: Watcher) -> int:
     else:
         print("\n\n".join(map(dry_run.as_text, estimates)))
     return 0
-
-
-def chosen_values(asked: Setup) -> dict[str, Row]:
-    """Return the hyper-parameters that --tune chose, by method."""
-    chosen = {}
-    for name, method in asked.methods.items():
-        chosen[method.name] = {k: getattr(method, k) for k in asked.over.get(name, {})}
-    return chosen
 
 
 # ------------------------------------------------------------------------------ resume

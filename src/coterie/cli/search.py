@@ -219,7 +219,12 @@ def tune(asked: Setup, watcher: Watcher) -> Tuned:
         asked, diverged = choose(asked.for_all_rows(), searches, base, watcher)
         runs: list[Path | Run] = []
         for below, name, seed in asked.planned_runs():
-            runs.append(tuned_run(asked, base / below, name, seed))
+            job = make_job(asked, name, seed)
+            if is_run_folder(base / below):  # as an earlier call left it
+                check_same_search(base / below, job)
+            else:
+                job.create_folder(base / below)
+            runs.append(base / below)
     return Tuned(asked, base, runs, diverged)
 
 
@@ -244,13 +249,3 @@ def choose(
         if search.edges:
             watcher.note(f"{search.method.name}: {'; '.join(search.edges)}")
     return asked._replace(methods=methods), diverged
-
-
-def tuned_run(asked: Setup, folder: Path, name: str, seed: int) -> Path:
-    """Return the folder of a run, which is created unless it exists."""
-    job = make_job(asked, name, seed)
-    if is_run_folder(folder):
-        check_same_search(folder, job)
-    else:
-        job.create_folder(folder)
-    return folder

@@ -279,18 +279,13 @@ def collect_data_options(
             text = ",".join(map(str, value)) if isinstance(value, list) else value
             options[key.removeprefix("data.")] = text
     options |= {**flags, **data_options}
-    if given.has("min_rows_to_report") and takes_option(general.data, "min_rows_to_report"):
+    maker = makers().get(general.data.partition("?")[0].partition(":")[0])
+    takes_it = maker is not None and "min_rows_to_report" in signature(maker[0]).parameters
+    if given.has("min_rows_to_report") and takes_it:
         options.setdefault(
             "min_rows_to_report", given.get("min_rows_to_report")
         )  # one flag for both
     return options
-
-
-def takes_option(spec: str, option: str) -> bool:
-    """Whether the data set of a spec takes an option."""
-    name = spec.partition("?")[0].partition(":")[0]
-    known = makers()
-    return name in known and option in signature(known[name][0]).parameters
 
 
 def with_full_paths(spec: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:

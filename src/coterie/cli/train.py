@@ -173,7 +173,11 @@ def train(
                 e.what, f"continue from the last checkpoint with: {resume_hint(base, rounds)}"
             ) from e
         except Diverged as e:
-            yield Diverged(f"{run.method.name}, {e} {describe_checkpoint(run)}")
+            assert run.folder is not None
+            saved = "There is no checkpoint yet."
+            for newest in run.folder.checkpoints()[:1]:
+                saved = f"The last good checkpoint is {newest}."
+            yield Diverged(f"{run.method.name}, {e} {saved}")
         del run  # before the next one is opened
 
 
@@ -235,12 +239,3 @@ def trust_flag(base: Path) -> str:
     if not digits:
         return ""
     return f" --trust {','.join(digits)}"
-
-
-def describe_checkpoint(run: Run) -> str:
-    """Return a sentence that says where the newest checkpoint is."""
-    assert run.folder is not None
-    checkpoints = run.folder.checkpoints()
-    if not checkpoints:
-        return "There is no checkpoint yet."
-    return f"The last good checkpoint is {checkpoints[0]}."
