@@ -18,7 +18,14 @@ from pathlib import Path
 
 from attack_table import attack_table
 from cells import notebook
-from reference import base_sets, commands, data_sets, model_names, table
+from reference import (
+    base_sets,
+    commands,
+    data_sets,
+    functions_named_as_modules,
+    model_names,
+    table,
+)
 from reproduction_page import experiments_with, reproduction
 from table_results import error_table, gap_table, verdict_table
 from what_leaves import what_leaves
@@ -230,6 +237,9 @@ def problems(docs: Path = DOCS, write: bool = False) -> list[str]:
         "model.md": {"models": model_names()},
         "data.md": {"data sets": data_sets(), "base sets": base_sets()},
         "commands.md": {"commands": commands()},
+        "api/data.md": {"functions": functions_named_as_modules(ct.data)},
+        "api/clustering.md": {"functions": functions_named_as_modules(ct.clustering)},
+        "api/own_methods.md": {"functions": functions_named_as_modules(ct.optim)},
         "security.md": {"what leaves": what_leaves(known.values()), "attacks": attack_table()},
         "reproduction/README.md": {"reproduction": reproduction()},
         "results/tables.md": {

@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
+from types import ModuleType
 from typing import Any, get_args, get_origin, get_type_hints
 from unittest.mock import patch
 
@@ -67,6 +69,21 @@ def base_sets() -> str:
 
 def model_names() -> str:
     return lines(models())
+
+
+# ------------------------------------------------------------------------------ Python API
+def functions_named_as_modules(package: ModuleType) -> str:
+    """Return directives of mkdocstrings for functions that a module of the same name hides.
+
+    `coterie.data.folder` is the function in Python, and the module for mkdocstrings.
+    """
+    found = []
+    for name in package.__all__:
+        if find_spec(f"{package.__name__}.{name}") is not None:
+            function = getattr(package, name)
+            place = f"{function.__module__}.{function.__qualname__}"
+            found.append(f"::: {place}\n    options:\n      heading_level: 3")
+    return "\n\n".join(found)
 
 
 # ------------------------------------------------------------------------------ commands
