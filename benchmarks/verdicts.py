@@ -32,8 +32,8 @@ from coterie.core.params import repeated
 from coterie.data.federation import Ragged
 from coterie.methods.fedavg import FineTuned
 from coterie.methods.grouped import GroupedFedAvg, GroupedState
-from coterie.reporting.benefit import group_benefit
 from coterie.reporting.comparison import compare_rows
+from coterie.reporting.verdict import group_benefit
 from site_tables import TABLES, load
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results" / "verdicts.jsonl"

@@ -14,7 +14,7 @@ import numpy as np
 
 from coterie.data import Federation
 from coterie.metrics import agreement
-from coterie.reporting.apart import apart, describe_comparisons
+from coterie.reporting.group_differences import compare_groups, describe_differences
 from coterie.reporting.plots import INK, colours_for, new_figure
 from coterie.reporting.text import format_number, join_names, natural_key
 from coterie.result import Result
@@ -51,12 +51,12 @@ def keep_groups(result: Result, fed: Federation) -> dict[str, Any]:
 
 def sentences_apart(fed: Federation, groups: np.ndarray) -> list[str]:
     """What sets the groups apart, a sentence each; none where there is one group."""
-    comparisons = apart(fed, groups).comparisons
+    comparisons = compare_groups(fed, groups).comparisons
     if not comparisons:
         return []
-    described = describe_comparisons(comparisons, clients=len(fed))
-    sentences = [f"{title} {s}".strip() for title, part in described.parts for s in part]
-    return [*sentences, *described.rest]
+    parts, rest = describe_differences(comparisons, clients=len(fed))
+    sentences = [f"{title} {s}".strip() for title, part in parts for s in part]
+    return [*sentences, *rest]
 
 
 def by_size(groups: np.ndarray) -> np.ndarray:

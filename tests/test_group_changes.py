@@ -17,9 +17,9 @@ import coterie as ct
 from coterie.core.randomness import smallest
 from coterie.metrics import agreement
 from coterie.metrics.clusters import decode_assignments, encode_assignment, is_valid_assignment
+from coterie.reporting.group_membership import group_history
 from coterie.reporting.live.run_files import MetricsTail
-from coterie.reporting.membership import group_history
-from coterie.reporting.source import of_folder
+from coterie.reporting.run_records import records_in
 
 
 def test_all_once_then_who_changed() -> None:
@@ -84,7 +84,7 @@ def test_a_run_notes_who_changed(tmp_path: Path) -> None:
     assert clusters is not None and clusters[-1].tolist() == result.trained.hard_groups.tolist()
     sizes = [np.bincount(groups, minlength=4).tolist() for groups in clusters]
     assert sizes == [row["sizes"] for row in rows]
-    (source,) = of_folder(tmp_path / "run")
+    (source,) = records_in(tmp_path / "run")
     assert np.array_equal(group_history(source), clusters)
     tail = MetricsTail(tmp_path / "run" / "metrics.jsonl", 40)
     tail.poll()
@@ -117,7 +117,7 @@ def test_damaged_moves_are_refused(moves: dict[str, object], tmp_path: Path) -> 
     rows[3]["moves"] = moves
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(ct.CoterieError, match="damaged"):
-        of_folder(tmp_path / "run")
+        records_in(tmp_path / "run")
     tail = MetricsTail(file, 40)
     tail.poll()
     assert "line 4" in tail.problem

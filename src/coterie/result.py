@@ -319,7 +319,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         """Show scores and clusters in a notebook."""
-        from coterie.reporting.notebook import summary_html  # here: it loads templates
+        from coterie.reporting import summary_html  # here: it loads templates
 
         return summary_html(self.trained)
 
@@ -451,7 +451,7 @@ def report(
     path: str | Path = "report.html",
     *,
     target: float | None = None,
-    tell: Callable[[str], object] = lambda sentence: None,
+    warn: Callable[[str], object] = lambda sentence: None,
     model: Model = None,
     trust: Trust = (),
 ) -> Path:
@@ -461,7 +461,7 @@ def report(
         runs: Results, or folders of runs and comparisons.
         path: The page.
         target: The accuracy or MSE whose cost in rounds and bytes is shown; None: 95 % of the best.
-        tell: Called with a sentence for each part that the page lacks.
+        warn: Called with a sentence for each missing part; the page shows these as well.
         model: The model, if the folders cannot name it (a model of your own).
         trust: SHA-256 hashes of your own Python files that the folders may run.
 
@@ -479,4 +479,4 @@ def report(
 
     several = [runs] if isinstance(runs, Result | str | Path) else list(runs)
     sources = [run.source if isinstance(run, Result) else run for run in several]
-    return reporting.report(sources, path, target=target, tell=tell, model=model, trust=trust)
+    return reporting.report(sources, path, target=target, warn=warn, model=model, trust=trust)

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 import coterie as ct
-from coterie.reporting.comparison import Comparison
-from coterie.reporting.comparison_table import all_columns
+from coterie.reporting.comparison import Comparison, all_columns
 from coterie.reporting.text import format_bytes
 from coterie.runs.run import Run
 
@@ -230,7 +229,7 @@ def test_the_score_of_the_commonest_class_is_shown(coterie):
     outcome = coterie("run fedavg --clients 8 --samples 12 --rounds 1 --model softmax --out o")
     fed = ct.data.rotated(clients=8, samples=12)
     share = fed.test.y.bincount().max() / len(fed.test.y)
-    assert f"always the commonest class: {share:.3f}" in " ".join(outcome.out.split())
+    assert f"always predicting the commonest class: {share:.3f}" in " ".join(outcome.out.split())
 
 
 def test_groups_of_the_first_seed_and_who_never_trains_are_named(coterie, tiny):

@@ -18,8 +18,7 @@ from cells import notebook
 from test_docs_run import Block, Capture, run, two_kinds
 
 from coterie.cli import main
-from coterie.reporting.comparison import Comparison
-from coterie.reporting.comparison_table import all_columns
+from coterie.reporting.comparison import Comparison, all_columns
 from test_docs import ROOT
 
 PAGE = (ROOT / "docs" / "quickstart.md").read_text()

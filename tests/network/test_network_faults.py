@@ -244,9 +244,9 @@ def test_a_run_folder_of_a_network_is_read_like_any_other(tmp_path):
     result.export(tmp_path / "models")
     assert (tmp_path / "models" / "group-1.safetensors").exists()
     said = []
-    ct.report([network.out], tmp_path / "page.html", tell=said.append)
+    ct.report([network.out], tmp_path / "page.html", warn=said.append)
     assert said == [
-        "ifca is shown without what needs its rows: the rows of the run are on the sites of its "
+        "ifca is shown without its training data: the rows of the run are on the sites of its "
         "network."
     ]
     assert said[0] in (tmp_path / "page.html").read_text()

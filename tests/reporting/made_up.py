@@ -1,4 +1,4 @@
-"""Made-up runs and portraits, so that statistics can be checked by hand."""
+"""Made-up runs and client statistics, so that statistics can be checked by hand."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from coterie.reporting.client_statistics import ClientStatistics
 from coterie.reporting.comparison import Comparison, Methods, compare
-from coterie.reporting.intervals import BySeed, SiteScores
-from coterie.reporting.portrait import Portrait
-from coterie.reporting.source import Source
+from coterie.reporting.intervals import BySeed, ScoresBySite
+from coterie.reporting.run_records import RunRecord
 
 NAMES = ["a", "b", "c", "d"]
 GROUPS = np.array([1, 0, 1, 0])
@@ -19,7 +19,7 @@ GROUPS = np.array([1, 0, 1, 0])
 
 def scored(
     scores: list[float | None], seed: int = 0, label: str = "m", metric: str = "accuracy"
-) -> Source:
+) -> RunRecord:
     """A run with these scores that sends 10 bytes in every round; None: not evaluated."""
     rows = []
     for round, score in enumerate(scores):
@@ -34,7 +34,7 @@ def scored(
         "data": "d",
         "method": {"name": label},
     }
-    return Source(config, rows, None, label)
+    return RunRecord(config, rows, None, label)
 
 
 def grouped(
@@ -43,7 +43,7 @@ def grouped(
     history: list[list[int] | None] | None = None,
     data: str = "memory",
     metric: str = "accuracy",
-) -> Source:
+) -> RunRecord:
     """A run of the clients NAMES with these groups after each round."""
     rows = []
     for round, groups in enumerate(history or [None]):
@@ -60,17 +60,17 @@ def grouped(
         "model": "softmax",
         "method": {"name": label, "settings": {}},
     }
-    return Source(config, rows, None, label)
+    return RunRecord(config, rows, None, label)
 
 
-def portrait(
+def statistics(
     scores: Any,
     groups: np.ndarray | None = None,
     test_rows: Any = (40, 40, 40, 3),
     metric: str = "accuracy",
     **more: Any,
-) -> Portrait:
-    """What is known of clients with these scores; more: other fields of a Portrait."""
+) -> ClientStatistics:
+    """What is known of clients with these scores; more: other fields."""
     rows = np.array(test_rows)
     fields = {
         "per_client": {metric: np.array(scores, dtype=float), "rows": rows},
@@ -82,11 +82,12 @@ def portrait(
         "losses": None,
         "weights": None,
         "projection": None,
-        "apart": None,
+        "differences": None,
         "warnings": [],
         "fingerprint": "x",
+        "has_data": True,
     }
-    return Portrait(**{**fields, **more})
+    return ClientStatistics(**{**fields, **more})
 
 
 def compared(methods: Methods, by_site: Mapping[str, BySeed] | None = None) -> Comparison:
@@ -100,5 +101,5 @@ def sites_of(*seeds: list[float], rows: list[int] | None = None) -> BySeed:
     for seed, values in enumerate(seeds):
         names = tuple(f"site {i}" for i in range(len(values)))
         counts = np.array(rows or [10] * len(values), dtype=float)
-        by_seed[seed] = SiteScores(names, np.array(values), counts)
+        by_seed[seed] = ScoresBySite(names, np.array(values), counts)
     return by_seed

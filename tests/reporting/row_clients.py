@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from coterie.reporting.sums import Sums, sums
+from coterie.reporting.client_sums import ClientSums, sum_clients
 
 
 def client(values: Sequence[float], y: Sequence[float] | None = None) -> tuple[Tensor, Tensor]:
@@ -18,6 +18,6 @@ def client(values: Sequence[float], y: Sequence[float] | None = None) -> tuple[T
     return x, torch.as_tensor(y, dtype=torch.float64)
 
 
-def side(*clients: tuple[Tensor, Tensor]) -> Sums:
+def side(*clients: tuple[Tensor, Tensor]) -> ClientSums:
     """The sums of clients with a target."""
-    return sums(clients, None)
+    return sum_clients(clients, None)

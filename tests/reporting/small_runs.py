@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 import coterie as ct
-from coterie.reporting.portrait import Portrait, portrait
-from coterie.reporting.source import of_run
+from coterie.reporting.client_statistics import ClientStatistics, collect_statistics
+from coterie.reporting.run_records import record_of_run
 
 NAMES = ("Hôpital <b>Élie", 'Klinik "Süd" & Co', "</script>", "north", "south", "west")
 SITES = ("Élie", "north 1", "Süd & Co", "west", "Åre", "Łódź <b>")
@@ -66,7 +66,7 @@ def figures(page: str) -> list[str]:
     return [part.partition("</div></div>")[0] for part in page.split('<div class="plot">')[1:]]
 
 
-def portrait_of(result: ct.Result) -> Portrait:
-    """The portrait of a run whose rows are at hand."""
+def statistics_of(result: ct.Result) -> ClientStatistics:
+    """The client statistics of a run with its data."""
     run = result._run
-    return portrait(result.trained, run, of_run(run).config["fingerprint"]["data"])
+    return collect_statistics(result.trained, run, record_of_run(run).config["fingerprint"]["data"])

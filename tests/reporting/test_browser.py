@@ -90,7 +90,7 @@ def test_a_site_is_found_by_its_name(browser, pages):
 
     assert found("élie").startswith("ÉlieIn group ") and "test rows." in found("ÉLIE")
     assert found("łódź").startswith("Łódź <b>")  # a part is enough, and markup is text
-    assert found("nowhere") == "No client has such a name." and found("") == ""
+    assert found("nowhere") == "No client has this name." and found("") == ""
     assert browser.run('document.querySelectorAll("#site-names option").length') == len(SITES)
     assert browser.run(WIDTH) <= PHONE and browser.console == []
 

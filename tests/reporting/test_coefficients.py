@@ -8,11 +8,11 @@ import pytest
 import coterie as ct
 from coterie.data.site_columns import SiteColumns
 from coterie.reporting.coefficients import (
-    coefficients,
     coefficients_table,
+    collect_coefficients,
     describe_coefficients,
 )
-from coterie.reporting.group_figures import draw_coefficients
+from coterie.reporting.figures import draw_coefficients
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def trained(frames):
 
 def test_coefficients_are_in_the_labels_unit_per_deviation_of_the_column(trained):
     groups = trained.groups.numpy()
-    result = coefficients(trained, groups)
+    result = collect_coefficients(trained, groups)
     assert result.columns[0] == "dose"  # it differs most
     rising = result.groups.index(int(groups[0]))
     falling = result.groups.index(int(groups[5]))
@@ -55,7 +55,7 @@ def test_coefficients_are_in_the_labels_unit_per_deviation_of_the_column(trained
 
 
 def test_signs_are_shown_and_points_have_the_colours_of_groups(trained):
-    result = coefficients(trained, trained.groups.numpy())
+    result = collect_coefficients(trained, trained.groups.numpy())
     table = coefficients_table(result)
     assert table.head == ["column", "group 0", "group 1"]
     assert {cell[0] for cell in table.rows[0][1:]} == {"+", "−"}
@@ -67,14 +67,14 @@ def test_signs_are_shown_and_points_have_the_colours_of_groups(trained):
 def test_other_models_have_none(frames):
     fed = ct.data.from_frames(frames, label="y")
     deep = ct.run(ct.IFCA(clusters=2), fed, "mlp:4", rounds=1).trained
-    assert coefficients(deep, deep.groups.numpy()) is None
+    assert collect_coefficients(deep, deep.groups.numpy()) is None
     alone = ct.run(ct.FedAvg(), fed, "linear", rounds=1).trained
-    assert coefficients(alone, None) is None
+    assert collect_coefficients(alone, None) is None
 
 
 def test_two_classes_have_log_odds(site_results):
     ifca = site_results[0].trained
-    result = coefficients(ifca, ifca.groups.numpy())
+    result = collect_coefficients(ifca, ifca.groups.numpy())
     assert result.is_class and result.higher == "outcome = well"
     assert "mar<ker" in result.columns and "log-odds" in describe_coefficients(result)
     signs = np.sign(result.values[result.columns.index("mar<ker")])
@@ -88,7 +88,7 @@ def test_columns_that_were_filled_in_a_group_have_no_coefficient_there(trained):
     empty = {names[i]: 60 for i in np.flatnonzero(groups == other)}
     rows = dict.fromkeys(names, 60)
     of_sites = SiteColumns(rows, {"dose": empty, "sex": {names[0]: 60}}, [])
-    result = coefficients(trained, groups, of_sites)
+    result = collect_coefficients(trained, groups, of_sites)
     assert result.filled == [("dose", other)]
     values = result.values[result.columns.index("dose")]
     assert np.isnan(values[result.groups.index(other)]) and np.isfinite(values).sum() == 1

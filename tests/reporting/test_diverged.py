@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from made_up import GROUPS, NAMES, grouped, portrait, scored
+from made_up import GROUPS, NAMES, grouped, scored, statistics
 
 import coterie as ct
-from coterie.reporting.comparison import compare
-from coterie.reporting.diverged import describe_diverged, find_diverged
-from coterie.reporting.page import collect_page
-from coterie.reporting.render import render_page
-from coterie.reporting.source import sources
+from coterie.reporting.comparison import compare, describe_diverged
+from coterie.reporting.page import collect_page, render_page
+from coterie.reporting.run_records import load_runs
 from coterie.runs.folder import RunFolder
 
 
@@ -32,36 +30,36 @@ def test_an_error_that_grows_or_is_not_finite_has_diverged():
     for runs in methods.values():
         for run in runs:
             run.history[-1]["r2"] = 1 - run.history[-1]["mse"] / 1.7  # the variance
-    found = find_diverged(compare(methods))
-    assert [(one.label, one.seeds, one.of) for one in found] == [("ifca", 1, 2), ("local", 1, 1)]
+    found = compare(methods)
+    assert found.diverged == {"ifca": 1, "local": 1}
     assert describe_diverged(found) == (
         "ifca (1 of 2 seeds) and local diverged: their errors grew without bound. They are "
-        "neither judged nor drawn here; a smaller step size (lr) helps."
+        "excluded from the ranking and the figures; try a smaller step size (lr)."
     )
-    assert describe_diverged([]) == ""
+    assert describe_diverged(compare({"fedavg": methods["fedavg"]})) == ""
 
 
 def test_an_accuracy_has_diverged_only_if_it_is_not_finite():
     methods = {"m": [scored([0.9, 0.01])], "n": [scored([0.9, np.nan], label="n")]}
-    assert [one.label for one in find_diverged(compare(methods))] == ["n"]
+    assert compare(methods).diverged == {"n": 1}
 
 
-def made(methods, portraits) -> str:
+def made(methods, by_method) -> str:
     for runs in methods.values():
         for run in runs:
             run.config["method"]["settings"] = {}
-    return render_page(collect_page(methods, portraits, [], None))
+    return render_page(collect_page(methods, by_method, [], None))
 
 
 def test_a_diverged_method_is_named_but_not_drawn():
     ifca = grouped(history=[GROUPS.tolist()] * 2, metric="mse")
     local = grouped("local", history=[None, None], metric="mse")
     local.history[-1]["mse"] = np.inf
-    portraits = {
-        "ifca": portrait([1, 2, 3, 4], GROUPS, metric="mse"),
-        "local": portrait([1, np.inf, 3, 4], metric="mse"),
+    by_method = {
+        "ifca": statistics([1, 2, 3, 4], GROUPS, metric="mse"),
+        "local": statistics([1, np.inf, 3, 4], metric="mse"),
     }
-    page = made({"ifca": [ifca], "local": [local]}, portraits)
+    page = made({"ifca": [ifca], "local": [local]}, by_method)
     assert "local diverged: its errors grew without bound." in page
     assert 'data-line="ifca"' in page and 'data-line="local"' not in page
     assert "<td>local</td>" in page  # in the comparison
@@ -72,7 +70,7 @@ def test_a_diverged_method_is_named_but_not_drawn():
 def test_a_page_is_made_where_every_method_diverged():
     run = grouped(history=[GROUPS.tolist()] * 2, metric="mse")
     run.history[-1]["mse"] = np.nan
-    page = made({"ifca": [run]}, {"ifca": portrait([np.nan] * 4, GROUPS, metric="mse")})
+    page = made({"ifca": [run]}, {"ifca": statistics([np.nan] * 4, GROUPS, metric="mse")})
     assert "ifca diverged" in page and "<svg" not in page and "<h2>Groups</h2>" not in page
 
 
@@ -81,9 +79,8 @@ def test_a_run_that_ended_early_is_not_judged_by_its_start(tmp_path):
     ct.run(ct.FedAvg(lr=0.01, local_steps=1), fed, rounds=2, out=tmp_path / "good")
     with pytest.raises(ct.Diverged, match="round 1"):
         ct.run(ct.LocalOnly(lr=1e30), fed, rounds=2, out=tmp_path / "wild")
-    runs, _ = sources([tmp_path])
-    found = find_diverged(compare({run.label: [run] for run in runs}))
-    assert [one.label for one in found] == ["local"]
+    runs, _ = load_runs([tmp_path])
+    assert compare({run.label: [run] for run in runs}).diverged == {"local": 1}
 
     folder, _ = RunFolder.open(tmp_path / "wild")
     with folder.training():  # a run that is trained again may end otherwise

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import numpy as np
-from made_up import GROUPS, NAMES, grouped, portrait
+from made_up import GROUPS, NAMES, grouped, statistics
 
-from coterie.reporting.client_table import (
+from coterie.reporting.clients import (
     clients_table,
-    describe_client_notes,
+    describe_client_scores,
     describe_clients,
     describe_few_rows,
+    each_client,
 )
-from coterie.reporting.clients import each_client, find_few_rows
 
 
 def test_every_client_has_a_line_with_its_rows_scores_and_gains():
-    portraits = {
-        "ditto": portrait([0.1, 0.2, 0.3, 0.4]),
-        "fedavg": portrait([0.5, 0.9, 0.6, 1.0]),
-        "ifca": portrait([0.9, 0.8, 0.6, 1.0], GROUPS),
-        "local": portrait([0.9, 0.9, np.nan, 1.0]),
+    by_method = {
+        "ditto": statistics([0.1, 0.2, 0.3, 0.4]),
+        "fedavg": statistics([0.5, 0.9, 0.6, 1.0]),
+        "ifca": statistics([0.9, 0.8, 0.6, 1.0], GROUPS),
+        "local": statistics([0.9, 0.9, np.nan, 1.0]),
     }
-    result = each_client(grouped(), portraits, seeds=1)
+    result = each_client(grouped(), by_method, seeds=1)
     head, rows, _ = clients_table(result)
     assert head[:4] == ["client", "group", "training rows", "test rows"]
     assert head[4:7] == ["ifca", "fedavg", "local"]
@@ -32,70 +32,66 @@ def test_every_client_has_a_line_with_its_rows_scores_and_gains():
         "a 1 120 40 0.900 0.500 0.900 +0.400 0.000 0.100",
         "c 1 120 40 0.600 0.600 – 0.000 – 0.300",
     ]
-    few, fedavg, local = describe_client_notes(result)
+    few, fedavg, local = describe_client_scores(result)
     assert few.startswith("† Fewer than 10 test rows: d (3)") and "33 percentage points" in few
     better = "Compared with fedavg, ifca is better for 1 of 4 clients, worse for 1 and equal for 2."
     assert fedavg == better
     better = "Compared with local, ifca is better for 0 of 3 clients, worse for 1 and equal for 2."
     assert local == better
-    assert "lowest seed" not in describe_clients(result)
-    assert "lowest seed" in describe_clients(each_client(grouped(), portraits, seeds=2))
+    assert "Lowest seed" not in describe_clients(result)
+    assert "Lowest seed" in describe_clients(each_client(grouped(), by_method, seeds=2))
 
 
 def test_a_gain_is_a_lower_error_in_regression():
-    portraits = {
-        "ifca": portrait([1, 2, 3, 4], GROUPS, metric="mse"),
-        "local": portrait([2, 2, 2, 2], metric="mse"),
+    by_method = {
+        "ifca": statistics([1, 2, 3, 4], GROUPS, metric="mse"),
+        "local": statistics([2, 2, 2, 2], metric="mse"),
     }
-    result = each_client(grouped(metric="mse"), portraits, 1)
+    result = each_client(grouped(metric="mse"), by_method, 1)
     gains = {row[0]: row[-1] for row in clients_table(result).rows}
     assert [gains[name] for name in NAMES] == ["+1", "0", "−1", "−2"]
-    assert "one unusual row decides it" in describe_client_notes(result)[0]
+    assert "a single unusual row decides it" in describe_client_scores(result)[0]
 
 
 def test_methods_whose_clients_had_other_rows_are_not_put_beside():
-    portraits = {
-        "ifca": portrait([1] * 4, GROUPS),
-        "local": portrait([1] * 4, fingerprint="y"),
+    by_method = {
+        "ifca": statistics([1] * 4, GROUPS),
+        "local": statistics([1] * 4, fingerprint="y"),
     }
-    result = each_client(grouped(), portraits, 2)
+    result = each_client(grouped(), by_method, 2)
     assert not any("gain over" in title for title in clients_table(result).head)
     assert "gain" not in describe_clients(result)
-    words = "Not shown, as its clients had other rows: local."
-    assert describe_client_notes(result)[-1] == words
-    assert each_client(grouped("gone"), portraits, 1) is None
+    words = "Not shown because its clients have other data: local."
+    assert describe_client_scores(result)[-1] == words
+    assert each_client(grouped("gone"), by_method, 1) is None
 
 
 def test_above_500_clients_the_worst_are_listed():
     n = 501
     scores = np.linspace(1, 0, n)
-    many = portrait(scores, np.zeros(n, dtype=int), [10] * n)
+    many = statistics(scores, np.zeros(n, dtype=int), [10] * n)
     source = grouped()
     source.config["clients"] = [f"c{i}" for i in range(n)]
     result = each_client(source, {"ifca": many}, 1)
     assert [client.name for client in result.clients] == [f"c{i}" for i in range(500, 400, -1)]
-    shown = "Of the 501 clients, the 100 that do worst under ifca are shown."
+    shown = "The table has the 100 of 501 clients with the worst scores under ifca."
     assert shown in describe_clients(result)
-    few = find_few_rows(["c"] * n, np.full(n, 2))
+    few = [client._replace(test_rows=2) for client in result.everyone]
     start = "† Fewer than 10 test rows: 501 of the 501 clients."
-    assert describe_few_rows(few, "mse").startswith(start)
+    assert describe_few_rows(few, n, "mse").startswith(start)
 
 
 def test_columns_of_which_nothing_is_known_are_left_out():
-    result = each_client(grouped(), {"ifca": portrait([1] * 4, GROUPS, train_rows=None)}, 1)
-    assert clients_table(result).head == ["client", "group", "test rows", "ifca"]
-    words = "Training rows are not counted, as they are not at hand."
-    assert describe_client_notes(result)[-1] == words
-    without_groups = each_client(grouped(), {"ifca": portrait([1] * 4)}, 1)
+    without_groups = each_client(grouped(), {"ifca": statistics([1] * 4)}, 1)
     head = clients_table(without_groups).head
     assert head == ["client", "training rows", "test rows", "ifca"]
 
 
 def test_the_clients_own_commonest_class_stands_beside_its_scores():
-    of_ifca = portrait([0.9, 0.8, 0.6, 1.0], GROUPS)
+    of_ifca = statistics([0.9, 0.8, 0.6, 1.0], GROUPS)
     of_ifca.per_client["commonest"] = np.array([0.9, 0.5, 0.55, np.nan])
     of_ifca.per_client["balanced_accuracy"] = np.array([0.5, 0.8, 0.61, np.nan])
-    both = {"ifca": of_ifca, "fedavg": portrait([0.5, 0.9, 0.6, 1.0])}
+    both = {"ifca": of_ifca, "fedavg": statistics([0.5, 0.9, 0.6, 1.0])}
     result = each_client(grouped(), both, seeds=1)
     head, rows, _ = clients_table(result)
     assert head[4:8] == ["commonest class", "ifca", "fedavg", "balanced, ifca"]

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import numpy as np
-from made_up import GROUPS, compared, grouped, portrait
+from made_up import GROUPS, compared, grouped, statistics
 
 from coterie.reporting.fairness import (
     Grouping,
     choose_grouping,
     describe_fairness,
-    describe_tiny_clients,
+    describe_few_rows_of_worst,
     describe_worst_groups,
     fairness,
     fairness_table,
 )
-from coterie.reporting.membership import group_means
+from coterie.reporting.group_membership import group_means
 
-BY = Grouping(GROUPS, "those that ifca found", "group", "x")
+BY = Grouping(GROUPS, "those found by ifca", "group", "x")
 
 
-def measured(portraits, by, metric: str = "accuracy", seeds: int = 1):
+def measured(by_method, by, metric: str = "accuracy", seeds: int = 1):
     methods = {
-        label: [grouped(label, seed, metric=metric) for seed in range(seeds)] for label in portraits
+        label: [grouped(label, seed, metric=metric) for seed in range(seeds)] for label in by_method
     }
-    return fairness(compared(methods), portraits, by)
+    return fairness(compared(methods), by_method, by)
 
 
 def test_group_means_leave_out_who_has_no_score_or_no_group():
@@ -31,11 +31,11 @@ def test_group_means_leave_out_who_has_no_score_or_no_group():
 
 
 def test_a_small_gap_at_a_low_level_is_not_praised():
-    portraits = {
-        "fedavg": portrait([0.51, 0.5, 0.51, 0.5]),
-        "ifca": portrait([0.9, 0.8, 0.9, 0.8], GROUPS),
+    by_method = {
+        "fedavg": statistics([0.51, 0.5, 0.51, 0.5]),
+        "ifca": statistics([0.9, 0.8, 0.9, 0.8], GROUPS),
     }
-    result = measured(portraits, BY)
+    result = measured(by_method, BY)
     table = fairness_table(result)
     assert table.head[:3] == ["method", "worst group", "worst 10 % of clients"]
     assert table.rows == [
@@ -44,55 +44,54 @@ def test_a_small_gap_at_a_low_level_is_not_praised():
     ]
     assert table.marked == (1,) and result.leaders == ["ifca"]
     assert describe_worst_groups(result) == [
-        "The worst-served group gets 0.800 with ifca, and 0.500 with fedavg.",
-        "fedavg has the smallest gap (0.010), but its worst group gets 0.500: it is even, not "
-        "better.",
+        "The worst-served group has 0.800 with ifca, and 0.500 with fedavg.",
+        "fedavg has the smallest gap (0.010), but its worst group has only 0.500.",
     ]
 
 
 def test_the_worst_of_regression_is_the_largest_error_and_tiny_clients_are_pointed_out():
-    portraits = {
-        "ifca": portrait([1, 2, 1, 5], GROUPS, metric="mse"),
-        "local": portrait([4, 4, 4, 4], metric="mse"),
+    by_method = {
+        "ifca": statistics([1, 2, 1, 5], GROUPS, metric="mse"),
+        "local": statistics([4, 4, 4, 4], metric="mse"),
     }
-    result = measured(portraits, BY, "mse")
+    result = measured(by_method, BY, "mse")
     assert fairness_table(result).rows[0][:4] == ["ifca", "3.5 (group 0)", "5", "1 (group 1)"]
-    words = "Among the worst 10 % under ifca are clients with fewer than 10 test rows."
-    assert describe_tiny_clients(result) == words
+    words = "The worst 10 % under ifca include clients with fewer than 10 test rows."
+    assert describe_few_rows_of_worst(result) == words
 
 
 def test_without_groups_only_clients_are_compared():
-    result = measured({"local": portrait([0.1, 0.2, 0.3, 0.4])}, None)
+    result = measured({"local": statistics([0.1, 0.2, 0.3, 0.4])}, None)
     table = fairness_table(result)
     assert table.head == ["method", "worst 10 % of clients", "std over clients"]
     assert len(table.rows[0]) == 3
     assert "gap" not in describe_fairness(result) and describe_worst_groups(result) == []
-    assert measured({"local": portrait([1.0] * 4, metric="mse")}, None) is None
+    assert measured({"local": statistics([1.0] * 4, metric="mse")}, None) is None
 
 
 def test_groups_of_other_clients_are_not_compared():
-    portraits = {
-        "ifca": portrait([0.9, 0.8, 0.9, 0.8], GROUPS),
-        "cfl": portrait([1] * 4, fingerprint="y"),
+    by_method = {
+        "ifca": statistics([0.9, 0.8, 0.9, 0.8], GROUPS),
+        "cfl": statistics([1] * 4, fingerprint="y"),
     }
-    rows = fairness_table(measured(portraits, BY)).rows
+    rows = fairness_table(measured(by_method, BY)).rows
     assert rows[1][1:] == ["–", "1.000", "–", "–", "0.000"]
 
 
 def test_methods_are_judged_by_the_true_groups_or_by_those_of_the_best_method():
     truth = np.array([0, 0, 1, 1])
-    portraits = {
-        "one": portrait([1] * 4, np.zeros(4, dtype=int)),
-        "two": portrait([1] * 4, GROUPS),
+    by_method = {
+        "one": statistics([1] * 4, np.zeros(4, dtype=int)),
+        "two": statistics([1] * 4, GROUPS),
     }
-    assert choose_grouping(["one", "two"], portraits).whose == "those that two found"
-    assert choose_grouping(["one"], portraits) is None
-    portraits["two"] = portrait([1] * 4, GROUPS, truth=truth)
-    by = choose_grouping(["one", "two"], portraits)
+    assert choose_grouping(["one", "two"], by_method).whose == "those found by two"
+    assert choose_grouping(["one"], by_method) is None
+    by_method["two"] = statistics([1] * 4, GROUPS, truth=truth)
+    by = choose_grouping(["one", "two"], by_method)
     assert (by.word, by.groups.tolist()) == ("true group", truth.tolist())
 
 
 def test_several_seeds_are_mentioned():
-    one = {"ifca": portrait([0.9, 0.8, 0.9, 0.8], GROUPS)}
-    assert "lowest seed" in describe_fairness(measured(one, BY, seeds=2))
-    assert "lowest seed" not in describe_fairness(measured(one, BY))
+    one = {"ifca": statistics([0.9, 0.8, 0.9, 0.8], GROUPS)}
+    assert "Lowest seed" in describe_fairness(measured(one, BY, seeds=2))
+    assert "Lowest seed" not in describe_fairness(measured(one, BY))

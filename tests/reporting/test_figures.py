@@ -27,20 +27,28 @@ from coterie.reporting.drawing import (
     row_axis,
 )
 from coterie.reporting.figures import (
-    CalibrationPoint,
-    curves,
     draw_calibration,
+    draw_client_map,
     draw_confusion,
+    draw_curves,
+    draw_group_scores,
+    draw_group_sizes,
+    draw_history,
 )
-from coterie.reporting.fit import ClientMap, GroupScores, describe_as_well
-from coterie.reporting.group_figures import fit_map, group_sizes, history_map, scores_by_group
-from coterie.reporting.moves import Moves
+from coterie.reporting.group_membership import GroupChanges
+from coterie.reporting.model_fit import (
+    ClientMap,
+    GroupScores,
+    describe_similar_fit,
+    relative_excess,
+)
+from coterie.reporting.predictions import CalibrationPoint
 from coterie.reporting.svg import draw
 
 
 def drawn(methods, over: str) -> list:
     """The lines and bands of all methods."""
-    figure = curves(convergence(methods, compared(methods)), over, method_styles(methods))
+    figure = draw_curves(convergence(methods, compared(methods)), over, method_styles(methods))
     return [mark for method in figure.marks for mark in method.marks]
 
 
@@ -56,14 +64,16 @@ def test_curves_are_means_in_a_band_over_rounds_or_bytes():
 
 
 # ------------------------------------------------------------------------------ groups over rounds
-def moved(groups: np.ndarray, shown: np.ndarray, names: list[str], group_count: int) -> Moves:
-    return Moves(
+def moved(
+    groups: np.ndarray, shown: np.ndarray, names: list[str], group_count: int
+) -> GroupChanges:
+    return GroupChanges(
         groups=groups,
         rounds=list(range(len(groups))),
         names=names,
         shown=shown,
         group_count=group_count,
-        moved=[],
+        changes=[],
         sizes=[(0, [2]), (1, [1, 1])],
         churn=[],
     )
@@ -71,22 +81,22 @@ def moved(groups: np.ndarray, shown: np.ndarray, names: list[str], group_count: 
 
 def test_the_map_of_groups_has_a_row_per_client_and_grey_only_where_needed():
     groups = np.array([[-1, 0, 1], [1, 0, 1]])
-    figure = history_map(moved(groups, np.array([1, 0, 2]), ["a", "b", "<c>"], 2))
+    figure = draw_history(moved(groups, np.array([1, 0, 2]), ["a", "b", "<c>"], 2))
     colours = [[box.colour for box in row.marks] for row in figure.marks]
     one, two = group_colour(0), group_colour(1)
     assert colours == [[one], ["faint", two], [two]]  # equal cells are one
     assert figure.marks[1].title == "a: not seen from round 0, group 1 from round 1"
     assert [entry.name for entry in figure.legend] == ["not seen", "group 0", "group 1"]
-    later = history_map(moved(groups[1:], np.arange(3), ["a", "b", "c"], 2))
+    later = draw_history(moved(groups[1:], np.arange(3), ["a", "b", "c"], 2))
     assert [entry.name for entry in later.legend] == ["group 0", "group 1"]
     many = np.arange(1001)[:, None] % 2 * np.array([1, 1])
-    long = history_map(moved(many, np.arange(2), ["a", "b"], 2))
+    long = draw_history(moved(many, np.arange(2), ["a", "b"], 2))
     assert len(long.marks[0].marks) <= 200 and long.x.high > 1000
 
 
 def test_a_group_that_was_not_there_yet_has_the_size_0():
     groups = np.array([[0, 0], [0, 1]])
-    first, second = group_sizes(moved(groups, np.arange(2), ["a", "b"], 2)).marks
+    first, second = draw_group_sizes(moved(groups, np.arange(2), ["a", "b"], 2)).marks
     assert (first.low, first.high) == ([0, 0], [2, 1])
     assert (second.low, second.high) == ([2, 1], [2, 2])
 
@@ -95,23 +105,25 @@ def test_a_group_that_was_not_there_yet_has_the_size_0():
 def test_the_map_of_fit_is_relative_to_each_clients_best():
     losses = np.array([[1.0, 1.04], [20.0, 10.0], [np.nan, 1.0], [3.0, 3.3]])
     result = ClientMap("loss", ["a", "b", "c", "d"], losses, np.array([0, 1, 1, 1]))
-    np.testing.assert_allclose(result.excess(), [[0, 0.04], [1, 0], [np.nan, 0], [0, 0.1]])
-    rows = fit_map(result).marks
+    excess = relative_excess(losses)
+    np.testing.assert_allclose(excess, [[0, 0.04], [1, 0], [np.nan, 0], [0, 0.1]])
+    rows = draw_client_map(result).marks
     shades = [[mark.colour for mark in row.marks] for row in rows]
     assert shades[:3] == [["s0", "s1", "own"], ["s5", "s0", "own"], ["s0", "own"]]
     assert rows[1].title == "b: group 0 fits 100 % worse, group 1 fits best"
-    assert describe_as_well(result) == (
-        "2 of 3 clients would do as well (within 5 %) in another group: a and d. Another group's "
-        "model fits better by more than that: d."
+    assert describe_similar_fit(result) == (
+        "Another group's model fits 2 of 3 clients as well (within 5 %): a and d. It fits better "
+        "by more than that: d."
     )
     nobody = ClientMap("loss", ["a"], np.array([[1.0, 2.0]]), np.array([0]))
-    assert describe_as_well(nobody) == "Nobody would do as well in another group (within 5 %)."
+    words = "No other group's model fits any client as well as its own (within 5 %)."
+    assert describe_similar_fit(nobody) == words
 
 
 def test_a_method_has_the_same_colour_in_every_figure():
     styles = method_styles(["ifca", "fedavg", "local"])
     scores = {"local": np.array([0.1, 0.2]), "ifca": np.array([0.3, np.inf])}
-    figure = scores_by_group(GroupScores("mse", ["a", "b"], np.zeros(2, int), scores), styles)
+    figure = draw_group_scores(GroupScores("mse", ["a", "b"], np.zeros(2, int), scores), styles)
     assert [(mark.title, mark.colour) for mark in figure.marks] == [
         ("a, local: 0.1", METHOD_COLOURS[2]),
         ("b, local: 0.2", METHOD_COLOURS[2]),
@@ -122,12 +134,12 @@ def test_a_method_has_the_same_colour_in_every_figure():
 # ------------------------------------------------------------------------------ predictions
 def test_calibration_and_confusion_can_be_drawn():
     figure = draw_calibration([CalibrationPoint(0.2, 0.25, 40), CalibrationPoint(0.9, 0.8, 10)])
-    assert figure.marks[2].title == "predicted 20 %, came true 25 %: 40 rows"
+    assert figure.marks[2].title == "predicted 20 %, observed 25 %: 40 rows"
     assert "NaN" not in draw(figure, "calibration")
     figure = draw_confusion([[8, 2], [0, 0]], ["no", "<yes>"])
     assert [mark.text for mark in figure.marks] == ["8", "2", "0", "0"]
     assert figure.marks[0].opacity > figure.marks[1].opacity > figure.marks[2].opacity
-    assert "no, taken for &lt;yes&gt;: 2 of 10" in draw(figure, "confusion")
+    assert "no, predicted &lt;yes&gt;: 2 of 10" in draw(figure, "confusion")
 
 
 # ------------------------------------------------------------------------------ axes

@@ -9,11 +9,21 @@ import numpy as np
 import pytest
 from made_up import compared, scored, sites_of
 
-from coterie.reporting.benefit import describe_benefit, group_benefit
-from coterie.reporting.comparison import Comparison, any_diverged
-from coterie.reporting.comparison_table import comparison_table, describe_comparison_table
-from coterie.reporting.intervals import Difference
-from coterie.reporting.verdict import Lead, describe_lead, describe_verdict, judge
+from coterie.reporting.comparison import (
+    Comparison,
+    comparison_table,
+    describe_comparison_table,
+    has_diverged,
+)
+from coterie.reporting.intervals import ScoreDifference
+from coterie.reporting.verdict import (
+    Lead,
+    describe_benefit,
+    describe_lead,
+    describe_verdict,
+    group_benefit,
+    judge,
+)
 
 NOISE = [0.1, -0.1, 0.05, -0.05, 0.02, -0.02, 0.08, -0.08]  # of eight sites
 
@@ -72,10 +82,10 @@ def test_methods_are_level_where_the_interval_holds_zero():
 def test_without_enough_sites_no_interval_is_given():
     methods = {label: [scored([s], label=label)] for label, s in (("m", 0.9), ("n", 0.5))}
     two = {"m": sites_of([0.9, 0.9]), "n": sites_of([0.5, 0.5])}
-    assert "cannot be told: an interval takes 3 sites or more, not 2." in verdict(
+    assert "is unknown: an interval takes 3 sites or more, not 2." in verdict(
         compared(methods, two)
     )
-    assert verdict(compared(methods)).endswith("the runs did not keep scores by site.")
+    assert verdict(compared(methods)).endswith("the runs did not store scores by site.")
     assert compared(methods).best == ["m"]
     assert verdict(compared({"m": methods["m"]})) == "m reaches a test accuracy of 0.900."
 
@@ -99,9 +109,10 @@ def test_a_run_that_diverged_is_named_and_never_wins(infinite):
     assert comparison.best == ["m"] and comparison.ranking == ["m", "n"]
     assert comparison_table(comparison).rows[1][1:4] == ["diverged (1 of 2 seeds)", "–", "–"]
     assert verdict(comparison).endswith("n diverged: no finite test loss.")
-    assert any_diverged(comparison.runs["n"]) and not any_diverged(comparison.runs["m"])
+    assert [has_diverged(run) for run in comparison.runs["n"]] == [False, True]
+    assert not any(map(has_diverged, comparison.runs["m"]))
     absurd = {"mse": 3e35, "loss": 3e35, "r2": -3e35}
-    assert any_diverged([absurd]), "finite, and yet no model at all"
+    assert has_diverged(absurd), "finite, and yet no model at all"
     alone = compared({"n": methods["n"][1:]})
     assert comparison_table(alone).rows[0][1] == "diverged"
     assert verdict(alone) == "n diverged: no finite test loss."
@@ -148,23 +159,23 @@ def test_nothing_is_concluded_from_an_interval_that_holds_zero(metric, ahead):
     other = {"accuracy": 0.5, "mse": 2.0}[metric]
     level = {"ifca": 1.0, "fedavg": (1.0 - ahead, own), "local": other}
     text = describe_benefit(group_benefit(methods_of(metric=metric, **level)))
-    assert text.startswith("Whether groups pay cannot be told: ifca's ")
+    assert text.startswith("Whether groups pay is undecided: ifca's ")
     assert text.endswith("8 sites, 1 seed), the best without groups.")
     assert re.search(r"\([\d.]+( %)? lower to [\d.]+( %)? higher, 8 sites", text)
 
 
 def test_ends_of_an_interval_have_the_direction_of_the_number():
-    difference = Difference(-0.015, -0.026, 0.006, sites=4, seeds=5)
+    difference = ScoreDifference(-0.015, -0.026, 0.006, sites=4, seeds=5)
     lead = Lead("ifca", "local", "accuracy", 0.8, difference)
     words = "0.015 lower than local's (0.026 lower to 0.006 higher, 4 sites, 5 seeds)"
     assert describe_lead(lead) == f"ifca's accuracy is {words}"
-    worse = lead._replace(difference=Difference(-0.02, -0.03, -0.01, sites=4, seeds=5))
+    worse = lead._replace(difference=ScoreDifference(-0.02, -0.03, -0.01, sites=4, seeds=5))
     assert "0.020 lower than local's (0.010 to 0.030, " in describe_lead(worse)
     # of errors, being ahead by 0.2 of 4 is an error that is 5 % lower
-    error = Lead("ifca", "local", "mse", 4.0, Difference(0.2, -0.1, 0.4, sites=4, seeds=5))
+    error = Lead("ifca", "local", "mse", 4.0, ScoreDifference(0.2, -0.1, 0.4, sites=4, seeds=5))
     words = "5.0 % lower than local's (10.0 % lower to 2.5 % higher, 4 sites, 5 seeds)"
     assert describe_lead(error) == f"ifca's error is {words}"
-    better = error._replace(difference=Difference(0.2, 0.1, 0.4, sites=4, seeds=5))
+    better = error._replace(difference=ScoreDifference(0.2, 0.1, 0.4, sites=4, seeds=5))
     assert "5.0 % lower than local's (2.5 to 10.0 %, 4 sites" in describe_lead(better)
 
 
@@ -173,7 +184,7 @@ def test_a_smaller_error_that_is_worse_for_half_of_the_sites_is_not_said_to_pay(
     benefit = group_benefit(methods_of(metric="mse", ifca=1.0, fedavg=(1.0, own), local=2.0))
     assert not benefit.pays
     text = describe_benefit(benefit)
-    assert text.startswith("Whether groups pay cannot be told: ifca's error is 7.0 % lower")
+    assert text.startswith("Whether groups pay is undecided: ifca's error is 7.0 % lower")
 
 
 def test_on_two_sites_it_cannot_be_told_whether_groups_pay():
@@ -181,10 +192,10 @@ def test_on_two_sites_it_cannot_be_told_whether_groups_pay():
     methods["ifca"][0].history[-1]["sizes"] = [2, 1]
     two = {label: sites_of([0.9, 0.9]) for label in methods}
     assert describe_benefit(group_benefit(compared(methods, two))) == (
-        "Whether groups pay cannot be told: an interval takes 3 sites or more, not 2."
+        "Whether groups pay is unknown: an interval takes 3 sites or more, not 2."
     )
     assert describe_benefit(group_benefit(compared(methods))) == (
-        "Whether groups pay cannot be told: the runs did not keep scores by site."
+        "Whether groups pay is unknown: the runs did not store scores by site."
     )
 
 
@@ -194,20 +205,20 @@ def test_groups_of_one_member_are_no_groups():
         run["sizes"] = [1, 0, 1, 1, 1]
     text = describe_benefit(group_benefit(comparison))
     assert text.startswith(
-        "No two sites belong together: each of the 4 groups of ifca has one member, which is what "
-        "local does; ifca's accuracy is 0.000 "
+        "No two sites belong together: each of the 4 groups of ifca has one member, like local; "
+        "ifca's accuracy is 0.000 "
     )
     assert "and 0.200 higher than fedavg's" in text
     comparison.runs["ifca"][1]["sizes"] = [2, 1, 1]
     text = describe_benefit(group_benefit(comparison))
-    assert text.startswith("Whether groups pay cannot be told: ")
+    assert text.startswith("Whether groups pay is undecided: ")
 
 
 def test_what_is_missing_to_say_that_groups_pay_is_named():
     benefit = group_benefit(methods_of(ifca=0.9, fedavg=0.7))
     assert not benefit.pays
     assert describe_benefit(benefit) == (
-        "Whether groups pay cannot be told without one model for each client (such as local): "
+        "Whether groups pay is unknown without one model for each client (such as local): "
         "ifca's accuracy is 0.200 higher than fedavg's (0.200 to 0.200, 8 sites, 1 seed)."
     )
     comparison = methods_of(metric="mse", ifca=0.5, fedavg=0.7, local=0.8)
@@ -233,9 +244,9 @@ def test_the_table_has_the_columns_that_any_method_has_and_marks_the_best():
     ]
     assert table.marked == (0,)
     assert describe_comparison_table(compared(methods)) == (
-        "Accuracy over all test rows, ± standard deviation over the 2 clients; worst 10 %: mean of "
-        "the clients that do worst; * best, or level with it: the 95 % interval of the difference "
-        "holds 0."
+        "Accuracy over all test rows, ± standard deviation over the 2 clients; worst 10 %: mean "
+        "over the clients with the worst scores; * best, or level with it: the 95 % interval of "
+        "the difference contains 0."
     )
 
 
@@ -251,7 +262,7 @@ def test_the_table_of_several_seeds_has_their_spread_and_sizes_where_they_agree(
     assert comparison_table(compared(methods)).rows[0][2] == "vary"
     legend = describe_comparison_table(compared(methods))
     assert "over 2 seeds, means in the other columns" in legend
-    assert legend.endswith("the 95 % interval of the difference holds 0.")
+    assert legend.endswith("the 95 % interval of the difference contains 0.")
 
 
 def test_balanced_accuracy_is_shown_where_rare_classes_fare_worse():
@@ -260,4 +271,6 @@ def test_balanced_accuracy_is_shown_where_rare_classes_fare_worse():
     assert "balanced" not in comparison_table(compared(methods)).head
     methods["m"][0].history[-1]["balanced_accuracy"] = 0.6
     assert "balanced" in comparison_table(compared(methods)).head
-    assert "always the commonest class: 0.700" in describe_comparison_table(compared(methods))
+    assert "always predicting the commonest class: 0.700" in describe_comparison_table(
+        compared(methods)
+    )

@@ -7,25 +7,30 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from made_up import GROUPS, grouped, portrait
+from made_up import GROUPS, grouped, statistics
 
-from coterie.reporting.apart import GroupComparison, describe_comparisons
-from coterie.reporting.columns import Column
-from coterie.reporting.differences import Difference
+from coterie.reporting.client_statistics import Projection
 from coterie.reporting.drawing import method_styles
 from coterie.reporting.fairness import Grouping
-from coterie.reporting.fit import ClientMap, client_positions, describe_positions
-from coterie.reporting.membership import (
+from coterie.reporting.group_differences import (
+    ColumnDifference,
+    GroupComparison,
+    NamedColumn,
+    describe_differences,
+)
+from coterie.reporting.group_membership import (
+    describe_few_changes,
     describe_main_groups,
+    describe_no_changes,
+    group_changes,
+    is_same_partition,
     main_groups,
     membership,
     membership_table,
-    same_groups,
 )
 from coterie.reporting.method import method_details
-from coterie.reporting.moves import describe_few_moves, describe_stillness, moves
-from coterie.reporting.portrait import Projection
-from coterie.reporting.render import render
+from coterie.reporting.model_fit import ClientMap, client_positions, describe_positions
+from coterie.reporting.page import render
 
 
 def fold(details) -> tuple[str, int]:
@@ -41,10 +46,10 @@ def fold(details) -> tuple[str, int]:
 
 # ------------------------------------------------------------------------------ groups
 def test_the_same_clients_together_are_the_same_groups_whatever_their_numbers():
-    assert same_groups(GROUPS, np.array([0, 2, 0, 2]))
-    assert not same_groups(GROUPS, np.array([0, 0, 1, 1]))
-    assert not same_groups(GROUPS, np.zeros(4, dtype=int))
-    assert not same_groups(GROUPS, np.arange(4))
+    assert is_same_partition(GROUPS, np.array([0, 2, 0, 2]))
+    assert not is_same_partition(GROUPS, np.array([0, 0, 1, 1]))
+    assert not is_same_partition(GROUPS, np.zeros(4, dtype=int))
+    assert not is_same_partition(GROUPS, np.arange(4))
 
 
 def test_groups_come_with_their_members_and_who_else_found_them():
@@ -58,13 +63,13 @@ def test_groups_come_with_their_members_and_who_else_found_them():
     assert table.head == ["group", "clients", "members"]
     assert table.rows == [["0", "2", "b, d"], ["1", "2", "a, c"]]
     assert describe_main_groups(result) == (
-        "The groups that ifca ended with (seed 0). cfl found the same groups. flhc found other "
-        "groups: see Method by method. Of its 2 other seeds, 1 ended with the same groups."
+        "The final groups of ifca (seed 0). cfl found the same groups. flhc found other groups: "
+        "see Method by method. Of its 2 other seeds, 1 found the same groups."
     )
     # clients of other seeds are others, unless they are sites
     drawn = [grouped(seed=seed, history=last) for seed in range(2)]
     result = main_groups("ifca", {"ifca": drawn}, ends, None)
-    assert result.seeds is None and "other seed" not in describe_main_groups(result)
+    assert result.other_seeds == 0 and "other seed" not in describe_main_groups(result)
 
 
 def test_groups_of_one_member_are_said_to_be_none():
@@ -72,13 +77,13 @@ def test_groups_of_one_member_are_said_to_be_none():
     sources = [grouped(seed=seed, history=[alone], data="folder:d") for seed in range(3)]
     result = main_groups("ifca", {"ifca": sources}, {"ifca": np.array(alone)}, None)
     assert describe_main_groups(result) == (
-        "The groups that ifca ended with (seed 0). No two clients belong together: each group has "
-        "one member, which is what local does. Of its 2 other seeds, 2 left everyone alone, too."
+        "The final groups of ifca (seed 0). No two clients belong together: each group has one "
+        "member, like local training. Of its 2 other seeds, 2 found one group per client as well."
     )
 
 
 def test_warnings_stand_where_the_groups_stand():
-    odd = portrait([1] * 4, GROUPS, warnings=["the groups are not stable."])
+    odd = statistics([1] * 4, GROUPS, warnings=["the groups are not stable."])
     result = main_groups("ifca", {"ifca": [grouped()]}, {"ifca": GROUPS}, odd)
     assert result.warnings == ["the groups are not stable."]
     run = grouped(history=[GROUPS.tolist()])
@@ -89,7 +94,7 @@ def test_warnings_stand_where_the_groups_stand():
     assert "not stable" not in pages["ifca"]
     assert "The groups are not stable." in pages["cfl"] and "not stable" in pages[None]
     assert all("<details>" in page for page in pages.values())  # figures stand above
-    assert "the same clients are together as with cfl" in pages["cfl"] and "b, d" in pages[None]
+    assert "cfl found the same groups" in pages["cfl"] and "b, d" in pages[None]
 
 
 def test_clients_that_were_not_seen_are_listed_apart():
@@ -99,7 +104,7 @@ def test_clients_that_were_not_seen_are_listed_apart():
 
 def compared_groups(count: int, silent: tuple[int, ...] = ()) -> list[GroupComparison]:
     """Each group against all others: x is higher in it, or nothing stands out."""
-    higher = Difference(Column("x", "x"), None, 2.0, 1.0, is_share=False, certain=1.0)
+    higher = ColumnDifference(NamedColumn("x", "x"), None, 2.0, 1.0, is_share=False, certain=1.0)
     comparisons = []
     for group in range(count):
         differences = [higher]
@@ -110,57 +115,62 @@ def compared_groups(count: int, silent: tuple[int, ...] = ()) -> list[GroupCompa
 
 
 def test_what_does_not_stand_out_is_said_to_be_so():
-    nothing = describe_comparisons([GroupComparison(0, 1, [])])
-    assert nothing.parts == [] and nothing.rest[0].startswith("No column stands out")
-    few = describe_comparisons([GroupComparison(0, 1, [])], clients=4, has_labels=True)
-    assert few.rest[1:] == [
-        "4 clients are too few to tell more for certain.",
-        "How the labels of the groups differ stands in the table above.",
+    parts, rest = describe_differences([GroupComparison(0, 1, [])])
+    assert parts == [] and rest[0].startswith("No column differs significantly")
+    _, rest = describe_differences([GroupComparison(0, 1, [])], clients=4, has_labels=True)
+    assert rest[1:] == [
+        "4 clients are too few for more certainty.",
+        "The table above shows how the labels of the groups differ.",
     ]
-    three = describe_comparisons(compared_groups(3, silent=(1,)))
-    higher = "x is higher in group 0: mean 2, against 1 in the other groups."
-    assert three.parts[0] == ("Group 0 against the other groups:", [higher])
-    assert len(three.parts) == 2 and three.rest == ["Nothing stands out in group 1."]
-    ((title, _),) = describe_comparisons(compared_groups(1)).parts
+    parts, rest = describe_differences(compared_groups(3, silent=(1,)))
+    higher = "x is higher in group 0: mean 2, compared with 1 in the other groups."
+    assert parts[0] == ("Group 0 compared with the other groups:", [higher])
+    assert len(parts) == 2 and rest == ["No significant differences: group 1."]
+    ((title, _),), _ = describe_differences(compared_groups(1))
     assert title == ""
-    many = describe_comparisons(compared_groups(15))
-    assert len(many.parts) == 12
-    assert many.rest == ["3 more groups differ from the others, too."]
+    parts, rest = describe_differences(compared_groups(15))
+    assert len(parts) == 12
+    assert rest == ["3 more groups differ from the others."]
 
 
 # ------------------------------------------------------------------------------ moves
 @pytest.mark.parametrize(
     "history, says",
     [
-        ([[0, 0, 0, 0]] * 3, "All clients were in one group all the time."),
+        ([[0, 0, 0, 0]] * 3, "All clients were in one group throughout."),
         (
             [[0, 1, 0, 1]] * 3,
-            "Nobody ever moved from one group to another; everyone had one from the start.",
+            "No client changed its group; all clients were assigned from the start.",
         ),
-        ([[-1] * 4, [0, -1, 0, 1], [0, 1, 0, 1]], "to another; everyone had one by round 2."),
-        ([[-1] * 4, [0, -1, 0, 1]], "to another; not seen at all: 1 of 4 clients."),
+        (
+            [[-1] * 4, [0, -1, 0, 1], [0, 1, 0, 1]],
+            "its group; all clients were assigned by round 2.",
+        ),
+        ([[-1] * 4, [0, -1, 0, 1]], "its group; never seen: 1 of 4 clients."),
     ],
 )
 def test_groups_that_never_change_are_a_sentence_and_no_figure(history, says):
     run = grouped(history=history)
-    assert describe_stillness(moves(run, None)).endswith(says)
+    assert describe_no_changes(group_changes(run, None)).endswith(says)
     page, figures = fold(method_details(run, {}, None, "ifca"))
     assert says in page and figures == 0
 
 
 def test_few_moves_are_described_and_many_drawn():
     run = grouped(history=[[0, 1, 0, 1], [0, 1, 1, 1], [0, 1, 1, 1]])
-    few = moves(run, None)
-    assert few.moved == [(1, 1)] and describe_stillness(few) == ""
-    assert describe_few_moves(few) == "Clients that moved to another group: 1 in round 1."
+    few = group_changes(run, None)
+    assert few.changes == [(1, 1)] and describe_no_changes(few) == ""
+    assert describe_few_changes(few) == "Clients that changed their group: 1 in round 1."
     page, figures = fold(method_details(run, {}, None, "ifca"))
-    assert figures == 1 and describe_few_moves(few) in page
+    assert figures == 1 and describe_few_changes(few) in page
     run = grouped(history=[[0, 1, r % 2, 1] for r in range(6)])
-    many = moves(run, None)
-    assert [round for round, _ in many.moved] == [1, 2, 3, 4, 5] and describe_few_moves(many) == ""
+    many = group_changes(run, None)
+    assert [round for round, _ in many.changes] == [1, 2, 3, 4, 5] and describe_few_changes(
+        many
+    ) == ""
     page, figures = fold(method_details(run, {}, None, "ifca"))
     titles = re.findall("<h4>(.*?)</h4>", page)
-    assert titles == ["Who was in which group", "Group sizes", "Moves"]
+    assert titles == ["Groups over rounds", "Group sizes", "Group changes"]
     assert figures == 3
 
 
@@ -170,8 +180,8 @@ def test_a_map_of_equal_columns_is_a_sentence():
     assert ClientMap("loss", [], losses).is_flat
     assert ClientMap("loss", [], np.full((2, 2), np.nan)).is_flat
     assert not ClientMap("loss", [], losses + [0, 1]).is_flat
-    sentence = "Every client has the same {} under each group's model: there is nothing to draw."
-    for what, values in (("loss", losses), ("share", np.ones((4, 1)))):
+    sentence = "Every client has the same {} under each group's model."
+    for what, values in (("loss", losses), ("weight", np.ones((4, 1)))):
         page = render("client_map.html.jinja", map=ClientMap(what, [], values))
         assert sentence.format(what) in page and "<svg" not in page
     names = list("abcd")
@@ -183,15 +193,15 @@ def test_a_map_of_equal_columns_is_a_sentence():
 def test_clients_of_a_method_without_groups_are_coloured_by_those_that_all_are_judged_by():
     flat = Projection("personal models", np.zeros((4, 2)), 0.5)
     by = Grouping(GROUPS, "the true ones", "true group", "x")
-    local = portrait([1] * 4, projection=flat)
+    local = statistics([1] * 4, projection=flat)
     result = client_positions(grouped("local"), local, by)
     assert result.groups.tolist() == GROUPS.tolist()
-    words = "50 % of the variance; the axes have no unit. The colour is the client's true group; "
+    words = "explain 50 % of the variance. Colours show the client's true group; "
     assert describe_positions(result).endswith(f"{words}groups are the true ones.")
     assert client_positions(grouped("local"), local, by._replace(fingerprint="y")) is None
     own = client_positions(grouped(), local._replace(groups=1 - GROUPS), by)
     assert own.groups.tolist() == (1 - GROUPS).tolist()
-    assert describe_positions(own).endswith("The colour is the client's group.")
+    assert describe_positions(own).endswith("Colours show the client's group.")
 
 
 def test_a_method_of_which_there_is_nothing_to_see():

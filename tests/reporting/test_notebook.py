@@ -29,4 +29,4 @@ def test_a_diverged_result_says_so():
     fed = ct.data.linear(clients=4, samples=20, dim=3)
     result = ct.run(ct.LocalOnly(lr=0.1), fed, rounds=1)
     result.trained.history[-1]["mse"] = np.inf
-    assert "it diverged. A smaller step size (lr) helps." in result._repr_html_()
+    assert "it diverged. Try a smaller step size (lr)." in result._repr_html_()

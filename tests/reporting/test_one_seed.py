@@ -7,22 +7,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import GROUPS, grouped, portrait, scored
+from made_up import GROUPS, grouped, scored, statistics
 from small_runs import HOW
 
 import coterie as ct
-from coterie.reporting.client_table import describe_client_notes
-from coterie.reporting.clients import each_client
-from coterie.reporting.fit import GroupScores, describe_group_scores
+from coterie.reporting.clients import describe_client_scores, each_client
+from coterie.reporting.model_fit import GroupScores, describe_group_scores
 from coterie.reporting.page import name_one_seed
 
 OF_ONE_SEED = (
-    "What sets the groups apart",
-    "What each group's model goes by",
+    "Differences between groups",
+    "Coefficients of the groups' models",
     "Find a site",
     "Scores by group",
-    "How well each group's model fits each client",
-    "Right and wrong guesses",
+    "Fit of each group's model to each client",
+    "Predictions",
 )
 
 
@@ -46,16 +45,16 @@ def section(page: str, title: str) -> str:
 def test_each_part_names_its_seed(tmp_path, sites):
     page = page_of(tmp_path, sites, seeds=2)
     for title in OF_ONE_SEED:
-        assert "With seed 0 alone." in section(page, title), title
-    assert "seed" in section(page, "Groups") and "lowest seed" in section(page, "Fairness")
-    assert "With seed 0 alone, compared with fedavg" in section(page, "Each client")
-    assert "alone." not in section(page, "Comparison") + section(page, "Over rounds")
+        assert "Only seed 0." in section(page, title), title
+    assert "seed" in section(page, "Groups") and "Lowest seed" in section(page, "Fairness")
+    assert "With seed 0, compared with fedavg" in section(page, "Each client")
+    assert "Only seed" not in section(page, "Comparison") + section(page, "Scores over rounds")
 
 
 def test_with_one_seed_nothing_is_said_of_it(tmp_path, sites):
     page = page_of(tmp_path, sites, seeds=1)
     for title in OF_ONE_SEED:
-        assert "With seed" not in section(page, title)
+        assert "Only seed" not in section(page, title)
 
 
 def test_seeds_that_differ_are_not_named():
@@ -65,11 +64,11 @@ def test_seeds_that_differ_are_not_named():
     assert name_one_seed({"a": [one, two], "b": [two]}) == "the lowest seed of each method"
 
 
-@pytest.mark.parametrize("seeds, start", [(1, "Compared with"), (5, "With seed 7 alone, compared")])
+@pytest.mark.parametrize("seeds, start", [(1, "Compared with"), (5, "With seed 7, compared")])
 def test_wins_are_those_of_one_seed(seeds, start):
-    both = {"ifca": portrait([0.9] * 4, GROUPS), "fedavg": portrait([0.5] * 4)}
+    both = {"ifca": statistics([0.9] * 4, GROUPS), "fedavg": statistics([0.5] * 4)}
     result = each_client(grouped(seed=7), both, seeds)
-    assert describe_client_notes(result)[-1].startswith(start)
+    assert describe_client_scores(result)[-1].startswith(start)
 
 
 def test_boxes_are_explained_where_there_are_any():

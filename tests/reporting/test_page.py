@@ -11,8 +11,7 @@ from small_runs import HOW, NAMES, figures, trained
 
 import coterie as ct
 from coterie.cli.table import summary_row
-from coterie.reporting.comparison import compare_rows
-from coterie.reporting.comparison_table import all_columns
+from coterie.reporting.comparison import all_columns, compare_rows
 
 
 def written(runs, path, **how) -> str:
@@ -59,17 +58,17 @@ def test_the_parts_come_in_order_under_proper_headings(results_page):
     assert [text for level, text in headings if level == "2"] == [
         "Groups",
         "Find a site",
-        "How well the groups fit",
+        "Fit of the groups",
         "Comparison",
-        "Right and wrong guesses",
-        "Over rounds",
-        "Over bytes",
+        "Predictions",
+        "Scores over rounds",
+        "Scores over traffic",
         "Fairness",
-        "Cost of getting there",
+        "Cost of a target score",
         "Each client",
         "Method by method",
         "Settings",
-        "How it was made",
+        "Commands and versions",
     ]
     sentences = ("local and fedavg find no groups", "fedavg and local find no groups")
     assert any(sentence in results_page for sentence in sentences)
@@ -91,10 +90,10 @@ def test_a_page_of_regression_and_of_soft_groups(tmp_path):
     page = written([ct.run(method, fed, rounds=2) for method in methods], tmp_path / "page.html")
     for word in (
         "test MSE",
-        "Shares of the groups",
-        "How many groups",
+        "Group weights",
+        "Number of groups",
         "Map of the personal models",
-        "placed by all numbers of its own model",
+        "placed by the parameters of its own model",
         "105 % of the best",
     ):
         assert word in page, word
@@ -106,7 +105,7 @@ def test_above_500_clients_figures_are_sampled_and_tables_are_not(tmp_path):
     result = ct.run(ct.IFCA(clusters=2, local_steps=1), fed, rounds=1)
     page = written(result, tmp_path / "page.html")
     assert "500 of the 1000 clients" in page and all(name in page for name in fed.names)
-    assert "Of the 1,000 clients, the 100 that do worst under ifca are shown." in page
+    assert "The table has the 100 of 1,000 clients with the worst scores under ifca." in page
     assert sum(": group 0 fits " in title for title in titles(page)) == 500
     assert len(page.encode()) < 1_000_000
 
@@ -118,7 +117,9 @@ def test_a_page_about_a_folder_of_tables(site_results, sites, tmp_path):
     assert str(sites.parent) not in page and f"folder:{sites.name}?" in page  # under the settings
     assert "† Fewer than 10 test rows: Łódź &lt;b&gt; (3)." in top
     assert re.search("In group [01], a higher mar&lt;ker goes with outcome = (ill|well) ", top)
-    apart = top[top.index("What sets the groups apart") : top.index("What each group's model")]
+    apart = top[
+        top.index("Differences between groups") : top.index("Coefficients of the groups' models")
+    ]
     assert "only here" not in apart  # a category of one site
 
 

@@ -19,14 +19,14 @@ def test_bad_input_is_one_sentence_and_exit_2(tmp_path, monkeypatch, capsys, fed
     (tmp_path / "mine.html").write_text("<!doctype html>mine")
     shutil.copytree(fedavg_run, tmp_path / "run")
     for words, why in (
-        ([], "needs the folders"),
+        ([], "report needs runs"),
         (["nowhere"], "there is no folder nowhere"),
         (["empty"], "no run was found in empty"),
         (["other"], "is damaged (Object missing required field"),
         (["run", "--target", "high"], "must be a number"),
         (["run", "--out", "absent/page.html"], "cannot be written"),
         (["run", "--out", "empty"], "cannot be written"),
-        (["run", "--out", "mine.html"], "mine.html is there already and is no report of Coterie"),
+        (["run", "--out", "mine.html"], "mine.html already exists and is not a report of Coterie"),
         (["run", "--what"], "--what"),
     ):
         assert main(["report", *words]) == 2
@@ -42,7 +42,7 @@ def test_only_a_report_or_an_empty_file_is_replaced(results, tmp_path):
     assert "ifca" in second and "ifca" not in first
     for other in ("my notes", "<!doctype html>\n<html>", second[1:]):
         path.write_text(other)
-        with pytest.raises(ct.CoterieError, match="page.html is there already and is no report"):
+        with pytest.raises(ct.CoterieError, match="page.html already exists and is not a report"):
             ct.report(results[0], path)
         assert path.read_text() == other
     tables = {"page-groups.csv", "page-clients.csv", "page.xlsx"}

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_runs import HOW, figures, portrait_of, tables, trained
+from small_runs import HOW, figures, statistics_of, tables, trained
 
 import coterie as ct
 from coterie.cli import main
 from coterie.data import load
-from coterie.reporting.portrait import portrait
-from coterie.reporting.source import labelled, of_folder
+from coterie.reporting.client_statistics import collect_statistics
+from coterie.reporting.run_records import label_runs, records_in
 from coterie.runs.config import Origin
 from coterie.runs.load import _last_loaded
 from coterie.runs.start import prepare_run
@@ -78,15 +78,15 @@ def test_a_result_writes_its_own_page_and_folders_give_the_same(ifca, tmp_path):
     before = fingerprints(ifca.folder)
     page = written(ifca.folder, tmp_path / "two.html")
     assert fingerprints(ifca.folder) == before  # a page only reads
-    assert "needs its rows: the data of the run were in memory: give them again" in page
+    assert "without its training data: the data of the run were in memory: give them again" in page
     assert curves(page) == curves((tmp_path / "one.html").read_text())
-    assert "The groups that ifca ended with" in page
-    assert "How well each" not in page and "Each client" in page
+    assert "The final groups of ifca" in page
+    assert "Fit of each group" not in page and "Each client" in page
 
 
 def test_a_result_and_its_folder_are_one_run(ifca, tmp_path):
     page = written([ifca, ifca.folder], tmp_path / "page.html")
-    assert "<td>ifca</td>" in page and "without what needs its data" not in page
+    assert "<td>ifca</td>" in page and "shown without its" not in page
 
 
 def test_a_folder_whose_data_can_be_had_again_shows_everything(tmp_path, monkeypatch):
@@ -102,20 +102,22 @@ def test_a_folder_whose_data_can_be_had_again_shows_everything(tmp_path, monkeyp
     assert fingerprints(tmp_path / "runs") == before
     page = (tmp_path / "page.html").read_text()
     for word in (
-        "How well each",
+        "Fit of each group",
         "2 seeds",
         "coterie compare ifca fedavg",
         "accuracy 0.100 or better",
         "Fairness",
     ):
         assert word in page, word
-    assert "without what needs its data" not in page
+    assert "shown without its" not in page
 
 
 def test_the_same_run_opened_from_its_folder_has_the_same_portrait(digits):
-    one = portrait_of(digits)
-    (source,) = of_folder(digits.folder)
-    two = portrait(source.trained(), source.with_rows(), source.config["fingerprint"]["data"])
+    one = statistics_of(digits)
+    (source,) = records_in(digits.folder)
+    two = collect_statistics(
+        source.load_trained(), source.load_run(), source.config["fingerprint"]["data"]
+    )
     assert one.groups.tolist() == two.groups.tolist() and one.fingerprint == two.fingerprint
     np.testing.assert_array_equal(one.losses, two.losses)
     np.testing.assert_array_equal(one.per_client["accuracy"], two.per_client["accuracy"])
@@ -128,7 +130,11 @@ def test_a_run_that_goes_on_meanwhile_is_left_alone(digits, tmp_path):
     before = fingerprints(folder)
     page = written(folder, tmp_path / "page.html")
     assert fingerprints(folder) == before
-    assert f"ifca was last saved after round {int(old.stem)}" in page and "How well each" in page
+    assert (
+        f"ifca: clients and models are from its last checkpoint, after round {int(old.stem)}"
+        in page
+        and "Fit of each group" in page
+    )
     over_rounds, _ = curves(page)
     assert over_rounds.count("L") == 4  # from round 0 to 4
 
@@ -153,7 +159,7 @@ def test_seeds_of_one_command_are_one_method_though_their_data_gave_other_steps(
         method = ct.FedAvg(lr=lr, local_steps=1)
         trained(method, tmp_path / "both" / "fedavg" / f"seed-{seed}", rounds=1, seed=seed)
         trained(method, tmp_path / "apart" / f"run {seed}", rounds=1, seed=seed)
-    both, apart = (labelled(of_folder(tmp_path / name)) for name in ("both", "apart"))
+    both, apart = (label_runs(records_in(tmp_path / name)) for name in ("both", "apart"))
     assert [run.label for run in both] == ["fedavg", "fedavg"]
     assert sorted(run.label for run in apart) == ["fedavg lr=0.4", "fedavg lr=0.5"]
 
@@ -170,11 +176,11 @@ def test_runs_whose_data_are_gone_say_so_once_and_show_their_groups(tmp_path, mo
     _last_loaded.cache_clear()  # as in a new process
     page = written("runs", tmp_path / "page.html")
     assert page.count("cannot be read again") == 1
-    assert "ifca and fedavg are shown without what needs their" in page
+    assert "ifca and fedavg are shown without their training data: " in page
     loaded = ct.load("runs/ifca")  # answers without its data
     page = written(loaded, tmp_path / "page.html")
-    assert "ifca is shown without what needs its rows: the training data" in page
-    assert "The groups that ifca ended with" in page and "Each client" in page
+    assert "ifca is shown without its training data: the training data" in page
+    assert "The final groups of ifca" in page and "Each client" in page
 
 
 @pytest.mark.parametrize("name", ["e", "run", "the data of"])
@@ -182,9 +188,9 @@ def test_the_name_of_a_folder_is_not_replaced_inside_words(fedavg, tmp_path, mon
     monkeypatch.chdir(tmp_path)
     fedavg.rename(name)
     sentences = []
-    ct.report(name, "page.html", tell=sentences.append)
+    ct.report(name, "page.html", warn=sentences.append)
     assert sentences == [
-        "fedavg is shown without what needs its rows: the data of the run were in "
+        "fedavg is shown without its training data: the data of the run were in "
         "memory: give them again, ct.resume(path, fed)."
     ]
 
@@ -200,13 +206,13 @@ def test_a_setting_that_the_method_no_longer_has(fedavg, tmp_path):
 def test_a_run_that_was_stopped_is_said_to_be(fedavg, tmp_path, capsys):
     config = json.loads((fedavg / "config.json").read_text())
     change_config(fedavg, options={**config["options"], "rounds": 9})
-    words = "fedavg is shown as it was after round 2 of 9: it was stopped there."
+    words = "fedavg stopped after round 2 of 9: results are from that round."
     assert words in written([fedavg], tmp_path / "page.html")
     other = tmp_path / "other.html"
     assert main(["report", str(fedavg), "--out", str(other)]) == 0
     out, err = capsys.readouterr()
     assert f"warning: {words}" in err and "UserWarning" not in err
-    assert out == f"report in {other}\n"
+    assert out == f"report saved in {other}\n"
 
 
 @pytest.mark.slow

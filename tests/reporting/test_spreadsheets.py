@@ -77,17 +77,17 @@ def test_files_of_others_are_left_as_they_are(results, tmp_path) -> None:
     (tmp_path / "page.xlsx").write_bytes(b"mine")
     said: list[str] = []
     for _ in range(2):
-        ct.report(results, tmp_path / "page.html", tell=said.append)
+        ct.report(results, tmp_path / "page.html", warn=said.append)
     assert (tmp_path / "page-groups.csv").read_text() == "mine\n"
     assert (tmp_path / "page.xlsx").read_bytes() == b"mine"
-    assert len([sentence for sentence in said if "left as it is" in sentence]) == 4
+    assert len([sentence for sentence in said if "was not replaced" in sentence]) == 4
     (tmp_path / "page.xlsx").unlink()
     ct.report(results, tmp_path / "page.html")
-    ct.report(results[1:], tmp_path / "page.html", tell=said.append)
+    ct.report(results[1:], tmp_path / "page.html", warn=said.append)
     assert len(read(tmp_path / "page-clients.csv")) == 2 * len(results[0].names)
     assert (tmp_path / "page-groups.csv").read_text() == "mine\n"
     (tmp_path / "page-groups.csv").unlink()
     ct.report(results, tmp_path / "page.html")
-    ct.report(results[1:], tmp_path / "page.html", tell=said.append)
+    ct.report(results[1:], tmp_path / "page.html", warn=said.append)
     assert not (tmp_path / "page-groups.csv").exists(), "these runs have no groups"
     assert len([sentence for sentence in said if "page.xlsx" in sentence]) == 2

@@ -8,7 +8,7 @@ import jinja2
 import pytest
 
 from coterie.reporting.drawing import Axis, Dot, Figure, LegendEntry
-from coterie.reporting.render import STATISTICS, environment, render
+from coterie.reporting.page import STATISTICS, environment, render
 from coterie.reporting.text import TextTable
 
 MACROS = "macros.html.jinja"

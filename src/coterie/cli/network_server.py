@@ -200,7 +200,7 @@ def simulate(names: list[str], argv: list[str]) -> int:
                 transport, base, flags.waiting(), lambda r: watcher.follow("network", r)
             )
         models = export_models(run, base / "models")
-        report([str(base / "run")], str(base / "report.html"), tell=log.info)
+        report([str(base / "run")], str(base / "report.html"), warn=log.info)
     print(f"run saved in {base / 'run'}; report in {base / 'report.html'}")
     if models is not None:
         print(f"models of the groups in {models}")

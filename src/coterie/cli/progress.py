@@ -154,7 +154,7 @@ class LineFollower:
 
 def format_scores(row: Row) -> str:
     """accuracy 0.912  groups 60 60 60 60  ari 1.00"""
-    from coterie.reporting.comparison_table import list_sizes  # slow to load
+    from coterie.reporting.comparison import list_sizes  # slow to load
 
     parts = []
     metric = find_main_metric([row])

@@ -227,7 +227,7 @@ def report(names: list[str], argv: list[str]) -> int:
             names,
             asked.out,
             target=asked.target,
-            tell=watcher.warn,
+            warn=watcher.warn,
             model=asked.load_model(),
             trust=asked.trust,
         )

@@ -16,17 +16,17 @@ from coterie.cli.messages import escape_controls
 from coterie.core.errors import Diverged
 from coterie.core.version import __version__
 from coterie.metrics import Row, main_metric
-from coterie.reporting.benefit import describe_benefit, group_benefit
 from coterie.reporting.comparison import (
     Comparison,
     average,
     compare_rows,
+    comparison_table,
+    describe_comparison_table,
     site_scores,
     spread,
 )
-from coterie.reporting.comparison_table import comparison_table, describe_comparison_table
-from coterie.reporting.constant_guess import describe_constant_guess, find_no_better
-from coterie.reporting.verdict import describe_verdict, judge
+from coterie.reporting.predictions import compare_with_constant, describe_constant_baseline
+from coterie.reporting.verdict import describe_benefit, describe_verdict, group_benefit, judge
 from coterie.result import Result
 from coterie.runs.config import encode_readable
 from coterie.runs.tables import GROUPS, natural_key
@@ -181,9 +181,9 @@ def describe_conclusions(comparison: Comparison) -> list[str]:
     benefit = group_benefit(comparison)
     if benefit is not None:
         sentences.append(describe_benefit(benefit))
-    no_better = find_no_better(comparison)
+    no_better = compare_with_constant(comparison)
     if no_better is not None:
-        sentences.append(describe_constant_guess(no_better))
+        sentences.append(describe_constant_baseline(no_better))
     return sentences
 
 

@@ -1,37 +1,31 @@
-"""One self-contained HTML page about one or several runs on the same data.
+"""Reports: one self-contained HTML page about runs on the same data, and results in notebooks.
 
     ct.report([result, "runs/compare-digits"], "report.html")
 
-source.py           the runs: folders, or runs in memory; same_data.py: whether rows are the same
-portrait.py         what is asked of the clients of a run
+Input:
+    run_records        runs as plain values, from memory or folders
+    client_statistics  statistics of a run's clients, from its models and data
 
-Statistics as plain data, each with the functions that put it into sentences and tables:
+Statistics as plain data, each with the functions that describe it in sentences and tables:
+    comparison         final scores and the table of methods; intervals: confidence intervals
+    verdict            which method is best, and whether groups pay
+    predictions        confusion matrix, calibration, comparison with a constant prediction
+    group_membership   groups at the end, over rounds, and in other runs
+    group_differences  columns that distinguish groups; client_sums: the sums they come from
+    coefficients       coefficients of linear group models
+    model_fit          how well each group's model fits each client
+    clients            clients one by one
+    fairness           worst-served groups and clients
+    convergence        scores over rounds and bytes, and the cost of a target
+    method             one method in detail
+    overview           data, missing parts, settings and versions
+    text               numbers, names and tables as text
 
-comparison.py       final scores and the best method; comparison_table.py: the table of methods
-benefit.py          whether groups pay
-constant_guess.py   where models are no better than a constant guess
-membership.py       who is with whom
-apart.py            what sets groups apart; differences.py, sums.py, columns.py: how it is computed
-clients.py          each client by name; client_table.py: as a table
-fairness.py         who is served worst
-convergence.py      scores over rounds and bytes
-cost.py             rounds and bytes to a target
-coefficients.py     what the linear models of groups go by
-filled.py           which cells were empty
-excess.py           how much worse each group's model fits a client than the best
-diverged.py         which methods diverged
-lookup.py           what the field "Find a site" shows
-method.py           one method: moves.py, fit.py and notes.py have its parts
-overview.py         the top of the page; provenance.py: its end
-text.py, tables.py  numbers, names and tables as text; rows.py: what is known of clients' rows
-
-page.py             all of these together
-figures.py          figures as plain data; group_figures.py: of groups and clients
-drawing.py          what a figure is made of: marks and colours; axes.py, ticks.py
-svg.py              figures as SVG
-spreadsheets.py     groups, clients and scores as CSV and Excel files beside the page
-render.py           HTML, by templates/, style.css and script.js
-notebook.py         a result in a notebook
+Output:
+    page               all sections together, and their rendering by templates/
+    figures            figures as plain data; drawing: axes and marks; svg: drawing them
+    spreadsheets       groups, clients and scores as CSV and Excel files
+    plots              matplotlib figures, for the demo and the reproduction
 """
 
 from __future__ import annotations
@@ -40,25 +34,37 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from coterie.core.errors import CoterieError, DataAtSites
 from coterie.core.user_file import UntrustedFile
 from coterie.data.paths import shorten_sentence
-from coterie.reporting.comparison import Methods
+from coterie.metrics import METRICS, hard_labels, main_metric, score_clients
+from coterie.reporting.client_statistics import ClientStatistics, collect_statistics
+from coterie.reporting.group_membership import format_group, group_means, members_by_group
 from coterie.reporting.overview import (
-    describe_last_save,
+    describe_last_checkpoint,
     describe_unavailable,
     describe_unfinished,
 )
-from coterie.reporting.page import collect_page
-from coterie.reporting.portrait import Portrait, portrait
-from coterie.reporting.render import MARKER, render_page
-from coterie.reporting.source import Source, by_label, sources
+from coterie.reporting.page import MARKER, collect_page, render, render_page
+from coterie.reporting.run_records import Methods, RunRecord, group_by_label, load_runs
 from coterie.reporting.spreadsheets import write_spreadsheets
-from coterie.reporting.text import replace_path
+from coterie.reporting.text import (
+    NOTHING,
+    TextTable,
+    format_score,
+    join_names,
+    metric_name,
+    replace_path,
+)
 from coterie.runs.files import write_error, write_text
 from coterie.runs.load import Trust
 from coterie.runs.run import Run
 from coterie.runs.start import Model
+from coterie.runs.trained import TrainedRun
+
+MOST_NAMED = 12  # members of a group in a notebook
 
 
 def report(
@@ -66,38 +72,48 @@ def report(
     path: str | Path = "report.html",
     *,
     target: float | None = None,
-    tell: Callable[[str], object] = lambda sentence: None,
+    warn: Callable[[str], object] = lambda sentence: None,
     model: Model = None,
     trust: Trust = (),
 ) -> Path:
-    """Write a page about runs in memory, or folders of one or several runs, and tables beside it.
+    """Write a page about runs, and tables next to it.
 
-    path: the page; a file that is there already is replaced only if it is such a
-    page, or empty.
-    target: the accuracy or MSE whose cost in rounds and bytes is shown; None: 95 % of the best
-    final one.
-    tell: called with a sentence for each thing that the page lacks, which the page says, too.
-    model, trust: as in `ct.load`.
+    Args:
+        runs: Runs in memory, or folders of one or several runs.
+        path: The page. An existing file is replaced only if it is a report or empty.
+        target: The accuracy or MSE whose cost in rounds and bytes is shown; None: 95 % of the best
+            final accuracy, or 105 % of the lowest MSE.
+        warn: Called with a sentence for each missing part; the page shows these sentences as well.
+        model: As in `ct.load`.
+        trust: As in `ct.load`.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        CoterieError: If runs have no test scores or different data, or the file is not a report.
     """
     path = Path(path)
-    refuse_other_file(path)
+    check_replaceable(path)
     if isinstance(runs, Run | str | Path):
         runs = [runs]
-    shown, missing = sources(runs, model, trust)
-    methods = by_label(shown)
-    portraits, unavailable = ask_clients(methods)
+    shown, missing = load_runs(runs, model, trust)
+    methods = group_by_label(shown)
+    statistics, unavailable = load_statistics(methods)
     missing += unavailable
     unfinished = [describe_unfinished(label, same) for label, same in methods.items()]
     missing += [sentence for sentence in unfinished if sentence]
-    write_text(path, render_page(collect_page(methods, portraits, missing, target)))
-    write_spreadsheets(path, shown, tell)
+    write_text(path, render_page(collect_page(methods, statistics, missing, target)))
+    write_spreadsheets(path, shown, warn)
     for sentence in missing:
-        tell(sentence)
+        warn(sentence)
     return path
 
 
-def refuse_other_file(path: Path) -> None:
-    """Refuse to replace a file that is not a report; an empty one may be replaced."""
+def check_replaceable(path: Path) -> None:
+    """Raise an error if the folder is missing, or a file exists that is no report and not empty."""
+    if not path.parent.is_dir():
+        raise CoterieError(f"{path} cannot be written: the folder {path.parent} does not exist.")
     if not path.is_file():
         return
     try:
@@ -107,57 +123,98 @@ def refuse_other_file(path: Path) -> None:
         raise write_error(error, path) from error
     if start and start != MARKER.encode():
         raise CoterieError(
-            f"{path} is there already and is no report of Coterie: choose another name for the "
-            "page, or move that file away."
+            f"{path} already exists and is not a report of Coterie: choose another name for the "
+            "page, or move that file."
         )
 
 
-def ask_clients(methods: Methods) -> tuple[dict[str, Portrait], list[str]]:
-    """Ask the clients of each method's lowest seed.
+def load_statistics(methods: Methods) -> tuple[dict[str, ClientStatistics], list[str]]:
+    """Compute the client statistics of each method's lowest seed.
 
-    Returns (portraits by method, a sentence for each thing that could not be had).
+    Returns:
+        Statistics by method, and one sentence for each missing part.
     """
-    portraits: dict[str, Portrait] = {}
+    statistics: dict[str, ClientStatistics] = {}
     missing: list[str] = []
-    without_rows: dict[str, list[str]] = {}  # methods by the reason why
+    without_data: dict[str, list[str]] = {}  # methods by reason
     without_models: dict[str, list[str]] = {}
     for label, (run, *_) in methods.items():
-        source = under_full_path(run)
+        record = run
+        if isinstance(run.origin, Path):  # a full path is unambiguous in error messages
+            record = dataclasses.replace(run, origin=run.origin.resolve())
         try:
-            trained = source.trained()
+            trained = record.load_trained()
         except UntrustedFile:
             raise
         except (CoterieError, OSError) as error:
             without_models.setdefault(explain(error, run), []).append(label)
             continue
-        with_rows = None
+        with_data = None
         try:
-            with_rows = source.with_rows()
+            with_data = record.load_run()
         except (CoterieError, OSError) as error:
-            without_rows.setdefault(explain(error, run), []).append(label)
-        portraits[label] = portrait(trained, with_rows, run.config["fingerprint"]["data"])
+            without_data.setdefault(explain(error, run), []).append(label)
+        fingerprint = run.config["fingerprint"]["data"]
+        statistics[label] = collect_statistics(trained, with_data, fingerprint)
         if trained.round < run.history[-1]["round"]:
-            missing.append(describe_last_save(label, trained.round))
-    for lacking, by_reason in (("rows", without_rows), ("data and models", without_models)):
-        missing += [describe_unavailable(labels, lacking, why) for why, labels in by_reason.items()]
-    return portraits, missing
+            missing.append(describe_last_checkpoint(label, trained.round))
+    for why, labels in without_data.items():
+        missing.append(describe_unavailable(labels, "training data", why))
+    for why, labels in without_models.items():
+        missing.append(describe_unavailable(labels, "data and models", why))
+    return statistics, missing
 
 
-def under_full_path(run: Source) -> Source:
-    """Name a run by its full path, which cannot be mistaken for other words in an error."""
-    if isinstance(run.at, Path):
-        return dataclasses.replace(run, at=run.at.resolve())
-    return run
+def explain(error: Exception, run: RunRecord) -> str:
+    """Return an error message without paths, since a page may be sent to others.
 
-
-def explain(error: Exception, run: Source) -> str:
-    """Return what went wrong, without the path of the run: several may have the same reason.
-
-    Other paths are cut to their last names, as a page may be sent to others.
+    The run's own path is replaced as well, so that several runs can share a reason.
     """
     sentence = str(error)
     if isinstance(error, DataAtSites):
-        sentence = f"{error.what}."  # nothing is wrong, and to train on would not bring them here
-    if run.folder is None:
-        return shorten_sentence(sentence)
-    return shorten_sentence(replace_path(sentence, run.folder.resolve(), "the run"))
+        sentence = f"{error.what}."  # expected, and there is nothing to do
+    if run.folder is not None:
+        sentence = replace_path(sentence, run.folder.resolve(), "the run")
+    return shorten_sentence(sentence)
+
+
+# ------------------------------------------------------------------------------ notebooks
+def summary_html(trained: TrainedRun) -> str:
+    """Return a result as HTML for a notebook: a sentence, and a table of groups or of scores."""
+    metric = main_metric(trained.roster.kind)
+    clients = len(trained.roster.training_names)
+    sentence = f"{trained.method.name} with {clients:,} clients, after {trained.round} rounds"
+    score = trained.last_evaluation.get(metric)
+    if score is None:
+        sentence += ": no test scores."
+    elif not np.isfinite(score):
+        sentence += ": it diverged. Try a smaller step size (lr)."
+    else:
+        sentence += f": a test {metric_name(metric)} of {format_score(score, metric)}."
+    return render(
+        "notebook.html.jinja",
+        sentence=sentence,
+        content=summary_table(trained, metric),
+        odd=trained.warnings,
+    )
+
+
+def summary_table(trained: TrainedRun, metric: str) -> TextTable:
+    """Return one row per group, or one row of scores for methods without groups."""
+    values = trained.client_scores.get(metric)
+    if trained.groups is None:
+        if values is None:
+            return TextTable([], [])
+        rows = trained.client_scores["rows"]
+        over_clients = score_clients(values, rows, METRICS[metric].higher_is_better)
+        shown = (over_clients.mean, over_clients.std, over_clients.worst_decile)
+        head = ["mean over clients", "std over clients", "worst 10 %"]
+        return TextTable(head, [[format_score(value, metric) for value in shown]])
+    groups = hard_labels(trained.groups)
+    means = {} if values is None else group_means(values, groups)
+    lines = []
+    for group, members in members_by_group(trained.roster.training_names, groups).items():
+        score = format_score(means[group], metric) if group in means else NOTHING
+        names = join_names(members, most=MOST_NAMED)
+        lines.append([format_group(group), str(len(members)), score, names])
+    return TextTable(["group", "clients", f"mean test {metric_name(metric)}", "members"], lines)

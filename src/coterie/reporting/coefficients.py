@@ -1,10 +1,10 @@
-"""What each group's linear model goes by: its coefficients, under the names of the columns.
+"""Coefficients of the groups' linear models, by column.
 
-A coefficient says how much the prediction changes when the column rises by one standard deviation:
-in the unit of the label, or in log-odds of the second class of two. The categories of a column
-always add up to one, so that only their differences mean anything: they are shown relative to their
-mean. The place for any other text is left out, as hardly any row was trained on it. So are the
-coefficients of a column in a group at whose sites nearly all of its cells were filled.
+A coefficient is the change of the prediction when a column increases by one standard deviation: in
+the unit of the label, or in log-odds of the second of two classes. The categories of a column add
+up to one, so their coefficients are shown relative to their mean. Two kinds are left out: that of
+the catch-all category, which hardly any row was trained on, and those of a column at whose group
+nearly all cells were filled.
 """
 
 from __future__ import annotations
@@ -25,21 +25,26 @@ class Coefficients(NamedTuple):
     """The coefficients of the groups' models."""
 
     label: str
-    higher: str  # what a positive coefficient makes more likely or higher
+    higher: str  # what a positive coefficient makes higher or more likely
     columns: list[str]  # those that differ most between groups first
     groups: list[int]
-    values: np.ndarray  # [columns, groups]; NaN: nearly all cells of the column were filled there
+    values: np.ndarray  # [columns, groups]; NaN: nearly all cells were filled
     is_class: bool  # the label is a class: values are log-odds
-    filled: list[tuple[str, int]]  # (column of the tables, group) of which values are left out
+    filled: list[tuple[str, int]]  # (table column, group) of the values left out
 
 
-def coefficients(
-    trained: TrainedRun, groups: np.ndarray | None, of_sites: SiteColumns | None = None
+def collect_coefficients(
+    trained: TrainedRun, groups: np.ndarray | None, site_columns: SiteColumns | None = None
 ) -> Coefficients | None:
-    """Read the coefficients of linear models on tables; None for other models.
+    """Collect the coefficients of linear models on tables.
 
-    groups: int64 [N], the group of each client; groups without members are left out.
-    of_sites: where cells were empty; None: unknown.
+    Args:
+        trained: The models.
+        groups: int64 [N], the group of each client; groups without members are left out.
+        site_columns: Where cells were empty; None: unknown.
+
+    Returns:
+        The coefficients; None for other models and data.
     """
     schema = trained.roster.schema
     weights = linear_weights(trained)
@@ -48,15 +53,24 @@ def coefficients(
     if weights.shape[1] != len(schema.columns):
         return None
     known = [group for group in np.unique(groups[groups >= 0]).tolist() if group < len(weights)]
-    names, values = named_values(weights[known], schema)
+    names, values = name_weights(weights[known], schema)
     if not known or not names or not np.isfinite(values).all():
         return None
-    members = [
-        [trained.roster.training_names[i] for i in np.flatnonzero(groups == group)]
-        for group in known
-    ]
-    filled = filled_columns(schema, members, of_sites)
-    values = np.where(positions_of(filled, schema, values.shape), np.nan, values)
+    filled = []
+    if site_columns is not None:
+        training_names = trained.roster.training_names
+        for column in schema.features:
+            for group in known:
+                sites = [training_names[i] for i in np.flatnonzero(groups == group)]
+                if site_columns.is_nearly_empty(column.name, sites):
+                    filled.append((column.name, group))
+    start = 0
+    for column in schema.features:
+        end = start + len(shown_names(column))
+        for place, group in enumerate(known):
+            if (column.name, group) in filled:
+                values[start:end, place] = np.nan
+        start = end
     order = order_by_difference(values)
     higher = f"a higher {schema.label}"
     if schema.classes is not None:
@@ -68,43 +82,15 @@ def coefficients(
         groups=known,
         values=values[order],
         is_class=schema.classes is not None,
-        filled=[(name, known[place]) for name, place in filled],
+        filled=filled,
     )
 
 
-def filled_columns(
-    schema: Schema, members: list[list[str]], of_sites: SiteColumns | None
-) -> list[tuple[str, int]]:
-    """List (column, position of a group) where nearly all of the group's cells were filled."""
-    if of_sites is None:
-        return []
-    return [
-        (column.name, place)
-        for column in schema.features
-        for place, sites in enumerate(members)
-        if of_sites.is_nearly_empty(column.name, sites)
-    ]
-
-
-def positions_of(
-    filled: list[tuple[str, int]], schema: Schema, shape: tuple[int, ...]
-) -> np.ndarray:
-    """Tell which of the values [names, groups] belong to filled columns, bool."""
-    result = np.zeros(shape, dtype=bool)
-    start = 0
-    for column in schema.features:
-        names = shown_names(column)
-        for name, place in filled:
-            if name == column.name:
-                result[start : start + len(names), place] = True
-        start += len(names)
-    return result
-
-
 def order_by_difference(values: np.ndarray) -> np.ndarray:
-    """Sort columns by how much they differ between groups, then by size; the largest first.
+    """Sort columns by their range over groups, then by size, largest first.
 
-    values: [columns, groups], NaN where a value is left out.
+    Args:
+        values: [columns, groups], NaN: left out.
     """
     known = ~np.isnan(values)
     highest = np.where(known, values, -np.inf).max(1)
@@ -115,14 +101,12 @@ def order_by_difference(values: np.ndarray) -> np.ndarray:
 
 
 def shown_names(column: Column) -> list[str]:
-    """The names of a column's coefficients, without the place for any other text."""
-    if column.kind == "category":
-        return column.encoded[:-1]
-    return column.encoded
+    """Return the names of a column's coefficients, without the catch-all category."""
+    return column.encoded[:-1] if column.kind == "category" else column.encoded
 
 
 def linear_weights(trained: TrainedRun) -> np.ndarray | None:
-    """Return the weights of linear models, [K, columns], in the label's unit; else None."""
+    """Return the weights of linear group models, [K, columns], in the label's unit; else None."""
     centres = trained.centres
     is_linear = trained.model_name.partition(":")[0] in ("linear", "softmax")
     if centres is None or not is_linear:
@@ -134,22 +118,20 @@ def linear_weights(trained: TrainedRun) -> np.ndarray | None:
     if weights.shape[1] == 2:
         return weights[:, 1] - weights[:, 0]
     if weights.shape[1] != 1:
-        return None  # of many classes, there are too many numbers to read
-    unit = 1.0
-    if trained.task.scale is not None:
-        unit = trained.task.scale.deviation
+        return None  # many classes have too many numbers to read
+    unit = 1.0 if trained.task.scale is None else trained.task.scale.deviation
     return unit * weights[:, 0]
 
 
-def named_values(weights: np.ndarray, schema: Schema) -> tuple[list[str], np.ndarray]:
-    """Return (names, values [names, K]) of the weights [K, columns]."""
+def name_weights(weights: np.ndarray, schema: Schema) -> tuple[list[str], np.ndarray]:
+    """Return names and values [names, K] of the weights [K, columns]."""
     names: list[str] = []
     values = []
     start = 0
     for column in schema.features:
-        encoded = column.encoded
-        block = weights[:, start : start + len(encoded)]
-        start += len(encoded)
+        end = start + len(column.encoded)
+        block = weights[:, start:end]
+        start = end
         if column.kind == "category":
             block = block[:, :-1] - block[:, :-1].mean(1, keepdims=True)
         names += shown_names(column)
@@ -159,39 +141,37 @@ def named_values(weights: np.ndarray, schema: Schema) -> tuple[list[str], np.nda
 
 # ------------------------------------------------------------------------------ as text
 def describe_coefficients(result: Coefficients) -> str:
-    """Say how to read the coefficients."""
-    unit = f"in units of {result.label}"
-    if result.is_class:
-        unit = "in log-odds"
+    """Explain the coefficients."""
+    unit = "in log-odds" if result.is_class else f"in units of {result.label}"
     sentence = (
-        f"How much the prediction of each group's model changes, {unit}, when a column rises by "
-        "one standard deviation; of a category, relative to the mean over its column. Right of 0 "
-        f"it speaks for {result.higher}. The columns that differ most between groups come first."
+        f"The change of each group's prediction, {unit}, when a column increases by one standard "
+        "deviation; for categories, relative to the mean over the column. Positive values favour "
+        f"{result.higher}. The columns that differ most between groups come first."
     )
     if not result.filled:
         return sentence
     listed = join_names([f"{name} in group {group}" for name, group in result.filled])
-    return f"{sentence} Left out, as nearly all of their cells were filled: {listed}."
+    return f"{sentence} Left out because nearly all of their cells were filled: {listed}."
 
 
 def describe_coefficient_dots(result: Coefficients) -> str:
-    """Say in words what the figure of coefficients shows."""
+    """Describe the figure of coefficients for screen readers."""
     return (
         f"Coefficients of {min(MOST_DRAWN, len(result.columns))} columns in the models of "
-        f"{len(result.groups)} groups; the numbers stand in the table below."
+        f"{len(result.groups)} groups; the table below has the numbers."
     )
 
 
 def coefficients_table(result: Coefficients) -> TextTable:
-    """Lay out one row per column."""
+    """Return one row per column."""
     rows = []
     for column, values in zip(result.columns, result.values):
-        rows.append([column, *map(format_signed, values)])
+        rows.append([column, *map(format_coefficient, values)])
     return TextTable(["column", *(f"group {group}" for group in result.groups)], rows)
 
 
-def format_signed(value: float) -> str:
-    """Write a coefficient with its sign; NaN is one that was left out."""
+def format_coefficient(value: float) -> str:
+    """Format a coefficient with its sign; NaN means that it was left out."""
     if np.isnan(value):
         return "filled"
     text = format_number(float(value))

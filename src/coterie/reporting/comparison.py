@@ -1,28 +1,52 @@
-"""Methods side by side: their final scores, the best, and how sure the differences are."""
+"""Comparison of methods: final scores, ranking, and the table that `coterie compare` prints."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import mean, stdev
+from typing import NamedTuple
 
 import numpy as np
 
 from coterie.core.errors import CoterieError
 from coterie.metrics import METRICS, Row, main_metric
-from coterie.reporting.intervals import BySeed, Difference, SiteScores, paired_difference
-from coterie.reporting.source import Source
+from coterie.reporting.intervals import BySeed, ScoreDifference, ScoresBySite, paired_difference
+from coterie.reporting.run_records import Methods, RunRecord
+from coterie.reporting.text import (
+    NOTHING,
+    TextTable,
+    capitalise,
+    format_bytes,
+    join_names,
+    metric_name,
+)
 from coterie.runs.folder import RunFolder
 from coterie.runs.run import Run, to_arrays
 
-Methods = Mapping[str, list[Source]]  # by label: the runs of a method, the lowest seed first
-ABSURD = 10  # times worse than a constant: an R² below minus this
+MIN_R2 = -10  # runs below have diverged
+UNEVEN = 0.02  # show balanced accuracy if it differs from accuracy by more than this
+MOST_SIZES = 10  # group sizes in a cell
+
+
+def has_diverged(run: Row) -> bool:
+    """Tell whether a run's error or loss is not finite, or its R² is below MIN_R2.
+
+    Args:
+        run: Final scores. Infinite numbers are None in rows read from a folder.
+    """
+    for name in (main_metric("regression"), main_metric("classification"), "loss"):
+        if name in run and (run[name] is None or not math.isfinite(run[name])):
+            return True
+    r2 = run.get("r2")
+    return r2 is not None and r2 < MIN_R2
 
 
 def average(runs: Sequence[Row], name: str) -> float | None:
-    """Average a value over runs; None where no run has it."""
+    """Average a value over runs; None if no run has it."""
     values = [run[name] for run in runs if run.get(name) is not None]
     if not values:
         return None
@@ -30,7 +54,7 @@ def average(runs: Sequence[Row], name: str) -> float | None:
 
 
 def spread(runs: Sequence[Row], name: str) -> float | None:
-    """Return the standard deviation of a value over seeds; with one seed, over its clients."""
+    """Return the standard deviation of a score over seeds; for a single seed, over clients."""
     if len(runs) == 1:
         return average(runs, f"{name}_std")
     values = [run[name] for run in runs if run.get(name) is not None]
@@ -39,30 +63,13 @@ def spread(runs: Sequence[Row], name: str) -> float | None:
     return stdev(values)
 
 
-def has_diverged(run: Row) -> bool:
-    """Tell whether a run's test error or loss is not a finite number, or beyond all reason.
-
-    Infinite numbers are None in rows that were read from a folder.
-    """
-    for name in (main_metric("regression"), main_metric("classification"), "loss"):
-        if name in run and (run[name] is None or not math.isfinite(run[name])):
-            return True
-    explained = run.get("r2")
-    return explained is not None and explained < -ABSURD
-
-
-def any_diverged(runs: Sequence[Row]) -> bool:
-    """Tell whether any of these runs diverged, for the exit status of a command."""
-    return any(map(has_diverged, runs))
-
-
 @dataclass(frozen=True)
 class Comparison:
-    """The final scores of methods that ran on the same data."""
+    """The final scores of methods on the same data."""
 
     metric: str  # "accuracy" or "mse"
-    runs: Mapping[str, Sequence[Row]]  # by method: final scores and total costs, a row per seed
-    by_site: Mapping[str, BySeed] = field(default_factory=dict)  # by method: `metric` of each site
+    runs: Mapping[str, Sequence[Row]]  # by method: final scores and total cost, one row per seed
+    by_site: Mapping[str, BySeed] = field(default_factory=dict)  # by method: `metric` per site
 
     @property
     def higher_is_better(self) -> bool:
@@ -70,18 +77,18 @@ class Comparison:
 
     @property
     def seeds(self) -> int:
-        """The most seeds that any method ran with."""
+        """The largest number of seeds of any method."""
         return max(map(len, self.runs.values()))
 
     @cached_property
     def diverged(self) -> dict[str, int]:
-        """By method, the number of its seeds that diverged; methods without any are left out."""
+        """By method, the number of its seeds that diverged; only methods with at least one."""
         counts = {label: sum(map(has_diverged, runs)) for label, runs in self.runs.items()}
         return {label: count for label, count in counts.items() if count}
 
     @cached_property
     def scores(self) -> dict[str, float]:
-        """By method, the mean over its seeds; methods that diverged or have none are left out."""
+        """By method, the mean over seeds; methods that diverged or have no score are left out."""
         scores = {}
         for label, runs in self.runs.items():
             score = average(runs, self.metric)
@@ -89,74 +96,86 @@ class Comparison:
                 scores[label] = score
         return scores
 
-    def best_of(self, labels: Sequence[str]) -> str:
-        """Return which of these methods has the best score."""
-        return self.sort(labels)[0]
-
     def sort(self, labels: Sequence[str]) -> list[str]:
-        """Sort methods that have a score, the best first."""
+        """Sort methods with a score, best first."""
         return sorted(labels, key=self.scores.__getitem__, reverse=self.higher_is_better)
 
     @property
     def ranking(self) -> list[str]:
-        """All methods, the best first; those without a score come last."""
+        """All methods, best first; those without a score come last."""
         scored = self.sort(list(self.scores))
         return [*scored, *(label for label in self.runs if label not in scored)]
 
-    def lead(self, one: str, other: str) -> Difference | None:
-        """By how much one method is better than another; None where no scores by site are known."""
+    def lead(self, one: str, other: str) -> ScoreDifference | None:
+        """Return by how much one method is better than another; None without scores by site."""
         difference = paired_difference(self.by_site.get(one, {}), self.by_site.get(other, {}))
         if difference is None or self.higher_is_better:
             return difference
-        return difference.negated()
+        return difference.negate()
 
     @cached_property
-    def leads_of_best(self) -> dict[str, Difference | None]:
-        """By every other method with a score, the lead of the best over it; the nearest first."""
+    def leads_of_best(self) -> dict[str, ScoreDifference | None]:
+        """The lead of the best method over each other one with a score, the closest first."""
         ranked = self.sort(list(self.scores))
         return {other: self.lead(ranked[0], other) for other in ranked[1:]}
 
     @property
     def best(self) -> list[str]:
-        """The method with the best score, then those level with it.
+        """The method with the best score, then those that are level with it.
 
-        Level means that the interval of the difference holds 0. Where no interval is known, only
-        scores that are equal to three digits are level.
+        A method is level if the interval of the difference contains 0, or if both scores are equal
+        to three digits.
         """
         if not self.scores:
             return []
-        top = self.best_of(list(self.scores))
-        return [top, *(label for label in self.leads_of_best if self._is_level(label, top))]
-
-    def _is_level(self, label: str, top: str) -> bool:
-        if f"{self.scores[label]:.3g}" == f"{self.scores[top]:.3g}":
-            return True
-        lead = self.leads_of_best[label]
-        return lead is not None and lead.has_interval and not lead.is_above
+        top = self.sort(list(self.scores))[0]
+        shown = f"{self.scores[top]:.3g}"
+        best = [top]
+        for label, lead in self.leads_of_best.items():
+            is_undecided = lead is not None and lead.has_interval and not lead.is_above
+            if is_undecided or f"{self.scores[label]:.3g}" == shown:
+                best.append(label)
+        return best
 
 
 # ------------------------------------------------------------------------------ from runs
 def compare(methods: Methods) -> Comparison:
-    """Set the final scores of methods side by side."""
-    first = next(iter(methods.values()))[0]
-    runs = {label: [run.facts for run in same] for label, same in methods.items()}
-    by_site: dict[str, dict[int, SiteScores]] = {}
+    """Compare the final scores of runs."""
+    metric = next(iter(methods.values()))[0].metric
+    runs = {label: [run.summary for run in same] for label, same in methods.items()}
+    by_site: dict[str, dict[int, ScoresBySite]] = {}
     for label, same in methods.items():
         for run in same:
-            scores = site_scores(run.names, scores_by_client(run), first.metric)
+            scores = site_scores(run.names, load_client_scores(run), metric)
             if scores is not None:
                 by_site.setdefault(label, {})[run.seed] = scores
-    return Comparison(first.metric, runs, by_site)
+    return Comparison(metric, runs, by_site)
 
 
-def scores_by_client(run: Source) -> Mapping[str, np.ndarray]:
-    """Each metric by client [N] at a run's last evaluation; empty where that is not known."""
-    if isinstance(run.at, Run):
-        return run.at.client_scores
+def compare_rows(runs: Sequence[Row]) -> Comparison:
+    """Compare runs given as flat rows.
+
+    Args:
+        runs: Rows with "method", "seed", scores and costs. "by_site" holds the scores by site and
+            may be missing.
+    """
+    methods: dict[str, list[Row]] = {}
+    by_site: dict[str, dict[int, ScoresBySite]] = {}
+    for run in runs:
+        methods.setdefault(run["method"], []).append(run)
+        if run.get("by_site") is not None:
+            by_site.setdefault(run["method"], {})[run["seed"]] = run["by_site"]
+    return Comparison(main_metric(runs[0].get("kind", "classification")), methods, by_site)
+
+
+def load_client_scores(run: RunRecord) -> Mapping[str, np.ndarray]:
+    """Load each metric by client [N] at a run's last evaluation; empty if not stored."""
+    if isinstance(run.origin, Run):
+        return run.origin.client_scores
     try:
-        folder, _ = RunFolder.open(run.at)
+        folder, _ = RunFolder.open(run.origin)
         saved = folder.latest({}, "scores")
-    except (CoterieError, OSError, TypeError):  # a damaged run is named elsewhere on the page
+    except (CoterieError, OSError, TypeError):  # the page reports a damaged run elsewhere
         return {}
     if saved is None:
         return {}
@@ -165,38 +184,171 @@ def scores_by_client(run: Source) -> Mapping[str, np.ndarray]:
 
 def site_scores(
     names: Sequence[str], scores: Mapping[str, np.ndarray], metric: str
-) -> SiteScores | None:
-    """The scores by site that a comparison needs; None where they were not kept."""
+) -> ScoresBySite | None:
+    """Return the scores by site that a comparison needs; None if they were not stored."""
     if metric not in scores or "rows" not in scores:
         return None
-    simplest = scores_of_constant(scores, metric)
-    return SiteScores(tuple(names), scores[metric], scores["rows"], simplest)
-
-
-def scores_of_constant(scores: Mapping[str, np.ndarray], metric: str) -> np.ndarray | None:
-    """What the best constant guess scores at each site, [sites]; None where that is unknown.
-
-    NaN where nothing could be better: all test rows are of one class, or have the same target.
-    """
+    constant = None
     score_of_constant = METRICS[metric].score_of_constant
-    if score_of_constant is None:
-        return None
-    try:
-        return score_of_constant(dict(scores))
-    except KeyError:  # an older run kept fewer scores
-        return None
+    if score_of_constant is not None:
+        with suppress(KeyError):  # runs of old versions stored fewer scores
+            constant = score_of_constant(dict(scores))
+    return ScoresBySite(tuple(names), scores[metric], scores["rows"], constant)
 
 
-def compare_rows(runs: Sequence[Row]) -> Comparison:
-    """Set runs side by side that are given as flat rows, by the name of their method.
+# ------------------------------------------------------------------------------ the table
+class TableColumn(NamedTuple):
+    """A column of the comparison table."""
 
-    A row may have its scores by site, under "by_site".
+    title: str
+    cell: Callable[[Sequence[Row]], str]  # from a method's runs; "" without a value
+
+
+def comparison_table(comparison: Comparison) -> TextTable:
+    """Return one row per method; columns without any value are left out."""
+    runs = comparison.runs
+    columns = [c for c in all_columns(comparison) if any(map(c.cell, runs.values()))]
+    best = comparison.best if len(runs) > 1 else []
+    rows = []
+    for label, same in runs.items():
+        cells = [column.cell(same) or NOTHING for column in columns]
+        if label in best:
+            cells[0] += " *"
+        rows.append([label, *cells])
+    marked = tuple(i for i, label in enumerate(runs) if label in best)
+    return TextTable(["method", *(column.title for column in columns)], rows, marked)
+
+
+def all_columns(comparison: Comparison) -> list[TableColumn]:
+    """Return all columns, from the main score to the cost."""
+    metric = METRICS[comparison.metric]
+    ari = METRICS["ari"]
+    others = [m for m in METRICS.values() if m.in_table and m.task in (metric.task, "any")]
+
+    def score(title: str, name: str, form: str = metric.format) -> TableColumn:
+        def cell(runs: Sequence[Row]) -> str:
+            return "" if any(map(has_diverged, runs)) else format_average(runs, name, form)
+
+        return TableColumn(title, cell)
+
+    over = "seeds" if comparison.seeds > 1 else "clients"
+    columns = [
+        TableColumn(
+            f"{metric.label} ± {over}",
+            lambda runs: format_with_spread(runs, comparison, metric.format),
+        ),
+        score("client mean", f"{metric.name}_mean"),
+        score("worst 10 %", f"{metric.name}_worst"),
+    ]
+    balanced = [
+        abs(run["balanced_accuracy"] - run["accuracy"])
+        for runs in comparison.runs.values()
+        for run in runs
+        if run.get("balanced_accuracy") is not None
+    ]
+    if any(difference > UNEVEN for difference in balanced):
+        columns.append(score("balanced", "balanced_accuracy"))
+    return [
+        *columns,
+        *(score(other.label, other.name, other.format) for other in others),
+        score("unseen", f"unseen_{metric.name}"),
+        score(ari.label, ari.name, ari.format),
+        TableColumn("group sizes", format_group_sizes),
+        TableColumn(
+            "traffic",
+            lambda runs: format_bytes(mean(run["bytes_down"] + run["bytes_up"] for run in runs)),
+        ),
+        TableColumn("seconds", lambda runs: format_average(runs, "seconds", ".1f")),
+    ]
+
+
+def format_average(runs: Sequence[Row], name: str, form: str) -> str:
+    """Format the mean over seeds."""
+    value = average(runs, name)
+    if value is None or not math.isfinite(value):
+        return ""
+    return f"{value:{form}}"
+
+
+def format_with_spread(runs: Sequence[Row], comparison: Comparison, form: str) -> str:
+    """Format the main score with its standard deviation, or "diverged".
+
+    The heading says whether the deviation is over seeds or clients. A method with a single seed
+    among others with several has none.
     """
-    methods: dict[str, list[Row]] = {}
-    by_site: dict[str, dict[int, SiteScores]] = {}
-    for run in runs:
-        methods.setdefault(run["method"], []).append(run)
-        if run.get("by_site") is not None:
-            by_site.setdefault(run["method"], {})[run["seed"]] = run["by_site"]
-    metric = main_metric(runs[0].get("kind", "classification"))
-    return Comparison(metric, methods, by_site)
+    diverged = sum(map(has_diverged, runs))
+    if diverged == len(runs):
+        return "diverged"
+    if diverged:
+        return f"diverged ({diverged} of {len(runs)} seeds)"
+    score = format_average(runs, comparison.metric, form)
+    has_several = len(runs) > 1
+    if has_several != (comparison.seeds > 1):
+        return score
+    deviation = spread(runs, comparison.metric)
+    if deviation is None or not math.isfinite(deviation):
+        return score
+    return f"{score} ± {deviation:{form}}"
+
+
+def format_group_sizes(runs: Sequence[Row]) -> str:
+    """Format the group sizes; "vary" if they differ between seeds."""
+    sizes = [run["sizes"] for run in runs if "sizes" in run]
+    if not sizes:
+        return ""
+    if len(runs) == 1:
+        return list_sizes(sizes[0])
+    descending = [sorted(counts, reverse=True) for counts in sizes]
+    if any(counts != descending[0] for counts in descending):
+        return "vary"
+    return list_sizes(descending[0])
+
+
+def list_sizes(counts: Sequence[int]) -> str:
+    """Format the first MOST_SIZES sizes: "12 8 …"."""
+    text = " ".join(map(str, counts[:MOST_SIZES]))
+    if len(counts) > MOST_SIZES:
+        text += " …"
+    return text
+
+
+# ------------------------------------------------------------------------------ as text
+def describe_comparison_table(comparison: Comparison) -> str:
+    """Explain the columns of the table."""
+    runs = next(iter(comparison.runs.values()))
+    over = f"the {runs[0].get('evaluated', runs[0]['clients'])} clients"
+    if comparison.seeds > 1:
+        over = f"{comparison.seeds} seeds, means in the other columns"
+    parts = [
+        f"{metric_name(comparison.metric)} over all test rows, ± standard deviation over {over}",
+        "worst 10 %: mean over the clients with the worst scores",
+    ]
+    for_all = format_average(runs, "commonest", ".3f")
+    own = format_average(runs, "commonest_own", ".3f")
+    if METRICS[comparison.metric].task == "classification" and for_all:
+        constant = f"always predicting the commonest class: {for_all}"
+        if own:
+            constant += f", each client's own: {own}"
+        parts.append(constant)
+    if len(comparison.runs) > 1 and comparison.best:
+        parts.append("* best, or level with it: the 95 % interval of the difference contains 0")
+    return capitalise("; ".join(parts)) + "."
+
+
+def describe_diverged(comparison: Comparison) -> str:
+    """Name the methods that diverged; "" if there are none."""
+    if not comparison.diverged:
+        return ""
+    names = []
+    for label, seeds in comparison.diverged.items():
+        of = len(comparison.runs[label])
+        names.append(label if seeds == of else f"{label} ({seeds} of {of} seeds)")
+    if len(names) == 1:
+        return (
+            f"{names[0]} diverged: its errors grew without bound. It is excluded from the ranking "
+            "and the figures; try a smaller step size (lr)."
+        )
+    return (
+        f"{join_names(names)} diverged: their errors grew without bound. They are excluded from "
+        "the ranking and the figures; try a smaller step size (lr)."
+    )

@@ -1,10 +1,9 @@
-"""How sure the difference between two methods is: paired over sites and seeds.
+"""Confidence intervals of the difference between two methods, paired over sites and seeds.
 
-Methods with the same seed have the same test rows, so that what is hard for one is hard for the
-other: their scores are subtracted site by site. The interval comes from drawing the sites, and the
-seeds, anew with replacement (bootstrap). Drawing from few sites makes intervals too narrow, so that
-they are widened as a t-interval is; what counts is the effective number of sites, which is small
-where a few have most of the rows.
+Methods with the same seed have the same test rows, so their scores are subtracted site by site. The
+interval is a bootstrap over sites and seeds. With few sites a bootstrap interval is too narrow, so
+it is widened like a t-interval, by the effective number of sites: this is small if a few sites have
+most of the rows.
 """
 
 from __future__ import annotations
@@ -14,29 +13,29 @@ from typing import NamedTuple
 
 import numpy as np
 
-DRAWS = 2000
+DRAWS = 2000  # bootstrap resamples
 CONFIDENCE = 0.95
-FEWEST_SITES = 3  # of fewer, nothing can be said about other sites
-BATCH_NUMBERS = 4_000_000  # counts of sites that are drawn at a time
+MIN_SITES = 3  # fewer give no interval
+BATCH_NUMBERS = 4_000_000  # site counts in memory at a time
 
 
-class SiteScores(NamedTuple):
+class ScoresBySite(NamedTuple):
     """The scores of one run by site."""
 
     names: tuple[str, ...]
     values: np.ndarray  # [sites]; NaN: not measured
     rows: np.ndarray  # [sites] test rows
-    simplest: np.ndarray | None = None  # [sites] what a constant guess scores; NaN: unknown
+    constant: np.ndarray | None = None  # [sites] of a constant prediction; NaN: perfect
 
 
-BySeed = Mapping[int, SiteScores]  # the runs of one method
+BySeed = Mapping[int, ScoresBySite]  # the runs of one method
 
 
-class Difference(NamedTuple):
-    """By how much one method's score is above another's, over all test rows."""
+class ScoreDifference(NamedTuple):
+    """The difference between the scores of two methods over all test rows."""
 
     value: float
-    low: float | None  # of the interval, as `high`; None: too few sites to tell
+    low: float | None  # end of the interval, like `high`; None: too few sites
     high: float | None
     sites: int
     seeds: int
@@ -53,21 +52,26 @@ class Difference(NamedTuple):
 
     @property
     def has_interval(self) -> bool:
-        """Whether there are enough sites to tell anything."""
+        """Whether there are enough sites for an interval."""
         return self.low is not None
 
-    def negated(self) -> Difference:
-        """The same difference the other way round."""
+    def negate(self) -> ScoreDifference:
+        """Return the difference with both methods swapped."""
         low, high = self.low, self.high
         if low is None or high is None:
             return self._replace(value=-self.value)
         return self._replace(value=-self.value, low=-high, high=-low)
 
 
-def paired_difference(one: BySeed, other: BySeed) -> Difference | None:
-    """Subtract the scores of another method; None where no site and seed has both.
+def paired_difference(one: BySeed, other: BySeed) -> ScoreDifference | None:
+    """Return the difference between two methods, sites weighted by their test rows.
 
-    Sites are weighted by their test rows.
+    Args:
+        one: Scores of a method by seed.
+        other: Scores of the other method by seed.
+
+    Returns:
+        one − other, or None if no site and seed has both.
     """
     seeds = sorted(one.keys() & other.keys())
     names = sorted({name for seed in seeds for name in one[seed].names})
@@ -76,8 +80,8 @@ def paired_difference(one: BySeed, other: BySeed) -> Difference | None:
     difference = np.zeros((len(seeds), len(names)))
     rows = np.zeros((len(seeds), len(names)))
     for s, seed in enumerate(seeds):
-        first, first_rows = in_order(one[seed], names)
-        second, _ = in_order(other[seed], names)
+        first, first_rows = align_sites(one[seed], names)
+        second, _ = align_sites(other[seed], names)
         gap = first - second
         known = np.isfinite(gap)
         difference[s, known] = gap[known]
@@ -85,11 +89,11 @@ def paired_difference(one: BySeed, other: BySeed) -> Difference | None:
     measured = rows.sum(0) > 0
     if not measured.any():
         return None
-    return difference_of(difference[:, measured], rows[:, measured])
+    return bootstrap_difference(difference[:, measured], rows[:, measured])
 
 
-def in_order(scores: SiteScores, names: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """The values and rows of these sites; NaN and 0 for sites that are not there."""
+def align_sites(scores: ScoresBySite, names: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the values and rows of these sites; NaN and 0 for missing ones."""
     position = {name: i for i, name in enumerate(scores.names)}
     values = np.full(len(names), np.nan)
     rows = np.zeros(len(names))
@@ -100,17 +104,22 @@ def in_order(scores: SiteScores, names: list[str]) -> tuple[np.ndarray, np.ndarr
     return values, rows
 
 
-def difference_of(gaps: np.ndarray, rows: np.ndarray) -> Difference:
-    """The mean gap with its interval; gaps and rows are [seeds, sites], rows 0: not measured."""
+def bootstrap_difference(gaps: np.ndarray, rows: np.ndarray) -> ScoreDifference:
+    """Return the weighted mean of the gaps with its interval.
+
+    Args:
+        gaps: Differences between two methods, [seeds, sites].
+        rows: Test rows, [seeds, sites]; 0: not measured.
+    """
     seeds, sites = gaps.shape
     value = float((rows * gaps).sum() / rows.sum())
-    if sites < FEWEST_SITES:
-        return Difference(value, None, None, sites, seeds)
+    if sites < MIN_SITES:
+        return ScoreDifference(value, None, None, sites, seeds)
     drawn = np.concatenate(list(draw_differences(gaps, rows)))
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(drawn, [tail, 1 - tail])
-    factor = widening(rows.sum(0))
-    return Difference(
+    factor = widening_factor(rows.sum(0))
+    return ScoreDifference(
         value,
         low=float(value + factor * min(low - value, 0.0)),
         high=float(value + factor * max(high - value, 0.0)),
@@ -120,7 +129,7 @@ def difference_of(gaps: np.ndarray, rows: np.ndarray) -> Difference:
 
 
 def draw_differences(gaps: np.ndarray, rows: np.ndarray) -> Iterator[np.ndarray]:
-    """Mean gaps over sites and seeds that are drawn with replacement, in batches of draws."""
+    """Yield batches of mean gaps over sites and seeds drawn with replacement."""
     seeds, sites = gaps.shape
     rng = np.random.default_rng(0)
     of_seeds = seed_effects(gaps, rows)
@@ -136,10 +145,10 @@ def draw_differences(gaps: np.ndarray, rows: np.ndarray) -> Iterator[np.ndarray]
 
 
 def seed_effects(gaps: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """How far each seed moves the gaps of all sites together [seeds].
+    """Return the effect of each seed on the gaps of all sites, [seeds].
 
-    Seeds also differ because every seed splits each site's rows anew. That part of their spread is
-    in the sites' draws already, and is taken off.
+    Every seed also splits each site's rows differently. This part of the variance between seeds is
+    already in the resampling of sites, so it is subtracted.
     """
     seeds, sites = gaps.shape
     if seeds == 1:
@@ -157,11 +166,11 @@ def seed_effects(gaps: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return deviation * np.sqrt((1 - by_chance / spread) * few_seeds)
 
 
-def widening(rows: np.ndarray) -> float:
-    """How much wider than the bootstrap's the interval of sites with these rows must be.
+def widening_factor(rows: np.ndarray) -> float:
+    """Return the factor by which to widen a bootstrap interval over sites with these rows.
 
-    The first factor is the t-quantile over the normal one, the second makes up for a variance
-    that is measured around the sites' own mean.
+    The first factor is the t quantile over the normal quantile, the second corrects the variance,
+    which is measured around the mean of the same sites.
     """
     from scipy.stats import norm, t
 

@@ -1,50 +1,115 @@
-"""One method: how its groups came about, and how well they fit its clients."""
+"""One method in detail: its groups, group changes, fit, and what it logged about itself."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from coterie.reporting.client_statistics import MOST_SHOWN, ClientStatistics
 from coterie.reporting.fairness import Grouping
-from coterie.reporting.fit import (
+from coterie.reporting.group_membership import (
+    GroupChanges,
+    Membership,
+    group_changes,
+    is_same_partition,
+    last_groups,
+    membership,
+)
+from coterie.reporting.model_fit import (
     ClientMap,
     ClientPositions,
     GroupScores,
     client_map,
     client_positions,
-    describe_left_out,
     group_scores,
 )
-from coterie.reporting.membership import Membership, last_groups, membership, same_groups
-from coterie.reporting.moves import Moves, moves
-from coterie.reporting.notes import Notes, collect_notes
-from coterie.reporting.portrait import MOST, Portrait
-from coterie.reporting.source import Source
-from coterie.reporting.text import join_names
+from coterie.reporting.overview import format_value
+from coterie.reporting.run_records import RunRecord
+from coterie.reporting.text import TextTable, join_names
+
+DRAWN = ("curve", "transitions", "sizes")  # notes that have a figure
 
 
+# ------------------------------------------------------------------------------ notes
+class GroupCount(NamedTuple):
+    """How a method chose its number of groups."""
+
+    criterion: list[float]  # for 1, 2, 3 … groups
+    chosen: int | None
+
+
+class Transitions(NamedTuple):
+    """Transitions between groups in one round."""
+
+    round: int
+    shares: list[list[float]]  # [from][to]: share of a group's members that came from each group
+
+    @property
+    def is_diagonal(self) -> bool:
+        """Whether no client changed its group."""
+        return np.array_equal(self.shares, np.diag(np.diag(self.shares)))
+
+
+class Notes(NamedTuple):
+    """The last value of everything that a method logged."""
+
+    group_count: GroupCount | None
+    transitions: Transitions | None
+    values: list[tuple[str, int, Any]]  # (name, round, value) of all others
+
+
+def collect_notes(run: RunRecord) -> Notes:
+    """Collect the last value of each note of a run."""
+    last: dict[str, tuple[int, Any]] = {}
+    for row in run.history:
+        for name, value in (row.get("notes") or {}).items():
+            last[name] = (row["round"], value)
+    group_count = None
+    if "curve" in last:
+        _, chosen = last.get("clusters", (0, None))
+        group_count = GroupCount(last["curve"][1], chosen)
+    transitions = Transitions(*last["transitions"]) if "transitions" in last else None
+    values = [(name, *note) for name, note in last.items() if name not in DRAWN]
+    return Notes(group_count, transitions, values)
+
+
+def describe_group_count(result: GroupCount) -> str:
+    """Describe the figure of numbers of groups for screen readers."""
+    return f"The criterion for 1 to {len(result.criterion)} groups; chosen: {result.chosen}."
+
+
+def notes_table(notes: Notes) -> TextTable:
+    """Return one row for each note without a figure."""
+    rows = [
+        [name.replace("_", " "), str(round), format_value(value)]
+        for name, round, value in notes.values
+    ]
+    return TextTable(["note", "round", "value"], rows)
+
+
+# ------------------------------------------------------------------------------ details
 @dataclass(frozen=True)
 class MethodDetails:
-    """What there is to see of one method; None where there is nothing."""
+    """The details of one method; None: not available."""
 
     label: str
     seed: int
     client_count: int
-    same_as: str | None  # the method under whose name its groups were shown before
+    same_as: str | None  # the method under which the page shows the same groups
     membership: Membership | None  # its groups, unless shown before
-    moves: Moves | None
+    changes: GroupChanges | None
     notes: Notes
-    # of its clients, where they could be asked
-    has_portrait: bool = False
-    warnings: Sequence[str] = ()  # on what is odd about its groups, unless shown before
+    # from client statistics
+    has_statistics: bool = False
+    warnings: Sequence[str] = ()  # about its groups, unless shown before
     scores: GroupScores | None = None
     losses: ClientMap | None = None
-    shares: ClientMap | None = None
+    weights: ClientMap | None = None
     positions: ClientPositions | None = None
-    left_out: str = ""  # a sentence on figures that are missing
+    lacks_data: bool = False  # some figures are missing because the data are not available
 
     @property
     def is_main(self) -> bool:
@@ -53,87 +118,101 @@ class MethodDetails:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to see."""
-        groups = (self.same_as, self.membership, self.moves)
-        clients = (self.scores, self.losses, self.shares, self.positions)
-        has_part = any(part is not None for part in (*groups, *clients))
-        return not has_part and not self.warnings and self.notes.is_empty
+        """Whether there is nothing to show."""
+        parts = (
+            self.same_as,
+            self.membership,
+            self.changes,
+            self.scores,
+            self.losses,
+            self.weights,
+            self.positions,
+        )
+        has_part = any(part is not None for part in parts)
+        return not has_part and not self.warnings and not any(self.notes)
 
     @property
     def is_sampled(self) -> bool:
         """Whether figures show only some of the clients."""
-        return self.has_portrait and self.client_count > MOST
+        return self.has_statistics and self.client_count > MOST_SHOWN
 
 
 class MethodByMethod(NamedTuple):
-    """All methods that there is something to see of."""
+    """The details of all methods."""
 
-    details: list[MethodDetails]  # the best method first
+    details: list[MethodDetails]  # best method first
     without_groups: list[str]
-    seeds: int  # the most that any method has; the lowest is shown
+    seeds: int  # largest number of seeds of any method; the lowest seed is shown
 
 
 def method_details(
-    run: Source,
-    portraits: Mapping[str, Portrait],
+    run: RunRecord,
+    statistics: Mapping[str, ClientStatistics],
     by: Grouping | None,
     same_as: str | None,
 ) -> MethodDetails:
-    """Collect what there is to see of one run.
+    """Collect the details of one run.
 
-    by: groups for the colours of a method that has none.  same_as: the method under whose name
-    its groups were shown already; its own label where they were shown under that.
+    Args:
+        run: The run.
+        statistics: Client statistics by method.
+        by: Reference groups, for the colours of a method without groups.
+        same_as: The method under which the page already shows the same groups.
     """
-    portrait = portraits.get(run.label)
-    groups = last_groups(run, portrait)
+    own = statistics.get(run.label)
+    groups = last_groups(run, own)
     members = None
     if groups is not None and same_as is None:
-        members = membership(run, groups, portrait)
+        members = membership(run, groups, own)
     details = MethodDetails(
         label=run.label,
         seed=run.seed,
         client_count=len(run.names),
         same_as=same_as,
         membership=members,
-        moves=moves(run, portrait),
+        changes=group_changes(run, own),
         notes=collect_notes(run),
     )
-    if portrait is None:
+    if own is None:
         return details
-    warnings: list[str] = []
-    if not details.is_main:
-        warnings = portrait.warnings
     return replace(
         details,
-        has_portrait=True,
-        warnings=warnings,
-        scores=group_scores(run, portrait, portraits),
-        losses=client_map(run, portrait, "loss"),
-        shares=client_map(run, portrait, "share"),
-        positions=client_positions(run, portrait, by),
-        left_out=describe_left_out(portrait),
+        has_statistics=True,
+        warnings=[] if details.is_main else own.warnings,
+        scores=group_scores(run, own, statistics),
+        losses=client_map(run, own, "loss"),
+        weights=client_map(run, own, "weight"),
+        positions=client_positions(run, own, by),
+        lacks_data=not own.has_data and own.groups is not None,
     )
 
 
 def method_by_method(
-    runs: Sequence[Source],
-    portraits: Mapping[str, Portrait],
+    runs: Sequence[RunRecord],
+    statistics: Mapping[str, ClientStatistics],
     by: Grouping | None,
     ends: Mapping[str, np.ndarray],
     main: str | None,
     seeds: int,
 ) -> MethodByMethod:
-    """Collect what there is to see of each method.
+    """Collect the details of each method.
 
-    runs: one of each method, the best method first.  ends: the last groups of the methods that
-    have any.  main: the method whose groups the page shows first.
+    Args:
+        runs: One run per method, best method first.
+        statistics: Client statistics by method.
+        by: Reference groups.
+        ends: Final groups of the methods that have any, int64 [N].
+        main: The method whose groups the page shows first.
+        seeds: Largest number of seeds of any method.
     """
     details = []
     for run in runs:
-        same_as = None
-        if main is not None and run.label in ends and same_groups(ends[run.label], ends[main]):
-            same_as = main
-        details.append(method_details(run, portraits, by, same_as))
+        is_shown = (
+            main is not None
+            and run.label in ends
+            and is_same_partition(ends[run.label], ends[main])
+        )
+        details.append(method_details(run, statistics, by, main if is_shown else None))
     return MethodByMethod(
         details=[one for one in details if not one.is_empty],
         without_groups=[run.label for run in runs if run.label not in ends],
@@ -143,41 +222,34 @@ def method_by_method(
 
 # ------------------------------------------------------------------------------ as text
 def describe_methods(result: MethodByMethod) -> str:
-    """Say how the methods are listed; "" where there is nothing to see of any."""
+    """Explain the list of methods; "" if it is empty."""
     if not result.details:
         return ""
-    sentence = (
-        "Best first; a click on a name shows how its groups came about, and how well they fit."
-    )
+    sentence = "Best first. Click a name to see how its groups formed and how well they fit."
     if result.seeds > 1:
-        sentence += " Of several seeds, the lowest is shown."
+        sentence += " Lowest seed of each method."
     return sentence
 
 
 def describe_without_groups(result: MethodByMethod) -> str:
-    """Name the methods without groups; "" where there are none."""
+    """Name the methods without groups; "" if there are none."""
     names = result.without_groups
     if not names:
         return ""
-    verb = "find no groups; their scores stand"
-    if len(names) == 1:
-        verb = "finds no groups; its scores stand"
-    return f"{join_names(names, most=30)} {verb} in the tables above."
+    verb = "finds no groups; its" if len(names) == 1 else "find no groups; their"
+    return f"{join_names(names, most=30)} {verb} scores are in the tables above."
 
 
 def describe_sample(details: MethodDetails) -> str:
-    """Say that figures show only some of the clients."""
+    """Say that figures show a sample of the clients."""
     return (
-        f"Figures show {MOST} of the {details.client_count} clients, an even sample over the "
+        f"Figures show {MOST_SHOWN} of the {details.client_count} clients, sampled evenly over the "
         "groups."
     )
 
 
 def describe_same_groups(details: MethodDetails) -> str:
-    """Say where its groups were shown before."""
+    """Say where the page shows the groups of a method."""
     if details.is_main:
-        return "Its groups stand above, under Groups."
-    return (
-        "Its groups stand above, under Groups: the same clients are together as with "
-        f"{details.same_as}."
-    )
+        return "See Groups above for its groups."
+    return f"See Groups above: {details.same_as} found the same groups."

@@ -1,21 +1,31 @@
-"""The top of a page: what it is about, and what it lacks."""
+"""The top and the end of a page: data, method names, missing parts, settings and versions."""
 
 from __future__ import annotations
 
+import platform
 import re
+import shlex
 from collections.abc import Collection, Sequence
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any, NamedTuple
 
+from coterie.core.version import __version__
+from coterie.data.paths import shorten_word
+from coterie.data.schema import Schema
+from coterie.data.site_columns import SiteColumns, describe_nearly_empty
 from coterie.metrics import METRICS
-from coterie.reporting.benefit import ONE_EACH, ONE_FOR_ALL
-from coterie.reporting.comparison import Methods
-from coterie.reporting.source import Source
-from coterie.reporting.text import capitalise, join_names
+from coterie.reporting.run_records import Methods, RunRecord
+from coterie.reporting.text import NOTHING, TextTable, capitalise, join_names
+from coterie.reporting.verdict import ONE_EACH, ONE_FOR_ALL
 
-MOST_TITLED = 5  # methods that are named in the title
-MOST_NAMED = 5  # clients that are kept out of training
+MOST_TITLED = 5  # methods in the title
+MOST_NAMED = 5  # unseen clients
+MOST_COLUMNS = 12  # columns with empty cells
+MOST_VALUES = 20  # of a list in a table cell
 
 
+# ------------------------------------------------------------------------------ data and names
 def describe_title(methods: Methods) -> str:
     """Name the methods and the data."""
     who = f"{len(methods)} methods"
@@ -25,8 +35,8 @@ def describe_title(methods: Methods) -> str:
     return f"{who} on {name_data(first)}"
 
 
-def name_data(run: Source) -> str:
-    """Name the data in a few words, without the path to them."""
+def name_data(run: RunRecord) -> str:
+    """Return a short name of the data, without the path."""
     maker, colon, first = run.config["data"].partition("?")[0].partition(":")
     if maker in ("folder", "table"):
         return f"the {maker} {Path(first).name or first}"
@@ -37,18 +47,15 @@ def name_data(run: Source) -> str:
     return f"{maker}{colon}{first}"
 
 
-def describe_data(runs: Sequence[Source]) -> str:
-    """Say how many clients there are, from where, and how long they were trained."""
+def describe_data(runs: Sequence[RunRecord]) -> str:
+    """State the number of clients, the source of the data, and the number of rounds and seeds."""
     run = runs[0]
-    kind = "clients"
-    if run.is_of_sites:
-        kind = "sites"
-    who = f"{len(run.names):,} {kind}"
+    who = f"{len(run.names):,} {'sites' if run.is_of_sites else 'clients'}"
     if run.config["unseen"]:
-        left_out = run.config["clients"][len(run.names) :]
-        who += f" and {len(left_out)} that never train"
-        if len(left_out) <= MOST_NAMED and len(runs) == 1:
-            who += f" ({', '.join(left_out)})"
+        unseen = run.config["clients"][len(run.names) :]
+        who += f" and {len(unseen)} that never train"
+        if len(unseen) <= MOST_NAMED and len(runs) == 1:
+            who += f" ({', '.join(unseen)})"
     data = f"{who} from {name_data(run)}"
     label = re.search(r"[?&]label=([^&]*)", run.config["data"])
     if label is not None:
@@ -64,68 +71,174 @@ def describe_data(runs: Sequence[Source]) -> str:
 
 
 def describe_names(methods: Sequence[str], with_groups: Collection[str], metric: str) -> str:
-    """Explain the names of methods and of the metric to who has never heard them.
+    """Explain the names of methods and of the metric.
 
-    with_groups: the methods that found groups.
+    Args:
+        methods: The methods of the page.
+        with_groups: Those that found groups.
+        metric: The main metric.
     """
     parts = []
     for label in methods:
         if label in ONE_FOR_ALL:
-            parts.append(f"{label} trains one model for all")
+            parts.append(f"{label} trains one model for all clients")
         elif label == "local":
-            parts.append(f"{label} trains a model for each client by itself")
+            parts.append(f"{label} trains a model for each client separately")
         elif label in ONE_EACH:
-            parts.append(f"{label} gives each client a model of its own that learns from all")
+            parts.append(f"{label} trains a model for each client that also learns from the others")
     grouping = [label for label in methods if label in with_groups]
     if grouping:
-        verb = "find groups and train"
-        if len(grouping) == 1:
-            verb = "finds groups and trains"
+        verb = "finds groups and trains" if len(grouping) == 1 else "find groups and train"
         parts.append(f"{join_names(grouping)} {verb} a model for each group")
-    sentences = []
-    if parts:
-        sentences.append(f"{'; '.join(parts)}.")
-    judged = METRICS[metric]
-    better = "lower"
-    if judged.higher_is_better:
-        better = "higher"
-    label = capitalise(judged.label)
-    sentences.append(f"{label} is {judged.description}: {better} is better.")
+    sentences = [f"{'; '.join(parts)}."] if parts else []
+    shown = METRICS[metric]
+    better = "higher" if shown.higher_is_better else "lower"
+    sentences.append(f"{capitalise(shown.label)} is {shown.description}: {better} is better.")
     sentences.append("Scores are measured on test rows, which no model was trained on.")
     return " ".join(sentences)
 
 
-# ------------------------------------------------------------------------------ what is missing
-def describe_unavailable(labels: Sequence[str], lacking: str, why: str) -> str:
-    """Say which methods are shown without their rows, or without their data and models."""
-    verb = "are shown without what needs their"
-    if len(labels) == 1:
-        verb = "is shown without what needs its"
-    return f"{join_names(labels)} {verb} {lacking}: {why}"
+# ------------------------------------------------------------------------------ empty cells
+class EmptyCells(NamedTuple):
+    """The empty cells in the training rows of all clients."""
+
+    fill: str  # what replaces numbers: "mean" or "median"; "" if only texts are missing
+    columns: list[tuple[str, int]]  # (name, empty cells), most first
+    rows: int  # in total
+    nearly_empty: str  # columns that are nearly empty at some sites; "": none, or unknown
 
 
-def describe_last_save(label: str, saved: int) -> str:
-    """Say that a run went on after it was last saved."""
+def count_empty_cells(schema: Schema | None, site_columns: SiteColumns | None) -> EmptyCells | None:
+    """Collect the columns with empty cells; None if there are none.
+
+    Args:
+        schema: The columns of the tables; None for other data.
+        site_columns: Empty cells by site; None: unknown.
+    """
+    if schema is None:
+        return None
+    with_gaps = [column for column in schema.features if column.missing]
+    if not with_gaps:
+        return None
+    fill = ""
+    if any(column.kind != "category" for column in with_gaps):
+        fill = schema.fill or ""
+    nearly_empty = "" if site_columns is None else describe_nearly_empty(site_columns)
+    columns = sorted(((c.name, c.missing) for c in with_gaps), key=lambda column: -column[1])
+    return EmptyCells(fill, columns, schema.rows, nearly_empty)
+
+
+def describe_empty_cells(result: EmptyCells, one_seed: str = "") -> str:
+    """State how many cells of which columns were filled, and with what.
+
+    Args:
+        result: The empty cells.
+        one_seed: The seed whose training rows were counted, if there are several.
+    """
+    what = 'Empty cells count as the category "other"'
+    if result.fill:
+        what = f"Empty cells were filled with the {result.fill} over all clients"
+    columns = [f"{name} {empty:,}" for name, empty in result.columns]
+    of = f"of {result.rows:,} training rows"
+    if one_seed:
+        of += f" with {one_seed}"
+    return f"{what}, {of}: {join_names(columns, MOST_COLUMNS)}."
+
+
+def describe_nearly_empty_columns(result: EmptyCells) -> str:
+    """Name the sites at which nearly all cells of a column were filled; "" if there are none."""
+    if not result.nearly_empty:
+        return ""
     return (
-        f"{label} was last saved after round {saved}: its clients and models are shown as they "
-        "were then."
+        f"Nearly all cells of a column were filled: {result.nearly_empty}. Statements about these "
+        "columns do not apply to these sites."
     )
 
 
-def describe_unfinished(label: str, runs: Sequence[Source]) -> str:
-    """Say that runs were stopped before their last round; "" where none was."""
+# ------------------------------------------------------------------------------ missing parts
+def describe_unavailable(labels: Sequence[str], lacking: str, why: str) -> str:
+    """Say which methods lack their training data, or also their models."""
+    verb, whose = ("are", "their") if len(labels) > 1 else ("is", "its")
+    return f"{join_names(labels)} {verb} shown without {whose} {lacking}: {why}"
+
+
+def describe_last_checkpoint(label: str, round: int) -> str:
+    """Say that the last checkpoint of a run is older than its last round."""
+    return f"{label}: clients and models are from its last checkpoint, after round {round}."
+
+
+def describe_unfinished(label: str, runs: Sequence[RunRecord]) -> str:
+    """Say that runs stopped before their last round; "" if none did."""
     if runs[0].config["options"].get("stop_after") is not None:
-        return ""  # it may end early
+        return ""  # early stopping
     ends = [
         (run.history[-1]["round"], run.config["options"]["rounds"])
         for run in runs
         if not run.diverged
     ]
-    short = [(done, asked) for done, asked in ends if done < asked]
+    short = [(done, planned) for done, planned in ends if done < planned]
     if not short:
         return ""
-    which = ""
-    if len(short) < len(runs):
-        which = f" with {len(short)} of {len(runs)} seeds"
-    done, asked = short[0]
-    return f"{label} is shown as it was after round {done} of {asked}{which}: it was stopped there."
+    which = f" with {len(short)} of {len(runs)} seeds" if len(short) < len(runs) else ""
+    done, planned = short[0]
+    return f"{label} stopped after round {done} of {planned}{which}: results are from that round."
+
+
+# ------------------------------------------------------------------------------ settings, versions
+class Provenance(NamedTuple):
+    """How the runs and the page were made."""
+
+    settings: dict[str, TextTable]  # by method
+    commands: list[str]  # as typed; empty if all runs were started from Python
+    versions: TextTable
+
+
+def provenance(methods: Methods) -> Provenance:
+    """Collect settings, commands and versions."""
+    configs = [run.config for runs in methods.values() for run in runs]
+    commands = {format_command(c["command"]) for c in configs if c.get("command")}
+    versions = [
+        ["coterie, of the runs", ", ".join(sorted({c.get("coterie", "unknown") for c in configs}))],
+        ["coterie, of this page", __version__],
+        ["Python", platform.python_version()],
+        *([name, version(name)] for name in ("torch", "numpy")),
+    ]
+    return Provenance(
+        settings={label: settings_table(runs) for label, runs in methods.items()},
+        commands=sorted(commands),
+        versions=TextTable(["part", "version"], versions),
+    )
+
+
+def settings_table(runs: Sequence[RunRecord]) -> TextTable:
+    """Return one row per setting of a method."""
+    config = runs[0].config
+    rows = [
+        ["data", str(config["data"])],
+        ["model", str(config["model"])],
+        ["seeds", ", ".join(str(run.seed) for run in runs)],
+    ]
+    for name, value in {**config["method"]["settings"], **config["options"]}.items():
+        if name != "seed":
+            text = NOTHING if value is None else format_value(value)
+            rows.append([name.replace("_", " "), text])
+    return TextTable(["setting", "value"], rows)
+
+
+def format_value(value: Any) -> str:
+    """Format a setting or a note for a table cell."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {format_value(part)}" for name, part in value.items())
+    if isinstance(value, list):
+        text = ", ".join(map(format_value, value[:MOST_VALUES]))
+        return f"{text} …" if len(value) > MOST_VALUES else text
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)
+
+
+def format_command(words: Sequence[str]) -> str:
+    """Format a command as typed, without the folders of the program and of its files."""
+    program = Path(words[0]).name
+    start = ["coterie"] if program in ("coterie", "__main__.py") else ["python", program]
+    return shlex.join([*start, *map(shorten_word, words[1:])])

@@ -1,4 +1,4 @@
-// A click on a name in a legend hides its line, a double click all others.
+// A click on a name in a legend hides its line, a double click hides all others.
 const prepareLegends = (root) => root.querySelectorAll(".legend").forEach((legend) => {
   const buttons = [...legend.querySelectorAll("button")];
   const lines = [...legend.parentElement.querySelectorAll("[data-line]")];
@@ -14,7 +14,7 @@ const prepareLegends = (root) => root.querySelectorAll(".legend").forEach((legen
 });
 prepareLegends(document);
 
-// The field "Find a site": shows a client as soon as its name is typed, or the only one that fits.
+// The search field "Find a site" shows up to three clients whose names match.
 const make = (tag, text, ...children) => {
   const made = document.createElement(tag);
   made.textContent = text;
@@ -26,8 +26,8 @@ function card(site, methods) {
   const scores = make("table", "", ...methods.map((method, i) => row(method, site.scores[i])));
   scores.className = "numbers";
   let where = "group" in site ? `In group ${site.group}` : "";
-  if (where && "sure" in site) where += `, ${Math.round(100 * site.sure)} % sure`;
-  const lines = [where && `${where}.`, ...site.said].filter(Boolean).map((line) => make("p", line));
+  if (where && "confidence" in site) where += ` (membership confidence ${Math.round(100 * site.confidence)} %)`;
+  const lines = [where && `${where}.`, ...site.notes].filter(Boolean).map((line) => make("p", line));
   const made = make("div", "", make("h3", site.name), ...lines, scores);
   made.className = "card";
   return made;
@@ -43,13 +43,13 @@ if (field) {
     const exact = fits.filter((site) => site.name.toLowerCase() === typed);
     const shown = exact.length ? exact : fits;
     if (!typed) found.replaceChildren();
-    else if (!shown.length) found.replaceChildren(make("p", "No client has such a name."));
-    else if (shown.length > 3) found.replaceChildren(make("p", `${shown.length} names fit: go on typing.`));
+    else if (!shown.length) found.replaceChildren(make("p", "No client has this name."));
+    else if (shown.length > 3) found.replaceChildren(make("p", `${shown.length} names match: keep typing.`));
     else found.replaceChildren(...shown.map((site) => card(site, methods)));
   });
 }
 
-// What is folded away is printed, too.
+// Collapsed sections are printed as well.
 let opened = [];
 addEventListener("beforeprint", () => {
   opened = [...document.querySelectorAll("details:not([open])")];
@@ -57,7 +57,7 @@ addEventListener("beforeprint", () => {
 });
 addEventListener("afterprint", () => opened.forEach((fold) => (fold.open = false)));
 
-// A click on a head of a sortable table sorts by its column, a second one the other way round.
+// A click on a heading of a sortable table sorts by its column, a second click reverses the order.
 const text = (row, i) => row.cells[i].textContent.replace("−", "-");
 const number = (row, i) => (i ? parseFloat(text(row, i)) : NaN); // the first column is a name
 const compare = (i) => (a, b) => {

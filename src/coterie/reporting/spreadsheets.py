@@ -1,7 +1,7 @@
-"""The tables beside a page: groups and clients as CSV, and with the scores as one Excel file.
+"""The tables next to a page: groups and clients as CSV, and with the scores as one Excel file.
 
-For report.html they are report-groups.csv, report-clients.csv and report.xlsx. Files of these names
-that Coterie did not write are left as they are.
+For report.html they are report-groups.csv, report-clients.csv and report.xlsx. Existing files of
+these names are replaced only if Coterie wrote them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from coterie.core.errors import CoterieError
-from coterie.reporting.source import Source
+from coterie.reporting.run_records import RunRecord
 from coterie.runs.files import write_bytes, write_text
 from coterie.runs.tables import (
     CLIENTS,
@@ -27,17 +27,16 @@ from coterie.runs.tables import (
     group_rows,
     round_cell,
 )
-from coterie.runs.trained import TrainedRun
 
-OF_RUN = ("method", "seed")  # the first columns where there are several runs
+RUN_COLUMNS = ("method", "seed")  # the first columns if there are several runs
 FIRST_COLUMNS = {"groups": GROUP_COLUMNS[:3], "clients": ("client", "train_rows", "test_rows")}
 CREATOR = "Coterie"  # in the properties of an Excel file
-NOT_COMPARED = ("round", "seed", "clients")  # numbers of a run that are no scores
-LONGEST_CELL = 32_000  # characters, a limit of Excel
+NOT_COMPARED = ("round", "seed", "clients")  # numbers that are not scores
+MAX_CELL = 32_000  # characters, a limit of Excel
 
 
 class Sheet(NamedTuple):
-    """One table."""
+    """One table of values."""
 
     head: list[str]
     lines: list[list[Any]]
@@ -45,37 +44,47 @@ class Sheet(NamedTuple):
 
 # ------------------------------------------------------------------------------ the tables
 def write_spreadsheets(
-    page: Path, runs: Sequence[Source], tell: Callable[[str], object]
+    page: Path, runs: Sequence[RunRecord], warn: Callable[[str], object]
 ) -> list[Path]:
-    """Write the tables of these runs beside their page; the files that were written."""
+    """Write the tables of runs next to their page.
+
+    Args:
+        page: The path of the page.
+        runs: The runs.
+        warn: Called with a sentence for each file that is not replaced.
+
+    Returns:
+        The files that were written.
+    """
     sheets = collect_sheets(runs)
     written = []
     for name, file in (("groups", GROUPS), ("clients", CLIENTS)):
         path = page.with_name(f"{page.stem}-{file}")
         if is_other_csv(path, FIRST_COLUMNS[name]):
-            tell(f"{path} is no table of Coterie, and was left as it is.")
+            warn(f"{path} is not a table of Coterie and was not replaced.")
         elif name in sheets:
             write_text(path, as_csv(sheets[name].head, sheets[name].lines))
             written.append(path)
         else:
-            path.unlink(missing_ok=True)  # of an older page of this name
+            path.unlink(missing_ok=True)  # from an older page of this name
     if find_spec("openpyxl") is None:
         return written
     path = page.with_suffix(".xlsx")
     if is_other_workbook(path):
-        tell(f"{path} is no file of Coterie, and was left as it is.")
+        warn(f"{path} is not a file of Coterie and was not replaced.")
         return written
     write_bytes(path, as_workbook(sheets))
     return [*written, path]
 
 
-def collect_sheets(runs: Sequence[Source]) -> dict[str, Sheet]:
-    """The tables of these runs by name; without groups where no run has any."""
+def collect_sheets(runs: Sequence[RunRecord]) -> dict[str, Sheet]:
+    """Return the tables of runs by name; without groups if no run has any."""
     groups: list[dict[str, Any]] = []
     clients: list[dict[str, Any]] = []
     for run in runs:
-        trained = read_trained(run)
-        if trained is None:
+        try:
+            trained = run.load_trained()
+        except (CoterieError, OSError):  # the page reports it
             continue
         of_run: dict[str, Any] = {}
         if len(runs) > 1:
@@ -84,30 +93,22 @@ def collect_sheets(runs: Sequence[Source]) -> dict[str, Sheet]:
             groups.append({**of_run, **dict(zip(GROUP_COLUMNS, line))})
         for line in client_rows(trained):
             clients.append({**of_run, **dict(zip(client_columns(trained), line))})
-    tables = {"groups": groups, "clients": clients, "comparison": compare(runs)}
+    tables = {"groups": groups, "clients": clients, "comparison": collect_scores(runs)}
     return {name: as_sheet(lines) for name, lines in tables.items() if lines}
 
 
 def as_sheet(lines: Sequence[dict[str, Any]]) -> Sheet:
-    """Lines as a table with all columns that any of them has."""
+    """Return lines as a table with the columns of all of them."""
     head = list(dict.fromkeys(name for line in lines for name in line))
     return Sheet(head, [[line.get(name) for name in head] for line in lines])
 
 
-def read_trained(run: Source) -> TrainedRun | None:
-    """What a run came to; None where it cannot be read, which the page says."""
-    try:
-        return run.trained()
-    except (CoterieError, OSError):
-        return None
-
-
-def compare(runs: Sequence[Source]) -> list[dict[str, Any]]:
-    """The scores and the cost of each run."""
+def collect_scores(runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
+    """Return the scores and the cost of each run."""
     lines = []
     for run in runs:
         line: dict[str, Any] = {"method": run.label, "seed": run.seed}
-        for name, value in run.facts.items():
+        for name, value in run.summary.items():
             if isinstance(value, int | float) and name not in NOT_COMPARED:
                 line[name] = round_cell(value)
         lines.append(line)
@@ -116,7 +117,7 @@ def compare(runs: Sequence[Source]) -> list[dict[str, Any]]:
 
 # ------------------------------------------------------------------------------ Excel
 def as_workbook(sheets: dict[str, Sheet]) -> bytes:
-    """The tables as an Excel file with a sheet for each."""
+    """Return an Excel file with one sheet per table."""
     from openpyxl import Workbook
 
     book = Workbook(write_only=True)
@@ -133,28 +134,28 @@ def as_workbook(sheets: dict[str, Sheet]) -> bytes:
 
 
 def as_cell(cell: Any) -> Any:
-    """A cell that Excel takes: no formula, no control characters, not too long."""
+    """Return a cell that Excel accepts: no formula, no control characters, not too long."""
     from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE
 
     if not isinstance(cell, str):
         return cell
     text: str = ILLEGAL_CHARACTERS_RE.sub("", cell)
-    return escape_formula(text[:LONGEST_CELL])
+    return escape_formula(text[:MAX_CELL])
 
 
 # ------------------------------------------------------------------------------ other files
 def is_other_csv(path: Path, columns: Sequence[str]) -> bool:
-    """Whether a file is there that does not begin with these columns, after those of a run."""
+    """Tell whether a file exists that does not start with these columns, after RUN_COLUMNS."""
     if not path.is_file() or not path.stat().st_size:
         return False
     with open(path, encoding="utf-8", errors="replace") as file:
         head = file.readline(1000).rstrip("\n").split(",")
-    of_client = [name for name in head if name not in OF_RUN]
+    of_client = [name for name in head if name not in RUN_COLUMNS]
     return of_client[: len(columns)] != list(columns)
 
 
 def is_other_workbook(path: Path) -> bool:
-    """Whether a file is there that is no Excel file of Coterie."""
+    """Tell whether a file exists that is not an Excel file of Coterie."""
     if not path.is_file() or not path.stat().st_size:
         return False
     try:

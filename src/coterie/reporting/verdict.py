@@ -1,72 +1,70 @@
-"""Which method is best, in sentences for the terminal and the page."""
+"""The conclusions of a comparison: which method is best, and whether groups pay off.
+
+Both compare methods by paired differences with confidence intervals (`intervals.py`). Numbers in
+sentences have a direction instead of a sign: "0.012 higher than fedavg's".
+"""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from coterie.metrics import METRICS
+from coterie.metrics import METRICS, Row
 from coterie.reporting.comparison import Comparison
-from coterie.reporting.intervals import FEWEST_SITES, Difference
+from coterie.reporting.intervals import MIN_SITES, ScoreDifference
 from coterie.reporting.text import format_score, join_names, metric_name
+
+ONE_FOR_ALL = ("fedavg", "fedprox")
+ONE_EACH = (
+    "local",
+    "fedavg-ft",
+    "ditto",
+    "apfl",
+    "fedper",
+    "pfedme",
+    "perfedavg",
+    "l2sgd",
+    "fedbcd",
+)
 
 
 class Lead(NamedTuple):
-    """How far one method is ahead of another; negative: behind."""
+    """By how much one method is better than another; negative: worse."""
 
     one: str
     other: str
     metric: str
     other_score: float
-    difference: Difference | None  # None: no scores by site are known
+    difference: ScoreDifference | None  # None: no scores by site
+
+    @property
+    def has_interval(self) -> bool:
+        return self.difference is not None and self.difference.has_interval
+
+    @property
+    def is_better(self) -> bool:
+        """Whether the whole interval is above 0."""
+        return self.difference is not None and self.difference.is_above
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether the whole interval is below 0."""
+        return self.difference is not None and self.difference.is_below
 
 
+# ------------------------------------------------------------------------------ the best method
 class Verdict(NamedTuple):
     """The best method, and how the others compare with it."""
 
     metric: str
-    best: list[str]  # the best, then those level with it; none where all diverged
+    best: list[str]  # the best, then those level with it; empty if all diverged
     score: float  # of the first of `best`
-    is_only: bool  # there is one method, and nothing to compare it with
-    leads: list[Lead]  # of the best over each other method with a score, the nearest first
+    is_only: bool  # there is only one method
+    leads: list[Lead]  # of the best over each other method with a score, closest first
     diverged: list[str]
-
-    @property
-    def level(self) -> list[str]:
-        """The methods that cannot be told apart from the best."""
-        return self.best[1:]
-
-    @property
-    def nearest_beaten(self) -> Lead | None:
-        """The lead over the best of the methods that are worse for certain."""
-        for lead in self.leads:
-            if lead.other not in self.best and is_certain(lead):
-                return lead
-        return None
-
-
-def lead_of(comparison: Comparison, one: str, other: str) -> Lead:
-    """Measure how far one method is ahead of another."""
-    score = comparison.scores[other]
-    return Lead(one, other, comparison.metric, score, comparison.lead(one, other))
-
-
-def is_certain(lead: Lead) -> bool:
-    """Tell whether the whole interval of a lead is above 0."""
-    return lead.difference is not None and lead.difference.is_above
-
-
-def is_certainly_worse(lead: Lead) -> bool:
-    """Tell whether the whole interval of a lead is below 0."""
-    return lead.difference is not None and lead.difference.is_below
-
-
-def has_interval(lead: Lead) -> bool:
-    """Tell whether a lead has an interval."""
-    return lead.difference is not None and lead.difference.has_interval
 
 
 def judge(comparison: Comparison) -> Verdict | None:
-    """Name the best methods; None where no method was measured."""
+    """Find the best methods; None if no method has a score."""
     best = comparison.best
     diverged = list(comparison.diverged)
     if not best and not diverged:
@@ -76,8 +74,8 @@ def judge(comparison: Comparison) -> Verdict | None:
     if best:
         score = comparison.scores[best[0]]
         for other, difference in comparison.leads_of_best.items():
-            of_other = comparison.scores[other]
-            leads.append(Lead(best[0], other, comparison.metric, of_other, difference))
+            other_score = comparison.scores[other]
+            leads.append(Lead(best[0], other, comparison.metric, other_score, difference))
     return Verdict(
         metric=comparison.metric,
         best=best,
@@ -88,115 +86,206 @@ def judge(comparison: Comparison) -> Verdict | None:
     )
 
 
-# ------------------------------------------------------------------------------ as text
 def describe_verdict(verdict: Verdict) -> str:
-    """Say which method is best, by how much, and which others may be as good."""
+    """Say which method is best, by how much, and which others are level with it."""
     sentences = []
     if verdict.best:
-        sentences.append(describe_best(verdict))
-    if verdict.level:
-        sentences.append(describe_level(verdict))
-    beaten = verdict.nearest_beaten
-    if beaten is not None:
-        sentences.append(f"{describe_lead(beaten)}.")
-    if verdict.leads and not any(map(has_interval, verdict.leads)):
-        sentences.append(describe_no_interval(verdict.leads[0]))
+        first, *level = verdict.best
+        score = f"a test {metric_name(verdict.metric)} of"
+        number = format_score(verdict.score, verdict.metric)
+        verb = "reaches" if verdict.is_only else "scores best, with"
+        sentences.append(f"{first} {verb} {score} {number}.")
+        if level:
+            verb = "is" if len(level) == 1 else "are"
+            sentence = f"{join_names(level)} {verb} level with it"
+            if verdict.leads[0].has_interval:
+                sentence += f": {describe_lead(verdict.leads[0])}, which may be chance"
+            sentences.append(f"{sentence}.")
+    beaten = [lead for lead in verdict.leads if lead.other not in verdict.best and lead.is_better]
+    if beaten:
+        sentences.append(f"{describe_lead(beaten[0])}.")
+    if verdict.leads and not any(lead.has_interval for lead in verdict.leads):
+        sentences.append(
+            f"Whether the difference is chance is unknown: {explain_no_interval(verdict.leads[0])}."
+        )
     if verdict.diverged:
         sentences.append(f"{join_names(verdict.diverged)} diverged: no finite test loss.")
     return " ".join(sentences)
 
 
-def describe_best(verdict: Verdict) -> str:
-    """Say which method has the best score."""
-    score = f"a test {metric_name(verdict.metric)} of"
-    number = format_score(verdict.score, verdict.metric)
-    if verdict.is_only:
-        return f"{verdict.best[0]} reaches {score} {number}."
-    return f"{verdict.best[0]} scores best, with {score} {number}."
-
-
-def describe_level(verdict: Verdict) -> str:
-    """Name the methods that are too near to the best to tell them apart."""
-    verb = "are"
-    if len(verdict.level) == 1:
-        verb = "is"
-    sentence = f"{join_names(verdict.level)} {verb} level with it"
-    nearest = verdict.leads[0]
-    if not has_interval(nearest):
-        return f"{sentence}."
-    return f"{sentence}: {describe_lead(nearest)}, which may be chance."
-
-
-def describe_no_interval(lead: Lead) -> str:
-    """Say why nobody can tell whether a difference is chance."""
-    return f"Whether the difference is chance cannot be told: {explain_no_interval(lead)}."
-
-
 def explain_no_interval(lead: Lead) -> str:
     """Say why a difference has no interval."""
     if lead.difference is None:
-        return "the runs did not keep scores by site"
-    return f"an interval takes {FEWEST_SITES} sites or more, not {lead.difference.sites}"
+        return "the runs did not store scores by site"
+    return f"an interval takes {MIN_SITES} sites or more, not {lead.difference.sites}"
 
 
 def describe_lead(lead: Lead) -> str:
     """Say by how much a method is better or worse than another, with the interval."""
     if lead.difference is None:
         return f"{lead.one} is compared with {lead.other}"
-    what = metric_name(lead.metric)
-    if not METRICS[lead.metric].higher_is_better:
-        what = "error"
+    what = metric_name(lead.metric) if METRICS[lead.metric].higher_is_better else "error"
     return f"{lead.one}'s {what} is {describe_size(lead)}"
 
 
 def describe_size(lead: Lead) -> str:
-    """Write "0.012 higher than n's", with the interval.
-
-    Errors are compared in percent, scores as they are. Numbers have a direction instead of a sign.
-    """
+    """Return "0.012 higher than n's" with the interval; errors are compared in percent."""
     difference = lead.difference
     assert difference is not None
+    is_lower = difference.value < 0
     unit = 1.0
+    form = ".3f"
     after = ""
     if not METRICS[lead.metric].higher_is_better:
+        is_lower = difference.value >= 0  # a lower error is better
         unit = lead.other_score / 100
+        form = ".1f"
         after = " %"
-        difference = difference.negated()  # a lower error is better
-    direction = "higher"
-    if is_lower(lead):
-        direction = "lower"
-    size = format_part(abs(difference.value) / unit, lead.metric)
-    sentence = f"{size}{after} {direction} than {lead.other}'s"
+        difference = difference.negate()
+
+    def part(value: float) -> str:
+        return f"{abs(value) / unit:{form}}"
+
+    direction = "lower" if is_lower else "higher"
+    sentence = f"{part(difference.value)}{after} {direction} than {lead.other}'s"
     if difference.low is None or difference.high is None:
         return sentence
-    low = format_part(abs(difference.low) / unit, lead.metric)
-    high = format_part(abs(difference.high) / unit, lead.metric)
+    low = part(difference.low)
+    high = part(difference.high)
     interval = f"{low}{after} lower to {high}{after} higher"
     if difference.low >= 0:
         interval = f"{low} to {high}{after}"
     elif difference.high <= 0:
         interval = f"{high} to {low}{after}"
-    return f"{sentence} ({interval}, {count_evidence(difference)})"
+    seeds = "1 seed" if difference.seeds == 1 else f"{difference.seeds} seeds"
+    return f"{sentence} ({interval}, {difference.sites} sites, {seeds})"
 
 
-def is_lower(lead: Lead) -> bool:
-    """Tell whether the score or the error of a method is lower than that of the other."""
-    assert lead.difference is not None
-    if not METRICS[lead.metric].higher_is_better:
-        return lead.difference.value >= 0
-    return lead.difference.value < 0
+# ------------------------------------------------------------------------------ whether groups pay
+class GroupBenefit(NamedTuple):
+    """The best method with several groups, compared with the methods without groups."""
+
+    method: str
+    leads: list[Lead]  # over each method without groups, the best of them first
+    missing: list[str]  # kinds of methods that are missing from the comparison
+    singles: int = 0  # number of groups if each has a single member with every seed, else 0
+
+    @property
+    def pays(self) -> bool:
+        """Whether groups beat every method without groups, and both kinds of these are present."""
+        return not self.missing and all(lead.is_better for lead in self.leads)
 
 
-def format_part(value: float, metric: str) -> str:
-    """Write a part of an interval: percent of an error with one decimal, a score with three."""
-    if not METRICS[metric].higher_is_better:
-        return f"{value:.1f}"
-    return f"{value:.3f}"
+def group_benefit(comparison: Comparison) -> GroupBenefit | None:
+    """Compare groups with one model for all and with one model per client.
+
+    Returns:
+        The comparison; None if there is a single method, or none with several groups.
+    """
+    sizes = {
+        label: [group_sizes(run) for run in runs]
+        for label, runs in comparison.runs.items()
+        if label in comparison.scores
+    }
+    grouped = [label for label, of_seeds in sizes.items() if any(len(s) > 1 for s in of_seeds)]
+    if not grouped or len(comparison.runs) == 1:
+        return None
+    best = comparison.sort(grouped)[0]
+    others = comparison.sort([label for label in sizes if label not in grouped])
+    leads = [
+        Lead(best, other, comparison.metric, comparison.scores[other], comparison.lead(best, other))
+        for other in others
+    ]
+    singles = 0
+    if all(max(s, default=0) == 1 for s in sizes[best]):
+        singles = len(sizes[best][0])
+    return GroupBenefit(best, leads, missing_kinds(others, list(comparison.diverged)), singles)
 
 
-def count_evidence(difference: Difference) -> str:
-    """Write what an interval comes from, "65 sites, 3 seeds"."""
-    seeds = "1 seed"
-    if difference.seeds > 1:
-        seeds = f"{difference.seeds} seeds"
-    return f"{difference.sites} sites, {seeds}"
+def group_sizes(run: Row) -> list[int]:
+    """Return the sizes of a run's final groups, without empty ones."""
+    return [size for size in run.get("sizes") or [] if size > 0]
+
+
+def missing_kinds(labels: list[str], diverged: list[str]) -> list[str]:
+    """Return the kinds of methods without groups that are missing, or that diverged."""
+    kinds = {"one model for all": ONE_FOR_ALL, "one model for each client": ONE_EACH}
+    missing = []
+    for kind, names in kinds.items():
+        if any(method_name(label) in names for label in labels):
+            continue
+        lost = [label for label in diverged if method_name(label) in names]
+        reason = f"{lost[0]} diverged" if lost else f"such as {names[0]}"
+        missing.append(f"{kind} ({reason})")
+    return missing
+
+
+def method_name(label: str) -> str:
+    """Return the method of a label, without its settings."""
+    return label.split()[0]
+
+
+def describe_benefit(benefit: GroupBenefit) -> str:
+    """Say whether groups pay, and why."""
+    answer, reason = answer_benefit(benefit)
+    return f"{answer}: {reason}." if reason else f"{answer}."
+
+
+def answer_benefit(benefit: GroupBenefit) -> tuple[str, str]:
+    """Answer whether groups pay.
+
+    They pay if every difference is above 0 with its whole interval, and do not if any is below.
+
+    Returns:
+        The answer and the reason, both without a full stop; the reason may be "".
+    """
+    if benefit.singles:
+        reason = (
+            f"each of the {benefit.singles} groups of {benefit.method} has one member, like local"
+        )
+        return "No two sites belong together", join_clauses(reason, describe_leads(benefit, []))
+    if benefit.pays:
+        reason = f"{benefit.method} beats every method without groups"
+        return "Groups pay", join_clauses(reason, describe_leads(benefit, []))
+    worse = [lead for lead in benefit.leads if lead.is_worse]
+    if worse:
+        return "Groups do not pay", describe_leads(benefit, worse)
+    undecided = [lead for lead in benefit.leads if not lead.is_better]
+    if not undecided:
+        answer = f"Whether groups pay is unknown without {join_names(benefit.missing)}"
+        return answer, describe_leads(benefit, [])
+    if not any(lead.has_interval for lead in benefit.leads):
+        return "Whether groups pay is unknown", explain_no_interval(undecided[0])
+    return "Whether groups pay is undecided", describe_leads(benefit, undecided)
+
+
+def join_clauses(first: str, second: str) -> str:
+    """Join two clauses; the second may be empty."""
+    return f"{first}; {second}" if second else first
+
+
+def describe_leads(benefit: GroupBenefit, deciding: list[Lead]) -> str:
+    """Compare groups with the best method without groups, and with one model for all.
+
+    Args:
+        benefit: The comparison.
+        deciding: Differences that decide the answer, of which the first is described as well.
+
+    Returns:
+        A clause; "" if no difference has an interval.
+    """
+    one_for_all = [lead for lead in benefit.leads if method_name(lead.other) in ONE_FOR_ALL]
+    chosen = {lead.other: lead for lead in [*benefit.leads[:1], *deciding[:1], *one_for_all[:1]]}
+    known = [lead for lead in chosen.values() if lead.has_interval]
+    if not known:
+        return ""
+    first, *others = known
+    sentence = describe_lead(first)
+    is_tagged = len(benefit.leads) > 1 and first is benefit.leads[0]
+    if is_tagged:
+        sentence += ", the best without groups"
+    if not others:
+        return sentence
+    if is_tagged:
+        sentence += ","
+    return f"{sentence} and {join_names([describe_size(lead) for lead in others])}"

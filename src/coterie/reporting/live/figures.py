@@ -27,10 +27,10 @@ from coterie.reporting.drawing import (
     metric_axis,
     round_axis,
 )
-from coterie.reporting.fit import GroupScores
-from coterie.reporting.group_figures import group_legend, strip
+from coterie.reporting.figures import draw_strip, group_legend
 from coterie.reporting.live.folder import RunLine
 from coterie.reporting.live.snapshot import Score, ScoreHistory, Snapshot
+from coterie.reporting.model_fit import GroupScores
 
 MAX_POINTS = 250  # of a line; longer ones are thinned out
 FEW_POINTS = 4  # lines with fewer points also show the points
@@ -206,7 +206,7 @@ def draw_sites(snapshot: Snapshot, scores: ScoreHistory) -> Figure:
         if snapshot.is_grouped:
             colour = group_colour(number)
         members = np.flatnonzero((groups == number) & np.isfinite(values))
-        marks += strip(title, colour, position, 0.6, members, values, result)
+        marks += draw_strip(title, colour, position, 0.6, members, values, result)
     y_axis = make_score_axis(snapshot.metric, values.tolist())
     return Figure(column_axis(titles), y_axis, marks, LOW)
 

@@ -18,7 +18,7 @@ from coterie.reporting.live.snapshot import (
     take_snapshot,
 )
 from coterie.reporting.overview import describe_data, describe_title
-from coterie.reporting.source import Source, by_label, labelled, plain_config
+from coterie.reporting.run_records import RunRecord, group_by_label, label_runs, plain_config
 from coterie.reporting.text import natural_key
 from coterie.runs.run_list import find_runs, is_run_folder
 from coterie.runs.search import SEARCH_FILE
@@ -137,14 +137,14 @@ class WatchedFolder:
         Args:
             key: The run to show in full; by default the one that is being trained.
         """
-        sources = labelled(
-            [Source(plain_config(run.config), run.rows, run.path) for run in self.runs.values()]
+        sources = label_runs(
+            [RunRecord(plain_config(run.config), run.rows, run.path) for run in self.runs.values()]
         )
         by_key = dict(zip(self.runs, sources))
         if key not in self.runs:
             key = self._most_active()
         now = self.clock()
-        methods = by_label(sources)
+        methods = group_by_label(sources)
         return Dashboard(
             title=describe_title(methods),
             data=describe_data(methods[by_key[key].label]),
@@ -160,7 +160,7 @@ class WatchedFolder:
         return max(self.runs, key=lambda key: (order[states[key]], self.runs[key].tail.written))
 
 
-def summarise(files: RunFiles, source: Source, key: str, now: float) -> RunLine:
+def summarise(files: RunFiles, source: RunRecord, key: str, now: float) -> RunLine:
     """Summarise a run in a line."""
     rows = files.rows
     return RunLine(

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from coterie.reporting import group_figures, moves, svg, text
+from coterie.reporting import figures as report_figures
+from coterie.reporting import group_membership, svg, text
 from coterie.reporting.drawing import group_colour, group_title
 from coterie.reporting.live import figures
 from coterie.reporting.live import text as live_text
@@ -57,8 +58,8 @@ def environment() -> Environment:
     templates.globals.update(
         live_text=live_text,
         figures=figures,
-        group_figures=group_figures,
-        moves=moves,
+        report_figures=report_figures,
+        group_membership=group_membership,
         text=text,
         draw=svg.draw,
         chip=chip,

@@ -10,9 +10,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from coterie.metrics import Row
+from coterie.reporting.group_membership import GroupChanges, group_changes
 from coterie.reporting.live.run_files import RunFiles
-from coterie.reporting.moves import Moves, moves
-from coterie.reporting.source import Source
+from coterie.reporting.run_records import RunRecord
 from coterie.reporting.text import natural_order
 from coterie.runs.late_sites import LateSite
 
@@ -124,7 +124,7 @@ class Snapshot:
     names: Sequence[str]  # of the sites, in the order of the run
     sites: Sequence[SiteStatus]  # sorted by name
     groups: Sequence[GroupStatus]
-    moves: Moves | None  # the cluster assignments over the rounds
+    group_changes: GroupChanges | None  # the cluster assignments over the rounds
     changes: Sequence[GroupChange]  # newest first
     site_scores: ScoreHistory | None
     incidents: Sequence[Incident]  # newest first
@@ -135,11 +135,11 @@ class Snapshot:
     @property
     def is_grouped(self) -> bool:
         """Whether the method has groups."""
-        return self.moves is not None
+        return self.group_changes is not None
 
 
 def take_snapshot(
-    files: RunFiles, source: Source, key: str, now: float, reports: Mapping[str, SiteReport]
+    files: RunFiles, source: RunRecord, key: str, now: float, reports: Mapping[str, SiteReport]
 ) -> Snapshot:
     """Describe a run from the files of its folder.
 
@@ -151,7 +151,7 @@ def take_snapshot(
         reports: What a network's server knows about each site, by name.
     """
     rows = files.rows
-    history = moves(source, None) if rows else None
+    history = group_changes(source, None) if rows else None
     changes = [] if history is None else list_group_changes(history)
     incidents = list_incidents(rows)
     scores = collect_site_scores(files, history)
@@ -176,7 +176,7 @@ def take_snapshot(
         names=files.names,
         sites=sites,
         groups=collect_groups(sites, scores),
-        moves=history,
+        group_changes=history,
         changes=changes[::-1],
         site_scores=scores,
         incidents=incidents[::-1],
@@ -236,7 +236,7 @@ def recorded_seconds_per_round(rows: Sequence[Row], every: int) -> float:
 
 
 # ------------------------------------------------------------------------------ events
-def list_group_changes(history: Moves) -> list[GroupChange]:
+def list_group_changes(history: GroupChanges) -> list[GroupChange]:
     """List every change from one group to another, in the order of rounds."""
     before = history.groups[:-1]
     after = history.groups[1:]
@@ -262,7 +262,7 @@ def list_incidents(rows: Sequence[Row]) -> list[Incident]:
 
 
 # ------------------------------------------------------------------------------ sites and groups
-def collect_site_scores(files: RunFiles, history: Moves | None) -> ScoreHistory | None:
+def collect_site_scores(files: RunFiles, history: GroupChanges | None) -> ScoreHistory | None:
     """Return the sites' scores and groups at each evaluation; None if there are none yet."""
     rounds = sorted(files.site_scores)
     if not rounds:
@@ -276,7 +276,7 @@ def collect_site_scores(files: RunFiles, history: Moves | None) -> ScoreHistory 
 
 def describe_sites(
     files: RunFiles,
-    history: Moves | None,
+    history: GroupChanges | None,
     *,
     changes: Sequence[GroupChange],
     incidents: Sequence[Incident],

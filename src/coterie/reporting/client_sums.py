@@ -1,8 +1,7 @@
 """Sums over the training rows of each client, from which groups of clients are compared.
 
-Only sums are kept, never rows. Groups are compared by means and by correlations with the label.
-Standard errors are taken over clients as well as over rows: what one client has and the others of
-its group lack is no trait of the group.
+Only sums are kept, never rows. Standard errors are taken over clients as well as over rows, so that
+a property of a single client does not count as a property of its group.
 """
 
 from __future__ import annotations
@@ -14,25 +13,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-COLUMNS = 500  # rows with more numbers are not taken for columns that someone may read
-CLASSES = 20  # more classes are not compared one by one
-BLOCK_BYTES = 24_000_000  # of `Sums`, for the features that are summed at a time
-BATCH_VALUES = 1_000_000  # numbers in the rows that are summed at a time
+MAX_COLUMNS = 500  # wider rows are not a table that people read
+MAX_CLASSES = 20  # more classes are not compared one by one
+BLOCK_BYTES = 24_000_000  # of `ClientSums`, for the features summed at a time
+BATCH_VALUES = 1_000_000  # numbers in the rows summed at a time
 
-Client = tuple[Tensor, Tensor]  # its training rows: x [n, d] and y [n]
+ClientRows = tuple[Tensor, Tensor]  # one client's training rows: x [n, d] and y [n]
 
 
-class Sums(NamedTuple):
-    """Sums over the rows of each of G clients: of d feature columns, then of T label columns."""
+class ClientSums(NamedTuple):
+    """Sums over the rows of each of G clients: d feature columns, then T label columns."""
 
     rows: np.ndarray  # [G]
     value: np.ndarray  # [G, d + T]
-    scatter: np.ndarray  # [G, d + T] squared distances from the client's own mean
-    cross: np.ndarray  # [G, d, T] products of distances from the client's own means
+    scatter: np.ndarray  # [G, d + T] squared distances from the client's mean
+    cross: np.ndarray  # [G, d, T] products of distances from the client's means
 
-    def of(self, clients: np.ndarray) -> Sums:
-        """Select some clients by a mask, bool [G]."""
-        return Sums(*(part[clients] for part in self))
+    def select(self, clients: np.ndarray) -> ClientSums:
+        """Select clients by a mask, bool [G]."""
+        return ClientSums(*(part[clients] for part in self))
 
     def mean(self) -> np.ndarray:
         """Return the mean over all rows, [d + T]."""
@@ -50,21 +49,21 @@ class Sums(NamedTuple):
         return np.maximum(over_clients, self.variance() / self.rows.sum())
 
     def correlation(self) -> tuple[np.ndarray, np.ndarray]:
-        """Correlate each feature with each label inside the clients.
+        """Correlate each feature with each label within clients, after subtracting their means.
 
-        Each client's own means are taken off first, so that only what happens inside a client
-        counts. Returns (correlation, its squared standard error), each [d, T]; the correlation is
-        0 where a column never changes.
+        Returns:
+            The correlation and its squared standard error, each [d, T]; the correlation is 0 if a
+            column is constant.
         """
         d = self.cross.shape[1]
         spread = self.scatter.sum(0)
-        # what never changes has a spread of rounding errors only
+        # the spread of a constant column consists of rounding errors
         is_flat = spread <= 1e-18 * (self.value**2 / self.rows[:, None]).sum(0)
         either_flat = is_flat[:d, None] | is_flat[d:]
         scale = np.where(either_flat, 1, np.sqrt(spread[:d, None] * spread[d:]))
         r = np.where(either_flat, 0, self.cross.sum(0) / scale)
-        # Client i moves r by its influence cᵢ/s − r (aᵢ + bᵢ)/2, with its shares aᵢ and bᵢ of the
-        # spread of feature and label. The sum of squares is expanded: no array [G, d, T] is made.
+        # The influence of client i on r is cᵢ/s − r (aᵢ + bᵢ)/2, with its shares aᵢ and bᵢ of the
+        # spread of feature and label. Expanding the square avoids an array [G, d, T].
         share = self.scatter / np.where(spread > 0, spread, 1)
         a = share[:, :d]
         b = share[:, d:]
@@ -74,63 +73,59 @@ class Sums(NamedTuple):
         shares_squared = (a**2).sum(0)[:, None] + 2 * a.T @ b + (b**2).sum(0)
         influence = cross_squared - r * (cross_a + cross_b) + r**2 * shares_squared / 4
         over_clients = influence * small_sample_factor(len(self.rows))
-        return r, np.maximum(over_clients, self.correlation_error_over_rows())
-
-    def correlation_error_over_rows(self) -> float:
-        """Return the least squared standard error that the number of rows allows."""
         free_rows = float(self.rows.sum() - len(self.rows))
-        if free_rows <= 0:
-            return np.inf
-        return 1 / free_rows
+        over_rows = 1 / free_rows if free_rows > 0 else np.inf
+        return r, np.maximum(over_clients, over_rows)
 
-    def shares(self) -> np.ndarray:
+    def is_binary(self) -> np.ndarray:
         """Tell which columns hold only 0 and 1, bool [d + T]: their sum of squares is their sum."""
         squares = self.scatter + self.value**2 / self.rows[:, None]
         return np.isclose(squares, self.value, atol=0).all(0)
 
 
 def small_sample_factor(clients: int) -> float:
-    """Return n / (n − 1), which makes up for few clients; 0 for one, whose spread is unknown."""
-    if clients < 2:
-        return 0.0
-    return clients / (clients - 1)
+    """Return n / (n − 1); 0 for a single client, whose spread is unknown."""
+    return clients / (clients - 1) if clients > 1 else 0.0
 
 
 # ------------------------------------------------------------------------------ from rows
 def has_columns(x: Tensor) -> bool:
-    """Tell whether rows are numbers that someone may read, not images or words."""
-    return x.dim() == 2 and x.is_floating_point() and x.shape[1] <= COLUMNS
+    """Tell whether x is a table of numbers, not images or tokens."""
+    return x.dim() == 2 and x.is_floating_point() and x.shape[1] <= MAX_COLUMNS
 
 
-def label_columns(y: Tensor, classes: int | None) -> Tensor:
+def encode_labels(y: Tensor, classes: int | None) -> Tensor:
     """Return labels as float64 columns [n, T]: a target, class 1 of two, or each of several.
 
-    Of more than CLASSES classes there is no column.
+    T is 0 for more than MAX_CLASSES classes.
     """
     if classes is None:
         return y.double()[:, None]
     if classes == 2:
         compared = [1]
-    elif classes <= CLASSES:
+    elif classes <= MAX_CLASSES:
         compared = list(range(classes))
     else:
         compared = []
     return (y[:, None] == torch.tensor(compared, dtype=torch.int64)).double()
 
 
-def sums(
-    clients: Sequence[Client], classes: int | None, features: slice = slice(0, COLUMNS)
-) -> Sums:
-    """Sum over the rows of each client, of which each has at least one.
+def sum_clients(
+    clients: Sequence[ClientRows], classes: int | None, features: slice = slice(0, MAX_COLUMNS)
+) -> ClientSums:
+    """Sum over the rows of each client.
 
-    classes: the number of classes; None for a regression.  features: the columns of x to sum.
+    Args:
+        clients: The rows of each client, at least one per client.
+        classes: Number of classes; None for regression.
+        features: The columns of x to sum.
     """
     rows = BATCH_VALUES // max(1, count_features(clients[0][0], features))
-    parts = [sum_batch(batch, classes, features) for batch in batches(clients, rows)]
-    return Sums(*(np.concatenate(part) for part in zip(*parts)))
+    parts = [sum_batch(batch, classes, features) for batch in batch_clients(clients, rows)]
+    return ClientSums(*(np.concatenate(part) for part in zip(*parts)))
 
 
-def batches(clients: Sequence[Client], most_rows: int) -> Iterator[Sequence[Client]]:
+def batch_clients(clients: Sequence[ClientRows], most_rows: int) -> Iterator[Sequence[ClientRows]]:
     """Split clients into batches of at most `most_rows` rows, or of one client that has more."""
     start = 0
     rows = 0
@@ -143,10 +138,10 @@ def batches(clients: Sequence[Client], most_rows: int) -> Iterator[Sequence[Clie
     yield clients[start:]
 
 
-def sum_batch(clients: Sequence[Client], classes: int | None, features: slice) -> Sums:
-    """Sum over the rows of a few clients at once, which is much faster than one by one."""
+def sum_batch(clients: Sequence[ClientRows], classes: int | None, features: slice) -> ClientSums:
+    """Sum over the rows of a batch of clients, which is much faster than one by one."""
     d = count_features(clients[0][0], features)
-    columns = label_columns(torch.cat([y for _, y in clients]), classes).numpy()
+    columns = encode_labels(torch.cat([y for _, y in clients]), classes).numpy()
     if d:
         x = torch.cat([x[:, features] for x, _ in clients]).double().numpy()
         columns = np.concatenate([x, columns], 1)
@@ -159,26 +154,28 @@ def sum_batch(clients: Sequence[Client], classes: int | None, features: slice) -
         rows = distance[start : start + size]
         np.matmul(rows[:, :d].T, rows[:, d:], out=cross[i])
     scatter = np.add.reduceat(distance**2, starts)
-    return Sums(sizes.astype(float), value, scatter, cross)
+    return ClientSums(sizes.astype(float), value, scatter, cross)
 
 
-def count_features(x: Tensor, features: slice = slice(0, COLUMNS)) -> int:
-    """Count the features among these columns of x; 0 where x has none to read."""
+def count_features(x: Tensor, features: slice = slice(0, MAX_COLUMNS)) -> int:
+    """Return the number of features among these columns of x; 0 if x is not a table."""
     if not has_columns(x):
         return 0
     return len(range(*features.indices(x.shape[1])))
 
 
-def sums_in_blocks(clients: Sequence[Client], classes: int | None) -> Iterator[tuple[slice, Sums]]:
-    """Sum a few features at a time: (which features, their sums), so that memory stays small.
+def sum_in_blocks(
+    clients: Sequence[ClientRows], classes: int | None
+) -> Iterator[tuple[slice, ClientSums]]:
+    """Yield blocks of features and their sums, to limit memory.
 
-    With 4,000 clients, 500 columns and 20 classes, the products of all columns at once take
-    320 MB, and comparing them several times as much.
+    With 4,000 clients, 500 columns and 20 classes, all products at once take 320 MB, and comparing
+    them several times as much.
     """
     d = count_features(clients[0][0])
-    t = label_columns(clients[0][1], classes).shape[1]
+    t = encode_labels(clients[0][1], classes).shape[1]
     bytes_per_feature = 8 * len(clients) * (2 + t)
     size = max(1, BLOCK_BYTES // bytes_per_feature)
     for start in range(0, max(d, 1), size):
         features = slice(start, min(start + size, d))
-        yield features, sums(clients, classes, features)
+        yield features, sum_clients(clients, classes, features)

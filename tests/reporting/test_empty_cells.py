@@ -9,7 +9,12 @@ import pandas as pd
 import pytest
 
 import coterie as ct
-from coterie.reporting.filled import Filled, describe_filled, describe_nearly_all
+from coterie.core.errors import CoterieWarning
+from coterie.reporting.overview import (
+    EmptyCells,
+    describe_empty_cells,
+    describe_nearly_empty_columns,
+)
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +29,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
             dose[2:] = np.nan
         frames[name] = pd.DataFrame({"dose": dose, "age": rng.normal(50, 9, 80), "outcome": ill})
     frames["Celle"]["age"] = -1.0
-    with pytest.warns(ct.errors.CoterieWarning, match="age \\(always -1 at Celle"):
+    with pytest.warns(CoterieWarning, match="age \\(always -1 at Celle"):
         fed = ct.data.from_frames(frames, label="outcome", fill="median")
     path = tmp_path_factory.mktemp("filled") / "page.html"
     result = ct.run(ct.FedAvg(), fed, "linear", rounds=1)
@@ -45,9 +50,9 @@ def test_a_page_without_empty_cells_says_nothing_of_them(results_page):
 
 
 def test_empty_texts_count_as_other():
-    gaps = Filled("", [("ward", 1200), ("sex", 3)], 4000, "")
-    assert describe_filled(gaps) == (
-        "Empty cells count as other, of 4,000 training rows: ward 1,200 and sex 3."
+    gaps = EmptyCells("", [("ward", 1200), ("sex", 3)], 4000, "")
+    assert describe_empty_cells(gaps) == (
+        'Empty cells count as the category "other", of 4,000 training rows: ward 1,200 and sex 3.'
     )
-    assert "rows with seed 0: ward" in describe_filled(gaps, "seed 0")
-    assert describe_nearly_all(gaps) == ""
+    assert "rows with seed 0: ward" in describe_empty_cells(gaps, "seed 0")
+    assert describe_nearly_empty_columns(gaps) == ""

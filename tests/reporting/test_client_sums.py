@@ -1,4 +1,4 @@
-"""Sums over clients' rows, against means and correlations of the pooled rows."""
+"""ClientSums over clients' rows, against means and correlations of the pooled rows."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ import pytest
 import torch
 from row_clients import client, side
 
-from coterie.reporting import sums as module
-from coterie.reporting.columns import Column
-from coterie.reporting.differences import find_differences
-from coterie.reporting.sums import Sums, batches, sums, sums_in_blocks
+from coterie.reporting import client_sums as module
+from coterie.reporting.client_sums import ClientSums, batch_clients, sum_clients, sum_in_blocks
+from coterie.reporting.group_differences import NamedColumn, find_differences
 
 
 def test_sums_of_clients_are_those_of_the_pooled_rows():
     rng = np.random.default_rng(0)
     parts = [(rng.normal(3, 2, (n, 2)), rng.normal(size=n)) for n in (5, 9, 2)]
-    result = sums([(torch.tensor(x), torch.tensor(y)) for x, y in parts], None)
+    result = sum_clients([(torch.tensor(x), torch.tensor(y)) for x, y in parts], None)
     x = np.concatenate([x for x, _ in parts])
     y = np.concatenate([y for _, y in parts])
     np.testing.assert_allclose(result.mean(), [*x.mean(0), y.mean()])
@@ -53,7 +52,7 @@ def test_standard_errors_are_those_of_drawing_clients_anew():
 def test_the_error_of_a_correlation_is_the_sum_of_squared_influences():
     rng = np.random.default_rng(0)
     clients = [(torch.tensor(rng.normal(size=(n, 3))), torch.arange(n) % 4) for n in (9, 12, 5, 7)]
-    group = sums(clients, 4)
+    group = sum_clients(clients, 4)
     r, error = group.correlation()
     spread = group.scatter.sum(0)
     share = group.scatter / spread
@@ -85,10 +84,10 @@ def drawn(clients: int, columns: int, classes: int, rows: int = 10):
 @pytest.mark.parametrize("classes", [2, 4, 30])
 def test_sums_of_a_few_columns_at_a_time_are_those_of_all(monkeypatch, classes):
     clients = drawn(7, 11, classes)
-    at_once = sums(clients, classes)
+    at_once = sum_clients(clients, classes)
     monkeypatch.setattr(module, "BLOCK_BYTES", 8 * 7 * 6 * 3)
     monkeypatch.setattr(module, "BATCH_VALUES", 30)
-    blocks = list(sums_in_blocks(clients, classes))
+    blocks = list(sum_in_blocks(clients, classes))
     assert len(blocks) > 1
     assert [i for block, _ in blocks for i in range(11)[block]] == list(range(11))
     for block, part in blocks:
@@ -102,7 +101,7 @@ def test_sums_of_a_few_columns_at_a_time_are_those_of_all(monkeypatch, classes):
 
 def test_batches_have_a_limited_number_of_rows_unless_one_client_has_more():
     clients = [(torch.zeros(n, 1), torch.zeros(n)) for n in (2, 3, 9, 1, 1)]
-    sizes = [[len(y) for _, y in batch] for batch in batches(clients, 5)]
+    sizes = [[len(y) for _, y in batch] for batch in batch_clients(clients, 5)]
     assert sizes == [[2, 3], [9], [1, 1]]
 
 
@@ -111,23 +110,23 @@ def test_comparing_many_columns_takes_no_more_memory_than_a_few(monkeypatch):
     monkeypatch.setattr(module, "BATCH_VALUES", 100_000)
     clients = drawn(1000, 100, 20, rows=2)
     half = np.arange(1000) % 2 == 0
-    columns = [Column(str(i), str(i)) for i in range(100)]
-    labels = [Column(str(i), str(i)) for i in range(20)]
-    few = sums(clients[:9], 20, slice(0, 0))
-    find_differences([], labels, few, few, looks=9)  # loads what it needs
+    columns = [NamedColumn(str(i), str(i)) for i in range(100)]
+    labels = [NamedColumn(str(i), str(i)) for i in range(20)]
+    few = sum_clients(clients[:9], 20, slice(0, 0))
+    find_differences([], labels, few, few, tests=9)  # loads what it needs
     tracemalloc.start()
-    for block, each in sums_in_blocks(clients, 20):
-        find_differences(columns[block], labels, each.of(half), each.of(~half), looks=1000)
+    for block, each in sum_in_blocks(clients, 20):
+        find_differences(columns[block], labels, each.select(half), each.select(~half), tests=1000)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 10e6  # `cross` of all columns at once would take 16 MB, and each side as much
 
 
 def test_what_holds_only_0_and_1_is_a_share():
-    group = Sums(
+    group = ClientSums(
         rows=np.array([4.0]),
         value=np.array([[2.0, 2.0]]),
         scatter=np.array([[1.0, 2.0]]),  # of 0, 1, 0, 1 and of other numbers
         cross=np.zeros((1, 1, 1)),
     )
-    assert group.shares().tolist() == [True, False]
+    assert group.is_binary().tolist() == [True, False]

@@ -1,0 +1,373 @@
+"""The runs of a report as plain values, from memory or from run folders. Folders are only read.
+
+A report compares runs on the same data. `load_runs` checks this, removes duplicates and labels each
+run with its method and the settings that distinguish it from other runs of that method.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coterie.core.errors import CoterieError
+from coterie.core.version import __version__
+from coterie.data import Federation
+from coterie.metrics import METRICS, Row
+from coterie.metrics.clusters import is_valid_assignment
+from coterie.metrics.scores import find_main_metric
+from coterie.runs.config import RunConfig, hash_with_salt, roster_config
+from coterie.runs.folder import RunFolder
+from coterie.runs.load import Trust, load_run, load_trained
+from coterie.runs.run import Run
+from coterie.runs.run_list import find_runs, missing_runs
+from coterie.runs.search import SEARCH_FILE, WINNER_FILE
+from coterie.runs.start import Model
+from coterie.runs.trained import TrainedRun
+
+NOT_IN_LABEL = ("seed", "device", "engine")  # options that do not change what a run computes
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """The configuration and history of one run."""
+
+    config: dict[str, Any]  # method, data, model, options, clients, roster, fingerprint, …
+    history: list[Row]
+    origin: Run | Path
+    label: str = ""  # method name, plus the settings that distinguish it from other runs
+    model: Model = None  # if the folder cannot name it
+    trust: Trust = ()  # hashes of Python files that the folder may load
+    diverged: bool = False  # training stopped early: the last scores are from before
+
+    @property
+    def seed(self) -> int:
+        return int(self.config["options"]["seed"])
+
+    @property
+    def folder(self) -> Path | None:
+        """The run's folder; None if it has none."""
+        if isinstance(self.origin, Path):
+            return self.origin
+        return None if self.origin.folder is None else self.origin.folder.path
+
+    @property
+    def home(self) -> Path | None:
+        """The folder that the seeds of one command share; None if the run has no folder."""
+        if self.folder is None:
+            return None
+        path = self.folder.resolve()
+        return path.parent if path.name == f"seed-{self.seed}" else path
+
+    @property
+    def place(self) -> str:
+        """The run's folder as text, or its method if it has none."""
+        return str(self.folder or f"the run of {self.config['method']['name']}")
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the training clients, without unseen ones."""
+        known: list[str] = self.config["clients"]
+        return known[: len(known) - self.config["unseen"]]
+
+    @property
+    def is_of_sites(self) -> bool:
+        """Whether each client is a site with its own table, the same for every seed."""
+        kind = re.split("[:?]", self.config["data"])[0]
+        return kind in ("folder", "table", "frames", "network")
+
+    @property
+    def metric(self) -> str:
+        """The metric that runs are compared by."""
+        return find_main_metric(self.history) or "accuracy"
+
+    @property
+    def summary(self) -> Row:
+        """The final scores and total cost as one flat row, as in the table of `coterie compare`."""
+        last = next(row for row in reversed(self.history) if self.metric in row)
+        if self.diverged:
+            last = {**last, self.metric: None}
+        cost = {
+            name: sum(row[name] for row in self.history)
+            for name in ("seconds", "bytes_down", "bytes_up")
+        }
+        return {
+            **last,
+            **cost,
+            "method": self.label,
+            "seed": self.seed,
+            "kind": METRICS[self.metric].task,
+            "clients": len(self.names),
+        }
+
+    def load_trained(self) -> TrainedRun:
+        """Load models, groups and scores, without training data."""
+        if isinstance(self.origin, Run):
+            return self.origin.trained()
+        return load_trained(self.origin, self.model, trust=self.trust)
+
+    def load_run(self) -> Run:
+        """Load the run with its training data.
+
+        Raises:
+            CoterieError: If the data are not available.
+        """
+        if isinstance(self.origin, Run):
+            return self.origin
+        return load_run(self.origin, model=self.model, trust=self.trust)
+
+
+Methods = Mapping[str, list[RunRecord]]  # by label: the runs of a method, lowest seed first
+
+
+def load_runs(
+    runs: Sequence[Run | str | Path], model: Model = None, trust: Trust = ()
+) -> tuple[list[RunRecord], list[str]]:
+    """Load the runs of a report.
+
+    Args:
+        runs: Runs in memory, or folders that contain one or several runs.
+        model: The model, for folders that cannot name it.
+        trust: Hashes of Python files that folders may load.
+
+    Returns:
+        The label_runs runs that have test scores, and one sentence for each run left out.
+
+    Raises:
+        CoterieError: If no run has test scores, or the runs have different data.
+    """
+    every: list[RunRecord] = []
+    skipped: list[str] = []
+    for run in runs:
+        if isinstance(run, Run):
+            every.append(record_of_run(run))
+            continue
+        every += records_in(Path(run), model, trust)
+        skipped += [
+            f"{missing} has not been trained yet: `coterie resume {run}` continues."
+            for missing in missing_runs(Path(run))
+        ]
+    unique: dict[Any, RunRecord] = {}
+    for record in every:
+        place = id(record.origin) if record.folder is None else record.folder.resolve()
+        if place not in unique or isinstance(record.origin, Run):  # a run in memory has its data
+            unique[place] = record
+    if not unique:
+        raise CoterieError("a report needs at least one run: pass run folders or results.")
+    shown = []
+    for record in unique.values():
+        if find_main_metric(record.history):
+            shown.append(record)
+        else:
+            skipped.append(f"{record.place} has no test scores yet and is left out.")
+    if not shown:
+        first = next(iter(unique.values()))
+        raise CoterieError(
+            f"{first.place} has no test scores yet: train it, or give its clients test rows."
+        )
+    for other in shown[1:]:
+        check_same_data(shown[0], other)
+    return label_runs(share_fingerprints(shown)), skipped
+
+
+def record_of_run(run: Run) -> RunRecord:
+    """Return the record of a run in memory."""
+    roster = run.roster
+    options = run.options
+    fingerprint = {"data": "", "salt": ""}
+    command: list[str] = []
+    fed = data_in_memory(run)
+    if run.folder is not None:
+        saved = run.folder.config()
+        options = saved.options
+        fingerprint = {"data": saved.fingerprint.data, "salt": saved.fingerprint.salt}
+        command = saved.command
+    elif fed is not None:
+        fingerprint["data"] = fed.fingerprint()
+    config = {
+        "coterie": __version__,
+        "method": {"name": run.method.name, "settings": dataclasses.asdict(run.method)},  # type: ignore[call-overload]
+        "data": roster.source or "memory",
+        "model": run.model_name,
+        "options": dataclasses.asdict(options),
+        "clients": list(roster.names),
+        "unseen": roster.unseen,
+        "roster": roster_config(roster),
+        "fingerprint": fingerprint,
+        "command": command,
+    }
+    return RunRecord(config, run.history, run)
+
+
+def records_in(base: Path, model: Model = None, trust: Trust = ()) -> list[RunRecord]:
+    """Return the runs in a folder and its subfolders.
+
+    Raises:
+        CoterieError: If there is no run, or a run is damaged.
+    """
+    if not base.is_dir():
+        raise CoterieError(
+            f"there is no folder {base}: give the folder of a run or of a comparison."
+        )
+    if (base / SEARCH_FILE).exists():
+        how = "`coterie run`"
+        if (base / WINNER_FILE).exists():
+            how = f"`coterie run METHOD --config {base / WINNER_FILE}`"
+        raise CoterieError(
+            f"{base} is a search, whose runs have no test scores: train the settings it found with "
+            f"{how}, and report that run."
+        )
+    records = []
+    for path in find_runs(base):
+        if not (path / "config.json").exists():
+            raise CoterieError(
+                f"no run was found in {base}: give the folder of a run or of a comparison."
+            )
+        folder, config = RunFolder.open(path)
+        history = folder.rows()
+        clients = len(config.roster.names) - config.roster.unseen
+        if not all(is_valid_assignment(row, clients) for row in history):
+            raise CoterieError(
+                f"{path} is damaged (its metrics have groups of other clients than its config)",
+                "train it again",
+            )
+        record = RunRecord(
+            plain_config(config),
+            history,
+            path,
+            model=model,
+            trust=trust,
+            diverged=folder.has_diverged,
+        )
+        records.append(record)
+    return records
+
+
+def plain_config(config: RunConfig) -> dict[str, Any]:
+    """Return the part of a run's config that a report shows."""
+    return {
+        "coterie": config.coterie,
+        "method": {"name": config.method.name, "settings": config.method.settings},
+        "data": config.roster.source or "memory",
+        "model": config.model,
+        "options": dataclasses.asdict(config.options),
+        "clients": config.roster.names,
+        "unseen": config.roster.unseen,
+        "roster": config.roster,
+        "fingerprint": {"data": config.fingerprint.data, "salt": config.fingerprint.salt},
+        "command": config.command,
+    }
+
+
+# ------------------------------------------------------------------------------ same data
+def check_same_data(one: RunRecord, other: RunRecord) -> None:
+    """Raise an error if two runs have different data; other seeds may draw other samples."""
+
+    def data(record: RunRecord) -> tuple[Any, ...]:
+        source = re.sub(r"(?<=[?&])seed=[^&]*", "", record.config["data"])
+        return source, sorted(record.config["clients"]), record.metric
+
+    same_draw = one.seed != other.seed or has_same_rows(one, other)
+    if data(one) != data(other) or not same_draw:
+        raise CoterieError(
+            f"{one.config['method']['name']} and {other.config['method']['name']} ran on "
+            f"different data ({one.config['data']} and {other.config['data']}): one report "
+            "compares runs on the same data."
+        )
+
+
+def data_in_memory(run: Run | Path) -> Federation | None:
+    """Return the data of a run that is simulated in this process; None for others."""
+    if not isinstance(run, Run):
+        return None
+    fed: Federation | None = getattr(run.engine, "fed", None)
+    return fed
+
+
+def has_same_rows(one: RunRecord, other: RunRecord) -> bool:
+    """Tell whether two runs have the same rows.
+
+    This is certain if one of them has its data in memory. Each folder stores a hash with its own
+    salt, so two folders are compared by names, row counts, schema, seed and validation split.
+    """
+    if one.config["roster"] != other.config["roster"]:
+        return False
+    first = data_in_memory(one.origin)
+    second = data_in_memory(other.origin)
+    if first is not None and second is not None:
+        return first.fingerprint() == second.fingerprint()
+    for fed, record in ((first, other), (second, one)):
+        if fed is not None:
+            saved = record.config["fingerprint"]
+            return bool(hash_with_salt(fed.fingerprint(), saved["salt"]) == saved["data"])
+    validation = [record.config["options"]["valid"] for record in (one, other)]
+    return one.seed == other.seed and validation[0] == validation[1]
+
+
+def share_fingerprints(records: list[RunRecord]) -> list[RunRecord]:
+    """Give runs on the same rows the same fingerprint, that of the first of them."""
+    shared: list[RunRecord] = []
+    for record in records:
+        first = next((earlier for earlier in shared if has_same_rows(earlier, record)), record)
+        config = {**record.config, "fingerprint": first.config["fingerprint"]}
+        shared.append(dataclasses.replace(record, config=config))
+    return shared
+
+
+# ------------------------------------------------------------------------------ labels
+def label_runs(records: list[RunRecord]) -> list[RunRecord]:
+    """Label each run with its method, and with the settings in which runs of a method differ.
+
+    Runs with the same settings and seed are distinguished by folder, or numbered.
+    """
+
+    def settings(record: RunRecord) -> dict[str, Any]:
+        options = {k: v for k, v in record.config["options"].items() if k not in NOT_IN_LABEL}
+        method = record.config["method"]["settings"]
+        return {**options, "model": record.config["model"], **method}
+
+    label_runs = []
+    for record in records:
+        name = record.config["method"]["name"]
+        own = settings(record)
+        others = [
+            settings(other)
+            for other in records
+            if other.config["method"]["name"] == name and not is_other_seed(other, record)
+        ]
+        differ = [k for k in own if any(other.get(k) != own[k] for other in others)]
+        label = " ".join([name, *(f"{k}={own[k]}" for k in differ)])
+        label_runs.append(dataclasses.replace(record, label=label))
+    count = Counter((record.label, record.seed) for record in label_runs)
+    repeated = {label for (label, _), times in count.items() if times > 1}
+    seen: Counter[tuple[str, int]] = Counter()
+    unique = []
+    for record in label_runs:
+        if record.label in repeated:
+            seen[record.label, record.seed] += 1
+            place = f"run {seen[record.label, record.seed]}"
+            homes = [other.home for other in label_runs if other.label == record.label]
+            if record.home is not None and None not in homes:
+                place = os.path.relpath(record.home, os.path.commonpath(filter(None, homes)))
+            record = dataclasses.replace(record, label=f"{record.label} ({place})")
+        unique.append(record)
+    return unique
+
+
+def is_other_seed(one: RunRecord, other: RunRecord) -> bool:
+    """Tell whether one command trained both with two seeds: only the data can then differ."""
+    return one.seed != other.seed and one.home is not None and one.home == other.home
+
+
+def group_by_label(records: list[RunRecord]) -> dict[str, list[RunRecord]]:
+    """Return the runs of each label, lowest seed first."""
+    labels = dict.fromkeys(record.label for record in records)
+    return {
+        label: sorted((r for r in records if r.label == label), key=lambda r: r.seed)
+        for label in labels
+    }
