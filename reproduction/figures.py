@@ -1,4 +1,8 @@
-"""Figures like the papers': curves against rounds, with every seed or their range."""
+"""Figures of curves over rounds, and what all figures of experiments share.
+
+A function such as `curve_figure(…)` returns a function that draws the figure of a `ResultTable`. It
+draws whatever was run: missing lines and columns are skipped.
+"""
 
 from __future__ import annotations
 
@@ -22,23 +26,24 @@ LEAST_RATIO = 8  # between the most and the least, for an axis of logarithms
 
 
 class CurveStyle(NamedTuple):
-    """How a line is drawn."""
+    """Colour and dashes of a line."""
 
     colour: str
     dashes: str
 
 
-def styles_of(lines: Sequence[str]) -> dict[str, CurveStyle]:
-    """By label, a style for each line; up to seven have colours of their own.
+def line_styles(lines: Sequence[str]) -> dict[str, CurveStyle]:
+    """Return a style for each line, by label.
 
-    Dashes differ, too, so that lines on top of each other are both seen.
+    The first seven have different colours. Dashes differ as well, so that lines on top of each
+    other remain visible.
     """
     return {
         line: CurveStyle(COLOURS[at % 7], DASHES[at % len(DASHES)]) for at, line in enumerate(lines)
     }
 
 
-def curves_of(
+def curve_figure(
     name: str,
     label: str,
     columns: Sequence[str] = (),
@@ -48,25 +53,29 @@ def curves_of(
     each_seed: bool = False,
     ranges: bool = True,
 ) -> Draw:
-    """A figure of a metric against rounds: a panel for each column, a line for each method.
+    """Return a function that draws a metric over rounds: a panel per column, a line per method.
 
-    columns, lines: the labels of those that are drawn; none: all.
-    log: with logarithms, where the values span enough of them.
-    highest: what the metric can be at most, where the axis is to go from 0 to there.
-    each_seed: thin lines of all seeds, not the range of them; so it is with logarithms, too.
-    ranges: False where the seeds' data differ so much that ranges, or seeds, would hide the lines.
+    Args:
+        name: Name of the curve in `CellResult.curves`.
+        label: Title of the panels.
+        columns: Labels of the columns; (): all.
+        log: Use a logarithmic axis if the values span a large range.
+        lines: Labels of the lines; (): all.
+        highest: Upper limit of the metric; the axis then starts at 0. None: automatic limits.
+        each_seed: Draw a thin line per seed instead of their range. Logarithmic axes always do.
+        ranges: Draw the range or the seeds; False if they would hide the lines.
     """
 
     def draw(results: ResultTable) -> Figure:
         names = chosen(lines, results.lines)
         by_column = {}
         for column in chosen(columns, results.columns):
-            runs = runs_of(results, column, name, names)
+            runs = collect_curves(results, column, name, names)
             if runs:
                 by_column[column] = runs
         if not by_column:
-            return sentence_alone(f"{label}: not run yet")
-        styles = styles_of(names)
+            return text_figure(f"{label}: not run yet")
+        styles = line_styles(names)
         count = len(by_column)
         figure = new_figure(width=7.2, height=3.4 * count + 0.4)
         grid = figure.subplots(count, squeeze=False, sharex=True, sharey=name in SHARES)
@@ -74,17 +83,17 @@ def curves_of(
         for axes, (column, runs) in zip(panels, by_column.items()):
             is_log = log and spans_orders(runs)
             if is_log:
-                logarithmic(axes, ratio_of(runs))
+                set_log_scale(axes, value_ratio(runs))
             if highest is not None:
                 axes.set_ylim(0, 1.03 * highest)  # a line at the top is not cut off
             what = f"{label}, median" if is_log and len(results.seeds) > 1 else label
-            give_title(axes, panel_title(what, results, column))
-            seeds = Seeds(
+            set_title(axes, panel_title(what, results, column))
+            seeds = SeedDrawing(
                 each_seed=ranges and (each_seed or is_log), ranges=ranges, use_median=is_log
             )
             draw_curves(axes, runs, styles, seeds)
         if name in SHARES and highest is None:
-            leave_out_start(panels[0], list(by_column.values()))
+            skip_start(panels[0], list(by_column.values()))
         for axes, runs in zip(panels, by_column.values()):  # after all limits are settled
             label_curves(axes, runs, styles, log and spans_orders(runs))
         panels[-1].set_xlabel("round", color=INK)
@@ -93,46 +102,46 @@ def curves_of(
     return draw
 
 
-def give_title(axes: Axes, text: str) -> None:
-    """A title at the left."""
+def set_title(axes: Axes, text: str) -> None:
+    """Set the title of a panel, on the left."""
     axes.set_title(text, loc="left", color=INK, fontsize=11)
 
 
-def sentence_alone(text: str) -> Figure:
-    """A figure that says why there is nothing to draw."""
+def text_figure(text: str) -> Figure:
+    """Return a figure with one sentence, where there is nothing to draw."""
     figure = new_figure(height=1.0)
     figure.text(0.5, 0.5, text, ha="center", color=INK)
     return figure
 
 
 def panel_title(label: str, results: ResultTable, column: str) -> str:
-    """What a panel shows; a single seed is said."""
+    """Return the title of a panel, which mentions a single seed."""
     one = ", one seed" if len(results.seeds) == 1 else ""
     return f"{label}, {column}{one}"
 
 
 def chosen(wanted: Sequence[str], there: list[str]) -> list[str]:
-    """Those that are wanted of those that there are; all where none is wanted, or none is there."""
+    """Return those of the existing labels that are wanted, or all if none is."""
     return [label for label in there if label in wanted] or there
 
 
 class SeedCurves(NamedTuple):
-    """The curves of a line, as far as the shortest of its seeds went."""
+    """The curves of all seeds of a line, cut to the length of the shortest."""
 
     rounds: list[int]
     values: np.ndarray  # [seeds, points]
 
     def middle(self, use_median: bool) -> np.ndarray:
-        """The mean over the seeds, or their median."""
+        """Return the mean or the median over the seeds, [points]."""
         if use_median:
             return np.asarray(np.median(self.values, 0))
         return np.asarray(self.values.mean(0))
 
 
-def runs_of(
+def collect_curves(
     results: ResultTable, column: str, name: str, lines: Sequence[str]
 ) -> dict[str, SeedCurves]:
-    """By line, its curves of a metric; lines without any are left out."""
+    """Return the curves of each line that has any."""
     found = {}
     factor = 100.0 if name in SHARES else 1.0
     for line in lines:
@@ -145,8 +154,8 @@ def runs_of(
     return found
 
 
-def ratio_of(runs: dict[str, SeedCurves]) -> float:
-    """The most of all values in units of the least that is above 0; 0 where there is none."""
+def value_ratio(runs: dict[str, SeedCurves]) -> float:
+    """Return the ratio of the largest value to the smallest positive one; 0 without any."""
     values = np.concatenate([of.values.flatten() for of in runs.values()] or [np.zeros(1)])
     values = values[np.isfinite(values) & (values > 0)]
     if not len(values):
@@ -155,12 +164,12 @@ def ratio_of(runs: dict[str, SeedCurves]) -> float:
 
 
 def spans_orders(runs: dict[str, SeedCurves]) -> bool:
-    """Whether the values differ so much that logarithms show more."""
-    return ratio_of(runs) >= LEAST_RATIO
+    """Return whether a logarithmic axis shows more than a linear one."""
+    return value_ratio(runs) >= LEAST_RATIO
 
 
-def leave_out_start(axes: Axes, panels: list[dict[str, SeedCurves]]) -> None:
-    """Begin the axis below the second evaluation: before any training all are low."""
+def skip_start(axes: Axes, panels: list[dict[str, SeedCurves]]) -> None:
+    """Start the axis below the second evaluation: before training all values are low."""
     later = [of.values[:, 1:] for runs in panels for of in runs.values() if len(of.rounds) > 1]
     if not later:
         return
@@ -169,8 +178,8 @@ def leave_out_start(axes: Axes, panels: list[dict[str, SeedCurves]]) -> None:
     axes.set_ylim(max(0.0, lowest - 0.08 * (top - lowest)), top)
 
 
-class Seeds(NamedTuple):
-    """What is drawn of the seeds beside their middle."""
+class SeedDrawing(NamedTuple):
+    """What to draw of the seeds besides their mean or median."""
 
     each_seed: bool
     ranges: bool
@@ -178,9 +187,9 @@ class Seeds(NamedTuple):
 
 
 def draw_curves(
-    axes: Axes, runs: dict[str, SeedCurves], styles: dict[str, CurveStyle], seeds: Seeds
+    axes: Axes, runs: dict[str, SeedCurves], styles: dict[str, CurveStyle], seeds: SeedDrawing
 ) -> None:
-    """A line for each method: the mean or median of its seeds, and their range or each of them."""
+    """Draw a line per method and the range of its seeds, or each seed."""
     for line, of in runs.items():
         colour, dashes = styles[line]
         marker = "o" if len(of.rounds) < FEW_POINTS else ""
@@ -191,7 +200,7 @@ def draw_curves(
             axes.fill_between(of.rounds, low, high, color=colour, alpha=0.15, linewidth=0)
         elif seeds.each_seed and len(of.values) > 1:
             axes.plot(of.rounds, of.values.T, color=colour, linewidth=0.7, alpha=0.5)
-    tidy(axes)
+    style_axes(axes)
     axes.locator_params(axis="x", integer=True)  # there is no half a round
     is_linear = axes.get_yscale() == "linear"
     if is_linear and all(bool((of.values % 1 == 0).all()) for of in runs.values()):  # counts
@@ -210,10 +219,12 @@ def label_curves(
     label_ends(axes, ends)
 
 
-def logarithmic(axes: Axes, ratio: float) -> None:
-    """An axis of logarithms whose ticks are plain numbers.
+def set_log_scale(axes: Axes, ratio: float) -> None:
+    """Make the vertical axis logarithmic, with plain numbers as ticks.
 
-    ratio: the most of the values in units of the least.
+    Args:
+        axes: The axes.
+        ratio: Ratio of the largest to the smallest value; decides how many ticks there are.
     """
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
@@ -224,8 +235,8 @@ def logarithmic(axes: Axes, ratio: float) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def tidy(axes: Axes) -> None:
-    """Only what is read: faint lines across, no frame."""
+def style_axes(axes: Axes) -> None:
+    """Remove the frame and draw faint horizontal grid lines."""
     axes.grid(axis="y", color=FAINT, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right", "left"]].set_visible(False)

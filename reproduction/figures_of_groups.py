@@ -1,4 +1,4 @@
-"""Figures of groups: who is in which, how many there are, and each client's weights."""
+"""Figures of groups: members, number of groups, and weights of clients."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from coterie.reporting.text import capitalise, join_names
 from reproduction.figures import (
     Draw,
     chosen,
-    curves_of,
-    give_title,
+    curve_figure,
     panel_title,
-    sentence_alone,
-    tidy,
+    set_title,
+    style_axes,
+    text_figure,
 )
-from reproduction.figures_of_tables import mean_of
+from reproduction.figures_of_tables import mean_value
 from reproduction.result_table import CellResult, ResultTable
 
 if TYPE_CHECKING:
@@ -30,25 +30,33 @@ NOT_KEPT = "these results do not have it: run the experiment again"
 
 
 # ------------------------------------------------------------------------------ who is in which
-def right_identities(results: ResultTable) -> Figure:
-    """The share of clients in the right group after each round; of older results the ARI."""
-    draw = curves_of("ari", "Agreement with the planted groups (ARI)", highest=1.0, each_seed=True)
+def identity_figure(results: ResultTable) -> Figure:
+    """Draw the share of clients in the right group over rounds; for older results the ARI."""
+    draw = curve_figure(
+        "ari", "Agreement with the planted groups (ARI)", highest=1.0, each_seed=True
+    )
     if any("matched" in cell.curves for cell in results.cells.values()):
-        draw = curves_of("matched", "Clients in the right group, %", highest=100.0, each_seed=True)
+        draw = curve_figure(
+            "matched", "Clients in the right group, %", highest=100.0, each_seed=True
+        )
     return draw(results)
 
 
-def groups_over_rounds(line: str, column: str = "") -> Draw:
-    """A colour map of who was in which group after each round, of the first seed.
+def group_map_figure(line: str, column: str = "") -> Draw:
+    """Return a function that draws the group of each client after each round, for the first seed.
 
-    The work must keep it under `extra["groups"]`: [rounds][clients].
+    The cells of the line need `extra["groups"]`, [rounds + 1][clients].
+
+    Args:
+        line: Label of the line.
+        column: Label of the column; "": the first.
     """
 
     def draw(results: ResultTable) -> Figure:
         label = column or results.columns[0]
         cells = results.of(line, label)
         if not cells:
-            return sentence_alone(f"Groups of {line}: not run yet")
+            return text_figure(f"Groups of {line}: not run yet")
         cell = cells[0]
         groups = np.array(cell.extra["groups"])
         title = f"Groups of {line} after each round, {label}, seed {cell.seed}"
@@ -58,11 +66,13 @@ def groups_over_rounds(line: str, column: str = "") -> Draw:
 
 
 # ------------------------------------------------------------------------------ how many
-def against_groups(counts: Mapping[str, int], heuristic: str, others: Sequence[str]) -> Draw:
-    """A quantity against the number of groups, a panel for each column.
+def group_count_figure(counts: Mapping[str, int], heuristic: str, others: Sequence[str]) -> Draw:
+    """Return a function that draws the first quantity against the number of groups.
 
-    counts: by line, its number of groups.  heuristic: the line that chooses it, marked with a star
-        for each seed, `groups` among the values.  others: lines without groups, drawn across.
+    Args:
+        counts: By label of the line, its number of groups.
+        heuristic: Label of the line that chooses the number; its cells have a value `groups`.
+        others: Labels of lines without groups, drawn as horizontal lines.
     """
 
     def draw(results: ResultTable) -> Figure:
@@ -75,10 +85,10 @@ def against_groups(counts: Mapping[str, int], heuristic: str, others: Sequence[s
             if known:
                 rows = [row * quantity.factor for row in known.values()]
                 draw_against(axes, list(known), rows)
-            mark_choice(axes, results, column, heuristic)
+            draw_choice(axes, results, column, heuristic)
             draw_across(axes, results, column, others)
-            give_title(axes, panel_title(capitalise(quantity.label), results, column))
-            tidy(axes)
+            set_title(axes, panel_title(capitalise(quantity.label), results, column))
+            style_axes(axes)
             axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1, 1))
         panels[-1].set_xlabel("number of groups K", color=INK)
         return figure
@@ -87,7 +97,7 @@ def against_groups(counts: Mapping[str, int], heuristic: str, others: Sequence[s
 
 
 def draw_against(axes: Axes, counts: list[int], rows: list[np.ndarray]) -> None:
-    """The mean over seeds at each number, and a band from the least to the most."""
+    """Draw the mean over seeds at each number of groups, and a band from minimum to maximum."""
     colour = colours_for(1)[0]
     axes.plot(counts, [row.mean() for row in rows], color=colour, marker="o", label="CGPFL(K)")
     low, high = [row.min() for row in rows], [row.max() for row in rows]
@@ -95,8 +105,8 @@ def draw_against(axes: Axes, counts: list[int], rows: list[np.ndarray]) -> None:
     axes.set_xticks(counts)
 
 
-def mark_choice(axes: Axes, results: ResultTable, column: str, line: str) -> None:
-    """A star for each seed of the line that chooses the number itself."""
+def draw_choice(axes: Axes, results: ResultTable, column: str, line: str) -> None:
+    """Draw a star per seed of the line that chooses the number of groups itself."""
     quantity = results.experiment.quantity()
     values = results.values(line, column, quantity.name)
     numbers = results.values(line, column, "groups")
@@ -109,20 +119,25 @@ def mark_choice(axes: Axes, results: ResultTable, column: str, line: str) -> Non
 
 
 def draw_across(axes: Axes, results: ResultTable, column: str, lines: Sequence[str]) -> None:
-    """A dashed line across for each method without groups."""
+    """Draw a dashed horizontal line per method without groups."""
     quantity = results.experiment.quantity()
     shown = [line for line in lines if line in results.lines]
     for colour, line in zip(colours_for(2 + len(shown))[2:], shown):
-        value = mean_of(results, line, column, quantity.name) * quantity.factor
+        value = mean_value(results, line, column, quantity.name) * quantity.factor
         axes.axhline(value, color=colour, linestyle="--", linewidth=1.5, label=line)
 
 
 # ------------------------------------------------------------------------------ weights
-def weights_of_clients(column: str, lines: Sequence[str], source: str) -> Draw:
-    """A panel for each method: every client's weight of the centre that stands for a source.
+def weight_figure(column: str, lines: Sequence[str], source: str) -> Draw:
+    """Return a function that draws the weight of one source for each client, for the first seed.
 
-    Of the first seed. The work must keep `extra["weights"]` and `extra["shares"]`, one of each per
-    client: what was found, and what was planted.
+    The cells need `extra["weights"]` (estimated) and `extra["shares"]` (planted), one number per
+    client.
+
+    Args:
+        column: Label of the column.
+        lines: Labels of the lines, one panel each.
+        source: Name of the source, for the label of the axis.
     """
 
     def draw(results: ResultTable) -> Figure:
@@ -138,7 +153,7 @@ def weights_of_clients(column: str, lines: Sequence[str], source: str) -> Draw:
         panels = figure.subplots(1, len(cells), squeeze=False, sharey=True)[0]
         for axes, (line, cell) in zip(panels, cells.items()):
             draw_weights(axes, cell.extra)
-            give_title(axes, line)
+            set_title(axes, line)
             axes.set_xlabel("client, by its share", color=INK)
             axes.locator_params(axis="x", integer=True)
         panels[0].set_ylabel(f"weight of the centre for {source}", color=INK)
@@ -152,7 +167,7 @@ def weights_of_clients(column: str, lines: Sequence[str], source: str) -> Draw:
 
 
 def draw_weights(axes: Axes, extra: Mapping[str, Sequence[float]]) -> None:
-    """A point for each client, over the share that was planted."""
+    """Draw a point per client over its planted share."""
     shares = np.array(extra["shares"])
     order = shares.argsort(kind="stable")
     found, planted = colours_for(2)
@@ -160,4 +175,4 @@ def draw_weights(axes: Axes, extra: Mapping[str, Sequence[float]]) -> None:
     weights = np.array(extra["weights"])[order]
     axes.plot(weights, ".", color=found, markersize=5, label="weight found")
     axes.set_ylim(-0.03, 1.03)
-    tidy(axes)
+    style_axes(axes)

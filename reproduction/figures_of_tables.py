@@ -1,4 +1,4 @@
-"""Figures of tables: a quantity against the columns, rankings, heat maps."""
+"""Figures of tables: a quantity against the columns, rankings and heat maps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from coterie.reporting.plots import COLOURS, INK, LineEnd, label_ends, new_figure
 from coterie.reporting.text import capitalise
-from reproduction.figures import Draw, chosen, give_title, logarithmic, styles_of, tidy
+from reproduction.figures import Draw, chosen, line_styles, set_log_scale, set_title, style_axes
 from reproduction.result_table import ResultTable
 from reproduction.spec import Quantity
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class NumberAxis(NamedTuple):
-    """Columns that are values of one number, such as λ=11, λ=12."""
+    """Columns that are values of one number, such as λ=11 and λ=12."""
 
     name: str
     numbers: list[float]
 
 
-def axis_of(labels: Sequence[str]) -> NumberAxis | None:
-    """The number that labels differ in; None where they are names."""
+def find_number_axis(labels: Sequence[str]) -> NumberAxis | None:
+    """Return the number in which the labels differ; None if they are names."""
     found = [re.fullmatch(r"(.+)=([\d.]+)", label) for label in labels]
     names = {match[1] for match in found if match is not None}
     if None in found or len(names) != 1:
@@ -36,36 +36,43 @@ def axis_of(labels: Sequence[str]) -> NumberAxis | None:
 
 
 # ------------------------------------------------------------------------------ against columns
-def against_columns(
+def column_figure(
     label: str,
     lines: Sequence[str] = (),
     quantity: str = "",
     log: bool = False,
     also: Callable[[Axes, ResultTable], None] | None = None,
 ) -> Draw:
-    """A figure of a quantity against the columns: a line for each method where columns are numbers.
+    """Return a function that draws a quantity against the columns.
 
-    Columns that are names have dots, and a single column has the lines of the table in their order.
-    also: draws more into the figure, at the numbers of the columns.
+    Columns that are numbers get a line per method, columns that are names get dots, and a single
+    column is drawn as a ranking of the lines.
+
+    Args:
+        label: Title of the figure.
+        lines: Labels of the lines; (): all.
+        quantity: Name of the quantity; "": the first.
+        log: Use a logarithmic axis.
+        also: Draws more into the axes, at the numbers of the columns.
     """
 
     def draw(results: ResultTable) -> Figure:
         if len(results.columns) == 1:
             title = f"{label}, {results.columns[0]}"
-            return ranking(title, lines=lines, quantity=quantity, log=log)(results)
-        axis = axis_of(results.columns)
+            return ranking_figure(title, lines=lines, quantity=quantity, log=log)(results)
+        axis = find_number_axis(results.columns)
         figure = new_figure()
         axes = figure.subplots()
         if log:
-            logarithmic(axes, ratio=1000)
-        give_title(axes, label)
+            set_log_scale(axes, ratio=1000)
+        set_title(axes, label)
         shown = results.experiment.quantity(quantity)
         names = [
             line
             for line in chosen(lines, results.lines)
-            if np.isfinite(range_of(results, line, shown)).any()
+            if np.isfinite(seed_range(results, line, shown)).any()
         ]
-        tidy(axes)
+        style_axes(axes)
         if axis is None:
             draw_dots(axes, results, names, shown)
             return figure
@@ -80,7 +87,7 @@ def against_columns(
 def draw_lines(
     axes: Axes, axis: NumberAxis, results: ResultTable, names: list[str], shown: Quantity
 ) -> None:
-    """A line for each method, and a band for its seeds; numbers of several orders by logarithm."""
+    """Draw a line per method with a band for its seeds."""
     from matplotlib.ticker import NullLocator
 
     if max(axis.numbers) >= 8 * min(axis.numbers) > 0:
@@ -88,8 +95,8 @@ def draw_lines(
         axes.xaxis.set_minor_locator(NullLocator())
     ends = []
     for name in names:
-        colour, dashes = styles_of(names)[name]
-        low, mean, high = range_of(results, name, shown)
+        colour, dashes = line_styles(names)[name]
+        low, mean, high = seed_range(results, name, shown)
         axes.plot(axis.numbers, mean, dashes, color=colour, linewidth=2, marker="o", markersize=4)
         axes.fill_between(axis.numbers, low, high, color=colour, alpha=0.12, linewidth=0)
         known = np.flatnonzero(np.isfinite(mean))
@@ -102,11 +109,11 @@ def draw_lines(
 
 
 def draw_dots(axes: Axes, results: ResultTable, names: list[str], shown: Quantity) -> None:
-    """A dot for each method over each column's name, with the range of its seeds."""
+    """Draw a dot per method above the name of each column, with the range of its seeds."""
     places = np.arange(len(results.columns))
     for at, name in enumerate(names):
-        colour, _ = styles_of(names)[name]
-        low, mean, high = range_of(results, name, shown)
+        colour, _ = line_styles(names)[name]
+        low, mean, high = seed_range(results, name, shown)
         beside = places + 0.8 * ((at + 0.5) / len(names) - 0.5)
         axes.vlines(beside, low, high, color=colour, linewidth=2, alpha=0.4)
         axes.plot(beside, mean, "o", color=colour, markersize=6, label=name)
@@ -114,8 +121,8 @@ def draw_dots(axes: Axes, results: ResultTable, names: list[str], shown: Quantit
     axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1, 1))
 
 
-def range_of(results: ResultTable, line: str, quantity: Quantity) -> np.ndarray:
-    """[3, columns]: the least, the mean and the most of a line's values over the seeds."""
+def seed_range(results: ResultTable, line: str, quantity: Quantity) -> np.ndarray:
+    """Return the minimum, mean and maximum of a line over the seeds, [3, columns]."""
     found = []
     for column in results.columns:
         values = list(results.values(line, column, quantity.name).values()) or [np.nan]
@@ -124,7 +131,7 @@ def range_of(results: ResultTable, line: str, quantity: Quantity) -> np.ndarray:
 
 
 # ------------------------------------------------------------------------------ rankings
-def ranking(
+def ranking_figure(
     label: str,
     apart: Sequence[str] = (),
     apart_are: str = "",
@@ -132,13 +139,19 @@ def ranking(
     quantity: str = "",
     log: bool = False,
 ) -> Draw:
-    """A row for each line of the table, the best on top: its mean, and every seed as a small dot.
+    """Return a function that draws a row per line, the best on top: the mean, and a dot per seed.
 
-    Of the first column. Some seeds are harder for all methods: what all of them share
-    in a seed is taken off the dots, which leaves means as they are and shows what may be chance.
-    apart: the labels of lines in another colour, and what the legend calls them.
-    lines: the labels of those that are drawn; none: all.
-    quantity: none: the first.  log: with logarithms, and seeds as they are.
+    Only the first column is drawn. Some seeds are harder for all methods. The mean effect of a seed
+    over all lines is subtracted from its dots, which keeps the means and shows the noise that
+    remains.
+
+    Args:
+        label: Title of the figure.
+        apart: Labels of lines in another colour.
+        apart_are: Name of these lines in the legend.
+        lines: Labels of the lines; (): all.
+        quantity: Name of the quantity; "": the first.
+        log: Use a logarithmic axis and leave the seeds as they are.
     """
 
     def draw(results: ResultTable) -> Figure:
@@ -158,10 +171,10 @@ def ranking(
             axes.plot(means[line], place, "|", color=colour, markersize=12, markeredgewidth=2.5)
         axes.set_yticks(range(len(order)), order)
         axes.set_ylim(len(order) - 0.5, -0.5)
-        give_title(axes, label)
+        set_title(axes, label)
         dots = "dots: seeds" if log else "dots: seeds, shifted by what all methods share in them"
         axes.set_xlabel(f"{capitalise(shown.label)}; {dots}", color=INK)
-        tidy(axes)
+        style_axes(axes)
         if apart:
             name_colours(axes, apart_are)
         return figure
@@ -172,7 +185,7 @@ def ranking(
 def values_by_line(
     results: ResultTable, shown: Quantity, lines: list[str]
 ) -> dict[str, dict[int, float]]:
-    """By line and seed, the quantity in the first column; lines with one that is not finite go."""
+    """Return, by line and seed, the values in the first column; lines that diverged are skipped."""
     found = {}
     for line in lines:
         values = results.values(line, results.columns[0], shown.name)
@@ -182,9 +195,9 @@ def values_by_line(
 
 
 def shared_by_seed(values: dict[str, dict[int, float]]) -> dict[int, float]:
-    """By seed, how far its mean over the lines is above that of all seeds.
+    """Return, by seed, the difference of its mean over the lines from that of all seeds.
 
-    Lines that have every seed count; where there is none, nothing is taken to be shared.
+    Only lines with all seeds count; without any, the differences are 0.
     """
     seeds = sorted({seed for of in values.values() for seed in of})
     whole = [[of[seed] for seed in seeds] for of in values.values() if len(of) == len(seeds)]
@@ -195,31 +208,41 @@ def shared_by_seed(values: dict[str, dict[int, float]]) -> dict[int, float]:
 
 
 def name_colours(axes: Axes, apart_are: str) -> None:
-    """A legend for the two colours of a ranking."""
+    """Add a legend for the two colours of a ranking."""
     axes.plot([], [], "o", color=COLOURS[0], label="federated")
     axes.plot([], [], "o", color=COLOURS[1], label=apart_are)
     axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1, 1))
 
 
 # ------------------------------------------------------------------------------ heat maps
-def heat_map(label: str, rows: str, columns: str, name: str) -> Draw:
-    """A heat map of a quantity: lines of the table upwards, columns across."""
+def heat_map_figure(label: str, rows: str, columns: str, name: str) -> Draw:
+    """Return a function that draws a heat map of a value between 0 and 1.
+
+    Args:
+        label: Title of the figure.
+        rows: Label of the vertical axis (lines of the table, upwards).
+        columns: Label of the horizontal axis.
+        name: Name of the value.
+    """
 
     def draw(results: ResultTable) -> Figure:
         figure = new_figure(width=6.0, height=0.55 * len(results.lines) + 1.4)
         axes = figure.subplots()
         means = np.array(
-            [[mean_of(results, line, c, name) for c in results.columns] for line in results.lines]
+            [
+                [mean_value(results, line, c, name) for c in results.columns]
+                for line in results.lines
+            ]
         )
         axes.imshow(means, cmap="viridis", vmin=0, vmax=1, aspect="auto", origin="lower")
         for (i, j), value in np.ndenumerate(means):
             if np.isfinite(value):
-                axes.text(j, i, f"{value:.3g}", ha="center", va="center", color=ink_on(value))
-        axes.set_xticks(range(len(results.columns)), numbers_in(results.columns))
-        axes.set_yticks(range(len(results.lines)), numbers_in(results.lines))
+                axes.text(j, i, f"{value:.3g}", ha="center", va="center", color=text_colour(value))
+        axes.set_xticks(range(len(results.columns)), tick_labels(results.columns))
+        axes.set_yticks(range(len(results.lines)), tick_labels(results.lines))
         axes.set_xlabel(columns, color=INK)
         axes.set_ylabel(rows, color=INK)
-        give_title(axes, f"{label}, {len(results.seeds)} trials")
+        set_title(axes, f"{label}, {len(results.seeds)} trials")
         axes.tick_params(length=0, colors=INK)
         axes.spines[:].set_visible(False)
         return figure
@@ -227,18 +250,18 @@ def heat_map(label: str, rows: str, columns: str, name: str) -> Draw:
     return draw
 
 
-def numbers_in(labels: list[str]) -> list[str]:
-    """The labels without the name that the axis has already."""
-    axis = axis_of(labels)
+def tick_labels(labels: list[str]) -> list[str]:
+    """Return the labels without the name that the axis already has."""
+    axis = find_number_axis(labels)
     return labels if axis is None else [f"{number:g}" for number in axis.numbers]
 
 
-def mean_of(results: ResultTable, line: str, column: str, name: str) -> float:
-    """The mean over seeds of a value; NaN where there is none."""
+def mean_value(results: ResultTable, line: str, column: str, name: str) -> float:
+    """Return the mean of a value over seeds; NaN without any."""
     values = list(results.values(line, column, name).values())
     return float(np.mean(values)) if values else np.nan
 
 
-def ink_on(value: float) -> str:
-    """The colour of a number on a field of the heat map."""
+def text_colour(value: float) -> str:
+    """Return the colour of a number on a field of the heat map."""
     return "black" if value > 0.5 else "white"

@@ -1,10 +1,9 @@
-"""IFCA's option I on linear regression, from many starts at once.
+"""IFCA with gradient averaging (option I) on linear regression, from many starts at once.
 
-Figure 3 of its paper needs thirty runs for each trial. They read the same rows, so that the runs of
-one step size are one product with all their centres, where a run through the engine would be one
-product for each start. While the clients of each planted group stay together, whether groups are
-told apart or not, a start needs no rows any more: its centres follow from the groups' moments in
-closed form. Tests hold both to what `IFCA(average="gradients")` gives.
+Figure 3 of the paper needs thirty runs per trial. They share their rows, so all starts of one step
+size are computed by one matrix product, where an engine would need one product per start. While the
+clients of each planted group choose the same centre, a start needs no rows at all: its centres
+follow from the groups' moments in closed form. Tests compare both with `IFCA(average="gradients")`.
 
     paper       here             shape
     θ_j         centres          [S, K, d], for S starts
@@ -38,34 +37,43 @@ class EqualRows(NamedTuple):
 
     @staticmethod
     def of(fed: Federation) -> EqualRows:
-        """The training rows of a federation."""
+        """Return the training rows of a federation."""
         sizes = fed.train.sizes
         assert bool((sizes == sizes[0]).all()), "clients must have equally many rows"
         return EqualRows(fed.train.x, fed.train.y, len(sizes))
 
     @property
     def per_client(self) -> int:
-        """How many rows each client has, n."""
+        """Number of rows of each client, n."""
         return len(self.y) // self.clients
 
     def residuals(self, centres: Tensor) -> Tensor:
-        """What centres [S, K, d] predict, less the targets: [S, K, m, n]."""
+        """Return predictions minus targets, [S, K, m, n], for centres [S, K, d]."""
         s, k, _ = centres.shape
         missed = centres.flatten(0, 1) @ self.x.T - self.y
         return missed.view(s, k, self.clients, self.per_client)
 
 
-def identities(residuals: Tensor) -> Tensor:
-    """[S, m]: ĵ = argmin_j F_i(θ_j); −1 where no loss is finite."""
+def choose_centres(residuals: Tensor) -> Tensor:
+    """Return ĵ = argmin_j F_i(θ_j) for each client, [S, m]; −1 if no loss is finite."""
     losses = residuals.square().mean(-1)
     return argmin_finite(losses.transpose(1, 2))
 
 
 def step(centres: Tensor, rows: EqualRows, lr: float) -> tuple[Tensor, Tensor]:
-    """(the centres after one more round, in which all clients take part; who chose which)"""
+    """Run one round in which all clients participate.
+
+    Args:
+        centres: [S, K, d].
+        rows: The clients' rows.
+        lr: Step size γ.
+
+    Returns:
+        The new centres [S, K, d] and the choice of each client [S, m].
+    """
     s, k, _ = centres.shape
     residuals = rows.residuals(centres)
-    choice = identities(residuals)
+    choice = choose_centres(residuals)
     chosen = choice[:, None] == torch.arange(k)[:, None]
     counted = torch.where(chosen[..., None], residuals, 0)  # not a product: 0 · ∞ is NaN
     sums = (counted.view(s * k, len(rows.y)) @ rows.x).view_as(centres)
@@ -74,11 +82,20 @@ def step(centres: Tensor, rows: EqualRows, lr: float) -> tuple[Tensor, Tensor]:
     return centres - lr * gradients / participants[:, None, None], choice  # θ_j − (γ/m) Σ g_i
 
 
-def descend_from(starts: Tensor, rows: EqualRows, lr: float, rounds: int) -> Tensor:
-    """The centres [S, K, d] that IFCA ends with from each of the starts [S, K, d], step by step.
+def run_step_by_step(starts: Tensor, rows: EqualRows, lr: float, rounds: int) -> Tensor:
+    """Run IFCA from each start, round by round.
 
-    A start that diverges does no harm to the others, for no number of one enters another. Its
-    centres end large or not finite; the engine would stop such a run.
+    A start that diverges does not affect the others. Its centres end large or not finite, where an
+    engine would stop the run.
+
+    Args:
+        starts: [S, K, d].
+        rows: The clients' rows.
+        lr: Step size γ.
+        rounds: Number of rounds.
+
+    Returns:
+        The final centres, [S, K, d].
     """
     centres = starts
     for _ in range(rounds):
@@ -86,13 +103,23 @@ def descend_from(starts: Tensor, rows: EqualRows, lr: float, rounds: int) -> Ten
     return centres
 
 
-def ends_as_known(
+def run_starts(
     starts: Tensor, rows: EqualRows, lr: float, rounds: int, groups: PlantedGroups
 ) -> Iterator[tuple[int, Tensor]]:
-    """(number of the start, the centres [K, d] it ends with), each as soon as it is known.
+    """Run IFCA from each start and yield each as soon as its end is known.
 
-    The centres are those of `descend_from`, unless identities change and change back between the
-    rounds that `PlantedGroups.end_of` looks at. A start that has diverged is given as it is then.
+    The centres are those of `run_step_by_step`, unless choices change and change back between the
+    rounds that `PlantedGroups.closed_form_end` checks. A diverged start is yielded as it is.
+
+    Args:
+        starts: [S, K, d].
+        rows: The clients' rows.
+        lr: Step size γ.
+        rounds: Number of rounds.
+        groups: The planted groups.
+
+    Yields:
+        The index of the start and its final centres [K, d].
     """
     numbers = torch.arange(len(starts))
     centres = starts
@@ -102,9 +129,9 @@ def ends_as_known(
         centres, choice = step(centres, rows, lr)
         quiet = torch.where((choice == before).all(1), quiet + 1, 0)
         before = choice
-        ended = is_far(centres)
+        ended = has_diverged(centres)
         for at in (~ended & (quiet >= QUIET)).nonzero().flatten().tolist():
-            end = groups.end_of(centres[at], choice[at], rows, lr, left)
+            end = groups.closed_form_end(centres[at], choice[at], rows, lr, left)
             if end is not None:
                 ended[at] = True
                 centres[at] = end
@@ -116,13 +143,13 @@ def ends_as_known(
     yield from zip(numbers.tolist(), centres)
 
 
-def is_far(centres: Tensor) -> Tensor:
-    """[S] whether a start has diverged."""
+def has_diverged(centres: Tensor) -> Tensor:
+    """Return whether each start has diverged, bool [S]."""
     return ~(centres.abs().flatten(1).amax(1) < FAR)  # NaN is far, too
 
 
-def rounds_looked_at(last: int) -> list[int]:
-    """0, 1, 2, 3, 4, 6, 8, 12, … and the last round: even and odd ones, for steps may oscillate."""
+def rounds_to_check(last: int) -> list[int]:
+    """Return 0, 1, 2, 3, 4, 6, 7, 8, 12, … and the last round; steps may oscillate."""
     rounds = {0, 1, last}
     power = 2
     while power <= last:
@@ -135,8 +162,8 @@ def rounds_looked_at(last: int) -> list[int]:
 class Modes(NamedTuple):
     """The moments A = Σ XᵀX = VΛVᵀ and b = Σ Xᵀy of some clients' rows, in the basis V.
 
-    While these clients choose a centre, a round takes it from θ to θ − c·(Aθ − b) with c = 2γ/(mn):
-    of Vᵀθ every number goes its own way.
+    While these clients choose a centre, a round maps it from θ to θ − c·(Aθ − b) with c = 2γ/(mn),
+    which acts on each component of Vᵀθ separately.
     """
 
     values: Tensor  # [d]: Λ
@@ -145,12 +172,12 @@ class Modes(NamedTuple):
 
     @staticmethod
     def of(gram: Tensor, products: Tensor) -> Modes:
-        """The modes of A [d, d] and b [d]."""
+        """Decompose A [d, d] and b [d]."""
         values, vectors = torch.linalg.eigh(gram)
         return Modes(values, vectors, vectors.T @ products)
 
     def after(self, centre: Tensor, c: float, rounds: int) -> Tensor:
-        """The centre [d] after more rounds."""
+        """Return the centre [d] after some rounds."""
         shrinks = (1 - c * self.values) ** rounds
         # Σ_{r < rounds} c·(1 − cλ)^r = (1 − (1 − cλ)^rounds) / λ
         sums = (1 - shrinks) / self.values.clamp(min=1e-300)
@@ -160,10 +187,14 @@ class Modes(NamedTuple):
 
 
 class PlantedGroups:
-    """The planted groups with the moments of their rows."""
+    """The planted groups and the moments of their rows.
+
+    Args:
+        rows: The clients' rows.
+        of_client: int64 [m], the group of each client, from 0 on.
+    """
 
     def __init__(self, rows: EqualRows, of_client: Tensor) -> None:
-        """of_client: int64 [m], numbers from 0 on."""
         self.of_client = of_client
         self.count = int(of_client.max()) + 1
         self.first_client = torch.tensor(
@@ -178,29 +209,38 @@ class PlantedGroups:
             self.products.append((x.T @ y).double())
         self.known_modes: dict[tuple[int, ...], Modes] = {}
 
-    def end_of(
+    def closed_form_end(
         self, centres: Tensor, choice: Tensor, rows: EqualRows, lr: float, rounds: int
     ) -> Tensor | None:
-        """The centres [K, d] after more rounds; None where it takes steps to know them.
+        """Compute the centres after more rounds in closed form.
 
-        choice: [m] the centre that each client chose last. The closed form serves while clients of
-        one group choose alike and as they did; that is looked at now and after 1, 2, 3, 4, 6, 8,
-        12, … rounds.
+        This is valid while clients of one group make the same choice as now, which is checked now
+        and after 1, 2, 3, 4, 6, 7, 8, 12, … rounds.
+
+        Args:
+            centres: [K, d].
+            choice: int64 [m], the last choice of each client.
+            rows: The clients' rows.
+            lr: Step size γ.
+            rounds: Number of rounds.
+
+        Returns:
+            The final centres [K, d]; None if the closed form is not valid.
         """
         centre_of = choice[self.first_client]  # of each group
         if bool((centre_of < 0).any()) or not torch.equal(choice, centre_of[self.of_client]):
             return None
         ends = centres
-        for more in rounds_looked_at(rounds):
+        for more in rounds_to_check(rounds):
             ends = self.after(centres, centre_of, rows, lr, more)
-            if not torch.equal(identities(rows.residuals(ends[None]))[0], choice):
+            if not torch.equal(choose_centres(rows.residuals(ends[None]))[0], choice):
                 return None
         return ends
 
     def after(
         self, centres: Tensor, centre_of: Tensor, rows: EqualRows, lr: float, rounds: int
     ) -> Tensor:
-        """The centres [K, d] after rounds in which each group chooses its centre."""
+        """Return the centres [K, d] after rounds in which each group chooses its centre."""
         ends = centres.clone()  # a centre that nobody chooses stays
         for centre in centre_of.unique().tolist():
             members = tuple((centre_of == centre).nonzero().flatten().tolist())
@@ -208,7 +248,7 @@ class PlantedGroups:
         return ends
 
     def modes(self, members: tuple[int, ...]) -> Modes:
-        """The modes of all rows of some groups."""
+        """Return the modes of all rows of some groups."""
         if members not in self.known_modes:
             gram = torch.stack([self.grams[group] for group in members]).sum(0)
             products = torch.stack([self.products[group] for group in members]).sum(0)

@@ -1,7 +1,7 @@
-"""Models that scikit-learn fits to the same rows: what methods on real sites are measured by.
+"""Central reference models: scikit-learn fitted to the same rows.
 
-They are given what no federation has, all rows in one place, or choose on the test rows (the number
-of groups, the strength of the ridge): they are meant to be hard to reach.
+They have what no federation has: all rows in one place, or a choice on the test rows (number of
+groups, strength of the ridge). They are meant to be hard to beat.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ Rows = list[tuple[np.ndarray, np.ndarray]]
 
 
 class Reference:
-    """Linear models and boosting by scikit-learn, and the error of their predictions."""
+    """Linear models and gradient boosting by scikit-learn, and their test errors.
+
+    Args:
+        fed: The data.
+    """
 
     def __init__(self, fed: Federation) -> None:
         self.is_regression = fed.kind == "regression"
@@ -28,7 +32,13 @@ class Reference:
         self.test = [rows(fed.test, i) for i in range(len(fed))]
 
     def linear(self, x: np.ndarray, y: np.ndarray, alpha: float = 1.0) -> Any:
-        """A ridge or logistic regression of these rows."""
+        """Fit a ridge or logistic regression.
+
+        Args:
+            x: float64 [n, d].
+            y: float64 [n].
+            alpha: Strength of the ℓ2 penalty.
+        """
         from sklearn.linear_model import LogisticRegression, Ridge
 
         if self.is_regression:
@@ -38,7 +48,7 @@ class Reference:
         return LogisticRegression(C=1 / alpha, max_iter=2000).fit(x, y)
 
     def losses(self, model: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """The squared error or the log loss of each row."""
+        """Return the squared error or log loss of each row, [n]."""
         if not len(x):
             return np.zeros(0)
         if self.is_regression:
@@ -47,22 +57,22 @@ class Reference:
         return -np.where(y == 1, np.log(p), np.log(1 - p))
 
     def error(self, model_of: Callable[[int], Any]) -> float:
-        """The mean over all test rows, each site under its model."""
+        """Return the mean loss over all test rows, each site under its own model."""
         pairs = enumerate(self.test)
         return float(np.concatenate([self.losses(model_of(i), *xy) for i, xy in pairs]).mean())
 
     def pooled(self) -> float:
-        """One model of all rows."""
-        model = self.linear(*joined(self.train))
+        """Return the error of one model of all rows."""
+        model = self.linear(*concatenate(self.train))
         return self.error(lambda i: model)
 
     def per_site(self, alpha: float) -> float:
-        """A model for each site."""
+        """Return the error of one model per site."""
         models = [self.linear(*xy, alpha) for xy in self.train]
         return self.error(models.__getitem__)
 
     def site_intercepts(self) -> float:
-        """One ridge with a column for each site."""
+        """Return the error of one model with an indicator column per site."""
         n = len(self.train)
 
         def marked(parts: Rows) -> Rows:
@@ -71,12 +81,18 @@ class Reference:
                 for i, (x, y) in enumerate(parts)
             ]
 
-        model = self.linear(*joined(marked(self.train)))
+        model = self.linear(*concatenate(marked(self.train)))
         losses = [self.losses(model, *xy) for xy in marked(self.test)]
         return float(np.concatenate(losses).mean())
 
     def grouped(self, k: int, starts: int = 5, turns: int = 15) -> float:
-        """Sites join the group whose model fits their training rows best, in turns with fitting."""
+        """Return the error of k models, fitted in turns with assigning sites to the best one.
+
+        Args:
+            k: Number of groups.
+            starts: Number of random starts; the one with the lowest training loss counts.
+            turns: Largest number of iterations.
+        """
         best, least = 0.0, np.inf
         for start in range(starts):
             labels = np.random.default_rng(start).integers(k, size=len(self.train))
@@ -94,22 +110,22 @@ class Reference:
         return best
 
     def of_group(self, labels: np.ndarray, j: int) -> Any:
-        """The model of a group's rows; of all rows where it is empty."""
+        """Fit the model of a group; an empty group gets the model of all rows."""
         members = [xy for xy, label in zip(self.train, labels) if label == j]
-        return self.linear(*joined(members or self.train))
+        return self.linear(*concatenate(members or self.train))
 
     def boosted(self) -> float:
-        """Gradient boosting of all rows."""
+        """Return the error of gradient boosting on all rows."""
         from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
         kind = HistGradientBoostingClassifier
         if self.is_regression:
             kind = HistGradientBoostingRegressor
-        model = kind(random_state=0).fit(*joined(self.train))
+        model = kind(random_state=0).fit(*concatenate(self.train))
         return self.error(lambda i: model)
 
     def all(self) -> dict[str, float]:
-        """The error of every reference, by its name."""
+        """Return the error of every reference, by name."""
         return {
             "pooled": self.pooled(),
             "per site, α=1": self.per_site(1.0),
@@ -121,22 +137,22 @@ class Reference:
 
 
 class ConstantClassifier:
-    """The share of a class, for sites that have one class only."""
+    """Predicts the smoothed frequency of the second class, for sites with one class only."""
 
     def __init__(self, y: np.ndarray) -> None:
         self.share = (float(y.sum()) + 1) / (len(y) + 2)
 
     def predict_proba(self, x: np.ndarray) -> np.ndarray:
-        """[rows, 2]: the same for every row."""
+        """Return the same probabilities for every row, [n, 2]."""
         return np.tile([1 - self.share, self.share], (len(x), 1))
 
 
 def rows(part: Ragged, i: int) -> tuple[np.ndarray, np.ndarray]:
-    """The rows of one client."""
+    """Return the rows of one client, x [n, d] and y [n]."""
     x, y = part.client(i)
     return x.double().numpy(), y.double().numpy()
 
 
-def joined(parts: Rows) -> tuple[np.ndarray, np.ndarray]:
-    """The rows of several clients together."""
+def concatenate(parts: Rows) -> tuple[np.ndarray, np.ndarray]:
+    """Concatenate the rows of several clients."""
     return np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])

@@ -11,7 +11,7 @@ from coterie.methods.ifca import IFCA
 from coterie.methods.local_only import LocalOnly
 from reproduction.catalogue.ifca import ARI, MEDIUM_DATA, TOO_LONG
 from reproduction.claims import Beats, ReachesSooner
-from reproduction.figures import curves_of
+from reproduction.figures import curve_figure
 from reproduction.spec import ACCURACY, WORST, DataColumn, Experiment, TableLine, TableScale
 from reproduction.work import measure_scores, train_and_measure
 
@@ -79,8 +79,8 @@ TABLE_2_MNIST = Experiment(
         ReachesSooner("CFL-MGD", "IFCA", share=0.5),
     ),
     figures={
-        "": curves_of("accuracy", "Test accuracy, %"),
-        "-loss": curves_of("loss", "Test loss", log=True),
+        "": curve_figure("accuracy", "Test accuracy, %"),
+        "-loss": curve_figure("loss", "Test loss", log=True),
     },
 )
 
@@ -149,8 +149,8 @@ TABLE_2_CIFAR = Experiment(
         Beats("FedAvg", "FedBCD", by=5),
     ),
     figures={
-        "": curves_of("accuracy", "Test accuracy, %"),
-        "-loss": curves_of("loss", "Test loss", log=True),
+        "": curve_figure("accuracy", "Test accuracy, %"),
+        "-loss": curve_figure("loss", "Test loss", log=True),
     },
 )
 

@@ -17,9 +17,9 @@ from coterie.methods.local_only import LocalOnly
 from coterie.methods.perfedavg import PerFedAvg
 from coterie.methods.pfedme import PFedMe
 from reproduction.claims import Beats
-from reproduction.figures import curves_of
-from reproduction.figures_of_groups import against_groups, groups_over_rounds
-from reproduction.figures_of_tables import against_columns
+from reproduction.figures import curve_figure
+from reproduction.figures_of_groups import group_count_figure, group_map_figure
+from reproduction.figures_of_tables import column_figure
 from reproduction.spec import (
     ACCURACY,
     WORST,
@@ -51,15 +51,15 @@ INNER_STEPS = (0.005, 0.01, 0.02, 0.05, 0.1)  # what was tried
 INNER = {"pFedMe(PM)": 0.005, "CGPFL(2)": 0.02, "CGPFL(4)": 0.01, "CGPFL-Heur": 0.05}  # was found
 
 
-def tied(label: str, method: Algorithm) -> TableLine:
+def personal_line(label: str, method: Algorithm) -> TableLine:
     """A line of a method with personal models, at the inner step size that was found for it."""
     return TableLine(label=label, method=with_settings(method, {"inner_lr": INNER[label]}))
 
 
-PFEDME = tied("pFedMe(PM)", PFedMe(**TIED, **LAMBDA))
-CGPFL_2 = tied("CGPFL(2)", CGPFL(clusters=2, **TIED, **LAMBDA))
-CGPFL_4 = tied("CGPFL(4)", CGPFL(clusters=4, **TIED, **LAMBDA))
-HEUR = tied("CGPFL-Heur", CGPFLHeur(**TIED, **LAMBDA))
+PFEDME = personal_line("pFedMe(PM)", PFedMe(**TIED, **LAMBDA))
+CGPFL_2 = personal_line("CGPFL(2)", CGPFL(clusters=2, **TIED, **LAMBDA))
+CGPFL_4 = personal_line("CGPFL(4)", CGPFL(clusters=4, **TIED, **LAMBDA))
+HEUR = personal_line("CGPFL-Heur", CGPFLHeur(**TIED, **LAMBDA))
 SEARCHES = tuple(
     RecordedSearch(
         line=line,
@@ -157,8 +157,8 @@ TABLE_1 = Experiment(
         Beats("IFCA(4)", "FedAvg"),
     ),
     figures={
-        "": curves_of("accuracy", "Test accuracy, %", ("MNIST-MLR", "MNIST-DNN"), lines=DRAWN),
-        "-fmnist": curves_of(
+        "": curve_figure("accuracy", "Test accuracy, %", ("MNIST-MLR", "MNIST-DNN"), lines=DRAWN),
+        "-fmnist": curve_figure(
             "accuracy", "Test accuracy, %", ("FMNIST-MLR", "FMNIST-DNN"), lines=DRAWN
         ),
     },
@@ -166,7 +166,7 @@ TABLE_1 = Experiment(
 
 
 # ------------------------------------------------------------------------------ table 2: λ
-def at_lambda(
+def lambda_experiment(
     name: str,
     column: DataColumn,
     first: int,
@@ -215,8 +215,8 @@ def at_lambda(
         ),
         tuned=tuned,
         figures={
-            "": against_columns(f"Test accuracy, %, {column.label}"),
-            "-rounds": curves_of(
+            "": column_figure(f"Test accuracy, %, {column.label}"),
+            "-rounds": curve_figure(
                 "accuracy", f"Test accuracy, %, {column.label}", columns=("λ=12",)
             ),
         },
@@ -224,7 +224,7 @@ def at_lambda(
 
 
 TABLES_2 = (
-    at_lambda(
+    lambda_experiment(
         "mnist-mlr",
         MNIST_MLR,
         11,
@@ -236,7 +236,7 @@ TABLES_2 = (
         },
         tuned=SEARCHES,
     ),
-    at_lambda(
+    lambda_experiment(
         "mnist-dnn",
         MNIST_DNN,
         9,
@@ -247,7 +247,7 @@ TABLES_2 = (
             "CGPFL-Heur": (97.69, 97.86, 98.00, 98.03, 97.95, 97.96, 98.20, 98.14, 98.16),
         },
     ),
-    at_lambda(
+    lambda_experiment(
         "fmnist-mlr",
         FMNIST_MLR,
         9,
@@ -258,7 +258,7 @@ TABLES_2 = (
             "CGPFL-Heur": (95.46, 95.44, 95.45, 95.36, 94.61, 94.40, 94.35, 94.41, 94.19),
         },
     ),
-    at_lambda(  # the paper's line of Heur is damaged in the text
+    lambda_experiment(  # the paper's line of Heur is damaged in the text
         "fmnist-dnn",
         FMNIST_DNN,
         7,
@@ -271,7 +271,7 @@ TABLES_2 = (
 )
 
 
-def scores_and_groups(cell: TableCell, folder: Path) -> Measured:
+def measure_scores_and_groups(cell: TableCell, folder: Path) -> Measured:
     """The scores, and who was in which group after each round."""
     fed = load_federation(cell)
     result = train(cell, fed, folder)
@@ -318,23 +318,25 @@ FIGURE_3 = Experiment(
             columns=("MNIST-MLR",),
         ),
     },
-    work=scores_and_groups,
+    work=measure_scores_and_groups,
     quantities=(ACCURACY, WORST),
     claims=(Beats("CGPFL-Heur", "K=1"), Beats("K=4", "K=1"), Beats("K=1", "pFedMe(PM)")),
     figures={
-        "": against_groups({f"K={k}": k for k in COUNTS}, "CGPFL-Heur", ("pFedMe(PM)", "local")),
-        "-rounds": curves_of(
+        "": group_count_figure(
+            {f"K={k}": k for k in COUNTS}, "CGPFL-Heur", ("pFedMe(PM)", "local")
+        ),
+        "-rounds": curve_figure(
             "accuracy",
             "Test accuracy, %",
             lines=("K=1", "K=2", "K=4", "K=8", "CGPFL-Heur", "pFedMe(PM)", "local"),
         ),
-        "-groups": groups_over_rounds("CGPFL-Heur"),
-        "-distances": curves_of(
+        "-groups": group_map_figure("CGPFL-Heur"),
+        "-distances": curve_figure(
             "distance_between_models",
             "Distance between two clients' models",
             lines=("K=1", "K=2", "K=4", "K=8", "CGPFL-Heur"),
         ),
-        "-iterations": curves_of(
+        "-iterations": curve_figure(
             "k_means_iterations", "Iterations of k-means in a round", lines=("K=2", "K=4", "K=8")
         ),
     },
@@ -415,7 +417,7 @@ TABLE_1_CIFAR = Experiment(
         Beats("CGPFL(4)", "pFedMe(PM)", by=2),
         Beats("IFCA(4)", "FedAvg", by=5),
     ),
-    figures={"": curves_of("accuracy", "Test accuracy, %")},
+    figures={"": curve_figure("accuracy", "Test accuracy, %")},
 )
 
 EXPERIMENTS = (TABLE_1, *TABLES_2, FIGURE_3, TABLE_1_CIFAR)

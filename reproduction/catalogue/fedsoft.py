@@ -20,8 +20,8 @@ from coterie.methods.local_only import LocalOnly
 from coterie.metrics import match_sources
 from coterie.result import Result
 from reproduction.claims import AtMost, Beats, Near, Rises
-from reproduction.figures import curves_of
-from reproduction.figures_of_groups import weights_of_clients
+from reproduction.figures import curve_figure
+from reproduction.figures_of_groups import weight_figure
 from reproduction.spec import DataColumn, Experiment, Measured, Quantity, TableLine, TableScale
 from reproduction.work import measure_scores, read_curves, train_and_measure
 
@@ -37,17 +37,17 @@ def best_centre(source: str) -> Quantity:
     return Quantity(source, f"the centre that is best on {source}, %", 1, 100.0)
 
 
-def on_sources(result: Result, fed: Federation, holdouts: Holdouts) -> Measured:
+def measure_on_sources(result: Result, fed: Federation, holdouts: Holdouts) -> Measured:
     """The scores on test and training rows; and how the centres fit each source.
 
     holdouts: rows of each source, in the order of truth's columns.
     """
     measured = measure_scores(result, fed)
-    values = {**measured.values, "local": on_training_rows(result, fed)}
-    shares = found_shares(result)
+    values = {**measured.values, "local": training_accuracy(result, fed)}
+    shares = client_weights(result)
     if shares is None:
         return Measured(values, measured.curves)
-    accuracies = centres_on(result, holdouts)
+    accuracies = centre_accuracies(result, holdouts)
     values |= {source: float(row.max()) for source, row in zip(holdouts, accuracies)}
     truth = torch.as_tensor(fed.truth, dtype=torch.float64)
     order = match_sources(shares, truth)
@@ -56,7 +56,7 @@ def on_sources(result: Result, fed: Federation, holdouts: Holdouts) -> Measured:
     return Measured(values, measured.curves, extra)
 
 
-def centres_on(result: Result, holdouts: Holdouts) -> np.ndarray:
+def centre_accuracies(result: Result, holdouts: Holdouts) -> np.ndarray:
     """[sources, K]: the accuracy of each centre on rows of each source."""
     assert result.centres is not None
     count = len(next(iter(result.centres.values())))
@@ -68,7 +68,7 @@ def centres_on(result: Result, holdouts: Holdouts) -> np.ndarray:
     return table
 
 
-def on_training_rows(result: Result, fed: Federation) -> float:
+def training_accuracy(result: Result, fed: Federation) -> float:
     """The mean over clients of the accuracy of what each would use, on its training rows."""
     found = []
     for i, name in enumerate(result.names):
@@ -77,7 +77,7 @@ def on_training_rows(result: Result, fed: Federation) -> float:
     return float(np.mean(found))
 
 
-def found_shares(result: Result) -> Tensor | None:
+def client_weights(result: Result) -> Tensor | None:
     """float64 [N, K]: each client's weights of the centres; 1 for its own where groups are hard."""
     groups = result.trained.groups
     if groups is None or result.centres is None:
@@ -96,13 +96,13 @@ OWN = Quantity("own", "MSE of the centre that fits a source best, mean over sour
 OTHER = Quantity("other", "MSE of that centre on the other sources", 2, 1.0, False)
 
 
-def centres_on_sources(result: Result, fed: Federation) -> Measured:
+def measure_linear_sources(result: Result, fed: Federation) -> Measured:
     """The scores; and how the centres fit the sources, and the weights the planted shares.
 
     A centre θ has the MSE ‖θ − θ_s‖² + σ² on rows of source s.
     """
     measured = measure_scores(result, fed)
-    found = found_shares(result)
+    found = client_weights(result)
     if found is None or fed.planted is None:
         return measured
     planted = fed.planted.double()
@@ -187,7 +187,7 @@ TABLE_1 = Experiment(
         synthetic(mixture, mixture=mixture) for mixture in ("10:90", "30:70", "linear", "random")
     ),
     scales=scales("10:90"),
-    work=train_and_measure(centres_on_sources),
+    work=train_and_measure(measure_linear_sources),
     quantities=(OWN, OTHER, WEIGHTS, MSE),
     printed={
         IN_PAPER: {
@@ -209,15 +209,15 @@ TABLE_1 = Experiment(
         Beats(IN_PAPER, "IFCA", quantity="weights_off"),
     ),
     figures={
-        "": curves_of("planted_error", "Distance of the centres to the planted ones", log=True),
-        "-own": curves_of("mse", "MSE of the clients' own models", log=True, ranges=False),
-        "-rounds": curves_of(
+        "": curve_figure("planted_error", "Distance of the centres to the planted ones", log=True),
+        "-own": curve_figure("mse", "MSE of the clients' own models", log=True, ranges=False),
+        "-rounds": curve_figure(
             "weights_error",
             "Distance of the weights to the planted mixture",
             columns=("10:90",),
             lines=(IN_PAPER, "FedEM"),
         ),
-        "-weights": weights_of_clients("10:90", (IN_PAPER, "IFCA", "FedEM"), "the first source"),
+        "-weights": weight_figure("10:90", (IN_PAPER, "IFCA", "FedEM"), "the first source"),
     },
 )
 
@@ -229,7 +229,7 @@ EIGHT = Experiment(
     lines=methods(8),
     columns=(synthetic("eight sources", clusters=8),),
     scales=scales("eight sources"),
-    work=train_and_measure(centres_on_sources),
+    work=train_and_measure(measure_linear_sources),
     quantities=(OWN, OTHER, WEIGHTS, MSE),
     printed={IN_PAPER: {"eight sources": "82.0"}},
     printed_also={"other": {IN_PAPER: {"eight sources": "84.9"}}},
@@ -237,7 +237,7 @@ EIGHT = Experiment(
         Near(IN_PAPER, "eight sources", 82.0, within=20.5),
         Beats("FedEM", IN_PAPER, quantity="own"),
     ),
-    figures={"": curves_of("mse", "MSE of the clients' own models", log=True, ranges=False)},
+    figures={"": curve_figure("mse", "MSE of the clients' own models", log=True, ranges=False)},
 )
 
 STRENGTHS = (1, 10, 50, 100)
@@ -254,7 +254,7 @@ TABLE_6 = Experiment(
             seeds=3, lines=("FedSoft", IN_PAPER, "FedEM", "local", "FedAvg, fine-tuned")
         ),
     },
-    work=train_and_measure(centres_on_sources),
+    work=train_and_measure(measure_linear_sources),
     quantities=(MSE, OWN, WEIGHTS),
     printed={
         IN_PAPER: {"σ0=1": "0.6", "σ0=10": "4.96", "σ0=50": "18.8", "σ0=100": "78.3"},
@@ -268,7 +268,7 @@ TABLE_6 = Experiment(
         Rises(tuple((IN_PAPER, f"σ0={s}") for s in STRENGTHS)),
         Rises(tuple((IN_PAPER, f"σ0={s}") for s in STRENGTHS), quantity="own"),
     ),
-    figures={"": curves_of("mse", "MSE of the clients' own models", log=True, ranges=False)},
+    figures={"": curve_figure("mse", "MSE of the clients' own models", log=True, ranges=False)},
 )
 
 EXPERIMENTS = (TABLE_1, EIGHT, TABLE_6)

@@ -12,11 +12,18 @@ from coterie.methods.fedem import FedEM
 from coterie.methods.fedsoft import FedSoft
 from coterie.methods.ifca import IFCA
 from coterie.methods.local_only import LocalOnly
-from reproduction.catalogue.fedsoft import LOCAL, PAPER, TEST, WEIGHTS, best_centre, on_sources
+from reproduction.catalogue.fedsoft import (
+    LOCAL,
+    PAPER,
+    TEST,
+    WEIGHTS,
+    best_centre,
+    measure_on_sources,
+)
 from reproduction.claims import Beats, Rises
-from reproduction.figures import curves_of
-from reproduction.figures_of_groups import weights_of_clients
-from reproduction.figures_of_tables import against_columns
+from reproduction.figures import curve_figure
+from reproduction.figures_of_groups import weight_figure
+from reproduction.figures_of_tables import column_figure
 from reproduction.spec import (
     DataColumn,
     Experiment,
@@ -32,11 +39,13 @@ LETTER_WORK: dict[str, Any] = {"lr": 1e-5, "local_epochs": 5, "batch": 5, "solve
 LOWER, UPPER = best_centre("lower"), best_centre("upper")
 
 
-def centres_on_letters(cell: TableCell, folder: Path) -> Measured:
+def measure_letters(cell: TableCell, folder: Path) -> Measured:
     """Train, and measure the centres on letters of each source."""
     fed = load_federation(cell)
     result = train(cell, fed, folder)
-    return on_sources(result, fed, letter_holdouts(angles=cell.data_options.get("angles", (0,))))
+    return measure_on_sources(
+        result, fed, letter_holdouts(angles=cell.data_options.get("angles", (0,)))
+    )
 
 
 def fedsoft(label: str = "FedSoft", clusters: int = 2, pull: float = 0.1) -> TableLine:
@@ -123,7 +132,7 @@ TABLE_1 = Experiment(
     lines=(fedsoft(), LETTERS_ALONE, LETTERS_FINE_TUNED),
     columns=tuple(letters(mixture, mixture=mixture) for mixture in MIXTURES),
     scales=letter_scales("10:90", ("FedSoft", "local")),
-    work=centres_on_letters,
+    work=measure_letters,
     quantities=(LOWER, UPPER, LOCAL, TEST, WEIGHTS),
     printed={"FedSoft": by_mixture("70.3", "65.9", "71.8", "72.5")},
     printed_also={"upper": {"FedSoft": by_mixture("74.6", "70.4", "74.1", "77.7")}},
@@ -133,7 +142,7 @@ TABLE_1 = Experiment(
         Rises((("FedSoft", "30:70"), ("FedSoft", "random"))),
         Beats("FedSoft", "local", quantity="accuracy"),
     ),
-    figures={"": against_columns("Test accuracy on lower case, of the best centre, %")},
+    figures={"": column_figure("Test accuracy on lower case, of the best centre, %")},
 )
 
 STEPS_FOUND = {"FedSoft": 0.01, "IFCA": 0.003, "FedEM": 0.01}
@@ -145,7 +154,7 @@ TABLE_2 = Experiment(
     lines=(fedsoft(), *baselines(2, in_paper=True), LETTERS_ALONE, LETTERS_FINE_TUNED),
     columns=(letters("10:90", mixture="10:90"), letters("linear", mixture="linear")),
     scales=letter_scales("10:90", ("FedSoft", "IFCA", "FedEM")),
-    work=centres_on_letters,
+    work=measure_letters,
     quantities=(LOWER, UPPER, LOCAL, TEST, WEIGHTS),
     printed={
         "FedSoft": {"10:90": "70.3", "linear": "71.8"},
@@ -184,8 +193,8 @@ TABLE_2 = Experiment(
         for line, best in STEPS_FOUND.items()
     ),
     figures={
-        "": weights_of_clients("10:90", ("FedSoft", "IFCA", "FedEM"), "lower case"),
-        "-rounds": curves_of("accuracy", "Test accuracy of the clients' own models, %"),
+        "": weight_figure("10:90", ("FedSoft", "IFCA", "FedEM"), "lower case"),
+        "-rounds": curve_figure("accuracy", "Test accuracy of the clients' own models, %"),
     },
 )
 
@@ -206,7 +215,7 @@ TABLE_4 = Experiment(
         letter_scales("four sources", ("FedSoft", "FedEM")),
         ("FedSoft", "local", "FedAvg, fine-tuned"),
     ),
-    work=centres_on_letters,
+    work=measure_letters,
     quantities=(*map(best_centre, FOUR), LOCAL, TEST, WEIGHTS),
     printed={"FedSoft": {"four sources": "72.3"}},
     printed_also={
@@ -215,7 +224,7 @@ TABLE_4 = Experiment(
         "upper, 90°": {"FedSoft": {"four sources": "71.9"}},
     },
     claims=(Beats("FedSoft", "local", quantity="accuracy"),),
-    figures={"": curves_of("accuracy", "Test accuracy of the clients' own models, %")},
+    figures={"": curve_figure("accuracy", "Test accuracy of the clients' own models, %")},
 )
 
 STRENGTHS = {"λ=0": 0.0, "λ=0.1": 0.1, "λ=1": 1.0}
@@ -231,7 +240,7 @@ TABLE_5 = Experiment(
     ),
     columns=(letters("linear", mixture="linear"),),
     scales=letter_scales("linear", ("λ=0", "λ=0.1")),
-    work=centres_on_letters,
+    work=measure_letters,
     quantities=(LOWER, UPPER, LOCAL, TEST, WEIGHTS),
     printed={
         "λ=0": {"linear": "50.1"},
@@ -256,19 +265,19 @@ TABLE_5 = Experiment(
         Beats("λ=0.1", "λ=0", by=5, quantity="local"),
         Beats("λ=0.1", "λ=1", by=5, quantity="local"),
     ),
-    figures={"": curves_of("accuracy", "Test accuracy of the clients' own models, %")},
+    figures={"": curve_figure("accuracy", "Test accuracy of the clients' own models, %")},
 )
 
 PHOTO_WORK: dict[str, Any] = {"lr": 5e-4, "local_epochs": 10, "batch": 64, "solver": "adam"}
 UPRIGHT, TURNED = best_centre("0°"), best_centre("90°")
 
 
-def centres_on_angles(cell: TableCell, folder: Path) -> Measured:
+def measure_angles(cell: TableCell, folder: Path) -> Measured:
     """Train, and measure the centres on images at each angle."""
     fed = load_federation(cell)
     result = train(cell, fed, folder)
     held = {f"{angle:g}°": rows for angle, rows in holdouts("cifar10", angles=(0, 90)).items()}
-    return on_sources(result, fed, held)
+    return measure_on_sources(result, fed, held)
 
 
 FEDSOFT = TableLine(label="FedSoft", method=FedSoft(clusters=2, pull=0.01, select=15, **PHOTO_WORK))
@@ -328,14 +337,14 @@ TABLE_7 = Experiment(
     lines=(FEDSOFT, PHOTOS_ALONE, PHOTOS_FINE_TUNED),
     columns=tuple(turned(mixture) for mixture in ("10:90", "30:70", "linear", "random")),
     scales=photo_scales("10:90"),
-    work=centres_on_angles,
+    work=measure_angles,
     quantities=(UPRIGHT, TURNED, LOCAL, TEST, WEIGHTS),
     printed={"FedSoft": {"10:90": "77.6", "30:70": "78.9", "linear": "77.4", "random": "76.1"}},
     printed_also={
         "90°": {"FedSoft": {"10:90": "77.4", "30:70": "79.0", "linear": "78.5", "random": "75.8"}}
     },
     claims=(Beats("FedSoft", "local", quantity="accuracy"),),
-    figures={"": against_columns("Test accuracy on upright images, of the best centre, %")},
+    figures={"": column_figure("Test accuracy on upright images, of the best centre, %")},
 )
 
 TABLE_8 = Experiment(
@@ -346,7 +355,7 @@ TABLE_8 = Experiment(
     lines=(FEDSOFT, IFCA_LINE, FEDEM, PHOTOS_ALONE, PHOTOS_FINE_TUNED),
     columns=(turned("30:70"), turned("linear")),
     scales=photo_scales("30:70"),
-    work=centres_on_angles,
+    work=measure_angles,
     quantities=(UPRIGHT, TURNED, LOCAL, TEST, WEIGHTS),
     printed={
         "FedSoft": {"30:70": "78.9", "linear": "77.4"},
@@ -373,8 +382,8 @@ TABLE_8 = Experiment(
         Beats("FedSoft", "FedEM", quantity="local"),
     ),
     figures={
-        "": curves_of("accuracy", "Test accuracy of the clients' own models, %"),
-        "-weights": weights_of_clients("30:70", ("FedSoft", "IFCA", "FedEM"), "upright images"),
+        "": curve_figure("accuracy", "Test accuracy of the clients' own models, %"),
+        "-weights": weight_figure("30:70", ("FedSoft", "IFCA", "FedEM"), "upright images"),
     },
 )
 

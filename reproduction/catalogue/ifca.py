@@ -12,8 +12,8 @@ from coterie.methods.local_only import LocalOnly
 from coterie.methods.one_shot import OneShot
 from coterie.result import Result
 from reproduction.claims import AtMost, Beats, Near
-from reproduction.figures import curves_of
-from reproduction.figures_of_groups import right_identities
+from reproduction.figures import curve_figure
+from reproduction.figures_of_groups import identity_figure
 from reproduction.spec import (
     ACCURACY,
     WORST,
@@ -133,8 +133,8 @@ TABLE_1_MNIST = Experiment(
         ),
     ),
     figures={
-        "": curves_of("accuracy", "Test accuracy, %"),
-        "-groups": right_identities,
+        "": curve_figure("accuracy", "Test accuracy, %"),
+        "-groups": identity_figure,
     },
 )
 
@@ -161,7 +161,7 @@ FIGURE_4_MNIST = Experiment(
         Near("IFCA, our start", "(1200, 200)", 1.0, within=0.01),
         Beats("IFCA, our start", "IFCA"),
     ),
-    figures={"": right_identities},
+    figures={"": identity_figure},
 )
 
 
@@ -215,8 +215,8 @@ TABLE_1_CIFAR = Experiment(
     },
     claims=(Beats("IFCA", "global", by=2), Beats("global", "local", by=10)),
     figures={
-        "": curves_of("accuracy", "Test accuracy, %"),
-        "-groups": right_identities,
+        "": curve_figure("accuracy", "Test accuracy, %"),
+        "-groups": identity_figure,
     },
 )
 
@@ -229,7 +229,7 @@ def sharing(clusters: int, init: str = "random") -> IFCA:
     return IFCA(clusters=clusters, init=init, share=SHARED, **WRITER_STEPS)
 
 
-def scores_and_number(result: Result, fed: Federation) -> Measured:
+def measure_scores_and_count(result: Result, fed: Federation) -> Measured:
     """The scores, and how many clusters have a client at the end."""
     measured = measure_scores(result, fed)
     groups = result.trained.hard_groups
@@ -291,7 +291,7 @@ TABLE_2 = Experiment(
             model="cnn:16",
         ),
     },
-    work=train_and_measure(scores_and_number),
+    work=train_and_measure(measure_scores_and_count),
     quantities=(ACCURACY, WORST, NUMBER),
     printed={
         "IFCA(2)": {"writers": "87.99 ± .35"},
@@ -308,7 +308,7 @@ TABLE_2 = Experiment(
         Beats("one-shot(2)", "global", by=2),
         AtMost("IFCA(5)", {"writers": 3.0}, "the paper's number of clusters", quantity="groups"),
     ),
-    figures={"": curves_of("accuracy", "Test accuracy, %")},
+    figures={"": curve_figure("accuracy", "Test accuracy, %")},
 )
 
 EXPERIMENTS = (TABLE_1_MNIST, FIGURE_4_MNIST, TABLE_1_CIFAR, TABLE_2)

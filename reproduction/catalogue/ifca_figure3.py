@@ -16,8 +16,8 @@ from coterie.methods.ifca import IFCA
 from coterie.metrics import planted_error
 from reproduction.catalogue.ifca import PAPER
 from reproduction.claims import Rises
-from reproduction.figures_of_tables import heat_map
-from reproduction.many_starts import EqualRows, PlantedGroups, ends_as_known
+from reproduction.figures_of_tables import heat_map_figure
+from reproduction.many_starts import EqualRows, PlantedGroups, run_starts
 from reproduction.spec import (
     DataColumn,
     Experiment,
@@ -42,7 +42,7 @@ def success(steps: tuple[float, ...], starts: int) -> Work:
         least = np.inf
         enough = 0.6 * cell.data_options["noise"] or 0.001
         for lr in steps:
-            for _, centres in ends_as_known(first, rows, lr, cell.options["rounds"], groups):
+            for _, centres in run_starts(first, rows, lr, cell.options["rounds"], groups):
                 least = min(least, error_of(centres, fed.planted))
                 if least <= enough:
                     return Measured({"success": 1.0, "error": least})
@@ -138,7 +138,9 @@ def figure_3(part: str, clusters: int, grid: Grid, scales: Mapping[str, TableSca
         quantities=(Quantity("success", "share of trials that succeed", 2),),
         claims=grid.claims,
         figures={
-            "": heat_map(f"Share that succeeds, k = {clusters}", grid.down, grid.across, "success")
+            "": heat_map_figure(
+                f"Share that succeeds, k = {clusters}", grid.down, grid.across, "success"
+            )
         },
     )
 

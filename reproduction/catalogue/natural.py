@@ -35,9 +35,9 @@ from coterie.methods.threshold import PDLTC, PFLTC
 from coterie.metrics import agreement
 from coterie.result import Result
 from reproduction.claims import Beats
-from reproduction.figures_of_tables import ranking
+from reproduction.figures_of_tables import ranking_figure
 from reproduction.references import ALPHAS, Reference
-from reproduction.site_groups import describe_groups, keep_groups, levels_by_group
+from reproduction.site_groups import describe_groups, group_record, level_figure
 from reproduction.spec import (
     ACCURACY,
     OURS,
@@ -102,23 +102,23 @@ CLAIMS = (
 )
 
 
-def on_table(cell: TableCell, folder: Path) -> Measured:
+def measure_table(cell: TableCell, folder: Path) -> Measured:
     """A line of the table, on the file that the column names."""
-    return measured_on(load_table(cell), cell, folder)
+    return train_and_measure_errors(load_table(cell), cell, folder)
 
 
-def measured_on(fed: Federation, cell: TableCell, folder: Path) -> Measured:
+def train_and_measure_errors(fed: Federation, cell: TableCell, folder: Path) -> Measured:
     """A reference fitted to all rows, or a method; and sites that are kept out of training."""
     if cell.line.method is None:
         return Measured({"error": reference_error(fed, cell.line.label)})
     metric = "mse" if fed.kind == "regression" else "loss"
     result = train(cell, fed, folder)
-    values = {"error": float(result.final[metric]), **unseen_and_groups(result, metric)}
-    extra = {"tuned": tuned_settings(cell, result), **keep_groups(result, fed)}
+    values = {"error": float(result.final[metric]), **measure_unseen_and_groups(result, metric)}
+    extra = {"tuned": tuned_settings(cell, result), **group_record(result, fed)}
     return Measured(values, read_curves(result), extra)
 
 
-def unseen_and_groups(result: Result, metric: str) -> dict[str, float]:
+def measure_unseen_and_groups(result: Result, metric: str) -> dict[str, float]:
     """The metric of sites that never trained, and the number of groups, where there are any."""
     values = {}
     unseen = result.final.get(f"unseen_{metric}")
@@ -153,7 +153,7 @@ def reference_error(fed: Federation, label: str) -> float:
     return min(map(reference.per_site, ALPHAS))
 
 
-def on_real_table(
+def table_experiment(
     name: str,
     title: str,
     file: str,
@@ -184,7 +184,7 @@ def on_real_table(
                 lines=("fedavg", "ifca", "pooled"),
             ),
         },
-        work=on_table,
+        work=measure_table,
         quantities=(
             Quantity("error", f"test error ({error})", digits, higher_is_better=False),
             Quantity(
@@ -195,14 +195,14 @@ def on_real_table(
         claims=CLAIMS,
         sections={"What the groups are": describe_groups("ifca")},
         figures={
-            "": ranking(title, REFERENCES, "scikit-learn"),
-            "-groups": levels_by_group("ifca"),
+            "": ranking_figure(title, REFERENCES, "scikit-learn"),
+            "-groups": level_figure("ifca"),
         },
     )
 
 
 REAL_TABLES = (
-    on_real_table(
+    table_experiment(
         "heart",
         "Four hospitals",
         "folder:heart",
@@ -211,7 +211,7 @@ REAL_TABLES = (
         label="disease",
         fill="median",
     ),
-    on_real_table(
+    table_experiment(
         "exam",
         "65 London schools",
         "table:exam.csv",
@@ -219,7 +219,7 @@ REAL_TABLES = (
         label="normexam",
         client_column="school",
     ),
-    on_real_table(
+    table_experiment(
         "hsb82",
         "160 high schools",
         "table:hsb82.csv",
@@ -228,7 +228,7 @@ REAL_TABLES = (
         label="mAch",
         client_column="school",
     ),
-    on_real_table(
+    table_experiment(
         "star",
         "79 Tennessee schools",
         "table:star_k.csv",
@@ -238,7 +238,7 @@ REAL_TABLES = (
         client_column="schoolidk",
         fill="median",
     ),
-    on_real_table(
+    table_experiment(
         "azpro",
         "17 Arizona hospitals",
         "table:azpro.csv",
@@ -247,7 +247,7 @@ REAL_TABLES = (
         label="los",
         client_column="hospital",
     ),
-    on_real_table(
+    table_experiment(
         "lending",
         "Loans in 50 states",
         "table:lending.csv",
@@ -274,17 +274,17 @@ PEOPLE_METHODS = (
 )
 
 
-def on_person(cell: TableCell, folder: Path) -> Measured:
+def measure_person(cell: TableCell, folder: Path) -> Measured:
     """The scores; those of people who never trained; and the groups."""
     fed = load_federation(cell)
     result = train(cell, fed, folder)
     measured = measure_scores(result, fed)
-    values = measured.values | unseen_and_groups(result, "accuracy")
-    extra = {"tuned": tuned_settings(cell, result), **keep_groups(result, fed)}
+    values = measured.values | measure_unseen_and_groups(result, "accuracy")
+    extra = {"tuned": tuned_settings(cell, result), **group_record(result, fed)}
     return Measured(values, measured.curves, extra)
 
 
-def on_people(
+def people_experiment(
     name: str,
     title: str,
     base: str,
@@ -320,7 +320,7 @@ def on_people(
                 lines=("fedavg", "local"),
             ),
         },
-        work=on_person,
+        work=measure_person,
         quantities=(
             ACCURACY,
             WORST,
@@ -330,18 +330,18 @@ def on_people(
         claims=CLAIMS,
         tune_by="accuracy",
         sections={"What the groups are": describe_groups("ifca")},
-        figures={"": ranking(title)},
+        figures={"": ranking_figure(title)},
     )
 
 
 PEOPLE = (
-    on_people(
+    people_experiment(
         "har",
         "People's phones",
         "har",
         3,
     ),
-    on_people(
+    people_experiment(
         "writers",
         "Writers of letters",
         "unipen",
@@ -355,12 +355,12 @@ SITES = 12
 ARI = Quantity("ari", "agreement with the planted groups (ARI)", 2)
 
 
-def on_written_files(cell: TableCell, folder: Path) -> Measured:
+def measure_written_files(cell: TableCell, folder: Path) -> Measured:
     """A line of the table, on files that are written first."""
     place = folder.with_name(f"{folder.name}-files")
     write_sites(place, cell.seed)
     fed = load(f"folder:{place}", cell.seed, **cell.data_options)
-    measured = measured_on(fed, cell, folder)
+    measured = train_and_measure_errors(fed, cell, folder)
     if "sites" not in measured.extra:
         return measured
     return replace(measured, values={**measured.values, "ari": agreement_with_planted(measured)})
@@ -399,7 +399,7 @@ def agreement_with_planted(measured: Measured) -> float:
     return float(agreement(found, planted)["ari"])
 
 
-MADE = on_real_table(
+MADE = table_experiment(
     "sites",
     "Twelve sites in files, half of which score in reverse",
     "made:diabetes",
@@ -410,7 +410,7 @@ MADE = on_real_table(
 PLANTED = (
     replace(
         MADE,
-        work=on_written_files,
+        work=measure_written_files,
         quantities=(MADE.quantities[0], ARI, *MADE.quantities[1:]),
         claims=(
             *MADE.claims,

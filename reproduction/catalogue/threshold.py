@@ -16,8 +16,8 @@ from coterie.methods.local_only import LocalOnly
 from coterie.methods.threshold import PDLTC, PFLTC
 from coterie.reporting.plots import INK
 from reproduction.claims import AtMost, Beats, Rises, Steadier
-from reproduction.figures import curves_of
-from reproduction.figures_of_tables import against_columns
+from reproduction.figures import curve_figure
+from reproduction.figures_of_tables import column_figure
 from reproduction.result_table import ResultTable
 from reproduction.spec import (
     DataColumn,
@@ -106,7 +106,7 @@ FIGURE_1 = Experiment(
             "searched for",
         ),
     ),
-    figures={"": curves_of("mse", "(1/N)·Σ‖x − x*‖²", log=True)},
+    figures={"": curve_figure("mse", "(1/N)·Σ‖x − x*‖²", log=True)},
 )
 
 PER_CLUSTER = (3, 6, 9, 18, 36)
@@ -141,7 +141,7 @@ FIGURE_2 = Experiment(
         Rises(tuple(("PFL-TC", f"N/K={n}") for n in PER_CLUSTER), falls=True),
         Rises(tuple(("PDL-TC", f"N/K={n}") for n in PER_CLUSTER), falls=True),
     ),
-    figures={"": against_columns("(1/N)·Σ‖x − x*‖²", log=True)},
+    figures={"": column_figure("(1/N)·Σ‖x − x*‖²", log=True)},
 )
 
 
@@ -185,7 +185,7 @@ BALLS = Experiment(
         Rises(tuple(("10 samples", column.label) for column in FIGURE_2.columns), falls=True),
         Beats("40 samples", "10 samples"),
     ),
-    figures={"": against_columns("Share of the own cluster in a ball, %")},
+    figures={"": column_figure("Share of the own cluster in a ball, %")},
 )
 
 DIM = 10
@@ -274,7 +274,7 @@ THEOREM_1 = Experiment(
         AtMost("half, M=50", BOUNDS, "ρ³/Δ + ρ²/n"),
         AtMost("theory, M=50", BOUNDS, "ρ³/Δ + ρ²/n"),
     ),
-    figures={"": against_columns("Squared error of the centres", log=True, also=draw_bounds)},
+    figures={"": column_figure("Squared error of the centres", log=True, also=draw_bounds)},
 )
 
 EXPERIMENTS = (FIGURE_1, FIGURE_2, BALLS, THEOREM_1)

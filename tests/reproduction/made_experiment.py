@@ -6,7 +6,7 @@ from pathlib import Path
 
 import coterie as ct
 from reproduction.claims import Beats, Near, Rises
-from reproduction.figures_of_tables import against_columns
+from reproduction.figures_of_tables import column_figure
 from reproduction.spec import (
     ACCURACY,
     WORST,
@@ -57,7 +57,7 @@ MADE = Experiment(
         Near("first", "a", 51, within=0.5),
         Rises((("first", "a"), ("second", "a"))),
     ),
-    figures={"": against_columns("Accuracy")},
+    figures={"": column_figure("Accuracy")},
 )
 
 TRAINED = Experiment(

@@ -10,15 +10,15 @@ import pytest
 from made_experiment import MADE
 
 from reproduction import all_experiments
-from reproduction.figures import curves_of, styles_of
+from reproduction.figures import curve_figure, line_styles
 from reproduction.figures_of_groups import (
     NOT_KEPT,
-    against_groups,
-    groups_over_rounds,
-    right_identities,
-    weights_of_clients,
+    group_count_figure,
+    group_map_figure,
+    identity_figure,
+    weight_figure,
 )
-from reproduction.figures_of_tables import against_columns, heat_map, ranking
+from reproduction.figures_of_tables import column_figure, heat_map_figure, ranking_figure
 from reproduction.result_table import ResultTable
 from reproduction.spec import Measured
 
@@ -43,7 +43,7 @@ def labels(figure) -> list[str]:
 
 
 def test_curves_have_a_panel_for_each_column_and_only_the_lines_asked_for(results):
-    figure = curves_of("accuracy", "Accuracy", lines=("second",))(results)
+    figure = curve_figure("accuracy", "Accuracy", lines=("second",))(results)
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["Accuracy, a", "Accuracy, b"]
     assert labels(figure) == ["second", "second"]
     (line,) = figure.axes[0].lines
@@ -52,11 +52,11 @@ def test_curves_have_a_panel_for_each_column_and_only_the_lines_asked_for(result
 
 
 def test_lines_differ_in_colour_and_dashes_and_look_the_same_in_every_panel(results):
-    a, b = (axes.lines for axes in curves_of("accuracy", "Accuracy")(results).axes)
+    a, b = (axes.lines for axes in curve_figure("accuracy", "Accuracy")(results).axes)
     assert [line.get_color() for line in a] == [line.get_color() for line in b]
     assert a[0].get_color() != a[1].get_color()
     assert a[0].get_linestyle() != a[1].get_linestyle()
-    styles = list(styles_of([str(number) for number in range(12)]).values())
+    styles = list(line_styles([str(number) for number in range(12)]).values())
     assert len(set(styles)) == 12 and len({style.colour for style in styles[:7]}) == 7
 
 
@@ -64,16 +64,16 @@ def test_a_panel_without_any_curve_is_left_out(results):
     for cell in results.cells.values():
         if cell.column == "b":
             del cell.curves["accuracy"]
-    figure = curves_of("accuracy", "Accuracy")(results)
+    figure = curve_figure("accuracy", "Accuracy")(results)
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["Accuracy, a"]
-    nothing = curves_of("mse", "Error")(results)
+    nothing = curve_figure("mse", "Error")(results)
     assert [text.get_text() for text in nothing.texts] == ["Error: not run yet"]
 
 
 def test_curves_with_logarithms_have_the_median_and_every_seed(results):
     for cell in results.of("first", "a"):
         cell.curves["mse"] = [(0, 1.0), (5, 10.0 ** (3 * cell.seed))]
-    draw = curves_of("mse", "Error", columns=("a",), log=True)
+    draw = curve_figure("mse", "Error", columns=("a",), log=True)
     (axes,) = draw(results).axes
     assert axes.get_yscale() == "log"
     middle, *seeds = axes.lines
@@ -87,12 +87,12 @@ def test_curves_with_logarithms_have_the_median_and_every_seed(results):
 def test_one_seed_is_said(results):
     for mark in [mark for mark, cell in results.cells.items() if cell.seed > 0]:
         del results.cells[mark]
-    figure = curves_of("accuracy", "Accuracy", columns=("a",))(results)
+    figure = curve_figure("accuracy", "Accuracy", columns=("a",))(results)
     assert figure.axes[0].get_title(loc="left") == "Accuracy, a, one seed"
 
 
 def test_curves_have_all_columns_where_those_asked_for_were_not_run(results):
-    figure = curves_of("accuracy", "Accuracy", columns=("c",))(results)
+    figure = curve_figure("accuracy", "Accuracy", columns=("c",))(results)
     assert len(figure.axes) == 2
 
 
@@ -108,7 +108,7 @@ def renamed(results, names):
 
 def test_a_quantity_against_numbers_has_the_mean_of_the_seeds_at_each(results):
     drawn = []
-    draw = against_columns("Accuracy", log=True, also=lambda axes, _: drawn.append(axes))
+    draw = column_figure("Accuracy", log=True, also=lambda axes, _: drawn.append(axes))
     (axes,) = draw(renamed(results, {"a": "λ=2", "b": "λ=32"})).axes
     assert drawn == [axes] and axes.get_yscale() == "log" == axes.get_xscale()
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["2", "32"]
@@ -121,24 +121,24 @@ def test_a_quantity_against_numbers_has_the_mean_of_the_seeds_at_each(results):
 
 
 def test_columns_that_are_names_are_not_joined_by_a_line(results):
-    (axes,) = against_columns("Accuracy")(results).axes
+    (axes,) = column_figure("Accuracy")(results).axes
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["a", "b"]
     first, second = axes.lines
     assert first.get_linestyle() == second.get_linestyle() == "None"
     assert np.allclose(first.get_ydata(), 51) and np.allclose(second.get_ydata(), 61)
-    (axes,) = against_columns("Accuracy")(renamed(results, {"a": "λ=2", "b": "other"})).axes
+    (axes,) = column_figure("Accuracy")(renamed(results, {"a": "λ=2", "b": "other"})).axes
     assert axes.lines[0].get_linestyle() == "None"
 
 
 def test_a_single_column_is_a_ranking(results):
     for mark in [mark for mark, cell in results.cells.items() if cell.column == "b"]:
         del results.cells[mark]
-    (axes,) = against_columns("Accuracy", lines=("second",))(results).axes
+    (axes,) = column_figure("Accuracy", lines=("second",))(results).axes
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["second"]
     assert axes.get_title(loc="left") == "Accuracy, a"
     for cell in results.cells.values():
         cell.values["worst"] = 0.06
-    (axes,) = against_columns("Worst", quantity="worst", log=True)(results).axes
+    (axes,) = column_figure("Worst", quantity="worst", log=True)(results).axes
     assert axes.get_xscale() == "log" and axes.get_xlabel().startswith("Worst tenth")
     assert np.allclose(axes.lines[1].get_xdata(), 6)
 
@@ -148,7 +148,7 @@ def test_a_line_that_ends_early_keeps_its_name(results):
     for mark, cell in list(numbers.cells.items()):
         if (cell.line, cell.column) == ("second", "λ=3"):
             del numbers.cells[mark]
-    (axes,) = against_columns("Accuracy")(numbers).axes
+    (axes,) = column_figure("Accuracy")(numbers).axes
     ends = {text.get_text(): text.xy[0] for text in axes.texts}
     assert ends == {"first": 3, "second": 2}
 
@@ -158,14 +158,14 @@ def test_a_heat_map_grows_upwards_and_has_no_number_where_nothing_was_run(result
         cell.values["accuracy"] = 0.25 if cell.line == "first" else 1.0
     for mark in [m for m, c in results.cells.items() if (c.line, c.column) == ("second", "b")]:
         del results.cells[mark]
-    (axes,) = heat_map("Share", "line", "column", "accuracy")(results).axes
+    (axes,) = heat_map_figure("Share", "line", "column", "accuracy")(results).axes
     assert axes.get_ylim()[0] < axes.get_ylim()[1]
     assert [text.get_text() for text in axes.texts] == ["0.25", "0.25", "1"]
     assert axes.get_title(loc="left") == "Share, 3 trials"
 
 
 def test_the_number_of_groups_that_was_chosen_is_marked(results):
-    figure = against_groups({"first": 4}, "second", ("first",))(results)
+    figure = group_count_figure({"first": 4}, "second", ("first",))(results)
     by_number, star, across = figure.axes[0].lines
     assert np.allclose(by_number.get_xydata(), [[4, 51]])
     assert star.get_marker() == "*"
@@ -174,36 +174,36 @@ def test_the_number_of_groups_that_was_chosen_is_marked(results):
 
 
 def test_right_identities_fall_back_to_the_ari_of_older_results(results):
-    assert right_identities(results).axes[0].get_title(loc="left").startswith("Agreement")
+    assert identity_figure(results).axes[0].get_title(loc="left").startswith("Agreement")
     cell = next(iter(results.cells.values()))
     cell.curves["matched"] = [(0, 0.5), (5, 1.0)]
-    assert right_identities(results).axes[0].get_title(loc="left").startswith("Clients in")
+    assert identity_figure(results).axes[0].get_title(loc="left").startswith("Clients in")
 
 
 def test_clients_and_rounds_of_a_colour_map(results):
-    figure = groups_over_rounds("first", "b")(results)
+    figure = group_map_figure("first", "b")(results)
     (image,) = figure.axes[1].images
     assert image.get_array().shape == (3, 2)  # clients down, rounds across
 
 
 def test_weights_stand_over_the_planted_shares_or_are_said_to_be_missing(results):
-    figure = weights_of_clients("a", ("first", "second"), "lower case")(results)
+    figure = weight_figure("a", ("first", "second"), "lower case")(results)
     (axes,) = figure.axes  # the second line has no weights
     planted, found = axes.lines
     assert planted.get_ydata().tolist() == [0.1, 0.9] and found.get_ydata().tolist() == [0.2, 0.7]
-    empty = weights_of_clients("a", ("second",), "lower case")(results)
+    empty = weight_figure("a", ("second",), "lower case")(results)
     assert [text.get_text() for text in empty.texts] == [NOT_KEPT]
 
 
 def test_a_ranking_has_the_best_line_on_top(results):
-    (axes,) = ranking("Accuracy", apart=("first",))(results).axes
+    (axes,) = ranking_figure("Accuracy", apart=("first",))(results).axes
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["second", "first"]
     seeds, mean = axes.lines[:2]
     # every line gains a point with each seed: that is the seeds', and not the lines'
     assert np.allclose(seeds.get_xdata(), [61, 61, 61]) and np.allclose(mean.get_xdata(), 61)
     for cell in results.of("first", "a"):
         cell.values["accuracy"] = 0.5
-    seeds = ranking("Accuracy")(results).axes[0].lines[0]
+    seeds = ranking_figure("Accuracy")(results).axes[0].lines[0]
     assert np.allclose(seeds.get_xdata(), [60.5, 61, 61.5])  # half of the gain is this line's
     bottom, top = axes.get_ylim()
     assert bottom > top  # the first place is above
@@ -213,14 +213,14 @@ def test_a_part_of_a_table_has_its_figures_too(results):
     for label in ("first", "second"):
         cells = {mark: cell for mark, cell in results.cells.items() if cell.line == label}
         part = replace(results, cells=cells)
-        figure = groups_over_rounds("first")(part)
+        figure = group_map_figure("first")(part)
         texts = [text.get_text() for text in figure.texts]
         assert ("Groups of first: not run yet" in texts) == (label == "second")
         for draw in (
-            against_groups({"first": 4}, "second", ("first",)),
-            weights_of_clients("a", ("first",), "lower case"),
-            against_columns("Accuracy"),
-            heat_map("Accuracy", "line", "column", "accuracy"),
+            group_count_figure({"first": 4}, "second", ("first",)),
+            weight_figure("a", ("first",), "lower case"),
+            column_figure("Accuracy"),
+            heat_map_figure("Accuracy", "line", "column", "accuracy"),
         ):
             assert draw(part).axes or draw(part).texts
 

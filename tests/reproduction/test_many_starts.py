@@ -14,9 +14,9 @@ from reproduction.catalogue.ifca_figure3 import error_of, shrunk
 from reproduction.many_starts import (
     EqualRows,
     PlantedGroups,
-    descend_from,
-    ends_as_known,
-    rounds_looked_at,
+    rounds_to_check,
+    run_starts,
+    run_step_by_step,
     step,
 )
 
@@ -38,7 +38,7 @@ def exact_rows(fed: ct.data.Federation) -> EqualRows:
 
 def at_once(fed: ct.data.Federation, starts: Tensor, lr: float = LR) -> Tensor:
     """The centres that many starts end with, in one run."""
-    return descend_from(starts, exact_rows(fed), lr, ROUNDS)
+    return run_step_by_step(starts, exact_rows(fed), lr, ROUNDS)
 
 
 def alone(fed: ct.data.Federation, start: Tensor, lr: float = LR) -> Tensor:
@@ -102,7 +102,7 @@ def test_steps_that_are_too_large_grow_as_they_do_in_ifca(fed):
 def known(fed: ct.data.Federation, starts: Tensor, rounds: int, lr: float = LR) -> dict:
     """By number of the start, the centres that it ends with, in the order in which they came."""
     rows = exact_rows(fed)
-    return dict(ends_as_known(starts, rows, lr, rounds, PlantedGroups(rows, fed.truth)))
+    return dict(run_starts(starts, rows, lr, rounds, PlantedGroups(rows, fed.truth)))
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_every_start_ends_where_its_steps_would_lead(name, clusters, request, mo
     rounds = 60
     starts = coins(8, clusters)
     ends = known(fed, starts, rounds)
-    slow = descend_from(starts, exact_rows(fed), LR, rounds)
+    slow = run_step_by_step(starts, exact_rows(fed), LR, rounds)
     assert sorted(ends) == list(range(8))
     for number, end in ends.items():
         assert torch.allclose(end, slow[number], rtol=0, atol=1e-9)
@@ -160,7 +160,7 @@ def test_groups_with_fewer_rows_than_dimensions_keep_what_no_row_sees():
     fed = ct.data.linear(clients=2, samples=3, dim=6, clusters=2, noise=0.1, seed=1)
     rows = exact_rows(fed)
     start = fed.planted.double() + 0.01
-    slow = descend_from(start[None], rows, LR, 40)[0]
+    slow = run_step_by_step(start[None], rows, LR, 40)[0]
     ends = PlantedGroups(rows, fed.truth).after(start, torch.arange(2), rows, LR, 40)
     assert torch.allclose(ends, slow, rtol=0, atol=1e-9)
 
@@ -172,11 +172,11 @@ def test_clients_of_a_group_that_choose_differently_need_steps(wide):
     one_wrong = wide.truth.clone()
     one_wrong[-1] = 1 - one_wrong[-1]
     nobody = torch.full_like(wide.truth, -1)
-    assert groups.end_of(near, wide.truth, rows, LR, 10) is not None
-    assert groups.end_of(near, one_wrong, rows, LR, 10) is None
-    assert groups.end_of(near, nobody, rows, LR, 10) is None
+    assert groups.closed_form_end(near, wide.truth, rows, LR, 10) is not None
+    assert groups.closed_form_end(near, one_wrong, rows, LR, 10) is None
+    assert groups.closed_form_end(near, nobody, rows, LR, 10) is None
     # swapped centres: at once nobody would choose them
-    assert groups.end_of(near.flip(0), wide.truth, rows, LR, 10) is None
+    assert groups.closed_form_end(near.flip(0), wide.truth, rows, LR, 10) is None
 
 
 def test_groups_that_would_fall_apart_later_are_followed_step_by_step(wide):
@@ -186,15 +186,15 @@ def test_groups_that_would_fall_apart_later_are_followed_step_by_step(wide):
     groups = PlantedGroups(rows, wide.truth)
     lr, rounds = 2.5, 40
     assert torch.equal(step(start[None], rows, lr)[1][0], wide.truth)
-    assert groups.end_of(start, wide.truth, rows, lr, rounds) is None
-    ((_, end),) = ends_as_known(start[None], rows, lr, rounds, groups)
+    assert groups.closed_form_end(start, wide.truth, rows, lr, rounds) is None
+    ((_, end),) = run_starts(start[None], rows, lr, rounds, groups)
     assert end.abs().max() > 10
 
 
 def test_even_and_odd_rounds_are_looked_at_the_last_among_them():
-    assert rounds_looked_at(0) == [0]
-    assert rounds_looked_at(5) == [0, 1, 2, 3, 4, 5]
-    many = rounds_looked_at(290)
+    assert rounds_to_check(0) == [0]
+    assert rounds_to_check(5) == [0, 1, 2, 3, 4, 5]
+    many = rounds_to_check(290)
     assert many[:9] == [0, 1, 2, 3, 4, 6, 7, 8, 12] and many[-1] == 290
     assert {number % 2 for number in many if 50 < number < 290} == {0, 1}
 
@@ -205,7 +205,7 @@ def test_a_start_that_has_diverged_is_given_up(wide):
     ends = known(wide, starts, 3)
     assert next(iter(ends)) == 1  # at once
     assert error_of(ends[1], wide.planted) > 1e5
-    slow = descend_from(starts, exact_rows(wide), LR, 3)
+    slow = run_step_by_step(starts, exact_rows(wide), LR, 3)
     for number in (0, 2):
         assert torch.allclose(ends[number], slow[number], rtol=0, atol=1e-9)
 

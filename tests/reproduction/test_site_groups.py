@@ -11,11 +11,11 @@ from made_experiment import MADE
 import coterie as ct
 from reproduction.result_table import ResultTable
 from reproduction.site_groups import (
-    agreement_of,
-    by_size,
     describe_groups,
-    keep_groups,
-    levels_by_group,
+    group_agreement,
+    group_record,
+    level_figure,
+    number_by_size,
 )
 from reproduction.spec import Measured
 
@@ -41,15 +41,15 @@ def results_with(tmp_path, groups) -> ResultTable:
 
 
 def test_groups_are_numbered_by_their_size():
-    assert by_size(np.array([3, 1, 1, -1, 1, 3, 7])).tolist() == [1, 0, 0, -1, 0, 1, 2]
+    assert number_by_size(np.array([3, 1, 1, -1, 1, 3, 7])).tolist() == [1, 0, 0, -1, 0, 1, 2]
 
 
 def test_groups_agree_whatever_their_numbers_and_whoever_is_missing():
-    assert agreement_of(GROUPS[0], GROUPS[1]) == 1.0
+    assert group_agreement(GROUPS[0], GROUPS[1]) == 1.0
     # of {a,b},{c,d,e} and {a,c,e},{b,d} only ce; by hand,
     # expected 4·4/10 = 1.6, and (1 − 1.6) / (4 − 1.6) = −0.25
-    assert agreement_of(GROUPS[0], GROUPS[2]) == pytest.approx(-0.25)
-    assert agreement_of({"a": 0, "b": 1}, {"b": 0, "c": 1}) is None  # one site alone
+    assert group_agreement(GROUPS[0], GROUPS[2]) == pytest.approx(-0.25)
+    assert group_agreement({"a": 0, "b": 1}, {"b": 0, "c": 1}) is None  # one site alone
 
 
 def test_the_page_says_who_is_where_what_sets_them_apart_and_whether_groups_come_back(tmp_path):
@@ -73,24 +73,24 @@ def test_one_group_is_said_in_one_sentence(tmp_path):
 
 
 def test_a_figure_has_a_panel_for_each_seed_and_a_dot_for_each_site(tmp_path):
-    figure = levels_by_group("first")(results_with(tmp_path, GROUPS))
+    figure = level_figure("first")(results_with(tmp_path, GROUPS))
     assert [axes.get_title(loc="left") for axes in figure.axes] == [
         f"Groups of first, a dot for each site, seed {seed}" for seed in range(3)
     ]
     small, large = figure.axes[0].lines
     assert small.get_xdata().tolist() == [0.5, 0.5] and large.get_xdata().tolist() == [1.5] * 3
     assert figure.axes[-1].get_xlabel() == "mean of grade at a site"
-    (text,) = levels_by_group("second")(results_with(tmp_path, GROUPS)).texts
+    (text,) = level_figure("second")(results_with(tmp_path, GROUPS)).texts
     assert text.get_text() == "second has no groups here"
 
 
 def test_what_is_kept_of_a_run():
     fed = ct.data.rotated("digits", clients=6, samples=40, seed=0, angles=(0, 180))
     result = ct.run(ct.IFCA(clusters=2), fed, "softmax", rounds=4, seed=0)
-    kept = keep_groups(result, fed)
+    kept = group_record(result, fed)
     assert [site.name for site in kept["sites"]] == list(fed.roster.training_names)
     assert (
-        agreement_of(
+        group_agreement(
             {site.name: site.group for site in kept["sites"]},
             dict(zip(fed.roster.training_names, result.trained.hard_groups.tolist())),
         )
@@ -98,4 +98,4 @@ def test_what_is_kept_of_a_run():
     )
     first = fed.train.client(0)[1].double().mean()
     assert kept["sites"][0].level == pytest.approx(float(first), abs=1e-4)
-    assert keep_groups(ct.run(ct.FedAvg(), fed, "softmax", rounds=1, seed=0), fed) == {}
+    assert group_record(ct.run(ct.FedAvg(), fed, "softmax", rounds=1, seed=0), fed) == {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import coterie as ct
-from reproduction.catalogue.fedsoft import centres_on, found_shares, on_sources
+from reproduction.catalogue.fedsoft import centre_accuracies, client_weights, measure_on_sources
 
 
 def train_and_measure(method: ct.contract.Algorithm) -> tuple[ct.Result, ct.data.Federation]:
@@ -18,8 +18,8 @@ HELD = {f"{angle:g}°": rows for angle, rows in ct.data.holdouts("digits").items
 
 def test_centres_are_measured_on_each_source_and_clients_on_their_training_rows() -> None:
     result, fed = train_and_measure(ct.FedSoft(clusters=2, lr=0.01, local_epochs=2, batch=10))
-    measured = on_sources(result, fed, HELD)
-    table = centres_on(result, HELD)
+    measured = measure_on_sources(result, fed, HELD)
+    table = centre_accuracies(result, HELD)
     x, y = HELD["90°"]
     by_hand = float((result.predict(x, cluster=1) == y).double().mean())
     assert table.shape == (2, 2) and table[1, 1] == by_hand
@@ -35,10 +35,10 @@ def test_centres_are_measured_on_each_source_and_clients_on_their_training_rows(
 
 def test_hard_groups_are_weights_of_one_and_others_have_none() -> None:
     result, fed = train_and_measure(ct.IFCA(clusters=2, init="random"))
-    shares = found_shares(result)
+    shares = client_weights(result)
     assert shares is not None and set(shares.flatten().tolist()) <= {0.0, 1.0}
     assert shares.argmax(1).tolist() == result.clusters[-1].tolist()
     result, fed = train_and_measure(ct.LocalOnly())
-    measured = on_sources(result, fed, HELD)
-    assert found_shares(result) is None and "0°" not in measured.values
+    measured = measure_on_sources(result, fed, HELD)
+    assert client_weights(result) is None and "0°" not in measured.values
     assert {"local", "accuracy"} <= set(measured.values) and not measured.extra
