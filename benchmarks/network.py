@@ -31,7 +31,7 @@ import torch
 
 import coterie as ct
 from coterie.cli.network_config import read_network_run
-from coterie.engines import diary
+from coterie.engines.replay import read_log
 from coterie.network.flower_setup import check_flower, write_app
 from coterie.network.transport import WaitPolicy
 from machine import processor_name
@@ -91,7 +91,7 @@ def write_config(place: Path, rounds: int) -> Path:
 # ------------------------------------------------------------------------------ both ways
 def measure(way: str, run: Path, watch: ProcessWatch) -> Measured:
     """What the diary of a run and a watch of its processes say of its training."""
-    entries = [e for e in diary.read(run / "diary.jsonl") if e.version[1] == "train"]
+    entries = [e for e in read_log(run / "diary.jsonl") if e.version[1] == "train"]
     for entry in entries:
         assert not entry.absent and not entry.refused, entry
     first, *others = entries

@@ -106,7 +106,7 @@ def plain_ifca(case: Case, run: Run) -> Callable[[], list[Model]]:
 
 def drawn(run: Run, i: int, draw: Callable[[Data], list[Batch]]) -> list[Rows]:
     """Client i's batches in the next round, without padding."""
-    x, y = run.engine.fed.train.client(i)
+    x, y = run.engine.federation.train.client(i)
     data = Data(
         Batch.of(x, y, torch.float32),
         keys(run.client_keys[i], run.round + 1, "train"),

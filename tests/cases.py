@@ -233,7 +233,9 @@ def participants(run: Run) -> list[list[int]]:
 
 def find_data(run: Run, r: int, i: int, stream: str = "train") -> Data:
     """Client i's rows, with its randomness in a stream of round r."""
-    x, y = (v.double() if v.is_floating_point() else v for v in run.engine.fed.train.client(i))
+    x, y = (
+        v.double() if v.is_floating_point() else v for v in run.engine.federation.train.client(i)
+    )
     return Data(
         Batch.of(x, y, torch.float64),
         randomness.keys(run.client_keys[i], r, stream),

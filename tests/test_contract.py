@@ -130,7 +130,7 @@ def test_the_dual_form_is_the_plain_form(name, fed, monkeypatch):
     method = METHODS[name]
     dual = go(method, fed)
     assert dual.task.first is not None
-    monkeypatch.setattr("coterie.optim.solvers.dual_pays", lambda *_: False)
+    monkeypatch.setattr("coterie.optim.solvers.choose_form", lambda *_: False)
     plain = go(method, fed)
     assert distance(whole(dual), whole(plain)) < 1e-9
 

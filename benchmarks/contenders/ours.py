@@ -13,7 +13,6 @@ from contenders.answering import read_request, serve
 from contenders.cases_of_problems import case_of, run_at_start, to_arrays
 from contenders.problems import Arrays, Problem
 from coterie.core.contract import Data, Repeat
-from coterie.optim.forms import noted_forms
 from plain_loops import centres_of
 from timing import cores
 
@@ -50,12 +49,13 @@ class Ours:
         pool = engine.pool
         engine.pool = InThisThread()
         work = self.prepare(cores())
-        with noted_forms() as forms, FlopCounterMode(display=False) as counter:
+        engine.solver_forms.clear()
+        with FlopCounterMode(display=False) as counter:
             work()
         engine.pool = pool
         return {
             "products": counter.get_total_flops(),
-            "form": "; ".join(forms),
+            "form": "; ".join(engine.solver_forms),
             "workers": engine.plan.workers,
             **self.steps(),
         }

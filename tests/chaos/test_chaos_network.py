@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_map
 
 import coterie as ct
 from coterie.engines.codec import types_of
-from coterie.engines.site_ledger import PHASES, Version
+from coterie.engines.coordinator import PHASES, Version
 from coterie.methods.registry import methods
 from coterie.network.states import SiteFolder
 from coterie.runs.folder import RunFolder

@@ -19,7 +19,7 @@ from coterie.cli import main
 from coterie.cli.dry_run import estimate
 from coterie.core.errors import CoterieError
 from coterie.data import Federation, open_store, store
-from coterie.engines.simulated import SimulatedClients
+from coterie.engines.clients import SimulatedClients
 from coterie.runs.options import Options
 from coterie.runs.start import create_job, create_task
 

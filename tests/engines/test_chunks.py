@@ -11,8 +11,8 @@ from coterie.core.client_data import Store
 from coterie.core.contract import Upload, Weight, client
 from coterie.core.params import axpy, pick
 from coterie.data.shards import balance_samples
-from coterie.engines.chunks import Chunk, chunks_of_call, divide_work, in_turn, plan_of_call
-from coterie.engines.working_memory import WorkingMemory
+from coterie.engines.memory import WorkingMemory
+from coterie.engines.plan import Chunk, adapt_plan, chunk_clients, make_chunks, order_chunks
 from coterie.optim import gradient
 from coterie.runs.start import prepare_run
 
@@ -27,13 +27,13 @@ def uneven_sizes() -> torch.Tensor:
 def of_shares(sizes: torch.Tensor, plan: ct.Plan) -> list[list[Chunk]]:
     """The chunks of each share, with positions among the clients of the share."""
     shares = balance_samples(sizes, plan.workers)
-    return [divide_work(ids, sizes[None, ids], plan) for ids in shares]
+    return [chunk_clients(ids, sizes[None, ids], plan) for ids in shares]
 
 
 def rows_of_workers(shares: list[list[Chunk]], workers: int) -> list[int]:
     """How many rows each worker has, if the one who is done first takes the next chunk."""
     rows = [0] * workers
-    for share, number in in_turn(shares):
+    for share, number in order_chunks(shares):
         rows[rows.index(min(rows))] += shares[share][number].rows
     return rows
 
@@ -52,8 +52,8 @@ def test_uneven_clients_are_hardly_padded():
 def test_a_worker_who_is_done_takes_chunks_of_another_share():
     """Of two shares, one has 40 of the clients that are asked, and one has 20."""
     plan = ct.Plan(True, 10, 2, 20_000)
-    shares = [divide_work(torch.arange(n), torch.full((1, n), 100), plan) for n in (40, 20)]
-    assert in_turn(shares) == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (0, 3)]
+    shares = [chunk_clients(torch.arange(n), torch.full((1, n), 100), plan) for n in (40, 20)]
+    assert order_chunks(shares) == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (0, 3)]
     assert rows_of_workers(shares, 2) == [3_000, 3_000]
 
 
@@ -77,7 +77,7 @@ def test_the_measured_part_counts_too():
     """Few training rows and many test rows: chunks are cut by both."""
     test_rows = torch.tensor([5_000, 5, 5, 5, 5])
     sizes = torch.stack([torch.full((5,), 10), test_rows])
-    chunks = divide_work(torch.arange(5), sizes, ct.Plan(True, 256, 1, 20_000))
+    chunks = chunk_clients(torch.arange(5), sizes, ct.Plan(True, 256, 1, 20_000))
     assert [c.positions.tolist() for c in chunks] == [[0], [1, 2, 3, 4]]
 
 
@@ -119,17 +119,17 @@ def test_clients_that_draw_few_rows_are_worked_on_together(fed):
     calls, run = calls_of(ct.PFedMe(batch=5), fed)
     call = named(calls, "train")
     assert call.sample_size == 5
-    assert plan_of_call(call, run.roster, DRAWING) == replace(DRAWING, chunk=64, rows=8 * 500)
-    few_rows = plan_of_call(call, run.roster, replace(DRAWING, rows=50))
+    assert adapt_plan(call, run.roster, DRAWING) == replace(DRAWING, chunk=64, rows=8 * 500)
+    few_rows = adapt_plan(call, run.roster, replace(DRAWING, rows=50))
     assert few_rows.chunk == 10, "of the rows that are drawn no more than the plan allows"
     measured = named(calls, "measure")
-    assert measured.sample_size is None and plan_of_call(measured, run.roster, DRAWING) == DRAWING
+    assert measured.sample_size is None and adapt_plan(measured, run.roster, DRAWING) == DRAWING
 
 
 @pytest.mark.parametrize("batch", [None, 300, 10_000])
 def test_a_batch_of_all_rows_is_no_draw(fed, batch):
     calls, run = calls_of(ct.PFedMe(batch=batch), fed)
-    assert plan_of_call(named(calls, "train"), run.roster, DRAWING) == DRAWING
+    assert adapt_plan(named(calls, "train"), run.roster, DRAWING) == DRAWING
 
 
 def in_bytes(fed: ct.data.Federation) -> ct.data.Federation:
@@ -186,7 +186,7 @@ def test_a_resumed_run_has_the_chunks_of_one_that_never_stopped(fed, tmp_path):
     calls, run = calls_of(Looks(batch=5), fed)
     for call in calls:
         chunks = run.engine._chunks(call)
-        expected = chunks_of_call(call, run.roster, DRAWING, run.engine.shares)
+        expected = make_chunks(call, run.roster, DRAWING, run.engine.shards)
         assert [len(share) for share in chunks] == [len(share) for share in expected]
     options = {"model": "mlp:16", "plan": DRAWING}
     whole = ct.run(Looks(batch=5), fed, rounds=4, **options)
@@ -204,4 +204,4 @@ def test_the_memory_of_draws_is_that_of_the_rows_that_are_drawn(fed):
     plain = WorkingMemory(run.task, run.roster, replace(DRAWING, drawing=0), memory.private)
     together = Chunk(torch.arange(12), (300,))
     assert memory._numbers(call, together) < plain._numbers(named(calls, "measure"), together) / 3
-    assert memory.of(call) > 0
+    assert memory.estimate(call) > 0

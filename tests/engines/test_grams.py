@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 import coterie as ct
-from coterie.engines.grams import Grams
+from coterie.engines.clients import GramCache
 from coterie.engines.plan import grams_fit, plan_for
 from coterie.runs.start import prepare_run
 
@@ -23,7 +23,7 @@ def rows_of(i: int) -> Tensor:
     return X.split(SIZES.tolist())[i]
 
 
-def some_grams(wanted: bool = True) -> tuple[Grams, list[int]]:
+def some_grams(wanted: bool = True) -> tuple[GramCache, list[int]]:
     """The matrices of three clients, and whose rows were read."""
     read: list[int] = []
 
@@ -31,7 +31,7 @@ def some_grams(wanted: bool = True) -> tuple[Grams, list[int]]:
         read.append(i)
         return rows_of(i)
 
-    grams = Grams(SIZES, rows, X)
+    grams = GramCache(SIZES, rows, X)
     grams.wanted[:] = wanted
     return grams, read
 

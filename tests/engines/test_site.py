@@ -67,7 +67,7 @@ class Asked(NamedTuple):
 
 def twin(site: Site) -> Site:
     """Another site with the same rows, states and agreement."""
-    other = Site(site.agreement, site.parts)
+    other = Site(site.policy, site.parts)
     other.versions, other.answered = dict(site.versions), Counter(site.answered)
     return other
 
@@ -80,10 +80,10 @@ def same_state(a: Site, b: Site) -> bool:
 
 def strict(run: Run, **agreed: Any) -> Run:
     """The same run; its sites are as real ones are by default, and know the number of rounds."""
-    lenient = run.engine.sites[0].agreement
+    lenient = run.engine.sites[0].policy
     agreed = {"limits": Limits(), "allowed": frozenset(), "rounds": run.options.rounds, **agreed}
     for site in run.engine.sites:
-        site.agreement = replace(lenient, **agreed)
+        site.policy = replace(lenient, **agreed)
     return run
 
 
@@ -222,7 +222,7 @@ def test_whatever_the_bytes_a_site_answers_or_refuses(method):
 # ------------------------------------------------------------------------------ limits
 def test_a_message_that_is_too_long_is_refused_before_it_is_decoded(monkeypatch):
     one = find(honest(ct.IFCA(clusters=2)), "train")
-    most = one.site.agreement.reader.most_bytes
+    most = one.site.policy.reader.most_bytes
     assert most < 2 * HEAD_ROOM, "a few models of four numbers, and room for a head"
 
     def never(raw: bytes) -> Any:
@@ -295,7 +295,7 @@ def test_a_welcome_never_takes_a_site_back_to_its_beginning():
     assert START not in later.site.versions
     from_start = later.changed(accepted=START)._replace(initial_payload=initial_payload)
     later.refuses(from_start, "has private states already", PermissionError)
-    later.refuses(later.message._replace(initial_payload=initial_payload), "first answer")
+    later.refuses(later.message._replace(initial_payload=initial_payload), "first message")
 
 
 def test_a_welcome_that_is_sent_again_changes_nothing():
@@ -317,7 +317,9 @@ def test_a_welcome_of_another_form_is_refused():
     types = first.site.types
     model = decode(first.message.initial_payload, types)[0]
     for other in ((), (model,), tree_map(lambda v: v[None], model)):
-        first.refuses(first.message._replace(initial_payload=encode(other, types)), "built like")
+        first.refuses(
+            first.message._replace(initial_payload=encode(other, types)), "structure of this method"
+        )
 
 
 def test_a_site_that_refused_its_first_message_is_sent_the_welcome_again():
@@ -354,7 +356,7 @@ def test_the_state_that_an_answer_starts_from_is_always_kept():
 def test_rounds_go_back_only_to_a_state_that_is_kept():
     asked = honest(ct.Ditto(), rounds=3)
     one = find(asked, "train", round=3)
-    one.refuses(one.changed(accepted=START), "no private state")
+    one.refuses(one.changed(accepted=START), "has no private state")
     one.refuses(one.changed(version=one.head["accepted"]), "accepted")
     measure = find(asked, "measure", round=3)
     measure.refuses(measure.changed(version=Version(1, "evaluate", 1)), "before")
@@ -370,16 +372,16 @@ def test_a_server_cannot_place_a_model_of_its_choice_and_take_its_gradient():
     first, gather = asked[0], find(asked, "gather")
     place = {"path": "method", "name": "place", "per_client": chosen, "shared": (), "split": None}
     training = {"keeps_private": True, "version": Version(0, "train", 1)}
-    first.refuses(first.changed(**place, **training), "do not use", PermissionError)
+    first.refuses(first.changed(**place, **training), "does not use", PermissionError)
     training["version"] = Version(1, "train", 1)
-    gather.refuses(gather.changed(**place, **training), "do not use", PermissionError)
+    gather.refuses(gather.changed(**place, **training), "does not use", PermissionError)
 
 
 def test_functions_of_the_start_run_in_round_0_and_the_others_later():
     asked = honest(ct.PFLTC(clusters=2, init="per_client"))
     place, gather = find(asked, "place", round=0), find(asked, "gather")
     message = place.changed(version=Version(1, "train", 1))
-    place.refuses(message, "round 0 alone", PermissionError)
+    place.refuses(message, "only in round 0", PermissionError)
     message = gather.changed(version=Version(0, "train", 5))
     gather.refuses(message, "not run in round 0", PermissionError)
 
@@ -387,7 +389,7 @@ def test_functions_of_the_start_run_in_round_0_and_the_others_later():
 def test_a_function_that_the_settings_do_not_use_is_refused():
     one = find(honest(ct.IFCA(clusters=2, init="random")), "train")
     for name in ("first_update", "train_sent", "choose"):
-        one.refuses(one.changed(name=name), "do not use", PermissionError)
+        one.refuses(one.changed(name=name), "does not use", PermissionError)
 
 
 def test_a_round_after_the_last_is_refused():
@@ -402,8 +404,8 @@ def test_a_phase_has_its_own_functions():
     train.refuses(train.changed(**evaluated), "another phase", PermissionError)
     trained = {"version": Version(1, "train", 2), "keeps_private": True}
     measure.refuses(measure.changed(**trained), "another phase", PermissionError)
-    train.refuses(train.changed(split="test"), "no such rows")
-    measure.refuses(measure.changed(split="train"), "no such rows")
+    train.refuses(train.changed(split="test"), "no such split")
+    measure.refuses(measure.changed(split="train"), "no such split")
 
 
 @pytest.mark.parametrize("name", ["outputs", "personal_model", "losses", "model_sketch"])
@@ -413,9 +415,9 @@ def test_what_reports_ask_needs_the_permission_of_the_sites_owner(name):
     model = decode(one.message.shared, one.site.types)[0]
     shared = (model, torch.zeros(2, 3)) if name == "outputs" else model
     question = one.changed(name=name, split=None, shared=shared)
-    one.refuses(question, "did not allow", PermissionError)
+    one.refuses(question, "does not permit", PermissionError)
     site = twin(one.site)
-    site.agreement = replace(site.agreement, allowed=frozenset({name}))
+    site.policy = replace(site.policy, allowed=frozenset({name}))
     for _ in range(5):
         up, _ = decode(site.answer(question), site.types)
         assert tree_leaves(up)
@@ -429,7 +431,7 @@ def test_a_function_is_answered_a_few_times_in_a_round(name, most):
     site = twin(one.site)
     for _ in range(most):
         assert site.answer(one.message) == one.reply
-    with pytest.raises(PermissionError, match="often enough"):
+    with pytest.raises(PermissionError, match="limit of answers"):
         site.answer(one.message)
     head = {"version": Version(2, one.head["version"][1], 1), "accepted": one.head["accepted"]}
     assert site.answer(one.changed(**head)), "the next round has its own budget"
@@ -462,7 +464,7 @@ def test_a_refusal_is_no_answer_of_the_budget():
 def test_a_site_that_refuses_is_one_refused_client_and_no_crash_of_the_server():
     run = ready(ct.FedAvg(), rounds=1)
     site = run.engine.sites[0]
-    site.agreement = replace(site.agreement, rounds=0)
+    site.policy = replace(site.policy, rounds=0)
     rows = list(run.rounds())
     assert rows[1]["rejected"] == [run.roster.names[0]]
 
@@ -472,7 +474,7 @@ def test_a_site_with_few_rows_is_not_measured():
     next(run.rounds())
     site = run.engine.sites[0]
     rows = int(site.parts["test"].mask.sum())
-    site.agreement = replace(site.agreement, min_rows_to_report=rows + 1)
+    site.policy = replace(site.policy, min_rows_to_report=rows + 1)
     row = run.step()
     assert run.roster.names[0] not in row["rejected"]  # it trains as before
     assert np.isnan(run.client_scores["accuracy"][0])
@@ -482,4 +484,4 @@ def test_a_site_with_few_rows_is_not_measured():
 def test_the_wire_tells_its_sites_the_least_number_of_rows():
     run = ready(ct.FedAvg(), rounds=1)
     wire = Wire(run.task, federation(), run.root, min_rows_to_report=7)
-    assert {site.agreement.min_rows_to_report for site in wire.sites} == {7}
+    assert {site.policy.min_rows_to_report for site in wire.sites} == {7}

@@ -180,7 +180,7 @@ def test_a_server_whose_disk_is_full_says_so_and_can_go_on(tmp_path, monkeypatch
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("coterie.engines.diary.append", full)
+        patch.setattr("coterie.network.engine.append_record", full)
         with pytest.raises(CoterieError, match="the disk is full, .*diary.jsonl was not written"):
             run.train()
     run = network.resume()

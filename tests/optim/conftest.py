@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from coterie.optim import solvers
-from coterie.optim.forms import Form
+from coterie.optim.forms import DualForm
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def force(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], None]:
     """Takes the dual form even where it does not pay, with blocks of so many rows."""
 
     def forced(rows: int | None) -> None:
-        monkeypatch.setattr(solvers, "dual_pays", lambda *_: Form(rows, 1.0))
+        monkeypatch.setattr(solvers, "choose_form", lambda *_: DualForm(rows, 1.0))
 
     return forced
 

@@ -22,10 +22,10 @@ from torch.func import vmap
 
 from coterie.core.params import Params, stack
 from coterie.core.task import Batch, Scale, Task
-from coterie.optim.backward import (
+from coterie.optim.gradients import (
     gradients_from_first_outputs,
     gradients_of_models,
-    is_written_out,
+    has_manual_backward,
 )
 from coterie.optim.plain import gradients
 
@@ -88,20 +88,20 @@ def check(task: Task, params: Params, batch: Batch) -> None:
 )
 def test_they_are_those_of_autograd(factory: Callable[[], nn.Module]) -> None:
     task, params, batch = classifying(factory)
-    assert is_written_out(task)
+    assert has_manual_backward(task)
     check(task, params, batch)
 
 
 def test_regression_in_a_unit_of_its_own() -> None:
     task, params, batch = predicting()
-    assert is_written_out(task)
+    assert has_manual_backward(task)
     check(task, params, batch)
 
 
 @pytest.mark.parametrize("factory", [deep, two_activations_in_a_row])
 def test_any_other_model_is_left_to_autograd(factory: Callable[[], nn.Module]) -> None:
     task, params, batch = classifying(factory)
-    assert not is_written_out(task)
+    assert not has_manual_backward(task)
     _, expected = both(lambda p: vmap(task.loss)(p, batch), params)
     for name, value in gradients(task, params, batch).items():
         near(value, expected[name])

@@ -19,8 +19,8 @@ from coterie.core.contract import Data, Drawn, Local, Repeat
 from coterie.core.params import Params, zeros
 from coterie.core.task import Batch, Task
 from coterie.optim import descend, heavy_ball, sgd, solvers
-from coterie.optim.forms import Form
-from coterie.optim.gram import gram_matrix
+from coterie.optim.dual_weights import gram_matrix
+from coterie.optim.forms import DualForm
 
 Force = Callable[[int | None], None]
 
@@ -272,7 +272,7 @@ def test_dual_is_plain_whatever_the_shapes(
     repeat = Repeat(batch, times)
     ends = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(solvers, "dual_pays", lambda *_: Form(None, 1.0))
+        patch.setattr(solvers, "choose_form", lambda *_: DualForm(None, 1.0))
         for dual in (True, False):
             if beta is None:
                 ends.append((sgd(task, w, repeat, how, **pulled, dual=dual), w))
@@ -325,8 +325,8 @@ def test_very_many_steps_are_drawn_some_at_a_time(
     at_once = [trained(task, client(), rule, solver, dual) for dual in (True, False)]
     known = task.first_outputs([STARTS[task][0]], client().all.x)[:, 0]
     descended = descend(task, STARTS[task][0], RULES[rule](client()), Local(), outputs=known)
-    monkeypatch.setattr("coterie.optim.dual.MOST_STEPS", 2)
-    monkeypatch.setattr("coterie.optim.plain.MOST_STEPS", 2)
+    monkeypatch.setattr("coterie.optim.dual.MAX_STEPS", 2)
+    monkeypatch.setattr("coterie.optim.plain.MAX_STEPS", 2)
     for dual, (model, momentum) in zip((True, False), at_once):
         in_blocks = trained(task, client(), rule, solver, dual)
         model_near(in_blocks[0], model)

@@ -8,15 +8,16 @@ from local_cases import digits, mlp, task_of
 from torch import nn
 
 from coterie.core.contract import Data, Local
+from coterie.core.execution import Execution
 from coterie.core.task import Batch, Task
 from coterie.optim import descend, solvers
-from coterie.optim.forms import MOST_ROWS, Form, Shapes, dual_pays, move_pays, noted_forms
-from coterie.optim.pull import Pull, Solver
+from coterie.optim.forms import MAX_BLOCK, DualForm, TrainingShapes, choose_form, low_rank_pays
+from coterie.optim.steps import ProximalTerm, Solver
 
 
 def chosen(
     n: int, how: Local, hidden: int = 200, inputs: int = 784, momentum: bool = False
-) -> Form | None:
+) -> DualForm | None:
     """The form for a client of n rows; nothing is trained."""
     rows = torch.zeros(1, 1).expand(n, inputs)
     model = lambda: nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, 10))
@@ -27,7 +28,7 @@ def chosen(
     assert batches is not None
     solver = Solver(0.1, 0.9 if momentum else None, 0.0)
     u = task.init(1) if momentum else None
-    return dual_pays(task, task.init(0), u, batches, solver, None)
+    return choose_form(task, task.init(0), u, batches, solver, None)
 
 
 def test_several_passes_keep_all_rows_in_one_block() -> None:
@@ -55,8 +56,8 @@ def test_large_batches_and_narrow_layers_take_plain_steps() -> None:
 
 def test_no_gram_matrix_is_larger_than_the_limit() -> None:
     often = Local(local_steps=1000)
-    assert chosen(MOST_ROWS, often, inputs=20_000, hidden=20) is not None
-    assert chosen(MOST_ROWS + 1, often, inputs=20_000, hidden=20) is None
+    assert chosen(MAX_BLOCK, often, inputs=20_000, hidden=20) is not None
+    assert chosen(MAX_BLOCK + 1, often, inputs=20_000, hidden=20) is None
 
 
 def test_more_terms_are_counted_on_both_sides() -> None:
@@ -69,7 +70,7 @@ def test_more_terms_are_counted_on_both_sides() -> None:
 @pytest.mark.parametrize(
     "how, words",
     [
-        (Local(batch=4, local_epochs=9), "dual, all 12 rows of a client in one block: 0."),
+        (Local(batch=4, local_epochs=9), "dual, all 12 samples of a client in one block: 0."),
         (Local(clip=1.0), "plain: clipping needs the whole gradient"),
         (Local(solver="adam"), "plain: Adam needs the whole gradient"),
         (Local(local_steps=1), "plain: the dual form would not take less work"),
@@ -78,12 +79,13 @@ def test_more_terms_are_counted_on_both_sides() -> None:
 def test_the_choice_is_said_in_words(how: Local, words: str) -> None:
     task = task_of(mlp)
     data = Data(digits(12), torch.tensor(0), torch.tensor(0))
-    with noted_forms() as notes:
-        for _ in range(2):
-            descend(task, task.init(0), data.batches(how), how)
-    assert len(notes) == 1 and notes[0].startswith(words)
-    descend(task, task.init(0), data.batches(how), how)
-    assert len(notes) == 1  # nobody listens any more
+    execution = Execution()
+    for _ in range(2):
+        descend(task.with_execution(execution), task.init(0), data.batches(how), how)
+    assert len(execution.solver_forms) == 1
+    assert execution.solver_forms[0].startswith(words)
+    descend(task, task.init(0), data.batches(Local(solver="adam")), Local(solver="adam"))
+    assert len(execution.solver_forms) == 1  # another execution
 
 
 def test_a_model_without_a_first_linear_layer_takes_plain_steps() -> None:
@@ -91,10 +93,9 @@ def test_a_model_without_a_first_linear_layer_takes_plain_steps() -> None:
     data = Data(digits(12), torch.tensor(0), torch.tensor(0))
     batches = solvers.as_drawn(data.batches(Local()))
     assert batches is not None
-    with noted_forms() as notes:
-        pull = Pull(0.0, None, 0.1)
-        assert dual_pays(task, task.init(0), None, batches, Solver(0.1, None, 0.1), pull) is None
-    assert notes == ["plain: the model has no linear layer that takes the rows themselves"]
+    pull = ProximalTerm(0.0, None, 0.1)
+    assert choose_form(task, task.init(0), None, batches, Solver(0.1, None, 0.1), pull) is None
+    assert task.execution.solver_forms == ["plain: the model does not begin with a linear layer"]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +113,7 @@ def test_moves_pay_where_clients_have_few_rows(
     n: int, hidden: int, centres: int, pays: bool
 ) -> None:
     """What was measured: a quarter of the time less, an eighth, nothing, or even more."""
-    shapes = Shapes(
+    shapes = TrainingShapes(
         d=784,
         h=hidden,
         n=n,
@@ -124,4 +125,4 @@ def test_moves_pay_where_clients_have_few_rows(
         is_pulled=False,
         gram_is_kept=True,
     )
-    assert move_pays(shapes, centres) is pays
+    assert low_rank_pays(shapes, centres) is pays

@@ -9,10 +9,11 @@ from torch import Tensor, tensor
 from torch.func import vmap
 
 from coterie.core.contract import Data, Local
+from coterie.core.execution import Execution
 from coterie.core.params import Params, pick, stack
 from coterie.core.task import Task
 from coterie.optim import descend, descend_from
-from coterie.optim.low_rank import LowRankUpdate, row_moves_are_taken, stack_models, sum_low_rank
+from coterie.optim.low_rank import LowRankUpdate, stack_models, sum_low_rank
 
 HOW = {
     "all rows": Local(lr=0.15, local_steps=5),
@@ -60,10 +61,10 @@ def test_a_move_is_what_training_gives(model, rule, knows_outputs, pull):
         if knows_outputs:
             outputs = data.all.x.flatten(1) @ centres[task.first.weight][j].T
         batches = data.batches(how)
-        return descend_from(task, centres, j, batches, how, pull=pull, outputs=outputs)
+        permitting = task.with_execution(Execution(low_rank=True))
+        return descend_from(permitting, centres, j, batches, how, pull=pull, outputs=outputs)
 
-    with row_moves_are_taken(True):
-        moved = vmap(train)(data, chosen)
+    moved = vmap(train)(data, chosen)
     assert list(moved) == list(centres), "uploads keep the order of the parameters"
     for i, key in enumerate((1, 2, 3)):
         centre = pick(centres, int(chosen[i]))
@@ -90,8 +91,8 @@ def test_other_steps_are_written_out(how):
     task = task_of(mlp)
     centres = stack([task.init(0)])
     data = client(1)
-    with row_moves_are_taken(True):
-        model = descend_from(task, centres, 0, data.batches(how), how)
+    permitting = task.with_execution(Execution(low_rank=True))
+    model = descend_from(permitting, centres, 0, data.batches(how), how)
     model_near(model, descend(task, task.init(0), data.batches(how), how))
 
 
@@ -99,13 +100,11 @@ def test_other_steps_are_written_out(how):
 def test_moves_are_written_out_where_nobody_takes_them():
     task = task_of(mlp)
     centres = stack([task.init(0)])
-    for taken in (None, False):
-        if taken is None:
-            model = descend_from(task, centres, 0, client(1).batches(HOW["draws"]), HOW["draws"])
-        else:
-            with row_moves_are_taken(taken):
-                how = HOW["draws"]
-                model = descend_from(task, centres, 0, client(1).batches(how), how)
+    for execution in (task.execution, Execution(low_rank=False)):
+        how = HOW["draws"]
+        model = descend_from(
+            task.with_execution(execution), centres, 0, client(1).batches(how), how
+        )
         assert all(isinstance(v, Tensor) for v in model.values())
 
 

@@ -13,8 +13,8 @@ from torch.func import vmap
 from coterie.core.layers import Linear, common_layers
 from coterie.core.params import Params, stack
 from coterie.core.task import Batch, Scale, Task
-from coterie.optim import many_models
-from coterie.optim.many_models import losses_from_first_outputs, losses_of_models
+from coterie.optim import gradients as many_models
+from coterie.optim.gradients import losses_from_first_outputs, losses_of_models
 
 CLIENTS, ROWS = 3, 7
 

@@ -20,7 +20,7 @@ LOSSES = "losses under the groups' models"
 @pytest.mark.parametrize("engine", ["vectorised", "loop", "wire"])
 def test_losses_are_those_of_each_centre_on_each_clients_training_rows(engine):
     result = trained(ct.IFCA(clusters=2, **HOW), engine=engine, dtype="float64")
-    fed = result._run.engine.fed
+    fed = result._run.engine.federation
     task = result._run.task
     asked = statistics_of(result)
     for i, losses in zip(asked.shown, asked.losses):

@@ -42,7 +42,7 @@ def no_engine(monkeypatch):
         raise AssertionError("this needs no engine and no rows")
 
     for place in (
-        "coterie.engines.simulated.SimulatedClients.__init__",
+        "coterie.engines.clients.SimulatedClients.__init__",
         "coterie.engines.wire.Wire.__init__",
         "coterie.runs.run.Run.__init__",
         "coterie.data.federation.Federation.__post_init__",

@@ -16,8 +16,8 @@ from coterie.core.params import nbytes
 from coterie.data.shards import make_shards
 from coterie.engines.dry_run import DryRun
 from coterie.engines.exchange import Guard
+from coterie.engines.memory import WorkingMemory
 from coterie.engines.plan import Plan
-from coterie.engines.working_memory import WorkingMemory
 from coterie.metrics import Row
 from coterie.reporting.text import format_bytes
 from coterie.runs.run import Run
@@ -31,12 +31,16 @@ class CountingEngine:
         self.working = working
         self.most_bytes = 0  # memory of the largest exchange: work and uploads of the clients
 
+    federation = None
+
     def enroll(self, method: Any, initial_payload: Any) -> None:
         """Do nothing."""
 
     def map(self, call: Call, aggregator: Aggregator) -> PartialAggregate:
         """Return zeros from every client."""
-        self.most_bytes = max(self.most_bytes, self.working.of(call) + nbytes(aggregator.buffers))
+        self.most_bytes = max(
+            self.most_bytes, self.working.estimate(call) + nbytes(aggregator.buffers)
+        )
         for table in tree_leaves((aggregator.buffers, aggregator.norms)):
             table.zero_()
         everyone = torch.arange(len(call.ids))
@@ -85,7 +89,7 @@ def count_exchanges(job: Job) -> Counts:
                 traffic.append((ask.bytes_down + initial, ask.bytes_up))
         except Exception:  # a method may fail on replies of zeros
             traffic = []
-        forms = list(engine.working.forms)
+        forms = list(engine.working.solver_forms)
         with suppress(Exception):  # so may the scores
             run.evaluate(1)
     start, first_round = traffic or (None, None)
@@ -93,7 +97,7 @@ def count_exchanges(job: Job) -> Counts:
         start=start,
         round=first_round,
         working=engine.most_bytes or None,
-        keeps_grams=engine.working.keeps_grams,
+        keeps_grams=engine.working.wants_gram,
         forms=forms,
     )
 

@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
 from coterie.core.errors import CoterieError
+from coterie.core.execution import Execution
 from coterie.core.layers import (
     First,
     Layer,
@@ -117,6 +118,7 @@ class Task:
             raise CoterieError("the model has no parameters that can be trained.")
         self._check_outputs(example.to(self.device))
         self.row_shape = example.shape[1:]
+        self.execution = Execution()
         self.fixed: Params = {}  # parameters that are not trained: see `with_fixed`
         self.first: First | None = None
         like = torch.empty(0, dtype=dtype, device=self.device)
@@ -142,6 +144,12 @@ class Task:
         """A copy with its own module, since `functional_call` writes into it: one per thread."""
         other = copy.copy(self)
         other.module = copy.deepcopy(self.module)
+        return other
+
+    def with_execution(self, execution: Execution) -> Task:
+        """The same task for solvers that run with these options and report to them."""
+        other = copy.copy(self)
+        other.execution = execution
         return other
 
     def with_fixed(self, fixed: Params) -> Task:

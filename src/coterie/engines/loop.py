@@ -1,4 +1,4 @@
-"""One client after another, unpadded: the definition of correctness."""
+"""The loop engine: one client after another, without padding. It defines correctness."""
 
 from __future__ import annotations
 
@@ -11,37 +11,38 @@ from torch.utils._pytree import tree_leaves, tree_map
 from coterie.aggregation.aggregator import Aggregator, PartialAggregate
 from coterie.core.call import Call
 from coterie.core.task import Task
-from coterie.engines.simulated import SimulatedClients
-
-
-def one_by_one(
-    clients: SimulatedClients, task: Task, call: Call, aggregator: Aggregator, positions: Tensor
-) -> PartialAggregate:
-    """The clients at these positions of the call, each on its own."""
-
-    def answer(at: Tensor) -> PartialAggregate:
-        private, data = clients.client(call, int(at), task)
-        arguments = call.arguments(at, task.device)
-        up, after = call.fn(task, *arguments, private, data, **call.static)
-        part = aggregator.add(at[None], as_one_row(up))
-        if call.keeps_private and tree_leaves(after):
-            state = after if len(part.accepted) else private
-            clients.private.write(call.ids[at][None], as_one_row(state))
-        return part
-
-    return aggregator.merge(answer(at) for at in positions)
-
-
-def as_one_row(tree: Any) -> Any:
-    """Leaves [...] as [1, ...]."""
-    return tree_map(lambda v: v[None], tree)
+from coterie.engines.clients import SimulatedClients
 
 
 class Loop(SimulatedClients):
     """The engine that runs one client after another."""
 
     def map(self, call: Call, aggregator: Aggregator) -> PartialAggregate:
-        """Run the call on its clients, in order."""
+        """Run the call on its clients, in order; see `Engine.map`."""
         new = self.begin_call(call)
-        part = one_by_one(self, self.task, call, aggregator, torch.arange(len(call.ids)))
-        return aggregator.finish(part)._replace(first_contacts=new)
+        everyone = torch.arange(len(call.ids))
+        result = run_one_by_one(self, self.task, call, aggregator, everyone)
+        return aggregator.finish(result)._replace(first_contacts=new)
+
+
+def run_one_by_one(
+    clients: SimulatedClients, task: Task, call: Call, aggregator: Aggregator, positions: Tensor
+) -> PartialAggregate:
+    """Run the clients at these positions of the call, one after another."""
+
+    def run(position: Tensor) -> PartialAggregate:
+        private, data = clients.client(call, int(position), task)
+        arguments = call.arguments(position, task.device)
+        upload, after = call.fn(task, *arguments, private, data, **call.static)
+        partial = aggregator.add(position[None], add_axis(upload))
+        if call.keeps_private and tree_leaves(after):
+            state = after if len(partial.accepted) else private
+            clients.private.write(call.ids[position][None], add_axis(state))
+        return partial
+
+    return aggregator.merge(run(position) for position in positions)
+
+
+def add_axis(tree: Any) -> Any:
+    """Reshape leaves [...] to [1, ...]."""
+    return tree_map(lambda v: v[None], tree)

@@ -1,4 +1,4 @@
-"""What an engine is: the place where clients run."""
+"""The interface of engines, which run client functions on clients."""
 
 from __future__ import annotations
 
@@ -7,37 +7,47 @@ from typing import Any, Protocol
 from coterie.aggregation.aggregator import Aggregator, PartialAggregate
 from coterie.core.call import Call
 from coterie.core.contract import Algorithm
+from coterie.data.federation import Federation
 
 
 class Engine(Protocol):
-    """Where clients run: in a loop, vectorised, behind bytes, on real sites.
+    """Runs clients: in a loop, vectorised, behind bytes, on ranks or on real sites.
 
-    An engine holds the clients' rows and private states, or reaches the sites that do. Nobody else
-    does. A private state is known by its version: (0, "start", 0) after `enroll`, then the version
-    of the last call whose answer was accepted. It counts only if that answer was accepted; refused,
-    late and absent answers leave no trace.
+    An engine holds the clients' samples and private states, or reaches the sites that do. A private
+    state is identified by its version: (0, "start", 0) after `enroll`, then the version of the last
+    call whose update was accepted. Rejected, late and absent updates leave no trace.
     """
 
-    def enroll(self, method: Algorithm, initial_payload: Any) -> None:
-        """Remember how clients begin; called once, before any `map`. Nobody is contacted.
+    @property
+    def federation(self) -> Federation | None:
+        """The clients' data, if they are in this process."""
+        ...
 
-        `method.enroll` is pure, so a client's first private state is made when the client is first
-        asked: the initial payload rides on its first message.
+    def enroll(self, method: Algorithm, initial_payload: Any) -> None:
+        """Store how clients start; called once, before any `map`. No client is contacted.
+
+        `method.enroll` is pure, so a client's first private state is made at its first call: the
+        initial payload is part of its first message.
         """
         ...
 
     def map(self, call: Call, aggregator: Aggregator) -> PartialAggregate:
-        """Run the call on its clients and fold their answers.
+        """Run the call on its clients and aggregate their updates.
 
-        Every client of the call ends as accepted, refused or absent. Where `call.keeps_private`,
-        the new private states of the accepted ones count from now on, and nobody else's change.
+        Args:
+            call: The exchange. With `keeps_private`, the private states of accepted clients are
+                replaced by their new ones; all others stay.
+            aggregator: Receives the updates, in any chunks.
+
+        Returns:
+            The finished aggregate, in which every client is accepted, rejected or absent.
         """
         ...
 
     def snapshot(self) -> Any:
-        """A nest of tensors for a checkpoint, which only `restore` of the same engine reads."""
+        """A nest of tensors for a checkpoint, for `restore` of the same engine."""
         ...
 
     def restore(self, snapshot: Any) -> None:
-        """Be where `snapshot` was taken; called after `enroll`."""
+        """Restore the engine from a snapshot; called after `enroll`."""
         ...

@@ -16,7 +16,7 @@ from typing import Literal
 
 import msgspec
 
-from coterie.engines.diary import append_lines
+from coterie.engines.replay import append_lines
 from coterie.runs.files import write_error
 
 FILE = "audit.jsonl"

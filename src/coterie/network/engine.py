@@ -13,10 +13,10 @@ from coterie.core.call import Call, Version, pick_clients
 from coterie.core.contract import Algorithm
 from coterie.core.errors import CoterieError
 from coterie.data.roster import Roster
-from coterie.engines import diary
 from coterie.engines.codec import BadBytes, Types, encode
+from coterie.engines.coordinator import Reply, SiteCoordinator
 from coterie.engines.message import Message
-from coterie.engines.site_ledger import Reply, SiteLedger
+from coterie.engines.replay import ExchangeRecord, append_record
 from coterie.network.audit import AuditRecord, AuditResult
 from coterie.network.packets import CallClient, Done, Refused, WriteModel
 from coterie.network.transport import Messenger
@@ -27,7 +27,7 @@ from coterie.runs.run import Run
 LAST = 1_000_000  # the exchange in which models are written: after all others of its round
 
 
-class NetworkEngine(SiteLedger):
+class NetworkEngine(SiteCoordinator):
     """Sends every client its message, and folds the replies that come in time."""
 
     def __init__(
@@ -37,9 +37,10 @@ class NetworkEngine(SiteLedger):
         # a server that dies before its first checkpoint begins anew
         self.saved.append(list(self.accepted))
         self.roster = roster
+        self.federation = None  # the sites have the data
         self.messenger = messenger
         self.folder = folder  # of the run, where the diary is kept
-        self.entries: list[diary.Entry] = []  # of this process
+        self.entries: list[ExchangeRecord] = []  # of this process
 
     def map(self, call: Call, aggregator: Aggregator) -> PartialAggregate:
         """Send every client of the call its message, and fold the replies.
@@ -57,7 +58,7 @@ class NetworkEngine(SiteLedger):
         parts = []
         for at, name, message in zip(positions, names, messages):
             reply = self._reply(name, outcome)
-            parts.append(self.judge(at, call, aggregator, message, reply))
+            parts.append(self.add_reply(at, call, aggregator, message, reply))
         part = aggregator.finish(aggregator.merge(parts))
         self._write_diary(began, call, names, pieces, outcome, part)
         return part
@@ -94,7 +95,7 @@ class NetworkEngine(SiteLedger):
         refused = {names[at]: reason for at, reason in part.rejected}
         absent = {names[at]: why_absent(outcome, names[at]) for at in part.absent}
         arrived = outcome.arrived
-        entry = diary.Entry(
+        entry = ExchangeRecord(
             time=began.isoformat(timespec="milliseconds"),
             epoch=outcome.number.epoch,
             sequence=outcome.number.sequence,
@@ -115,7 +116,7 @@ class NetworkEngine(SiteLedger):
             return
         file = self.folder / "diary.jsonl"
         try:
-            diary.append(file, entry)
+            append_record(file, entry)
         except OSError as e:
             raise write_error(e, file) from e
 
@@ -173,7 +174,7 @@ def as_pieces(message: Message) -> dict[str, bytes]:
     return {name: raw for name, raw in message._asdict().items() if raw is not None}
 
 
-def audit_line(name: str, entry: diary.Entry, outcome: ExchangeResult) -> AuditRecord:
+def audit_line(name: str, entry: ExchangeRecord, outcome: ExchangeResult) -> AuditRecord:
     """What the audit keeps of a question to one site."""
     arrival = outcome.arrived.get(name)
     result: AuditResult = "accepted"

@@ -19,7 +19,7 @@ from coterie.core.call import Call, Version
 from coterie.core.contract import Algorithm, Upload
 from coterie.core.params import count
 from coterie.engines.codec import BadBytes, decode, encode
-from coterie.engines.site_ledger import HEADER, SiteLedger
+from coterie.engines.coordinator import HEADER, SiteCoordinator
 from coterie.network.audit import now_as_text
 from coterie.network.engine import LAST, NetworkEngine, as_pieces
 from coterie.network.packets import CallClient, Done, RequestBody, Terms, WriteModel
@@ -163,7 +163,7 @@ class LateSites:
             keeps_private=False,
             enrolled=False,
         )
-        ledger = SiteLedger(len(names), run.types)
+        ledger = SiteCoordinator(len(names), run.types)
         encoded = encode(shared, run.types)
         messages = [ledger.message(at, call, encoded) for at in torch.arange(len(names))]
         return dict(zip(names, map(as_pieces, messages)))

@@ -16,9 +16,9 @@ from coterie.core.contract import Algorithm
 from coterie.core.errors import CoterieError
 from coterie.core.task import Task
 from coterie.data.roster import Roster
-from coterie.engines import diary
 from coterie.engines.codec import types_of
 from coterie.engines.plan import plan_for
+from coterie.engines.replay import read_log
 from coterie.methods import registry
 from coterie.metrics import Row
 from coterie.network.engine import NetworkEngine
@@ -188,7 +188,7 @@ def who_left(file: Path) -> set[str]:
     if not file.exists():
         return set()
     left: set[str] = set()
-    for entry in diary.read(file):
+    for entry in read_log(file):
         left -= entry.answered.keys()
         left |= {name for name, reason in entry.absent.items() if reason == OWNER_REASONS["left"]}
     return left

@@ -258,7 +258,7 @@ class NetworkSite:
     def _finish(self, request: Request, message: Message) -> ReplyBody:
         """Write this client's own model; it does not leave this machine."""
         session = self._in_order(request)
-        alone = Site(own_agreement(session.site.agreement), session.site.parts)
+        alone = Site(own_agreement(session.site.policy), session.site.parts)
         alone.versions = session.site.versions
         upload, _ = decode(alone.answer(message), alone.types)
         if "model" not in upload.values:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from coterie.core.errors import CoterieError
-from coterie.engines import diary
+from coterie.engines.replay import ExchangeRecord, read_log
 from coterie.metrics import main_metric
 from coterie.runs.folder import NETWORK, RunFolder
 from coterie.runs.late_sites import LateSite, describe_late_site, read_late_sites
@@ -25,7 +25,7 @@ def status_of(path: Path) -> dict[str, Any]:
     if not (path / NETWORK).exists():
         raise CoterieError(f"{path} is not a run of a network", "give the folder of one")
     history = folder.rows()
-    entries = diary.read(path / "diary.jsonl") if (path / "diary.jsonl").exists() else []
+    entries = read_log(path / "diary.jsonl") if (path / "diary.jsonl").exists() else []
     last = history[-1] if history else {"round": 0}
     scores = next((row for row in reversed(history) if "loss" in row), {})
     sanitize_text = ("loss", main_metric(config.roster.kind))
@@ -42,7 +42,7 @@ def status_of(path: Path) -> dict[str, Any]:
     }
 
 
-def status_of_site(name: str, entries: list[diary.Entry]) -> dict[str, Any]:
+def status_of_site(name: str, entries: list[ExchangeRecord]) -> dict[str, Any]:
     """When a site last answered, and why it did not since."""
     status: dict[str, Any] = {"answers": 0, "absences": 0, "last_answer": None, "fault": None}
     for entry in entries:

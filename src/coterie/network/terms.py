@@ -19,11 +19,11 @@ from coterie.data.frames import SiteTable
 from coterie.data.roster import Roster
 from coterie.data.schema import Schema
 from coterie.data.table_options import TableOptions
+from coterie.engines.clients import SimulatedClients
 from coterie.engines.codec import BadBytes, types_of
 from coterie.engines.evaluate import Evaluation
 from coterie.engines.message import Limits
-from coterie.engines.simulated import SimulatedClients
-from coterie.engines.site import Agreement
+from coterie.engines.site import SitePolicy
 from coterie.methods import registry
 from coterie.network.packets import DataTerms, RunTerms, Terms, sanitize_text
 from coterie.runs.config import method_config, restore_method
@@ -138,7 +138,7 @@ def site_task(roster: Roster, model: str, options: Options, owner: OwnerPolicy) 
 class SiteRun(NamedTuple):
     """A run as one site has it."""
 
-    agreement: Agreement
+    agreement: SitePolicy
     parts: dict[str, Batch]
     fed: Federation  # this site alone
     options: Options
@@ -166,7 +166,7 @@ def build(terms: Terms, table: SiteTable, owner: OwnerPolicy) -> SiteRun:
         raise PermissionError(f"the model {sanitize_text(terms.model)} is another one here")
     method = method_of(terms)
     clients = SimulatedClients(task, scale_losses(method, task, fed, options, terms.clients))
-    agreement = Agreement(
+    agreement = SitePolicy(
         root=Evaluation(method, options.choose_on),
         task=task,
         types=types_of(method),
@@ -179,6 +179,6 @@ def build(terms: Terms, table: SiteTable, owner: OwnerPolicy) -> SiteRun:
     return SiteRun(agreement, parts, fed, options)
 
 
-def own_agreement(agreement: Agreement) -> Agreement:
+def own_agreement(agreement: SitePolicy) -> SitePolicy:
     """The same, by which a site may also ask itself for its own model."""
     return replace(agreement, allowed=frozenset({"personal_model", "newcomer_model"}))

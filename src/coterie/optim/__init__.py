@@ -1,10 +1,7 @@
-"""Local training: small, pure solvers that every method shares."""
+"""Local training: small, pure solvers that all methods share."""
 
-from coterie.optim.adam import Moments, moments
-from coterie.optim.dual import dual_steps
-from coterie.optim.forms import dual_pays
 from coterie.optim.low_rank import stack_models
-from coterie.optim.pull import Pull
+from coterie.optim.plain import Moments, moments
 from coterie.optim.solvers import (
     adam,
     descend,
@@ -18,12 +15,9 @@ from coterie.optim.solvers import (
 
 __all__ = [
     "Moments",
-    "Pull",
     "adam",
     "descend",
     "descend_from",
-    "dual_pays",
-    "dual_steps",
     "each",
     "gradient",
     "heavy_ball",

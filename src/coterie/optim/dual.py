@@ -1,27 +1,28 @@
-"""Exact local steps that touch the first layer's weights once for many steps.
+"""The dual form: exact local steps that touch the first layer's weights once for many steps.
 
-Let the first layer be z = W·x + b, and let some steps train on batches of the rows X [m, d]. The
-gradient of W on a batch B is G_BᵀX_B with G = ∂f/∂z, a combination of rows. Momentum and pull are
-linear, so after any number of steps the weights, and likewise the momentum, are
+Let the first layer be z = W·x + b, and let some steps train on batches of the samples X [m, d]. The
+gradient of W on a batch B is G_BᵀX_B with G = ∂f/∂z, a combination of samples. Momentum and the
+proximal term are linear, so after any number of steps the weights, and likewise the momentum, are
 
     W = a₁·W₀ + a₂·C + a₃·U₀ − lr·SᵀX
 
-of what was there at first: the start W₀, the centre C of the pull, the first momentum U₀, and the
-rows, each with its sum of gradients in S [m, h]. A batch needs only its own outputs
+with the start W₀, the centre C of the proximal term, the initial momentum U₀, and the sum of
+gradients of each sample in S [m, h]. A batch needs only its own outputs
 
     X_B·Wᵀ = a₁·X_B·W₀ᵀ + a₂·X_B·Cᵀ + a₃·X_B·U₀ᵀ − lr·(X_B·Xᵀ)·S
 
-so a step takes rows of the Gram matrix XXᵀ times S, [b, m]×[m, h], instead of two products with
-W, [b, d]×[d, h], and of some passes over W; and it changes a and S as any solver changes its
-parameters: decay and pull shrink them, the batch's gradient is added to its rows of S. The bias b
-is a parameter like those of the other layers, which take plain steps.
+so a step multiplies rows of the Gram matrix XXᵀ with S, [b, m]×[m, h], instead of two products with
+W, [b, d]×[d, h], and some passes over W. It updates a and S as any solver updates its parameters:
+decay and the proximal term shrink them, and the batch's gradient is added to its rows of S. The
+bias b and the other layers take plain steps.
 
-The rows X of a block of steps are one of two kinds (`optim/forms.py` counts what takes less work):
+The samples X of a block of steps are of one of two kinds (`optim/forms.py` chooses the cheaper
+one):
 
-* all rows of the client, for all steps. A row that comes again, in a later pass, drawn anew or
-  because the batch is repeated, just adds to its row of S, and the Gram matrix is computed once.
-* the rows of a few steps, in the order of use. Then a step only needs the rows before its own:
-  half of the Gram matrix. The weights are written out after each block, so it serves any n.
+* all samples of the client, for all steps. A sample that is used again just adds to its row of S,
+  and the Gram matrix is computed once.
+* the samples of a few steps, in the order of use. A step only needs the samples before its own:
+  half of the Gram matrix. Weights are written out after each block, so it works for any n.
 """
 
 from __future__ import annotations
@@ -36,52 +37,59 @@ from torch import Tensor
 from coterie.core.client_data import Drawn, Gram, Step
 from coterie.core.params import Params, zeros
 from coterie.core.task import Batch, Task
-from coterie.optim.all_clients import for_all_clients, to_take
-from coterie.optim.backward import gradients_from_first_outputs, is_written_out
-from coterie.optim.dual_weights import DualWeights, Origins
-from coterie.optim.forms import Form
-from coterie.optim.gram import gram_matrix, is_kept
+from coterie.optim.batching import batch_clients
+from coterie.optim.dual_weights import DualWeights, Origins, gram_matrix
+from coterie.optim.forms import DualForm
+from coterie.optim.gradients import (
+    gradients_from_first_outputs,
+    has_manual_backward,
+    losses_from_first_outputs,
+)
 from coterie.optim.low_rank import LowRankUpdate
-from coterie.optim.many_models import losses_from_first_outputs
-from coterie.optim.pull import Pull, Solver, WithMomentum, strength_of
-from coterie.optim.step import pulled_gradients, rule_of, step_in_place
-from coterie.optim.visits import (
-    MOST_STEPS,
+from coterie.optim.steps import (
+    MAX_STEPS,
+    BatchRows,
     Order,
-    Rows,
-    counted,
+    ProximalTerm,
+    Solver,
+    WithMomentum,
+    global_indices,
     in_blocks,
-    numbers_among_all,
-    order_of,
-    rows_at,
-    sizes_of,
+    make_order,
+    make_rule,
+    mask_padding,
+    regularised_gradients,
+    step_in_place,
+    step_sizes,
+    strength_tensor,
+    take_rows,
 )
 
 
-class Given(NamedTuple):
-    """What a block of steps begins with, of one client; of all clients, each leaf [c, ...]."""
+class DualStart(NamedTuple):
+    """The arguments of a block of steps. For all clients each leaf is [c, ...]."""
 
-    w: Params  # it may be without the first layer's weights where `outputs` are enough
-    u: Params | None  # None: no momentum, or it begins with 0
-    strength: Tensor | None  # of the pull; None: there is none
-    centre: Params | None  # of the pull; None: it is w, or there is no pull
-    outputs: Tensor | None  # of the first layer under w, X·Wᵀ of all own rows, where they are known
+    w: Params  # the first layer's weights may be missing if `outputs` suffice
+    u: Params | None  # None: no momentum, or zeros
+    strength: Tensor | None  # of the proximal term
+    centre: Params | None  # None: w, or no proximal term
+    outputs: Tensor | None  # the first layer's X·Wᵀ of all samples under w, if known
     own: Batch
-    gram: Gram  # of the own rows
-    order: Order  # which rows each step takes
+    gram: Gram  # of all samples
+    order: Order  # the samples of each step
 
 
-class Cut(NamedTuple):
-    """How the rows of a block are cut into steps."""
+class BlockLayout(NamedTuple):
+    """How a block is divided into steps."""
 
-    sizes: tuple[int, ...]  # rows of each step
-    in_order: bool  # the block has the steps' own rows, in the order of use; else all rows
+    sizes: tuple[int, ...]  # batch size of each step
+    in_order: bool  # the block has the samples in the order of use, else all samples
 
 
-class Visit(NamedTuple):
-    """A step as the block sees it."""
+class BlockStep(NamedTuple):
+    """A step of a block, for all clients."""
 
-    at: Rows  # the batches' rows in the block
+    at: BatchRows  # the batches' samples in the block
     batch: Batch  # leaves [c, b, ...]
 
 
@@ -90,22 +98,33 @@ def dual_steps(
     w: Params,
     u: Params | None,
     batches: Drawn,
-    form: Form,
+    form: DualForm,
     solver: Solver,
-    pull: Pull | None,
+    pull: ProximalTerm | None,
     outputs: Tensor | None = None,
 ) -> WithMomentum:
-    """(w, u) after a step for each batch.
+    """Take one step per batch in the dual form.
 
-    u: None without momentum; or from rest, and after it where nobody asks for it.
+    Args:
+        task: Model and loss; it has a first linear layer.
+        w: The model.
+        u: The momentum; None without momentum or if it starts at 0.
+        batches: The batches, with indices of their samples.
+        form: Which blocks to use.
+        solver: Step size and momentum.
+        pull: ProximalTerm term and weight decay.
+        outputs: The first layer's X·Wᵀ of all samples under w, if known.
+
+    Returns:
+        The model, and its momentum if it is needed.
     """
     centre = None if pull is None else pull.centre
-    strength = strength_of(pull, task)
+    strength = strength_tensor(pull, task)
     in_order = form.rows is not None
-    if in_order or batches.sizes.batches > MOST_STEPS:  # the next block goes on from the momentum
+    if in_order or batches.sizes.batches > MAX_STEPS:  # the next block needs the momentum
         solver = solver._replace(keeps_momentum=True)
     for steps in _blocks(batches, form):
-        given = Given(
+        given = DualStart(
             w=w,
             u=u,
             strength=strength,
@@ -113,67 +132,78 @@ def dual_steps(
             outputs=None if in_order else outputs,
             own=batches.own,
             gram=() if in_order else batches.gram,
-            order=order_of(steps, batches.own, written_out=in_order),
+            order=make_order(steps, batches.own, written_out=in_order),
         )
-        cut = Cut(sizes_of(steps, batches.own), in_order)
-        w, u = for_all_clients(partial(_steps_of_block, task, cut, solver), given)
-        outputs = None  # the next block begins with other weights
+        cut = BlockLayout(step_sizes(steps, batches.own), in_order)
+        w, u = batch_clients(partial(_block_steps, task, cut, solver), given, task.execution)
+        outputs = None  # the next block starts from other weights
     return w, u
 
 
-def dual_move(
+def dual_update(
     task: Task, w: Params, batches: Drawn, lr: float, pull: float, outputs: Tensor | None
 ) -> tuple[LowRankUpdate, Params]:
-    """(how the first layer's weights moved, the other parameters) after a step for each batch.
+    """Take one step per batch and return the first layer as a low-rank update.
 
-    All rows are one block. There is no momentum and no l2; a pull is one towards the start, so the
-    start keeps the share 1 in the weights.
-    w: it need not have the first layer's weights where `outputs` are given.
+    All samples are one block. There is no momentum and no l2, and the proximal term pulls towards
+    the start, so that the start keeps the share 1 in the weights.
+
+    Args:
+        task: Model and loss; it has a first linear layer.
+        w: The model; the first layer's weights may be missing if `outputs` are given.
+        batches: The batches, with indices of their samples.
+        lr: Step size.
+        pull: Strength of the proximal term.
+        outputs: The first layer's X·Wᵀ of all samples under w, if known.
+
+    Returns:
+        The update of the first layer's weights, and the other parameters.
     """
     solver = Solver(lr, beta=None, l2=0.0)
     steps = list(batches.steps())
-    given = Given(
+    given = DualStart(
         w=w,
         u=None,
-        strength=strength_of(Pull(pull, w, 0.0), task) if pull else None,
+        strength=strength_tensor(ProximalTerm(pull, w, 0.0), task) if pull else None,
         centre=None,
         outputs=outputs,
         own=batches.own,
         gram=batches.gram,
-        order=order_of(steps, batches.own),
+        order=make_order(steps, batches.own),
     )
-    cut = Cut(sizes_of(steps, batches.own), in_order=False)
-    (sums, square), others = for_all_clients(partial(_move_of_block, task, cut, solver), given)
-    return LowRankUpdate(sums, batches.own.x.flatten(1), square), others
+    cut = BlockLayout(step_sizes(steps, batches.own), in_order=False)
+    compute = partial(_block_update, task, cut, solver)
+    (sums, squared_norm), others = batch_clients(compute, given, task.execution)
+    return LowRankUpdate(sums, batches.own.x.flatten(1), squared_norm), others
 
 
 # ------------------------------------------------------------------------------ steps
-def _steps_of_block(task: Task, cut: Cut, solver: Solver, given: Given) -> WithMomentum:
-    """(w, u) of all clients after the steps of a block: every leaf has their axis in front."""
+def _block_steps(task: Task, cut: BlockLayout, solver: Solver, given: DualStart) -> WithMomentum:
+    """(w, u) of all clients after the steps of a block."""
     assert task.first is not None
     name = task.first.weight
     weights, others, momentum = _take_steps(task, cut, solver, given)
-    moved = _in_order({name: weights.weights(), **others}, given.w)
+    trained = _reorder({name: weights.weights(), **others}, given.w)
     if solver.beta is None or not solver.keeps_momentum:
-        return moved, None
-    return moved, _in_order({name: weights.momentum(), **momentum}, given.w)
+        return trained, None
+    return trained, _reorder({name: weights.momentum(), **momentum}, given.w)
 
 
-def _move_of_block(
-    task: Task, cut: Cut, solver: Solver, given: Given
+def _block_update(
+    task: Task, cut: BlockLayout, solver: Solver, given: DualStart
 ) -> tuple[tuple[Tensor, Tensor], Params]:
-    """(the move of the first layer's weights, the others) of all clients after a block."""
+    """(update of the first layer's weights, other parameters) of all clients after a block."""
     weights, others, _ = _take_steps(task, cut, solver, given)
-    return weights.move(), others
+    return weights.update(), others
 
 
 def _take_steps(
-    task: Task, cut: Cut, solver: Solver, given: Given
+    task: Task, cut: BlockLayout, solver: Solver, given: DualStart
 ) -> tuple[DualWeights, Params, Params]:
     """(the first layer's weights, the other parameters, their momentum) after the steps."""
     assert task.first is not None
     name = task.first.weight
-    x, gram, visits = _rows_and_visits(task, cut, given)
+    x, gram, steps = _samples_and_steps(task, cut, given)
     weights = _dual_weights(name, x, gram, solver, given)
     others = {k: v.clone() for k, v in _without(name, given.w).items()}
     momentum: Params = {}
@@ -181,17 +211,17 @@ def _take_steps(
         momentum = zeros(others) if given.u is None else _without(name, given.u)
     centre = given.w if given.centre is None else given.centre
 
-    for at, batch in to_take(visits):
+    for at, batch in task.execution.limit_steps(steps):
         g, of_others = _gradients(task, weights.outputs(at), others, batch)
-        rule = rule_of(solver, given.strength, batch.mask)
+        rule = make_rule(solver, given.strength, batch.mask)
         weights.step(at, g, rule)
-        of_others = pulled_gradients(solver, rule, others, of_others, centre)
+        of_others = regularised_gradients(solver, rule, others, of_others, centre)
         step_in_place(solver, rule, others, momentum, of_others)
     return weights, others, momentum
 
 
 def _dual_weights(
-    name: str, x: Tensor, gram: Tensor | None, solver: Solver, given: Given
+    name: str, x: Tensor, gram: Tensor | None, solver: Solver, given: DualStart
 ) -> DualWeights:
     """The first layer before the steps."""
     origins = [given.w[name]] if name in given.w else []
@@ -216,11 +246,11 @@ def _dual_weights(
 
 
 def _gradients(task: Task, outputs: Tensor, others: Params, batch: Batch) -> tuple[Tensor, Params]:
-    """∂f/∂z of the first layer's outputs, and ∂f/∂ of all other parameters, of each client.
+    """∂f/∂z of the first layer's outputs and ∂f/∂ of all other parameters, for each client.
 
-    Those of a sum over clients are those of each client, for none sees another's.
+    They are gradients of the summed losses, since clients share no parameter.
     """
-    if is_written_out(task):
+    if has_manual_backward(task):
         return gradients_from_first_outputs(task, outputs, others, batch)
     leaves = [v.detach().requires_grad_() for v in (outputs, *others.values())]
     with torch.enable_grad():
@@ -230,77 +260,78 @@ def _gradients(task: Task, outputs: Tensor, others: Params, batch: Batch) -> tup
     return g, dict(zip(others, of_others))
 
 
-# ------------------------------------------------------------------------------ rows of a block
-def _rows_and_visits(
-    task: Task, cut: Cut, given: Given
-) -> tuple[Tensor, Tensor | None, Iterator[Visit]]:
-    """(X, XXᵀ where it is all rows', the steps)"""
+# ------------------------------------------------------------------------------ samples of a block
+def _samples_and_steps(
+    task: Task, cut: BlockLayout, given: DualStart
+) -> tuple[Tensor, Tensor | None, Iterator[BlockStep]]:
+    """(X, XXᵀ if X is all samples, the steps)"""
     own = given.own
     x = own.x.flatten(2)
     if given.order.rows is None:
         everything = slice(0, x.shape[1])
-        batches = (counted(own, given.order.counts, step) for step in range(len(cut.sizes)))
-        return x, _gram(x, given.gram), (Visit(everything, batch) for batch in batches)
-    numbers = numbers_among_all(given.order.rows, x.shape[1])
-    used = Batch(*(rows_at(v, numbers.flatten()) for v in own._replace(x=own.mask)))
+        batches = (mask_padding(own, given.order.counts, step) for step in range(len(cut.sizes)))
+        return x, _gram(x, given.gram), (BlockStep(everything, batch) for batch in batches)
+    numbers = global_indices(given.order.rows, x.shape[1])
+    used = Batch(*(take_rows(v, numbers.flatten()) for v in own._replace(x=own.mask)))
     if cut.in_order:
-        used = used._replace(x=rows_at(own.x, numbers.flatten()))
-        return used.x.flatten(2), None, _visits_in_order(cut, used, given)
-    return x, _gram(x, given.gram), _visits_of_own(task, cut, used, numbers, given)
+        used = used._replace(x=take_rows(own.x, numbers.flatten()))
+        return used.x.flatten(2), None, _steps_in_order(cut, used, given)
+    return x, _gram(x, given.gram), _steps_on_all_samples(task, cut, used, numbers, given)
 
 
-def _visits_in_order(cut: Cut, used: Batch, given: Given) -> Iterator[Visit]:
+def _steps_in_order(cut: BlockLayout, used: Batch, given: DualStart) -> Iterator[BlockStep]:
     first = 0
     for step, batch in enumerate(_split(used, cut)):
         at = slice(first, first + cut.sizes[step])
-        yield Visit(at, counted(batch, given.order.counts, step))
+        yield BlockStep(at, mask_padding(batch, given.order.counts, step))
         first = at.stop
 
 
-def _visits_of_own(
-    task: Task, cut: Cut, used: Batch, numbers: Tensor, given: Given
-) -> Iterator[Visit]:
-    """Steps on some of all rows each; `used` has what comes beside the rows themselves."""
+def _steps_on_all_samples(
+    task: Task, cut: BlockLayout, used: Batch, numbers: Tensor, given: DualStart
+) -> Iterator[BlockStep]:
+    """Steps on some of all samples each; `used` has the targets, masks and weights."""
     for step, (at, batch) in enumerate(zip(numbers.split(cut.sizes, 1), _split(used, cut))):
         at = at.flatten()
-        batch = batch._replace(x=_rows_for_others(task, given.own.x, at))
-        yield Visit(at, counted(batch, given.order.counts, step))
+        batch = batch._replace(x=_samples_for_rest(task, given.own.x, at))
+        yield BlockStep(at, mask_padding(batch, given.order.counts, step))
 
 
-def _split(used: Batch, cut: Cut) -> Iterator[Batch]:
+def _split(used: Batch, cut: BlockLayout) -> Iterator[Batch]:
     """One batch for each step."""
     return (Batch(*leaves) for leaves in zip(*(v.split(cut.sizes, 1) for v in used)))
 
 
-def _rows_for_others(task: Task, x: Tensor, at: Tensor) -> Tensor:
-    """The batch's rows, for what the model does with them beside its first layer.
+def _samples_for_rest(task: Task, x: Tensor, at: Tensor) -> Tensor:
+    """The batch's samples, for the part of the model outside the first layer.
 
-    Most models do nothing else with them: then zeros that take no memory will do.
+    Most models do not use them there: then zeros that take no memory suffice.
     """
     if task.rows_are_used_elsewhere:
-        return rows_at(x, at)
+        return take_rows(x, at)
     return x.new_zeros(()).expand(len(x), len(at) // len(x), *x.shape[2:])
 
 
-def _gram(x: Tensor, kept: Gram) -> Tensor:
-    """XXᵀ of each client: where it may be kept, the same bits whether it was kept or not."""
-    if not is_kept(kept):
+def _gram(x: Tensor, cached: Gram) -> Tensor:
+    """XXᵀ of each client; the same bits whether the engine has cached it or would cache it."""
+    if not isinstance(cached, Tensor):
         return gram_matrix(x)
-    if kept.numel():
-        return kept
+    if cached.numel():
+        return cached
     return torch.stack([gram_matrix(rows) for rows in x])
 
 
-# ------------------------------------------------------------------------------ cutting into blocks
-def _blocks(batches: Drawn, form: Form) -> Iterator[list[Step]]:
-    """The steps in blocks, as the form says; no block has very many, for they are drawn first."""
+# ------------------------------------------------------------------------------ division into
+# blocks
+def _blocks(batches: Drawn, form: DualForm) -> Iterator[list[Step]]:
+    """Yield the steps in blocks of the form, at most MAX_STEPS each."""
     if form.rows is None:
-        yield from in_blocks(batches.steps(), MOST_STEPS)
+        yield from in_blocks(batches.steps(), MAX_STEPS)
         return
     steps: list[Step] = []
     rows = 0
     for step, size in zip(batches.steps(), batches.sizes.each()):
-        if steps and (rows + size > form.rows or len(steps) == MOST_STEPS):
+        if steps and (rows + size > form.rows or len(steps) == MAX_STEPS):
             yield steps
             steps = []
             rows = 0
@@ -314,5 +345,5 @@ def _without(name: str, params: Params) -> Params:
     return {k: v for k, v in params.items() if k != name}
 
 
-def _in_order(params: Params, like: Params) -> Params:
+def _reorder(params: Params, like: Params) -> Params:
     return {k: params[k] for k in like}

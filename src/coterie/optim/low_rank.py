@@ -16,9 +16,7 @@ The engine permits such updates (`Execution.low_rank`) where the aggregator only
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -109,22 +107,3 @@ def sum_low_rank(weight: Tensor, update: LowRankUpdate, starts: Tensor) -> Tenso
         all_coefficients = coefficients.flatten(0, 1).flatten(1)
         total[k].flatten(0, -2).addmm_(all_coefficients.T, rows.flatten(0, 1), alpha=-1)
     return total
-
-
-# ------------------------------------------------------------------------------ who takes them
-_taken: ContextVar[bool] = ContextVar("taken", default=False)
-
-
-@contextmanager
-def row_moves_are_taken(if_so: bool) -> Iterator[None]:
-    """While it is open, uploads may have a `LowRankUpdate` in the place of a tensor."""
-    token = _taken.set(if_so)
-    try:
-        yield
-    finally:
-        _taken.reset(token)
-
-
-def are_taken() -> bool:
-    """Whether somebody takes them."""
-    return _taken.get()

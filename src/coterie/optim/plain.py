@@ -1,4 +1,7 @@
-"""Plain steps: the gradient of all parameters on a batch, and a step along it."""
+"""Plain local steps: the gradient of all parameters on a batch, and a step along it.
+
+Gradient descent, heavy ball and Adam, for all clients at once and in place (`optim/batching.py`).
+"""
 
 from __future__ import annotations
 
@@ -12,40 +15,48 @@ from torch import Tensor
 from coterie.core.client_data import Drawn, Repeat
 from coterie.core.params import Params, zeros
 from coterie.core.task import Batch, Task
-from coterie.optim.all_clients import for_all_clients, to_take
-from coterie.optim.backward import gradients_of_models, is_written_out
-from coterie.optim.many_models import losses_of_models
-from coterie.optim.pull import Pull, Solver, WithMomentum, strength_of
-from coterie.optim.step import for_leaf, pulled_gradients, rule_of, step_in_place
-from coterie.optim.visits import (
+from coterie.optim.batching import batch_clients
+from coterie.optim.gradients import gradients_of_models, has_manual_backward, losses_of_models
+from coterie.optim.steps import (
     ALL_ROWS,
-    MOST_STEPS,
+    MAX_STEPS,
     Order,
-    counted,
+    ProximalTerm,
+    Solver,
+    WithMomentum,
+    broadcast_to,
+    global_indices,
     in_blocks,
-    numbers_among_all,
-    order_of,
-    rows_at,
-    sizes_of,
+    make_order,
+    make_rule,
+    mask_padding,
+    regularised_gradients,
+    step_in_place,
+    step_sizes,
+    strength_tensor,
+    take_rows,
 )
 
+BETA_1, BETA_2 = 0.9, 0.999  # of Adam
+EPSILON = 1e-8
 
-class Given(NamedTuple):
-    """What steps begin with, of one client; of all clients, each leaf [c, ...]."""
+
+class PlainStart(NamedTuple):
+    """The arguments of some steps. For all clients each leaf is [c, ...]."""
 
     w: Params
-    u: Params | None  # None: no momentum, or it begins with 0
-    strength: Tensor | None  # of the pull; None: there is none
+    u: Params | None  # None: no momentum, or zeros
+    strength: Tensor | None  # of the proximal term
     centre: Params | None
     batch: Batch
     order: Order  # which rows of the batch each step takes
 
 
-class Times(NamedTuple):
-    """How many steps there are."""
+class StepCount(NamedTuple):
+    """The number of steps, and their batch sizes."""
 
     steps: int
-    sizes: tuple[int, ...] = ()  # rows of each, where they are taken out of one batch
+    sizes: tuple[int, ...] = ()  # of each step, if they are drawn from one batch
 
 
 def plain_steps(
@@ -54,81 +65,90 @@ def plain_steps(
     u: Params | None,
     batches: Repeat | Iterable[Batch],
     solver: Solver,
-    pull: Pull | None,
+    pull: ProximalTerm | None,
     clip: float | None,
 ) -> WithMomentum:
-    """(w, u) after a step for each batch; u is None without momentum, and before from rest.
+    """Take one step per batch.
 
-    clip: how long a gradient may be, with its pull; a longer one is shortened.
+    Args:
+        task: Model and loss.
+        w: The model.
+        u: The momentum; None without momentum or if it starts at 0.
+        batches: The batches.
+        solver: Step size and momentum.
+        pull: ProximalTerm term and weight decay.
+        clip: Largest norm of a gradient, proximal term included; None: no limit.
+
+    Returns:
+        The model, and its momentum if it has one.
     """
-    strength = strength_of(pull, task)
+    strength = strength_tensor(pull, task)
     centre = None if pull is None else pull.centre
-    for part in parts_of(batches):
-        given = Given(w, u, strength, centre, part.batch, part.order)
-        compute = partial(_steps, task, solver, clip, part.times)
-        w, u = for_all_clients(compute, given)
+    for group in group_steps(batches):
+        given = PlainStart(w, u, strength, centre, group.batch, group.order)
+        compute = partial(_steps, task, solver, clip, group.times)
+        w, u = batch_clients(compute, given, task.execution)
     return w, u
 
 
-class Part(NamedTuple):
-    """Some steps, on rows of one batch."""
+class StepGroup(NamedTuple):
+    """Some steps on samples of one batch."""
 
     batch: Batch
     order: Order
-    times: Times
+    times: StepCount
 
 
-def parts_of(batches: Repeat | Iterable[Batch]) -> Iterator[Part]:
-    """The steps, some at a time."""
+def group_steps(batches: Repeat | Iterable[Batch]) -> Iterator[StepGroup]:
+    """Yield the steps in groups."""
     if isinstance(batches, Repeat):
-        yield Part(batches.batch, ALL_ROWS, Times(batches.times))
+        yield StepGroup(batches.batch, ALL_ROWS, StepCount(batches.times))
         return
     if not isinstance(batches, Drawn):
         for batch in batches:
-            yield Part(batch, ALL_ROWS, Times(1))
+            yield StepGroup(batch, ALL_ROWS, StepCount(1))
         return
     own = batches.own
-    for steps in in_blocks(batches.steps(), MOST_STEPS):
-        yield Part(own, order_of(steps, own), Times(len(steps), sizes_of(steps, own)))
+    for steps in in_blocks(batches.steps(), MAX_STEPS):
+        yield StepGroup(own, make_order(steps, own), StepCount(len(steps), step_sizes(steps, own)))
 
 
-# ------------------------------------------------------------------------------ of all clients
 def _steps(
-    task: Task, solver: Solver, clip: float | None, times: Times, given: Given
+    task: Task, solver: Solver, clip: float | None, times: StepCount, given: PlainStart
 ) -> WithMomentum:
-    """(w, u) of all clients after the steps: every leaf has their axis in front."""
-    w = copied(given.w)
+    """(w, u) of all clients after the steps."""
+    w = copy_for_steps(given.w)
     momentum: Params = {}
     if solver.beta is not None:
         momentum = zeros(w) if given.u is None else dict(given.u)
     centre = given.w if given.centre is None else given.centre
-    for batch in to_take(batches_of(times, given.batch, given.order)):
+    for batch in task.execution.limit_steps(iterate_batches(times, given.batch, given.order)):
         g = gradients(task, w, batch)
-        rule = rule_of(solver, given.strength, batch.mask)
-        g = pulled_gradients(solver, rule, w, g, centre)
+        rule = make_rule(solver, given.strength, batch.mask)
+        g = regularised_gradients(solver, rule, w, g, centre)
         if clip is not None:
-            g = clipped(g, clip)
+            g = clip_gradients(g, clip)
         step_in_place(solver, rule, w, momentum, g)
     if not momentum:
-        return contiguous(w), None
-    return contiguous(w), contiguous(momentum)
+        return restore_layout(w), None
+    return restore_layout(w), restore_layout(momentum)
 
 
-def batches_of(times: Times, own: Batch, order: Order) -> Iterator[Batch]:
-    """The batch of each step, of all clients."""
+def iterate_batches(times: StepCount, own: Batch, order: Order) -> Iterator[Batch]:
+    """Yield the batch of each step, for all clients."""
     if order.rows is None:
         for step in range(times.steps):
-            yield counted(own, order.counts, step)
+            yield mask_padding(own, order.counts, step)
         return
-    numbers = numbers_among_all(order.rows, own.mask.shape[1])
+    numbers = global_indices(order.rows, own.mask.shape[1])
     for step, at in enumerate(numbers.split(times.sizes, 1)):
-        batch = Batch(*(rows_at(v, at.flatten()) for v in own))
-        yield counted(batch, order.counts, step)
+        batch = Batch(*(take_rows(v, at.flatten()) for v in own))
+        yield mask_padding(batch, order.counts, step)
 
 
 def gradients(task: Task, w: Params, batch: Batch) -> Params:
-    """∇f of each client: that of the sum of their losses, for none sees another's model."""
-    if is_written_out(task):
+    """∇f of each client: the gradient of the summed losses, since clients share no model."""
+    if has_manual_backward(task):
         return gradients_of_models(task, w, batch)
     values = [v.detach().requires_grad_() for v in w.values()]
     with torch.enable_grad():
@@ -138,42 +158,142 @@ def gradients(task: Task, w: Params, batch: Batch) -> Params:
 
 
 def losses_of(task: Task, w: Params, batch: Batch) -> Tensor:
-    """[c] the loss of each client; a single one needs no `vmap`, in which convolutions are slow."""
+    """The loss of each client, [c]. One client avoids `vmap`, where convolutions are slow."""
     if len(batch.mask) > 1:
         return losses_of_models(task, w, batch)
     alone = Batch(with_channels_last(batch.x)[0], *(v[0] for v in batch[1:]))
-    # `squeeze`, not v[0]: its gradient is a view
+    # `squeeze` rather than v[0], because its gradient is a view
     return task.loss({k: v.squeeze(0) for k, v in w.items()}, alone)[None]
 
 
-def copied(params: Params) -> Params:
-    """A copy to change in place, in the layout in which steps are fastest."""
+def copy_for_steps(params: Params) -> Params:
+    """Copy the parameters in the memory layout in which steps are fastest."""
     copies = {k: v.clone(memory_format=torch.contiguous_format) for k, v in params.items()}
     if any(len(v) > 1 for v in copies.values()):
         return copies
     return {k: with_channels_last(v) for k, v in copies.items()}
 
 
-def contiguous(params: Params) -> Params:
-    """The parameters in torch's own layout again."""
+def restore_layout(params: Params) -> Params:
+    """Return the parameters in torch's default layout."""
     return {k: v.contiguous() for k, v in params.items()}
 
 
 def with_channels_last(v: Tensor) -> Tensor:
-    """Images or filters [1, n, channels, y, x] in the layout in which convolutions are fastest."""
+    """Images or filters [1, n, channels, y, x] in channels-last layout, for fast convolutions."""
     if v.dim() != 5 or v.dtype != torch.float32:
         return v
     _, n, channels, height, width = v.shape
     if channels > 1:
         return v[0].contiguous(memory_format=torch.channels_last)[None]
-    # Of one channel both layouts are the same numbers. Only the strides tell torch which is meant,
-    # and if the first layer has another one than the next, images are copied between them.
+    # With one channel both layouts are the same numbers; only the strides tell torch which it is.
+    # If the first layer's layout differs from the next one's, torch copies images between them.
     strides = (height * width, 1, width, 1)
     return v[0].contiguous().as_strided((n, 1, height, width), strides)[None]
 
 
-def clipped(g: Params, longest: float) -> Params:
-    """The gradients of all clients, none longer than so."""
+def clip_gradients(g: Params, limit: float) -> Params:
+    """Rescale the gradients of clients whose norm exceeds the limit."""
     squares = torch.stack([v.flatten(1).square().sum(1) for v in g.values()]).sum(0)
-    shrink = (longest / squares.sqrt().clamp(min=1e-12)).clamp(max=1.0)
-    return {k: for_leaf(shrink, v) * v for k, v in g.items()}
+    shrink = (limit / squares.sqrt().clamp(min=1e-12)).clamp(max=1.0)
+    return {k: broadcast_to(shrink, v) * v for k, v in g.items()}
+
+
+# ------------------------------------------------------------------------------ Adam
+class Moments(NamedTuple):
+    """The state of Adam, for methods that keep it longer than one local training."""
+
+    first: Params  # m
+    second: Params  # v
+    steps: Tensor  # t
+
+
+def moments(w: Params) -> Moments:
+    """The state of Adam before its first step.
+
+    Args:
+        w: The model that will be trained.
+
+    Returns:
+        Zeros like `w`, and step 0.
+
+    Example:
+        >>> import torch, coterie as ct
+        >>> ct.optim.moments({"w": torch.ones(2)}).first
+        {'w': tensor([0., 0.])}
+    """
+    some = next(iter(w.values()))
+    return Moments(zeros(w), zeros(w), torch.zeros((), dtype=some.dtype, device=some.device))
+
+
+class AdamStart(NamedTuple):
+    """The arguments of some steps. For all clients each leaf is [c, ...]."""
+
+    w: Params
+    state: Moments
+    strength: Tensor | None  # of the proximal term
+    centre: Params | None
+    batch: Batch
+    order: Order  # the samples of each step
+
+
+def adam_steps(
+    task: Task,
+    w: Params,
+    state: Moments,
+    batches: Repeat | Iterable[Batch],
+    solver: Solver,
+    pull: ProximalTerm | None,
+    clip: float | None,
+) -> tuple[Params, Moments]:
+    """(w, state) after one step per batch."""
+    strength = strength_tensor(pull, task)
+    centre = None if pull is None else pull.centre
+    for group in group_steps(batches):
+        given = AdamStart(w, state, strength, centre, group.batch, group.order)
+        compute = partial(_adam_steps, task, solver, clip, group.times)
+        w, state = batch_clients(compute, given, task.execution)
+    return w, state
+
+
+def _adam_steps(
+    task: Task, solver: Solver, clip: float | None, times: StepCount, given: AdamStart
+) -> tuple[Params, Moments]:
+    """(w, state) of all clients after the steps."""
+    w = copy_for_steps(given.w)
+    state = Moments(
+        copy_for_steps(given.state.first),
+        copy_for_steps(given.state.second),
+        given.state.steps.clone(),
+    )
+    centre = given.w if given.centre is None else given.centre
+    for batch in task.execution.limit_steps(iterate_batches(times, given.batch, given.order)):
+        g = gradients(task, w, batch)
+        g = regularised_gradients(
+            solver, make_rule(solver, given.strength, batch.mask), w, g, centre
+        )
+        if clip is not None:
+            g = clip_gradients(g, clip)
+        counts = (batch.mask.sum(1) > 0).to(state.steps)
+        _adam_step_in_place(w, state, g, solver.lr, counts)
+    return restore_layout(w), Moments(
+        restore_layout(state.first), restore_layout(state.second), state.steps
+    )
+
+
+def _adam_step_in_place(w: Params, state: Moments, g: Params, lr: float, counts: Tensor) -> None:
+    """w ← w − lr·m̂/(√v̂ + ε), with m ← β₁·m + (1 − β₁)·g, v ← β₂·v + (1 − β₂)·g².
+
+    counts: [c], 0 where a batch is all padding and nothing changes, else 1.
+    """
+    state.steps.add_(counts)
+    t = state.steps.clamp(min=1)
+    length = -lr * counts / (1 - BETA_1**t)
+    unbiased = 1 / (1 - BETA_2**t)
+    for name, gradient in g.items():
+        first, second = state.first[name], state.second[name]
+        new = broadcast_to(counts, gradient)
+        first.lerp_(gradient, (1 - BETA_1) * new)
+        second.lerp_(gradient.square(), (1 - BETA_2) * new)
+        below = (second * broadcast_to(unbiased, gradient)).sqrt_().add_(EPSILON)
+        w[name].addcdiv_(first * broadcast_to(length, gradient), below)

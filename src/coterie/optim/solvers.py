@@ -1,7 +1,9 @@
-"""Small, pure solvers that every method shares: gradient descent, heavy ball, Adam.
+"""Solvers for local training: gradient descent, heavy ball, Adam.
 
-Each solver takes steps on  f(w) + (pull/2)·‖w − towards‖² + (l2/2)·‖w‖²  over the batches that it
-is given. A step whose batch is all padding changes neither the model nor the solver's state.
+Each solver takes one step per batch on  f(w) + (pull/2)·‖w − towards‖² + (l2/2)·‖w‖².  A step whose
+batch is all padding changes neither the model nor the solver's state. Solvers are written for one
+client; the vectorised engine runs them for many clients at once. They choose between plain steps
+(`optim/plain.py`) and the dual form (`optim/dual.py`), which give the same result.
 """
 
 from __future__ import annotations
@@ -17,39 +19,64 @@ from coterie.core.client_data import Drawn, Repeat, Sizes, Step
 from coterie.core.params import Params, norm, pick, scale, where
 from coterie.core.settings import Local
 from coterie.core.task import Batch, Task
-from coterie.optim.adam import Moments, adam_steps, moments
-from coterie.optim.dual import dual_move, dual_steps
-from coterie.optim.forms import dual_pays, move_pays, note, shapes_of
-from coterie.optim.low_rank import are_taken
-from coterie.optim.plain import plain_steps
-from coterie.optim.pull import Number, Pull, Solver, WithMomentum, joined, with_pull
-from coterie.optim.visits import MOST_STEPS
+from coterie.optim.dual import dual_steps, dual_update
+from coterie.optim.forms import choose_form, low_rank_pays, make_shapes
+from coterie.optim.plain import Moments, adam_steps, moments, plain_steps
+from coterie.optim.steps import (
+    MAX_STEPS,
+    Number,
+    ProximalTerm,
+    Solver,
+    WithMomentum,
+    add_proximal,
+    make_proximal,
+)
 
 C = TypeVar("C")
+Batches = Repeat | Iterable[Batch]
 
 
 def descend(
     task: Task,
     w: Params,
-    batches: Repeat | Iterable[Batch],
+    batches: Batches,
     how: Local,
     pull: Number = 0.0,
     towards: Params | None = None,
     *,
     outputs: Tensor | None = None,
 ) -> Params:
-    """Train w with the solver that `how` names, from a fresh solver state.
+    """Train a model with the solver that `how` names, from a fresh solver state.
 
-    outputs: the first layer's X·Wᵀ of all own rows under w, where it is known already; it may save
-        a product.
+    Args:
+        task: Model and loss.
+        w: The model to start from.
+        batches: One step is taken per batch; see `Data.batches`.
+        how: Solver, step size and regularisation.
+        pull: Strength of the proximal term.
+        towards: The centre of the proximal term.
+        outputs: The first layer's X·Wᵀ of all own samples under w, if known; may save a product.
+
+    Returns:
+        The trained model.
+
+    Example:
+        One step of 0.1 along −∂/∂w of the mean of (w·1 − 2)² and (w·2 − 4)² at 0, which is 10:
+
+        >>> import torch, coterie as ct
+        >>> x, y = torch.tensor([[1.0], [2.0]]), torch.tensor([2.0, 4.0])
+        >>> task = ct.Task(lambda: torch.nn.Linear(1, 1, bias=False), "regression", x)
+        >>> data = ct.Data(ct.Batch.of(x, y, torch.float32), torch.tensor(0), torch.tensor(0))
+        >>> how = ct.Local(lr=0.1, local_steps=1)
+        >>> ct.optim.descend(task, {"weight": torch.zeros(1, 1)}, data.batches(how), how)
+        {'weight': tensor([[1.]])}
     """
     if how.solver == "adam":
         return adam(task, w, moments(w), batches, how, pull=pull, towards=towards)[0]
     if how.solver == "heavy_ball":
-        both = joined(pull, towards, how.l2)
+        proximal = make_proximal(pull, towards, how.l2)
         solver = Solver(how.lr, how.momentum, how.l2, keeps_momentum=False)
-        new, _ = _steps(task, w, None, batches, solver, both, clip=how.clip, outputs=outputs)
-        return new
+        return _steps(task, w, None, batches, solver, proximal, clip=how.clip, outputs=outputs)[0]
     return sgd(task, w, batches, how, pull=pull, towards=towards, outputs=outputs)
 
 
@@ -57,19 +84,40 @@ def descend_from(
     task: Task,
     centres: Params,
     j: int | Tensor,
-    batches: Repeat | Iterable[Batch],
+    batches: Batches,
     how: Local,
     *,
     pull: float = 0.0,
     outputs: Tensor | None = None,
 ) -> Params:
-    """Train centre j, for an upload that goes out as it is and counts for this centre alone.
+    """Train centre j, for an upload that counts for this centre alone.
 
-    Where the engine takes it, the first layer's weights may be a `LowRankUpdate` instead of a
-    tensor: nothing but uploading can be done with the result. pull: strength of a pull towards
-    centre j itself. outputs: as in `descend`, under centre j.
+    If the engine permits it, the first layer's weights may be a `LowRankUpdate` instead of a
+    tensor, so the result can only be uploaded.
+
+    Args:
+        task: Model and loss.
+        centres: Stacked models, leaves [K, ...].
+        j: The centre to train.
+        batches: One step is taken per batch.
+        how: Solver, step size and regularisation.
+        pull: Strength of a proximal term towards centre j.
+        outputs: As in `descend`, under centre j.
+
+    Returns:
+        The trained model.
+
+    Example:
+        >>> import torch, coterie as ct
+        >>> x, y = torch.tensor([[1.0], [2.0]]), torch.tensor([2.0, 4.0])
+        >>> task = ct.Task(lambda: torch.nn.Linear(1, 1, bias=False), "regression", x)
+        >>> data = ct.Data(ct.Batch.of(x, y, torch.float32), torch.tensor(0), torch.tensor(0))
+        >>> how = ct.Local(lr=0.1, local_steps=1)
+        >>> centres = {"weight": torch.tensor([[[0.0]], [[2.0]]])}
+        >>> ct.optim.descend_from(task, centres, 1, data.batches(how), how)  # fits already
+        {'weight': tensor([[2.]])}
     """
-    drawn = _to_be_moved(task, centres, batches, how, pull)
+    drawn = _low_rank_batches(task, centres, batches, how, pull)
     if drawn is None:
         start = pick(centres, j)
         towards = start if pull else None
@@ -77,30 +125,30 @@ def descend_from(
     assert task.first is not None
     name = task.first.weight
     needed = {k: v for k, v in centres.items() if k != name or outputs is None}
-    move, others = dual_move(task, pick(needed, j), drawn, how.lr, pull, outputs)
-    return {k: move if k == name else others[k] for k in centres}  # type: ignore[misc]
+    update, others = dual_update(task, pick(needed, j), drawn, how.lr, pull, outputs)
+    return {k: update if k == name else others[k] for k in centres}  # type: ignore[misc]
 
 
-def _to_be_moved(
-    task: Task, centres: Params, batches: Repeat | Iterable[Batch], how: Local, pull: float
+def _low_rank_batches(
+    task: Task, centres: Params, batches: Batches, how: Local, pull: float
 ) -> Drawn | None:
     """The batches, if training is to end in a `LowRankUpdate`.
 
-    That takes plain steps in one block, somebody who takes it, and less work than weights.
+    This requires plain steps in one block, an engine that permits it, and less work than weights.
     """
     drawn = as_drawn(batches)
     is_simple = how.solver == "sgd" and not how.l2 and how.clip is None
-    if drawn is None or not is_simple or not are_taken():
+    if drawn is None or not is_simple or not task.execution.low_rank:
         return None
-    if task.first is None or not 0 < drawn.sizes.batches <= MOST_STEPS:
+    if task.first is None or not 0 < drawn.sizes.batches <= MAX_STEPS:
         return None
     like = pick(centres, 0)
     solver = Solver(how.lr, None, how.l2)
-    to_start = joined(pull, like, how.l2) if pull else None
-    shapes = shapes_of(task, like, None, drawn, solver, to_start)
-    if not move_pays(shapes, len(centres[task.first.weight])):
+    to_start = make_proximal(pull, like, how.l2) if pull else None
+    shapes = make_shapes(task, like, None, drawn, solver, to_start)
+    if not low_rank_pays(shapes, len(centres[task.first.weight])):
         return None
-    form = dual_pays(task, like, None, drawn, solver, to_start)
+    form = choose_form(task, like, None, drawn, solver, to_start)
     if not form or form.rows is not None:
         return None
     return drawn
@@ -109,7 +157,7 @@ def _to_be_moved(
 def sgd(
     task: Task,
     w: Params,
-    batches: Repeat | Iterable[Batch],
+    batches: Batches,
     how: Local,
     pull: Number = 0.0,
     towards: Params | None = None,
@@ -117,18 +165,44 @@ def sgd(
     dual: bool = True,
     outputs: Tensor | None = None,
 ) -> Params:
-    """w ← w − lr·∇, over the batches; outputs: as in `descend`."""
-    both = joined(pull, towards, how.l2)
+    """Gradient descent: w ← w − lr·∇, one step per batch.
+
+    Args:
+        task: Model and loss.
+        w: The model to start from.
+        batches: The batches.
+        how: Step size, l2 and clipping.
+        pull: Strength of the proximal term.
+        towards: The centre of the proximal term.
+        dual: Whether the dual form may be used.
+        outputs: As in `descend`.
+
+    Returns:
+        The trained model.
+
+    Example:
+        With a proximal term of strength 10 towards 1, the gradient at 0 is −10 − 10:
+
+        >>> import torch, coterie as ct
+        >>> x, y = torch.tensor([[1.0], [2.0]]), torch.tensor([2.0, 4.0])
+        >>> task = ct.Task(lambda: torch.nn.Linear(1, 1, bias=False), "regression", x)
+        >>> batch = ct.Batch.of(x, y, torch.float32)
+        >>> zero, one = {"weight": torch.zeros(1, 1)}, {"weight": torch.ones(1, 1)}
+        >>> ct.optim.sgd(task, zero, [batch], ct.Local(lr=0.1), pull=10.0, towards=one)
+        {'weight': tensor([[2.]])}
+    """
     solver = Solver(how.lr, None, how.l2)
-    new, _ = _steps(task, w, None, batches, solver, both, clip=how.clip, dual=dual, outputs=outputs)
-    return new
+    proximal = make_proximal(pull, towards, how.l2)
+    return _steps(
+        task, w, None, batches, solver, proximal, clip=how.clip, dual=dual, outputs=outputs
+    )[0]
 
 
 def heavy_ball(
     task: Task,
     w: Params,
     u: Params,
-    batches: Repeat | Iterable[Batch],
+    batches: Batches,
     how: Local,
     beta: float,
     pull: Number = 0.0,
@@ -137,11 +211,35 @@ def heavy_ball(
     dual: bool = True,
     outputs: Tensor | None = None,
 ) -> tuple[Params, Params]:
-    """u ← β·u + ∇;  w ← w − lr·u; outputs: as in `descend`."""
-    both = joined(pull, towards, how.l2)
+    """Gradient descent with momentum: u ← β·u + ∇;  w ← w − lr·u, one step per batch.
+
+    Args:
+        task: Model and loss.
+        w: The model to start from.
+        u: The momentum to start from, like `w`.
+        batches: The batches.
+        how: Step size, l2 and clipping.
+        beta: β.
+        pull: Strength of the proximal term.
+        towards: The centre of the proximal term.
+        dual: Whether the dual form may be used.
+        outputs: As in `descend`.
+
+    Returns:
+        The trained model and its momentum.
+
+    Example:
+        >>> import torch, coterie as ct
+        >>> x, y = torch.tensor([[1.0], [2.0]]), torch.tensor([2.0, 4.0])
+        >>> task = ct.Task(lambda: torch.nn.Linear(1, 1, bias=False), "regression", x)
+        >>> batch, zero = ct.Batch.of(x, y, torch.float32), {"weight": torch.zeros(1, 1)}
+        >>> ct.optim.heavy_ball(task, zero, zero, [batch], ct.Local(lr=0.1), beta=0.9)[1]
+        {'weight': tensor([[-10.]])}
+    """
     solver = Solver(how.lr, beta, how.l2)
+    proximal = make_proximal(pull, towards, how.l2)
     new, momentum = _steps(
-        task, w, u, batches, solver, both, clip=how.clip, dual=dual, outputs=outputs
+        task, w, u, batches, solver, proximal, clip=how.clip, dual=dual, outputs=outputs
     )
     assert momentum is not None
     return new, momentum
@@ -151,35 +249,111 @@ def adam(
     task: Task,
     w: Params,
     state: Moments,
-    batches: Repeat | Iterable[Batch],
+    batches: Batches,
     how: Local,
     pull: Number = 0.0,
     towards: Params | None = None,
 ) -> tuple[Params, Moments]:
-    """Adam with β = (0.9, 0.999), ε = 1e-8."""
-    note("plain: Adam needs the whole gradient")
+    """Adam with β = (0.9, 0.999) and ε = 1e-8, one step per batch.
+
+    Args:
+        task: Model and loss.
+        w: The model to start from.
+        state: The state to start from; see `moments`.
+        batches: The batches.
+        how: Step size, l2 and clipping.
+        pull: Strength of the proximal term.
+        towards: The centre of the proximal term.
+
+    Returns:
+        The trained model and Adam's state.
+
+    Example:
+        >>> import torch, coterie as ct
+        >>> x, y = torch.tensor([[1.0], [2.0]]), torch.tensor([2.0, 4.0])
+        >>> task = ct.Task(lambda: torch.nn.Linear(1, 1, bias=False), "regression", x)
+        >>> batch, w = ct.Batch.of(x, y, torch.float32), {"weight": torch.zeros(1, 1)}
+        >>> ct.optim.adam(task, w, ct.optim.moments(w), [batch], ct.Local(lr=0.1))[0]
+        {'weight': tensor([[0.1000]])}
+    """
+    task.execution.record_form("plain: Adam needs the whole gradient")
     solver = Solver(how.lr, None, how.l2)
-    both = joined(pull, towards, how.l2)
-    return adam_steps(task, w, state, batches, solver, pull=both, clip=how.clip)
+    proximal = make_proximal(pull, towards, how.l2)
+    return adam_steps(task, w, state, batches, solver, pull=proximal, clip=how.clip)
 
 
 def gradient(task: Task, w: Params, batch: Batch, how: Local) -> Params:
-    """∇f at w with l2 and clipping as `how` says: what one step of `sgd` would take."""
-    return _pulled_gradient(task, w, batch, how.clip, joined(0.0, None, how.l2))
+    """The gradient that one step of `sgd` would follow: ∇f at w with l2 and clipping.
+
+    Args:
+        task: Model and loss.
+        w: The model.
+        batch: The samples.
+        how: l2 and clipping.
+
+    Returns:
+        Leaves like `w`.
+
+    Example:
+        >>> import torch, coterie as ct
+        >>> x, y = torch.tensor([[1.0], [2.0]]), torch.tensor([2.0, 4.0])
+        >>> task = ct.Task(lambda: torch.nn.Linear(1, 1, bias=False), "regression", x)
+        >>> batch, w = ct.Batch.of(x, y, torch.float32), {"weight": torch.zeros(1, 1)}
+        >>> ct.optim.gradient(task, w, batch, ct.Local())
+        {'weight': tensor([[-10.]])}
+    """
+    g = add_proximal(grad(task.loss)(w, batch), w, make_proximal(0.0, None, how.l2))
+    if how.clip is None:
+        return g
+    return scale((how.clip / norm(g).clamp(min=1e-12)).clamp(max=1.0), g)
 
 
-def each(batches: Repeat | Iterable[Batch]) -> Iterator[Batch]:
-    """The batches one by one."""
+def each(batches: Batches) -> Iterator[Batch]:
+    """Iterate over batches one by one.
+
+    Args:
+        batches: A `Repeat` or any iterable of batches.
+
+    Returns:
+        An iterator over batches.
+
+    Example:
+        >>> import torch, coterie as ct
+        >>> batch = ct.Batch.of(torch.zeros(2, 1), torch.zeros(2), torch.float32)
+        >>> len(list(ct.optim.each(ct.Repeat(batch, 3))))
+        3
+    """
     if isinstance(batches, Repeat):
         return itertools.repeat(batches.batch, batches.times)
     return iter(batches)
 
 
-def as_drawn(batches: Repeat | Iterable[Batch]) -> Drawn | None:
-    """The batches by the numbers of their rows; None where these are not known.
+def walk(carry: C, batches: Batches, step: Callable[[C, Batch], C]) -> C:
+    """Fold a step over batches, for algorithms that no solver here implements.
 
-    Of a repeated batch the rows are its own, and every step takes all of them.
+    A batch that is all padding changes nothing.
+
+    Args:
+        carry: A pytree of tensors to start from.
+        batches: The batches.
+        step: Maps (carry, batch) to the next carry.
+
+    Returns:
+        The last carry.
+
+    Example:
+        >>> import torch, coterie as ct
+        >>> batch = ct.Batch.of(torch.zeros(2, 1), torch.ones(2), torch.float32)
+        >>> ct.optim.walk(torch.tensor(0.0), [batch, batch], lambda total, b: total + b.y.sum())
+        tensor(4.)
     """
+    for batch in each(batches):
+        carry = where(batch.mask.sum() > 0, step(carry, batch), carry)
+    return carry
+
+
+def as_drawn(batches: Batches) -> Drawn | None:
+    """The batches with indices of their samples; None if these are not known."""
     if isinstance(batches, Drawn):
         return batches
     if not isinstance(batches, Repeat):
@@ -190,46 +364,24 @@ def as_drawn(batches: Repeat | Iterable[Batch]) -> Drawn | None:
     return Drawn(batches.batch, sizes, steps, batches.gram)
 
 
-def walk(carry: C, batches: Repeat | Iterable[Batch], step: Callable[[C, Batch], C]) -> C:
-    """carry ← step(carry, batch) for each batch, for steps that no solver here takes.
-
-    A batch that is all padding changes nothing.
-    """
-    for batch in each(batches):
-        carry = where(batch.mask.sum() > 0, step(carry, batch), carry)
-    return carry
-
-
-# ------------------------------------------------------------------------------ plain steps
-def _pulled_gradient(
-    task: Task, w: Params, batch: Batch, clip: float | None, pull: Pull | None
-) -> Params:
-    """∇ of the loss and the pull; `clip` bounds the length of their sum."""
-    g = with_pull(grad(task.loss)(w, batch), w, pull)
-    if clip is None:
-        return g
-    shrink = (clip / norm(g).clamp(min=1e-12)).clamp(max=1.0)
-    return scale(shrink, g)
-
-
 def _steps(
     task: Task,
     w: Params,
     u: Params | None,
-    batches: Repeat | Iterable[Batch],
+    batches: Batches,
     solver: Solver,
-    pull: Pull | None,
+    pull: ProximalTerm | None,
     *,
     clip: float | None,
     dual: bool = True,
     outputs: Tensor | None = None,
 ) -> WithMomentum:
-    """(w, u) after a step for each batch; u is None without momentum, and before from rest."""
+    """(w, u) after one step per batch, in the cheaper form."""
     drawn = as_drawn(batches)
     if clip is not None:
-        note("plain: clipping needs the whole gradient")
+        task.execution.record_form("plain: clipping needs the whole gradient")
     elif dual and drawn is not None:
-        form = dual_pays(task, w, u, drawn, solver, pull)
+        form = choose_form(task, w, u, drawn, solver, pull)
         if form:
             return dual_steps(task, w, u, drawn, form, solver, pull=pull, outputs=outputs)
     return plain_steps(task, w, u, batches, solver, pull=pull, clip=clip)

@@ -42,6 +42,7 @@ class RanksEngine:
     """
 
     def __init__(self, group: RankGroup, shard: RankShard, config: str) -> None:
+        self.federation = None  # the ranks have the data
         self.group = group
         self.shard = shard
         self.shares = shard.shares

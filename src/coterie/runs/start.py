@@ -26,13 +26,11 @@ from coterie.core.errors import CoterieError, Option
 from coterie.core.task import Task
 from coterie.data import Federation
 from coterie.data.roster import Roster
-from coterie.engines import diary
-from coterie.engines.diary import Diary
 from coterie.engines.evaluate import Evaluation
 from coterie.engines.loop import Loop
 from coterie.engines.plan import Plan, plan_for
 from coterie.engines.protocol import Engine
-from coterie.engines.replay import Replay
+from coterie.engines.replay import ExchangeOutcomes, Replay, read_log
 from coterie.engines.vectorised import Vectorised
 from coterie.engines.wire import Wire
 from coterie.runs.config import (
@@ -117,7 +115,7 @@ def create_engine(
     """Create the engine that the options name, in this process."""
     fed = prepare_data(method, task, fed, options)
     if options.replay is not None:
-        return Replay(task, fed, Diary(diary.read(options.replay)))
+        return Replay(task, fed, ExchangeOutcomes(read_log(options.replay)))
     if options.engine == "wire":
         return Wire(task, fed, Evaluation(method, options.choose_on), options.min_rows_to_report)
     if options.engine == "loop":
