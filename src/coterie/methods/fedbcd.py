@@ -17,8 +17,7 @@ then z ← z − a(z − mean of x_i).
 Differences from the paper:
 * The server draws the numbers of steps, and updates the mean over ALL clients by the changes it
   receives, so that it stores no client's model.
-* l2 acts on weights only, not on biases (the paper's regulariser acts on all parameters), as in all
-  methods here.
+* l2 acts on weights only, not on biases, as in all methods here.
 * Momentum restarts in each round. A round without answers changes nothing.
 * A new client takes `local_steps` steps from z.
 """
