@@ -17,7 +17,7 @@ from coterie.cli.commands import (
 )
 from coterie.cli.flags import DATA_HELP, Parser
 from coterie.cli.messages import describe_error, option_style, print_error
-from coterie.cli.run_flags import run_flags
+from coterie.cli.run_flags import RECOMMENDED, run_flags
 from coterie.core.errors import unknown_name
 from coterie.core.version import __version__
 
@@ -151,5 +151,8 @@ def print_run_help(command: str) -> None:
         f"`coterie {command} ifca --help` shows the method's hyper-parameters; "
         "`coterie list` lists the methods."
     )
+    about = COMMANDS[command].help
+    if command == "compare":
+        about += f"\nwithout names: the recommended methods ({', '.join(RECOMMENDED)})"
     epilog = f"{DATA_HELP}\n{hint}"
-    Parser(f"coterie {usage}", run_flags(command), COMMANDS[command].help, epilog).print_help()
+    Parser(f"coterie {usage}", run_flags(command), about, epilog).print_help()

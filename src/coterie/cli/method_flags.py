@@ -8,7 +8,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
 from coterie.cli.flags import Flag, FlagValues, flags_of
-from coterie.cli.run_flags import TuneFlags, run_flags
+from coterie.cli.run_flags import RECOMMENDED, TuneFlags, run_flags
 from coterie.core.contract import Algorithm, Local
 from coterie.core.errors import CoterieError, unknown_name
 from coterie.methods import registry
@@ -19,7 +19,6 @@ Grid = dict[str, list[Any]]  # by hyper-parameter, the values to try
 COMMON = {f.name for f in fields(Local)} | {"clusters"}
 # flags that no hyper-parameter can have without its method's name
 TAKEN = {"debug"} | {flag.key for command in ("search", "compare") for flag in run_flags(command)}
-RECOMMENDED = ("fedavg", "fedavg-ft", "ditto", "local", "ifca")  # methods of a plain `compare`
 MEANINGS = {"clusters": "number of groups to look for; auto: chosen from the data"}
 
 

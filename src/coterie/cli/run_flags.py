@@ -13,6 +13,7 @@ from coterie.cli.flags import Flag, flags_of
 from coterie.core.settings import setting
 from coterie.runs.options import Options
 
+RECOMMENDED = ("fedavg", "fedavg-ft", "ditto", "local", "ifca")  # methods of a plain `compare`
 VALUES = "NAME=A,B,…"  # metavar of --over and --tune
 
 

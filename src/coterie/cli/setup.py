@@ -8,11 +8,12 @@ from __future__ import annotations
 import datetime
 import itertools
 import os
+import re
 import time
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
-from inspect import signature
+from inspect import getdoc, signature
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -190,7 +191,8 @@ def make_parser(command: str, names: list[str], classes: Classes, is_alone: bool
     if not is_alone:
         return Parser(prog, flags, epilog=DATA_HELP + COMPARE_HELP)
     (cls,) = classes.values()
-    return Parser(prog, flags, cls.__doc__ or "", DATA_HELP)
+    summary = re.split(r"\n(?:Args|Example):", getdoc(cls) or "")[0].rstrip()
+    return Parser(prog, flags, summary, DATA_HELP)
 
 
 def read_values(parser: Parser, argv: list[str], classes: Classes) -> FlagValues:
