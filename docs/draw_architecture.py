@@ -1,4 +1,4 @@
-"""Draws docs/architecture.svg: which data flow where in `run`, `assign` and `report`.
+"""Draws docs/architecture.svg: the data flow in `run`, `assign` and `report`.
 
 python docs/draw_architecture.py
 """
@@ -27,25 +27,25 @@ class Box(NamedTuple):
 
 
 def box(x: int, y: int, title: str, text: str, kind: str = "code", width: int = 205) -> Box:
-    """A box of the usual size."""
+    """Return a box of the default size."""
     return Box(x, y, width, title, text, kind)
 
 
 BOXES = {
-    "command": box(30, 60, "coterie run", "cli: words → what is asked"),
-    "job": box(275, 60, "Job", "runs: checked, no engine yet"),
+    "command": box(30, 60, "coterie run", "cli: flags and config"),
+    "job": box(275, 60, "Job", "runs: validated, no engine yet"),
     "run": box(520, 60, "Run", "runs: the round loop"),
-    "method": box(765, 60, "method", "algorithms, baselines"),
-    "federation": box(275, 180, "Federation", "data: roster and rows", "data"),
-    "engine": box(520, 180, "Engine", "engine: runs the clients"),
-    "ask": box(765, 180, "ask → Aggregator → PartialAggregate", "engine: screened sums"),
+    "method": box(765, 60, "method", "methods: one file per paper"),
+    "federation": box(275, 180, "Federation", "data: roster and samples", "data"),
+    "engine": box(520, 180, "Engine", "engines: runs the clients"),
+    "ask": box(765, 180, "ask → Aggregator", "aggregation: checked sums"),
     "folder": box(520, 300, "run folder", "config, metrics, checkpoints", "disk"),
     "assign": box(30, 450, "coterie assign", "cli"),
-    "trained": box(275, 450, "Trained", "runs: roster, state, history"),
-    "answers": box(520, 450, "answers", "serve: group, predictions"),
-    "newcomer": box(765, 450, "a newcomer's file", "serve: rows are checked", "data"),
+    "trained": box(275, 450, "TrainedRun", "runs: roster, state, history"),
+    "answers": box(520, 450, "assign, predict", "serve: group, predictions"),
+    "new_client": box(765, 450, "a new client's file", "serve: rows are validated", "data"),
     "report": box(30, 620, "coterie report", "cli"),
-    "source": box(275, 620, "Source, Portrait", "reporting: runs as plain values"),
+    "source": box(275, 620, "client statistics", "reporting: runs as plain values"),
     "statistics": box(520, 620, "statistics", "reporting: typed data"),
     "page": box(765, 620, "report.html", "templates and figures", "disk"),
 }
@@ -55,7 +55,7 @@ ARROWS = [
     ("job", "run", "roster"),
     ("run", "method", "round"),
     ("job", "federation", ""),
-    ("federation", "engine", "rows"),
+    ("federation", "engine", "samples"),
     ("method", "ask", "ask(train)"),
     ("ask", "engine", "Call"),
     ("run", "engine", ""),
@@ -63,7 +63,7 @@ ARROWS = [
     ("folder", "trained", "state, scores"),
     ("assign", "trained", ""),
     ("trained", "answers", "centres"),
-    ("newcomer", "answers", "rows"),
+    ("new_client", "answers", "rows"),
     ("report", "source", ""),
     ("trained", "source", ""),
     ("source", "statistics", ""),
@@ -72,11 +72,11 @@ ARROWS = [
 
 
 def draw() -> str:
-    """The whole picture as SVG."""
+    """Return the whole picture as SVG."""
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
         f'font-family="Helvetica, Arial, sans-serif" role="img" '
-        'aria-label="Which data flow where in run, assign and report">',
+        'aria-label="Data flow in run, assign and report">',
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" '
         f'markerHeight="8" orient="auto"><path d="M0 0L8 4L0 8z" fill="{LINE}"/></marker></defs>',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
