@@ -103,6 +103,11 @@ def weights_error(weights: Tensor, shares: Tensor) -> Row:
 
     Returns:
         "weights_error"; empty if there are fewer clusters than sources.
+
+    Example:
+        >>> import coterie as ct, torch
+        >>> ct.metrics.weights_error(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.25, 0.75]]))
+        {'weights_error': 0.25}
     """
     known = weights.any(1).cpu()
     if weights.shape[1] < shares.shape[1] or not known.any():
@@ -145,6 +150,12 @@ def planted_error(centres: Params | None, planted: Tensor | None) -> Row:
 
     Returns:
         "planted_error"; empty where it is not defined or not finite.
+
+    Example:
+        >>> import coterie as ct, torch
+        >>> centres = {"weight": torch.tensor([[[3.0, 4.0]]])}
+        >>> ct.metrics.planted_error(centres, torch.zeros(1, 2))
+        {'planted_error': 5.0}
     """
     from scipy.optimize import linear_sum_assignment
 
