@@ -49,7 +49,7 @@ def data_set(name: str, make: Callable[..., Any]) -> str:
 def default_of(option: inspect.Parameter) -> str:
     if option.default is option.empty:
         return "required"
-    return "none" if option.default is None else written(option.default)
+    return "none" if option.default in (None, ()) else written(option.default)
 
 
 def taken(kind: Any) -> str:

@@ -23,7 +23,7 @@ def changed(**columns) -> dict[str, pd.DataFrame]:
         ({"a": ROWS, "void": ROWS[:0]}, {}, ["'void'", "no training rows"]),
         ({"a": ROWS.to_numpy()}, {}, ["'a'", "ndarray", "DataFrame"]),
         ({1: ROWS, "1": ROWS}, {}, ["same name"]),
-        ({"a": ROWS}, {"client_column": "c"}, ["client_column='c'", "leave it out"]),
+        ({"a": ROWS}, {"client_column": "c"}, ["client_column='c'", "omit it"]),
         (ROWS, {}, ["client_column"]),
         (ROWS, {"client_column": "sites"}, ["client column", "'sites'"]),
         (
@@ -59,7 +59,7 @@ def changed(**columns) -> dict[str, pd.DataFrame]:
         (
             {"a": ROWS},
             {"split_column": "c"},
-            ["part in the column c of client 'a'", "'a'", "test, train, valid"],
+            ["split in the column c of client 'a'", "'a'", "test, train, validation"],
         ),
         ({"a": ROWS.assign(p="test")}, {"split_column": "p"}, ["'a'", "no training rows"]),
         (changed(t=[None] * 8), {"time_column": "t"}, ["client 'a'", "'t'"]),
@@ -68,7 +68,7 @@ def changed(**columns) -> dict[str, pd.DataFrame]:
             {"time_column": "t"},
             ["column t of client 'a'", "1 missing"],
         ),
-        ({"a": ROWS}, {"time_column": "c"}, ["column c of client 'a' is no time", "2026-01-31"]),
+        ({"a": ROWS}, {"time_column": "c"}, ["column c of client 'a' contains no times", "2026-01-31"]),
         ({"a": ROWS}, {"time_column": "v", "split_column": "c"}, ["split_column and time_column"]),
         ({"a": ROWS}, {"test_share": 1.0}, ["test share", "1.0"]),
         ({"a": ROWS, "b": ROWS}, {"unseen": 2}, ["unseen=2"]),

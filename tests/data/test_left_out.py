@@ -32,9 +32,9 @@ def test_rows_without_a_label(caplog: pytest.LogCaptureFixture) -> None:
     fed = from_frames(TABLE, "y", "site", drop_incomplete=True, test_share=0)
     assert fed.names == ("Aachen", "Bonn", "Celle") and fed.train.sizes.tolist() == [9, 8, 10]
     assert fed.train.client(0)[1].tolist() == [n / 2 for n in range(3, 12)]
-    lines = [r.getMessage() for r in caplog.records if r.getMessage().startswith("left out")]
+    lines = [r.getMessage() for r in caplog.records if r.getMessage().startswith("dropped")]
     assert lines == [
-        "left out: 8 rows whose label y is empty (Dahme 4, Aachen 3, Bonn 1); "
+        "dropped 8 rows whose label y is empty (Dahme 4, Aachen 3, Bonn 1); "
         "no rows remain for Dahme"
     ]
     same = from_frames(TABLE.dropna(), "y", "site", test_share=0)
@@ -76,9 +76,9 @@ def test_small_clients(caplog: pytest.LogCaptureFixture) -> None:
     frames = {str(frame.site.iloc[0]): frame.drop(columns="site") for frame in SITES}
     fed = from_frames(frames, "y", drop_incomplete=True, min_rows=9)
     assert fed.names == ("Aachen", "Celle"), "counted without the rows that have no label"
-    sentence = "left out: 1 of 3 clients, with 8 rows in all, as each has fewer than 9 (Bonn 8)"
+    sentence = "dropped 1 of 3 clients with fewer than 9 rows, 8 rows in all (Bonn 8)"
     assert sentence in caplog.text
-    with pytest.raises(CoterieError, match="no client has 11 rows or more, but at most 10: lower"):
+    with pytest.raises(CoterieError, match="no client has 11 rows or more, the largest has 10: lower"):
         from_frames(frames, "y", drop_incomplete=True, min_rows=11)
     with pytest.raises(CoterieError, match="min_rows is 0, below 1"):
         from_frames(frames, "y", min_rows=0)
@@ -95,7 +95,7 @@ def test_flags(
     assert "leave them out with --drop-incomplete." in capsys.readouterr().err
     assert main([*words, "--drop-incomplete", "--min-rows", "9"]) == 0
     text = "".join(capsys.readouterr())
-    assert "8 rows whose label y is empty" in text and "fewer than 9 (Bonn 8)" in text
+    assert "8 rows whose label y is empty" in text and "fewer than 9 rows, 8 rows in all (Bonn 8)" in text
     assert main(["resume", "a", "--rounds", "2"]) == 0, "the options are kept with the run"
 
 

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Unpack
 
 from coterie.core.errors import CoterieError, Option
 from coterie.data.cells import to_nfc
-from coterie.data.federation import Federation, Kind
+from coterie.data.federation import Federation
 from coterie.data.frames import encode_one_table, encode_tables
 from coterie.data.memory import from_memory
-from coterie.data.schema import MIN_CATEGORY_COUNT, Fill
 from coterie.data.spec import maker
 from coterie.data.table_files import READERS, open_table, read_npz, read_tables
-from coterie.data.table_options import TableOptions, as_names
+from coterie.data.table_options import TableKeywords, TableOptions, as_names, show_table_options
 
+# options without a meaning for arrays
+TABLE_ONLY = (
+    "fill", "drop", "categories", "split_column", "time_column", "min_rows", "drop_incomplete",
+)  # fmt: skip
 HIDDEN = (".", "~$")  # Excel keeps ~$sites.xlsx beside sites.xlsx while it is open
 
 
 def client_files(path: Path) -> dict[str, Path]:
-    """The files in a folder by client name, sorted; all must be of one kind.
+    """List the files of a folder by client name, sorted.
 
-    Hidden files, folders and files of other kinds are passed over.
+    Hidden files, folders and files of other types are ignored; all others must be of one type.
     """
     endings = (*READERS, ".npz")
     if path.is_file():
@@ -52,7 +56,7 @@ def client_files(path: Path) -> dict[str, Path]:
 
 
 def name_clients(files: list[Path]) -> dict[str, Path]:
-    """Files by their names without the ending, which name the clients."""
+    """Name each file's client by the file name without its suffix."""
     clients: dict[str, Path] = {}
     for file in files:
         name = to_nfc(file.stem)
@@ -67,92 +71,76 @@ def name_clients(files: list[Path]) -> dict[str, Path]:
 
 
 @maker
-def folder(
-    path: str,
-    label: str | None = None,
-    test_share: float = 0.25,
-    seed: int = 0,
-    unseen: int = 0,
-    kind: Kind | None = None,
-    fill: Fill | None = None,
-    drop: tuple[str, ...] | None = None,
-    categories: tuple[str, ...] | None = None,
-    split_column: str | None = None,
-    time_column: str | None = None,
-    min_category_count: int = MIN_CATEGORY_COUNT,
-    min_rows_to_report: int = 1,
-    min_rows: int = 1,
-    drop_incomplete: bool = False,
-) -> Federation:
+@show_table_options(TableKeywords)
+def folder(path: str, label: str | None = None, **options: Unpack[TableKeywords]) -> Federation:
     """One file per client: CSV, Excel or Parquet tables with a label column, or npz with x and y.
 
-    A client is named by its file, without the ending. Tables are read as in `from_frames`. An npz
-    file holds x and y, which stay as they are, and may hold x_test and y_test; else a random
-    `test_share` of its rows is held out.
+    A client is named by its file, without the suffix. Tables are encoded as in `from_frames`. An
+    npz file holds x and y, which are used unchanged, and optionally x_test and y_test; without
+    these, a random `test_share` of its rows is held out.
+
+    Args:
+        path: The folder.
+        label: The column to predict, in tables.
+        **options: See `coterie.data.table_options.TableOptions`; npz files take `test_share`,
+            `seed`, `unseen` and `kind`.
+
+    Example:
+        >>> import tempfile, pandas as pd
+        >>> sites = tempfile.mkdtemp()
+        >>> for name in ("north", "south"):
+        ...     table = pd.DataFrame({"age": range(20), "outcome": ["yes", "no"] * 10})
+        ...     table.to_csv(f"{sites}/{name}.csv", index=False)
+        >>> folder(sites, label="outcome").names
+        ('north', 'south')
     """
     files = client_files(Path(path))
     if next(iter(files.values())).suffix.lower() == ".npz":
-        refuse_table_options(
-            path,
-            label=label,
-            fill=fill,
-            drop=drop,
-            categories=categories,
-            split_column=split_column,
-            time_column=time_column,
-            min_rows=min_rows if min_rows > 1 else None,
-            drop_incomplete=drop_incomplete or None,
-        )
-        return from_npz(files, test_share, seed, kind).with_unseen(unseen, seed)
+        given = {"label": label, **{name: options.get(name) for name in TABLE_ONLY}}
+        for name, value in given.items():
+            if value not in (None, (), False) and (name, value) != ("min_rows", 1):
+                raise CoterieError(
+                    f"{name} is for tables, but {path} has npz files, of x and y", "omit it"
+                )
+        return from_npz(files, options)
     if label is None:
         raise CoterieError(
             f"the data set folder needs a label, the column to predict in {path}",
             "give {}",
             options=[Option("label", "COLUMN")],
         )
-    options = TableOptions(
-        label=label,
-        test_share=test_share,
-        seed=seed,
-        unseen=unseen,
-        kind=kind,
-        fill=fill,
-        drop=as_names(drop),
-        categories=as_names(categories),
-        split_column=split_column,
-        time_column=time_column,
-        min_category_count=min_category_count,
-        min_rows_to_report=min_rows_to_report,
-        min_rows=min_rows,
-        drop_incomplete=drop_incomplete,
-    )
-    return encode_tables(read_tables(files, options.categories), options)
+    table_options = TableOptions(label=label, **options)
+    return encode_tables(read_tables(files, table_options.categories), table_options)
 
 
 @maker
+@show_table_options(TableKeywords)
 def table(
     path: str,
     label: str | None = None,
     client_column: str | None = None,
-    test_share: float = 0.25,
-    seed: int = 0,
-    unseen: int = 0,
-    kind: Kind | None = None,
-    fill: Fill | None = None,
-    drop: tuple[str, ...] | None = None,
-    categories: tuple[str, ...] | None = None,
-    split_column: str | None = None,
-    time_column: str | None = None,
-    min_category_count: int = MIN_CATEGORY_COUNT,
-    min_rows_to_report: int = 1,
-    min_rows: int = 1,
-    drop_incomplete: bool = False,
+    **options: Unpack[TableKeywords],
 ) -> Federation:
     """One CSV, Excel or Parquet file of all clients' rows, with a column that names the client.
 
-    It is read as in `from_frames`.
+    The table is encoded as in `from_frames`.
+
+    Args:
+        path: The file.
+        label: The column to predict.
+        client_column: The column that names the client.
+        **options: See `coterie.data.table_options.TableOptions`.
+
+    Example:
+        >>> import tempfile, pandas as pd
+        >>> file = tempfile.mkdtemp() + "/sites.csv"
+        >>> rows = {"site": ["a", "b"] * 20, "age": range(40), "outcome": [0, 0, 1, 1] * 10}
+        >>> pd.DataFrame(rows).to_csv(file, index=False)
+        >>> table(file, label="outcome", client_column="site").names
+        ('a', 'b')
     """
-    source = open_table(Path(path), [*as_names(categories), *as_names(client_column)])
+    as_text = [*as_names(options.get("categories")), *as_names(client_column)]
+    source = open_table(Path(path), as_text)
     if label is None or client_column is None:
         missing, use = "client_column", "that names the client"
         if label is None:
@@ -163,43 +151,21 @@ def table(
             "give {}",
             options=[Option(missing, "COLUMN")],
         )
-    options = TableOptions(
-        label=label,
-        client_column=client_column,
-        test_share=test_share,
-        seed=seed,
-        unseen=unseen,
-        kind=kind,
-        fill=fill,
-        drop=as_names(drop),
-        categories=as_names(categories),
-        split_column=split_column,
-        time_column=time_column,
-        min_category_count=min_category_count,
-        min_rows_to_report=min_rows_to_report,
-        min_rows=min_rows,
-        drop_incomplete=drop_incomplete,
-    )
-    return encode_one_table(source, options)
+    table_options = TableOptions(label=label, client_column=client_column, **options)
+    return encode_one_table(source, table_options)
 
 
-# ------------------------------------------------------------------------------ arrays
-def refuse_table_options(path: str, **options: object) -> None:
-    """Refuse options that mean nothing for arrays."""
-    for name, value in options.items():
-        if value is not None:
-            raise CoterieError(
-                f"{name} is for tables, but {path} has npz files, of x and y", "leave it out"
-            )
-
-
-def from_npz(files: dict[str, Path], test_share: float, seed: int, kind: Kind | None) -> Federation:
-    """Clients from arrays x and y, all with x_test and y_test or none."""
+def from_npz(files: dict[str, Path], options: TableKeywords) -> Federation:
+    """Make a federation of arrays x and y; all files have x_test and y_test, or none."""
+    seed, kind = options.get("seed", 0), options.get("kind")
+    unseen = options.get("unseen", 0)
     arrays = {name: read_npz(file) for name, file in files.items()}
     clients = {name: (of_client["x"], of_client["y"]) for name, of_client in arrays.items()}
     with_test = [name for name, of_client in arrays.items() if "x_test" in of_client]
     if not with_test:
-        return from_memory(clients, test_share=test_share, seed=seed, kind=kind)
+        share = options.get("test_share", 0.25)
+        fed = from_memory(clients, test_share=share, seed=seed, kind=kind)
+        return fed.with_unseen(unseen, seed)
     for name, file in files.items():
         if name not in with_test:
             raise CoterieError(
@@ -207,4 +173,4 @@ def from_npz(files: dict[str, Path], test_share: float, seed: int, kind: Kind | 
                 "give x_test and y_test to all or none",
             )
     test = {name: (of_client["x_test"], of_client["y_test"]) for name, of_client in arrays.items()}
-    return from_memory(clients, test=test, kind=kind)
+    return from_memory(clients, test=test, kind=kind).with_unseen(unseen, seed)

@@ -1,12 +1,19 @@
-"""Federations of pandas DataFrames, and the encoding pipeline of all tables."""
+"""Federations of pandas DataFrames, and the pipeline that encodes all tables.
+
+    split_tables      drop rows and clients, split the others into train, validation and test
+    fit_schema        describe each client's training rows, merge the descriptions to a schema
+    assemble          encode the rows with the schema (`encoding.py`)
+
+Tables are read column by column, so that a large one is never in memory as a whole.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 from coterie.core.errors import (
     ColumnErrors,
@@ -29,167 +36,82 @@ from coterie.data.client_table import (
 )
 from coterie.data.description import Description, describe_table, description_jobs, join_columns
 from coterie.data.encoding import assemble, rows_by_client
-from coterie.data.federation import Federation, Kind
+from coterie.data.federation import Federation
 from coterie.data.merging import merge
-from coterie.data.row_split import large_enough, split_rows, with_client_named, with_labels
-from coterie.data.schema import MIN_CATEGORY_COUNT, Fill, Schema, log_schema
+from coterie.data.row_split import (
+    drop_rows_without_client,
+    drop_rows_without_label,
+    drop_small_clients,
+    split_rows,
+)
+from coterie.data.schema import Schema, log_schema
 from coterie.data.site_columns import describe_nearly_empty, site_columns, warn_of_constants
 from coterie.data.table_files import read_table
-from coterie.data.table_options import TableOptions, as_names
+from coterie.data.table_options import TableKeywords, TableOptions, show_table_options
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-class Reading(NamedTuple):
-    """What was learnt from a client's columns, or why they cannot be used."""
-
-    columns: dict[str, Description | CoterieError]
-    gaps: dict[str, CoterieError]  # of columns with empty cells
-    rows: int  # that are described
-
-    def in_order(self, names: Iterable[str]) -> Reading:
-        """The same, with the columns in this order."""
-        order = list(names)
-        columns = {name: self.columns[name] for name in order}
-        gaps = {name: self.gaps[name] for name in order if name in self.gaps}
-        return Reading(columns, gaps, self.rows)
-
-    def description(self, label: str) -> Description:
-        """The description of the client's table; all columns that cannot be used are refused."""
-        return join_columns(raise_column_errors(self.columns), label, self.rows)
-
-    def refuse_gaps(self, checked: Collection[str]) -> None:
-        """Refuse empty cells in any column but those that were checked."""
-        raise_column_errors({name: gap for name, gap in self.gaps.items() if name not in checked})
-
-
-def read_by_column(
-    tables: dict[str, Table], index: Federation, options: TableOptions
-) -> dict[str, Reading]:
-    """Describe the training rows of all clients, in the order of `index`."""
-    train_rows = dict(zip(index.names[: len(index)], rows_by_client(index.train)))
-    jobs = {}
-    readings = {}
-    for client in index.names:
-        of_client = description_jobs(
-            tables[client],
-            options.label,
-            options.kind,
-            options.categories,
-            train=train_rows.get(client, ()),
-            min_rows_to_report=options.min_rows_to_report,
-        )
-        jobs[client] = of_client.columns
-        readings[client] = Reading({}, {}, of_client.rows)
-    for column in dict.fromkeys(name for of_client in jobs.values() for name in of_client):
-        for client, reading in readings.items():
-            if column not in jobs[client]:
-                continue
-            reading.columns[column] = capture_error(jobs[client][column])
-            gap = capture_error(partial(refuse_gap, tables[client].columns[column]))
-            if gap is not None:
-                reading.gaps[column] = gap
-        forget_columns(tables.values(), [column])
-    return {client: reading.in_order(jobs[client]) for client, reading in readings.items()}
-
-
-def refuse_gaps(table: Table) -> None:
-    """Refuse empty cells in any column."""
-    run_column_jobs({name: partial(refuse_gap, cells) for name, cells in table.columns.items()})
-
-
-def refuse_gap(cells: Cells) -> None:
-    """Refuse empty cells, and offer to fill them or to drop the column."""
-    cells.refuse_missing(
-        "fill them with {}, or drop the column with {}",
-        [Option("fill", "median"), Option("drop", cells.name, of_data=True)],
-    )
-
-
+@show_table_options(TableKeywords)
 def from_frames(
     frames: Mapping[str, pd.DataFrame] | pd.DataFrame,
     label: str,
     client_column: str | None = None,
-    test_share: float = 0.25,
-    seed: int = 0,
-    unseen: int = 0,
-    kind: Kind | None = None,
-    fill: Fill | None = None,
-    drop: Sequence[str] | None = None,
-    categories: Sequence[str] | None = None,
-    split_column: str | None = None,
-    time_column: str | None = None,
-    min_category_count: int = MIN_CATEGORY_COUNT,
-    min_rows_to_report: int = 1,
-    min_rows: int = 1,
-    drop_incomplete: bool = False,
+    **options: Unpack[TableKeywords],
 ) -> Federation:
-    """A federation of pandas DataFrames by client name, or of one with a `client_column`.
+    """Make a federation of pandas DataFrames.
 
-    Every column but the label is a feature, encoded by the `schema` of the training rows (see
-    `coterie.data.schema`); `drop` leaves columns out, `categories` are read as text whatever they
-    hold. Missing cells are refused, or filled with the "mean" or "median" over all clients. Labels
-    that are text, booleans or at most 20 whole numbers are classes, other numbers regression
-    targets, which stay as they are; `kind` overrules. `unseen` clients, drawn at random, never
-    train.
+    Every column except the label is a feature, encoded by the `Schema` of the training rows of all
+    clients: numbers are standardised, dates and text become several columns.
 
-    The test part is a random `test_share` of each client's rows; or with `time_column` (numbers, or
-    dates such as 2026-01-31) its last share by that column; or `split_column` says train, test or
-    valid for each row.
+    Args:
+        frames: One DataFrame per client, by name, or one DataFrame of all clients.
+        label: The column to predict.
+        client_column: The column that names the client, if there is one DataFrame of all clients.
+        **options: See `coterie.data.table_options.TableOptions`.
 
-    A text that fewer than `min_category_count` training rows of all clients together have counts as
-    "other" and is named nowhere. A client with fewer than `min_rows_to_report` training rows, or
-    cells in a column, tells nothing of them: its rows are encoded by what the others tell.
+    Returns:
+        The federation, with `schema` set.
 
-    A client with fewer than `min_rows` rows is left out. With `drop_incomplete` so are rows without
-    a label or, in one table of all clients, without a client; otherwise they are refused.
+    Raises:
+        CoterieError: If a column cannot be used. Problems of several columns are reported at once.
+
+    Example:
+        >>> import pandas as pd
+        >>> site = pd.DataFrame({"age": range(20, 40), "outcome": ["yes", "no"] * 10})
+        >>> fed = from_frames({"north": site, "south": site}, label="outcome", test_share=0.5)
+        >>> fed.names, fed.labels, fed.test.sizes.tolist()
+        (('north', 'south'), ('no', 'yes'), [10, 10])
     """
-    options = TableOptions(
-        label=label,
-        client_column=client_column,
-        test_share=test_share,
-        seed=seed,
-        unseen=unseen,
-        kind=kind,
-        fill=fill,
-        drop=as_names(drop),
-        categories=as_names(categories),
-        split_column=split_column,
-        time_column=time_column,
-        min_category_count=min_category_count,
-        min_rows_to_report=min_rows_to_report,
-        min_rows=min_rows,
-        drop_incomplete=drop_incomplete,
-    )
+    table_options = TableOptions(label=label, client_column=client_column, **options)
     if not isinstance(frames, Mapping):
-        return encode_one_table(frames, options)
+        return encode_one_table(frames, table_options)
     if client_column is not None:
         raise CoterieError(
-            f"client_column={client_column!r} is for one table of all clients", "leave it out"
+            f"client_column={client_column!r} is for one table of all clients", "omit it"
         )
-    return encode_frames(frames, options)
-
-
-def encode_frames(frames: Mapping[str, pd.DataFrame], options: TableOptions) -> Federation:
-    """The federation of one DataFrame per client."""
-    return encode_tables(tables_of_frames(check_frames(frames)), options)
+    return encode_tables(tables_of_frames(check_frames(frames)), table_options)
 
 
 def encode_one_table(source: pd.DataFrame | Columns, options: TableOptions) -> Federation:
-    """The federation of one table of all clients."""
+    """Make a federation of one table of all clients."""
     table = Table.of(source, "the table")
     if options.drop_incomplete:
-        table = with_client_named(table, options.client_column)
+        table = drop_rows_without_client(table, options.client_column)
     return encode_tables(tables_by_column(table, options.client_column), options)
 
 
 def encode_tables(tables: dict[str, Table], options: TableOptions) -> Federation:
-    """The federation of the clients' tables."""
+    """Make a federation of one table per client."""
     tables, index = split_tables(tables, options)
     index = index.with_unseen(options.unseen, options.seed)
     forget_columns(tables.values())
-    tables = without_columns(tables, options)
+    known = {name for table in tables.values() for name in table.columns}
+    for name in options.ignored_columns:
+        if name not in known:
+            raise unknown_name("column to drop", name, known)
+    tables = {name: table.without(options.ignored_columns) for name, table in tables.items()}
     schema, descriptions = fit_schema(tables, index, options)
     of_sites = site_columns(descriptions)
     log_schema(schema, describe_nearly_empty(of_sites))
@@ -200,36 +122,48 @@ def encode_tables(tables: dict[str, Table], options: TableOptions) -> Federation
 def split_tables(
     tables: dict[str, Table], options: TableOptions
 ) -> tuple[dict[str, Table], Federation]:
-    """(the tables with the rows that count, which of these are for training and for tests)"""
+    """Drop rows and clients as the options say, and split the other rows.
+
+    Returns:
+        The remaining tables, and a federation of row numbers: each split of each client.
+    """
     if options.drop_incomplete:
-        tables = with_labels(tables, options.label)
-    tables = large_enough(tables, options.min_rows)
+        tables = drop_rows_without_label(tables, options.label)
+    tables = drop_small_clients(tables, options.min_rows)
     return tables, split_rows(tables, options)
 
 
-def without_columns(tables: dict[str, Table], options: TableOptions) -> dict[str, Table]:
-    """The tables without the columns to leave out, each of which some client must have."""
-    known = {name for table in tables.values() for name in table.columns}
-    for name in options.left_out:
-        if name not in known:
-            raise unknown_name("column to drop", name, known)
-    return {client: table.without(options.left_out) for client, table in tables.items()}
+# ------------------------------------------------------------------------------ schema
+class ColumnScan(NamedTuple):
+    """The descriptions of one client's columns, or the reasons why they cannot be used."""
+
+    columns: dict[str, Description | CoterieError]
+    gaps: dict[str, CoterieError]  # of columns with missing cells
+    rows: int  # number of described rows
+
+    def refuse_gaps(self, checked: Collection[str]) -> None:
+        """Raise for missing cells in columns that were not yet checked."""
+        raise_column_errors({name: gap for name, gap in self.gaps.items() if name not in checked})
 
 
-# ------------------------------------------------------------------------------ columns
 def fit_schema(
     tables: dict[str, Table], index: Federation, options: TableOptions
 ) -> tuple[Schema, dict[str, Description]]:
-    """(the schema of the training rows, the clients' descriptions that it was made from)
+    """Fit a schema to the training rows.
 
-    All columns that cannot be used are named at once.
+    Returns:
+        The schema, and the descriptions by client that it was merged from.
+
+    Raises:
+        ColumnErrors: Names all columns that cannot be used.
     """
     problems: dict[str, list[CoterieError]] = {}
     descriptions = {}
-    readings = read_by_column(tables, index, options)
-    for name, reading in readings.items():
+    scans = scan_columns(tables, index, options)
+    for name, scan in scans.items():
         with collect_errors(problems):
-            descriptions[name] = reading.description(options.label)
+            columns = raise_column_errors(scan.columns)
+            descriptions[name] = join_columns(columns, options.label, scan.rows)
     if not problems:
         refuse_all_small(descriptions, options.min_rows_to_report)
         with collect_errors(problems):
@@ -238,14 +172,57 @@ def fit_schema(
         checked = {options.label, *problems}
         for name in tables:
             with collect_errors(problems):
-                readings[name].refuse_gaps(checked)
+                scans[name].refuse_gaps(checked)
     if problems:
         raise ColumnErrors(problems)
-    return replace(schema, fill=options.fill, ignored=options.left_out), descriptions
+    return replace(schema, fill=options.fill, ignored=options.ignored_columns), descriptions
+
+
+def scan_columns(
+    tables: dict[str, Table], index: Federation, options: TableOptions
+) -> dict[str, ColumnScan]:
+    """Describe the training rows of all clients, one column after another."""
+    train_rows = dict(zip(index.names[: len(index)], rows_by_client(index.train)))
+    jobs = {}
+    scans = {}
+    for client in index.names:
+        of_client = description_jobs(
+            tables[client],
+            options.label,
+            options.kind,
+            options.categories,
+            train=train_rows.get(client, ()),
+            min_rows_to_report=options.min_rows_to_report,
+        )
+        jobs[client] = of_client.columns
+        scans[client] = ColumnScan({}, {}, of_client.rows)
+    for column in dict.fromkeys(name for of_client in jobs.values() for name in of_client):
+        for client, scan in scans.items():
+            if column not in jobs[client]:
+                continue
+            scan.columns[column] = capture_error(jobs[client][column])
+            gap = capture_error(partial(refuse_gap, tables[client].columns[column]))
+            if gap is not None:
+                scan.gaps[column] = gap
+        forget_columns(tables.values(), [column])
+    # errors and descriptions list the columns in the order of the client's own table
+    for client, scan in scans.items():
+        ordered = {name: scan.columns[name] for name in jobs[client]}
+        gaps = {name: scan.gaps[name] for name in jobs[client] if name in scan.gaps}
+        scans[client] = scan._replace(columns=ordered, gaps=gaps)
+    return scans
+
+
+def refuse_gap(cells: Cells) -> None:
+    """Raise for missing cells; the error suggests to fill them or to drop the column."""
+    cells.refuse_missing(
+        "fill them with {}, or drop the column with {}",
+        [Option("fill", "median"), Option("drop", cells.name, of_data=True)],
+    )
 
 
 def refuse_all_small(descriptions: Mapping[str, Description], min_rows_to_report: int) -> None:
-    """Refuse clients none of which has rows enough to tell anything of them."""
+    """Raise if no client has enough rows to report statistics."""
     if not any(description["rows"] for description in descriptions.values()):
         raise CoterieError(
             f"no client has {min_rows_to_report} training rows or more, so that none may "
@@ -255,21 +232,28 @@ def refuse_all_small(descriptions: Mapping[str, Description], min_rows_to_report
         )
 
 
+# ------------------------------------------------------------------------------ one site
 class SiteTable:
-    """A site's table, read and split as `folder:` reads and splits one of its files."""
+    """The table of one real site, read and split as `folder:` reads and splits a file.
+
+    Args:
+        client: The name of the site.
+        file: Its table.
+        options: The options that all sites of the run share.
+    """
 
     def __init__(self, client: str, file: Path, options: TableOptions) -> None:
         self.client = client
         self.options = options
         frame = read_table(file, options.categories)
         tables, self.index = split_tables(tables_of_frames({client: frame}), options)
-        self.table = tables[client].without(options.left_out)
+        self.table = tables[client].without(options.ignored_columns)
 
     def describe(self) -> Description:
-        """The columns in a few numbers each; a table that cannot be used is refused.
+        """Describe the training rows for the server, or raise if the table cannot be used.
 
-        Quantiles may be cells, so they leave the site only where medians fill missing cells. Else
-        the mean stands for them, which leaves anyway.
+        A quantile may be the value of a single cell, so quantiles leave the site only if medians
+        fill missing cells. Otherwise the mean, which leaves the site anyway, replaces them.
         """
         options = self.options
         description = describe_table(
@@ -281,7 +265,8 @@ class SiteTable:
             min_rows_to_report=options.min_rows_to_report,
         )
         if options.fill is None:
-            refuse_gaps(self.table.without([options.label]))
+            features = self.table.without([options.label]).columns
+            run_column_jobs({name: partial(refuse_gap, cells) for name, cells in features.items()})
         if options.fill != "median":
             for column in description["columns"].values():
                 if column.get("count"):
@@ -289,5 +274,5 @@ class SiteTable:
         return description
 
     def encode(self, schema: Schema) -> Federation:
-        """A federation of this site alone."""
+        """Encode the rows as a federation of this site alone."""
         return assemble({self.client: self.table}, self.index, schema)

@@ -6,15 +6,16 @@ import inspect
 import json
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import numpy as np
 
 from coterie.core.errors import CoterieError, Option, unknown_name
 from coterie.data.cells import Cells
 from coterie.data.csv_files import one_line
-from coterie.data.federation import Federation, Kind
+from coterie.data.federation import Federation
 from coterie.data.hub_rows import (
     Dealt,
     Rows,
@@ -26,9 +27,8 @@ from coterie.data.hub_rows import (
 )
 from coterie.data.memory import default_names
 from coterie.data.natural import draw_clients
-from coterie.data.schema import MIN_CATEGORY_COUNT, Fill
 from coterie.data.spec import maker
-from coterie.data.table_options import TableOptions, as_names
+from coterie.data.table_options import HubKeywords, TableOptions, as_names, show_table_options
 
 ARGUMENTS = {  # our options, and what partitioners call them
     "clients": "num_partitions",
@@ -132,6 +132,7 @@ By = Literal[
 
 
 @maker
+@show_table_options(HubKeywords)
 def hub(
     path: str,
     label: str | None = None,
@@ -146,16 +147,7 @@ def hub(
     sizes: tuple[int, ...] | None = None,
     arguments: tuple[str, ...] | None = None,
     split: str | None = None,
-    test_share: float = 0.25,
-    seed: int = 0,
-    unseen: int = 0,
-    kind: Kind | None = None,
-    fill: Fill | None = None,
-    drop: tuple[str, ...] | None = None,
-    categories: tuple[str, ...] | None = None,
-    min_category_count: int = MIN_CATEGORY_COUNT,
-    min_rows_to_report: int = 1,
-    drop_incomplete: bool = False,
+    **options: Unpack[HubKeywords],
 ) -> Federation:
     """A Hugging Face data set on disk, by a column of clients or a partitioner of flwr-datasets.
 
@@ -177,6 +169,7 @@ def hub(
     `split` names another split to deal; it alone is then used. Of a client's rows at most `samples`
     are taken. With `drop_incomplete`, rows of tables that have no label are left out.
     """
+    seed = options.get("seed", 0)
     splits = read_splits(Path(path))
     rows = splits.get(split or "train")
     if rows is None:
@@ -197,36 +190,18 @@ def hub(
     key = key[chosen]
     if client_column is not None and split is None and "test" in splits:
         test = read_test_rows(splits["test"], key, client_column, path)
-    options = TableOptions(
-        label=label,
-        test_share=test_share,
-        seed=seed,
-        unseen=unseen,
-        kind=kind,
-        fill=fill,
-        drop=(*as_names(drop), *as_names(client_column)),
-        categories=as_names(categories),
-        min_category_count=min_category_count,
-        min_rows_to_report=min_rows_to_report,
-        drop_incomplete=drop_incomplete,
-    )
-    return encode_rows((rows.select(chosen), key), test, options)
+    table_options = TableOptions(label=label, **options)
+    dropped = (*table_options.drop, *as_names(client_column))
+    table_options = replace(table_options, drop=dropped)
+    return encode_rows((rows.select(chosen), key), test, table_options)
 
 
+@show_table_options(HubKeywords)
 def from_partitioner(
     partitioner: Any,
     label: str,
     test: Any = None,
-    test_share: float = 0.25,
-    seed: int = 0,
-    unseen: int = 0,
-    kind: Kind | None = None,
-    fill: Fill | None = None,
-    drop: Sequence[str] | None = None,
-    categories: Sequence[str] | None = None,
-    min_category_count: int = MIN_CATEGORY_COUNT,
-    min_rows_to_report: int = 1,
-    drop_incomplete: bool = False,
+    **options: Unpack[HubKeywords],
 ) -> Federation:
     """One client per partition of a flwr-datasets partitioner whose `dataset` is set.
 
@@ -240,21 +215,9 @@ def from_partitioner(
     `min_category_count`, `min_rows_to_report` and `drop_incomplete`. `drop` leaves columns out.
     A ClassLabel names the classes. `unseen` clients, drawn at random, never train.
     """
-    options = TableOptions(
-        label=label,
-        test_share=test_share,
-        seed=seed,
-        unseen=unseen,
-        kind=kind,
-        fill=fill,
-        drop=as_names(drop),
-        categories=as_names(categories),
-        min_category_count=min_category_count,
-        min_rows_to_report=min_rows_to_report,
-        drop_incomplete=drop_incomplete,
-    )
+    table_options = TableOptions(label=label, **options)
     held = None if test is None else deal(test)
-    return encode_rows(deal(partitioner), held, options)
+    return encode_rows(deal(partitioner), held, table_options)
 
 
 # ------------------------------------------------------------------------------ columns

@@ -15,9 +15,10 @@ import numpy as np
 from coterie.core.errors import CoterieError, Option, unknown_name
 from coterie.data.base_files import pixels
 from coterie.data.cells import Cells
+from coterie.data.client_table import check_frames, tables_of_frames
 from coterie.data.csv_files import one_line
 from coterie.data.federation import Federation
-from coterie.data.frames import encode_frames
+from coterie.data.frames import encode_tables
 from coterie.data.natural import from_keys, rows_by_key
 from coterie.data.table_files import READERS, read_table
 from coterie.data.table_options import TableOptions
@@ -77,7 +78,7 @@ def encode_rows(train: Dealt, test: Dealt | None, options: TableOptions) -> Fede
         frame[PART] = np.where(np.arange(len(rows)) < train_size, "train", "test")
         options = replace(options, split_column=PART)
     frames = {name: frame.iloc[numbers] for name, numbers in rows_by_key(key).items()}
-    return encode_frames(frames, options)
+    return encode_tables(tables_of_frames(check_frames(frames)), options)
 
 
 def check_one_array(column: str, features: list[str], options: TableOptions) -> None:

@@ -17,21 +17,24 @@ from coterie.data.schema import first_few
 from coterie.data.table_options import TableOptions
 
 log = logging.getLogger("coterie")
+# words of a split column, and the splits that they name
+SPLITS = {"train": "train", "test": "test", "validation": "validation", "valid": "validation"}
 
 
-def with_client_named(table: Table, column: str | None) -> Table:
-    """A table of all clients without the rows that name no client."""
+# ------------------------------------------------------------------------------ dropping
+def drop_rows_without_client(table: Table, column: str | None) -> Table:
+    """Drop the rows of a table of all clients that name no client."""
     missing = client_cells(table, column).missing
     if not missing.any():
         return table
     if missing.all():
         raise CoterieError(f"the client column {column} is empty in every row", "name the clients")
-    log.info("left out: %d rows whose client column %s is empty", missing.sum(), column)
+    log.info("dropped %d rows whose client column %s is empty", missing.sum(), column)
     return table.part(np.flatnonzero(~missing), table.where)
 
 
-def with_labels(tables: Mapping[str, Table], label: str) -> dict[str, Table]:
-    """The tables without the rows that have no label; a client without any other is left out."""
+def drop_rows_without_label(tables: Mapping[str, Table], label: str) -> dict[str, Table]:
+    """Drop the rows without a label, and the clients that have no other rows."""
     complete = {}
     gaps = {}
     for name, table in tables.items():
@@ -47,50 +50,49 @@ def with_labels(tables: Mapping[str, Table], label: str) -> dict[str, Table]:
     if gaps and not complete:
         raise CoterieError(f"the label column {label} is empty in every row", "give labels")
     if gaps:
-        log_rows_without_label(label, gaps, gone=[name for name in gaps if name not in complete])
+        message = f"dropped {sum(gaps.values())} rows whose label {label} is empty"
+        message += f" ({list_counts(gaps)})"
+        gone = [name for name in gaps if name not in complete]
+        if gone:
+            message += f"; no rows remain for {first_few(gone)}"
+        log.info("%s", message)
     return complete
 
 
-def log_rows_without_label(label: str, gaps: Mapping[str, int], gone: list[str]) -> None:
-    """Log how many rows have no label, at which clients, and who has no rows with one."""
-    sentence = f"left out: {sum(gaps.values())} rows whose label {label} is empty ({listed(gaps)})"
-    if gone:
-        sentence += f"; no rows remain for {first_few(gone)}"
-    log.info("%s", sentence)
-
-
-def large_enough(tables: Mapping[str, Table], min_rows: int) -> dict[str, Table]:
-    """The tables of clients with `min_rows` rows or more."""
+def drop_small_clients(tables: Mapping[str, Table], min_rows: int) -> dict[str, Table]:
+    """Drop the clients with fewer than `min_rows` rows."""
     if min_rows == 1:
-        return dict(tables)  # a client without rows is refused later, and named
+        return dict(tables)  # a client without rows is rejected later, by name
     large = {name: table for name, table in tables.items() if table.rows >= min_rows}
     small = {name: table.rows for name, table in tables.items() if table.rows < min_rows}
     if not large:
         most = max(small.values(), default=0)
         raise CoterieError(
-            f"no client has {min_rows} rows or more, but at most {most}",
+            f"no client has {min_rows} rows or more, the largest has {most}",
             "lower {}",
             options=[Option("min_rows")],
         )
     if small:
         log.info(
-            "left out: %d of %d clients, with %d rows in all, as each has fewer than %d (%s)",
-            len(small), len(tables), sum(small.values()), min_rows, listed(small),
+            "dropped %d of %d clients with fewer than %d rows, %d rows in all (%s)",
+            len(small), len(tables), min_rows, sum(small.values()), list_counts(small),
         )  # fmt: skip
     return large
 
 
-def listed(counts: Mapping[str, int]) -> str:
-    """Clients with their counts, the highest first, shortened."""
+def list_counts(counts: Mapping[str, int]) -> str:
+    """List a few clients with their counts, the highest first."""
     ordered = sorted(counts, key=lambda name: -counts[name])
     return first_few([f"{name} {counts[name]}" for name in ordered])
 
 
-PARTS = ("train", "test", "valid")
-
-
+# ------------------------------------------------------------------------------ splitting
 def split_rows(tables: Mapping[str, Table], options: TableOptions) -> Federation:
-    """A federation of row numbers: who trains and tests on which rows of its table."""
+    """Split each client's rows by a split column, by time, or at random.
+
+    Returns:
+        A federation whose rows are row numbers of the tables, as x and as y.
+    """
     if options.split_column is not None and options.time_column is not None:
         raise CoterieError(
             "split_column and time_column both say which rows are for tests", "give one of them"
@@ -108,42 +110,47 @@ def split_rows(tables: Mapping[str, Table], options: TableOptions) -> Federation
 
 
 def split_by_column(tables: Mapping[str, Table], column: str) -> Federation:
-    """Train, test and validation rows by the word that a column has in each row."""
-    words = {}
-    for name, table in tables.items():
-        words[name] = complete_column(table, column).column.astype(str).to_numpy()
-        strange = sorted(set(words[name].tolist()) - set(PARTS))
-        if strange:
-            raise unknown_name(f"part in the column {column} of {table.where}:", strange[0], PARTS)
-    train, test, valid = (
-        stack([np.flatnonzero(of_client == part) for of_client in words.values()]) for part in PARTS
-    )
-    has_valid = len(valid.x) > 0
+    """Split rows by the word that a column has in each row."""
+    rows: dict[str, list[np.ndarray]] = {"train": [], "test": [], "validation": []}
+    for table in tables.values():
+        words = complete_column(table, column).column.astype(str).to_numpy()
+        unknown = sorted(set(words.tolist()) - set(SPLITS))
+        if unknown:
+            raise unknown_name(f"split in the column {column} of {table.where}:", unknown[0], rows)
+        for name, of_clients in rows.items():
+            chosen = [word for word, split_name in SPLITS.items() if split_name == name]
+            of_clients.append(np.flatnonzero(np.isin(words, chosen)))
+    train, test, validation = (stack(of_clients) for of_clients in rows.values())
     return Federation(
-        tuple(tables), train, test, "regression", None, valid=valid if has_valid else None
+        tuple(tables),
+        train,
+        test,
+        "regression",
+        None,
+        valid=validation if len(validation.x) else None,
     )
 
 
 def split_by_time(
     tables: Mapping[str, Table], column: str, train_sizes: list[int]
 ) -> tuple[Ragged, Ragged]:
-    """The first rows of each client by a column of times for training, the last ones for tests."""
+    """Take the first rows of each client by time for training, the last ones for tests."""
     early, late = [], []
     for table, size in zip(tables.values(), train_sizes):
-        order = as_times(complete_column(table, column)).argsort(kind="stable")
+        order = read_times(complete_column(table, column)).argsort(kind="stable")
         early.append(np.sort(order[:size]))
         late.append(np.sort(order[size:]))
     return stack(early), stack(late)
 
 
 def stack(rows: list[np.ndarray]) -> Ragged:
-    """The row numbers of each client in one store, as x and as y."""
+    """Concatenate the row numbers of all clients."""
     x = torch.from_numpy(np.concatenate(rows))
     return Ragged(x, x, torch.tensor([len(numbers) for numbers in rows]))
 
 
 def complete_column(table: Table, column: str) -> Cells:
-    """A column that says which rows are for tests; empty cells are refused."""
+    """Return a column without missing cells, or raise."""
     if column not in table.columns:
         raise unknown_name(f"column of {table.where}:", column, table.columns)
     cells = table.columns[column]
@@ -151,8 +158,8 @@ def complete_column(table: Table, column: str) -> Cells:
     return cells
 
 
-def as_times(cells: Cells) -> np.ndarray:
-    """Numbers, or dates as numbers."""
+def read_times(cells: Cells) -> np.ndarray:
+    """Read a column of numbers or dates as numbers."""
     import pandas as pd
 
     if not cells.is_time and not np.isnan(cells.parsed).any():
@@ -163,6 +170,6 @@ def as_times(cells: Cells) -> np.ndarray:
         return days_of_times(pd.to_datetime(cells.column, format="ISO8601", utc=True))
     except (ValueError, TypeError):
         raise CoterieError(
-            f"the column {cells.name} of {cells.where} is no time",
+            f"the column {cells.name} of {cells.where} contains no times",
             "write numbers, or dates such as 2026-01-31 or 31.1.2026",
         ) from None

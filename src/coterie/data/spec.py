@@ -120,7 +120,9 @@ def no_such_set(spec: str) -> CoterieError:
 # ------------------------------------------------------------------------------ writing a spec
 def write_spec(name: str, arguments: Mapping[str, Any]) -> str:
     """The spec `maker:first?option=value&…` of a maker's arguments."""
-    given = {option: written(value) for option, value in arguments.items() if value is not None}
+    given = {
+        option: written(value) for option, value in arguments.items() if value not in (None, ())
+    }
     first = next(iter(arguments))
     head = name
     if first in given:

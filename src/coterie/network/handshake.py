@@ -170,7 +170,7 @@ def schema_of(descriptions: dict[str, dict[str, Any]], asked: RunSpec) -> Schema
     except (LookupError, TypeError, AttributeError) as e:
         raise CoterieError("a site's description is not one", "see to its version") from e
     schema = merge(descriptions, asked.data.min_category_count)
-    schema = replace(schema, fill=asked.data.fill, ignored=asked.data.left_out)
+    schema = replace(schema, fill=asked.data.fill, ignored=asked.data.ignored_columns)
     log_schema(schema)
     if asked.options.label_scale == "none":
         schema = replace(schema, label_deviation=0.0)
