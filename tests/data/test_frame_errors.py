@@ -68,7 +68,11 @@ def changed(**columns) -> dict[str, pd.DataFrame]:
             {"time_column": "t"},
             ["column t of client 'a'", "1 missing"],
         ),
-        ({"a": ROWS}, {"time_column": "c"}, ["column c of client 'a' contains no times", "2026-01-31"]),
+        (
+            {"a": ROWS},
+            {"time_column": "c"},
+            ["column c of client 'a' contains no times", "2026-01-31"],
+        ),
         ({"a": ROWS}, {"time_column": "v", "split_column": "c"}, ["split_column and time_column"]),
         ({"a": ROWS}, {"test_share": 1.0}, ["test share", "1.0"]),
         ({"a": ROWS, "b": ROWS}, {"unseen": 2}, ["unseen=2"]),

@@ -78,7 +78,9 @@ def test_small_clients(caplog: pytest.LogCaptureFixture) -> None:
     assert fed.names == ("Aachen", "Celle"), "counted without the rows that have no label"
     sentence = "dropped 1 of 3 clients with fewer than 9 rows, 8 rows in all (Bonn 8)"
     assert sentence in caplog.text
-    with pytest.raises(CoterieError, match="no client has 11 rows or more, the largest has 10: lower"):
+    with pytest.raises(
+        CoterieError, match="no client has 11 rows or more, the largest has 10: lower"
+    ):
         from_frames(frames, "y", drop_incomplete=True, min_rows=11)
     with pytest.raises(CoterieError, match="min_rows is 0, below 1"):
         from_frames(frames, "y", min_rows=0)
@@ -95,7 +97,10 @@ def test_flags(
     assert "leave them out with --drop-incomplete." in capsys.readouterr().err
     assert main([*words, "--drop-incomplete", "--min-rows", "9"]) == 0
     text = "".join(capsys.readouterr())
-    assert "8 rows whose label y is empty" in text and "fewer than 9 rows, 8 rows in all (Bonn 8)" in text
+    assert (
+        "8 rows whose label y is empty" in text
+        and "fewer than 9 rows, 8 rows in all (Bonn 8)" in text
+    )
     assert main(["resume", "a", "--rounds", "2"]) == 0, "the options are kept with the run"
 
 

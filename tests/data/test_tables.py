@@ -75,12 +75,12 @@ def test_command(
     sites = ("--data", "folder:my sites", "--label", "outcome")
     one = ("--data", "table:all.csv", "--label", "outcome")
     status, text = say(capsys, *sites, "--fill", "median", "--out", "a")
-    assert status == 0 and "run kept in a" in text
+    assert status == 0 and "run saved in a" in text
     by_site = (*one, "--client-column", "site")
     status, text = say(
         capsys, *by_site, *("--data.fill", "mean", "--data.drop", "age"), "--out", "b"
     )
-    assert status == 0 and "run kept in b" in text
+    assert status == 0 and "run saved in b" in text
     monkeypatch.chdir(tmp_path / "a")
     assert main(["resume", str(tmp_path / "b"), "--rounds", "3"]) == 0, "from another place"
     capsys.readouterr()

@@ -13,8 +13,9 @@ import torch
 
 import coterie as ct
 from coterie.data import Federation, from_memory
+from coterie.data.roster import natural_key
 from coterie.runs.start import prepare_run
-from coterie.runs.tables import escape_formula, natural_key, round_cell
+from coterie.runs.tables import escape_formula, round_cell
 from coterie.runs.trained import MembershipConfidence, membership_confidence
 
 METHOD = ct.IFCA(clusters=2, lr=0.1, init="random")

@@ -15,6 +15,7 @@ from rich.table import Table
 from coterie.cli.messages import escape_controls
 from coterie.core.errors import Diverged
 from coterie.core.version import __version__
+from coterie.data.roster import natural_key
 from coterie.metrics import Row, main_metric
 from coterie.reporting.comparison import (
     Comparison,
@@ -29,7 +30,7 @@ from coterie.reporting.predictions import compare_with_constant, describe_consta
 from coterie.reporting.verdict import describe_benefit, describe_verdict, group_benefit, judge
 from coterie.result import Result
 from coterie.runs.config import encode_readable
-from coterie.runs.tables import GROUPS, natural_key
+from coterie.runs.tables import GROUPS
 
 NOT_SCORES = ("groups", "moves", "notes", "rejected", "clipped")  # in a row of metrics
 LINE = 110  # characters of a line of text under the table

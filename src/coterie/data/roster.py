@@ -5,6 +5,8 @@ Names, row counts, what a row looks like; nothing of any row.
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -100,3 +102,19 @@ def check_unique(names: tuple[str, ...]) -> None:
     raise CoterieError(
         f"the client name {name!r} occurs more than once: give each client its own name."
     )
+
+
+def natural_key(name: str) -> list[tuple[int, int, str]]:
+    """Return a sort key that orders numbers in names by value: "school 2" before "school 10".
+
+    Accents and upper case only break ties.
+    """
+    decomposed = unicodedata.normalize("NFKD", name)
+    plain = "".join(letter for letter in decomposed if not unicodedata.combining(letter))
+    parts = []
+    for part in re.split(r"([0-9]+)", plain):
+        if part.isdecimal():
+            parts.append((0, int(part[:300]), part))
+        else:
+            parts.append((1, 0, part.casefold()))
+    return [*parts, (-1, 0, name)]

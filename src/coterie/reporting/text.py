@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from coterie.data.roster import natural_key as natural_key
 from coterie.metrics import METRICS
-from coterie.runs.tables import natural_key as natural_key
 
 NOTHING = "–"  # table cell without a value
 

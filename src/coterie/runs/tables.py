@@ -8,12 +8,11 @@ from __future__ import annotations
 import csv
 import io
 import math
-import re
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from coterie.data.roster import natural_key
 from coterie.runs.files import is_temporary, write_text
 from coterie.runs.trained import TrainedRun
 
@@ -104,22 +103,6 @@ def round_cell(value: Any) -> float | int | None:
     if number.is_integer() and abs(number) < 2**53:
         return int(number)
     return float(f"{number:.6g}")
-
-
-def natural_key(name: str) -> list[tuple[int, int, str]]:
-    """Return a sort key that orders numbers in names by value: "school 2" before "school 10".
-
-    Accents and upper case only break ties.
-    """
-    decomposed = unicodedata.normalize("NFKD", name)
-    plain = "".join(letter for letter in decomposed if not unicodedata.combining(letter))
-    parts = []
-    for part in re.split(r"([0-9]+)", plain):
-        if part.isdecimal():
-            parts.append((0, int(part[:300]), part))
-        else:
-            parts.append((1, 0, part.casefold()))
-    return [*parts, (-1, 0, name)]
 
 
 # ------------------------------------------------------------------------------ as text
