@@ -91,3 +91,11 @@ def test_files_of_others_are_left_as_they_are(results, tmp_path) -> None:
     ct.report(results[1:], tmp_path / "page.html", warn=said.append)
     assert not (tmp_path / "page-groups.csv").exists(), "these runs have no groups"
     assert len([sentence for sentence in said if "page.xlsx" in sentence]) == 2
+
+
+def test_tables_of_version_0_2_are_replaced(results, tmp_path) -> None:
+    old = "client,group,sure,margin,second_group,rows\na,0,1,,,\n"
+    (tmp_path / "page-groups.csv").write_text(old)
+    said: list[str] = []
+    ct.report(results[0], tmp_path / "page.html", warn=said.append)
+    assert said == [] and (tmp_path / "page-groups.csv").read_text() != old

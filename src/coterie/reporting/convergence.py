@@ -16,7 +16,7 @@ TARGET_SHARE = 0.95  # default target as a share of the best final score; for er
 
 
 # ------------------------------------------------------------------------------ curves
-class ScoreCurve(NamedTuple):
+class MethodCurve(NamedTuple):
     """The test scores of one method at its evaluations, up to the end of its shortest run."""
 
     label: str
@@ -32,7 +32,7 @@ class Convergence(NamedTuple):
     """The score curves of all methods."""
 
     metric: str
-    curves: list[ScoreCurve]
+    curves: list[MethodCurve]
     final: dict[str, float]  # by method: the final score, mean over seeds
 
 
@@ -43,7 +43,7 @@ def convergence(methods: Methods, comparison: Comparison) -> Convergence:
         rounds, spent, scores = zip(*(evaluations(run, comparison.metric) for run in runs))
         shortest = min(map(len, scores))
         score = np.array([values[:shortest] for values in scores])
-        curve = ScoreCurve(
+        curve = MethodCurve(
             label=label,
             seeds=len(runs),
             rounds=np.array([values[:shortest] for values in rounds]).mean(0),

@@ -150,7 +150,8 @@ def is_other_csv(path: Path, columns: Sequence[str]) -> bool:
         return False
     with open(path, encoding="utf-8", errors="replace") as file:
         head = file.readline(1000).rstrip("\n").split(",")
-    of_client = [name for name in head if name not in RUN_COLUMNS]
+    renamed = ["confidence" if name == "sure" else name for name in head]  # version 0.2
+    of_client = [name for name in renamed if name not in RUN_COLUMNS]
     return of_client[: len(columns)] != list(columns)
 
 
