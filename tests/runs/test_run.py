@@ -38,10 +38,10 @@ def test_ctrl_c_without_a_folder_stops_after_the_round():
 
 
 # ------------------------------------------------------------------------------ types
-class Clusters(NamedTuple):
+class IFCAState(NamedTuple):
     """Named as IFCA's own state is."""
 
-    inner: ifca.Clusters
+    inner: ifca.IFCAState
     rounds: Tensor
 
 
@@ -53,21 +53,21 @@ class Counting(ct.IFCA):
 
     def start(self, task: Any, clients: int, seed: int) -> Any:
         state, initial_payload = super().start(task, clients, seed)
-        return Clusters(state, torch.zeros(())), initial_payload
+        return IFCAState(state, torch.zeros(())), initial_payload
 
-    def begin(self, state: Clusters, ask: Any) -> Clusters:
+    def begin(self, state: IFCAState, ask: Any) -> IFCAState:
         return state._replace(inner=super().begin(state.inner, ask))
 
-    def round(self, state: Clusters, ask: Any) -> Clusters:
-        return Clusters(super().round(state.inner, ask), state.rounds + 1)
+    def round(self, state: IFCAState, ask: Any) -> IFCAState:
+        return IFCAState(super().round(state.inner, ask), state.rounds + 1)
 
-    def use(self, state: Clusters) -> Any:
+    def use(self, state: IFCAState) -> Any:
         return super().use(state.inner)
 
-    def centres(self, state: Clusters) -> Any:
+    def centres(self, state: IFCAState) -> Any:
         return super().centres(state.inner)
 
-    def groups(self, state: Clusters) -> Any:
+    def groups(self, state: IFCAState) -> Any:
         return super().groups(state.inner)
 
 
@@ -75,10 +75,10 @@ def test_a_subclass_may_name_its_state_as_its_base_does(tmp_path):
     method = Counting(clusters=2)
     ct.run(method, federation(), "mlp:8", rounds=2, out=tmp_path / "run")
     again = ct.resume(tmp_path / "run", federation(), "mlp:8", method, rounds=3)
-    assert type(again.state) is Clusters and type(again.state.inner) is ifca.Clusters
+    assert type(again.state) is IFCAState and type(again.state.inner) is ifca.IFCAState
     assert again.state.rounds == 3
     wire = ct.run(method, federation(), "mlp:8", rounds=1, engine="wire")
-    assert type(wire.state.inner) is ifca.Clusters
+    assert type(wire.state.inner) is ifca.IFCAState
 
 
 # ------------------------------------------------------------------------------ starts

@@ -324,7 +324,7 @@ def combinations(
         raise CoterieError("a search needs values to try: give some, such as lr=0.01,0.1,1.")
     for name, values in over.items():
         if name not in known:
-            raise unknown_name(f"setting of {method.name}", name, known)
+            raise unknown_name(f"hyper-parameter of {method.name}", name, known)
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
             raise CoterieError(
                 f"the values to try for {name} are {values!r}: give a list with at least one."
