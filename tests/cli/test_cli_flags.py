@@ -140,7 +140,8 @@ def test_help(coterie, command):
 
 def test_help_of_a_method_shows_its_settings(coterie):
     out = coterie("run ifca --help").out
-    assert "--clusters N" in out and "required" in out
+    assert "--clusters N|auto" in out
+    assert "required" in coterie("network node --help").out
     assert "--init updates|random|balanced" in out
     assert "--rounds N" in out and "(≥ 1, default 50)" in out and "--plan" not in out
     assert "--ifca." not in out

@@ -151,7 +151,7 @@ def test_dry_run_trains_nothing(coterie, tiny, tmp_path):
         ("search ifca --over clusters=many", ["clusters is 'many'", "or auto"]),
         ("search ifca --over clusters=2,9 --clients 8", ["clusters is 9", "8"]),
         ("search fedavg --over lr=0.1 --random 0", ["random is 0"]),
-        ("search fedavg --over lr=0.1 --valid 0", ["valid part"]),
+        ("search fedavg --over lr=0.1 --valid 0", ["a validation split", "--valid 0.2"]),
         ("run fedavg --over lr=0.1", ["unknown flag '--over'"]),
     ],
 )
