@@ -16,7 +16,7 @@ from coterie.core.params import nbytes
 from coterie.data.shards import make_shards
 from coterie.engines.dry_run import DryRun
 from coterie.engines.exchange import Guard
-from coterie.engines.memory import WorkingMemory
+from coterie.engines.memory import WorkingMemory, process_bytes
 from coterie.engines.plan import Plan
 from coterie.metrics import Row
 from coterie.reporting.text import format_bytes
@@ -112,6 +112,7 @@ def used_plan(job: Job) -> Plan:
 def estimate(job: Job) -> Row:
     """Estimate the cost of a run that has not started: sizes, traffic, memory and plan."""
     fed = job.fed
+    loaded = process_bytes()  # before the estimate, which imports more than a run does
     counts = count_exchanges(job)
     return {
         "method": job.method.name,
@@ -124,7 +125,7 @@ def estimate(job: Job) -> Row:
         "rounds": job.options.rounds,
         "bytes_start": counts.start,
         "bytes_round": counts.round,
-        "memory": estimate_memory(job, counts),
+        "memory": estimate_memory(job, counts, loaded),
         "local_steps": counts.forms,
         "plan": {
             "engine": job.options.engine,
@@ -140,8 +141,14 @@ def clients_of_ranks(job: Job) -> list[int]:
     return [len(shards.training_clients(rank)) for rank in range(job.options.ranks)]
 
 
-def estimate_memory(job: Job, counts: Counts) -> dict[str, int | None]:
-    """Return the bytes of the data, of the states of server and clients, and of a round's work."""
+def estimate_memory(job: Job, counts: Counts, loaded: int) -> dict[str, int | None]:
+    """Return the bytes of the process, the data, the states, cached Gram matrices and a round.
+
+    Args:
+        job: The run.
+        counts: The measured exchanges.
+        loaded: Resident memory of this process, with libraries and data.
+    """
     fed = job.fed
     state, initial_payload = job.method.start(job.task, len(fed), job.options.seed)
     private = DryRun(job.task, fed.roster, job.method, initial_payload).private
@@ -150,12 +157,14 @@ def estimate_memory(job: Job, counts: Counts) -> dict[str, int | None]:
     working = counts.working
     if working is not None:
         working *= job.options.ranks  # each rank has its own workers
+    data = sum(
+        nbytes(tuple(part))
+        for part in fed.parts().values()
+        if not (fed.stored and fed.stored.has(part.x))
+    )
     return {
-        "data": sum(
-            nbytes(tuple(part))
-            for part in fed.parts().values()
-            if not (fed.stored and fed.stored.has(part.x))
-        ),
+        "process": max(0, loaded - data) * job.options.ranks,  # Python, torch, libraries
+        "data": data,
         "states": nbytes(state) + nbytes(private) * len(fed),
         "products of rows": products if counts.keeps_grams else None,
         "working": working,

@@ -3,7 +3,7 @@
 Two facts speed up local training. A first linear layer that takes the rows themselves can be
 trained without its weights (`first_layer`; see optim/dual.py). A chain of linear layers and
 element-wise activations can be computed for many clients at once without `vmap` (`common_layers`;
-see optim/many_models.py).
+see optim/gradients.py).
 """
 
 from __future__ import annotations
