@@ -205,4 +205,4 @@ def private_state(place: Path, name: str, i: int, method) -> object:
     round, phase, exchange = accepted.tolist()
     network = json.loads((place / "run/network.json").read_text())
     folder = SiteFolder(place / "states" / name, network["experiment"], name)
-    return folder.states(types).versions[Version(round, PHASES[phase], exchange)]
+    return folder.read_states(types).versions[Version(round, PHASES[phase], exchange)]

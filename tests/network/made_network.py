@@ -16,7 +16,8 @@ from coterie.network.handshake import RunSpec
 from coterie.network.packets import Packet
 from coterie.network.server import begin, messenger_factory, resume, serve
 from coterie.network.site import NetworkSite
-from coterie.network.transport import Fate, InProcessTransport, WaitPolicy, arrives
+from coterie.network.transport import Fate, InProcessTransport, deliver
+from coterie.network.waiting import WaitPolicy
 from coterie.runs.options import Options
 from coterie.runs.run import Run
 from coterie.runs.start import prepare_run
@@ -32,7 +33,7 @@ class InProcessNetwork:
 
     base: Path
     method: Algorithm
-    fate: Fate = arrives
+    fate: Fate = deliver
     model: str = MODEL
     waiting: WaitPolicy = field(default_factory=lambda: WaitPolicy(deadline=10, quorum=0.5))
     options: dict[str, Any] = field(default_factory=dict)
@@ -108,7 +109,7 @@ class InProcessNetwork:
 
 def is_question(request: Packet) -> bool:
     """Whether a packet asks for an answer in a round or an evaluation."""
-    return b'"do":"ask"' in request.head
+    return b'"do":"call"' in request.head
 
 
 def distance(a: Any, b: Any) -> float:

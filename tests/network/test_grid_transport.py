@@ -6,7 +6,8 @@ import pytest
 from made_network import NAMES
 
 from coterie.network.packets import Cancel
-from coterie.network.transport import Messenger, WaitPolicy
+from coterie.network.transport import Messenger
+from coterie.network.waiting import WaitPolicy
 
 pytest.importorskip("flwr", reason="needs the extra `network`")
 

@@ -10,11 +10,16 @@ from starlette.testclient import TestClient
 
 import coterie as ct
 from coterie.core.errors import CoterieError
-from coterie.network import metrics
 from coterie.network.listening import TOO_LONG, Refusals
+from coterie.network.monitoring import (
+    MAX_REASONS,
+    OTHER_REASON,
+    LivePage,
+    WatchedServer,
+    group_reasons,
+    page_token,
+)
 from coterie.network.packets import Reply, read_head
-from coterie.network.page import LivePage, kept_token
-from coterie.network.watching import ServerView
 from coterie.reporting.live.feed import Feed
 from coterie.reporting.live.folder import WatchedFolder
 from coterie.reporting.live.server import make_app
@@ -32,7 +37,7 @@ def audit_records(network: InProcessNetwork) -> list[dict]:
 
 def losing_oak_and_poisoning_fir(name, request, reply):
     """oak's answers to questions are lost, and fir's are no uploads."""
-    if b'"do":"ask"' not in request.head:
+    if b'"do":"call"' not in request.head:
         return [(0.0, reply)]
     if name == "oak":
         return []
@@ -41,10 +46,12 @@ def losing_oak_and_poisoning_fir(name, request, reply):
     return [(0.25, reply)]
 
 
-def view_of(run, network: InProcessNetwork) -> ServerView:
+def view_of(run, network: InProcessNetwork) -> WatchedServer:
     network.transport.refusals = Refusals()
     network.transport.nodes = dict.fromkeys(NAMES, 0)
-    return ServerView(run, network.transport)
+    view = WatchedServer(network.transport, "a title", "soon")
+    view.show(run)
+    return view
 
 
 # ------------------------------------------------------------------------------ the audit
@@ -64,7 +71,7 @@ def test_each_exchange_has_a_line_for_each_site_without_any_data(tmp_path):
         if line["result"] == "accepted":
             assert line["bytes_in"] == sent[-1][1] and line["reason"] == ""
     started = [line["function"] for line in lines if line["phase"] == "start"]
-    assert started == ["hello"] * 6 + ["fit"] * 6 + ["agree"] * 6
+    assert started == ["hello"] * 6 + ["check_model"] * 6 + ["agree"] * 6
     asked = [line for line in lines if line["round"] is not None]
     functions = {(line["phase"], line["function"]) for line in asked}
     assert functions == {
@@ -83,7 +90,7 @@ def test_each_exchange_has_a_line_for_each_site_without_any_data(tmp_path):
             assert result == "refused" and reason.startswith(refused) and "red" not in reason
         else:
             assert (result, reason) == ("accepted", "")
-    assert [line["function"] for line in lines[-6:]] == ["finish"] * 6
+    assert [line["function"] for line in lines[-6:]] == ["write_model"] * 6
     assert run.engine.messenger.audit.totals.exchanges == len({line["sequence"] for line in lines})
 
 
@@ -105,7 +112,7 @@ def test_lines_are_on_the_disk_before_the_next_exchange(tmp_path):
     seen = []
 
     def fate(name, request, reply):
-        if network.out.exists() and b'"do":"ask"' in request.head:
+        if network.out.exists() and b'"do":"call"' in request.head:
             seen.append(max(line["sequence"] for line in audit_records(network)))
             assert seen[-1] == read_head(reply.head, Reply).number.sequence - 1
         return [(0.0, reply)]
@@ -147,7 +154,7 @@ def test_metrics_count_what_the_audit_says(tmp_path):
     view = view_of(run, network)
     network.transport.away.add("elm")
     view.transport.refusals(TOO_LONG, "somebody")
-    found = read_metrics(metrics.as_text(view.metrics()))
+    found = read_metrics(view.metrics_text())
     lines = audit_records(network)
     assert found["coterie_round"] == found["coterie_rounds"] == 3
     assert found["coterie_sites_connected"] == 5 and found["coterie_sites_registered"] == 6
@@ -164,14 +171,17 @@ def test_metrics_count_what_the_audit_says(tmp_path):
     assert found["coterie_last_round_seconds"] == pytest.approx(run.history[-1]["seconds"])
 
 
-def test_labels_are_escaped_and_few():
+def test_labels_are_escaped_and_few(tmp_path):
     reasons = {f"its head has {n} bytes": 2 for n in range(100)}
-    assert metrics.few_reasons(reasons) == {"its head has N bytes": 200}
+    assert group_reasons(reasons) == {"its head has N bytes": 200}
     letters = "abcdefghijklmnopqrstuvwxyz"
-    many = metrics.few_reasons(dict.fromkeys(letters, 1))
-    assert len(many) == metrics.MOST_REASONS + 1 and many[metrics.OTHER] == 6
-    text = metrics.as_text([metrics.counter_by("x_total", "help", "reason", {'a"b\\c\nd': 1})])
-    assert text.splitlines()[2] == 'x_total{reason="a\\"b\\\\c\\nd"} 1'
+    many = group_reasons(dict.fromkeys(letters, 1))
+    assert len(many) == MAX_REASONS + 1 and many[OTHER_REASON] == 6
+    network = InProcessNetwork(tmp_path, IFCA)
+    view = view_of(network.begin(), network)
+    view.transport.refusals.counts = {'a"b\\c\nd': 1}
+    line = 'coterie_refused_requests_total{reason="a\\"b\\\\c\\nd"} 1.0'
+    assert line in view.metrics_text().splitlines()
 
 
 # ------------------------------------------------------------------------------ the page
@@ -186,9 +196,9 @@ def test_the_page_shows_each_sites_state_and_last_words(tmp_path):
     reports = view.reports()
     assert reports["elm"].state == "away" and not reports["elm"].is_healthy
     assert reports["ash"].state == "ready" and reports["ash"].is_healthy
-    assert reports["ash"].words == "answered train of round 1 after 0.25 s"
-    assert reports["oak"].words == "train of round 1: no answer" and not reports["oak"].is_healthy
-    assert reports["fir"].words.startswith("train of round 1: its upload was not read")
+    assert reports["ash"].message == "answered train of round 1 after 0.25 s"
+    assert reports["oak"].message == "train of round 1: no answer" and not reports["oak"].is_healthy
+    assert reports["fir"].message.startswith("train of round 1: its upload was not read")
     page = LivePage.__new__(LivePage)  # its routes without its port
     page.watched = view
     app = make_app(
@@ -199,19 +209,19 @@ def test_the_page_shows_each_sites_state_and_last_words(tmp_path):
         assert browser.get("/").status_code == 401
         with_token = {"Authorization": "Bearer a-token-of-mine"}
         answer = browser.get("/metrics", headers=with_token)
-        assert answer.headers["content-type"] == metrics.TYPE
+        assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
         assert read_metrics(answer.text)["coterie_round"] == 1
         html = browser.get("/", headers=with_token).text
         assert "answered train of round 1 after 0.25 s" in html
         assert "6 sites" in html and "away" in html
-        assert browser.messenger("/metrics", headers=with_token).status_code == 405
+        assert browser.post("/metrics", headers=with_token).status_code == 405
 
 
 def test_a_site_that_is_being_asked_is_working(tmp_path):
     states = []
 
     def fate(name, request, reply):
-        if b'"do":"ask"' in request.head and name == "oak":
+        if b'"do":"call"' in request.head and name == "oak":
             states.append({n: r.state for n, r in view.reports().items()})
         return [(0.0, reply)]
 
@@ -224,9 +234,9 @@ def test_a_site_that_is_being_asked_is_working(tmp_path):
 
 
 def test_the_token_stays_the_same_and_is_its_owners_alone(tmp_path):
-    token = kept_token(tmp_path)
-    assert len(token) >= 20 and kept_token(tmp_path) == token
+    token = page_token(tmp_path)
+    assert len(token) >= 20 and page_token(tmp_path) == token
     assert (tmp_path / "page-token").stat().st_mode & 0o77 == 0
     (tmp_path / "page-token").write_bytes(b"\xff\xfe")
     with pytest.raises(CoterieError, match="page-token cannot be read"):
-        kept_token(tmp_path)
+        page_token(tmp_path)

@@ -62,7 +62,7 @@ class Losing:
         self.fates: Counter[str] = Counter()
 
     def __call__(self, name, request, reply):
-        if b'"do":"ask"' not in request.head:
+        if b'"do":"call"' not in request.head:
             return [(0.0, reply)]
         fate = self.rng.choice(["", "", "late", "twice"])
         if self.rng.random() < self.lost:
@@ -88,7 +88,7 @@ def test_with_lost_late_and_repeated_answers_it_is_a_replay_of_its_diary(name, t
 
 def refusals(network: InProcessNetwork) -> list[str]:
     """What sites said instead of answers."""
-    answers = [read_head(reply.head, Reply).answer for _, _, reply in network.transport.traffic]
+    answers = [read_head(reply.head, Reply).body for _, _, reply in network.transport.traffic]
     return [answer.reason for answer in answers if hasattr(answer, "reason")]
 
 
@@ -112,7 +112,7 @@ class Dying:
         self.losing = Losing(after, lost)
 
     def __call__(self, name, request, reply):
-        if b'"do":"ask"' in request.head:
+        if b'"do":"call"' in request.head:
             self.after -= 1
             if self.after == 0:
                 raise Killed
@@ -158,6 +158,6 @@ def test_sites_are_killed_too_and_go_on_from_their_files(tmp_path):
     network.transport.connections = lambda: dict.fromkeys(network.names, 0)
     run = network.run()
     for site in network.transport.sites.values():
-        site._session(run.engine.messenger.experiment)
+        site._open_session(run.engine.messenger.experiment)
     same(network, run, network.replayed())
     assert not refusals(network)

@@ -15,6 +15,7 @@ from coterie.core.errors import CoterieError
 from coterie.engines.codec import decode, encode, types_of
 from coterie.network import site as site_module
 from coterie.network.packets import Packet, Reply, read_head
+from coterie.network.waiting import WaitPolicy
 from coterie.reporting.live.folder import WatchedFolder
 from coterie.runs.files import write_error
 from oracles import private_states
@@ -80,14 +81,34 @@ def test_an_answer_that_cannot_be_is_refused_and_harms_nobody(lie, tmp_path):
 def test_a_reply_that_cannot_be_read_is_no_reply(tmp_path, caplog):
     def fate(name, request, reply):
         if name == "oak" and is_question(request):
-            return [(0.0, reply._replace(head=b'{"protocol": 1, "rows": [[1, 2]]}'))]
+            return [(0.0, reply._replace(head=b'{"protocol": 2, "rows": [[1, 2]]}'))]
         return [(0.0, reply)]
 
     network = InProcessNetwork(tmp_path, IFCA, fate, options={"rounds": 1})
     run = network.run()
     assert run.history[1]["rejected"] == [] and run.history[1]["absent"] == 1
     reasons = {reason for entry in run.engine.entries for reason in entry.absent.values()}
-    assert reasons == {"its reply was not read: its head is not one of this protocol"}
+    assert reasons == {"its reply is unreadable: its head is malformed"}
+
+
+def test_a_node_and_a_server_of_version_0_2_are_refused_in_one_sentence(tmp_path, caplog):
+    """Version 0.2 has protocol 1."""
+    fate = lambda name, request, reply: [(0.0, old(reply))]
+    policy = WaitPolicy(deadline=10, turns=1)
+    network = InProcessNetwork(tmp_path, IFCA, fate, waiting=policy)
+    with pytest.raises(ct.CoterieError, match="did not reply within 10 seconds"):
+        network.begin()
+    assert (
+        "ash: its reply is unreadable: it uses protocol 1, and this side protocol 2: install"
+        in (caplog.text)
+    )
+    hello = network.transport.traffic[0][1]
+    reason = answer_of(network.transport.sites["ash"], old(hello)).reason
+    assert reason.startswith("it uses protocol 1, and this side protocol 2: install the same")
+
+
+def old(packet: Packet) -> Packet:
+    return packet._replace(head=packet.head.replace(b'"protocol":2', b'"protocol":1'))
 
 
 # ------------------------------------------------------------------------------ old and new packets
@@ -96,7 +117,7 @@ def asked_packets(network: InProcessNetwork, name: str) -> list[Packet]:
 
 
 def answer_of(site, packet: Packet):
-    return read_head(site.handle(packet).head, Reply).answer
+    return read_head(site.handle(packet).head, Reply).body
 
 
 def test_a_site_never_goes_back(tmp_path):
@@ -107,12 +128,13 @@ def test_a_site_never_goes_back(tmp_path):
     states = dict(site.session.site.versions)
     for packet in asked_packets(network, "elm")[:-1]:
         answer = answer_of(site, packet)
-        assert answer.reason == "it is older than what this site has answered"
+        assert answer.reason == "it is older than the last request that this site answered"
     assert site.session.site.versions == states
     again = network.site("elm")  # also after a restart, from its file
-    again._session(run.engine.messenger.experiment)
+    again._open_session(run.engine.messenger.experiment)
     first = asked_packets(network, "elm")[0]
-    assert answer_of(again, first).reason == "it is older than what this site has answered"
+    too_old = "it is older than the last request that this site answered"
+    assert answer_of(again, first).reason == too_old
 
 
 def test_a_packet_that_comes_twice_is_answered_alike_and_counts_once(tmp_path):
@@ -133,11 +155,11 @@ def test_another_server_under_the_same_experiment_is_refused(tmp_path):
     terms = next(p for n, p, _ in network.transport.traffic if b'"do":"agree"' in p.head)
     head = terms.head.replace(b'"rounds":3', b'"rounds":300')
     site = network.transport.sites["ash"]
-    assert "agreed on differently" in answer_of(site, Packet(head, {})).reason
+    assert "other terms" in answer_of(site, Packet(head, {})).reason
     unknown = terms.head.replace(json.loads(terms.head)["experiment"].encode(), b"f" * 16)
-    question = Packet(unknown[: unknown.index(b'"order"')] + b'"order":{"do":"ask"}}', {})
+    question = Packet(unknown[: unknown.index(b'"body"')] + b'"body":{"do":"call"}}', {})
     question = question._replace(pieces={"shared": b"", "own": b""})
-    assert answer_of(site, question).reason == "nothing was agreed on with this server"
+    assert answer_of(site, question).reason == "this site has not agreed to this experiment"
 
 
 @pytest.mark.parametrize(
@@ -154,7 +176,7 @@ def test_whatever_the_head_a_site_replies(head, tmp_path):
 def test_a_site_whose_disk_is_full_is_absent_and_goes_on_later(tmp_path, monkeypatch):
     network = InProcessNetwork(tmp_path, ct.Ditto(local_steps=3))
     run = network.begin()
-    keep = site_module.SiteFolder.keep
+    keep = site_module.SiteFolder.write_states
     full = True
 
     def may_fail(self, kept, types):
@@ -162,11 +184,11 @@ def test_a_site_whose_disk_is_full_is_absent_and_goes_on_later(tmp_path, monkeyp
             raise write_error(OSError(28, "No space left on device"), Path("states"))
         keep(self, kept, types)
 
-    monkeypatch.setattr(site_module.SiteFolder, "keep", may_fail)
+    monkeypatch.setattr(site_module.SiteFolder, "write_states", may_fail)
     run.step()
     run.step()
     assert run.history[1]["absent"] == 1 and not run.history[1]["rejected"]
-    assert set(run.engine.entries[-1].absent.values()) == {site_module.NOT_KEPT}
+    assert set(run.engine.entries[-1].absent.values()) == {site_module.NOT_SAVED}
     full = False
     run.step()
     assert run.history[2]["absent"] == 0
@@ -199,13 +221,13 @@ def test_states_of_another_client_or_damaged_ones_are_refused(tmp_path):
     (mine / "states").write_bytes((other / "states").read_bytes())
     site = network.site("elm")
     assert answer_of(site, packet).reason == site_module.BAD_STATES
-    assert "is of the client 'oak' in the experiment" in str(site.fault)
+    assert "belongs to the client 'oak' in the experiment" in str(site.fault)
     (mine / "states").write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     site = network.site("elm")
     assert answer_of(site, packet).reason == site_module.BAD_STATES
     assert "damaged" in str(site.fault)
     (mine / "states").write_bytes(whole)
-    assert network.site("elm")._session(experiment).site.versions
+    assert network.site("elm")._open_session(experiment).site.versions
 
 
 def test_a_table_that_has_changed_since_the_run_began_is_refused(tmp_path):
@@ -217,7 +239,7 @@ def test_a_table_that_has_changed_since_the_run_began_is_refused(tmp_path):
     file.write_text("\n".join(lines) + "\n")
     site = network.site("elm")
     assert answer_of(site, asked_packets(network, "elm")[-1]).reason == site_module.BAD_STATES
-    assert "have changed since the run began: put them back" in str(site.fault)
+    assert "changed after the run began: restore the file" in str(site.fault)
 
 
 # ------------------------------------------------------------------------------ the end
@@ -267,7 +289,7 @@ def test_all_traffic_of_a_run_holds_declared_fields_alone(tmp_path):
     sent = b""
     for _, request, reply in network.transport.traffic:
         head = read_head(reply.head, Reply)
-        assert type(head.answer).__name__ in {"Described", "Fitted", "Done"}
+        assert type(head.body).__name__ in {"SiteDescription", "ModelReport", "Done"}
         assert reply.pieces.keys() <= {"upload"}
         sent += reply.head + b"".join(reply.pieces.values())
         if not reply.pieces:

@@ -15,7 +15,7 @@ from coterie.cli import main
 from coterie.network.packets import Done, Reply, read_head
 from coterie.network.registry import RegistryWatcher
 from coterie.network.server import resume, serve
-from coterie.network.transport import WaitPolicy
+from coterie.network.waiting import WaitPolicy
 from coterie.reporting.live.folder import WatchedFolder
 from coterie.reporting.live.page import render_sections
 from coterie.runs.late_sites import read_late_sites
@@ -75,10 +75,10 @@ def test_nothing_of_the_run_depends_on_a_latecomer(tmp_path):
     assert run.roster.names == FIVE and "oak" not in (later.network.out / "diary.jsonl").read_text()
     lines = [json.loads(x) for x in (later.network.out / "audit.jsonl").read_text().splitlines()]
     asked = [line["function"] for line in lines if line["site"] == "oak"]
-    assert asked == ["agree", "membership", "finish", "membership", "finish"]
+    assert asked == ["agree", "membership", "write_model", "membership", "write_model"]
 
 
-@pytest.mark.parametrize("stopped", ['"do":"agree"', '"do":"ask"', '"do":"finish"'])
+@pytest.mark.parametrize("stopped", ['"do":"agree"', '"do":"call"', '"do":"write_model"'])
 def test_the_run_does_not_wait_for_a_latecomer_that_is_stopped(stopped, tmp_path):
     waiting = WaitPolicy(deadline=100, grace=10)
     later = Later(tmp_path, IFCA, waiting=waiting)
@@ -113,7 +113,7 @@ def test_the_model_is_there_at_once_and_newer_in_the_end(tmp_path):
     written = []
 
     def fate(name, request, reply):
-        if name == "oak" and b'"do":"finish"' in request.head:
+        if name == "oak" and b'"do":"write_model"' in request.head:
             (folder,) = later.models()
             written.append((later.run.round, ct.load(folder).models["oak"]))
         return [(0.0, reply)]
@@ -138,20 +138,22 @@ def test_a_latecomer_whose_table_does_not_fit_is_named_and_harms_nobody(tmp_path
     later.table.write_text(later.table.read_text().replace("colour", "color", 1))
     run = later.serve()
     assert run.round == 3
-    assert "oak came later and cannot join: its table cannot be used for this run" in caplog.text
+    assert (
+        "oak connected late and cannot join: its table cannot be used for this run" in caplog.text
+    )
     assert read_late_sites(later.network.out)["oak"].fault and not later.models()
 
 
 def test_one_that_lies_has_no_group(tmp_path):
     def fate(name, request, reply):
-        if name == "oak" and b'"do":"ask"' in request.head:
+        if name == "oak" and b'"do":"call"' in request.head:
             return [(0.0, reply._replace(pieces={"upload": b"group 0, please"}))]
         return [(0.0, reply)]
 
     later = Later(tmp_path, IFCA, fate=fate)
     later.serve()
     found = read_late_sites(later.network.out)["oak"]
-    assert found.group is None and found.fault == "it did not say which group fits it"
+    assert found.group is None and found.fault == "it sent no losses"
 
 
 def test_a_site_refuses_to_send_a_model_of_its_own(tmp_path):
@@ -159,11 +161,11 @@ def test_a_site_refuses_to_send_a_model_of_its_own(tmp_path):
     later = Later(tmp_path, IFCA)
     later.serve()
     sent = [(p, r) for n, p, r in later.network.transport.traffic if n == "oak"]
-    finish = next(p for p, _ in sent if b'"do":"finish"' in p.head)
-    assert all(not r.pieces for p, r in sent if b'"do":"finish"' in p.head)
-    ask = finish._replace(head=finish.head.replace(b'"do":"finish"', b'"do":"ask"'))
+    finish = next(p for p, _ in sent if b'"do":"write_model"' in p.head)
+    assert all(not r.pieces for p, r in sent if b'"do":"write_model"' in p.head)
+    ask = finish._replace(head=finish.head.replace(b'"do":"write_model"', b'"do":"call"'))
     ask = ask._replace(head=ask.head.replace(b'"sequence":', b'"sequence":9999'))
-    answer = read_head(later.network.transport.sites["oak"].handle(ask).head, Reply).answer
+    answer = read_head(later.network.transport.sites["oak"].handle(ask).head, Reply).body
     assert not isinstance(answer, Done) and "did not allow that function" in answer.reason
 
 

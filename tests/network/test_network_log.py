@@ -25,8 +25,8 @@ def test_absences_are_named_once_and_so_are_returns(tmp_path, caplog):
     warned = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
     lines = [line for line in warned if "elm" in line]
     assert lines == [
-        "elm is not connected: going on without it until it is back.",
-        "elm answers again.",
+        "elm is not connected: continuing without it until it is back.",
+        "elm replies again.",
     ]
 
 
@@ -34,7 +34,7 @@ def test_a_restart_is_in_the_log_of_the_run(tmp_path):
     network = InProcessNetwork(tmp_path, DITTO)
     network.run()
     network.resume()
-    sentence = "the server was restarted, as start 2 of this run, and goes on after round 3."
+    sentence = "the server was restarted (start 2 of this run) and continues after round 3."
     assert sentence in (network.out / "log.txt").read_text()
 
 
@@ -54,11 +54,10 @@ def test_a_site_says_what_begins_and_what_its_owner_wants(tmp_path, caplog):
     run.step()
     lines = [r.getMessage() for r in caplog.records if r.getMessage().startswith("elm: ")]
     assert lines == [
-        "elm: a new run begins: ditto with 6 sites for 6 rounds, about outcome with the model "
-        "mlp:4",
+        "elm: a new run begins: ditto with 6 sites for 6 rounds, label outcome, model mlp:4",
         "elm: paused by its owner, until `coterie network unpause`",
         "elm: takes part again",
-        "elm: goes on with a run of ditto from its files",
+        "elm: resumes a run of ditto from its files",
     ]
 
 
@@ -94,7 +93,7 @@ def test_a_node_says_when_its_connection_is_lost_and_when_it_is_back(tmp_path, m
         def close(self, *, silently: bool) -> None:
             pass
 
-    monkeypatch.setattr(flower_node, "Connection", Connected)
+    monkeypatch.setattr(flower_node, "NodeConnection", Connected)
     monkeypatch.setattr(flower_node, "time", SimpleNamespace(sleep=lambda _: None))
     key = register_site(tmp_path, "elm")
     (tmp_path / "elm.csv").write_text("a,outcome\n1,2\n")

@@ -153,7 +153,7 @@ def delivers(monkeypatch, ended_silently):
             def close(self, *, silently: bool) -> None:
                 ended_silently.append(silently)
 
-        monkeypatch.setattr(flower_node, "Connection", Connected)
+        monkeypatch.setattr(flower_node, "NodeConnection", Connected)
         return replies
 
     return connect
@@ -176,8 +176,8 @@ def test_a_table_without_the_label_ends_its_node(place, capsys, delivers, ended_
     file.write_text(file.read_text().replace("outcome", "result", 1))
     said = sentence_of(capsys, *NODE)
     assert "unknown label column of client 'ash': 'outcome': there are: a, b, colour," in said
-    told = read_head(replies[0].head, Reply).answer.reason
-    assert told == "its table cannot be used for this run; its own log says why"
+    told = read_head(replies[0].head, Reply).body.reason
+    assert told == "its table cannot be used for this run; see the log of the site"
     assert ended_silently == [True]
 
 
@@ -188,7 +188,7 @@ def test_a_table_that_was_mended_is_read_again(place):
     file = network.tables / "ash.csv"
     file.write_text(file.read_text().replace("colour", "shade", 1))
     (hello,) = packets_for(network, "ash", b"hello")
-    answer = read_head(network.transport.sites["ash"].handle(hello).head, Reply).answer
+    answer = read_head(network.transport.sites["ash"].handle(hello).head, Reply).body
     assert set(answer.description["columns"]) == {"a", "b", "shade"}
 
 
@@ -200,13 +200,13 @@ def test_files_of_another_experiment_end_the_node(file, place, capsys, delivers)
         network.run()
     mine, theirs = (next((n.base / "states/ash").iterdir()) for n in runs)
     (mine / file).write_bytes((theirs / file).read_bytes())
-    replies = delivers(packets_for(runs[0], "ash", b"ask")[-1:])
+    replies = delivers(packets_for(runs[0], "ash", b"call")[-1:])
     said = sentence_of(capsys, *NODE, "--state", "first/states/ash")
     experiment = theirs.name.removeprefix("ash-run-")
-    assert f"is of the client 'ash' in the experiment {experiment}, not of" in said
-    assert "give each site a state folder of its own" in said
-    told = read_head(replies[0].head, Reply).answer.reason
-    assert told == "its own files of this run cannot be used; its own log says why"
+    assert f"belongs to the client 'ash' in the experiment {experiment}, not to" in said
+    assert "give each site its own state folder" in said
+    told = read_head(replies[0].head, Reply).body.reason
+    assert told == "its files of this run cannot be used; see the log of the site"
 
 
 def test_a_full_disk_does_not_end_a_node(place, capsys, delivers, monkeypatch):
@@ -216,16 +216,16 @@ def test_a_full_disk_does_not_end_a_node(place, capsys, delivers, monkeypatch):
 
     network = InProcessNetwork(place / "made", ct.Ditto(local_steps=2), names=TWO)
     network.run()
-    asked = [packets_for(network, "ash", kind)[0] for kind in (b"agree", b"ask")]
+    asked = [packets_for(network, "ash", kind)[0] for kind in (b"agree", b"call")]
 
     def full(self, kept, types):
         raise write_error(OSError(28, "No space left on device"), Path("states"))
 
-    monkeypatch.setattr(site_module.SiteFolder, "keep", full)
+    monkeypatch.setattr(site_module.SiteFolder, "write_states", full)
     replies = delivers(asked)
     with pytest.raises(Delivered):
         main(["network", "node", "--data", str(network.tables / "ash.csv"), *NODE])
-    assert read_head(replies[1].head, Reply).answer.reason == site_module.NOT_KEPT
+    assert read_head(replies[1].head, Reply).body.reason == site_module.NOT_SAVED
 
 
 # ------------------------------------------------------------------------------ leaving
@@ -275,9 +275,9 @@ def test_a_node_whose_owner_leaves_tells_the_server_and_ends(
     monkeypatch.setattr(flower_node.NodeConnection, "receive", leaving)
     node = ["network", "node", "--data", str(network.tables / "ash.csv"), *NODE]
     assert main(node) == 0
-    answers = [read_head(reply.head, Reply).answer for reply in replies]
-    assert [type(answer).__name__ for answer in answers] == ["Described", "Away"]
-    assert answers[1].wish == "left" and ended_silently == [True]
+    answers = [read_head(reply.head, Reply).body for reply in replies]
+    assert [type(answer).__name__ for answer in answers] == ["SiteDescription", "Away"]
+    assert answers[1].status == "left" and ended_silently == [True]
     capsys.readouterr()
     assert main(node) == 0
     assert "the owner of coterie-site has left" in capsys.readouterr().out

@@ -8,9 +8,9 @@ from made_network import NAMES, InProcessNetwork
 import coterie as ct
 from coterie.cli import main
 from coterie.core.errors import CoterieError
+from coterie.network.monitoring import report_site
 from coterie.network.participation import OWNER_REASONS
-from coterie.network.transport import WaitPolicy
-from coterie.network.watching import report_of
+from coterie.network.waiting import WaitPolicy
 
 CFL = ct.CFL(local_steps=3)
 
@@ -35,7 +35,7 @@ def test_a_paused_site_is_absent_at_once_keeps_its_group_and_goes_on(tmp_path):
     at = run.roster.names.index("oak")
     assert run.groups()[at] == before[at]
     seen = run.engine.messenger.audit.by_site()["oak"]
-    assert report_of(seen, is_connected=True, is_awaited=False).state == "paused"
+    assert report_site(seen, is_connected=True, is_awaited=False).state == "paused"
     wishes(network, "oak").unpause()
     run.step()
     assert run.history[-1]["absent"] == 0
@@ -48,9 +48,9 @@ def test_the_server_waits_where_too_many_are_paused(tmp_path, caplog):
     run.step()
     for name in NAMES[:4]:
         wishes(network, name).pause()
-    with pytest.raises(CoterieError, match="no answer of ash, birch, cedar, elm came within 20"):
+    with pytest.raises(CoterieError, match="ash, birch, cedar, elm did not reply within 20"):
         run.step()
-    assert "2 sites have answered and 3 are needed" in caplog.text
+    assert "2 sites have replied and 3 are needed" in caplog.text
     wishes(network, "ash").unpause()
     assert run.step()["absent"] == 3, "the three that are needed are there again"
 
@@ -106,14 +106,14 @@ def test_when_all_have_left_the_server_does_not_go_on_with_nobody(tmp_path):
     run = network.begin()
     for name in NAMES:
         wishes(network, name).leave()
-    with pytest.raises(CoterieError, match="no answer of"):
+    with pytest.raises(CoterieError, match="did not reply within"):
         run.step()
 
 
 def test_a_run_does_not_begin_with_a_site_whose_owner_has_left(tmp_path):
     network = InProcessNetwork(tmp_path, CFL)
     wishes(network, "fir").leave()
-    with pytest.raises(CoterieError, match=r"fir \(its owner has left the run\)"):
+    with pytest.raises(CoterieError, match=r"fir \(its owner left the run\)"):
         network.begin()
 
 
@@ -124,11 +124,11 @@ def test_the_commands_of_an_owner(tmp_path, monkeypatch, capsys):
     participation = wishes(network, "ash")
     for command, wish in (("pause", "paused"), ("unpause", None), ("leave", "left")):
         assert main(["network", command, "--state", "states/ash"]) == 0
-        assert participation.wish == wish
+        assert participation.status == wish
         assert "states/ash" in capsys.readouterr().out
     assert main(["network", "unpause", "--state", "states/ash"]) == 0
-    assert "start its node" in capsys.readouterr().out and participation.wish is None
+    assert "start its node" in capsys.readouterr().out and participation.status is None
     assert main(["network", "pause"]) == 2
-    assert "no site keeps its states in coterie-site: give --state" in capsys.readouterr().err
+    assert "coterie-site is not the state folder of a site: give --state" in capsys.readouterr().err
     assert main(["network", "leave", "states/ash"]) == 2
     assert "give the folder of the site as --state" in capsys.readouterr().err

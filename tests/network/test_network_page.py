@@ -10,11 +10,10 @@ from made_network import NAMES, InProcessNetwork, distance
 from starlette.testclient import TestClient
 
 import coterie as ct
-from coterie.network import metrics
 from coterie.network.listening import Refusals
+from coterie.network.monitoring import WatchedServer
 from coterie.network.server import export_models
 from coterie.network.simulation import free_port
-from coterie.network.watching import WatchedServer
 from coterie.reporting.live.feed import Feed
 from coterie.reporting.live.server import make_app
 from machines import small_config, start, wait_for, write_tables
@@ -60,9 +59,9 @@ def test_a_page_says_who_is_expected_and_who_is_there_then_shows_the_run(tmp_pat
 def test_metrics_are_there_before_the_run(tmp_path):
     network = InProcessNetwork(tmp_path, IFCA)
     network.transport.away.add("oak")
-    text = metrics.as_text(watched_server(network).metrics()).splitlines()
-    assert "coterie_round -1" in text
-    assert "coterie_sites_registered 6" in text and "coterie_sites_connected 5" in text
+    text = watched_server(network).metrics_text().splitlines()
+    assert "coterie_round -1.0" in text
+    assert "coterie_sites_registered 6.0" in text and "coterie_sites_connected 5.0" in text
 
 
 def test_a_run_that_goes_on_is_shown_while_its_sites_come_back(tmp_path):

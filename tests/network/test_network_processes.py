@@ -144,7 +144,7 @@ def test_the_last_reply_of_a_node_arrives_though_the_node_has_ended(place):
     finally:
         node.kill()
         server.close()
-    reason = read_head(reply.head, Reply).answer.reason
+    reason = read_head(reply.head, Reply).body.reason
     assert name == "ash" and reason.startswith("its table cannot be used")
 
 
@@ -283,7 +283,7 @@ def test_only_the_fleet_is_served_and_long_requests_are_refused_unread(place):
         others = ("/v1/control/start-run", "/v1/runtime/pull-task", "/docs", "/openapi.json", "/")
         protobuf = {"content-type": "application/protobuf"}
         for path in others:
-            answer = httpx.messenger(base + path, content=b"", headers=protobuf)
+            answer = httpx.post(base + path, content=b"", headers=protobuf)
             assert answer.status_code == 404, path
         with socket.create_connection(("127.0.0.1", port), 10) as raw:
             long = (
@@ -292,6 +292,6 @@ def test_only_the_fleet_is_served_and_long_requests_are_refused_unread(place):
             raw.sendall(f"{long}\r\n".encode())
             assert b" 413 " in raw.recv(1000), "answered before anything was sent"
         url = f"{base}/v1/fleet/pull-messages"
-        assert httpx.messenger(url, content=b"", headers=protobuf).status_code == 401, "no key"
+        assert httpx.post(url, content=b"", headers=protobuf).status_code == 401, "no key"
     finally:
         server.close()

@@ -11,8 +11,8 @@ import coterie as ct
 from coterie.core.errors import CoterieError
 from coterie.network import local_table
 from coterie.network import site as site_module
-from coterie.network.terms import OwnerPolicy
-from coterie.network.transport import WaitPolicy
+from coterie.network.local_table import OwnerPolicy
+from coterie.network.waiting import WaitPolicy
 
 IFCA = ct.IFCA(clusters=2, local_steps=3)
 
@@ -31,7 +31,7 @@ def test_a_site_whose_columns_differ_is_named_on_both_sides(tmp_path, caplog):
     file.write_text(file.read_text().replace("colour", "color", 1))
     sentence = "the columns of client 'elm' differ .* lacks colour and adds color"
     begins(network, sentence)
-    said = [r.getMessage() for r in caplog.records if "the server says" in r.getMessage()]
+    said = [r.getMessage() for r in caplog.records if "message of the server" in r.getMessage()]
     assert len(said) == 6 and all(re.search(sentence, line) for line in said)
 
 
@@ -47,31 +47,34 @@ def test_a_table_that_cannot_be_used_is_told_to_its_owner_alone(tmp_path, caplog
     file.write_text("a,b,colour,result\n1,2,red,low\n")
     site = network.site("elm")
     network.transport.sites["elm"] = site
-    begins(network, r"elm \(its table cannot be used for this run; its own log says why\)")
+    begins(network, r"elm \(its table cannot be used for this run; see the log of the site\)")
     assert "'outcome'" in str(site.fault) and "label column of client 'elm'" in str(site.fault)
 
 
 def test_another_version_of_the_library_is_refused(tmp_path, monkeypatch):
     network = InProcessNetwork(tmp_path, IFCA)
     monkeypatch.setattr(site_module, "__version__", "0.9.9")
-    begins(network, r"it has coterie 0.9.9, and the server \d")
+    begins(network, r"it has coterie 0.9.9, and the server has \d")
 
 
 def test_another_model_of_the_same_name_is_refused(tmp_path, monkeypatch):
     network = InProcessNetwork(tmp_path, IFCA)
     monkeypatch.setattr(local_table, "model_fingerprint", lambda task: "other")
-    begins(network, "its model mlp:4 is another one")
+    begins(network, "its model mlp:4 differs")
 
 
 @pytest.mark.parametrize(
     "owner, sentence",
     [
-        (OwnerPolicy(label="income"), "its owner allows the label income alone"),
+        (OwnerPolicy(label="income"), "its owner allows only the label income"),
         (
             OwnerPolicy(min_rows_to_report=5),
-            "its owner allows min_rows_to_report of 5 or more, not 1",
+            "its owner requires min_rows_to_report of 5 or more, not 1",
         ),
-        (OwnerPolicy(most_parameters=10), "its model has 43 parameters, above the 10"),
+        (
+            OwnerPolicy(most_parameters=10),
+            "its model has 43 parameters, and the owner of this site allows 10",
+        ),
     ],
 )
 def test_what_an_owner_insists_on_counts(owner, sentence, tmp_path):
@@ -83,7 +86,7 @@ def test_what_an_owner_insists_on_counts(owner, sentence, tmp_path):
 def test_a_site_that_is_not_there_is_waited_for_and_named(tmp_path):
     network = InProcessNetwork(tmp_path, IFCA, waiting=WaitPolicy(deadline=10, turns=2))
     network.transport.away.add("cedar")
-    begins(network, "no answer of cedar came within 20 seconds")
+    begins(network, "cedar did not reply within 20 seconds")
     messenger = network.messenger()("0" * 16, 1)
     assert messenger.wait_for(list(NAMES), 7.0) == ["cedar"]
 

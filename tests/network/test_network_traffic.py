@@ -14,8 +14,9 @@ from made_network import InProcessNetwork, write_tables
 
 import coterie as ct
 from coterie.core.errors import CoterieError
+from coterie.network.local_table import LocalTable
 from coterie.network.packets import Packet, Reply, read_head
-from coterie.network.site import BUG, NetworkSite
+from coterie.network.site import BUG
 from machines import start, wait_for
 
 with_flower = pytest.mark.skipif(
@@ -34,9 +35,9 @@ def test_a_bug_at_a_site_is_told_in_fixed_words(tmp_path, monkeypatch, caplog):
     def broken(self, order):
         raise ZeroDivisionError(SECRET)
 
-    monkeypatch.setattr(NetworkSite, "_hello", broken)
+    monkeypatch.setattr(LocalTable, "describe", broken)
     reply = network.transport.sites["ash"].handle(hello)
-    assert read_head(reply.head, Reply).answer.reason == BUG
+    assert read_head(reply.head, Reply).body.reason == BUG
     assert SECRET.encode() not in reply.head and SECRET in caplog.text
 
 
@@ -53,8 +54,8 @@ def test_an_error_while_a_model_is_computed_is_told_by_its_kind_alone(tmp_path, 
     with pytest.raises(CoterieError) as caught:  # as all sites have refused
         run.step()
     assert SECRET not in str(caught.value)
-    replies = [reply for n, p, reply in network.transport.traffic if b'"do":"ask"' in p.head]
-    reasons = [getattr(read_head(r.head, Reply).answer, "reason", "") for r in replies]
+    replies = [reply for n, p, reply in network.transport.traffic if b'"do":"call"' in p.head]
+    reasons = [getattr(read_head(r.head, Reply).body, "reason", "") for r in replies]
     assert any("(ValueError)" in reason for reason in reasons)
     assert not any(SECRET.encode() in reply.head for reply in replies)
     assert SECRET not in (network.out / "audit.jsonl").read_text()
@@ -182,11 +183,11 @@ def test_no_cell_of_any_row_is_in_the_traffic_of_a_run(tmp_path):
         (states,) = (tmp_path / "states" / name).glob("*/states")
         assert states.read_bytes()[40:] not in up, "a private state"
         assert str(tmp_path).encode() not in up, "a path of the site"
-    heads = re.findall(rb'\{"protocol":1,.{0,80}', up)
-    assert heads and all(b'"answer":' in head for head in heads)
+    heads = re.findall(rb'\{"protocol":2,.{0,80}', up)
+    assert heads and all(b'"body":' in head for head in heads)
 
 
 def test_a_packet_that_is_no_packet_is_answered_in_fixed_words(tmp_path):
     network = InProcessNetwork(tmp_path, ct.IFCA(clusters=2), names=TWO)
-    reply = network.site("ash").handle(Packet(f'{{"protocol":1,"x":"{SECRET}"}}'.encode(), {}))
+    reply = network.site("ash").handle(Packet(f'{{"protocol":2,"x":"{SECRET}"}}'.encode(), {}))
     assert SECRET.encode() not in reply.head

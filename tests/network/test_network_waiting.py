@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_leaves
 
 import coterie as ct
 from coterie.core.errors import CoterieError
-from coterie.network.transport import WaitPolicy
+from coterie.network.waiting import WaitPolicy
 
 IFCA = ct.IFCA(clusters=2, local_steps=3)
 
@@ -28,7 +28,7 @@ def test_below_the_quorum_it_waits_and_says_for_whom(tmp_path, caplog):
     network.transport.connections = connections
     network.transport.away.update(NAMES[:4])
     run.train()
-    assert "2 sites have answered and 3 are needed" in caplog.text
+    assert "2 sites have replied and 3 are needed" in caplog.text
     assert "still waiting for ash, birch, cedar, elm." in caplog.text
     assert run.history[0]["absent"] == 0, "all came in the end"
     assert 35 < network.transport.now < 60
@@ -39,7 +39,7 @@ def test_a_server_may_give_up_after_some_deadlines(tmp_path):
     network = InProcessNetwork(tmp_path, IFCA, waiting=waiting)
     run = network.begin()
     network.transport.away.add("elm")
-    with pytest.raises(CoterieError, match="no answer of elm came within 30 seconds"):
+    with pytest.raises(CoterieError, match="elm did not reply within 30 seconds"):
         run.train()
 
 
@@ -70,7 +70,7 @@ def test_a_site_that_connects_again_is_asked_again_before_the_deadline(tmp_path,
 
     network.transport.fate = fate
     run = network.run()
-    assert "birch has connected again, and is asked again" in caplog.text
+    assert "birch has reconnected; its request is sent again" in caplog.text
     assert sum(row["absent"] for row in run.history) == 0
     assert network.transport.now < network.waiting.deadline
 
@@ -89,10 +89,10 @@ def test_a_site_that_is_away_costs_one_grace_and_no_deadline(tmp_path, caplog):
         run.step()
     assert network.transport.now < 11, "it was known to be away"
     assert [row["absent"] for row in run.history] == [1] * 4
-    assert caplog.text.count("elm is not connected: going on without it until it is back.") == 1
+    assert caplog.text.count("elm is not connected: continuing without it until it is back.") == 1
     network.transport.away.clear()
     run.step()
-    assert run.history[-1]["absent"] == 0 and "elm answers again." in caplog.text
+    assert run.history[-1]["absent"] == 0 and "elm replies again." in caplog.text
     for mine, again in zip(tree_leaves(run.state), tree_leaves(network.replayed().state)):
         assert torch.equal(mine, again)
 
@@ -112,7 +112,7 @@ def test_who_is_away_is_waited_for_below_the_quorum(tmp_path, caplog):
     network = InProcessNetwork(tmp_path, IFCA, waiting=waiting)
     run = network.begin()
     network.transport.away.add("elm")
-    with pytest.raises(CoterieError, match="no answer of elm came within 100 seconds"):
+    with pytest.raises(CoterieError, match="elm did not reply within 100 seconds"):
         run.step()
 
 
@@ -143,7 +143,7 @@ def test_a_site_that_loses_its_connection_has_the_grace_to_come_back(tmp_path, c
     run.step()
     assert 8 <= transport.now < 30
     assert run.engine.entries[0].absent == {"elm": "no longer connected"}
-    assert "elm is no longer connected: going on without it until it is back." in caplog.text
+    assert "elm is no longer connected: continuing without it until it is back." in caplog.text
 
 
 def test_in_the_end_sites_that_are_away_have_the_whole_deadline(tmp_path):

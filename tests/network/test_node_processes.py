@@ -11,7 +11,7 @@ import pytest
 from coterie.network.packets import Packet
 from coterie.network.simulation import NodeProcesses, NodesEnded, WatchedTransport, last_words
 from coterie.network.states import SiteFolder
-from coterie.network.transport import WaitPolicy
+from coterie.network.waiting import WaitPolicy
 
 SOON = WaitPolicy(grace=0.0)
 

@@ -21,7 +21,7 @@ from coterie.engines.codec import decode
 from coterie.network.handshake import RunSpec
 from coterie.network.peers.peer import Peer
 from coterie.network.states import SiteFolder
-from coterie.network.transport import WaitPolicy
+from coterie.network.waiting import WaitPolicy
 from coterie.runs.files import write_error
 from coterie.runs.options import Options
 from coterie.runs.run import Run
@@ -147,7 +147,7 @@ def own_state(name: str, run: Run) -> Any:
     """The private state that counts of a peer, from its file."""
     engine = run.engine
     site = engine.messenger.transport.site
-    kept = site.session.folder.states(site.session.site.types)
+    kept = site.session.folder.read_states(site.session.site.types)
     return kept.versions[engine.accepted[run.roster.names.index(name)]]
 
 
@@ -245,7 +245,9 @@ def test_a_peer_whose_table_does_not_fit_is_named_everywhere(tmp_path, caplog):
     peers = Peers(tmp_path)
     file = peers.tables / "cedar.csv"
     file.write_text(file.read_text().replace("outcome", "result", 1))
-    all_say(peers.run(), r"cedar \(its table cannot be used for this run; its own log says why\)")
+    all_say(
+        peers.run(), r"cedar \(its table cannot be used for this run; see the log of the site\)"
+    )
     assert "unknown label column of client 'cedar'" in caplog.text
     file.write_text(file.read_text().replace("result", "outcome", 1))
     same_as_the_loop(peers.run(), peers.in_the_loop())
@@ -266,7 +268,7 @@ def test_a_changed_config_or_folder_is_refused_after_the_start(tmp_path):
 
 def test_a_full_disk_of_one_peer_ends_the_round_on_all_and_is_mended(tmp_path, monkeypatch):
     peers = Peers(tmp_path)
-    keep = SiteFolder.keep
+    keep = SiteFolder.write_states
 
     def full(self, kept, types):
         if self.client == "cedar" and len(kept.versions) > 3:
@@ -274,8 +276,8 @@ def test_a_full_disk_of_one_peer_ends_the_round_on_all_and_is_mended(tmp_path, m
         keep(self, kept, types)
 
     with monkeypatch.context() as patch:
-        patch.setattr(SiteFolder, "keep", full)
-        all_say(peers.run(), "cedar cannot go on: it could not keep its private state")
+        patch.setattr(SiteFolder, "write_states", full)
+        all_say(peers.run(), "cedar cannot go on: it could not save its private state")
     same_as_the_loop(peers.run(), peers.in_the_loop())
 
 

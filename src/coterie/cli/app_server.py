@@ -15,7 +15,7 @@ from coterie.core.errors import CoterieError, unknown_name
 from coterie.core.settings import setting
 from coterie.network.grid_transport import GridTransport
 from coterie.network.server import begin, messenger_factory, resume, serve
-from coterie.network.waiting import first_names
+from coterie.network.waiting import list_names
 from coterie.runs.folder import ensure_free
 from coterie.runs.run import Run
 
@@ -74,7 +74,7 @@ def run_server(grid: Grid, config: Mapping[str, Any]) -> Run:
         else:
             missing = open_messenger("0" * 16, 0).wait_for(sites, asked.wait)
             if missing:
-                names = first_names(missing)
+                names = list_names(missing)
                 raise CoterieError(f"{names} did not connect", "check them, or change `sites`")
             run = begin(to_run, sites, open_messenger, out or read.folder())
         serve(run, watcher.follow(run.method.name, run))

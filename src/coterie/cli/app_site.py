@@ -60,8 +60,8 @@ def answer(message: Message, config: Mapping[str, Any]) -> Message:
     Flower may start a process for each message, so nothing is kept in memory between two of them:
     private state is in the folder `state` of the node config.
     """
+    from coterie.network.local_table import OwnerPolicy
     from coterie.network.site import NetworkSite
-    from coterie.network.terms import OwnerPolicy
 
     node = read_node_config(config)
     owner = OwnerPolicy(label=node.label, min_rows_to_report=node.min_rows_to_report)

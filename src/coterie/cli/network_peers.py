@@ -14,7 +14,7 @@ from coterie.cli.progress import Watcher
 from coterie.core.errors import CoterieError
 from coterie.core.settings import setting
 from coterie.network.peers.rendezvous import Rendezvous
-from coterie.network.transport import WaitPolicy
+from coterie.network.waiting import WaitPolicy
 
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
 ABOUT = """\
@@ -70,7 +70,6 @@ def run_local_peers(config: str, flags: PeersFlags, number: int) -> int:
 
 def run_peer(config: str, flags: PeersFlags) -> int:
     """Run one peer."""
-    from coterie.network.lean import leave_out_compiler
     from coterie.network.peers.group import PeerGroup
     from coterie.network.peers.peer import Peer
 
@@ -84,7 +83,6 @@ def run_peer(config: str, flags: PeersFlags) -> int:
         threading.Thread(target=exit_with_parent, daemon=True).start()
     peer = Peer(asked, flags.name or table.stem, table, Path(flags.state))
     peer.check_files()
-    leave_out_compiler()
     watcher = Watcher(flags.quiet)
     with watcher():
         if place.host not in LOCAL_HOSTS:

@@ -37,7 +37,7 @@ from coterie.runs.folder import ensure_free, is_incomplete
 from coterie.runs.run import Run
 
 if TYPE_CHECKING:
-    from coterie.network.watching import RegisteredTransport, WatchedServer
+    from coterie.network.monitoring import RegisteredTransport, WatchedServer
 
 log = logging.getLogger("coterie")
 
@@ -103,8 +103,7 @@ def live_page(
     if flags.page is None:
         yield None
         return
-    from coterie.network.page import LivePage, kept_token
-    from coterie.network.watching import WatchedServer
+    from coterie.network.monitoring import LivePage, WatchedServer, page_token
 
     begins = "The run starts when all sites are connected."
     if flags.minimum_sites is not None:
@@ -112,7 +111,7 @@ def live_page(
             f"The run starts when all sites are connected, or {flags.wait:g} seconds after the "
             f"server if {flags.minimum_sites} of them are."
         )
-    token = os.environ.get(TOKEN) or kept_token(Path(flags.certs))
+    token = os.environ.get(TOKEN) or page_token(Path(flags.certs))
     watched = WatchedServer(transport, title, begins)
     page = LivePage(watched, flags.page_host, flags.page, token)
     warn_unencrypted(flags.page_host, watcher)

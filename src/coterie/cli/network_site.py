@@ -19,8 +19,8 @@ from coterie.cli.progress import Watcher
 from coterie.core.errors import CoterieError
 from coterie.core.settings import setting
 from coterie.network.flower_setup import check_flower
+from coterie.network.local_table import OwnerPolicy
 from coterie.network.participation import Participation, find_participation
-from coterie.network.terms import OwnerPolicy
 from coterie.runs.files import write_error
 
 
@@ -69,7 +69,7 @@ def node(names: list[str], argv: list[str]) -> int:
     owner = OwnerPolicy(label=flags.label, min_rows_to_report=flags.min_rows_to_report)
     site = NetworkSite(flags.name or key.stem, Path(flags.data), state, owner)
     certificate = None if flags.ca is None or flags.insecure else Path(flags.ca)
-    if site.participation.wish == "left":
+    if site.participation.status == "left":
         print(f"the site in {flags.state} has left; `coterie network unpause` undoes this")
         return 0
     running = FlowerNode(site, flags.server, key, certificate)
@@ -128,7 +128,7 @@ def pause(names: list[str], argv: list[str]) -> int:
 def unpause(names: list[str], argv: list[str]) -> int:
     """`coterie network unpause`"""
     participation = read_participation("unpause", names, argv)
-    before = participation.wish
+    before = participation.status
     participation.unpause()
     if before == "left":
         print(f"the site in {participation.folder} may take part again: start its node")

@@ -1,6 +1,6 @@
-"""What a server asked of whom: a line of audit.jsonl per site and exchange, without any data.
+"""The audit log: one record in audit.jsonl per site and exchange, without any data.
 
-The same lines are counted, for the metrics of a server, and remembered by site, for its page.
+The records also feed the counters of the server's metrics and the state of each site on its page.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ AuditResult = Literal["accepted", "refused", "absent"]
 
 
 class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What one site was asked, and what came of it."""
+    """One request to one site, and its result."""
 
-    time: str  # when the exchange began, by the server's clock
-    epoch: int  # how often the server was started
+    time: str  # start of the exchange, by the server's clock
+    epoch: int  # number of starts of the server
     sequence: int  # number of the exchange since then
-    round: int | None  # None: before the first round, or when all are done
+    round: int | None  # None: before the first or after the last round
     phase: str
     function: str
     site: str
     bytes_out: int
     bytes_in: int
-    seconds: float | None  # until its answer came; None: there is none
+    seconds: float | None  # until the reply arrived; None: no reply
     result: AuditResult
     reason: str = ""  # why it was not accepted
 
 
 @dataclass
 class AuditTotals:
-    """Sums over all lines of this process."""
+    """Counters over all records of this process."""
 
     exchanges: int = 0
     bytes_out: int = 0
@@ -52,53 +52,53 @@ class AuditTotals:
 
 
 class LastContact(msgspec.Struct, frozen=True):
-    """The last line of a site, and when it last answered, in seconds since 1970."""
+    """The last record of a site, and the Unix time of its last reply."""
 
-    line: AuditRecord
+    record: AuditRecord
     answered: float | None
 
 
 class Audit:
-    """The lines of a server; those of before the run has a folder are kept until it has one."""
+    """The audit log of a server. Records are buffered until the run has a folder."""
 
     def __init__(self) -> None:
         self.totals = AuditTotals()
         self.last: dict[str, LastContact] = {}  # by site
         self.file: Path | None = None
         self._unwritten: list[AuditRecord] = []
-        self._lock = threading.Lock()  # a page looks while the run goes on
+        self._lock = threading.Lock()  # the page reads from another thread
 
-    def keep_in(self, folder: Path) -> None:
-        """Write all lines into a run's folder from now on."""
+    def open(self, folder: Path) -> None:
+        """Write all records into a run's folder from now on."""
         self.file = folder / FILE
         self._write()
 
-    def record(self, lines: Sequence[AuditRecord]) -> None:
-        """Take the lines of one exchange."""
+    def record(self, records: Sequence[AuditRecord]) -> None:
+        """Add the records of one exchange."""
         with self._lock:
             self.totals.exchanges += 1
-            for line in lines:
-                self._count(line)
-        self._unwritten += lines
+            for record in records:
+                self._count(record)
+        self._unwritten += records
         self._write()
 
     def by_site(self) -> dict[str, LastContact]:
-        """The last line of each site."""
+        """Return the last contact with each site."""
         with self._lock:
             return dict(self.last)
 
-    def _count(self, line: AuditRecord) -> None:
-        self.totals.bytes_out += line.bytes_out
-        self.totals.bytes_in += line.bytes_in
-        self.totals.answers[line.result] += 1
-        if line.result == "refused":
-            self.totals.refusals[line.reason] += 1
+    def _count(self, record: AuditRecord) -> None:
+        self.totals.bytes_out += record.bytes_out
+        self.totals.bytes_in += record.bytes_in
+        self.totals.answers[record.result] += 1
+        if record.result == "refused":
+            self.totals.refusals[record.reason] += 1
         answered = None
-        if line.site in self.last:
-            answered = self.last[line.site].answered
-        if line.bytes_in:
+        if record.site in self.last:
+            answered = self.last[record.site].answered
+        if record.bytes_in:
             answered = time.time()
-        self.last[line.site] = LastContact(line, answered)
+        self.last[record.site] = LastContact(record, answered)
 
     def _write(self) -> None:
         if self.file is None or not self._unwritten:
@@ -111,5 +111,5 @@ class Audit:
 
 
 def now_as_text() -> str:
-    """The time, as lines have it."""
+    """Return the current time as text."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")

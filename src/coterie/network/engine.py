@@ -1,4 +1,8 @@
-"""The engine whose clients are sites on other machines."""
+"""The network engine: its clients are sites on other machines.
+
+A call becomes one message per site. The replies that arrive in time are aggregated; the log
+`diary.jsonl` and the audit record what happened to each.
+"""
 
 from __future__ import annotations
 
@@ -20,88 +24,95 @@ from coterie.engines.replay import ExchangeRecord, append_record
 from coterie.network.audit import AuditRecord, AuditResult
 from coterie.network.packets import CallClient, Done, Refused, WriteModel
 from coterie.network.transport import Messenger
-from coterie.network.waiting import Arrival, ExchangeResult, reason_of
+from coterie.network.waiting import Arrival, ExchangeResult, failure_reason
 from coterie.runs.files import write_error
 from coterie.runs.run import Run
 
-LAST = 1_000_000  # the exchange in which models are written: after all others of its round
+FINAL_EXCHANGE = 1_000_000  # exchange in which sites write models, after all others of a round
 
 
 class NetworkEngine(SiteCoordinator):
-    """Sends every client its message, and folds the replies that come in time."""
+    """Sends each client its message and aggregates the replies that arrive in time.
+
+    Args:
+        roster: Names of the sites.
+        types: NamedTuple classes that messages may contain.
+        messenger: Reaches the sites.
+        folder: Folder of the run, for diary.jsonl; None: write none.
+    """
 
     def __init__(
         self, roster: Roster, types: Types, messenger: Messenger, folder: Path | None = None
     ) -> None:
         super().__init__(roster.total, types)
-        # a server that dies before its first checkpoint begins anew
+        # a server that dies before its first checkpoint starts again from the beginning
         self.saved.append(list(self.accepted))
-        self.roster = roster
         self.federation = None  # the sites have the data
+        self.roster = roster
         self.messenger = messenger
-        self.folder = folder  # of the run, where the diary is kept
+        self.folder = folder
         self.entries: list[ExchangeRecord] = []  # of this process
 
     def map(self, call: Call, aggregator: Aggregator) -> PartialAggregate:
-        """Send every client of the call its message, and fold the replies.
+        """Send a call to its clients and aggregate their replies.
 
-        They are folded in the order of the call, whoever was first, so that sums do not depend on
-        the network.
+        Replies are aggregated in the order of the call, not of their arrival, so that sums do not
+        depend on the network.
         """
-        began = datetime.datetime.now(datetime.UTC)
+        started = datetime.datetime.now(datetime.UTC)
         shared = encode(call.shared, self.types)
         positions = torch.arange(len(call.ids))
         messages = [self.message(at, call, shared) for at in positions]
         names = [self.roster.names[i] for i in call.ids.tolist()]
         pieces = dict(zip(names, map(as_pieces, messages)))
-        outcome = self.exchange(call, pieces)
+        result = self.exchange(call, pieces)
         parts = []
         for at, name, message in zip(positions, names, messages):
-            reply = self._reply(name, outcome)
+            reply = self._read_upload(name, result)
             parts.append(self.add_reply(at, call, aggregator, message, reply))
         part = aggregator.finish(aggregator.merge(parts))
-        self._write_diary(began, call, names, pieces, outcome, part)
+        self._write_diary(started, call, names, pieces, result, part)
         return part
 
     def exchange(self, call: Call, pieces: dict[str, dict[str, bytes]]) -> ExchangeResult:
-        """Send the messages of a call, and wait for the replies."""
-        outcome = self.messenger.exchange(CallClient(), pieces)
-        self.messenger.log_absent(outcome)
-        return outcome
+        """Send the messages of a call and wait for the replies."""
+        result = self.messenger.exchange(CallClient(), pieces)
+        self.messenger.log_absent(result)
+        return result
 
-    def _reply(self, name: str, outcome: ExchangeResult) -> Reply:
-        """What a site sent, as the ledger takes it."""
-        arrival = outcome.arrived.get(name)
+    def _read_upload(self, name: str, result: ExchangeResult) -> Reply:
+        """Return a site's upload, BadBytes if it refused, or None if it is absent."""
+        arrival = result.arrived.get(name)
         if arrival is None:
             return None
-        if isinstance(arrival.reply.answer, Refused):
-            return BadBytes(reason_of(arrival.reply))
-        if reason_of(arrival.reply) is not None:
+        if isinstance(arrival.reply.body, Refused):
+            return BadBytes(failure_reason(arrival.reply))
+        if failure_reason(arrival.reply) is not None:
             return None
-        if not isinstance(arrival.reply.answer, Done) or arrival.pieces.keys() != {"upload"}:
-            return b""  # which is no upload, and is refused as such
+        if not isinstance(arrival.reply.body, Done) or arrival.pieces.keys() != {"upload"}:
+            return b""  # not an upload, and rejected as such
         return arrival.pieces["upload"]
 
-    # -- the diary
+    # -- logs
     def _write_diary(
         self,
-        began: datetime.datetime,
+        started: datetime.datetime,
         call: Call,
         names: list[str],
         pieces: dict[str, dict[str, bytes]],
-        outcome: ExchangeResult,
+        result: ExchangeResult,
         part: PartialAggregate,
     ) -> None:
         refused = {names[at]: reason for at, reason in part.rejected}
-        absent = {names[at]: why_absent(outcome, names[at]) for at in part.absent}
-        arrived = outcome.arrived
+        absent = {names[at]: why_absent(result, names[at]) for at in part.absent}
+        arrived = result.arrived
         entry = ExchangeRecord(
-            time=began.isoformat(timespec="milliseconds"),
-            epoch=outcome.number.epoch,
-            sequence=outcome.number.sequence,
+            time=started.isoformat(timespec="milliseconds"),
+            epoch=result.number.epoch,
+            sequence=result.number.sequence,
             version=call.version,
             function=call.name,
-            seconds=round(outcome.seconds, 3),
+            seconds=round(result.seconds, 3),
             bytes_down=sum(len(raw) for of_site in pieces.values() for raw in of_site.values()),
             bytes_up=sum(arrival.bytes for arrival in arrived.values()),
             answered={
@@ -111,7 +122,7 @@ class NetworkEngine(SiteCoordinator):
             absent=absent,
         )
         self.entries.append(entry)
-        self.messenger.audit.record([audit_line(name, entry, outcome) for name in names])
+        self.messenger.audit.record([audit_record(name, entry, result) for name in names])
         if self.folder is None:
             return
         file = self.folder / "diary.jsonl"
@@ -120,11 +131,11 @@ class NetworkEngine(SiteCoordinator):
         except OSError as e:
             raise write_error(e, file) from e
 
-    # -- the end
     def finish(self, run: Run) -> dict[str, str]:
-        """Let every site write its own model; by name, why one did not.
+        """Make every site write its own model, which exists only at the site.
 
-        Personal models exist at their sites alone.
+        Returns:
+            Site → why it did not write one.
         """
         ask = run.round_context(max(run.round, 0), "evaluate")
         method: Algorithm = ask.root.method
@@ -141,7 +152,7 @@ class NetworkEngine(SiteCoordinator):
             static={},
             keys=run.client_keys[ids],
             client_keys=run.client_keys[ids],
-            version=Version(max(run.round, 0), "evaluate", LAST),
+            version=Version(max(run.round, 0), "evaluate", FINAL_EXCHANGE),
             keeps_private=False,
         )
         encoded = encode(shared, self.types)
@@ -149,39 +160,36 @@ class NetworkEngine(SiteCoordinator):
             run.roster.names[int(ids[at])]: as_pieces(self.message(at, call, encoded))
             for at in torch.arange(len(ids))
         }
-        deadline = (
-            self.messenger.waiting.deadline
-        )  # also for those who are away: it is the last chance
-        outcome = self.messenger.exchange(WriteModel(), pieces, grace=deadline)
-        faults = {name: reason_of(arrival.reply) for name, arrival in outcome.arrived.items()}
-        said = {name: reason for name, reason in faults.items() if reason is not None}
-        return outcome.absent | said
+        grace = self.messenger.policy.deadline  # wait for disconnected sites, too: the last chance
+        result = self.messenger.exchange(WriteModel(), pieces, grace=grace)
+        reasons = {name: failure_reason(arrival.reply) for name, arrival in result.arrived.items()}
+        return result.absent | {name: why for name, why in reasons.items() if why is not None}
 
     # -- checkpoints
     def snapshot(self) -> Any:
-        """The accepted versions; the states themselves are at the sites."""
+        """Return the accepted versions; the private states are at the sites."""
         return self.snapshot_versions()
 
     def restore(self, snapshot: Any) -> None:
-        """Be where `snapshot` was taken."""
+        """Restore the engine from a snapshot."""
         if "states" in snapshot:
-            raise CoterieError("this run was not one of a network", "resume it where it was run")
+            raise CoterieError("this run is not a network run", "use `coterie resume`")
         self.restore_versions(snapshot)
 
 
 def as_pieces(message: Message) -> dict[str, bytes]:
-    """The pieces of a message by name, without those that are not there."""
+    """Return the pieces of a message by name, without empty ones."""
     return {name: raw for name, raw in message._asdict().items() if raw is not None}
 
 
-def audit_line(name: str, entry: ExchangeRecord, outcome: ExchangeResult) -> AuditRecord:
-    """What the audit keeps of a question to one site."""
-    arrival = outcome.arrived.get(name)
-    result: AuditResult = "accepted"
+def audit_record(name: str, entry: ExchangeRecord, result: ExchangeResult) -> AuditRecord:
+    """Return the audit record of a call to one site."""
+    arrival = result.arrived.get(name)
+    outcome: AuditResult = "accepted"
     if name in entry.refused:
-        result = "refused"
+        outcome = "refused"
     if name in entry.absent:
-        result = "absent"
+        outcome = "absent"
     version = Version(*entry.version)
     return AuditRecord(
         time=entry.time,
@@ -191,17 +199,17 @@ def audit_line(name: str, entry: ExchangeRecord, outcome: ExchangeResult) -> Aud
         phase=version.phase,
         function=entry.function,
         site=name,
-        bytes_out=outcome.bytes_out.get(name, 0),
+        bytes_out=result.bytes_out.get(name, 0),
         bytes_in=arrival.bytes if arrival else 0,
         seconds=round(arrival.seconds, 3) if arrival else None,
-        result=result,
+        result=outcome,
         reason=entry.refused.get(name) or entry.absent.get(name) or "",
     )
 
 
-def why_absent(outcome: ExchangeResult, name: str) -> str:
-    """Why there is no answer of a site."""
-    arrival: Arrival | None = outcome.arrived.get(name)
+def why_absent(result: ExchangeResult, name: str) -> str:
+    """Return why there is no upload of a site."""
+    arrival: Arrival | None = result.arrived.get(name)
     if arrival is None:
-        return outcome.absent[name]
-    return reason_of(arrival.reply) or "no answer"
+        return result.absent[name]
+    return failure_reason(arrival.reply) or "no answer"

@@ -5,6 +5,7 @@ One process for all messages, in which torch is imported once. It runs no code t
 
 from __future__ import annotations
 
+import ctypes
 import datetime
 import email.utils
 import logging
@@ -47,12 +48,6 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from coterie.core.errors import CoterieError
-from coterie.network.lean import (
-    give_back_memory,
-    leave_out_compiler,
-    leave_out_pyarrow,
-    leave_out_sympy,
-)
 from coterie.network.packets import Packet
 from coterie.network.records import RecordEncoder, read_packet
 from coterie.network.site import NetworkSite
@@ -307,9 +302,6 @@ class FlowerNode:
 
     def live(self) -> None:
         """Answer until this machine's owner must mend something, or has left."""
-        leave_out_pyarrow(self.site.table)
-        leave_out_compiler()
-        leave_out_sympy()
         pause = 0.2
         told = ""
         while True:
@@ -346,7 +338,7 @@ class FlowerNode:
 
     def _may_end(self) -> bool:
         """Whether the owner has left, and the server was told so or does not ask."""
-        if self.site.wish() != "left":
+        if self.site.owner_status() != "left":
             return False
         if self.left_at is None:
             self.left_at = time.monotonic()
@@ -360,7 +352,7 @@ class FlowerNode:
             return
         began = time.perf_counter()
         packet = read_packet(message)
-        has_left = self.site.participation.wish == "left"
+        has_left = self.site.participation.status == "left"
         reply = self.site.handle(packet)
         try:
             connection.reply(message, reply, time.perf_counter() - began)
@@ -369,7 +361,7 @@ class FlowerNode:
                 raise
             log.info("%s: the server no longer waits for an answer", self.site.client)
         self.told_left = has_left
-        give_back_memory()
+        release_memory()
         if self.site.fault is not None:
             raise self.site.fault
 
@@ -382,3 +374,11 @@ class FlowerNode:
         if self.connection is not None:
             ends_with_reply = self.site.fault is not None or self.told_left
             self.connection.close(silently=ends_with_reply)
+
+
+def release_memory() -> None:
+    """Return free memory to the system; glibc otherwise keeps the memory of large messages."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (AttributeError, OSError):
+        return  # another C library

@@ -206,7 +206,7 @@ def failure_of(packet: Packet) -> Packet:
         experiment=request.experiment,
         epoch=request.epoch,
         sequence=request.sequence,
-        answer=Failed(FAILED),
+        body=Failed(FAILED),
     )
     return Packet(write_head(reply), {})
 

@@ -1,4 +1,11 @@
-"""The server's half of the handshake: from sites that are strangers to a run that all agree on."""
+"""The handshake, server side: from connected sites to a run that all of them agree on.
+
+    Hello        → column statistics and row counts of each site, merged into one schema
+    CheckModel   → fingerprint of the model at each site, and the curvature if the method needs it
+    Terms        → stored by each site
+
+A failure at any site ends the handshake; all sites are told the reason.
+"""
 
 from __future__ import annotations
 
@@ -30,44 +37,48 @@ from coterie.network.packets import (
 )
 from coterie.network.terms import data_terms, run_terms, site_settings
 from coterie.network.transport import Messenger
-from coterie.network.waiting import first_names, reason_of
+from coterie.network.waiting import failure_reason, list_names
 from coterie.runs.options import Options, check_run_options
 from coterie.runs.start import create_task, model_fingerprint, model_name
 from coterie.runs.step_sizes import can_fit_step_sizes, fit_to_curvature
 
 NOT_ALL = "not all sites can take part"
-GOODBYE = 5.0  # seconds in which sites may hear why there is no run
-A = TypeVar("A", SiteDescription, ModelReport, Done)
-NOT_ON_NETWORKS = ("attack", "attackers", "attack_strength", "dropout", "ranks")
+CANCEL_TIMEOUT = 5.0  # seconds in which sites may receive the reason
+B = TypeVar("B", SiteDescription, ModelReport, Done)
+ONLY_SIMULATED = ("attack", "attackers", "attack_strength", "dropout", "ranks")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSpec:
-    """What a server is asked to run; its clients bring the rows."""
+    """The run that a server shall train; the sites have the data.
+
+    Raises:
+        CoterieError: An option is invalid or only makes sense in a simulation.
+    """
 
     method: Algorithm
     data: TableOptions
     options: Options
-    model: str | None = None  # None: by the data
+    model: str | None = None  # None: chosen by the data
 
     def __post_init__(self) -> None:
         check_settings(self.options)
         check_settings(self.method)
         defaults = Options()
-        for name in NOT_ON_NETWORKS:
+        for name in ONLY_SIMULATED:
             if getattr(self.options, name) != getattr(defaults, name):
                 raise CoterieError(
-                    f"{name} is for simulations, and sites of a network are real", "leave it out"
+                    f"{name} is for simulations, and the sites of a network are real", "omit it"
                 )
         if self.data.unseen:
             raise CoterieError(
-                "unseen is for simulations: a site that comes later is a newcomer anyway",
-                "leave it out",
+                "unseen is for simulations: a site that connects late is an unseen client anyway",
+                "omit it",
             )
 
 
 class Handshake(NamedTuple):
-    """What server and sites agreed on."""
+    """The run that server and sites agreed on."""
 
     roster: Roster
     method: Algorithm
@@ -75,46 +86,57 @@ class Handshake(NamedTuple):
     terms: Terms
 
 
-def perform_handshake(messenger: Messenger, names: list[str], asked: RunSpec) -> Handshake:
-    """Agree with all of these sites; whoever cannot is told why, and so is the caller."""
+def perform_handshake(messenger: Messenger, names: list[str], spec: RunSpec) -> Handshake:
+    """Agree on a run with all of these sites.
+
+    Args:
+        messenger: Reaches the sites.
+        names: Names of the sites.
+        spec: The run.
+
+    Raises:
+        CoterieError: A site cannot take part; all sites are told why.
+    """
     try:
-        return _agree(messenger, names, asked)
+        return _agree(messenger, names, spec)
     except CoterieError as e:
         everyone: dict[str, dict[str, bytes]] = {name: {} for name in names}
-        messenger.exchange(Cancel(str(e)), everyone, quorum=0.0, deadline=GOODBYE, grace=0.0)
+        messenger.exchange(Cancel(str(e)), everyone, quorum=0.0, deadline=CANCEL_TIMEOUT, grace=0.0)
         raise
 
 
-def _agree(messenger: Messenger, names: list[str], asked: RunSpec) -> Handshake:
-    hello = Hello(coterie=__version__, data=data_terms(asked.data), run=run_terms(asked.options))
+def _agree(messenger: Messenger, names: list[str], spec: RunSpec) -> Handshake:
+    hello = Hello(coterie=__version__, data=data_terms(spec.data), run=run_terms(spec.options))
     described = request_all(messenger, names, hello, SiteDescription)
-    descriptions = {name: answer.description for name, answer in described.items()}
-    schema = schema_of(descriptions, asked)
-    roster = roster_of(names, described, schema)
-    model = model_name(asked.model, roster)
-    task, _ = create_task(roster, model, asked.options)
-    needs_curvature = can_fit_step_sizes(asked.method, task, roster, asked.options)
-    fit = CheckModel(
+    descriptions = {name: body.description for name, body in described.items()}
+    schema = merge_schema(descriptions, spec)
+    roster = make_roster(names, described, schema)
+    model = model_name(spec.model, roster)
+    task, _ = create_task(roster, model, spec.options)
+    needs_curvature = can_fit_step_sizes(spec.method, task, roster, spec.options)
+    check = CheckModel(
         data=hello.data,
         run=hello.run,
         schema=json.loads(schema.to_json()),
         model=model,
-        batch=getattr(asked.method, "batch", None),
+        batch=getattr(spec.method, "batch", None),
         curvature=needs_curvature,
     )
-    fitted = request_all(messenger, names, fit, ModelReport)
+    reports = request_all(messenger, names, check, ModelReport)
     fingerprint = model_fingerprint(task)
-    check_models(fitted, fingerprint, model)
+    differing = [name for name, report in reports.items() if report.fingerprint != fingerprint]
+    if differing:
+        raise SitesFailed(dict.fromkeys(differing, f"its model {model} differs"))
     curvature = None
     if needs_curvature:
-        curvature = curvature_of(fitted, names)
-    method = fit_to_curvature(asked.method, curvature, roster, asked.options)
-    check_run_options(asked.options, method, task, roster)
+        curvature = collect_curvature(reports, names)
+    method = fit_to_curvature(spec.method, curvature, roster, spec.options)
+    check_run_options(spec.options, method, task, roster)
     terms = Terms(
         coterie=__version__,
         data=hello.data,
         run=hello.run,
-        schema=fit.schema,
+        schema=check.schema,
         model=model,
         fingerprint=fingerprint,
         method=method.name,
@@ -126,66 +148,74 @@ def _agree(messenger: Messenger, names: list[str], asked: RunSpec) -> Handshake:
 
 
 def request_all(
-    messenger: Messenger, names: list[str], order: RequestBody, kind: type[A]
-) -> dict[str, A]:
-    """The answers of all sites; one sentence names those that do not give one."""
-    outcome = messenger.exchange(order, {name: {} for name in names}, quorum=1.0)
-    answers: dict[str, A] = {}
-    faults: dict[str, str] = dict(outcome.absent)
+    messenger: Messenger, names: list[str], body: RequestBody, kind: type[B]
+) -> dict[str, B]:
+    """Send a request to all sites; return their replies.
+
+    Raises:
+        SitesFailed: A site did not reply with a body of this kind.
+    """
+    result = messenger.exchange(body, {name: {} for name in names}, quorum=1.0)
+    bodies: dict[str, B] = {}
+    faults: dict[str, str] = dict(result.absent)
     for name in names:
-        if name not in outcome.arrived:
+        if name not in result.arrived:
             continue
-        reply = outcome.arrived[name].reply
-        reason = reason_of(reply)
-        if reason is None and isinstance(reply.answer, kind):
-            answers[name] = reply.answer
+        reply = result.arrived[name].reply
+        reason = failure_reason(reply)
+        if reason is None and isinstance(reply.body, kind):
+            bodies[name] = reply.body
         else:
-            faults[name] = reason or "it answered another question"
+            faults[name] = reason or "its reply is of another kind"
     if faults:
         raise SitesFailed(faults)
-    return answers
+    return bodies
 
 
 class SitesFailed(CoterieError):
-    """One sentence of why sites cannot take part; equal reasons are told once."""
+    """Sites cannot take part; the message names each reason once, with its sites.
+
+    Args:
+        faults: Site → reason.
+    """
 
     def __init__(self, faults: Mapping[str, str]) -> None:
-        """faults: by site, the reason."""
         self.faults = dict(faults)
         by_reason: dict[str, list[str]] = {}
         for name, reason in faults.items():
             by_reason.setdefault(reason, []).append(name)
-        parts = [f"{first_names(names)} ({reason})" for reason, names in by_reason.items()]
-        super().__init__(
-            f"{NOT_ALL}: {'; '.join(parts)}",
-            "mend these sites, or begin without them",
-        )
+        parts = [f"{list_names(names)} ({reason})" for reason, names in by_reason.items()]
+        super().__init__(f"{NOT_ALL}: {'; '.join(parts)}", "fix these sites, or start without them")
 
 
-# ------------------------------------------------------------------------------ what sites said
-def schema_of(descriptions: dict[str, dict[str, Any]], asked: RunSpec) -> Schema:
-    """The schema of all sites' tables."""
+# ------------------------------------------------------------------------------ replies of sites
+def merge_schema(descriptions: dict[str, dict[str, Any]], spec: RunSpec) -> Schema:
+    """Merge the descriptions of all sites into one schema."""
     try:
-        refuse_all_small(descriptions, asked.data.min_rows_to_report)
+        refuse_all_small(descriptions, spec.data.min_rows_to_report)
     except (LookupError, TypeError, AttributeError) as e:
-        raise CoterieError("a site's description is not one", "see to its version") from e
-    schema = merge(descriptions, asked.data.min_category_count)
-    schema = replace(schema, fill=asked.data.fill, ignored=asked.data.ignored_columns)
+        raise CoterieError(
+            "a site sent an invalid description", "check its version of coterie"
+        ) from e
+    schema = merge(descriptions, spec.data.min_category_count)
+    schema = replace(schema, fill=spec.data.fill, ignored=spec.data.ignored_columns)
     log_schema(schema)
-    if asked.options.label_scale == "none":
+    if spec.options.label_scale == "none":
         schema = replace(schema, label_deviation=0.0)
     return schema
 
 
-def roster_of(names: list[str], described: Mapping[str, SiteDescription], schema: Schema) -> Roster:
-    """What the server knows of its sites."""
+def make_roster(
+    names: list[str], described: Mapping[str, SiteDescription], schema: Schema
+) -> Roster:
+    """Return the roster: what the server knows about its sites."""
     rows = {}
     for part in RowCounts._fields:
         counts = [described[name].rows.get(part, 0) for name in names]
         rows[part] = torch.tensor(counts, dtype=torch.long)
     without = [name for name, n in zip(names, rows["train"].tolist()) if not n]
     if without:
-        raise CoterieError(f"{first_names(without)} have no training rows", "begin without them")
+        raise CoterieError(f"{list_names(without)} have no training rows", "start without them")
     return Roster(
         names=tuple(names),
         unseen=0,
@@ -200,23 +230,12 @@ def roster_of(names: list[str], described: Mapping[str, SiteDescription], schema
     )
 
 
-def check_models(fitted: Mapping[str, ModelReport], fingerprint: str, model: str) -> None:
-    """Refuse sites at which the model of this name is another one."""
-    others = {
-        name: f"its model {model} is another one"
-        for name, answer in fitted.items()
-        if answer.fingerprint != fingerprint
-    }
-    if others:
-        raise SitesFailed(others)
-
-
-def curvature_of(fitted: Mapping[str, ModelReport], names: list[str]) -> torch.Tensor:
-    """How steep each site's loss is, float64 [N]."""
+def collect_curvature(reports: Mapping[str, ModelReport], names: list[str]) -> torch.Tensor:
+    """Return the curvature of each site's loss, float64 [N]."""
     values = []
     for name in names:
-        value = fitted[name].curvature
+        value = reports[name].curvature
         if value is None or not value > 0:
-            raise SitesFailed({name: "it does not say how steep its loss is"})
+            raise SitesFailed({name: "it sent no curvature of its loss"})
         values.append(value)
     return torch.tensor(values, dtype=torch.float64)

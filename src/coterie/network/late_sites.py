@@ -1,8 +1,8 @@
-"""Sites that come when a run has begun: they join as newcomers do, and do not train.
+"""Late sites: they connect after a run has begun, join as unseen clients, and do not train.
 
-A latecomer agrees to the run as all sites did, is assigned to the group whose model fits it best,
-and computes its own model by the method's `join`. That model is written into its folder when it
-comes, and again at the end. Its answers change nothing in the run.
+A late site agrees to the terms like all sites, is assigned to the group whose model has the lowest
+loss on its rows, and computes its own model with the method's `join`. It writes the model when it
+connects, and again at the end. Its replies do not change the run.
 """
 
 from __future__ import annotations
@@ -21,18 +21,23 @@ from coterie.core.params import count
 from coterie.engines.codec import BadBytes, decode, encode
 from coterie.engines.coordinator import HEADER, SiteCoordinator
 from coterie.network.audit import now_as_text
-from coterie.network.engine import LAST, NetworkEngine, as_pieces
+from coterie.network.engine import FINAL_EXCHANGE, NetworkEngine, as_pieces
 from coterie.network.packets import CallClient, Done, RequestBody, Terms, WriteModel
-from coterie.network.waiting import ExchangeResult, audit_records, reason_of
+from coterie.network.waiting import ExchangeResult, audit_records, failure_reason
 from coterie.runs.late_sites import LateSite, describe_late_site, read_late_sites, write_late_sites
 from coterie.runs.run import Run
 
 log = logging.getLogger("coterie")
-NO_ANSWER = "it did not say which group fits it"
+NO_LOSSES = "it sent no losses"
 
 
 class LateSites:
-    """Looks for sites that are connected and take no part in the run."""
+    """Finds sites that are connected and not in the run, and lets them join.
+
+    Args:
+        run: A run on a network, with a folder.
+        terms: The terms of the run.
+    """
 
     def __init__(self, run: Run, terms: Terms) -> None:
         assert isinstance(run.engine, NetworkEngine) and run.folder is not None
@@ -41,10 +46,10 @@ class LateSites:
         self.messenger = run.engine.messenger
         self.folder: Path = run.folder.path
         self.known = read_late_sites(self.folder)
-        self.tried: dict[str, Hashable] = {}  # by which connection each was last spoken to
+        self.tried: dict[str, Hashable] = {}  # site → connection of the last attempt
 
-    def look(self) -> None:
-        """Take in those who have come since; one whose join failed may connect again."""
+    def update(self) -> None:
+        """Let sites join that connected since the last update; retry a failed one on reconnect."""
         connected = self.messenger.transport.connections()
         new = []
         for name in sorted(connected.keys() - set(self.run.roster.names)):
@@ -56,19 +61,19 @@ class LateSites:
             self._introduce(new)
 
     def finish(self) -> None:
-        """Give all of them the group and the model of the last round."""
+        """Update the group and the model of all late sites after the last round."""
         connected = self.messenger.transport.connections()
         joined = [n for n, late in self.known.items() if n in connected and not late.fault]
         if joined:
             self._join(joined)
 
     def _introduce(self, names: list[str]) -> None:
-        """Let sites agree to the run, then join."""
-        outcome = self._exchange(self.terms, {name: {} for name in names})
-        faults = faults_in(outcome)
+        """Send the terms to sites, then let them join."""
+        result = self._exchange(self.terms, {name: {} for name in names})
+        faults = find_faults(result)
         for name, reason in faults.items():
-            self._note(name, None, reason)
-            log.warning("%s came later and cannot join: %s.", name, reason)
+            self._record(name, None, reason)
+            log.warning("%s connected late and cannot join: %s.", name, reason)
         agreed = [name for name in names if name not in faults]
         if agreed:
             self._join(agreed)
@@ -76,49 +81,49 @@ class LateSites:
 
     def _join(self, names: list[str]) -> None:
         groups, unassigned = self._assign(names)
-        without_model = self._give_models([name for name in names if name not in unassigned])
+        without_model = self._write_models([name for name in names if name not in unassigned])
         for name in names:
             fault = unassigned.get(name) or without_model.get(name) or ""
-            self._note(name, groups.get(name), fault)
+            self._record(name, groups.get(name), fault)
             log.info("%s %s", name, describe_late_site(self.known[name]))
         write_late_sites(self.folder, self.known)
 
-    def _note(self, name: str, group: int | None, fault: str) -> None:
+    def _record(self, name: str, group: int | None, fault: str) -> None:
         self.known[name] = LateSite(
             group=group, round=max(self.run.round, 0), time=now_as_text(), fault=fault
         )
 
     # -- exchanges
-    def _exchange(self, order: RequestBody, pieces: dict[str, dict[str, bytes]]) -> ExchangeResult:
-        """Ask latecomers; the run waits for none that is not connected any more."""
-        return self.messenger.exchange(order, pieces, quorum=0.0, grace=0.0)
+    def _exchange(self, body: RequestBody, pieces: dict[str, dict[str, bytes]]) -> ExchangeResult:
+        """Send a request to late sites; do not wait for disconnected ones."""
+        return self.messenger.exchange(body, pieces, quorum=0.0, grace=0.0)
 
     def _assign(self, names: list[str]) -> tuple[dict[str, int], dict[str, str]]:
-        """(the group whose model fits each site best, why one has none)"""
+        """Return the group with the lowest loss per site, and the reasons why a site has none."""
         run = self.run
         method = run.trained().method_now
         centres = method.centres(run.state)
         if centres is None or method.groups(run.state) is None:
             return {}, {}
-        began = now_as_text()
+        started = now_as_text()
         pieces = self._messages(names, "membership", centres)
-        outcome = self._exchange(CallClient(), pieces)
-        self.messenger.audit.record(audit_records(CallClient(), outcome, began, "membership"))
-        faults = faults_in(outcome)
+        result = self._exchange(CallClient(), pieces)
+        self.messenger.audit.record(audit_records(CallClient(), result, started, "membership"))
+        faults = find_faults(result)
         groups = {}
         for name in names:
             if name in faults:
                 continue
-            group = self._best_group(outcome, name, count(centres))
+            group = self._best_group(result, name, count(centres))
             if group is None:
-                faults[name] = NO_ANSWER
+                faults[name] = NO_LOSSES
             else:
                 groups[name] = group
         return groups, faults
 
-    def _best_group(self, outcome: ExchangeResult, name: str, groups: int) -> int | None:
-        """The group of least loss; None if the site sent no losses."""
-        raw = outcome.arrived[name].pieces.get("upload", b"")
+    def _best_group(self, result: ExchangeResult, name: str, groups: int) -> int | None:
+        """Return the group with the lowest loss; None if the site sent no losses."""
+        raw = result.arrived[name].pieces.get("upload", b"")
         try:
             upload, _ = decode(raw, self.run.types, limit=HEADER)
         except BadBytes:
@@ -131,8 +136,8 @@ class LateSites:
         losses = losses.double().nan_to_num(torch.inf, torch.inf)
         return int(losses.argmin())
 
-    def _give_models(self, names: list[str]) -> dict[str, str]:
-        """Let each site write its own model; by name, why one did not."""
+    def _write_models(self, names: list[str]) -> dict[str, str]:
+        """Make each site write its own model; return the reasons why a site did not."""
         if not names:
             return {}
         method = self.run.trained().method_now
@@ -140,12 +145,12 @@ class LateSites:
             return dict.fromkeys(names, "a client of this method has no single model")
         shared, _ = method.use(self.run.state)
         pieces = self._messages(names, "newcomer_model", shared)
-        return faults_in(self._exchange(WriteModel(), pieces))
+        return find_faults(self._exchange(WriteModel(), pieces))
 
     def _messages(
         self, names: list[str], function: str, shared: Any
     ) -> dict[str, dict[str, bytes]]:
-        """A question to sites without private states."""
+        """Encode a call to sites without private states."""
         run = self.run
         moment = max(run.round, 0)
         ask = run.round_context(moment, "evaluate")
@@ -159,7 +164,7 @@ class LateSites:
             static={},
             keys=randomness.keys(keys, moment, "evaluate"),
             client_keys=keys,
-            version=Version(moment, "evaluate", LAST),
+            version=Version(moment, "evaluate", FINAL_EXCHANGE),
             keeps_private=False,
             enrolled=False,
         )
@@ -169,13 +174,13 @@ class LateSites:
         return dict(zip(names, map(as_pieces, messages)))
 
 
-def faults_in(outcome: ExchangeResult) -> dict[str, str]:
-    """By name, why a site did not do as it was asked."""
-    faults = dict(outcome.absent)
-    for name, arrival in outcome.arrived.items():
-        reason = reason_of(arrival.reply)
-        if reason is None and not isinstance(arrival.reply.answer, Done):
-            reason = "it answered another question"
+def find_faults(result: ExchangeResult) -> dict[str, str]:
+    """Return the sites that did not do what was requested, with the reasons."""
+    faults = dict(result.absent)
+    for name, arrival in result.arrived.items():
+        reason = failure_reason(arrival.reply)
+        if reason is None and not isinstance(arrival.reply.body, Done):
+            reason = "its reply is of another kind"
         if reason is not None:
             faults[name] = reason
     return faults

@@ -1,163 +1,233 @@
-"""A site's own table: what it says of it before the first round, and what its owner allows."""
+"""A site's table: what leaves the site before the first round, and the run that the site builds.
+
+A failure of this machine (an unreadable table, a full disk) is logged at the site. The server gets
+a fixed text, because an error message may quote a cell.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
+import torch
+
+from coterie import models
 from coterie.core.errors import CoterieError
+from coterie.core.task import Batch, Task
 from coterie.data.curvature import curvatures
+from coterie.data.federation import Federation
 from coterie.data.frames import SiteTable
+from coterie.data.roster import Roster
+from coterie.data.schema import Schema
 from coterie.data.table_options import TableOptions
-from coterie.engines.codec import BadBytes
-from coterie.engines.message import Message
+from coterie.engines.clients import SimulatedClients
+from coterie.engines.codec import types_of
+from coterie.engines.evaluate import Evaluation
+from coterie.engines.message import Limits
+from coterie.engines.site import SitePolicy
 from coterie.network.packets import (
     CheckModel,
     DataTerms,
     Hello,
     ModelReport,
-    Packet,
-    Reply,
-    ReplyBody,
-    RequestNumber,
     RunTerms,
     SiteDescription,
     Terms,
-    write_head,
+    sanitize_text,
 )
-from coterie.network.terms import (
-    OwnerPolicy,
-    SiteRun,
-    build,
-    encoded_rows,
-    read_schema,
-    run_options,
-    site_task,
-    table_options,
-)
-from coterie.runs.start import apply_data_options, model_fingerprint
+from coterie.network.terms import as_bad_bytes, read_method, read_schema, run_options, table_options
+from coterie.runs.options import Options
+from coterie.runs.start import apply_data_options, create_task, model_fingerprint
+from coterie.runs.step_sizes import scale_losses
+from coterie.runs.trained import TrainedRun
 
 log = logging.getLogger("coterie")
-NO_EXPERIMENT = "0" * 16
-BAD_TABLE = "its table cannot be used for this run; its own log says why"
-BAD_STATES = "its own files of this run cannot be used; its own log says why"
-NOT_KEPT = "it could not keep its private state; its own log says why"
-BUG = "it failed; its own log says why"
-NOT_WRITTEN = "it could not write its own model; its own log says why"
-FOR_ITS_OWNER = (BAD_TABLE, BAD_STATES)  # a node ends; a full disk may have room again
+BAD_TABLE = "its table cannot be used for this run; see the log of the site"
+BAD_STATES = "its files of this run cannot be used; see the log of the site"
+NOT_SAVED = "it could not save its private state; see the log of the site"
+NOT_WRITTEN = "it could not write its own model; see the log of the site"
+BUG = "it failed; see the log of the site"
+ENDS_NODE = (BAD_TABLE, BAD_STATES)  # the owner must act; a full disk may have room again
+NETWORK_LIMITS = Limits(repeats=20)  # a server may be killed several times in one round
 
 
+@dataclass(frozen=True, kw_only=True)
+class OwnerPolicy:
+    """The limits that a site's owner sets for every server."""
+
+    label: str | None = None  # the only column that may be the label; None: any
+    min_rows_to_report: int = 1  # refuse a run that asks for sums over fewer rows
+    most_parameters: int = 200_000_000  # of a model
+    limits: Limits = NETWORK_LIMITS
+
+
+# ------------------------------------------------------------------------------ failures
 class SiteFailure(Exception):
-    """This machine could not do what it was asked; the text is what the server is told."""
+    """This machine could not handle a request; the text is for the server."""
 
 
 class FailureLog:
-    """Failures of this machine, which its owner reads and the server does not."""
+    """Logs failures of this machine for its owner; the server gets a fixed text.
+
+    Attributes:
+        last: The last failure that the owner must fix.
+    """
 
     def __init__(self, client: str) -> None:
         self.client = client
-        self.last: CoterieError | None = None  # what this machine's owner must mend
+        self.last: CoterieError | None = None
 
     @contextmanager
-    def report_as(self, words: str) -> Iterator[None]:
-        """Where this machine fails, its own log says why, and the server is told `words`."""
+    def report_as(self, text: str) -> Iterator[None]:
+        """Log a failure of this machine, and raise SiteFailure with a text for the server."""
         try:
             yield
         except (CoterieError, OSError, MemoryError) as e:
             log.error("%s: %s", self.client, e)
             if isinstance(e, CoterieError) and e.options:
-                log.info("%s: options stand in the server's config file", self.client)
-            if isinstance(e, CoterieError) and words in FOR_ITS_OWNER:
+                log.info("%s: these options are in the server's config file", self.client)
+            if isinstance(e, CoterieError) and text in ENDS_NODE:
                 self.last = e
-            raise SiteFailure(words) from e
+            raise SiteFailure(text) from e
 
 
-def read_message(pieces: dict[str, bytes]) -> Message:
-    """The message in the pieces of a packet."""
-    if not {"shared", "own"} <= pieces.keys() <= set(Message._fields):
-        raise BadBytes("its pieces are not those of a message")
-    return Message(pieces["shared"], pieces["own"], pieces.get("initial_payload"))
+# ------------------------------------------------------------------------------ runs
+class SiteRun(NamedTuple):
+    """A run as one site has built it."""
 
+    policy: SitePolicy
+    parts: dict[str, Batch]
+    fed: Federation  # this site only
+    options: Options
 
-def packed(
-    experiment: str,
-    number: RequestNumber,
-    answer: ReplyBody,
-    pieces: dict[str, bytes] | None = None,
-) -> Packet:
-    """A reply as a packet."""
-    reply = Reply(
-        experiment=experiment, epoch=number.epoch, sequence=number.sequence, answer=answer
-    )
-    return Packet(write_head(reply), pieces or {})
+    def trained(self, model_name: str) -> TrainedRun:
+        """Return a trained run for the card of this site's own model."""
+        return TrainedRun(
+            method=self.policy.root.method,
+            task=self.policy.task,
+            roster=self.fed.roster,
+            options=self.options,
+            state=None,
+            round=self.options.rounds,
+            history=[],
+            model_name=model_name,
+        )
 
 
 class LocalTable:
-    """The table of a site."""
+    """The table of a site.
 
-    def __init__(self, client: str, file: Path, owner: OwnerPolicy, faults: FailureLog) -> None:
+    Args:
+        client: Name of the site.
+        file: CSV, Excel or Parquet file.
+        owner: Limits of the site's owner.
+        failures: Log of failures.
+    """
+
+    def __init__(self, client: str, file: Path, owner: OwnerPolicy, failures: FailureLog) -> None:
         self.client = client
         self.file = file
         self.owner = owner
-        self.faults = faults
-        self.read_file = lru_cache(maxsize=1)(self._read_file)
+        self.failures = failures
+        self._read_file = lru_cache(maxsize=1)(self._read_version)
 
-    def describe(self, order: Hello) -> SiteDescription:
-        """What would leave this site before the first round."""
-        self.check_owner(order.data, order.run)
-        options = run_options(order.run)
-        table = self.read(order.data)
-        with self.faults.report_as(BAD_TABLE):
+    def describe(self, body: Hello) -> SiteDescription:
+        """Return the column statistics that leave this site before the first round."""
+        self.check_owner(body.data, body.run)
+        options = run_options(body.run)
+        table = self._read(body.data)
+        with self.failures.report_as(BAD_TABLE):
             description = table.describe()
             rows = apply_data_options(table.index, options).roster.rows
         return SiteDescription(description, {name: int(n[0]) for name, n in rows._asdict().items()})
 
     def check_table(self, data: DataTerms) -> None:
-        """Fail where the table cannot be described."""
-        table = self.read(data)
-        with self.faults.report_as(BAD_TABLE):
+        """Raise SiteFailure if the table cannot be described."""
+        table = self._read(data)
+        with self.failures.report_as(BAD_TABLE):
             table.describe()
 
     def check_owner(self, data: DataTerms, run: RunTerms) -> None:
-        """Refuse a run that asks for more than this site's owner allows."""
+        """Raise PermissionError if a run exceeds the owner's limits."""
         if self.owner.label not in (None, data.label):
-            raise PermissionError(f"its owner allows the label {self.owner.label} alone")
+            raise PermissionError(f"its owner allows only the label {self.owner.label}")
         fewest = min(data.min_rows_to_report, run.min_rows_to_report)
         if fewest < self.owner.min_rows_to_report:
             raise PermissionError(
-                f"its owner allows min_rows_to_report of {self.owner.min_rows_to_report} or more, "
-                f"not {fewest}"
+                f"its owner requires min_rows_to_report of {self.owner.min_rows_to_report} or "
+                f"more, not {fewest}"
             )
 
-    def read(self, data: DataTerms) -> SiteTable:
-        """The table, read anew only where its file has changed."""
-        options = table_options(data)
-        with self.faults.report_as(BAD_TABLE):
-            about = self.file.stat()  # a table that its owner has mended is read again
-            return self.read_file(options, about.st_size, about.st_mtime_ns)
-
-    def _read_file(self, options: TableOptions, size: int, changed: int) -> SiteTable:
-        return SiteTable(self.client, self.file, options)
-
-    def fit(self, order: CheckModel) -> ModelReport:
-        """Encode the rows by the schema of all sites; the model, and how steep its loss is."""
-        self.check_owner(order.data, order.run)
-        options = run_options(order.run)
-        schema = read_schema(order.schema)
-        table = self.read(order.data)
-        with self.faults.report_as(BAD_TABLE):
-            fed = encoded_rows(table, schema, options)
-        task = site_task(fed.roster, order.model, options, self.owner)
+    def check_model(self, body: CheckModel) -> ModelReport:
+        """Build the model from the common schema; return its fingerprint and the curvature."""
+        self.check_owner(body.data, body.run)
+        options = run_options(body.run)
+        schema = read_schema(body.schema)
+        table = self._read(body.data)
+        with self.failures.report_as(BAD_TABLE):
+            fed = apply_data_options(table.encode(schema), options)
+        task = build_task(fed.roster, body.model, options, self.owner)
         curvature = None
-        if order.curvature:
-            curvature = float(curvatures(fed.train, fed.kind, order.batch)[0])
+        if body.curvature:
+            curvature = float(curvatures(fed.train, fed.kind, body.batch)[0])
         return ModelReport(model_fingerprint(task), curvature)
 
-    def build(self, terms: Terms) -> SiteRun:
-        """The rows, and what the site needs to answer questions of a run about them."""
-        table = self.read(terms.data)
-        with self.faults.report_as(BAD_TABLE):
-            return build(terms, table, self.owner)
+    def build_run(self, terms: Terms) -> SiteRun:
+        """Encode the rows and build what the site needs to answer the calls of a run."""
+        table = self._read(terms.data)
+        options, schema = run_options(terms.run), read_schema(terms.schema)
+        with self.failures.report_as(BAD_TABLE):
+            return build_run(terms, table, schema, options, self.owner)
+
+    def _read(self, data: DataTerms) -> SiteTable:
+        """Read the table again only if its file or the options changed."""
+        options = table_options(data)
+        with self.failures.report_as(BAD_TABLE):
+            stat = self.file.stat()
+            return self._read_file(options, stat.st_size, stat.st_mtime_ns)
+
+    def _read_version(self, options: TableOptions, size: int, changed: int) -> SiteTable:
+        return SiteTable(self.client, self.file, options)
+
+
+def build_task(roster: Roster, model: str, options: Options, owner: OwnerPolicy) -> Task:
+    """Build a model of the library by its name; a site runs no file that it receives."""
+    with as_bad_bytes("this site cannot build its model"):
+        factory = models.build(model, roster)
+        with torch.device("meta"):  # allocates no memory
+            parameters = sum(p.numel() for p in factory().parameters())
+        if parameters > owner.most_parameters:
+            raise PermissionError(
+                f"its model has {parameters} parameters, and the owner of this site allows "
+                f"{owner.most_parameters}"
+            )
+        task, _ = create_task(roster, model, options)
+    return task
+
+
+def build_run(
+    terms: Terms, table: SiteTable, schema: Schema, options: Options, owner: OwnerPolicy
+) -> SiteRun:
+    """Build the run of the agreed terms; raise CoterieError if the table does not fit them."""
+    fed = apply_data_options(table.encode(schema), options)
+    task = build_task(fed.roster, terms.model, options, owner)
+    if model_fingerprint(task) != terms.fingerprint:
+        raise PermissionError(f"the model {sanitize_text(terms.model)} differs at this site")
+    method = read_method(terms)
+    clients = SimulatedClients(task, scale_losses(method, task, fed, options, terms.clients))
+    policy = SitePolicy(
+        root=Evaluation(method, options.choose_on),
+        task=task,
+        types=types_of(method),
+        clients=terms.clients,
+        rounds=options.rounds,
+        limits=owner.limits._replace(centres=max(owner.limits.centres, terms.clients)),
+        min_rows_to_report=max(options.min_rows_to_report, owner.min_rows_to_report),
+    )
+    parts = {name: clients.rows(name, 0) for name in clients.parts}
+    return SiteRun(policy, parts, fed, options)

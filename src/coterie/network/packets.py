@@ -1,7 +1,12 @@
-"""What travels between a server and a site: a typed head in JSON, and pieces of bytes.
+"""The wire format between a server and a site: a typed head in JSON, and pieces of bytes.
 
-Each request of a server has a number, which its reply repeats. A site never goes back: it refuses
-a request whose number is below the last one that it answered.
+A server sends a `Request`, a site answers with a `Reply` of the same number. Numbers increase, also
+after a restart of the server, so a site can refuse a request that is older than its last one.
+
+    handshake   Hello → SiteDescription,  CheckModel → ModelReport,  Terms → Done
+    rounds      CallClient → Done, with the piece `upload`
+    end         WriteModel → Done
+    any time    Cancel → Done;  every request → Refused, Failed or NotParticipating
 """
 
 from __future__ import annotations
@@ -15,40 +20,40 @@ from msgspec import Meta
 from coterie.engines.codec import BadBytes
 from coterie.network.participation import OwnerStatus
 
-PROTOCOL = 1
-MOST_HEAD = 8 * 1024 * 1024  # bytes; a description of many columns and texts is the longest
-LONGEST_REASON = 300  # characters of what the other side says that are shown
+PROTOCOL = 2  # version 0.2 of coterie has protocol 1
+MAX_HEAD = 8 * 1024 * 1024  # bytes; a description of many columns and categories is the longest
+MAX_TEXT = 300  # characters of a text of the other side that are shown
 
 Word = Annotated[str, Meta(max_length=200)]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
-Experiment = Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]  # also the name of a folder at sites
+Experiment = Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]  # also part of a folder's name at sites
 
 
 class Packet(NamedTuple):
-    """A head, and pieces by name; those that all sites are sent are the same object for all."""
+    """A head, and pieces by name. A piece for all sites is the same object in all packets."""
 
     head: bytes
     pieces: dict[str, bytes]
 
     @property
     def size(self) -> int:
-        """Bytes in all."""
+        """Total number of bytes."""
         return len(self.head) + sum(map(len, self.pieces.values()))
 
 
 class RequestNumber(NamedTuple):
-    """Which request it is: later ones are greater, also after the server was restarted."""
+    """Number of a request; later requests compare greater, also after a restart of the server."""
 
-    epoch: int  # how often the server was started
+    epoch: int  # number of starts of the server
     sequence: int
 
 
 class StrictStruct(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A structure that is refused if anything in it is unknown."""
+    """A structure that cannot be decoded if it has unknown fields."""
 
 
 class PacketHead(StrictStruct, frozen=True, kw_only=True):
-    """What the heads of both directions have."""
+    """The fields of requests and replies."""
 
     protocol: int = PROTOCOL
     experiment: Experiment
@@ -57,13 +62,13 @@ class PacketHead(StrictStruct, frozen=True, kw_only=True):
 
     @property
     def number(self) -> RequestNumber:
-        """Which request it is, or which one it answers."""
+        """Number of the request, or of the request that a reply answers."""
         return RequestNumber(self.epoch, self.sequence)
 
 
 # ------------------------------------------------------------------------------ requests
 class DataTerms(StrictStruct, frozen=True, kw_only=True):
-    """How a site's table is read, as in `TableOptions`."""
+    """Options for reading a site's table, as in `TableOptions`."""
 
     label: Word
     test_share: float
@@ -81,7 +86,7 @@ class DataTerms(StrictStruct, frozen=True, kw_only=True):
 
 
 class RunTerms(StrictStruct, frozen=True, kw_only=True):
-    """What of the run's options a site needs, as in `Options`."""
+    """The options of a run that a site needs, as in `Options`."""
 
     rounds: Count
     seed: int
@@ -94,17 +99,19 @@ class RunTerms(StrictStruct, frozen=True, kw_only=True):
 
 
 class Hello(StrictStruct, frozen=True, kw_only=True, tag="hello", tag_field="do"):
-    """Asks what a site would bring."""
+    """Requests a description of the site's table."""
 
     coterie: Word
     data: DataTerms
     run: RunTerms
 
 
-class CheckModel(StrictStruct, frozen=True, kw_only=True, tag="fit", tag_field="do"):
-    """Sends the schema of all sites; asks what model a site makes of it, and how steep its loss is.
+class CheckModel(StrictStruct, frozen=True, kw_only=True, tag="check_model", tag_field="do"):
+    """Sends the common schema; requests the fingerprint of the model that the site builds from it.
 
-    batch: rows per step.  curvature: whether the method's steps depend on it.
+    Attributes:
+        batch: Samples per step, for the curvature.
+        curvature: Whether the method's step sizes need the curvature of the site's loss.
     """
 
     data: DataTerms
@@ -116,7 +123,7 @@ class CheckModel(StrictStruct, frozen=True, kw_only=True, tag="fit", tag_field="
 
 
 class Terms(StrictStruct, frozen=True, kw_only=True, tag="agree", tag_field="do"):
-    """All that is agreed on before the first round; a site keeps it as long as the run lasts."""
+    """Everything that server and site agree on before the first round; a site keeps it on disk."""
 
     coterie: Word
     data: DataTerms
@@ -129,16 +136,16 @@ class Terms(StrictStruct, frozen=True, kw_only=True, tag="agree", tag_field="do"
     clients: Annotated[int, Meta(ge=1, le=1_000_000)]
 
 
-class CallClient(StrictStruct, frozen=True, tag="ask", tag_field="do"):
-    """Asks for one client function; the pieces are those of `engine.message.Message`."""
+class CallClient(StrictStruct, frozen=True, tag="call", tag_field="do"):
+    """Runs a client function; the pieces are those of `engines.message.Message`."""
 
 
-class WriteModel(StrictStruct, frozen=True, tag="finish", tag_field="do"):
-    """Lets a site write its own model; the pieces are as in `Ask`, and nothing comes back."""
+class WriteModel(StrictStruct, frozen=True, tag="write_model", tag_field="do"):
+    """Makes a site write its own model to disk; pieces as in `CallClient`, nothing comes back."""
 
 
-class Cancel(StrictStruct, frozen=True, tag="dismiss", tag_field="do"):
-    """Tells a site why the run does not begin."""
+class Cancel(StrictStruct, frozen=True, tag="cancel", tag_field="do"):
+    """Tells a site why the run does not start."""
 
     reason: str
 
@@ -147,89 +154,100 @@ RequestBody = Hello | CheckModel | Terms | CallClient | WriteModel | Cancel
 
 
 class Request(PacketHead, frozen=True, kw_only=True):
-    """The head of what a server sends."""
+    """The head of a packet from a server."""
 
-    order: RequestBody
+    body: RequestBody
 
 
 # ------------------------------------------------------------------------------ replies
-class SiteDescription(StrictStruct, frozen=True, tag="described", tag_field="is"):
-    """What a site tells of itself."""
+class SiteDescription(StrictStruct, frozen=True, tag="description", tag_field="is"):
+    """Column statistics of a site's table, and its number of rows per part."""
 
     description: dict[str, Any]
-    rows: dict[Word, Count]  # by part
+    rows: dict[Word, Count]
 
 
-class ModelReport(StrictStruct, frozen=True, tag="fitted", tag_field="is"):
-    """What came of the schema."""
+class ModelReport(StrictStruct, frozen=True, tag="model", tag_field="is"):
+    """The fingerprint of the model that a site built, and the curvature of its loss."""
 
     fingerprint: Word
     curvature: float | None
 
 
 class Done(StrictStruct, frozen=True, tag="done", tag_field="is"):
-    """It did as it was asked; the answer to `Ask` has the piece `upload`."""
+    """The request succeeded; a reply to `CallClient` has the piece `upload`."""
 
 
 class Refused(StrictStruct, frozen=True, tag="refused", tag_field="is"):
-    """It refused the request, and is as before."""
+    """The site refused the request and changed nothing."""
 
     reason: str
 
 
-class Failed(StrictStruct, frozen=True, tag="unable", tag_field="is"):
-    """It could not do it, through no fault of the request, and is as before."""
+class Failed(StrictStruct, frozen=True, tag="failed", tag_field="is"):
+    """The site could not answer a valid request, and changed nothing."""
 
     reason: str
 
 
-class NotParticipating(StrictStruct, frozen=True, tag="away", tag_field="is"):
-    """Its owner does not want it to take part now, or any more."""
+class NotParticipating(StrictStruct, frozen=True, tag="not_participating", tag_field="is"):
+    """The site's owner paused it or left the run."""
 
-    wish: OwnerStatus
+    status: OwnerStatus
 
 
 ReplyBody = SiteDescription | ModelReport | Done | Refused | Failed | NotParticipating
 
 
 class Reply(PacketHead, frozen=True, kw_only=True):
-    """The head of what a site sends; its number is that of the request which it answers."""
+    """The head of a packet from a site; its number is that of the request."""
 
-    answer: ReplyBody
+    body: ReplyBody
 
 
-# ------------------------------------------------------------------------------ reading
+# ------------------------------------------------------------------------------ encoding
 H = TypeVar("H", Request, Reply)
 
 
 class ProtocolHead(msgspec.Struct):
-    """What a head of every protocol has."""
+    """The field that heads of every protocol version have."""
 
     protocol: int
 
 
 def read_head(raw: bytes, kind: type[H]) -> H:
-    """A head; BadBytes if it is not one."""
-    if len(raw) > MOST_HEAD:
-        raise BadBytes(f"its head has {len(raw)} bytes where at most {MOST_HEAD} are read")
+    """Decode a head.
+
+    Args:
+        raw: Bytes from the network.
+        kind: `Request` or `Reply`.
+
+    Raises:
+        BadBytes: It is too long, has another protocol version, or is malformed.
+    """
+    if len(raw) > MAX_HEAD:
+        raise BadBytes(f"its head has {len(raw)} bytes, more than the limit of {MAX_HEAD}")
     try:
         protocol = msgspec.json.decode(raw, type=ProtocolHead).protocol
         if protocol != PROTOCOL:
-            raise BadBytes(f"it speaks protocol {protocol}, and this side {PROTOCOL}")
+            raise BadBytes(
+                f"it uses protocol {protocol}, and this side protocol {PROTOCOL}: install the same "
+                "version of coterie on both"
+            )
         return msgspec.json.decode(raw, type=kind)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as e:
-        raise BadBytes("its head is not one of this protocol") from e
+        raise BadBytes("its head is malformed") from e
 
 
 def write_head(head: Request | Reply) -> bytes:
-    """A head as bytes."""
+    """Encode a head."""
     return msgspec.json.encode(head)
 
 
-def sanitize_text(reason: str) -> str:
-    """What the other side says, fit for a terminal: one line without control characters."""
-    plain = "".join(" " if unicodedata.category(sign)[0] == "C" else sign for sign in reason)
+def sanitize_text(text: str) -> str:
+    """Make a text of the other side safe to print: one short line without control characters."""
+    plain = "".join(" " if unicodedata.category(char)[0] == "C" else char for char in text)
     line = " ".join(plain.split())
-    if len(line) > LONGEST_REASON:
-        return line[: LONGEST_REASON - 1] + "…"
+    if len(line) > MAX_TEXT:
+        return line[: MAX_TEXT - 1] + "…"
     return line

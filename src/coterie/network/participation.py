@@ -1,6 +1,7 @@
-"""Whether a site's owner wants it to take part now: files in the folder of its states.
+"""Whether a site's owner lets it take part: marker files in the site's state folder.
 
-A running node looks at them whenever it is asked something, so that no signal need reach it.
+`coterie network pause`, `unpause` and `leave` write them. A running node reads them at every
+request, so no signal has to reach it.
 """
 
 from __future__ import annotations
@@ -14,19 +15,23 @@ from coterie.runs.files import write_error
 
 OwnerStatus = Literal["paused", "left"]
 OWNER_REASONS: dict[OwnerStatus, str] = {
-    "paused": "its owner has paused it",
-    "left": "its owner has left the run",
+    "paused": "its owner paused it",
+    "left": "its owner left the run",
 }
 
 
 class Participation:
-    """The wishes of the owner of one site."""
+    """The marker files of one site.
+
+    Args:
+        folder: The state folder of the site.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     @property
-    def wish(self) -> OwnerStatus | None:
+    def status(self) -> OwnerStatus | None:
         """Why the site does not take part; None if it does."""
         if (self.folder / "left").exists():
             return "left"
@@ -35,11 +40,11 @@ class Participation:
         return None
 
     def pause(self) -> None:
-        """Take part in nothing until `unpause`; the site stays connected, and keeps its group."""
+        """Stop taking part until `unpause`; the site stays connected and keeps its group."""
         self._write("paused")
 
     def leave(self) -> None:
-        """Take part in nothing any more, and let the node end."""
+        """Stop taking part for good; the node ends."""
         self._write("left")
 
     def unpause(self) -> None:
@@ -59,7 +64,9 @@ class Participation:
 
 
 def find_participation(folder: Path) -> Participation:
-    """The presence of a site that has been started in a folder."""
+    """Return the participation of a site whose node was started with this state folder."""
     if not folder.is_dir():
-        raise CoterieError(f"no site keeps its states in {folder}", "give --state as its node has")
+        raise CoterieError(
+            f"{folder} is not the state folder of a site", "give --state of its node"
+        )
     return Participation(folder)

@@ -1,4 +1,4 @@
-"""A network's server: a run without rows, begun or gone on with."""
+"""The server of a network: it starts or resumes a run, trains it, and exports the group models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import msgspec
 from coterie.core.contract import Algorithm
 from coterie.core.errors import CoterieError
 from coterie.core.task import Task
-from coterie.data.roster import Roster
 from coterie.engines.codec import types_of
 from coterie.engines.plan import plan_for
 from coterie.engines.replay import read_log
@@ -26,8 +25,8 @@ from coterie.network.handshake import RunSpec, perform_handshake
 from coterie.network.late_sites import LateSites
 from coterie.network.packets import Experiment, Terms
 from coterie.network.participation import OWNER_REASONS
-from coterie.network.transport import Messenger, Transport, WaitPolicy
-from coterie.network.waiting import first_names, reason_of
+from coterie.network.transport import Messenger, Transport
+from coterie.network.waiting import WaitPolicy, failure_reason, list_names
 from coterie.runs.config import (
     Fingerprints,
     Origin,
@@ -52,21 +51,32 @@ OpenMessenger = Callable[[str, int], Messenger]  # from experiment and epoch
 
 
 class NetworkFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """network.json: what a server needs to find its sites again."""
+    """network.json: what a server needs to resume a run with its sites."""
 
     experiment: Experiment
-    epoch: int  # how often the server was started
+    epoch: int  # number of starts of the server
     terms: Terms
 
 
-def messenger_factory(transport: Transport, waiting: WaitPolicy, **clock: Any) -> OpenMessenger:
-    """What makes the post of an experiment over a transport."""
-    return lambda experiment, epoch: Messenger(transport, experiment, epoch, waiting, **clock)
+def read_network_file(folder: Path) -> NetworkFile:
+    """Read network.json of a run's folder."""
+    file = folder / NETWORK
+    return decode(file.read_bytes(), NetworkFile, str(file), RESTART)
 
 
-# ------------------------------------------------------------------------------ a new run
+def write_network_file(folder: Path, content: NetworkFile) -> None:
+    """Replace network.json."""
+    write_text(folder / NETWORK, encode_readable(content))
+
+
+def messenger_factory(transport: Transport, policy: WaitPolicy, **clock: Any) -> OpenMessenger:
+    """Return a function that makes the messenger of an experiment over a transport."""
+    return lambda experiment, epoch: Messenger(transport, experiment, epoch, policy, **clock)
+
+
+# ------------------------------------------------------------------------------ start
 def begin(
-    asked: RunSpec,
+    spec: RunSpec,
     names: list[str],
     open_messenger: OpenMessenger,
     out: Path,
@@ -74,84 +84,87 @@ def begin(
     experiment: str | None = None,
     engine: type[NetworkEngine] = NetworkEngine,
 ) -> Run:
-    """Agree with the sites of these names, and make the run's folder.
+    """Perform the handshake with sites and create the folder of the run.
 
-    experiment: its name, if others have chosen it; none: a new one.
+    Args:
+        spec: The run.
+        names: Names of the sites.
+        open_messenger: Makes the messenger of an experiment.
+        out: Folder of the run.
+        experiment: Id of the run; None: a new one.
+        engine: Class of the engine.
+
+    Raises:
+        CoterieError: The folder is not empty, or a site cannot take part.
     """
     ensure_free(out)
     if not names:
         raise CoterieError("a network needs at least one site", "register one")
     experiment = experiment or secrets.token_hex(8)
     messenger = open_messenger(experiment, 1)
-    roster, method, task, terms = perform_handshake(messenger, sorted(names), asked)
+    roster, method, task, terms = perform_handshake(messenger, sorted(names), spec)
     config = RunConfig(
         method=method_config(method),
         model=terms.model,
-        options=asked.options,
-        every=asked.options.every,
+        options=spec.options,
+        every=spec.options.every,
         plan=plan_for(task, roster),
         roster=roster_config(roster),
         fingerprint=Fingerprints(data="", salt="", model=terms.fingerprint),
         origin=Origin(),
-        command=command_words(),
+        command=command_line(),
     )
-    kept = NetworkFile(experiment=experiment, epoch=1, terms=terms)
-    folder = RunFolder.create(out, config, before=lambda: write_network_file(out, kept))
-    return make_run(
-        method=method,
-        task=task,
-        roster=roster,
-        options=asked.options,
-        network=engine(roster, types_of(method), messenger, folder.path),
-        folder=folder,
-        model_name=terms.model,
-    )
-
-
-def read_network_file(folder: Path) -> NetworkFile:
-    """network.json of a run's folder."""
-    file = folder / NETWORK
-    return decode(file.read_bytes(), NetworkFile, str(file), RESTART)
-
-
-def write_network_file(folder: Path, kept: NetworkFile) -> None:
-    """Replace network.json."""
-    write_text(folder / NETWORK, encode_readable(kept))
+    content = NetworkFile(experiment=experiment, epoch=1, terms=terms)
+    folder = RunFolder.create(out, config, before=lambda: write_network_file(out, content))
+    network = engine(roster, types_of(method), messenger, folder.path)
+    return make_run(method, task, network, spec.options, folder, terms.model)
 
 
 def make_run(
-    *,
     method: Algorithm,
     task: Task,
-    roster: Roster,
-    options: Options,
     network: NetworkEngine,
+    options: Options,
     folder: RunFolder,
     model_name: str,
 ) -> Run:
-    """The run on a network."""
-    network.messenger.audit.keep_in(folder.path)
-    run = Run(method, task, roster, network, options, folder=folder, model_name=model_name)
+    """Return a run on a network, which saves a checkpoint after each round."""
+    network.messenger.audit.open(folder.path)
+    run = Run(method, task, network.roster, network, options, folder=folder, model_name=model_name)
     run.saves_every_round = True
     return run
 
 
-# ------------------------------------------------------------------------------ going on
+def command_line() -> list[str]:
+    """Return the command of this process, without the token in that of Flower's own processes."""
+    if Path(sys.argv[0]).name.startswith("flwr"):
+        return ["flwr", "run"]
+    return sys.argv
+
+
+# ------------------------------------------------------------------------------ resume
 def resume(
     out: Path, open_messenger: OpenMessenger, engine: type[NetworkEngine] = NetworkEngine
 ) -> Run:
-    """The run of a folder where its newest checkpoint left it; sites are told of the restart.
+    """Restore the run of a folder from its newest checkpoint, and inform the sites.
 
-    Each start has a higher epoch, so that sites refuse what is left of earlier ones.
+    Each start has a higher epoch, so that sites refuse requests of earlier starts.
+
+    Args:
+        out: Folder of the run.
+        open_messenger: Makes the messenger of an experiment.
+        engine: Class of the engine.
+
+    Raises:
+        CoterieError: The folder is not a network run, or its model differs in this version.
     """
     folder, config = RunFolder.open(out)
-    file = out / NETWORK
-    if not file.exists():
-        raise CoterieError(f"{out} is not a run of a network", f"use `coterie resume {out}`")
+    if not (out / NETWORK).exists():
+        raise CoterieError(f"{out} is not a network run", f"use `coterie resume {out}`")
     with lock_folder(out):
-        kept = read_network_file(out)
-        kept.epoch += 1
-        write_network_file(out, kept)
+        content = read_network_file(out)
+        content.epoch += 1
+        write_network_file(out, content)
     roster = restore_roster(config.roster, f"{out}/config.json")
     cls = registry.find(config.method.name)
     method = restore_method(cls, config.method.settings, str(out))
@@ -159,32 +172,25 @@ def resume(
     task, _ = create_task(roster, config.model, options)
     if model_fingerprint(task) != config.fingerprint.model:
         raise CoterieError(
-            f"the model of {out} ({config.model}) is another one in this version",
+            f"the model of {out} ({config.model}) differs in this version",
             f"use coterie {config.coterie}",
         )
-    messenger = open_messenger(kept.experiment, kept.epoch)
-    messenger.left.update(dict.fromkeys(who_left(out / "diary.jsonl")))
-    run = make_run(
-        method=method,
-        task=task,
-        roster=roster,
-        options=options,
-        network=engine(roster, types_of(method), messenger, folder.path),
-        folder=folder,
-        model_name=config.model,
-    )
+    messenger = open_messenger(content.experiment, content.epoch)
+    messenger.left.update(dict.fromkeys(sites_that_left(out / "diary.jsonl")))
+    network = engine(roster, types_of(method), messenger, folder.path)
+    run = make_run(method, task, network, options, folder, config.model)
     run.restore()
     with folder:
         log.warning(
-            "the server was restarted, as start %d of this run, and goes on after round %d.",
-            kept.epoch, max(run.round, 0),
+            "the server was restarted (start %d of this run) and continues after round %d.",
+            content.epoch, max(run.round, 0),
         )  # fmt: skip
-    remind(messenger, list(roster.names), kept.terms)
+    send_terms(messenger, list(roster.names), content.terms)
     return run
 
 
-def who_left(file: Path) -> set[str]:
-    """The sites whose owners had left when the server was stopped."""
+def sites_that_left(file: Path) -> set[str]:
+    """Return the sites whose owners had left when the server stopped."""
     if not file.exists():
         return set()
     left: set[str] = set()
@@ -194,21 +200,25 @@ def who_left(file: Path) -> set[str]:
     return left
 
 
-def remind(messenger: Messenger, names: list[str], terms: Terms) -> None:
-    """Tell the sites what was agreed on; those who are away now have it on their disks."""
-    outcome = messenger.exchange(terms, {name: {} for name in names})
-    messenger.log_absent(outcome)
-    for name, arrival in outcome.arrived.items():
-        reason = reason_of(arrival.reply)
+def send_terms(messenger: Messenger, names: list[str], terms: Terms) -> None:
+    """Send the terms to the sites again; sites that are disconnected have them on disk."""
+    result = messenger.exchange(terms, {name: {} for name in names})
+    messenger.log_absent(result)
+    for name, arrival in result.arrived.items():
+        reason = failure_reason(arrival.reply)
         if reason is not None:
-            log.warning("%s does not go on: %s.", name, reason)
+            log.warning("%s does not continue: %s.", name, reason)
 
 
-# ------------------------------------------------------------------------------ to the end
+# ------------------------------------------------------------------------------ train
 def serve(run: Run, on_round: Callable[[Row], Any] | None = None) -> Run:
-    """Train to the end, then let every site write its own model.
+    """Train to the end, then make every site write its own model.
 
-    After each round, sites that have come meanwhile are taken in.
+    After each round, late sites may join.
+
+    Args:
+        run: A run on a network.
+        on_round: Called with the metrics of each round.
     """
     engine = run.engine
     assert isinstance(engine, NetworkEngine) and run.folder is not None
@@ -217,7 +227,7 @@ def serve(run: Run, on_round: Callable[[Row], Any] | None = None) -> Run:
     def after_round(row: Row) -> None:
         if on_round is not None:
             on_round(row)
-        late_sites.look()
+        late_sites.update()
 
     if not run.ended:
         run.train(after_round)
@@ -227,22 +237,12 @@ def serve(run: Run, on_round: Callable[[Row], Any] | None = None) -> Run:
     for name, reason in faults.items():
         by_reason.setdefault(reason, []).append(name)
     for reason, names in by_reason.items():
-        log.warning("no model of its own was written by %s: %s.", first_names(names), reason)
+        log.warning("%s wrote no model of its own: %s.", list_names(names), reason)
     return run
 
 
-def command_words() -> list[str]:
-    """The command of this process; that of Flower's own is left out, as it holds a token."""
-    if Path(sys.argv[0]).name.startswith("flwr"):
-        return ["flwr", "run"]
-    return sys.argv
-
-
 def export_models(run: Run, folder: Path) -> Path | None:
-    """Write the groups' models, in place of those of an earlier export; None: there are no groups.
-
-    A run whose server is started again at its end has exported them before.
-    """
+    """Export the group models, replacing an earlier export; return None without groups."""
     trained = run.trained()
     if trained.centres is None:
         return None

@@ -22,12 +22,12 @@ from coterie.network.certificates import make_authority, register_site
 from coterie.network.flower_server import FlowerServer
 from coterie.network.handshake import NOT_ALL, RunSpec, SitesFailed
 from coterie.network.listening import Address
-from coterie.network.local_table import FOR_ITS_OWNER
+from coterie.network.local_table import ENDS_NODE
 from coterie.network.packets import Packet
 from coterie.network.registry import read_registry
 from coterie.network.server import begin, serve
-from coterie.network.transport import Messenger, Transport, WaitPolicy
-from coterie.network.waiting import first_names
+from coterie.network.transport import Messenger, Transport
+from coterie.network.waiting import WaitPolicy, list_names
 from coterie.runs.files import write_error
 from coterie.runs.run import Run
 
@@ -202,7 +202,7 @@ class NodesEnded(CoterieError):
 
     def __init__(self, names: set[str]) -> None:
         self.names = sorted(names)
-        super().__init__(f"the nodes of {first_names(self.names)} ended before the run did")
+        super().__init__(f"the nodes of {list_names(self.names)} ended before the run did")
 
 
 log = logging.getLogger("coterie")
@@ -259,7 +259,7 @@ class Simulation:
             missing = open_messenger("0" * 16, 0).wait_for(names, TO_CONNECT)
             if missing:
                 raise CoterieError(
-                    f"the nodes of {first_names(missing)} did not connect",
+                    f"the nodes of {list_names(missing)} did not connect",
                     f"see {self.nodes.folder}/*.log",
                 )
             run = begin(self.asked, names, open_messenger, base / "run")
@@ -273,7 +273,7 @@ class Simulation:
         Several sites get a line each, or those that say the same one line together.
         """
         if isinstance(error, SitesFailed):
-            ending = [name for name, why in error.faults.items() if why in FOR_ITS_OWNER]
+            ending = [name for name, why in error.faults.items() if why in ENDS_NODE]
             self.nodes.wait_for_end(ending, TO_END)
         by_words: dict[str, list[str]] = {}
         for name, words in self.nodes.last_words().items():
@@ -281,7 +281,7 @@ class Simulation:
         if len(by_words) == 1:
             ((words, names),) = by_words.items()
             says = "says" if len(names) == 1 else "say"
-            told = f"{first_names(names)} {says}: {words}"
+            told = f"{list_names(names)} {says}: {words}"
             if isinstance(error, SitesFailed) and set(names) == set(error.faults):
                 return CoterieError(f"{NOT_ALL}: {told}")  # their words say more than the server's
             return CoterieError(f"{error.what}; {told}")
@@ -289,5 +289,5 @@ class Simulation:
         if not by_words:
             return CoterieError(error.what, f"see {logs}")
         for words, names in by_words.items():
-            log.warning("%s: %s", first_names(names), words)
+            log.warning("%s: %s", list_names(names), words)
         return CoterieError(error.what, f"see above what each says, or {logs}")

@@ -1,8 +1,8 @@
-"""One site, as a function from packets to packets; it knows nothing of how they travel.
+"""A site as a function from packets to packets, independent of the transport.
 
-A site owns one table. It describes the table, agrees to a run, answers by `engine.site.Site`, and
-writes its own model in the end. Whatever a packet holds, `handle` returns a reply. What it says of
-a failure are fixed words: errors of this machine may quote a cell, so they stay in its own log.
+A site owns one table. It describes the table, agrees to the terms of a run, answers calls with
+`engines.site.Site`, and writes its own model at the end. `NetworkSite.handle` returns a reply for
+every packet, whatever it contains.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import secrets
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,14 +22,13 @@ from coterie.engines.site import Site
 from coterie.network.local_table import (
     BAD_STATES,
     BUG,
-    NO_EXPERIMENT,
-    NOT_KEPT,
+    NOT_SAVED,
     NOT_WRITTEN,
     FailureLog,
     LocalTable,
+    OwnerPolicy,
     SiteFailure,
-    packed,
-    read_message,
+    SiteRun,
 )
 from coterie.network.packets import (
     CallClient,
@@ -40,6 +40,7 @@ from coterie.network.packets import (
     NotParticipating,
     Packet,
     Refused,
+    Reply,
     ReplyBody,
     Request,
     RequestNumber,
@@ -47,39 +48,43 @@ from coterie.network.packets import (
     WriteModel,
     read_head,
     sanitize_text,
+    write_head,
 )
 from coterie.network.participation import OwnerStatus, Participation
 from coterie.network.states import SiteFolder, StoredStates, StoredTerms
-from coterie.network.terms import (
-    OwnerPolicy,
-    SiteRun,
-    own_agreement,
-)
 from coterie.runs.config import hash_with_salt
 from coterie.serve.export import export_client
 
-
-class SiteSession(NamedTuple):
-    """A run that this site takes part in."""
-
-    experiment: str
-    terms: Terms
-    built: SiteRun
-    site: Site
-    folder: SiteFolder
-    last: RequestNumber  # the last request that was answered
-
-
 log = logging.getLogger("coterie")
-OWNER_WORDS: dict[OwnerStatus | None, str] = {
+NO_EXPERIMENT = "0" * 16
+OWN_MODEL = frozenset({"personal_model", "newcomer_model"})  # functions that give a site's model
+STATUS_LOG: dict[OwnerStatus | None, str] = {
     "paused": "paused by its owner, until `coterie network unpause`",
-    "left": "its owner has left; it tells the server and ends",
+    "left": "its owner left the run; the node informs the server and ends",
     None: "takes part again",
 }
 
 
+class SiteSession(NamedTuple):
+    """A run in which this site takes part."""
+
+    experiment: str
+    terms: Terms
+    run: SiteRun
+    site: Site
+    folder: SiteFolder
+    last: RequestNumber  # of the last answered call
+
+
 class NetworkSite:
-    """A client on its own machine, with its table and its folder of private states."""
+    """A client on its own machine.
+
+    Args:
+        client: Name of the site.
+        table: CSV, Excel or Parquet file.
+        folder: State folder of the site, for terms, private states and its own model.
+        owner: Limits of the site's owner.
+    """
 
     def __init__(
         self, client: str, table: Path, folder: Path, owner: OwnerPolicy | None = None
@@ -87,190 +92,197 @@ class NetworkSite:
         self.client = client
         self.table = table
         self.folder = folder
-        self.faults = FailureLog(client)
-        self.own = LocalTable(client, table, owner or OwnerPolicy(), self.faults)
+        self.failures = FailureLog(client)
+        self.own = LocalTable(client, table, owner or OwnerPolicy(), self.failures)
         self.participation = Participation(folder)
-        self.last_wish: OwnerStatus | None = None  # of its owner, as the log has it
+        self.logged_status: OwnerStatus | None = None
         self.session: SiteSession | None = None
-        self.last_answer: tuple[Packet, Packet] | None = None  # the same packet is answered alike
+        self.last_exchange: tuple[Packet, Packet] | None = None  # a repeated packet, and its reply
 
     @property
     def fault(self) -> CoterieError | None:
-        """What this machine's owner must mend."""
-        return self.faults.last
+        """The problem that the owner of this machine must fix; it ends the node."""
+        return self.failures.last
 
     def handle(self, packet: Packet) -> Packet:
-        """The reply to a packet."""
-        if self.last_answer is not None and self.last_answer[0] == packet:
-            return self.last_answer[1]
+        """Return the reply to a packet. A repeated call gets the same reply and changes nothing."""
+        if self.last_exchange is not None and self.last_exchange[0] == packet:
+            return self.last_exchange[1]
         try:
             request = read_head(packet.head, Request)
         except BadBytes as e:
-            return packed(NO_EXPERIMENT, RequestNumber(0, 0), Refused(str(e)))
+            return pack_reply(NO_EXPERIMENT, RequestNumber(0, 0), Refused(str(e)))
         pieces: dict[str, bytes] = {}
         try:
-            answer, pieces = self._obey(request, packet.pieces)
+            body, pieces = self._dispatch(request, packet.pieces)
         except (BadBytes, PermissionError) as e:
-            answer = Refused(str(e))
+            body = Refused(str(e))
         except SiteFailure as e:
-            answer = Failed(str(e))
-        except Exception:  # a bug, whose text may quote a cell
-            log.exception("%s: a request was not answered", self.client)
-            answer = Failed(BUG)
-        if isinstance(answer, Refused | Failed):
-            log.warning("%s: a request was not answered: %s.", self.client, answer.reason)
-        reply = packed(request.experiment, request.number, answer, pieces)
-        if isinstance(request.order, CallClient) and isinstance(answer, Done):
-            self.last_answer = packet, reply
+            body = Failed(str(e))
+        except Exception:  # a bug; its message may quote a cell
+            log.exception("%s: a request failed", self.client)
+            body = Failed(BUG)
+        if isinstance(body, Refused | Failed):
+            log.warning("%s: a request was not answered: %s.", self.client, body.reason)
+        reply = pack_reply(request.experiment, request.number, body, pieces)
+        if isinstance(request.body, CallClient) and isinstance(body, Done):
+            self.last_exchange = packet, reply
         return reply
 
-    def _obey(
+    def _dispatch(
         self, request: Request, pieces: dict[str, bytes]
     ) -> tuple[ReplyBody, dict[str, bytes]]:
-        order = request.order
-        wish = self.wish()
-        if wish is not None and not isinstance(order, Cancel):
-            return NotParticipating(wish), {}
-        if isinstance(order, Hello):
-            return self._hello(order), {}
-        if isinstance(order, CheckModel):
-            return self.own.fit(order), {}
-        if isinstance(order, Terms):
-            return self._agree(request, order), {}
-        if isinstance(order, Cancel):
-            log.warning("%s: the server says: %s", self.client, sanitize_text(order.reason))
+        body = request.body
+        status = self.owner_status()
+        if status is not None and not isinstance(body, Cancel):
+            return NotParticipating(status), {}
+        if isinstance(body, Hello):
+            self._check_version(body.coterie)
+            return self.own.describe(body), {}
+        if isinstance(body, CheckModel):
+            return self.own.check_model(body), {}
+        if isinstance(body, Terms):
+            return self._agree(request, body), {}
+        if isinstance(body, Cancel):
+            log.warning("%s: message of the server: %s", self.client, sanitize_text(body.reason))
             return Done(), {}
         message = read_message(pieces)
-        if isinstance(order, WriteModel):
-            return self._finish(request, message), {}
-        return Done(), {"upload": self._ask(request, message)}
+        if isinstance(body, WriteModel):
+            return self._write_model(request, message), {}
+        return Done(), {"upload": self._call(request, message)}
 
-    def wish(self) -> OwnerStatus | None:
-        """Why its owner lets it take part in nothing now; the log has a line per change."""
-        wish = self.participation.wish
-        if wish != self.last_wish:
-            log.info("%s: %s", self.client, OWNER_WORDS[wish])
-            self.last_wish = wish
-        return wish
+    def owner_status(self) -> OwnerStatus | None:
+        """Return why the owner lets the site not take part; log each change once."""
+        status = self.participation.status
+        if status != self.logged_status:
+            log.info("%s: %s", self.client, STATUS_LOG[status])
+            self.logged_status = status
+        return status
 
-    # -- before the first round
-    def _hello(self, order: Hello) -> ReplyBody:
-        """Describe the table."""
-        self._check_version(order.coterie)
-        return self.own.describe(order)
-
+    # -- handshake
     def _check_version(self, version: str) -> None:
         if version != __version__:
             raise PermissionError(
-                f"it has coterie {__version__}, and the server {sanitize_text(version)}"
+                f"it has coterie {__version__}, and the server has {sanitize_text(version)}"
             )
 
     def _agree(self, request: Request, terms: Terms) -> ReplyBody:
-        """Keep what is agreed on; another agreement under the same experiment is refused."""
+        """Store the terms; refuse other terms for the same experiment."""
         self._check_version(terms.coterie)
         self.own.check_owner(terms.data, terms.run)
         folder = SiteFolder(self.folder, request.experiment, self.client)
-        with self.faults.report_as(BAD_STATES):
-            agreed = folder.agreed()
-        if agreed is None:
+        with self.failures.report_as(BAD_STATES):
+            stored = folder.read_terms()
+        if stored is None:
             self._begin(request, terms, folder)
-        elif agreed.terms != terms:
-            raise PermissionError("this experiment was agreed on differently before")
+        elif stored.terms != terms:
+            raise PermissionError("this experiment has other terms at this site")
         else:
-            self._session(request.experiment)
+            self._open_session(request.experiment)
         return Done()
 
     def _begin(self, request: Request, terms: Terms, folder: SiteFolder) -> None:
-        self.own.check_table(terms.data)  # a latecomer was not asked before what it has
-        built = self.own.build(terms)
+        self.own.check_table(terms.data)  # a late site was not sent `Hello`
+        run = self.own.build_run(terms)
         salt = secrets.token_hex(16)
-        agreed = StoredTerms(
+        stored = StoredTerms(
             experiment=request.experiment,
             client=self.client,
             terms=terms,
             salt=salt,
-            data=hash_with_salt(built.fed.fingerprint(), salt),
+            data=hash_with_salt(run.fed.fingerprint(), salt),
         )
-        with self.faults.report_as(NOT_KEPT):
-            folder.agree(agreed)
+        with self.failures.report_as(NOT_SAVED):
+            folder.write_terms(stored)
         log.info(
-            "%s: a new run begins: %s with %d sites for %d rounds, about %s with the model %s",
+            "%s: a new run begins: %s with %d sites for %d rounds, label %s, model %s",
             self.client, sanitize_text(terms.method), terms.clients, terms.run.rounds,
             sanitize_text(terms.data.label), sanitize_text(terms.model),
         )  # fmt: skip
-        site = Site(built.agreement, built.parts)
-        self.session = SiteSession(
-            request.experiment, terms, built, site, folder, RequestNumber(0, 0)
-        )
+        site = Site(run.policy, run.parts)
+        number = RequestNumber(0, 0)
+        self.session = SiteSession(request.experiment, terms, run, site, folder, number)
 
-    def _session(self, experiment: str) -> SiteSession:
-        """The run of this name: the one in memory, or as this site's files left it."""
+    def _open_session(self, experiment: str) -> SiteSession:
+        """Return the session of an experiment: from memory, or restored from this site's files."""
         if self.session is not None and self.session.experiment == experiment:
             return self.session
         folder = SiteFolder(self.folder, experiment, self.client)
-        with self.faults.report_as(BAD_STATES):
-            agreed = folder.agreed()
-        if agreed is None:
-            raise PermissionError("nothing was agreed on with this server")
-        built = self.own.build(agreed.terms)
-        site = Site(built.agreement, built.parts)
-        with self.faults.report_as(BAD_STATES):
-            self._check_rows(built, agreed)
-            kept = folder.states(site.types)
-        site.versions = kept.versions
-        self.session = SiteSession(experiment, agreed.terms, built, site, folder, kept.last)
-        log.info("%s: goes on with a run of %s from its files", self.client, agreed.terms.method)
+        with self.failures.report_as(BAD_STATES):
+            stored = folder.read_terms()
+        if stored is None:
+            raise PermissionError("this site has not agreed to this experiment")
+        run = self.own.build_run(stored.terms)
+        site = Site(run.policy, run.parts)
+        with self.failures.report_as(BAD_STATES):
+            if hash_with_salt(run.fed.fingerprint(), stored.salt) != stored.data:
+                raise CoterieError(
+                    f"the rows of {self.table} changed after the run began", "restore the file"
+                )
+            states = folder.read_states(site.types)
+        site.versions = states.versions
+        self.session = SiteSession(experiment, stored.terms, run, site, folder, states.last)
+        log.info("%s: resumes a run of %s from its files", self.client, stored.terms.method)
         return self.session
 
-    def _check_rows(self, built: SiteRun, agreed: StoredTerms) -> None:
-        if hash_with_salt(built.fed.fingerprint(), agreed.salt) != agreed.data:
-            raise CoterieError(
-                f"the rows of {self.table} have changed since the run began", "put them back"
-            )
-
     # -- rounds
-    def _ask(self, request: Request, message: Message) -> bytes:
-        """Answer, and keep the new private state before the answer leaves."""
-        session = self._in_order(request)
+    def _session_of(self, request: Request) -> SiteSession:
+        """Return the session of a request; refuse a request older than the last one.
+
+        An old request would drop private states that the server still needs.
+        """
+        session = self._open_session(request.experiment)
+        if request.number < session.last:
+            raise PermissionError("it is older than the last request that this site answered")
+        return session
+
+    def _call(self, request: Request, message: Message) -> bytes:
+        """Run a client function; save the new private state before the upload leaves."""
+        session = self._session_of(request)
         site = session.site
         versions, answered = site.versions, site.answered.copy()
         upload = site.answer(message)
         if site.versions.keys() != versions.keys():
             try:
-                with self.faults.report_as(NOT_KEPT):
-                    session.folder.keep(StoredStates(site.versions, request.number), site.types)
+                with self.failures.report_as(NOT_SAVED):
+                    states = StoredStates(site.versions, request.number)
+                    session.folder.write_states(states, site.types)
             except SiteFailure:
                 site.versions, site.answered = versions, answered
                 raise
         self.session = session._replace(last=request.number)
         return upload
 
-    def _in_order(self, request: Request) -> SiteSession:
-        """The run of a request; one that is older than the last is refused.
-
-        It would ask to keep states that the server has gone on from, and drop newer ones.
-        """
-        session = self._session(request.experiment)
-        if request.number < session.last:
-            raise PermissionError("it is older than what this site has answered")
-        return session
-
-    def _finish(self, request: Request, message: Message) -> ReplyBody:
-        """Write this client's own model; it does not leave this machine."""
-        session = self._in_order(request)
-        alone = Site(own_agreement(session.site.policy), session.site.parts)
-        alone.versions = session.site.versions
-        upload, _ = decode(alone.answer(message), alone.types)
+    def _write_model(self, request: Request, message: Message) -> ReplyBody:
+        """Write this client's own model, which does not leave this machine."""
+        session = self._session_of(request)
+        local = Site(replace(session.site.policy, allowed=OWN_MODEL), session.site.parts)
+        local.versions = session.site.versions
+        upload, _ = decode(local.answer(message), local.types)
         if "model" not in upload.values:
-            raise PermissionError("that is not a question for its own model")
-        model = upload.values["model"]
-        with self.faults.report_as(NOT_WRITTEN):
+            raise PermissionError("the call does not return a model")
+        with self.failures.report_as(NOT_WRITTEN):
             shutil.rmtree(session.folder.model, ignore_errors=True)
-            trained = session.built.trained(session.terms.model)
-            export_client(trained, self.client, model, session.folder.model)
+            trained = session.run.trained(session.terms.model)
+            export_client(trained, self.client, upload.values["model"], session.folder.model)
         log.info(
-            "%s: its own model was written into %s; the node waits for what comes next",
+            "%s: wrote its own model to %s; the node waits for the next run",
             self.client,
             session.folder.model,
         )
         return Done()
+
+
+def read_message(pieces: dict[str, bytes]) -> Message:
+    """Return the message in the pieces of a packet."""
+    if not {"shared", "own"} <= pieces.keys() <= set(Message._fields):
+        raise BadBytes("its pieces are not those of a message")
+    return Message(pieces["shared"], pieces["own"], pieces.get("initial_payload"))
+
+
+def pack_reply(
+    experiment: str, number: RequestNumber, body: ReplyBody, pieces: dict[str, bytes] | None = None
+) -> Packet:
+    """Return a reply as a packet."""
+    reply = Reply(experiment=experiment, epoch=number.epoch, sequence=number.sequence, body=body)
+    return Packet(write_head(reply), pieces or {})

@@ -1,7 +1,6 @@
-"""What a site keeps on its disk: what was agreed on, and its private states by version.
+"""The files of a site: the terms of a run, and the private states of its client by version.
 
-Each is one file that is written beside its place and renamed, so that a kill at any point leaves
-the old one or the new one.
+Each file is replaced atomically, so a kill at any point leaves the old or the new one.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from coterie.engines.codec import BadBytes, Types, decode, encode
 from coterie.network.packets import RequestNumber, Terms
 from coterie.runs.files import write_bytes, write_text
 
-DIGEST = 32  # bytes of a SHA-256, with which a file of states begins
+DIGEST = 32  # bytes of the SHA-256 checksum at the start of a states file
 NOT_IN_FILES = re.compile(r"[^\w .-]")
-LONGEST_NAME = 60  # characters of a client's name in the name of its folder
-RESTART = "put it back from a copy, or begin another run"
+MAX_NAME = 60  # characters of a client's name in the name of its folder
+RESTART = "restore it from a backup, or start a new run"
 
 
 class StoredTerms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """terms.json: what a site agreed to, and with which rows."""
+    """terms.json: the terms of a run, and a hash of the rows with which it began."""
 
     experiment: str
     client: str
@@ -36,25 +35,31 @@ class StoredTerms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class StoredStates(NamedTuple):
-    """The private states of a site, and the last request that changed them."""
+    """The private states of a site, and the number of the last request that changed them."""
 
     versions: dict[Version, Any]
     last: RequestNumber
 
 
-NOTHING_KEPT = StoredStates({}, RequestNumber(0, 0))
+NO_STATES = StoredStates({}, RequestNumber(0, 0))
 
 
 def file_name(client: str) -> str:
-    """A client's name as part of a file's name; where they differ, with a mark of its own."""
-    name = NOT_IN_FILES.sub("_", client)[:LONGEST_NAME]
+    """Return a client's name as part of a file name; a hash tells apart names that were changed."""
+    name = NOT_IN_FILES.sub("_", client)[:MAX_NAME]
     if name == client:
         return name
     return f"{name}-{hashlib.sha256(client.encode()).hexdigest()[:8]}"
 
 
 class SiteFolder:
-    """The files of one client in one experiment: a folder north-run-1f2e3d4c5b6a7988."""
+    """The files of one client in one experiment, in a folder like north-run-1f2e3d4c5b6a7988.
+
+    Args:
+        base: State folder of the site.
+        experiment: Id of the run.
+        client: Name of the site.
+    """
 
     def __init__(self, base: Path, experiment: str, client: str) -> None:
         self.path = base / f"{file_name(client)}-run-{experiment}"
@@ -63,59 +68,70 @@ class SiteFolder:
 
     @property
     def model(self) -> Path:
-        """Where the client's own model is written in the end."""
+        """The folder of the client's own model, written at the end of the run."""
         return self.path / "model"
 
     # -- terms
-    def agreed(self) -> StoredTerms | None:
-        """What was agreed on; None if nothing was."""
+    def read_terms(self) -> StoredTerms | None:
+        """Read terms.json; return None if there is none.
+
+        Raises:
+            CoterieError: The file is damaged or belongs to another client or experiment.
+        """
         file = self.path / "terms.json"
         try:
             raw = file.read_bytes()
         except FileNotFoundError:
             return None
         try:
-            agreed = msgspec.json.decode(raw, type=StoredTerms)
+            stored = msgspec.json.decode(raw, type=StoredTerms)
         except (msgspec.DecodeError, UnicodeError) as e:
             raise CoterieError(f"{file} is damaged ({e})", RESTART) from e
-        self._check_owner(file, agreed.experiment, agreed.client)
-        return agreed
+        self._check_owner(file, stored.experiment, stored.client)
+        return stored
 
-    def agree(self, agreed: StoredTerms) -> None:
-        """Keep what was agreed on."""
+    def write_terms(self, stored: StoredTerms) -> None:
+        """Write terms.json."""
         self.path.mkdir(parents=True, exist_ok=True)
-        text = msgspec.json.format(msgspec.json.encode(agreed), indent=1).decode()
+        text = msgspec.json.format(msgspec.json.encode(stored), indent=1).decode()
         write_text(self.path / "terms.json", text + "\n")
 
     # -- private states
-    def states(self, types: Types) -> StoredStates:
-        """The private states; none before the first answer."""
+    def read_states(self, types: Types) -> StoredStates:
+        """Read the private states; there are none before the first answer.
+
+        Args:
+            types: NamedTuple classes that states may contain.
+
+        Raises:
+            CoterieError: The file is damaged or belongs to another client or experiment.
+        """
         file = self.path / "states"
         try:
             raw = file.read_bytes()
         except FileNotFoundError:
-            return NOTHING_KEPT
+            return NO_STATES
         try:
             if hashlib.sha256(raw[DIGEST:]).digest() != raw[:DIGEST]:
-                raise BadBytes("its checksum does not fit")
+                raise BadBytes("its checksum is wrong")
             states, head = decode(raw[DIGEST:], types)
             versions = [Version(*version) for version in head["versions"]]
-            kept = StoredStates(
+            stored = StoredStates(
                 dict(zip(versions, states, strict=True)), RequestNumber(*head["last"])
             )
             owner = head["experiment"], head["client"]
         except (BadBytes, KeyError, TypeError, ValueError) as e:
             raise CoterieError(f"{file} is damaged ({e})", RESTART) from e
         self._check_owner(file, *owner)
-        return kept
+        return stored
 
-    def keep(self, kept: StoredStates, types: Types) -> None:
+    def write_states(self, stored: StoredStates, types: Types) -> None:
         """Replace the private states."""
         raw = encode(
-            tuple(kept.versions.values()),
+            tuple(stored.versions.values()),
             types,
-            versions=list(kept.versions),
-            last=kept.last,
+            versions=list(stored.versions),
+            last=stored.last,
             experiment=self.experiment,
             client=self.client,
         )
@@ -124,7 +140,7 @@ class SiteFolder:
     def _check_owner(self, file: Path, experiment: str, client: str) -> None:
         if (experiment, client) != (self.experiment, self.client):
             raise CoterieError(
-                f"{file} is of the client {client!r} in the experiment {experiment}, not of "
+                f"{file} belongs to the client {client!r} in the experiment {experiment}, not to "
                 f"{self.client!r} in {self.experiment}",
-                "give each site a state folder of its own",
+                "give each site its own state folder",
             )

@@ -1,4 +1,4 @@
-"""How long a server waits for its sites, and how far one exchange with them is."""
+"""How long a server waits for its sites, the progress of one exchange, and its result."""
 
 from __future__ import annotations
 
@@ -23,85 +23,7 @@ from coterie.network.packets import (
 )
 from coterie.network.participation import OWNER_REASONS
 
-MOST_NAMED = 8  # sites that one line names
-
-
-class Arrival(NamedTuple):
-    """A reply that came in time."""
-
-    reply: Reply
-    pieces: dict[str, bytes]
-    seconds: float  # after the exchange began
-    bytes: int
-
-
-class ExchangeResult(NamedTuple):
-    """What came of one exchange."""
-
-    number: RequestNumber
-    arrived: dict[str, Arrival]
-    absent: dict[str, str]  # why there is no reply
-    seconds: float
-    bytes_out: Mapping[str, int] = MappingProxyType({})  # by site, with what was sent again
-
-
-def audit_records(
-    order: RequestBody, outcome: ExchangeResult, time_began: str, function: str | None = None
-) -> list[AuditRecord]:
-    """What the audit keeps of an exchange that no round is made of.
-
-    function: that was asked for; None: the order has a name of its own.
-    """
-    lines = []
-    for name, size in outcome.bytes_out.items():
-        arrival = outcome.arrived.get(name)
-        reason = outcome.absent.get(name)
-        if arrival is not None:
-            reason = reason_of(arrival.reply)
-        lines.append(
-            AuditRecord(
-                time=time_began,
-                epoch=outcome.number.epoch,
-                sequence=outcome.number.sequence,
-                round=None,
-                phase="end" if isinstance(order, WriteModel) else "start",
-                function=function or str(order.__struct_config__.tag),
-                site=name,
-                bytes_out=size,
-                bytes_in=arrival.bytes if arrival else 0,
-                seconds=round(arrival.seconds, 3) if arrival else None,
-                result=result_of(arrival, reason),
-                reason=reason or "",
-            )
-        )
-    return lines
-
-
-def result_of(arrival: Arrival | None, reason: str | None) -> AuditResult:
-    """What came of a request for the audit."""
-    if reason is None:
-        return "accepted"
-    if arrival is not None and isinstance(arrival.reply.answer, Refused):
-        return "refused"
-    return "absent"
-
-
-def first_names(names: list[str]) -> str:
-    """Names in one line, shortened."""
-    listed = ", ".join(names[:MOST_NAMED])
-    if len(names) > MOST_NAMED:
-        return f"{listed} and {len(names) - MOST_NAMED} more"
-    return listed
-
-
-def reason_of(reply: Reply) -> str | None:
-    """Why a site did not do as it was asked; None if it did."""
-    answer = reply.answer
-    if isinstance(answer, Refused | Failed):
-        return sanitize_text(answer.reason)
-    if isinstance(answer, NotParticipating):
-        return OWNER_REASONS[answer.wish]
-    return None
+MAX_NAMES = 8  # number of sites that one line names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,10 +31,10 @@ class WaitPolicy:
     """How long a server waits for its sites."""
 
     deadline: float = 120.0  # seconds for one exchange
-    quorum: float = 0.5  # share of the asked sites without whose replies nothing goes on
-    grace: float = 10.0  # seconds; then nobody waits for a site that is not connected
-    pause: float = 0.5  # seconds between looks at who is connected
-    turns: int | None = None  # deadlines below the quorum before it gives up; None: never
+    quorum: float = 0.5  # fraction of the sites that must reply
+    grace: float = 10.0  # seconds; after the quorum, how long to wait for a disconnected site
+    pause: float = 0.5  # seconds between checks of the connections
+    turns: int | None = None  # deadlines below the quorum before an error; None: wait forever
 
     def __post_init__(self) -> None:
         if not self.deadline > 0:
@@ -123,70 +45,156 @@ class WaitPolicy:
             raise CoterieError(f"the quorum is {self.quorum}: it must be above 0 and at most 1.")
 
 
+# ------------------------------------------------------------------------------ results
+class Arrival(NamedTuple):
+    """A reply that arrived in time."""
+
+    reply: Reply
+    pieces: dict[str, bytes]
+    seconds: float  # since the exchange began
+    bytes: int
+
+
+class ExchangeResult(NamedTuple):
+    """The replies of one exchange."""
+
+    number: RequestNumber
+    arrived: dict[str, Arrival]
+    absent: dict[str, str]  # site → why there is no reply
+    seconds: float
+    bytes_out: Mapping[str, int] = MappingProxyType({})  # per site, with repetitions
+
+
+def failure_reason(reply: Reply) -> str | None:
+    """Return why a site did not do what was requested; None if it did."""
+    body = reply.body
+    if isinstance(body, Refused | Failed):
+        return sanitize_text(body.reason)
+    if isinstance(body, NotParticipating):
+        return OWNER_REASONS[body.status]
+    return None
+
+
+def list_names(names: list[str]) -> str:
+    """Return the first names in one line, with the number of further ones."""
+    listed = ", ".join(names[:MAX_NAMES])
+    if len(names) > MAX_NAMES:
+        return f"{listed} and {len(names) - MAX_NAMES} more"
+    return listed
+
+
+def audit_records(
+    body: RequestBody, result: ExchangeResult, started: str, function: str | None = None
+) -> list[AuditRecord]:
+    """Return the audit records of an exchange outside the rounds.
+
+    Args:
+        body: The request.
+        result: The replies.
+        started: When the exchange began.
+        function: Client function that was called; None: the kind of the request.
+    """
+    records = []
+    for name, size in result.bytes_out.items():
+        arrival = result.arrived.get(name)
+        reason = result.absent.get(name)
+        if arrival is not None:
+            reason = failure_reason(arrival.reply)
+        outcome: AuditResult = "accepted"
+        if reason is not None:
+            outcome = "absent"
+        if arrival is not None and isinstance(arrival.reply.body, Refused):
+            outcome = "refused"
+        records.append(
+            AuditRecord(
+                time=started,
+                epoch=result.number.epoch,
+                sequence=result.number.sequence,
+                round=None,
+                phase="end" if isinstance(body, WriteModel) else "start",
+                function=function or str(body.__struct_config__.tag),
+                site=name,
+                bytes_out=size,
+                bytes_in=arrival.bytes if arrival else 0,
+                seconds=round(arrival.seconds, 3) if arrival else None,
+                result=outcome,
+                reason=reason or "",
+            )
+        )
+    return records
+
+
+# ------------------------------------------------------------------------------ progress
 class ConnectionHistory:
-    """Since when sites have not been connected."""
+    """Since when sites are disconnected."""
 
     def __init__(self) -> None:
-        self.away_since: dict[str, float] = {}  # by site: the first look that missed it
+        self.disconnected_since: dict[str, float] = {}  # site → first check that missed it
 
-    def look(self, names: Iterable[str], connected: Mapping[str, Hashable], now: float) -> None:
-        """Note which of these sites are connected now."""
+    def update(self, names: Iterable[str], connected: Mapping[str, Hashable], now: float) -> None:
+        """Record which of these sites are connected."""
         for name in names:
             if name in connected:
-                self.away_since.pop(name, None)
+                self.disconnected_since.pop(name, None)
             else:
-                self.away_since.setdefault(name, now)
+                self.disconnected_since.setdefault(name, now)
 
     def are_gone(self, names: Iterable[str], grace: float, now: float) -> bool:
-        """Whether none of these sites has been connected for this many seconds."""
-        return all(
-            name in self.away_since and now - self.away_since[name] >= grace for name in names
-        )
+        """Whether all of these sites have been disconnected for at least `grace` seconds."""
+        since = self.disconnected_since
+        return all(name in since and now - since[name] >= grace for name in names)
 
 
 class ExchangeProgress:
-    """How far one exchange is."""
+    """Which sites have replied to the request of one exchange.
 
-    def __init__(self, packets: Mapping[str, Packet], share: float, left: set[str]) -> None:
-        """share: of the sites that have not left, without whose replies nothing goes on."""
+    Args:
+        packets: The packet of each site.
+        quorum: Fraction of the sites, without those that left, that must reply.
+        left: Sites whose owners left the run.
+    """
+
+    def __init__(self, packets: Mapping[str, Packet], quorum: float, left: set[str]) -> None:
         self.packets = packets
-        self.share = share
+        self.quorum = quorum
         self.left = left
         self.arrived: dict[str, Arrival] = {}
-        self.away = dict.fromkeys(
-            left, OWNER_REASONS["left"]
-        )  # whose owners do not take part, and why
-        self.sent: dict[str, Hashable] = {}  # over which connection
+        self.not_participating = dict.fromkeys(left, OWNER_REASONS["left"])
+        self.sent: dict[str, Hashable] = {}  # site → connection over which the packet was sent
         self.bytes_out = dict.fromkeys(packets, 0)
 
     @property
     def needed(self) -> int:
-        """How many must reply; one at least, where any must."""
-        if not self.packets or not self.share:
+        """Number of sites that must reply; at least one if the quorum is above 0."""
+        if not self.packets or not self.quorum:
             return 0
-        return max(1, math.ceil(self.share * (len(self.packets) - len(self.left))))
+        return max(1, math.ceil(self.quorum * (len(self.packets) - len(self.left))))
 
     @property
-    def is_enough(self) -> bool:
-        """Whether the quorum has replied."""
+    def has_quorum(self) -> bool:
+        """Whether enough sites have replied."""
         return len(self.arrived) >= self.needed
 
     @property
     def missing(self) -> list[str]:
-        """Who has not said anything."""
-        return [n for n in self.packets if n not in self.arrived and n not in self.away]
+        """Sites that have neither replied nor declined."""
+        return [
+            name
+            for name in self.packets
+            if name not in self.arrived and name not in self.not_participating
+        ]
 
     @property
     def unanswered(self) -> list[str]:
-        """Who is waited for, those whose owners have paused them among them."""
+        """Sites without a reply, including paused ones, but not those that left."""
         return [n for n in self.packets if n not in self.arrived and n not in self.left]
 
     @property
     def is_complete(self) -> bool:
-        """Whether there is nothing more to wait for."""
-        return self.is_enough and not self.missing
+        """Whether the quorum has replied and no reply is missing."""
+        return self.has_quorum and not self.missing
 
-    def ask_again(self) -> None:
-        """Let all be asked again who have not replied."""
+    def repeat(self) -> None:
+        """Send the packet again to all sites that have not replied."""
         self.sent.clear()
-        self.away = dict.fromkeys(self.left, OWNER_REASONS["left"])
+        self.not_participating = dict.fromkeys(self.left, OWNER_REASONS["left"])

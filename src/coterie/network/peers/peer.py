@@ -21,13 +21,15 @@ from coterie.core.version import __version__
 from coterie.methods.registry import methods
 from coterie.metrics import Row
 from coterie.network.handshake import RunSpec
+from coterie.network.local_table import OwnerPolicy
 from coterie.network.packets import Experiment, StrictStruct, sanitize_text
 from coterie.network.peers.group import AllGather
 from coterie.network.peers.transport import PeerNetwork, PeerTransport
 from coterie.network.server import NetworkFile, begin, resume, serve, write_network_file
 from coterie.network.site import NetworkSite
-from coterie.network.terms import OwnerPolicy, site_settings
-from coterie.network.transport import Messenger, WaitPolicy
+from coterie.network.terms import site_settings
+from coterie.network.transport import Messenger
+from coterie.network.waiting import WaitPolicy
 from coterie.runs.config import decode, encode_readable
 from coterie.runs.files import write_text
 from coterie.runs.folder import NETWORK, RESTART, RunFolder, checkpoint_round, lock_folder

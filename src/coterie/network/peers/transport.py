@@ -15,7 +15,7 @@ from coterie.network.packets import CallClient, Packet, Reply, Request, RequestN
 from coterie.network.peers.group import AllGather
 from coterie.network.site import NetworkSite
 from coterie.network.transport import InProcessTransport
-from coterie.network.waiting import ExchangeResult, reason_of
+from coterie.network.waiting import ExchangeResult, failure_reason
 
 AGAIN = "see to it, then start all peers again: each goes on from its own files"
 
@@ -40,7 +40,7 @@ class PeerTransport:
         if self.site.client in packets:
             mine = as_bytes(self.site.handle(packets[self.site.client]))
         request = read_head(next(iter(packets.values())).head, Request)
-        is_question = isinstance(request.order, CallClient)
+        is_question = isinstance(request.body, CallClient)
         for name, raw in zip(self.names, self.gather.all(mine), strict=True):
             if name in packets:
                 packet = from_bytes(name, raw)
@@ -74,7 +74,7 @@ def check_reply(name: str, packet: Packet, number: RequestNumber, is_question: b
         raise unreadable(name) from e
     if reply.number != number:
         raise CoterieError(f"{name} is at another point of the run than this peer", AGAIN)
-    reason = reason_of(reply)
+    reason = failure_reason(reply)
     if is_question and reason is not None:
         raise CoterieError(f"{name} cannot go on: {reason}", AGAIN)
 
