@@ -556,7 +556,7 @@ def test_a_number_needs_rows() -> None:
     run = ready(
         ct.CGPFLHeur(mu=1.0), eight, net(43), rounds=1, participation=0.5
     )  # 16 rows would do, 8 not
-    with pytest.raises(ct.CoterieError, match="8 rows and 43 parameters"):
+    with pytest.raises(ct.CoterieError, match="8 rows and the model 43 parameters"):
         finished(run)
 
 
