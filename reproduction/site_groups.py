@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from coterie.data import Federation
+from coterie.data.roster import natural_key
 from coterie.metrics import agreement
 from coterie.reporting.group_differences import compare_groups, describe_differences
 from coterie.reporting.plots import INK, colours_for, new_figure
-from coterie.reporting.text import format_number, join_names, natural_key
+from coterie.reporting.text import format_number, join_names
 from coterie.result import Result
 from reproduction.figures import Draw, set_title, style_axes, text_figure
 from reproduction.result_table import CellResult, ResultTable

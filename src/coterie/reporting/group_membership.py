@@ -7,18 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from coterie.data.roster import natural_key
 from coterie.metrics.clusters import decode_assignments
 from coterie.reporting.client_statistics import MOST_SHOWN, ClientStatistics, sort_clients
 from coterie.reporting.group_differences import GroupComparison
 from coterie.reporting.run_records import RunRecord
-from coterie.reporting.text import (
-    NOTHING,
-    TextTable,
-    format_score,
-    join_names,
-    metric_name,
-    natural_key,
-)
+from coterie.reporting.text import NOTHING, TextTable, format_score, join_names, metric_name
 
 FEW_ROUNDS = 3  # with changes; up to these a sentence replaces figures
 MOST_SIZES = 20  # group sizes in a sentence

@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from coterie.data.roster import natural_key
 from coterie.engines.evaluate import SKETCH_BINS as BINS
 from coterie.reporting.client_statistics import ClientStatistics
 from coterie.reporting.fairness import Grouping
 from coterie.reporting.run_records import RunRecord
-from coterie.reporting.text import join_names, natural_key
+from coterie.reporting.text import join_names
 
 BASELINES = ("fedavg", "local")  # without groups: one model for all, one model per client
 EXCESS_BOUNDS = (1e-9, 0.05, 0.1, 0.25, 0.5)  # shades of the map; the first is the best model

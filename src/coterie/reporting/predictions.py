@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from coterie.data.roster import natural_key
 from coterie.metrics import METRICS
 from coterie.metrics.histogram import log_odds_of_bins
 from coterie.reporting.comparison import Comparison
 from coterie.reporting.intervals import BySeed
-from coterie.reporting.text import join_names, natural_key
+from coterie.reporting.text import join_names
 from coterie.runs.trained import TrainedRun
 
 BINS = 10  # of the calibration curve

@@ -285,8 +285,7 @@ def data_in_memory(run: Run | Path) -> Federation | None:
     """Return the data of a run that is simulated in this process; None for others."""
     if not isinstance(run, Run):
         return None
-    fed: Federation | None = run.engine.federation
-    return fed
+    return run.engine.federation
 
 
 def has_same_rows(one: RunRecord, other: RunRecord) -> bool:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coterie.data.roster import natural_key as natural_key
+from coterie.data.roster import natural_key
 from coterie.metrics import METRICS
 
 NOTHING = "–"  # table cell without a value

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coterie.core.errors import CoterieError
+from coterie.data.roster import natural_key
 from coterie.reporting.live.run_files import RunFiles
 from coterie.reporting.live.snapshot import (
     Score,
@@ -19,7 +20,6 @@ from coterie.reporting.live.snapshot import (
 )
 from coterie.reporting.overview import describe_data, describe_title
 from coterie.reporting.run_records import RunRecord, group_by_label, label_runs, plain_config
-from coterie.reporting.text import natural_key
 from coterie.runs.run_list import find_runs, is_run_folder
 from coterie.runs.search import SEARCH_FILE
 
