@@ -1,16 +1,17 @@
 """The papers' tables and figures, reproduced: `python -m reproduction NAME`.
 
-spec.py        what an experiment is: lines, columns, scales, cells
-catalogue/     the experiments, a file for each paper
-work.py        what is done in a cell
-runner.py      runs cells side by side and keeps each as it is done
-result_table.py the file of results
-claims.py      what should hold, checked over the seeds
-page.py        Markdown: ours beside the paper's
-figures.py     figures of curves, columns and heat maps
-figures_of_groups.py  figures of who is in which group, and of clients' weights
-sources.py     how centres fit the sources that clients mix
-tuning.py      searches for what a paper does not print
+spec.py           what an experiment is: lines, columns, scales, cells
+catalogue/        the experiments, one module per paper, with notes in Markdown
+work.py           the work of a cell: train, then measure
+runner.py         runs cells in several processes and saves each result
+result_table.py   the results of an experiment and their file
+claims.py         what should hold, judged by confidence intervals
+page.py           the Markdown page of an experiment
+command.py        the command
+figures.py        curves over rounds, and what all figures share
+figures_of_tables.py, figures_of_groups.py, site_groups.py   other figures and lists
+many_starts.py    IFCA on linear regression from many starts at once
+references.py     central models by scikit-learn
 """
 
 from __future__ import annotations
@@ -20,14 +21,18 @@ from reproduction.spec import Experiment
 
 
 def all_experiments() -> dict[str, Experiment]:
-    """Every experiment, by its name."""
+    """Return every experiment, by name."""
     from reproduction.catalogue import EXPERIMENTS
 
     return {experiment.name: experiment for experiment in EXPERIMENTS}
 
 
 def find(name: str) -> Experiment:
-    """The experiment of a name."""
+    """Return the experiment with this name.
+
+    Raises:
+        CoterieError: There is no such experiment.
+    """
     every = all_experiments()
     if name not in every:
         raise unknown_name("experiment", name, every)

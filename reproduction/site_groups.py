@@ -87,11 +87,7 @@ def describe_groups(line: str) -> Callable[[ResultTable], list[str]]:
         cells = cells_with_groups(results, line)
         if not cells:
             return []
-        return [
-            *describe_members(cells[0]),
-            *cells[0].extra["apart"],
-            *describe_stability(results),
-        ]
+        return [*describe_members(cells[0]), *cells[0].extra["apart"], *describe_stability(results)]
 
     return describe
 

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from coterie.methods.cfl_mgd import CFLMGD
-from coterie.methods.fedavg import FedAvg, FineTuned
-from coterie.methods.fedbcd import FedBCD
-from coterie.methods.ifca import IFCA
-from coterie.methods.local_only import LocalOnly
+import coterie as ct
 from reproduction.catalogue.ifca import ARI, MEDIUM_DATA, TOO_LONG
 from reproduction.claims import Beats, ReachesSooner
 from reproduction.figures import curve_figure
@@ -27,16 +23,18 @@ TABLE_2_MNIST = Experiment(
     lines=(
         TableLine(
             label="CFL-MGD",
-            method=CFLMGD(clusters=4, init="random", beta=0.9, **STEPS),
+            method=ct.CFLMGD(clusters=4, init="random", beta=0.9, **STEPS),
             options=CHOOSES_ON_TEST,
         ),
         TableLine(
-            label="IFCA", method=IFCA(clusters=4, init="random", **STEPS), options=CHOOSES_ON_TEST
+            label="IFCA",
+            method=ct.IFCA(clusters=4, init="random", **STEPS),
+            options=CHOOSES_ON_TEST,
         ),
-        TableLine(label="FedAvg", method=FedAvg(**STEPS, weighted=False)),
-        TableLine(label="FedBCD", method=FedBCD()),
-        TableLine(label="local", method=LocalOnly(**STEPS), in_paper=False),
-        TableLine(label="FedAvg, fine-tuned", method=FineTuned(**STEPS), in_paper=False),
+        TableLine(label="FedAvg", method=ct.FedAvg(**STEPS, weighted=False)),
+        TableLine(label="FedBCD", method=ct.FedBCD()),
+        TableLine(label="local", method=ct.LocalOnly(**STEPS), in_paper=False),
+        TableLine(label="FedAvg, fine-tuned", method=ct.FineTuned(**STEPS), in_paper=False),
     ),
     columns=(
         DataColumn(
@@ -94,18 +92,18 @@ TABLE_2_CIFAR = Experiment(
     lines=(
         TableLine(
             label="CFL-MGD",
-            method=CFLMGD(clusters=2, init="random", beta=0.9, **CIFAR_STEPS),
+            method=ct.CFLMGD(clusters=2, init="random", beta=0.9, **CIFAR_STEPS),
             options=CHOOSES_ON_TEST,
         ),
         TableLine(
             label="IFCA",
-            method=IFCA(clusters=2, init="random", **CIFAR_STEPS),
+            method=ct.IFCA(clusters=2, init="random", **CIFAR_STEPS),
             options=CHOOSES_ON_TEST,
         ),
-        TableLine(label="FedAvg", method=FedAvg(**CIFAR_STEPS, weighted=False)),
-        TableLine(label="FedBCD", method=FedBCD(**CIFAR_STEPS)),
-        TableLine(label="local", method=LocalOnly(**CIFAR_STEPS), in_paper=False),
-        TableLine(label="FedAvg, fine-tuned", method=FineTuned(**CIFAR_STEPS), in_paper=False),
+        TableLine(label="FedAvg", method=ct.FedAvg(**CIFAR_STEPS, weighted=False)),
+        TableLine(label="FedBCD", method=ct.FedBCD(**CIFAR_STEPS)),
+        TableLine(label="local", method=ct.LocalOnly(**CIFAR_STEPS), in_paper=False),
+        TableLine(label="FedAvg, fine-tuned", method=ct.FineTuned(**CIFAR_STEPS), in_paper=False),
     ),
     columns=(
         DataColumn(

@@ -6,16 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import coterie as ct
 from coterie.core.contract import Algorithm
-from coterie.methods.apfl import APFL
-from coterie.methods.cgpfl import CGPFL, CGPFLHeur
-from coterie.methods.ditto import Ditto
-from coterie.methods.fedavg import FedAvg, FineTuned
-from coterie.methods.ifca import IFCA
-from coterie.methods.l2sgd import L2SGD
-from coterie.methods.local_only import LocalOnly
-from coterie.methods.perfedavg import PerFedAvg
-from coterie.methods.pfedme import PFedMe
 from reproduction.claims import Beats
 from reproduction.figures import curve_figure
 from reproduction.figures_of_groups import group_count_figure, group_map_figure
@@ -45,21 +37,21 @@ PLAIN: dict[str, Any] = {"lr": 0.005, "local_steps": 10, "batch": 20}
 TIED: dict[str, Any] = {"lr": 0.005, "outer": 10, "inner": 5, "batch": 20}
 LAMBDA: dict[str, Any] = {"lam": 12.0}
 RELEASED = {"softmax": {"inner_lr": 0.1}, "mlp:128": {"inner_lr": 0.09}}  # in pFedMe's code
-FINE_TUNED = TableLine(label="FedAvg, fine-tuned", method=FineTuned(**PLAIN), in_paper=False)
-LOCAL = TableLine(label="local", method=LocalOnly(**PLAIN), in_paper=False)
+FINE_TUNED = TableLine(label="FedAvg, fine-tuned", method=ct.FineTuned(**PLAIN), in_paper=False)
+LOCAL = TableLine(label="local", method=ct.LocalOnly(**PLAIN), in_paper=False)
 INNER_STEPS = (0.005, 0.01, 0.02, 0.05, 0.1)  # what was tried
 INNER = {"pFedMe(PM)": 0.005, "CGPFL(2)": 0.02, "CGPFL(4)": 0.01, "CGPFL-Heur": 0.05}  # was found
 
 
 def personal_line(label: str, method: Algorithm) -> TableLine:
-    """A line of a method with personal models, at the inner step size that was found for it."""
+    """Return a line of a method with personal models, with the inner step size of our search."""
     return TableLine(label=label, method=with_settings(method, {"inner_lr": INNER[label]}))
 
 
-PFEDME = personal_line("pFedMe(PM)", PFedMe(**TIED, **LAMBDA))
-CGPFL_2 = personal_line("CGPFL(2)", CGPFL(clusters=2, **TIED, **LAMBDA))
-CGPFL_4 = personal_line("CGPFL(4)", CGPFL(clusters=4, **TIED, **LAMBDA))
-HEUR = personal_line("CGPFL-Heur", CGPFLHeur(**TIED, **LAMBDA))
+PFEDME = personal_line("pFedMe(PM)", ct.PFedMe(**TIED, **LAMBDA))
+CGPFL_2 = personal_line("CGPFL(2)", ct.CGPFL(clusters=2, **TIED, **LAMBDA))
+CGPFL_4 = personal_line("CGPFL(4)", ct.CGPFL(clusters=4, **TIED, **LAMBDA))
+HEUR = personal_line("CGPFL-Heur", ct.CGPFLHeur(**TIED, **LAMBDA))
 SEARCHES = tuple(
     RecordedSearch(
         line=line,
@@ -73,7 +65,7 @@ SEARCHES = tuple(
 
 
 def pairs_of_classes(label: str, base: str, model: str, **settings: Any) -> DataColumn:
-    """40 clients with two classes each."""
+    """Return a column of 40 clients with two classes each."""
     return DataColumn(
         label=label,
         data=f"pathological:{base}",
@@ -97,7 +89,7 @@ SMOKE_DATA = {"clients": 8, "samples": 40}
 
 
 def by_column(*numbers: str) -> dict[str, str]:
-    """The paper's numbers, in the order of the four columns."""
+    """Return the paper's numbers by column, in the order of the four columns."""
     return dict(zip((column.label for column in FOUR), numbers))
 
 
@@ -116,13 +108,13 @@ TABLE_1 = Experiment(
     paper=PAPER,
     where="table 1 without CIFAR-10, figures 1 and 2",
     lines=(
-        TableLine(label="FedAvg", method=FedAvg(**PLAIN)),
-        TableLine(label="IFCA(4)", method=IFCA(clusters=4, init="random", **PLAIN)),
-        TableLine(label="L2SGD", method=L2SGD(local_steps=10, batch=20)),
-        TableLine(label="APFL", method=APFL(**PLAIN)),
+        TableLine(label="FedAvg", method=ct.FedAvg(**PLAIN)),
+        TableLine(label="IFCA(4)", method=ct.IFCA(clusters=4, init="random", **PLAIN)),
+        TableLine(label="L2SGD", method=ct.L2SGD(local_steps=10, batch=20)),
+        TableLine(label="APFL", method=ct.APFL(**PLAIN)),
         PFEDME,
-        TableLine(label="Per-FedAvg(HF)", method=PerFedAvg(**PLAIN)),
-        TableLine(label="Ditto", method=Ditto(**PLAIN)),
+        TableLine(label="Per-FedAvg(HF)", method=ct.PerFedAvg(**PLAIN)),
+        TableLine(label="Ditto", method=ct.Ditto(**PLAIN)),
         replace(CGPFL_2, in_paper=False),  # in the figures alone
         CGPFL_4,
         HEUR,
@@ -173,7 +165,15 @@ def lambda_experiment(
     printed: dict[str, tuple[float, ...]],
     tuned: tuple[RecordedSearch, ...] = (),
 ) -> Experiment:
-    """A block of table 2: four methods against nine λ, from `first` on."""
+    """Return a block of table 2: four methods against nine values of λ.
+
+    Args:
+        name: Name of the block.
+        column: The data and the model.
+        first: The smallest λ; the others follow in steps of 1.
+        printed: By line, the paper's numbers.
+        tuned: Searches of which the block is the reference.
+    """
     strengths = range(first, first + 9)
     columns = tuple(
         replace(column, label=f"λ={strength}", settings={"lam": float(strength)})
@@ -196,10 +196,7 @@ def lambda_experiment(
             "full": replace(FULL, columns=tuple(column.label for column in columns)),
             "medium": medium,
             "smoke": TableScale(
-                seeds=1,
-                data_options=SMOKE_DATA,
-                options={"rounds": 2},
-                columns=("λ=12",),
+                seeds=1, data_options=SMOKE_DATA, options={"rounds": 2}, columns=("λ=12",)
             ),
         },
         work=train_and_measure(measure_scores),
@@ -272,7 +269,7 @@ TABLES_2 = (
 
 
 def measure_scores_and_groups(cell: TableCell, folder: Path) -> Measured:
-    """The scores, and who was in which group after each round."""
+    """Train a cell; measure the scores and the groups after each round."""
     fed = load_federation(cell)
     result = train(cell, fed, folder)
     measured = measure_scores(result, fed)
@@ -295,7 +292,7 @@ FIGURE_3 = Experiment(
             TableLine(
                 label=f"K={k}",
                 method=with_settings(
-                    CGPFL(clusters=k, **TIED, **LAMBDA), {"inner_lr": INNER["CGPFL(4)"]}
+                    ct.CGPFL(clusters=k, **TIED, **LAMBDA), {"inner_lr": INNER["CGPFL(4)"]}
                 ),
             )
             for k in COUNTS
@@ -363,19 +360,21 @@ TABLE_1_CIFAR = Experiment(
     paper=PAPER,
     where="table 1, CIFAR-10",
     lines=(
-        TableLine(label="FedAvg", method=FedAvg(**CIFAR_PLAIN)),
-        TableLine(label="IFCA(4)", method=IFCA(clusters=4, init="random", **CIFAR_PLAIN)),
-        TableLine(label="L2SGD", method=L2SGD(local_steps=10, batch=20)),
-        TableLine(label="APFL", method=APFL(**CIFAR_PLAIN)),
-        TableLine(label="pFedMe(PM)", method=PFedMe(**CIFAR_TIED, inner_lr=INNER["pFedMe(PM)"])),
-        TableLine(label="Per-FedAvg(HF)", method=PerFedAvg(**CIFAR_PLAIN), keep=("inner",)),
-        TableLine(label="Ditto", method=Ditto(**CIFAR_PLAIN)),
+        TableLine(label="FedAvg", method=ct.FedAvg(**CIFAR_PLAIN)),
+        TableLine(label="IFCA(4)", method=ct.IFCA(clusters=4, init="random", **CIFAR_PLAIN)),
+        TableLine(label="L2SGD", method=ct.L2SGD(local_steps=10, batch=20)),
+        TableLine(label="APFL", method=ct.APFL(**CIFAR_PLAIN)),
+        TableLine(label="pFedMe(PM)", method=ct.PFedMe(**CIFAR_TIED, inner_lr=INNER["pFedMe(PM)"])),
+        TableLine(label="Per-FedAvg(HF)", method=ct.PerFedAvg(**CIFAR_PLAIN), keep=("inner",)),
+        TableLine(label="Ditto", method=ct.Ditto(**CIFAR_PLAIN)),
         TableLine(
-            label="CGPFL(4)", method=CGPFL(clusters=4, **CIFAR_TIED, inner_lr=INNER["CGPFL(4)"])
+            label="CGPFL(4)", method=ct.CGPFL(clusters=4, **CIFAR_TIED, inner_lr=INNER["CGPFL(4)"])
         ),
-        TableLine(label="CGPFL-Heur", method=CGPFLHeur(**CIFAR_TIED, inner_lr=INNER["CGPFL-Heur"])),
-        TableLine(label="local", method=LocalOnly(**CIFAR_PLAIN), in_paper=False),
-        TableLine(label="FedAvg, fine-tuned", method=FineTuned(**CIFAR_PLAIN), in_paper=False),
+        TableLine(
+            label="CGPFL-Heur", method=ct.CGPFLHeur(**CIFAR_TIED, inner_lr=INNER["CGPFL-Heur"])
+        ),
+        TableLine(label="local", method=ct.LocalOnly(**CIFAR_PLAIN), in_paper=False),
+        TableLine(label="FedAvg, fine-tuned", method=ct.FineTuned(**CIFAR_PLAIN), in_paper=False),
     ),
     columns=(
         DataColumn(

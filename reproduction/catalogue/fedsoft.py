@@ -10,13 +10,9 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
+import coterie as ct
 from coterie.core.params import flatten
 from coterie.data import Federation
-from coterie.methods.fedavg import FineTuned
-from coterie.methods.fedem import FedEM
-from coterie.methods.fedsoft import FedSoft
-from coterie.methods.ifca import IFCA
-from coterie.methods.local_only import LocalOnly
 from coterie.metrics import match_sources
 from coterie.result import Result
 from reproduction.claims import AtMost, Beats, Near, Rises
@@ -33,14 +29,17 @@ Holdouts = Mapping[str, tuple[Tensor, Tensor]]
 
 
 def best_centre(source: str) -> Quantity:
-    """The accuracy of the centre that is best on a source."""
+    """Return the quantity "accuracy of the centre that is best on a source"."""
     return Quantity(source, f"the centre that is best on {source}, %", 1, 100.0)
 
 
 def measure_on_sources(result: Result, fed: Federation, holdouts: Holdouts) -> Measured:
-    """The scores on test and training rows; and how the centres fit each source.
+    """Measure the scores on test and training rows, and the accuracy of the centres on each source.
 
-    holdouts: rows of each source, in the order of truth's columns.
+    Args:
+        result: The run.
+        fed: Its data.
+        holdouts: By source, rows x and y, in the order of the columns of `fed.truth`.
     """
     measured = measure_scores(result, fed)
     values = {**measured.values, "local": training_accuracy(result, fed)}
@@ -57,7 +56,7 @@ def measure_on_sources(result: Result, fed: Federation, holdouts: Holdouts) -> M
 
 
 def centre_accuracies(result: Result, holdouts: Holdouts) -> np.ndarray:
-    """[sources, K]: the accuracy of each centre on rows of each source."""
+    """Return the accuracy of each centre on rows of each source, float64 [sources, K]."""
     assert result.centres is not None
     count = len(next(iter(result.centres.values())))
     table = np.empty((len(holdouts), count))
@@ -69,7 +68,7 @@ def centre_accuracies(result: Result, holdouts: Holdouts) -> np.ndarray:
 
 
 def training_accuracy(result: Result, fed: Federation) -> float:
-    """The mean over clients of the accuracy of what each would use, on its training rows."""
+    """Return the mean over clients of their own models' accuracy on their training rows."""
     found = []
     for i, name in enumerate(result.names):
         x, y = fed.train.client(i)
@@ -78,7 +77,7 @@ def training_accuracy(result: Result, fed: Federation) -> float:
 
 
 def client_weights(result: Result) -> Tensor | None:
-    """float64 [N, K]: each client's weights of the centres; 1 for its own where groups are hard."""
+    """Return each client's weights of the centres, float64 [N, K]; one-hot for hard groups."""
     groups = result.trained.groups
     if groups is None or result.centres is None:
         return None
@@ -97,7 +96,7 @@ OTHER = Quantity("other", "MSE of that centre on the other sources", 2, 1.0, Fal
 
 
 def measure_linear_sources(result: Result, fed: Federation) -> Measured:
-    """The scores; and how the centres fit the sources, and the weights the planted shares.
+    """Measure the scores, the errors of the centres on the sources, and of the weights.
 
     A centre θ has the MSE ‖θ − θ_s‖² + σ² on rows of source s.
     """
@@ -123,7 +122,7 @@ def measure_linear_sources(result: Result, fed: Federation) -> Measured:
 
 
 def flatten_centres(result: Result) -> torch.Tensor:
-    """float64 [K, d]: the centres of a linear model without intercept."""
+    """Return the centres of a linear model without intercept, float64 [K, d]."""
     assert result.centres is not None
     count = len(next(iter(result.centres.values())))
     each = [{name: value[k] for name, value in result.centres.items()} for k in range(count)]
@@ -131,30 +130,30 @@ def flatten_centres(result: Result) -> torch.Tensor:
 
 
 def methods(clusters: int) -> tuple[TableLine, ...]:
-    """FedSoft, and what it is compared with here."""
+    """Return the lines of FedSoft and of the methods that it is compared with."""
     return (
         TableLine(
             label="FedSoft",
-            method=FedSoft(clusters=clusters, pull=1.0, select=60, **LOCAL_WORK),
+            method=ct.FedSoft(clusters=clusters, pull=1.0, select=60, **LOCAL_WORK),
             in_paper=False,
         ),
         TableLine(
             label=IN_PAPER,
-            method=FedSoft(clusters=clusters, pull=1.0, select=60, replace=False, **LOCAL_WORK),
+            method=ct.FedSoft(clusters=clusters, pull=1.0, select=60, replace=False, **LOCAL_WORK),
         ),
         TableLine(
             label="IFCA",
-            method=IFCA(clusters=clusters, init="random", **LOCAL_WORK),
+            method=ct.IFCA(clusters=clusters, init="random", **LOCAL_WORK),
             in_paper=False,
         ),
-        TableLine(label="FedEM", method=FedEM(clusters=clusters, **LOCAL_WORK), in_paper=False),
-        TableLine(label="local", method=LocalOnly(**LOCAL_WORK), in_paper=False),
-        TableLine(label="FedAvg, fine-tuned", method=FineTuned(**LOCAL_WORK), in_paper=False),
+        TableLine(label="FedEM", method=ct.FedEM(clusters=clusters, **LOCAL_WORK), in_paper=False),
+        TableLine(label="local", method=ct.LocalOnly(**LOCAL_WORK), in_paper=False),
+        TableLine(label="FedAvg, fine-tuned", method=ct.FineTuned(**LOCAL_WORK), in_paper=False),
     )
 
 
 def synthetic(label: str, **data_options: Any) -> DataColumn:
-    """100 clients that mix planted linear models."""
+    """Return a column of 100 clients that mix planted linear models."""
     return DataColumn(
         label=label,
         data="linear:fedsoft",
@@ -165,7 +164,7 @@ def synthetic(label: str, **data_options: Any) -> DataColumn:
 
 
 def scales(*smoke_columns: str) -> dict[str, TableScale]:
-    """All of it with five or three seeds; a few clients in some columns as a smoke test."""
+    """Return the scales: five seeds, three seeds, and a few clients in some columns."""
     smoke = TableScale(
         seeds=1,
         data_options={"clients": 16},
@@ -198,9 +197,7 @@ TABLE_1 = Experiment(
         }
     },
     printed_also={
-        "other": {
-            IN_PAPER: {"10:90": "63.5", "30:70": "45.5", "linear": "53.1", "random": "51.7"},
-        }
+        "other": {IN_PAPER: {"10:90": "63.5", "30:70": "45.5", "linear": "53.1", "random": "51.7"}}
     },
     claims=(
         *(Near(IN_PAPER, mixture, mse, within=mse / 4) for mixture, mse in PRINTED_OWN.items()),
@@ -256,13 +253,9 @@ TABLE_6 = Experiment(
     },
     work=train_and_measure(measure_linear_sources),
     quantities=(MSE, OWN, WEIGHTS),
-    printed={
-        IN_PAPER: {"σ0=1": "0.6", "σ0=10": "4.96", "σ0=50": "18.8", "σ0=100": "78.3"},
-    },
+    printed={IN_PAPER: {"σ0=1": "0.6", "σ0=10": "4.96", "σ0=50": "18.8", "σ0=100": "78.3"}},
     printed_also={
-        "own": {
-            IN_PAPER: {"σ0=1": "3.7", "σ0=10": "34.6", "σ0=50": "103.8", "σ0=100": "443.6"},
-        }
+        "own": {IN_PAPER: {"σ0=1": "3.7", "σ0=10": "34.6", "σ0=50": "103.8", "σ0=100": "443.6"}}
     },
     claims=(
         Rises(tuple((IN_PAPER, f"σ0={s}") for s in STRENGTHS)),

@@ -6,12 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import coterie as ct
 from coterie.data import holdouts, letter_holdouts
-from coterie.methods.fedavg import FineTuned
-from coterie.methods.fedem import FedEM
-from coterie.methods.fedsoft import FedSoft
-from coterie.methods.ifca import IFCA
-from coterie.methods.local_only import LocalOnly
 from reproduction.catalogue.fedsoft import (
     LOCAL,
     PAPER,
@@ -40,7 +36,7 @@ LOWER, UPPER = best_centre("lower"), best_centre("upper")
 
 
 def measure_letters(cell: TableCell, folder: Path) -> Measured:
-    """Train, and measure the centres on letters of each source."""
+    """Train a cell and measure its centres on letters of each source."""
     fed = load_federation(cell)
     result = train(cell, fed, folder)
     return measure_on_sources(
@@ -49,29 +45,29 @@ def measure_letters(cell: TableCell, folder: Path) -> Measured:
 
 
 def fedsoft(label: str = "FedSoft", clusters: int = 2, pull: float = 0.1) -> TableLine:
-    """A line of FedSoft."""
-    method = FedSoft(clusters=clusters, pull=pull, select=60, **LETTER_WORK)
+    """Return a line of FedSoft."""
+    method = ct.FedSoft(clusters=clusters, pull=pull, select=60, **LETTER_WORK)
     return TableLine(label=label, method=method)
 
 
 def baselines(clusters: int, in_paper: bool) -> tuple[TableLine, TableLine]:
-    """What the paper compares FedSoft with."""
-    ifca = IFCA(clusters=clusters, init="random", **LETTER_WORK)
-    fedem = FedEM(clusters=clusters, **LETTER_WORK)
+    """Return the lines of the paper's baselines."""
+    ifca = ct.IFCA(clusters=clusters, init="random", **LETTER_WORK)
+    fedem = ct.FedEM(clusters=clusters, **LETTER_WORK)
     return (
         TableLine(label="IFCA", method=ifca, in_paper=in_paper),
         TableLine(label="FedEM", method=fedem, in_paper=in_paper),
     )
 
 
-LETTERS_ALONE = TableLine(label="local", method=LocalOnly(**LETTER_WORK), in_paper=False)
+LETTERS_ALONE = TableLine(label="local", method=ct.LocalOnly(**LETTER_WORK), in_paper=False)
 LETTERS_FINE_TUNED = TableLine(
-    label="FedAvg, fine-tuned", method=FineTuned(**LETTER_WORK), in_paper=False
+    label="FedAvg, fine-tuned", method=ct.FineTuned(**LETTER_WORK), in_paper=False
 )
 
 
 def letters(label: str, **data_options: Any) -> DataColumn:
-    """100 clients that mix lower-case and upper-case letters."""
+    """Return a column of 100 clients that mix lower-case and upper-case letters."""
     return DataColumn(
         label=label,
         data="letters:unipen",
@@ -82,7 +78,7 @@ def letters(label: str, **data_options: Any) -> DataColumn:
 
 
 def letter_scales(smoke_column: str, smoke_lines: tuple[str, ...]) -> dict[str, TableScale]:
-    """The paper's setting; a network without convolutions on fewer clients; a smoke test."""
+    """Return the scales: the paper's, a network without convolutions, and a smoke test."""
     return {
         "full": TableScale(seeds=5),
         "medium": TableScale(
@@ -112,7 +108,7 @@ def letter_scales(smoke_column: str, smoke_lines: tuple[str, ...]) -> dict[str, 
 
 
 def with_lines(known: dict[str, TableScale], lines: tuple[str, ...]) -> dict[str, TableScale]:
-    """The same scales, of which the medium one has these lines alone."""
+    """Return the scales with a medium scale of some lines only."""
     return {**known, "medium": replace(known["medium"], lines=lines)}
 
 
@@ -120,7 +116,7 @@ MIXTURES = ("10:90", "30:70", "linear", "random")
 
 
 def by_mixture(*numbers: str) -> dict[str, str]:
-    """The paper's numbers, in the order of the mixtures."""
+    """Return the paper's numbers by column, in the order of the mixtures."""
     return dict(zip(MIXTURES, numbers))
 
 
@@ -204,12 +200,7 @@ TABLE_4 = Experiment(
     title="FedSoft on mixtures of letters of two cases, upright and turned",
     paper=PAPER,
     where="table 4",
-    lines=(
-        fedsoft(clusters=4),
-        *baselines(4, in_paper=False),
-        LETTERS_ALONE,
-        LETTERS_FINE_TUNED,
-    ),
+    lines=(fedsoft(clusters=4), *baselines(4, in_paper=False), LETTERS_ALONE, LETTERS_FINE_TUNED),
     columns=(letters("four sources", mixture="random", angles=(0, 90)),),
     scales=with_lines(
         letter_scales("four sources", ("FedSoft", "FedEM")),
@@ -242,11 +233,7 @@ TABLE_5 = Experiment(
     scales=letter_scales("linear", ("λ=0", "λ=0.1")),
     work=measure_letters,
     quantities=(LOWER, UPPER, LOCAL, TEST, WEIGHTS),
-    printed={
-        "λ=0": {"linear": "50.1"},
-        "λ=0.1": {"linear": "71.8"},
-        "λ=1": {"linear": "55.2"},
-    },
+    printed={"λ=0": {"linear": "50.1"}, "λ=0.1": {"linear": "71.8"}, "λ=1": {"linear": "55.2"}},
     printed_also={
         "upper": {
             "λ=0": {"linear": "47.7"},
@@ -273,24 +260,26 @@ UPRIGHT, TURNED = best_centre("0°"), best_centre("90°")
 
 
 def measure_angles(cell: TableCell, folder: Path) -> Measured:
-    """Train, and measure the centres on images at each angle."""
+    """Train a cell and measure its centres on images at each angle."""
     fed = load_federation(cell)
     result = train(cell, fed, folder)
     held = {f"{angle:g}°": rows for angle, rows in holdouts("cifar10", angles=(0, 90)).items()}
     return measure_on_sources(result, fed, held)
 
 
-FEDSOFT = TableLine(label="FedSoft", method=FedSoft(clusters=2, pull=0.01, select=15, **PHOTO_WORK))
-IFCA_LINE = TableLine(label="IFCA", method=IFCA(clusters=2, init="random", **PHOTO_WORK))
-FEDEM = TableLine(label="FedEM", method=FedEM(clusters=2, **PHOTO_WORK))
-PHOTOS_ALONE = TableLine(label="local", method=LocalOnly(**PHOTO_WORK), in_paper=False)
+FEDSOFT = TableLine(
+    label="FedSoft", method=ct.FedSoft(clusters=2, pull=0.01, select=15, **PHOTO_WORK)
+)
+IFCA_LINE = TableLine(label="IFCA", method=ct.IFCA(clusters=2, init="random", **PHOTO_WORK))
+FEDEM = TableLine(label="FedEM", method=ct.FedEM(clusters=2, **PHOTO_WORK))
+PHOTOS_ALONE = TableLine(label="local", method=ct.LocalOnly(**PHOTO_WORK), in_paper=False)
 PHOTOS_FINE_TUNED = TableLine(
-    label="FedAvg, fine-tuned", method=FineTuned(**PHOTO_WORK), in_paper=False
+    label="FedAvg, fine-tuned", method=ct.FineTuned(**PHOTO_WORK), in_paper=False
 )
 
 
 def turned(mixture: str) -> DataColumn:
-    """20 clients that mix upright and turned images."""
+    """Return a column of 20 clients that mix upright and turned images."""
     return DataColumn(
         label=mixture,
         data="mixture:cifar10",
@@ -301,7 +290,7 @@ def turned(mixture: str) -> DataColumn:
 
 
 def photo_scales(smoke_column: str) -> dict[str, TableScale]:
-    """The paper's setting; an eighth of the network on a few images; a smoke test."""
+    """Return the scales: the paper's, an eighth of the network, and a smoke test."""
     return {
         "full": TableScale(seeds=5),
         "medium": TableScale(

@@ -5,11 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import coterie as ct
 from coterie.data import Federation
-from coterie.methods.fedavg import FedAvg, FineTuned
-from coterie.methods.ifca import IFCA
-from coterie.methods.local_only import LocalOnly
-from coterie.methods.one_shot import OneShot
 from coterie.result import Result
 from reproduction.claims import AtMost, Beats, Near
 from reproduction.figures import curve_figure
@@ -37,25 +34,28 @@ NOTHING_ELSE: Options = {}
 def table_1_lines(
     clusters: int, steps: dict[str, Any], data_alone: Options = NOTHING_ELSE
 ) -> tuple[TableLine, ...]:
-    """The paper's methods, and two of ours.
+    """Return the paper's methods and two of ours.
 
-    data_alone: options of the data of those who train alone.
+    Args:
+        clusters: Number of clusters.
+        steps: Hyper-parameters of local training.
+        data_alone: Options of the data for local training.
     """
-    ifca = IFCA(clusters=clusters, init="random", **steps)
-    our_start = IFCA(clusters=clusters, init="updates", **steps)
+    ifca = ct.IFCA(clusters=clusters, init="random", **steps)
+    our_start = ct.IFCA(clusters=clusters, init="updates", **steps)
     return (
         TableLine(label="IFCA", method=ifca, options=CHOOSES_ON_TEST),
         TableLine(
             label="IFCA, our start", method=our_start, options={"paper": False}, in_paper=False
         ),
-        TableLine(label="global", method=FedAvg(**steps, weighted=False)),
-        TableLine(label="local", method=LocalOnly(**steps), data_options=data_alone),
-        TableLine(label="global, fine-tuned", method=FineTuned(**steps), in_paper=False),
+        TableLine(label="global", method=ct.FedAvg(**steps, weighted=False)),
+        TableLine(label="local", method=ct.LocalOnly(**steps), data_options=data_alone),
+        TableLine(label="global, fine-tuned", method=ct.FineTuned(**steps), in_paper=False),
     )
 
 
 def rotated_mnist(clients: int, samples: int) -> DataColumn:
-    """60,000·4 images in four rotations, cut into so many clients."""
+    """Return a column of clients that share 60,000 images in each of four rotations."""
     return DataColumn(
         label=f"({clients}, {samples})",
         data="rotated:mnist",
@@ -132,10 +132,7 @@ TABLE_1_MNIST = Experiment(
             for column, number in IFCA_IN_PAPER.items()
         ),
     ),
-    figures={
-        "": curve_figure("accuracy", "Test accuracy, %"),
-        "-groups": identity_figure,
-    },
+    figures={"": curve_figure("accuracy", "Test accuracy, %"), "-groups": identity_figure},
 )
 
 FIGURE_4_MNIST = Experiment(
@@ -214,23 +211,20 @@ TABLE_1_CIFAR = Experiment(
         "local": {"(200, 500)": "33.97 ± 1.19"},
     },
     claims=(Beats("IFCA", "global", by=2), Beats("global", "local", by=10)),
-    figures={
-        "": curve_figure("accuracy", "Test accuracy, %"),
-        "-groups": identity_figure,
-    },
+    figures={"": curve_figure("accuracy", "Test accuracy, %"), "-groups": identity_figure},
 )
 
 WRITER_STEPS: dict[str, Any] = {"lr": 0.1, "local_epochs": 1, "batch": 10}
 SHARED = ("1", "4", "8")  # both convolutions and the first linear layer of cnn
 
 
-def sharing(clusters: int, init: str = "random") -> IFCA:
-    """IFCA in which clusters have a last layer of their own, and all else in common."""
-    return IFCA(clusters=clusters, init=init, share=SHARED, **WRITER_STEPS)
+def sharing(clusters: int, init: str = "random") -> ct.IFCA:
+    """Return IFCA whose clusters have their own last layer and share all others."""
+    return ct.IFCA(clusters=clusters, init=init, share=SHARED, **WRITER_STEPS)
 
 
 def measure_scores_and_count(result: Result, fed: Federation) -> Measured:
-    """The scores, and how many clusters have a client at the end."""
+    """Measure the scores and the number of clusters that have a client at the end."""
     measured = measure_scores(result, fed)
     groups = result.trained.hard_groups
     if groups is None:
@@ -248,17 +242,17 @@ TABLE_2 = Experiment(
         TableLine(label="IFCA(2)", method=sharing(2)),
         TableLine(label="IFCA(3)", method=sharing(3)),
         TableLine(label="IFCA(5)", method=sharing(5)),
-        TableLine(label="one-shot(2)", method=OneShot(clusters=2, **WRITER_STEPS)),
-        TableLine(label="one-shot(3)", method=OneShot(clusters=3, **WRITER_STEPS)),
-        TableLine(label="global", method=FedAvg(**WRITER_STEPS)),
-        TableLine(label="local", method=LocalOnly(**WRITER_STEPS)),
+        TableLine(label="one-shot(2)", method=ct.OneShot(clusters=2, **WRITER_STEPS)),
+        TableLine(label="one-shot(3)", method=ct.OneShot(clusters=3, **WRITER_STEPS)),
+        TableLine(label="global", method=ct.FedAvg(**WRITER_STEPS)),
+        TableLine(label="local", method=ct.LocalOnly(**WRITER_STEPS)),
         TableLine(
             label="IFCA(2), our start",
             method=sharing(2, init="updates"),
             options={"paper": False},
             in_paper=False,
         ),
-        TableLine(label="global, fine-tuned", method=FineTuned(**WRITER_STEPS), in_paper=False),
+        TableLine(label="global, fine-tuned", method=ct.FineTuned(**WRITER_STEPS), in_paper=False),
     ),
     columns=(
         DataColumn(

@@ -1,4 +1,4 @@
-"""IFCA's figure 3: how often it succeeds from random starts, on linear regression."""
+"""IFCA (Ghosh et al. 2022), figure 3: share of random starts that succeed, on linear regression."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+import coterie as ct
 from coterie.data.spec import load
-from coterie.methods.ifca import IFCA
 from coterie.metrics import planted_error
 from reproduction.catalogue.ifca import PAPER
 from reproduction.claims import Rises
@@ -31,7 +31,12 @@ from reproduction.spec import (
 
 
 def success(steps: tuple[float, ...], starts: int) -> Work:
-    """Work that tries several starts with several step sizes, until one finds the parameters."""
+    """Return work that tries starts and step sizes until one finds the planted parameters.
+
+    Args:
+        steps: Step sizes, in the order in which they are tried.
+        starts: Number of random starts.
+    """
 
     def work(cell: TableCell, folder: Path) -> Measured:
         fed = load(cell.column.data, cell.seed, **shrunk(cell))
@@ -52,10 +57,10 @@ def success(steps: tuple[float, ...], starts: int) -> Work:
 
 
 def shrunk(cell: TableCell) -> dict[str, Any]:
-    """Options of the data, with rows and dimensions divided by the cell's `shrink`.
+    """Return the options of the data, with rows and dimensions divided by the option `shrink`.
 
-    What a client can tell of the centres at the start depends on n/d, and how far least squares end
-    from θ on d/(mn/k), in units of σ: with m as it is, both stay the same.
+    The clients' first choices depend on n/d, and the error of least squares in units of σ on
+    d/(mn/k): both stay the same if m does.
     """
     by = cell.options["shrink"]
     known = cell.data_options
@@ -63,7 +68,7 @@ def shrunk(cell: TableCell) -> dict[str, Any]:
 
 
 def random_starts(cell: TableCell, starts: int, planted: Tensor) -> Tensor:
-    """Starts [S, K, d] as the released code draws them: every number of a centre is 0 or 1."""
+    """Draw starts [S, K, d] like the released code: every number of a centre is 0 or 1."""
     drawn = []
     for start in range(starts):
         generator = torch.Generator().manual_seed(1000 * cell.seed + start)
@@ -72,12 +77,12 @@ def random_starts(cell: TableCell, starts: int, planted: Tensor) -> Tensor:
 
 
 def error_of(centres: Tensor, planted: Tensor) -> float:
-    """How far centres [K, d] end from the planted parameters; infinite where they diverged."""
+    """Return the distance of centres [K, d] from the planted parameters; ∞ if they diverged."""
     return float(planted_error({"weight": centres}, planted).get("planted_error", np.inf))
 
 
 class Grid(NamedTuple):
-    """The axes of a heat map, and what should hold in it."""
+    """The axes of a heat map and its claims."""
 
     lines: tuple[TableLine, ...]
     columns: tuple[DataColumn, ...]
@@ -91,7 +96,7 @@ FEWER = "10 trials instead of 40."
 
 
 def coarse(lines: tuple[str, ...]) -> TableScale:
-    """The full scale of a figure of which the paper's would take too long: some of its lines."""
+    """Return a full scale with fewer lines and trials than the paper, which would take too long."""
     return TableScale(
         seeds=10,
         lines=lines,
@@ -100,7 +105,7 @@ def coarse(lines: tuple[str, ...]) -> TableScale:
 
 
 def medium(trials: int, shrink: int, *remarks: str) -> TableScale:
-    """A scale of minutes, at which the floor of least squares is the paper's."""
+    """Return a scale of minutes that keeps n/d and the error of least squares."""
     return TableScale(
         seeds=trials,
         options={"shrink": shrink},
@@ -114,7 +119,7 @@ def medium(trials: int, shrink: int, *remarks: str) -> TableScale:
 
 
 def smoke(grid: Grid) -> TableScale:
-    """A scale of seconds, which shows no more than that it runs."""
+    """Return a scale of seconds."""
     return TableScale(
         seeds=1,
         options={"shrink": 25, "rounds": 20},
@@ -124,7 +129,14 @@ def smoke(grid: Grid) -> TableScale:
 
 
 def figure_3(part: str, clusters: int, grid: Grid, scales: Mapping[str, TableScale]) -> Experiment:
-    """One of the four heat maps."""
+    """Return one of the four heat maps.
+
+    Args:
+        part: Letter of the figure.
+        clusters: Number of clusters k.
+        grid: Lines, columns and claims.
+        scales: By name, the scales; the smoke scale is added.
+    """
     steps = (0.1, 0.01, 1.0) if clusters == 2 else (1.0, 0.5, 2.0)
     return Experiment(
         name=f"ifca.figure3{part}",
@@ -146,16 +158,16 @@ def figure_3(part: str, clusters: int, grid: Grid, scales: Mapping[str, TableSca
 
 
 def line_for(label: str, clusters: int, clients: int, strength: float) -> TableLine:
-    """A line of a heat map: IFCA that averages gradients, on data of one kind."""
+    """Return a line of a heat map: IFCA with gradient averaging."""
     return TableLine(
         label=label,
-        method=IFCA(clusters=clusters, average="gradients", init="random"),
+        method=ct.IFCA(clusters=clusters, average="gradients", init="random"),
         data_options={"clusters": clusters, "clients": clients, "scale": strength},
     )
 
 
 def column_for(label: str, **data_options: Any) -> DataColumn:
-    """A column of a heat map."""
+    """Return a column of a heat map."""
     known = {"dim": 1000, "samples": 100, "noise": 0.1, "test_samples": 0}
     return DataColumn(
         label=label,
@@ -167,12 +179,9 @@ def column_for(label: str, **data_options: Any) -> DataColumn:
 
 
 def strength_against_noise(
-    part: str,
-    clusters: int,
-    clients: int,
-    scales: Mapping[str, TableScale],
+    part: str, clusters: int, clients: int, scales: Mapping[str, TableScale]
 ) -> Experiment:
-    """(a) and (b): lines are lengths of θ, columns are noise."""
+    """Return part (a) or (b): lines are lengths r of θ, columns are noise σ."""
     strengths = (0.1, 0.25, 0.5, 0.75, 1.0)
     noises = (0.0, 0.1, 0.2, 0.4)
     lines = [line_for(f"r={r}", clusters, clients, r) for r in strengths]
@@ -192,7 +201,7 @@ def clients_against_rows(
     clients: tuple[int, ...],
     scales: Mapping[str, TableScale],
 ) -> Experiment:
-    """(c) and (d): lines are numbers of clients, columns are rows of each."""
+    """Return part (c) or (d): lines are numbers of clients m, columns are rows n per client."""
     lines = [line_for(f"m={m}", clusters, m, strength) for m in clients]
     columns = [column_for(f"n={n}", samples=n) for n in (50, 100, 200)]
     by_clients = [Rises(tuple((line.label, c.label) for line in lines)) for c in columns]
@@ -203,10 +212,7 @@ def clients_against_rows(
 
 EXPERIMENTS = (
     strength_against_noise(
-        "a",
-        clusters=2,
-        clients=100,
-        scales={"full": PAPER_SCALE, "medium": medium(40, 5)},
+        "a", clusters=2, clients=100, scales={"full": PAPER_SCALE, "medium": medium(40, 5)}
     ),
     strength_against_noise(
         "b",

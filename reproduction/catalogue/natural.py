@@ -9,29 +9,11 @@ from typing import Any
 
 import numpy as np
 
+import coterie as ct
 from coterie.core.contract import Algorithm
 from coterie.core.errors import CoterieError
 from coterie.data import Federation
 from coterie.data.spec import load
-from coterie.methods.apfl import APFL
-from coterie.methods.cfl import CFL
-from coterie.methods.cfl_mgd import CFLMGD
-from coterie.methods.cgpfl import CGPFL, CGPFLHeur
-from coterie.methods.ditto import Ditto
-from coterie.methods.fedavg import FedAvg, FineTuned
-from coterie.methods.fedbcd import FedBCD
-from coterie.methods.fedem import FedEM
-from coterie.methods.fedper import FedPer
-from coterie.methods.fedprox import FedProx
-from coterie.methods.fedsoft import FedSoft
-from coterie.methods.flhc import FLHC
-from coterie.methods.ifca import IFCA
-from coterie.methods.l2sgd import L2SGD
-from coterie.methods.local_only import LocalOnly
-from coterie.methods.one_shot import OneShot
-from coterie.methods.perfedavg import PerFedAvg
-from coterie.methods.pfedme import PFedMe
-from coterie.methods.threshold import PDLTC, PFLTC
 from coterie.metrics import agreement
 from coterie.result import Result
 from reproduction.claims import Beats
@@ -60,33 +42,33 @@ STRONG_PULLS = (1.0, 4.0, 12.0, 40.0)  # of methods that solve a problem of thei
 
 
 def tuned(method: Algorithm, **tune: tuple[Any, ...]) -> TableLine:
-    """A method with our defaults, but for the setting that each run finds on held-out rows."""
+    """Return a line with our defaults, tuned over some hyper-parameters on held-out rows."""
     return TableLine(label=method.name, method=method, options=DEFAULTS, tune=tune)
 
 
 METHODS = (
-    tuned(FedAvg(), l2=DECAYS),
-    tuned(FineTuned(), finetune=(3, 10, 30, 100)),
-    tuned(LocalOnly(), l2=DECAYS),
-    tuned(FedPer(), l2=DECAYS),
-    tuned(Ditto(), lam=PULLS),
-    tuned(APFL(), alpha=(0.25, 0.5, 0.75, 1.0)),
-    tuned(PerFedAvg(), inner=(0.01, 0.05, 0.2, 0.5)),
-    tuned(PFedMe(), lam=STRONG_PULLS),
-    tuned(L2SGD(), lam=PULLS),
-    tuned(FedProx(), mu=(0.01, 0.1, 1.0, 10.0)),
-    tuned(FedBCD(), rho=PULLS),
-    tuned(IFCA(clusters="auto"), l2=DECAYS),
-    tuned(CFLMGD(clusters="auto"), beta=(0.0, 0.3, 0.6, 0.9)),
-    tuned(OneShot(clusters="auto"), l2=DECAYS),
-    tuned(CGPFLHeur(), lam=STRONG_PULLS),
-    tuned(CGPFL(clusters=2), clusters=COUNTS),
-    tuned(FedSoft(clusters=2), clusters=(2, 3), pull=(0.1, 1.0)),
-    tuned(FedEM(clusters=2), clusters=(2, 3), l2=(0.02, 0.1)),
-    tuned(PFLTC(clusters=2), clusters=COUNTS),
-    tuned(PDLTC(clusters=2), clusters=COUNTS),
-    tuned(FLHC(), distance=(0.4, 0.8, 1.2, 1.6)),
-    tuned(CFL(), eps1=(0.1, 0.2, 0.4, 0.8)),
+    tuned(ct.FedAvg(), l2=DECAYS),
+    tuned(ct.FineTuned(), finetune=(3, 10, 30, 100)),
+    tuned(ct.LocalOnly(), l2=DECAYS),
+    tuned(ct.FedPer(), l2=DECAYS),
+    tuned(ct.Ditto(), lam=PULLS),
+    tuned(ct.APFL(), alpha=(0.25, 0.5, 0.75, 1.0)),
+    tuned(ct.PerFedAvg(), inner=(0.01, 0.05, 0.2, 0.5)),
+    tuned(ct.PFedMe(), lam=STRONG_PULLS),
+    tuned(ct.L2SGD(), lam=PULLS),
+    tuned(ct.FedProx(), mu=(0.01, 0.1, 1.0, 10.0)),
+    tuned(ct.FedBCD(), rho=PULLS),
+    tuned(ct.IFCA(clusters="auto"), l2=DECAYS),
+    tuned(ct.CFLMGD(clusters="auto"), beta=(0.0, 0.3, 0.6, 0.9)),
+    tuned(ct.OneShot(clusters="auto"), l2=DECAYS),
+    tuned(ct.CGPFLHeur(), lam=STRONG_PULLS),
+    tuned(ct.CGPFL(clusters=2), clusters=COUNTS),
+    tuned(ct.FedSoft(clusters=2), clusters=(2, 3), pull=(0.1, 1.0)),
+    tuned(ct.FedEM(clusters=2), clusters=(2, 3), l2=(0.02, 0.1)),
+    tuned(ct.PFLTC(clusters=2), clusters=COUNTS),
+    tuned(ct.PDLTC(clusters=2), clusters=COUNTS),
+    tuned(ct.FLHC(), distance=(0.4, 0.8, 1.2, 1.6)),
+    tuned(ct.CFL(), eps1=(0.1, 0.2, 0.4, 0.8)),
 )
 REFERENCES = ("pooled", "per site, best α", "site intercepts", "boosted")
 NUMBER = Quantity("groups", "number of groups", 1)
@@ -103,12 +85,12 @@ CLAIMS = (
 
 
 def measure_table(cell: TableCell, folder: Path) -> Measured:
-    """A line of the table, on the file that the column names."""
+    """Measure a cell on the file that its column names."""
     return train_and_measure_errors(load_table(cell), cell, folder)
 
 
 def train_and_measure_errors(fed: Federation, cell: TableCell, folder: Path) -> Measured:
-    """A reference fitted to all rows, or a method; and sites that are kept out of training."""
+    """Fit a reference or train a method; measure errors, also at unseen sites, and groups."""
     if cell.line.method is None:
         return Measured({"error": reference_error(fed, cell.line.label)})
     metric = "mse" if fed.kind == "regression" else "loss"
@@ -119,7 +101,7 @@ def train_and_measure_errors(fed: Federation, cell: TableCell, folder: Path) -> 
 
 
 def measure_unseen_and_groups(result: Result, metric: str) -> dict[str, float]:
-    """The metric of sites that never trained, and the number of groups, where there are any."""
+    """Return the metric at unseen sites and the number of groups, if there are any."""
     values = {}
     unseen = result.final.get(f"unseen_{metric}")
     if unseen is not None:
@@ -130,7 +112,11 @@ def measure_unseen_and_groups(result: Result, metric: str) -> dict[str, float]:
 
 
 def load_table(cell: TableCell) -> Federation:
-    """The table of a column, split into training and test rows by the seed."""
+    """Load the table of a column, split into training and test rows by the seed.
+
+    Raises:
+        CoterieError: The file does not exist.
+    """
     kind, _, file = cell.column.data.partition(":")
     place = Path(os.environ.get("COTERIE_DATA", "data")) / "sites" / file
     if not place.exists():
@@ -142,7 +128,7 @@ def load_table(cell: TableCell) -> Federation:
 
 
 def reference_error(fed: Federation, label: str) -> float:
-    """The test error of a reference; of the ridges per site the best strength, on test rows."""
+    """Return the test error of a reference; the ridge per site takes the best strength."""
     reference = Reference(fed)
     if label == "pooled":
         return reference.pooled()
@@ -162,10 +148,16 @@ def table_experiment(
     error: str = "MSE",
     **options: Any,
 ) -> Experiment:
-    """Every method on one table, beside scikit-learn.
+    """Return an experiment with every method on one table, beside scikit-learn.
 
-    unseen: how many sites are kept out of training.  error: which it is.  digits: of it, behind the
-    point.
+    Args:
+        name: Name of the table.
+        title: Title of the page.
+        file: The data set.
+        unseen: Number of sites that do not train.
+        digits: Decimal places of the error.
+        error: Name of the error.
+        **options: Options of the data set.
     """
     return Experiment(
         name=f"natural.{name}",
@@ -212,12 +204,7 @@ REAL_TABLES = (
         fill="median",
     ),
     table_experiment(
-        "exam",
-        "65 London schools",
-        "table:exam.csv",
-        6,
-        label="normexam",
-        client_column="school",
+        "exam", "65 London schools", "table:exam.csv", 6, label="normexam", client_column="school"
     ),
     table_experiment(
         "hsb82",
@@ -261,21 +248,21 @@ REAL_TABLES = (
 
 STEPS = (0.03, 0.1, 0.3, 1.0)
 PEOPLE_METHODS = (
-    tuned(FedAvg(), lr=STEPS),
-    tuned(FineTuned(), lr=STEPS),
-    tuned(LocalOnly(), lr=STEPS),
-    tuned(Ditto(), lr=STEPS),
-    tuned(FedPer(), lr=STEPS),
-    tuned(IFCA(clusters="auto"), lr=STEPS),
-    tuned(CFLMGD(clusters="auto"), lr=STEPS),
-    tuned(OneShot(clusters="auto"), lr=STEPS),
-    tuned(FedSoft(clusters=2), lr=STEPS),
-    tuned(CGPFLHeur(), lr=(0.02, 0.08), inner_lr=(0.02, 0.1)),
+    tuned(ct.FedAvg(), lr=STEPS),
+    tuned(ct.FineTuned(), lr=STEPS),
+    tuned(ct.LocalOnly(), lr=STEPS),
+    tuned(ct.Ditto(), lr=STEPS),
+    tuned(ct.FedPer(), lr=STEPS),
+    tuned(ct.IFCA(clusters="auto"), lr=STEPS),
+    tuned(ct.CFLMGD(clusters="auto"), lr=STEPS),
+    tuned(ct.OneShot(clusters="auto"), lr=STEPS),
+    tuned(ct.FedSoft(clusters=2), lr=STEPS),
+    tuned(ct.CGPFLHeur(), lr=(0.02, 0.08), inner_lr=(0.02, 0.1)),
 )
 
 
 def measure_person(cell: TableCell, folder: Path) -> Measured:
-    """The scores; those of people who never trained; and the groups."""
+    """Train a cell; measure the scores, those of unseen people, and the groups."""
     fed = load_federation(cell)
     result = train(cell, fed, folder)
     measured = measure_scores(result, fed)
@@ -285,13 +272,17 @@ def measure_person(cell: TableCell, folder: Path) -> Measured:
 
 
 def people_experiment(
-    name: str,
-    title: str,
-    base: str,
-    unseen: int,
-    **data_options: Any,
+    name: str, title: str, base: str, unseen: int, **data_options: Any
 ) -> Experiment:
-    """Every method on one client per person."""
+    """Return an experiment with every method on one client per person.
+
+    Args:
+        name: Name of the experiment.
+        title: Title of the page.
+        base: The base data set.
+        unseen: Number of people who do not train.
+        **data_options: Options of the data set.
+    """
     return Experiment(
         name=f"natural.{name}",
         title=title,
@@ -335,19 +326,8 @@ def people_experiment(
 
 
 PEOPLE = (
-    people_experiment(
-        "har",
-        "People's phones",
-        "har",
-        3,
-    ),
-    people_experiment(
-        "writers",
-        "Writers of letters",
-        "unipen",
-        30,
-        least=50,
-    ),
+    people_experiment("har", "People's phones", "har", 3),
+    people_experiment("writers", "Writers of letters", "unipen", 30, least=50),
 )
 
 
@@ -356,7 +336,7 @@ ARI = Quantity("ari", "agreement with the planted groups (ARI)", 2)
 
 
 def measure_written_files(cell: TableCell, folder: Path) -> Measured:
-    """A line of the table, on files that are written first."""
+    """Write the files of the sites, then measure a cell on them."""
     place = folder.with_name(f"{folder.name}-files")
     write_sites(place, cell.seed)
     fed = load(f"folder:{place}", cell.seed, **cell.data_options)
@@ -367,7 +347,7 @@ def measure_written_files(cell: TableCell, folder: Path) -> Measured:
 
 
 def write_sites(folder: Path, seed: int) -> None:
-    """A CSV file for each site; at sites of odd numbers the score is turned round."""
+    """Write a CSV file per site; sites with odd numbers have a reversed score."""
     from sklearn.datasets import load_diabetes
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -382,17 +362,17 @@ def write_sites(folder: Path, seed: int) -> None:
 
 
 def site_name(number: int) -> str:
-    """site-00, site-01, …"""
+    """Return the name of a site: site-00, site-01, …"""
     return f"site-{number:02d}"
 
 
 def planted_group(name: str) -> int:
-    """0 where a site scores as all do, 1 where it scores in reverse."""
+    """Return 1 if a site has reversed scores, else 0."""
     return int(name.removeprefix("site-")) % 2
 
 
 def agreement_with_planted(measured: Measured) -> float:
-    """The ARI of the groups that were found."""
+    """Return the ARI of the groups with the planted ones."""
     sites = measured.extra["sites"]
     found = np.array([site.group for site in sites])
     planted = np.array([planted_group(site.name) for site in sites])
@@ -412,10 +392,7 @@ PLANTED = (
         MADE,
         work=measure_written_files,
         quantities=(MADE.quantities[0], ARI, *MADE.quantities[1:]),
-        claims=(
-            *MADE.claims,
-            *(Beats("ifca", reference) for reference in REFERENCES),
-        ),
+        claims=(*MADE.claims, *(Beats("ifca", reference) for reference in REFERENCES)),
     ),
 )
 

@@ -9,11 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+import coterie as ct
 from coterie.clustering.threshold import Threshold, balls_per_point, threshold_clusters
-from coterie.methods.fedavg import FineTuned
-from coterie.methods.ifca import IFCA
-from coterie.methods.local_only import LocalOnly
-from coterie.methods.threshold import PDLTC, PFLTC
 from coterie.reporting.plots import INK
 from reproduction.claims import AtMost, Beats, Rises, Steadier
 from reproduction.figures import curve_figure
@@ -43,25 +40,25 @@ ONE = {**STEP, "local_steps": 1}
 
 
 METHODS = (
-    TableLine(label="PFL-TC", method=PFLTC(clusters=4, **STEP)),
-    TableLine(label="PDL-TC", method=PDLTC(clusters=4, **STEP)),
+    TableLine(label="PFL-TC", method=ct.PFLTC(clusters=4, **STEP)),
+    TableLine(label="PDL-TC", method=ct.PDLTC(clusters=4, **STEP)),
     TableLine(
-        label="IFCA(grad)", method=IFCA(clusters=4, average="gradients", init="random", **STEP)
+        label="IFCA(grad)", method=ct.IFCA(clusters=4, average="gradients", init="random", **STEP)
     ),
-    TableLine(label="IFCA(model)", method=IFCA(clusters=4, init="random", **ONE)),
-    TableLine(label="Standalone", method=LocalOnly(**ONE)),
+    TableLine(label="IFCA(model)", method=ct.IFCA(clusters=4, init="random", **ONE)),
+    TableLine(label="Standalone", method=ct.LocalOnly(**ONE)),
     TableLine(
         label="IFCA(model), our start",
-        method=IFCA(clusters=4, init="updates", **ONE),
+        method=ct.IFCA(clusters=4, init="updates", **ONE),
         options={"paper": False},
         in_paper=False,
     ),
-    TableLine(label="global, fine-tuned", method=FineTuned(**ONE), in_paper=False),
+    TableLine(label="global, fine-tuned", method=ct.FineTuned(**ONE), in_paper=False),
 )
 
 
 def regression(label: str, variant: str, **data_options: Any) -> DataColumn:
-    """Four planted parameters, no noise."""
+    """Return a column with four planted parameters and no noise."""
     return DataColumn(
         label=label,
         data=f"linear:{variant}",
@@ -118,16 +115,16 @@ FIGURE_2 = Experiment(
     lines=(
         *(line for line in METHODS if line.label == "PFL-TC"),
         *(replace(line, in_paper=False) for line in METHODS if line.label == "Standalone"),
-        TableLine(label="PDL-TC", method=PDLTC(clusters=4, **STEP), in_paper=False),
+        TableLine(label="PDL-TC", method=ct.PDLTC(clusters=4, **STEP), in_paper=False),
         *(
             TableLine(
                 label=f"PDL-TC, {rule} rule",
-                method=PDLTC(clusters=4, threshold=rule, **STEP),
+                method=ct.PDLTC(clusters=4, threshold=rule, **STEP),
                 in_paper=False,
             )
             for rule in ("k-means", "gap")
         ),
-        TableLine(label="global, fine-tuned", method=FineTuned(**ONE), in_paper=False),
+        TableLine(label="global, fine-tuned", method=ct.FineTuned(**ONE), in_paper=False),
     ),
     columns=tuple(regression(f"N/K={n}", "threshold-figure2", clients=4 * n) for n in PER_CLUSTER),
     scales={
@@ -147,7 +144,7 @@ FIGURE_2 = Experiment(
 
 # ------------------------------------------------------------------------------ why figure 2
 def own_share_of_balls(cell: TableCell, folder: Path) -> Measured:
-    """How much of PDL-TC's balls is of the client's own cluster in the first round: no training."""
+    """Measure the share of a client's own cluster in PDL-TC's balls in the first round."""
     fed = load_federation(cell)
     rows = [fed.train.client(i) for i in range(len(fed))]
     # the gradients of the mean squared error at 0, from which runs start all but exactly
@@ -167,7 +164,7 @@ BALLS = Experiment(
     lines=tuple(
         TableLine(
             label=f"{samples} samples",
-            method=PDLTC(clusters=CLUSTERS),
+            method=ct.PDLTC(clusters=CLUSTERS),
             data_options={"samples": samples},
             in_paper=False,
         )
@@ -193,10 +190,10 @@ POINTS = 36
 
 
 def clustering_error(cell: TableCell, folder: Path) -> Measured:
-    """Threshold clustering alone, on points around four centres at distance Δ: no run at all.
+    """Run threshold clustering alone on points around four centres at distance Δ = 1.
 
-    The mean squared distance of the estimates to the true centres, beside that of the means of the
-    true clusters, which nobody can know.
+    Measures the mean squared distance of the estimates from the true centres. The line "oracle" has
+    that of the means of the true clusters.
     """
     spread = float(cell.data_options["spread"])  # ρ/Δ, where Δ = 1
     draw = np.random.default_rng(cell.seed)
@@ -216,8 +213,8 @@ def clustering_error(cell: TableCell, folder: Path) -> Measured:
 
 
 def rule_line(label: str, rule: str, moves: int) -> TableLine:
-    """A line for a rule of the threshold and a number of moves M."""
-    method = PFLTC(clusters=CLUSTERS, threshold=rule, moves=moves)
+    """Return a line for a rule of the threshold and a number of moves M."""
+    method = ct.PFLTC(clusters=CLUSTERS, threshold=rule, moves=moves)
     return TableLine(label=label, method=method, options={"rule": rule, "moves": moves})
 
 
@@ -227,13 +224,13 @@ BOUNDS = {f"ρ/Δ={s}": s**3 + s * s / (POINTS / CLUSTERS) for s in SPREADS}
 
 
 def lower_bound(spread: float) -> float:
-    """The error δ²p²/4 that nobody can escape in theorem 2's two-point instance, for Δ = 1."""
+    """Return the lower bound δ²p²/4 of theorem 2's two-point instance, for Δ = 1."""
     mean = 2 * spread**2 / (np.sqrt(4 * spread**2 + 1) + 1)  # δp
     return float(mean**2 / 4)
 
 
 def draw_bounds(axes: Axes, results: ResultTable) -> None:
-    """Draw the bounds of theorems 1 and 2."""
+    """Draw the bounds of theorems 1 and 2 into a figure."""
     spreads = [s for s in SPREADS if f"ρ/Δ={s}" in results.columns]
     upper = [BOUNDS[f"ρ/Δ={s}"] for s in spreads]
     lower = [lower_bound(s) for s in spreads]
@@ -253,7 +250,7 @@ THEOREM_1 = Experiment(
         rule_line("half, M=1", "half", 1),
         rule_line("gap, M=50", "gap", 50),
         rule_line("theory, M=50", "theory", 50),
-        TableLine(label="oracle", method=PFLTC(clusters=CLUSTERS)),
+        TableLine(label="oracle", method=ct.PFLTC(clusters=CLUSTERS)),
     ),
     columns=tuple(
         DataColumn(label=f"ρ/Δ={s}", data="points", data_options={"spread": s}) for s in SPREADS
