@@ -82,7 +82,7 @@ def test_each_exchange_has_a_line_for_each_site_without_any_data(tmp_path):
         ("evaluate", "membership"),
     }
     results = {(line["site"], line["result"], line["reason"]) for line in asked}
-    refused = "its upload was not read: "
+    refused = "its upload cannot be read: "
     for site, result, reason in results:
         if site == "oak":
             assert (result, reason) == ("absent", "no answer")
@@ -198,7 +198,7 @@ def test_the_page_shows_each_sites_state_and_last_words(tmp_path):
     assert reports["ash"].state == "ready" and reports["ash"].is_healthy
     assert reports["ash"].message == "answered train of round 1 after 0.25 s"
     assert reports["oak"].message == "train of round 1: no answer" and not reports["oak"].is_healthy
-    assert reports["fir"].message.startswith("train of round 1: its upload was not read")
+    assert reports["fir"].message.startswith("train of round 1: its upload cannot be read")
     page = LivePage.__new__(LivePage)  # its routes without its port
     page.watched = view
     app = make_app(

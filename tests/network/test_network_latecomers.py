@@ -166,7 +166,7 @@ def test_a_site_refuses_to_send_a_model_of_its_own(tmp_path):
     ask = finish._replace(head=finish.head.replace(b'"do":"write_model"', b'"do":"call"'))
     ask = ask._replace(head=ask.head.replace(b'"sequence":', b'"sequence":9999'))
     answer = read_head(later.network.transport.sites["oak"].handle(ask).head, Reply).body
-    assert not isinstance(answer, Done) and "did not allow that function" in answer.reason
+    assert not isinstance(answer, Done) and "does not permit that function" in answer.reason
 
 
 def test_after_a_restart_a_latecomer_is_still_known(tmp_path):

@@ -20,7 +20,7 @@ class Site:
     def __init__(self) -> None:
         self.broken = asyncio.Event()
         self.parts = [
-            {"type": "http.request", "body": b"call", "more_body": True},
+            {"type": "http.request", "body": b"ask", "more_body": True},
             {"type": "http.request", "body": b"ed"},
         ]
         self.answers = []

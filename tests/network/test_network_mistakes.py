@@ -276,9 +276,9 @@ def test_a_node_whose_owner_leaves_tells_the_server_and_ends(
     node = ["network", "node", "--data", str(network.tables / "ash.csv"), *NODE]
     assert main(node) == 0
     answers = [read_head(reply.head, Reply).body for reply in replies]
-    assert [type(answer).__name__ for answer in answers] == ["SiteDescription", "Away"]
+    assert [type(answer).__name__ for answer in answers] == ["SiteDescription", "NotParticipating"]
     assert answers[1].status == "left" and ended_silently == [True]
     capsys.readouterr()
     assert main(node) == 0
-    assert "the owner of coterie-site has left" in capsys.readouterr().out
+    assert "the site in coterie-site has left" in capsys.readouterr().out
     assert len(replies) == 2

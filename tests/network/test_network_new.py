@@ -50,7 +50,7 @@ def test_new_writes_an_app_once_for_any_version_of_flower(place, flower, capsys)
         (["app"], "app exists already: choose another folder."),
         (["app/README.md/x"], "Not a directory"),
         (["__"], "__ cannot be the name of an app"),
-        ([], "new needs one folder"),
+        ([], "wrong number of names: write coterie network new DIR"),
     ):
         assert main(["network", "new", *words]) == 2, words
         error = capsys.readouterr().err.strip()
