@@ -33,12 +33,27 @@ def describe(
     where: str = "the table",
     min_rows_to_report: int = 1,
 ) -> Description:
-    """A table's columns in a few numbers each, fit for JSON; `where` names the table in errors.
+    """Describe the columns of one client's table, as plain data that can be sent as JSON.
 
-    Columns are described by the rows numbered in `train` (default: all), the label by all rows.
-    `categories` are the columns to read as text whatever they hold. `kind` overrules what the
-    label looks like. Of a column with fewer than `min_rows_to_report` cells only its form and the
-    number of empty cells are told, and each quantile stands for at least `min_rows_to_report` rows.
+    Args:
+        frame: The table.
+        label: The column to predict.
+        kind: "classification" or "regression", if the label is not what it looks like.
+        categories: Columns that are read as text whatever they contain.
+        train: Numbers of the rows that describe the columns; default: all. The label is described
+            by all rows.
+        where: What errors call the table.
+        min_rows_to_report: A column with fewer cells reports only its kind and the number of
+            missing cells. Each quantile stands for at least this many rows.
+
+    Returns:
+        The kind, moments, quantiles or categories of each column; `merge` reads it.
+
+    Example:
+        >>> import pandas as pd
+        >>> table = pd.DataFrame({"age": [20, 30, 40], "outcome": ["yes", "no", "no"]})
+        >>> describe(table, "outcome")["columns"]["age"]["mean"]
+        30.0
     """
     return describe_table(
         Table.of(frame, where), label, kind, categories, train, min_rows_to_report
@@ -59,7 +74,7 @@ def describe_table(
 
 
 class DescriptionJobs(NamedTuple):
-    """What is to be done to describe a table, column by column."""
+    """Functions that describe a table, one per column."""
 
     columns: Mapping[str, Callable[[], Description]]  # by name, the label last
     rows: int  # that are described
@@ -73,7 +88,7 @@ def description_jobs(
     train: Any,
     min_rows_to_report: int,
 ) -> DescriptionJobs:
-    """How to describe each column of a table; nothing is read yet."""
+    """Prepare the description of each column; nothing is read yet."""
     if label not in table.columns:
         raise unknown_name(f"label column of {table.where}:", label, table.columns)
     as_text = set(categories)
@@ -94,7 +109,7 @@ def description_jobs(
 
 
 def join_columns(columns: dict[str, Description], label: str, rows: int) -> Description:
-    """The description of a table, of those of its columns and its label."""
+    """Combine the descriptions of the columns to that of the table."""
     features = {name: about for name, about in columns.items() if name != label}
     return {"rows": rows, "label": {"name": label} | columns[label], "columns": features}
 
@@ -102,7 +117,7 @@ def join_columns(columns: dict[str, Description], label: str, rows: int) -> Desc
 def describe_column(
     cells: Cells, rows: np.ndarray, as_text: bool, min_rows_to_report: int
 ) -> Description:
-    """The form of a column, and its moments or its categories in these rows."""
+    """Describe a column: its kind, and its moments or categories in these rows."""
     form: Form = "category" if as_text else cells.form
     missing = cells.missing[rows]
     description: Description = {"kind": form, "missing": int(np.count_nonzero(missing))}
@@ -124,7 +139,7 @@ def describe_column(
 
 
 def moments(values: np.ndarray, min_rows_to_report: int) -> Description:
-    """Count, mean, squared deviations and quantiles of numbers, and whether they look like ids."""
+    """Return count, mean, squared deviations and quantiles, and whether numbers look like ids."""
     count = len(values)
     if not count:
         return {
@@ -152,7 +167,7 @@ def quantile_count(count: int, min_rows_to_report: int) -> int:
 
 
 def quantiles(ordered: np.ndarray, number: int) -> np.ndarray:
-    """Evenly spaced quantiles of ascending numbers, interpolated between neighbours."""
+    """Return evenly spaced quantiles of sorted numbers, interpolated between neighbours."""
     below, above, fraction = neighbours(len(ordered), number)
     low, high = ordered[below], ordered[above]
     return low + (high - low) * fraction
@@ -168,9 +183,9 @@ def neighbours(count: int, number: int) -> tuple[np.ndarray, np.ndarray, np.ndar
 
 
 def describe_label(cells: Cells, kind: Kind | None, rows: np.ndarray) -> Description:
-    """The names of the classes; none where the label can only be a regression target.
+    """Describe the label: its classes, if any, and the moments of numbers in these rows.
 
-    Of numbers also the moments in these rows.
+    A label that can only be a regression target has no classes.
     """
     cells.refuse_missing(
         "give the rows a label, or leave them out with {}",
@@ -187,18 +202,18 @@ def describe_label(cells: Cells, kind: Kind | None, rows: np.ndarray) -> Descrip
     if len(classes) > MOST_CLASSES:
         classes = []
     of_rows = moments(values[rows], min_rows_to_report=1)
-    told = {name: of_rows[name] for name in ("count", "mean", "squares")}
-    return {"kind": "number", "classes": classes, **told}
+    reported = {name: of_rows[name] for name in ("count", "mean", "squares")}
+    return {"kind": "number", "classes": classes, **reported}
 
 
 def different_texts(cells: Cells) -> list[str]:
-    """The texts that occur in a column without empty cells, sorted."""
+    """Return the different texts of a column without missing cells, sorted."""
     numbers, texts = cells.coded
     return sorted(texts[number] for number in np.unique(numbers))
 
 
 def label_form(cells: Cells, kind: Kind | None) -> Form:
-    """Whether the label is numbers or categories, unless `kind` says so."""
+    """Return whether the label contains numbers or categories; `kind` overrides."""
     if not len(cells):
         return "empty"
     if kind == "regression":
@@ -215,7 +230,7 @@ def label_form(cells: Cells, kind: Kind | None) -> Form:
 
 
 def refuse_many(what: str, name: str, count: int) -> None:
-    """Refuse a column of more categories than one-hot columns are fit for."""
+    """Raise if a column has too many categories for one-hot encoding."""
     if count > MOST_CATEGORIES:
         raise CoterieError(
             f"{what} has {count} different texts, above the {MOST_CATEGORIES} allowed",
@@ -226,5 +241,5 @@ def refuse_many(what: str, name: str, count: int) -> None:
 
 
 def drop_option(name: str) -> Option:
-    """The option that leaves a column out."""
+    """Return the option that drops a column."""
     return Option("drop", name, of_data=True)

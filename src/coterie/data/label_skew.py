@@ -47,6 +47,10 @@ def label_permuted(
     i, the last `unseen` included, is in group i mod clusters. `noise` makes the groups fuzzy: that
     share of each client's training rows has the labels of the other groups, of each as often; test
     rows have not.
+
+    Example:
+        >>> label_permuted(clients=4, samples=20, clusters=2).truth.tolist()
+        [0, 1, 0, 1]
     """
     images = load_base(base)
     if not 1 <= clusters <= images.classes:
@@ -103,6 +107,11 @@ def pathological(
     test part, a third as many as training rows (CGPFL's 75 : 25) or as many as fit, or
     `test_samples` on average; where the paper takes them from the training part, this keeps to the
     base's own split. No image is with two clients. The last `unseen` clients never train.
+
+    Example:
+        >>> fed = pathological(clients=4, samples=20, classes=2)
+        >>> [len(fed.train.client(i)[1].unique()) for i in range(4)]
+        [2, 2, 2, 2]
     """
     images = load_base(base)
     check_clients(clients, kinds or 1)
@@ -217,6 +226,10 @@ def dirichlet(
     test part, both in the client's shares to within one row of each class (default: as many as the
     class most in demand allows). No image is with two clients. The last `unseen` clients never
     train.
+
+    Example:
+        >>> dirichlet(clients=4, samples=20, alpha=0.5).train.sizes.tolist()
+        [20, 20, 20, 20]
     """
     images = load_base(base)
     check_clients(clients)

@@ -19,14 +19,14 @@ BLOCK = 2**15  # values that are checked at once; torch divides more among threa
 
 
 def refuse_empty(names: Sequence[str], pairs: list[Pair]) -> None:
-    """Refuse clients without rows."""
+    """Raise if a client has no rows."""
     for name, (x, _) in zip(names, pairs):
         if not len(x):
             raise CoterieError(f"client {name!r} is empty", "leave it out, or give it data")
 
 
 def alike(train: Ragged, test: Ragged) -> tuple[Ragged, Ragged]:
-    """Training and test rows in one dtype; rows of different shapes are refused."""
+    """Convert training and test rows to one dtype; raise if their shapes differ."""
     dtype = torch.promote_types(train.x.dtype, test.x.dtype)
     both_float = train.x.is_floating_point() == test.x.is_floating_point()
     if train.x.shape[1:] != test.x.shape[1:] or not both_float:
@@ -38,7 +38,7 @@ def alike(train: Ragged, test: Ragged) -> tuple[Ragged, Ragged]:
 
 
 def check_values(data: Ragged, names: Sequence[str], kind: Kind) -> Ragged:
-    """Refuse values that cannot be trained on, naming the client; give y the dtype of its kind."""
+    """Raise for values that cannot be trained on, and convert y to the dtype of its kind."""
 
     def client(row: int) -> str:
         return repr(names[int(torch.searchsorted(data.starts + data.sizes, row, right=True))])
@@ -49,7 +49,7 @@ def check_values(data: Ragged, names: Sequence[str], kind: Kind) -> Ragged:
             where = f"{part}, column {at[1]}" if values.ndim == 2 else part
             raise CoterieError(
                 f"client {client(at[0])} has a NaN or infinite value in {where}",
-                "drop or mend the row",
+                "drop or fix the row",
             )
     if kind == "regression":
         if data.y.is_floating_point():
@@ -66,9 +66,9 @@ def check_values(data: Ragged, names: Sequence[str], kind: Kind) -> Ragged:
 
 
 def first_not_finite(values: Tensor) -> list[int]:
-    """The place of the first NaN or infinite value; [] if there is none.
+    """Return the index of the first NaN or infinite value; [] if there is none.
 
-    A few rows are looked at at a time, for torch makes copies of them on the way.
+    Rows are checked in blocks, because torch copies them.
     """
     if not values.is_floating_point():
         return []
@@ -82,7 +82,7 @@ def first_not_finite(values: Tensor) -> list[int]:
 
 
 def count_classes(y: Tensor, labels: Sequence[str] | None) -> int:
-    """The number of classes: one per name, or the highest label plus one."""
+    """Count the classes: one per name, or the highest label plus one."""
     highest = int(y.max())
     if labels is None:
         return highest + 1
@@ -94,7 +94,7 @@ def count_classes(y: Tensor, labels: Sequence[str] | None) -> int:
 
 
 def warn_of_thin_clients(train: Ragged, names: Sequence[str], kind: Kind) -> None:
-    """Warn, in one line, of clients that can hardly be learnt from."""
+    """Warn about clients with a single training row or a single class."""
     thin = train.sizes.numpy() == 1
     if kind == "classification":
         y, starts = train.y.numpy(), train.starts.numpy()
@@ -126,13 +126,36 @@ def from_memory(
     kind: Kind | None = None,
     labels: Sequence[str] | None = None,
 ) -> Federation:
-    """A federation of `(x, y)` pairs of tensors or arrays, or of map-style torch datasets.
+    """Make a federation of tensors, arrays or map-style torch datasets.
 
-    x is [n, ...], y is [n]: whole numbers are classes, floats are regression targets (`kind`
-    overrules). Floats keep their precision; a run converts them to its own `dtype`. Integer x are
-    tokens and stay int64; bytes and booleans become floats, unscaled. Without `test` a random
-    `test_share` of each client's rows is held out; with it, clients are matched by name (mappings)
-    or position. The last `unseen` clients never train. `labels` names the classes.
+    Floats keep their precision; a run converts them to its own `dtype`. Integer x are tokens and
+    stay int64; bytes and booleans become floats, unscaled.
+
+    Args:
+        clients: One pair (x, y) or dataset per client, by name or in order. x is [n, ...], y is
+            [n]: whole numbers are classes, floats are regression targets.
+        names: The names of the clients; default: the keys, or client-000, client-001, …
+        test: The test rows, matched to the clients by name (mappings) or by position. Without
+            them, a random `test_share` of each client's rows is held out.
+        test_share: Share of each client's rows to hold out.
+        seed: Seed of the random split.
+        truth: True clusters, int [clients], or mixture weights, float [clients, K], if known.
+        unseen: The last clients, which never train.
+        kind: "classification" or "regression", if y is not what it looks like.
+        labels: Names of the classes.
+
+    Returns:
+        The federation, in the order of the clients.
+
+    Raises:
+        CoterieError: If rows have different shapes, or contain NaN or infinity.
+
+    Example:
+        >>> import torch
+        >>> x, y = torch.randn(20, 3), torch.tensor([0, 1] * 10)
+        >>> from_memory({"north": (x, y), "south": (x, 1 - y)})
+        Federation(2 clients + 0 unseen, 30 train and 10 test rows of 3, classification, \
+source='memory')
     """
     if kind not in (None, *get_args(Kind)):
         raise unknown_name("kind", str(kind), get_args(Kind))
@@ -168,7 +191,7 @@ def from_memory(
 def with_names(
     clients: Clients, names: Sequence[str] | None
 ) -> tuple[tuple[str, ...], list[Client]]:
-    """The clients' names, given or by their order, and the clients."""
+    """Return the names of the clients, and the clients as a list."""
     if isinstance(clients, Mapping):
         if names is None:
             names = tuple(map(str, clients))
@@ -192,9 +215,12 @@ def default_names(count: int) -> tuple[str, ...]:
 
 # ------------------------------------------------------------------------------ rows as tensors
 def client_rows(name: str, client: Client, keep_bytes: bool = False) -> Pair:
-    """One client's x [n, ...] and y [n] as tensors.
+    """Convert one client to tensors x [n, ...] and y [n].
 
-    keep_bytes: leave x as it is where it holds bytes; else it becomes floats.
+    Args:
+        name: The client's name, for errors.
+        client: A pair (x, y) or a dataset.
+        keep_bytes: Leave bytes in x as they are instead of converting them to floats.
     """
     try:
         raw_x, raw_y = as_pair(name, client)
@@ -221,7 +247,7 @@ def client_rows(name: str, client: Client, keep_bytes: bool = False) -> Pair:
 
 
 def as_pair(name: str, client: Client) -> Any:
-    """A client's (x, y), unchecked; the items of a dataset are stacked."""
+    """Return a client's (x, y) without checks; the items of a dataset are stacked."""
     if isinstance(client, IterableDataset):
         raise CoterieError(
             f"client {name!r} is an iterable dataset", "give a map-style one, with a length"
@@ -237,7 +263,7 @@ def as_pair(name: str, client: Client) -> Any:
 
 
 def to_tensor(values: Any, *as_float: torch.dtype) -> Tensor:
-    """Floats as they are, whole numbers in int64, `as_float` in torch's default dtype."""
+    """Convert to a tensor: whole numbers to int64, `as_float` to torch's default dtype."""
     if isinstance(values, Tensor):
         tensor = values.detach().cpu()
     else:
@@ -252,7 +278,7 @@ def to_tensor(values: Any, *as_float: torch.dtype) -> Tensor:
 
 
 def test_pairs(names: Sequence[str], train: list[Pair], test: Clients) -> list[Pair]:
-    """The test rows in the order of `names`; a client without any gets none."""
+    """Return the test rows in the order of `names`; a client may have none."""
     if not isinstance(test, Mapping):
         if len(test) != len(names):
             raise CoterieError(
@@ -275,7 +301,7 @@ def test_pairs(names: Sequence[str], train: list[Pair], test: Clients) -> list[P
 
 
 def pack(names: Sequence[str], pairs: list[Pair]) -> Ragged:
-    """All clients in one flat store."""
+    """Concatenate the rows of all clients."""
     shape = pairs[0][0].shape[1:]
     for name, (x, _) in zip(names, pairs):
         if x.shape[1:] != shape:

@@ -28,7 +28,7 @@ MOST_CLIENTS = 5  # whose columns one sentence describes; of any more it gives t
 
 
 def check_columns(clients: Mapping[str, Description]) -> None:
-    """Refuse clients whose columns or whose label differ from those of most clients."""
+    """Raise if columns or the label of some clients differ from those of most clients."""
     first, model = next(iter(clients.items()))
     label = model["label"]["name"]
     for client, description in clients.items():
@@ -39,21 +39,21 @@ def check_columns(clients: Mapping[str, Description]) -> None:
                 "it must be one for all",
             )
     columns = {client: frozenset(d["columns"]) for client, d in clients.items()}
-    usual = Counter(columns.values()).most_common(1)[0][0]
-    if set(columns.values()) != {usual}:
-        raise columns_differ(columns, usual)
-    if not usual:
+    common = Counter(columns.values()).most_common(1)[0][0]
+    if set(columns.values()) != {common}:
+        raise columns_differ(columns, common)
+    if not common:
         raise CoterieError(f"client {first!r} has no column but the label {label}", "add features")
 
 
-def columns_differ(columns: Mapping[str, Columns], usual: Columns) -> CoterieError:
-    """An error that names each client whose columns are not the usual ones."""
-    example = next(client for client, own in columns.items() if own == usual)
-    differing = {client: own for client, own in columns.items() if own != usual}
+def columns_differ(columns: Mapping[str, Columns], common: Columns) -> CoterieError:
+    """Return an error that names the clients whose columns differ from the most common ones."""
+    example = next(client for client, own in columns.items() if own == common)
+    differing = {client: own for client, own in columns.items() if own != common}
     parts = []
     for client, own in list(differing.items())[:MOST_CLIENTS]:
-        lacks = ", ".join(sorted(usual - own)) or "nothing"
-        adds = ", ".join(sorted(own - usual)) or "nothing"
+        lacks = ", ".join(sorted(common - own)) or "nothing"
+        adds = ", ".join(sorted(own - common)) or "nothing"
         parts.append(
             f"the columns of client {client!r} differ from those of client {example!r}: "
             f"it lacks {lacks} and adds {adds}"
@@ -64,7 +64,7 @@ def columns_differ(columns: Mapping[str, Columns], usual: Columns) -> CoterieErr
     if len(differing) == 1 and lacks != "nothing" and adds != "nothing":
         rename = f"perhaps by renaming {adds} in {client!r} to {lacks}"
         return CoterieError(what, f"give all clients the same columns, {rename}")
-    not_shared = Columns().union(*(own ^ usual for own in differing.values()))
+    not_shared = Columns().union(*(own ^ common for own in differing.values()))
     return CoterieError(
         what,
         "give all clients the same columns, or drop what not all have with {}",
@@ -79,9 +79,25 @@ FEWEST_IDS = 50  # rows: fewer different whole numbers are no sign of ids
 
 
 def merge(descriptions: Descriptions, min_category_count: int = MIN_CATEGORY_COUNT) -> Schema:
-    """The schema of all clients, by their names; their order does not matter, to the bit.
+    """Merge the descriptions of all clients to one schema.
 
-    A text that fewer than `min_category_count` of the described rows have is not named in it.
+    The result does not depend on the order of the clients, to the bit.
+
+    Args:
+        descriptions: By client name, what `describe` returned.
+        min_category_count: Categories with fewer rows, over all clients, are encoded as "other".
+
+    Raises:
+        CoterieError: If the clients' columns differ.
+
+    Example:
+        >>> import pandas as pd
+        >>> from coterie.data.description import describe
+        >>> table = pd.DataFrame({"age": [20, 30, 40], "outcome": ["yes", "no", "no"]})
+        >>> described = {name: describe(table, "outcome") for name in ("north", "south")}
+        >>> schema = merge(described)
+        >>> schema.columns, schema.classes
+        (('age',), ('no', 'yes'))
     """
     clients = dict(sorted(descriptions.items()))
     if not clients:
@@ -100,7 +116,7 @@ def merge(descriptions: Descriptions, min_category_count: int = MIN_CATEGORY_COU
 
 
 def merge_checked(clients: Descriptions, min_category_count: int) -> Schema:
-    """The schema of clients that have the same columns."""
+    """Merge descriptions that have the same columns."""
     first = next(iter(clients.values()))
     jobs = {}
     for name in sorted(first["columns"]):
@@ -127,7 +143,7 @@ def merge_checked(clients: Descriptions, min_category_count: int) -> Schema:
 
 # ------------------------------------------------------------------------------ one column
 def merge_column(name: str, clients: Descriptions, min_category_count: int) -> Column:
-    """What a column is for all clients together."""
+    """Merge the descriptions of one column."""
     missing = sum(d["missing"] for d in clients.values())
     form = common_form(
         f"the column {name}",
@@ -167,7 +183,7 @@ def merge_column(name: str, clients: Descriptions, min_category_count: int) -> C
 
 
 def common_texts(name: str, counts: Counter[str], min_category_count: int) -> tuple[str, ...]:
-    """The texts that enough rows have, in order; of the others only numbers are told."""
+    """Return the categories with enough rows, sorted; log how many are too rare."""
     common = [text for text, rows in counts.items() if rows >= min_category_count]
     if not common:
         doubt = CoterieWarning(
@@ -188,7 +204,7 @@ def common_texts(name: str, counts: Counter[str], min_category_count: int) -> tu
 
 
 def common_form(what: str, clients: Descriptions, remedy: str, option: Option) -> Form:
-    """The form that all clients with any value agree on; "empty" if none has one."""
+    """Return the kind that all clients with any value agree on; "empty" if there is no value."""
     forms: dict[Form, str] = {
         d["kind"]: client for client, d in clients.items() if d["kind"] != "empty"
     }
@@ -204,7 +220,7 @@ def common_form(what: str, clients: Descriptions, remedy: str, option: Option) -
 
 
 def warn_of_ids(name: str, parts: list[Description]) -> None:
-    """Warn of numbers that are probably ids."""
+    """Warn about numbers that are probably ids."""
     sign = ""
     if any(d["rounded"] for d in parts):
         sign = "has whole numbers above 2^53, whose last digits are lost"
@@ -220,9 +236,9 @@ def warn_of_ids(name: str, parts: list[Description]) -> None:
 
 
 def pool(parts: list[Description]) -> tuple[float, float]:
-    """Mean and deviation (over n, not n − 1) of all rows.
+    """Return the mean and standard deviation (over n, not n − 1) of all rows.
 
-    fsum makes the order of the parts irrelevant.
+    fsum makes the result independent of the order of the clients.
     """
     rows = sum(d["count"] for d in parts)
     mean = math.fsum(d["count"] * d["mean"] for d in parts) / rows
@@ -235,7 +251,7 @@ def pool(parts: list[Description]) -> tuple[float, float]:
 
 
 def pool_medians(parts: list[Description]) -> float:
-    """The median of all rows, to within the grid of the clients' quantiles."""
+    """Return the median of all rows, to within the grid of the clients' quantiles."""
     points = np.concatenate([d["quantiles"] for d in parts])
     lengths = [len(d["quantiles"]) for d in parts]
     weights = np.repeat(
@@ -251,7 +267,7 @@ def pool_medians(parts: list[Description]) -> float:
 
 
 def merge_classes(clients: Descriptions) -> tuple[str, ...] | None:
-    """The classes of all clients, or None for regression."""
+    """Return the classes of all clients, or None for regression."""
     label = f"the label column {next(iter(clients.values()))['name']}"
     form = common_form(
         label,

@@ -57,7 +57,7 @@ def by_key(
 def rows_of_clients(
     x: Tensor, y: Tensor, key: np.ndarray, rows: np.ndarray, clients: np.ndarray
 ) -> Ragged:
-    """These rows, all of which belong to `clients`, one client after another."""
+    """Return these rows, all of which belong to `clients`, sorted by client."""
     rows = rows[key[rows].argsort(kind="stable")]
     sizes = np.bincount(key[rows], minlength=clients.max() + 1)[clients]
     return Ragged(x[rows], y[rows], torch.from_numpy(sizes))
@@ -74,11 +74,25 @@ def from_keys(
     kind: Kind | None = None,
     labels: Sequence[str] | None = None,
 ) -> Federation:
-    """A federation of all clients' rows in memory, with a `key` per row: its client's name.
+    """Make a federation of arrays with the rows of all clients, and a key per row.
 
-    A key is a text or a whole number. Without `test`, (x, y, key) of rows for tests, a random
-    `test_share` of each client's rows is held out. `unseen` clients, drawn at random, never train.
-    Everything else is as in `from_memory`.
+    Args:
+        x: Rows, [n, ...].
+        y: Labels, [n].
+        key: The client of each row, [n]: texts or whole numbers.
+        test: (x, y, key) of test rows. Without them, a random `test_share` of each client's rows
+            is held out.
+        test_share: Share of each client's rows to hold out.
+        seed: Seed of the split and of the choice of unseen clients.
+        unseen: Number of clients, drawn at random, that never train.
+        kind: See `from_memory`.
+        labels: See `from_memory`.
+
+    Example:
+        >>> import numpy as np
+        >>> x, y, site = np.random.randn(40, 2), np.arange(40) % 2, np.repeat(["a", "b"], 20)
+        >>> from_keys(x, y, site).names
+        ('a', 'b')
     """
     held = None
     if test is not None:
@@ -91,7 +105,7 @@ def from_keys(
 
 
 def group_by_key(x: Any, y: Any, key: Any) -> dict[str, tuple[Any, Any]]:
-    """Each client's rows, by name."""
+    """Group rows by client name."""
     x, y = as_array(x), as_array(y)
     if isinstance(key, list | tuple):
         key = np.array(key, dtype=object)  # NaN must not become text
@@ -106,14 +120,14 @@ def group_by_key(x: Any, y: Any, key: Any) -> dict[str, tuple[Any, Any]]:
 
 
 def as_array(values: Any) -> Any:
-    """A tensor as it is, anything else as an array."""
+    """Return tensors unchanged, anything else as an array."""
     if isinstance(values, Tensor):
         return values
     return np.asarray(values)
 
 
 def rows_by_key(key: np.ndarray) -> dict[str, np.ndarray]:
-    """The row numbers of each client, clients in order of their keys."""
+    """Return the row numbers of each client, sorted by key."""
     wrong = CoterieError(
         "a key must name the client of each row", "give one whole number or one text per row"
     )

@@ -83,6 +83,11 @@ def linear(
     at uniform points, the only one for more than two clusters and then FedSoft's default. `unseen`
     of the clients are drawn at random and moved to the end. θ is `planted`, [clusters, dim]; no two
     are equal.
+
+    Example:
+        >>> fed = linear("ifca", clients=4, dim=10)
+        >>> fed.planted.shape, fed.truth.tolist()
+        (torch.Size([2, 10]), [0, 1, 0, 1])
     """
     if variant not in VARIANTS:
         raise unknown_name("variant", variant, VARIANTS)

@@ -45,6 +45,11 @@ def rotated(
     90 move pixels exactly, others interpolate. `noise` makes the groups fuzzy: that share of each
     client's training rows is turned by the other groups' angles, by each as often; test rows are
     not.
+
+    Example:
+        >>> fed = rotated(clients=8, samples=50, angles=(0, 180))
+        >>> fed.truth.tolist()
+        [0, 1, 0, 1, 0, 1, 0, 1]
     """
     views = make_views(angles, least=1)
     return in_groups(
@@ -84,6 +89,10 @@ def mixture(
     `test_samples` from its test part, in the same shares (default: as many as fit). `unseen` of the
     clients are drawn at random and moved to the end. To measure models on each source alone, take
     `holdouts`.
+
+    Example:
+        >>> mixture(clients=2, samples=10, mixture="30:70").truth.tolist()
+        [[0.30000001192092896, 0.699999988079071], [0.699999988079071, 0.30000001192092896]]
     """
     views = make_views(angles, least=2)
     check_clients(clients)
@@ -105,6 +114,10 @@ def holdouts(
     """All of the base's test part, (x, y), turned by each angle.
 
     By angle, in the order of truth's columns in `mixture`.
+
+    Example:
+        >>> list(holdouts(angles=(0, 180)))
+        [0, 180]
     """
     images = load_square(base)
     views = make_views(angles, least=1)

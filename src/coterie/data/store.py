@@ -170,9 +170,9 @@ Source = Federation | str | Iterable[tuple[Any, ...]]
 
 @maker
 def store(path: str) -> Federation:
-    """A store on disk, which `coterie store` wrote: it opens in a moment, rows are read as needed.
+    """A store on disk, written by `coterie store`: it opens at once, rows are read when used.
 
-    Bytes, as of images, stay bytes on disk and in memory, and become numbers where they are used.
+    Bytes, such as images, stay bytes on disk and in memory; they are converted where they are used.
     """
     return read_store(Path(path))
 
@@ -204,6 +204,14 @@ def write_store(
     valid: the share of training rows to hold out as the validation part; not of clients one by one.
 
     Rows that are whole numbers from 0 to 255, or these divided by 255, are stored as bytes.
+
+    Example:
+        >>> import tempfile
+        >>> path = tempfile.mkdtemp() + "/digits"
+        >>> write_store("rotated:digits?clients=4", path).total
+        4
+        >>> open_store(path).names[0]
+        'client-000'
     """
     path = Path(path)
     refuse_existing(path)

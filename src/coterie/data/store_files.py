@@ -14,7 +14,6 @@ import errno
 import hashlib
 import json
 import math
-import mmap
 import os
 import shutil
 import sys
@@ -84,7 +83,7 @@ class Clients(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 # ------------------------------------------------------------------------------ reading
 def read_store(path: Path) -> Federation:
-    """The federation in a store; its rows are read from disk when they are used."""
+    """Open a store; its rows are read from disk when they are used."""
     header = read_header(path)
     clients = read_clients(path, header)
     arrays = {name: read_array(path, name, about) for name, about in header.arrays.items()}
@@ -97,7 +96,7 @@ def read_store(path: Path) -> Federation:
 
 
 def read_header(path: Path) -> Header:
-    """What store.json says; another version is refused before anything else is looked at."""
+    """Read store.json; another version is rejected first."""
     if not path.exists():
         raise CoterieError(f"there is no store {path}", "write it with `coterie store`")
     if not (path / HEADER).is_file():
@@ -116,7 +115,7 @@ def read_header(path: Path) -> Header:
 
 
 def read_clients(path: Path, header: Header) -> Clients:
-    """What clients.json says."""
+    """Read clients.json."""
     try:
         raw = (path / CLIENTS).read_bytes()
     except OSError:
@@ -129,7 +128,7 @@ def read_clients(path: Path, header: Header) -> Clients:
 
 
 def read_array(path: Path, name: str, about: Array) -> Tensor:
-    """An array of a store: mapped if it is large, else read and compared with its checksum."""
+    """Read an array: map a large one, compare a small one with its checksum."""
     if not name.replace(".", "").isalpha():
         raise damaged(path, f"it has an array {name!r}")
     file = path / f"{name}.bin"
@@ -148,15 +147,14 @@ def read_array(path: Path, name: str, about: Array) -> Tensor:
 
 
 def mapped(file: Path, about: Array) -> Tensor:
-    """The array in a file, which is read as it is used; writing to it changes no file."""
+    """Map the array in a file into memory; writing to it does not change the file."""
     if not about.bytes:
         return as_tensor(bytearray(), about)
-    with open(file, "rb") as opened:
-        memory = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)
-    return as_tensor(memory, about)
+    dtype = np.dtype(about.dtype).newbyteorder("<")
+    return torch.from_numpy(np.memmap(file, dtype, mode="c", shape=tuple(about.shape)))
 
 
-def as_tensor(memory: bytearray | mmap.mmap, about: Array) -> Tensor:
+def as_tensor(memory: bytearray, about: Array) -> Tensor:
     """Bytes as a tensor, without a copy."""
     dtype = TYPES[about.dtype]
     if not about.bytes:
@@ -177,7 +175,7 @@ def checksum(raw: bytes) -> str:
 
 # ------------------------------------------------------------------------------ federations
 def federation_of(header: Header, clients: Clients, arrays: dict[str, Tensor]) -> Federation:
-    """The federation that was stored."""
+    """Assemble the federation from the files of a store."""
     parts = {}
     for part in PARTS:
         if f"{part}.x" in arrays:
@@ -204,7 +202,7 @@ def federation_of(header: Header, clients: Clients, arrays: dict[str, Tensor]) -
 
 
 def about_clients(fed: Federation) -> Clients:
-    """What clients.json says of a federation."""
+    """Return the content of clients.json for a federation."""
     columns = None
     if fed.site_columns is not None:
         columns = {
@@ -222,7 +220,7 @@ def about_clients(fed: Federation) -> Clients:
 
 
 def site_columns_from(columns: dict[str, Any] | None) -> SiteColumns | None:
-    """What `about_clients` wrote of the columns at single sites."""
+    """Read the site statistics that `about_clients` wrote."""
     if columns is None:
         return None
     constants = [Constant(*constant) for constant in columns["constants"]]
@@ -248,7 +246,7 @@ class StoreWriter:
 
     def __enter__(self) -> StoreWriter:
         refuse_existing(self.path)
-        with one_sentence(self.path):
+        with explain_write_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.unfinished.mkdir(exist_ok=True)
             self.lock = os.open(self.unfinished, os.O_RDONLY)
@@ -265,7 +263,7 @@ class StoreWriter:
     ) -> None:
         for file in self.files.values():
             if not file.closed:
-                with one_sentence(self.path):
+                with explain_write_errors(self.path):
                     file.close()
         os.close(self.lock)
         if self.unfinished.exists():
@@ -286,7 +284,7 @@ class StoreWriter:
 
     # -- arrays
     def append(self, part: str, x: Tensor, y: Tensor) -> None:
-        """More rows of a part."""
+        """Append rows to a split."""
         for name, rows in ((f"{part}.x", x), (f"{part}.y", y)):
             if name not in self.files:
                 self.arrays[name] = Array(type_name(rows), [0, *rows.shape[1:]])
@@ -295,19 +293,23 @@ class StoreWriter:
             self.files[name].write(as_bytes(rows))
 
     def small(self, name: str, values: Tensor) -> None:
-        """A whole array, which is compared with its checksum when it is read."""
+        """Write a small array with its checksum."""
         raw = as_bytes(values)
         self.arrays[name] = Array(type_name(values), list(values.shape), checksum(raw))
         (self.unfinished / f"{name}.bin").write_bytes(raw)
 
     def rows(self, name: str) -> Tensor:
-        """What was written of a large array, from disk."""
+        """Return the rows written so far, mapped from disk."""
         self.files[name].flush()
         return mapped(self.unfinished / f"{name}.bin", self.arrays[name])
 
     # -- the end
     def finish(self, fed: Federation) -> None:
-        """Write all but the rows, and put the store into its place; fed: as it will be read."""
+        """Write everything except the rows, and rename the folder to its path.
+
+        Args:
+            fed: The federation as it will be read, with its rows mapped from disk.
+        """
         for part in PARTS:
             if f"{part}.x" in self.arrays:
                 self.small(f"{part}.sizes", fed.parts()[part].sizes)
@@ -361,14 +363,14 @@ def sync(path: Path) -> None:
 
 
 def refuse_existing(path: Path) -> None:
-    """Refuse a path where there is something."""
+    """Raise if the path exists."""
     if path.exists():
         raise CoterieError(f"{path} exists", "choose another path for the store, or remove it")
 
 
 @contextmanager
-def one_sentence(path: Path) -> Iterator[None]:
-    """What the system says against writing a store, in one sentence."""
+def explain_write_errors(path: Path) -> Iterator[None]:
+    """Turn errors of the file system into one sentence."""
     try:
         yield
     except OSError as e:
@@ -376,7 +378,7 @@ def one_sentence(path: Path) -> Iterator[None]:
 
 
 def write_error(e: OSError, path: Path) -> CoterieError:
-    """Why a store was not written, in one sentence."""
+    """Explain why a store was not written."""
     if e.errno in (errno.ENOSPC, errno.EDQUOT):
         return CoterieError(
             f"the disk is full, the store {path} was not written",
