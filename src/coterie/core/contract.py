@@ -100,12 +100,28 @@ class Sums(NamedTuple):
 
     Engines in one process add uploads where they are computed. Over a network the server decodes
     each upload singly before it is added, so the server's process sees single uploads.
+
+    Args:
+        totals: By value name, Σ_i weight_ik · value_i, every leaf [K, ...].
+        mass: By value name, Σ_i weight_ik, [K].
+        report: By name, one row per accepted client, in the order of `ids`.
+        ids: int64 [a], the accepted clients.
+
+    Example:
+        >>> import torch
+        >>> import coterie as ct
+        >>> totals = {"model": {"w": torch.tensor([[6.0], [0.0]])}}
+        >>> mass = {"model": torch.tensor([3.0, 0.0])}
+        >>> sums = ct.contract.Sums(totals, mass, report={}, ids=torch.tensor([0, 2]))
+        >>> sums.mean("model", empty={"w": torch.tensor([[1.0], [1.0]])})
+        {'w': tensor([[2.],
+                [1.]])}
     """
 
-    totals: dict[str, Params]  # Σ_i weight_ik · value_i, every leaf [K, ...]
-    mass: dict[str, Tensor]  # Σ_i weight_ik, [K]
-    report: dict[str, Tensor]  # one row per accepted client, in the order of `ids`
-    ids: Tensor  # int64 [a], the accepted clients
+    totals: dict[str, Params]
+    mass: dict[str, Tensor]
+    report: dict[str, Tensor]
+    ids: Tensor
 
     def mean(self, name: str, empty: Params) -> Params:
         """Weighted mean per cluster, every leaf [K, ...]; `empty` for clusters without clients."""
@@ -125,7 +141,22 @@ class Sums(NamedTuple):
 
 
 class Stack(NamedTuple):
-    """Every accepted upload, one row per client in the order of `ids`."""
+    """Every accepted upload of an exchange with reduce="stack", one row per client.
+
+    Args:
+        values: By value name, the uploads, every leaf [a, ...].
+        weight: The uploads' weights, [a, K] or a dict of these.
+        report: By name, the uploads' reports.
+        ids: int64 [a], the accepted clients, in the order of the rows.
+
+    Example:
+        >>> import torch
+        >>> import coterie as ct
+        >>> models = {"model": {"w": torch.zeros(2, 3)}}
+        >>> stack = ct.contract.Stack(models, torch.ones(2, 1), {}, ids=torch.tensor([0, 2]))
+        >>> stack.values["model"]["w"].shape
+        torch.Size([2, 3])
+    """
 
     values: dict[str, Params]
     weight: Any
@@ -139,6 +170,16 @@ class Ask(Protocol):
 
     `ask(self.train, shared=model)` is one exchange: the function runs on the selected clients, and
     their uploads are validated and aggregated.
+
+    Example:
+        >>> import coterie as ct
+        >>> class Logged(ct.FedAvg):
+        ...     def round(self, model, ask):
+        ...         ask.note("asked", len(ask.participants))
+        ...         return super().round(model, ask)
+        >>> fed = ct.data.linear(clients=4, samples=10, dim=2, clusters=2)
+        >>> ct.run(Logged(lr=0.1), fed, rounds=1, participation=0.5).history[-1]["notes"]["asked"]
+        2
     """
 
     round: int  # 0 in `begin`, 1 in the first counted round

@@ -108,6 +108,12 @@ def _sum_over_classes(outputs: Tensor, batch: Batch) -> dict[str, Tensor]:
 class Scores(NamedTuple):
     """One metric, summarised over clients.
 
+    Args:
+        weighted: The mean, weighted by the clients' numbers of test samples.
+        mean: The unweighted mean.
+        std: The standard deviation over clients.
+        worst_decile: The mean over the worst tenth of the clients, at least one.
+
     Example:
         >>> import coterie as ct, numpy as np
         >>> accuracy = np.array([0.5, 1.0])
@@ -115,10 +121,10 @@ class Scores(NamedTuple):
         Scores(weighted=0.875, mean=0.75, std=0.25, worst_decile=0.5)
     """
 
-    weighted: float  # mean, weighted by the number of test samples
+    weighted: float
     mean: float
     std: float
-    worst_decile: float  # mean over the worst tenth of the clients, at least one
+    worst_decile: float
 
 
 def score_clients(values: np.ndarray, samples: np.ndarray, higher_is_better: bool) -> Scores:
@@ -271,6 +277,9 @@ class Metric:
 
 def main_metric(kind: Kind) -> str:
     """Return the name of the metric by which runs on such a task are compared.
+
+    Args:
+        kind: "classification" or "regression".
 
     Example:
         >>> import coterie as ct

@@ -201,11 +201,23 @@ def clip_gradients(g: Params, limit: float) -> Params:
 
 # ------------------------------------------------------------------------------ Adam
 class Moments(NamedTuple):
-    """The state of Adam, for methods that keep it longer than one local training."""
+    """The state of Adam, for methods that keep it longer than one local training.
 
-    first: Params  # m
-    second: Params  # v
-    steps: Tensor  # t
+    Args:
+        first: Exponential mean m of the gradients.
+        second: Exponential mean v of their squares.
+        steps: The number of steps t.
+
+    Example:
+        >>> import torch, coterie as ct
+        >>> state = ct.optim.moments({"w": torch.ones(2)})
+        >>> state.second, state.steps
+        ({'w': tensor([0., 0.])}, tensor(0.))
+    """
+
+    first: Params
+    second: Params
+    steps: Tensor
 
 
 def moments(w: Params) -> Moments:

@@ -83,7 +83,17 @@ class SearchTrial(NamedTuple):
 class Search:
     """A search in progress. The constructor checks every run, `run` trains them.
 
-    The arguments are those of `ct.search`.
+    Args:
+        method: The method; its other settings stay as they are.
+        fed: The data, or a function from a seed to the data.
+        model: The model, as in `ct.run`.
+        over: By setting, the values to try.
+        random: Try this many combinations, drawn at random; None: all.
+        seeds: Number of runs per combination.
+        out: A folder; the same search with the same folder continues where it stopped.
+        plan: How clients are vectorised, as in `ct.run`.
+        metric: "loss", or by default accuracy (for regression, MSE).
+        **options: As in `ct.run`.
 
     Example:
         >>> import coterie as ct
