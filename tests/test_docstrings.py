@@ -14,6 +14,7 @@ import pytest
 
 import coterie as ct
 
+
 def public_objects() -> Iterator[tuple[str, Any]]:
     """Everything in `ct.*`, and in its modules what they define themselves."""
     for name in ct.__all__:
