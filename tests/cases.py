@@ -24,12 +24,12 @@ from oracles import (
     Function,
     Model,
     Rows,
+    assert_same_models,
     centres_of,
     cross_entropy,
     in_numpy,
     ready,
     squared,
-    started_from,
 )
 from oracles import federation as from_rows
 
@@ -274,7 +274,7 @@ def same_rounds(run: Run, want: list[tuple[list[Model], list[int]]]) -> None:
     for centres, group in want:
         next(run.rounds())
         assert run.state.group.tolist() == group
-        started_from(centres_of(run), centres)
+        assert_same_models(centres_of(run), centres)
     assert not any(row["rejected"] for row in run.history)
 
 

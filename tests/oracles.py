@@ -100,12 +100,14 @@ def same_groups(a: list[int], b: list[int]) -> bool:
     return len(set(zip(a, b))) == len(set(a)) == len(set(b))
 
 
-def started_from(a: Model | list[Model], b: Model | list[Model], tolerance: float = 1e-9) -> None:
-    """Same names, and every leaf the same but for rounding; lists model by model."""
+def assert_same_models(
+    a: Model | list[Model], b: Model | list[Model], tolerance: float = 1e-9
+) -> None:
+    """Assert that two models, or lists of models, have the same names and nearly equal values."""
     if isinstance(a, list):
         assert len(a) == len(b)
         for one_of_a, one_of_b in zip(a, b):
-            started_from(one_of_a, one_of_b, tolerance)
+            assert_same_models(one_of_a, one_of_b, tolerance)
         return
     assert list(a) == list(b)
     for k in a:
@@ -119,7 +121,7 @@ def apart(a: Model, b: Model, least: float = 1e-6) -> bool:
 
 
 def all_apart(models: Iterable[Model]) -> bool:
-    """Whether any two of the models do."""
+    """Whether every two of the models differ visibly."""
     return all(apart(a, b) for a, b in combinations(models, 2))
 
 

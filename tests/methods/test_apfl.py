@@ -12,6 +12,7 @@ from oracles import (
     Model,
     Rows,
     apart,
+    assert_same_models,
     decay,
     federation,
     flat,
@@ -20,7 +21,6 @@ from oracles import (
     one,
     personal,
     private_states,
-    started_from,
     vector,
 )
 
@@ -130,11 +130,11 @@ def test_rounds_in_numpy_absent_clients_wait(problem: str, how: dict) -> None:
             mine[i] = steps(p, start, batches, lr=0.05 * 0.8**t, adaptive=adaptive, l2=0.1)
         w = mean([mine[i][0] for i in who], [p.sizes[i] if "weighted" in how else 1 for i in who])
     finished(run)
-    started_from(one(run.state), w)
+    assert_same_models(one(run.state), w)
     for i, (wi, v, alpha) in enumerate(mine):
         my_w, my_v, my_alpha = parts(run, i)
-        started_from(my_w, wi)
-        started_from(my_v, v)
+        assert_same_models(my_w, wi)
+        assert_same_models(my_v, v)
         assert my_alpha == pytest.approx(alpha, abs=1e-12)
     moved = {round(parts(run, i)[2], 6) for i in range(7)}
     assert moved == {0.3} if "adaptive" in how else len(moved) > 3
@@ -151,7 +151,7 @@ def test_mini_batches_in_numpy(how: dict) -> None:
         w = mean([m[0] for m in mine])
     finished(run)
     for i in range(7):
-        started_from(parts(run, i)[1], mine[i][1])
+        assert_same_models(parts(run, i)[1], mine[i][1])
         assert parts(run, i)[2] == pytest.approx(mine[i][2], abs=1e-12)
 
 
@@ -172,7 +172,7 @@ def test_alpha_1_fixed_is_local_training(how: dict, share: float) -> None:
     alone = end(ct.LocalOnly(lr=0.05, **how))
     mine = end(ct.APFL(lr=0.05, alpha=1.0, adaptive=False, **how))
     for i in range(7):
-        started_from(blend(*parts(mine, i)), personal(alone)[i])
+        assert_same_models(blend(*parts(mine, i)), personal(alone)[i])
     half = end(ct.APFL(lr=0.05, alpha=0.5, adaptive=False, **how))
     assert any(apart(blend(*parts(half, i)), personal(alone)[i]) for i in range(7))
 
@@ -183,7 +183,7 @@ def test_the_global_model_is_fedavg_whatever_alpha(how: dict) -> None:
     end = lambda m: one(p.run(m, participation=0.6, **FAST).state)
     want = end(ct.FedAvg(lr=0.05, weighted=False, **how))
     for settings in ({"alpha": 0.7}, {"alpha": 1.0, "adaptive": False}):
-        started_from(end(ct.APFL(lr=0.05, **settings, **how)), want)
+        assert_same_models(end(ct.APFL(lr=0.05, **settings, **how)), want)
 
 
 def test_alpha_0_fixed_answers_with_the_clients_version_of_the_global_model() -> None:
@@ -192,7 +192,7 @@ def test_alpha_0_fixed_answers_with_the_clients_version_of_the_global_model() ->
     for i in range(7):
         w, v, _ = parts(run, i)
         assert apart(w, v) and not apart(blend(*parts(run, i)), w)
-        started_from(v, parts(p.ready(ct.APFL()), i)[1])  # α = 0: v never moves
+        assert_same_models(v, parts(p.ready(ct.APFL()), i)[1])  # α = 0: v never moves
 
 
 def test_alpha_grows_where_clients_differ() -> None:

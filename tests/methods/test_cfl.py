@@ -12,7 +12,17 @@ import coterie as ct
 from cases import Problem, lines, points
 from coterie.methods.cfl import bipartition
 from coterie.runs.run import Run
-from oracles import Model, descend, flat, mean, one, same_groups, started_from, unstacked, vector
+from oracles import (
+    Model,
+    assert_same_models,
+    descend,
+    flat,
+    mean,
+    one,
+    same_groups,
+    unstacked,
+    vector,
+)
 
 VARIANTS = {
     "cfl": [
@@ -167,7 +177,7 @@ def test_rounds_in_numpy(share: float) -> None:
     for centres, group in want:
         next(run.rounds())
         assert run.state.at.group.tolist() == group
-        started_from(unstacked(run.state.at.centres), centres)
+        assert_same_models(unstacked(run.state.at.centres), centres)
     assert len(want[-1][0]) >= 3
     if share < 1:  # absent members of a split group wait to be asked
         assert any(-1 in group for _, group in want)
@@ -178,7 +188,7 @@ def test_without_splits_it_is_fedavg() -> None:
     p, how = lines(), {"lr": 0.05, "local_steps": 3, "batch": 2}
     mine = p.run(ct.CFL(wait=99, **how), rounds=2, participation=0.6)
     fedavg = p.run(ct.FedAvg(**how), rounds=2, participation=0.6)
-    started_from(one(mine.state.at.centres), one(fedavg.state))
+    assert_same_models(one(mine.state.at.centres), one(fedavg.state))
 
 
 def planted(groups: int, seed: int, **options: object) -> Run:

@@ -24,7 +24,7 @@ from cases import (
     separated,
 )
 from coterie.runs.run import Run
-from oracles import Model, centres_of, flat, in_numpy, mean, numbers, started_from, unstacked
+from oracles import Model, assert_same_models, centres_of, flat, in_numpy, mean, numbers, unstacked
 from oracles import decay as decay_of
 
 VARIANTS = {
@@ -262,8 +262,8 @@ def same_rounds_with_momenta(
     for theta, ubar, group in want:
         next(run.rounds())
         assert run.state.group.tolist() == group
-        started_from(centres_of(run), theta)
-        started_from(momenta_of(run), ubar)
+        assert_same_models(centres_of(run), theta)
+        assert_same_models(momenta_of(run), ubar)
     assert not any(row["rejected"] for row in run.history)
 
 
@@ -368,7 +368,7 @@ def test_without_momentum_it_is_ifca(problem: str, how: dict) -> None:
     plain = p.run(ct.IFCA(**how), **options)
     assert torch.equal(momentum.state.group, plain.state.group)
     assert torch.equal(momentum.state.still, plain.state.still)
-    started_from(centres_of(momentum), centres_of(plain))
+    assert_same_models(centres_of(momentum), centres_of(plain))
 
 
 def test_option_1_is_polyaks_form_while_shares_are_constant() -> None:
@@ -405,7 +405,7 @@ def test_option_1_is_polyaks_form_while_shares_are_constant() -> None:
         ]
         before, theta = theta, step
         next(run.rounds())
-        started_from(centres_of(run), theta, 1e-12)
+        assert_same_models(centres_of(run), theta, 1e-12)
 
 
 @pytest.mark.parametrize("average", HAND)
@@ -420,8 +420,8 @@ def test_saved_communication_changes_no_number(average: str) -> None:
         return finished(put(p.ready(method, rounds=6), centres=start))
 
     plain, saving = go(), go(patience=1, recheck=4)
-    started_from(centres_of(saving), centres_of(plain))
-    started_from(momenta_of(saving), momenta_of(plain))
+    assert_same_models(centres_of(saving), centres_of(plain))
+    assert_same_models(momenta_of(saving), momenta_of(plain))
     all_centres, own_centre = (
         6 * 2 * 3 * 40,
         6 * (2 * 40 + 3 * 8),
@@ -453,8 +453,8 @@ def test_while_identities_last_a_momentum_of_ones_own_changes_no_number(
         return finished(put(p.ready(method, rounds=4), centres=start))
 
     cluster, client = go("cluster"), go("client")
-    started_from(centres_of(client), centres_of(cluster))
-    started_from(momenta_of(client), momenta_of(cluster))
+    assert_same_models(centres_of(client), centres_of(cluster))
+    assert_same_models(momenta_of(client), momenta_of(cluster))
     assert client.history[1]["bytes_down"] == 6 * (3 + 1) * 40
     assert cluster.history[1]["bytes_down"] == 6 * (3 + 3) * 40
     assert client.history[4]["bytes_down"] == (6 * (2 * 40 + 3 * 8) if how else 6 * 4 * 40)
@@ -468,8 +468,8 @@ def test_permuting_clients_or_centres_permutes_the_result() -> None:
     turned, turn = lines().ready(method, **options), [2, 0, 1]
     finished(put(turned, centres=[centres_of(turned)[j] for j in turn]))
     for models in (centres_of, momenta_of):
-        started_from(models(moved), models(plain))
-        started_from(models(turned), [models(plain)[j] for j in turn])
+        assert_same_models(models(moved), models(plain))
+        assert_same_models(models(turned), [models(plain)[j] for j in turn])
 
 
 @pytest.mark.parametrize("average", HAND)
@@ -480,8 +480,8 @@ def test_duplicating_every_client_changes_nothing(average: str) -> None:
         engine="vectorised",
     )
     assert twice.state.group.tolist() == plain.state.group.tolist() * 2
-    started_from(centres_of(twice), centres_of(plain))
-    started_from(momenta_of(twice), momenta_of(plain))
+    assert_same_models(centres_of(twice), centres_of(plain))
+    assert_same_models(momenta_of(twice), momenta_of(plain))
 
 
 # ------------------------------------------------------------------------------ settings, recovery
@@ -535,4 +535,4 @@ def test_a_newcomer_takes_the_centre_of_least_loss_on_its_own_rows() -> None:
     finished(put(run, centres=numbers(1.0, -1.0)))
     assert run.history[-1]["unseen_mse"] == pytest.approx(0, abs=1e-9)
     assert run.history[-1]["mse"] == pytest.approx(0, abs=1e-9)
-    started_from(centres_of(run)[1], numbers(-1.0)[0])
+    assert_same_models(centres_of(run)[1], numbers(-1.0)[0])

@@ -36,6 +36,7 @@ from oracles import (
     all_apart,
     apart,
     arrays,
+    assert_same_models,
     best_partition,
     by_client,
     centres_of,
@@ -49,7 +50,6 @@ from oracles import (
     private_states,
     ready,
     same_groups,
-    started_from,
     vector,
 )
 
@@ -218,8 +218,8 @@ def test_rounds_in_numpy(problem: str, case: str) -> None:
         next(run.rounds())
         want.step({i: local_rounds(run, r, i) for i in ids}, run.state.group.tolist(), **how)
         assert run.state.group.tolist() == want.group
-        started_from(centres_of(run), want.centres)
-        started_from(personal(run), want.theta)
+        assert_same_models(centres_of(run), want.centres)
+        assert_same_models(personal(run), want.theta)
     assert set(who[1]) - set(who[0])
     assert not any(row["rejected"] for row in run.history)
 
@@ -242,8 +242,8 @@ def test_one_cluster_is_pfedme(step: float, how: dict) -> None:
             p.run(m, rounds=3, participation=participation, engine="vectorised")
             for m in (ct.CGPFL(clusters=1, alpha=step, **common), ct.PFedMe(beta=step, **common))
         )
-        started_from(one(clustered.state.centres), one(plain.state))
-        started_from(personal(clustered), personal(plain))
+        assert_same_models(one(clustered.state.centres), one(plain.state))
+        assert_same_models(personal(clustered), personal(plain))
 
 
 @pytest.mark.parametrize(
@@ -252,8 +252,8 @@ def test_one_cluster_is_pfedme(step: float, how: dict) -> None:
 def test_permuting_clients_permutes_the_result(method: ct.CGPFL) -> None:
     plain, moved, order = lines().permuted(method, rounds=3, participation=0.6, engine="vectorised")
     assert moved.state.group.tolist() == plain.state.group[order].tolist()
-    started_from(centres_of(moved), centres_of(plain))
-    started_from(personal(moved), [personal(plain)[i] for i in order])
+    assert_same_models(centres_of(moved), centres_of(plain))
+    assert_same_models(personal(moved), [personal(plain)[i] for i in order])
 
 
 # ------------------------------------------------------------------------------ clusters that last
@@ -471,7 +471,7 @@ def test_a_given_number_is_what_heur_would_have_taken() -> None:
     """Once K̂ is known all is as with clusters=K̂."""
     auto, given = (pairs().run(ct.CGPFL(clusters=k, **HAND), rounds=3) for k in ("auto", 2))
     assert same_groups(auto.state.group.tolist(), given.state.group.tolist())
-    started_from(personal(auto), personal(given))
+    assert_same_models(personal(auto), personal(given))
 
 
 @pytest.mark.parametrize("first_rounds", [1, 2])
@@ -504,7 +504,7 @@ def test_while_k_stays_the_same_looking_again_changes_nothing() -> None:
     once, thrice = (pairs().run(ct.CGPFLHeur(**HAND, heur_rounds=r), rounds=4) for r in (1, 3))
     assert [row["notes"].get("clusters") for row in thrice.history[1:]] == [2, 2, 2, None]
     assert thrice.state.group.tolist() == once.state.group.tolist()
-    started_from(centres_of(thrice), centres_of(once), 0)
+    assert_same_models(centres_of(thrice), centres_of(once), 0)
 
 
 @pytest.mark.filterwarnings("ignore:Number of distinct clusters")
@@ -601,7 +601,7 @@ def test_evaluation_leaves_no_trace() -> None:
     method = ct.CGPFL(clusters=2, batch=2, outer=2, pull=0.5)
     often, once = (measured().run(method, rounds=3, eval_every=e) for e in (1, 3))
     assert torch.equal(often.state.group, once.state.group)
-    started_from(centres_of(often), centres_of(once), 0)
+    assert_same_models(centres_of(often), centres_of(once), 0)
 
 
 # ------------------------------------------------------------------------------ settings

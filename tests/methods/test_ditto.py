@@ -7,7 +7,17 @@ import pytest
 
 import coterie as ct
 from cases import PROBLEMS, finished, lines, measured, mini_batches, participants, points
-from oracles import apart, arrays, descend, flat, mean, one, personal, private_states, started_from
+from oracles import (
+    apart,
+    arrays,
+    assert_same_models,
+    descend,
+    flat,
+    mean,
+    one,
+    personal,
+    private_states,
+)
 
 VARIANTS = {
     "ditto": [ct.Ditto(lam=0.0, batch=4, weighted=False), ct.Ditto(lam=1.0, solver="adam", l2=0.1)]
@@ -48,8 +58,8 @@ def test_rounds_in_numpy_absent_clients_wait(problem: str, weighted: bool) -> No
             v[i] = descend(p.f, v[i], [p.clients[i]] * 3, lr, 0.1, pull=1.5, towards=w)
         w = mean(models, [p.sizes[i] if weighted else 1 for i in who])
     finished(run)
-    started_from(one(run.state), w)
-    started_from(personal(run), v)
+    assert_same_models(one(run.state), w)
+    assert_same_models(personal(run), v)
     assert len({tuple(who) for who in participants(run)}) > 1
 
 
@@ -64,8 +74,8 @@ def test_mini_batches_in_numpy(how: dict) -> None:
         v = [descend(p.f, v[i], batches[i], 0.05, pull=1.5, towards=w) for i in range(7)]
         w = mean([descend(p.f, w, b, 0.05) for b in batches], p.sizes)
     finished(run)
-    started_from(one(run.state), w)
-    started_from(personal(run), v)
+    assert_same_models(one(run.state), w)
+    assert_same_models(personal(run), v)
 
 
 # ------------------------------------------------------------------------------ identities
@@ -85,7 +95,7 @@ def test_lambda_0_is_local_training(how: dict, share: float) -> None:
     alone = end(ct.LocalOnly(lr=0.05, **how))
     free = end(ct.Ditto(lr=0.05, lam=0.0, **how))
     pulled = end(ct.Ditto(lr=0.05, lam=1.0, **how))
-    started_from(personal(free), personal(alone))
+    assert_same_models(personal(free), personal(alone))
     assert any(apart(a, b) for a, b in zip(personal(pulled), personal(alone)))
 
 
@@ -95,7 +105,7 @@ def test_the_global_model_is_fedavg_whatever_lambda(how: dict) -> None:
     end = lambda m: one(p.run(m, participation=0.6, **FAST).state)
     want = end(ct.FedAvg(lr=0.05, **how))
     for lam in (0.0, 2.0):
-        started_from(end(ct.Ditto(lr=0.05, lam=lam, **how)), want)
+        assert_same_models(end(ct.Ditto(lr=0.05, lam=lam, **how)), want)
 
 
 def test_a_strong_pull_keeps_personal_models_near_the_global_one() -> None:
@@ -112,7 +122,7 @@ def test_permuting_clients_permutes_their_models() -> None:
     plain, moved, order = lines().permuted(
         ct.Ditto(lr=0.05, local_epochs=1, batch=2), rounds=3, participation=0.5
     )
-    started_from(personal(moved), [personal(plain)[i] for i in order])
+    assert_same_models(personal(moved), [personal(plain)[i] for i in order])
 
 
 # ------------------------------------------------------------------------------ evaluation
@@ -136,8 +146,8 @@ def test_a_newcomer_takes_one_rounds_personal_steps_from_the_global_model() -> N
 
 def test_everyone_starts_at_the_global_model() -> None:
     run = lines().ready(METHOD, seed=4)
-    started_from(personal(run), [one(run.state)] * 7)
-    started_from(one(run.state), arrays(run.task.init(4)))
+    assert_same_models(personal(run), [one(run.state)] * 7)
+    assert_same_models(one(run.state), arrays(run.task.init(4)))
 
 
 def test_a_negative_lambda_is_refused() -> None:

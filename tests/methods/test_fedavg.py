@@ -8,7 +8,7 @@ import torch
 
 import coterie as ct
 from cases import PROBLEMS, Problem, finished, lines, measured, mini_batches, participants, points
-from oracles import Model, apart, arrays, descend, mean, one, started_from
+from oracles import Model, apart, arrays, assert_same_models, descend, mean, one
 
 VARIANTS = {"fedavg": [ct.FedAvg(weighted=False, local_epochs=2, batch=4)]}
 
@@ -77,7 +77,7 @@ def test_rounds_in_numpy(problem: str, weighted: bool) -> None:
     next(run.rounds())
     for w in want:
         next(run.rounds())
-        started_from(one(run.state), w)
+        assert_same_models(one(run.state), w)
     who = participants(run)
     assert len(who[0]) == 4 and len({tuple(x) for x in who}) > 1
 
@@ -90,7 +90,7 @@ def test_mini_batches_in_numpy(how: dict) -> None:
     for r, who in enumerate(participants(run), 1):
         models = [descend(p.f, w, mini_batches(run, r, i), 0.05) for i in who]
         w = mean(models, [p.sizes[i] for i in who])
-    started_from(one(finished(run).state), w)
+    assert_same_models(one(finished(run).state), w)
 
 
 OPTIMISERS = {
@@ -117,7 +117,7 @@ def test_other_solvers_start_afresh_each_round(solver: str) -> None:
                 optimiser.step()
             models.append(arrays(dict(module.named_parameters())))
         w = mean(models, p.sizes)
-    started_from(one(finished(run).state), w)
+    assert_same_models(one(finished(run).state), w)
 
 
 # ------------------------------------------------------------------------------ identities
@@ -125,26 +125,26 @@ def test_permuting_clients_changes_nothing() -> None:
     for method in (ct.FedAvg(lr=0.05, local_steps=2), ct.FedAvg(lr=0.05, local_epochs=1, batch=3)):
         for share in (1.0, 0.5):
             plain, moved, _ = lines().permuted(method, rounds=2, participation=share)
-            started_from(one(moved.state), one(plain.state))
+            assert_same_models(one(moved.state), one(plain.state))
 
 
 @pytest.mark.parametrize("weighted", [True, False])
 def test_duplicating_every_client_changes_nothing(weighted: bool) -> None:
     plain, twice = lines().doubled(ct.FedAvg(lr=0.05, local_steps=2, weighted=weighted), rounds=3)
-    started_from(one(twice.state), one(plain.state))
+    assert_same_models(one(twice.state), one(plain.state))
 
 
 def test_the_seed_decides_the_start() -> None:
     p = lines()
     starts = [one(p.ready(ct.FedAvg(), seed=s).state) for s in (0, 0, 1)]
-    started_from(starts[0], starts[1])
+    assert_same_models(starts[0], starts[1])
     assert apart(starts[0], starts[2])
 
 
 def test_a_round_that_nobody_answers_changes_nothing() -> None:
     """With two clients and 99 % dropout nobody does."""
     run = lines(clients=2).run(ct.FedAvg(), rounds=1, dropout=0.99)
-    started_from(one(run.state), arrays(run.task.init(0)))
+    assert_same_models(one(run.state), arrays(run.task.init(0)))
 
 
 # ------------------------------------------------------------------------------ evaluation
@@ -163,6 +163,6 @@ def test_fine_tuning_takes_more_steps_on_training_rows_and_changes_nothing_else(
     p = measured()
     plain = ct.run(ct.FedAvg(lr=0.05, local_steps=2), p.fed, p.model, **LOOP)
     tuned = ct.run(ct.FineTuned(lr=0.05, local_steps=2, finetune=4), p.fed, p.model, **LOOP)
-    started_from(one(tuned.state), one(plain.state))
+    assert_same_models(one(tuned.state), one(plain.state))
     models = [descend(p.f, one(plain.state), [xy] * 4, 0.05) for xy in p.clients]
     np.testing.assert_allclose(tuned.per_client["mse"], p.test_losses(models), rtol=1e-12)

@@ -17,6 +17,7 @@ from oracles import (
     Rows,
     apart,
     arrays,
+    assert_same_models,
     decay,
     descend,
     flat,
@@ -24,7 +25,6 @@ from oracles import (
     one,
     personal,
     private_states,
-    started_from,
 )
 
 VARIANTS = {
@@ -103,9 +103,9 @@ def test_rounds_in_numpy_stale_models_stay_in_the_mean(problem: str, beta: float
         middle = mean(x)
         z = {k: z[k] - 0.6 * (z[k] - middle[k]) for k in z}
     finished(run)
-    started_from(one(run.state.z), z)
-    started_from(one(run.state.mean), mean(x))
-    started_from(personal(run), x)
+    assert_same_models(one(run.state.z), z)
+    assert_same_models(one(run.state.mean), mean(x))
+    assert_same_models(personal(run), x)
 
 
 def test_mini_batches_in_numpy() -> None:
@@ -121,8 +121,8 @@ def test_mini_batches_in_numpy() -> None:
         x = [heavy_ball(p, x[i], z, batches[i], **how) for i in range(7)]
         z = mean(x)
     finished(run)
-    started_from(one(run.state.z), z)
-    started_from(personal(run), x)
+    assert_same_models(one(run.state.z), z)
+    assert_same_models(personal(run), x)
 
 
 def test_the_numbers_of_steps_cover_1_to_local_steps() -> None:
@@ -139,29 +139,31 @@ def test_rho_0_and_one_step_is_local_training(how: dict) -> None:
     end = lambda m: p.run(m, rounds=4, participation=0.6)
     mine = end(ct.FedBCD(lr=0.05, rho=0.0, local_steps=1, **how))
     alone = end(ct.LocalOnly(lr=0.05, local_steps=1, **how))
-    started_from(personal(mine), personal(alone))
-    started_from(one(mine.state.z), mean(personal(alone)))
+    assert_same_models(personal(mine), personal(alone))
+    assert_same_models(one(mine.state.z), mean(personal(alone)))
 
 
 def test_the_first_round_of_one_step_is_fedavg() -> None:
     """All start at z, where the pull is 0; a = 1 and all take part."""
     p, how = lines(), {"lr": 0.05, "local_steps": 1, "batch": 2}
     mine = p.run(ct.FedBCD(**how, l2=0.0), rounds=1)
-    started_from(one(mine.state.z), one(p.run(ct.FedAvg(**how, weighted=False), rounds=1).state))
+    assert_same_models(
+        one(mine.state.z), one(p.run(ct.FedAvg(**how, weighted=False), rounds=1).state)
+    )
 
 
 def test_permuting_clients_permutes_their_models() -> None:
     plain, moved, order = lines().permuted(
         ct.FedBCD(lr=0.05, local_steps=4, batch=2), rounds=3, participation=0.5
     )
-    started_from(one(moved.state.z), one(plain.state.z))
-    started_from(personal(moved), [personal(plain)[i] for i in order])
+    assert_same_models(one(moved.state.z), one(plain.state.z))
+    assert_same_models(personal(moved), [personal(plain)[i] for i in order])
 
 
 # ------------------------------------------------------------------------------ faults
 def test_the_mean_counts_every_client_also_those_who_drop_out() -> None:
     run = lines().run(ct.FedBCD(lr=0.05, mixing=0.4), rounds=5, participation=0.7, dropout=0.3)
-    started_from(one(run.state.mean), mean(personal(run)))
+    assert_same_models(one(run.state.mean), mean(personal(run)))
 
 
 def test_a_round_without_answers_changes_nothing() -> None:
@@ -195,7 +197,7 @@ def test_a_newcomer_takes_all_steps_from_the_global_model() -> None:
 
 def test_everyone_starts_at_the_global_model() -> None:
     run = lines().ready(METHOD, seed=4)
-    started_from(
+    assert_same_models(
         [one(run.state.z), one(run.state.mean), *personal(run)], [arrays(run.task.init(4))] * 9
     )
 

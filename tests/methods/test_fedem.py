@@ -31,6 +31,7 @@ from oracles import (
     Rows,
     all_apart,
     arrays,
+    assert_same_models,
     centres_of,
     decay,
     federation,
@@ -39,7 +40,6 @@ from oracles import (
     numbers,
     one,
     private_states,
-    started_from,
 )
 
 VARIANTS = {
@@ -165,7 +165,7 @@ def follow(p: Problem, run: Run, small: bool = False) -> None:
         theta = [mean([new[i][j] for i in who], [n[i] for i in who]) for j in range(m.clusters)]
         asked |= set(who)
         assert not next(run.rounds())["rejected"]
-        started_from(centres_of(run), theta)
+        assert_same_models(centres_of(run), theta)
         for i in range(len(n)):
             np.testing.assert_allclose(private_states(run)[i].numpy(), pi[i], rtol=1e-9)
             reported = pi[i] if i in asked else 0 * pi[i]
@@ -200,7 +200,7 @@ def test_padding_does_not_count() -> None:
     p, method = lines(), ct.FedEM(clusters=2, lr=0.05, local_steps=2, batch=3, floor=0.2)
     loop, padded = (p.run(method, rounds=2, engine=e) for e in ("loop", "vectorised"))
     torch.testing.assert_close(padded.state.shares, loop.state.shares)
-    started_from(one(padded.state.centres, 1), one(loop.state.centres, 1))
+    assert_same_models(one(padded.state.centres, 1), one(loop.state.centres, 1))
 
 
 def test_a_client_without_finite_losses_is_refused() -> None:
@@ -246,7 +246,7 @@ def test_one_model_is_fedavg(problem: str, how: dict, share: float) -> None:
     p = PROBLEMS[problem]()
     mixture = p.run(ct.FedEM(clusters=1, lr=0.05, **how), participation=share, **FAST)
     fedavg = p.run(ct.FedAvg(lr=0.05, **how), participation=share, **FAST)
-    started_from(one(mixture.state.centres), one(fedavg.state))
+    assert_same_models(one(mixture.state.centres), one(fedavg.state))
     assert private_states(mixture).tolist() == [[1.0]] * 7
 
 
@@ -256,7 +256,7 @@ def test_permuting_clients_permutes_the_result(how: dict) -> None:
         ct.FedEM(clusters=2, lr=0.05, local_steps=2, **how), rounds=2, participation=0.6
     )
     torch.testing.assert_close(moved.state.shares, plain.state.shares[order])
-    started_from(centres_of(moved), centres_of(plain))
+    assert_same_models(centres_of(moved), centres_of(plain))
 
 
 def test_permuting_centres_permutes_the_mixture() -> None:
@@ -266,19 +266,19 @@ def test_permuting_centres_permutes_the_mixture() -> None:
     put(moved, centres=[centres_of(plain)[j] for j in order])
     finished(plain), finished(moved)
     torch.testing.assert_close(moved.state.shares, plain.state.shares[:, order])
-    started_from(centres_of(moved), [centres_of(plain)[j] for j in order])
+    assert_same_models(centres_of(moved), [centres_of(plain)[j] for j in order])
 
 
 def test_duplicating_every_client_changes_nothing() -> None:
     plain, twice = lines().doubled(ct.FedEM(clusters=2, lr=0.05, local_steps=2), rounds=2)
     torch.testing.assert_close(twice.state.shares, plain.state.shares.repeat(2, 1))
-    started_from(centres_of(twice), centres_of(plain))
+    assert_same_models(centres_of(twice), centres_of(plain))
 
 
 def test_centres_start_apart() -> None:
     run = lines().ready(ct.FedEM(clusters=3), seed=5)
     centres = centres_of(run)
-    started_from(centres, [arrays(run.task.init(5, j)) for j in range(3)])
+    assert_same_models(centres, [arrays(run.task.init(5, j)) for j in range(3)])
     assert all_apart(centres)
 
 
@@ -341,7 +341,7 @@ def test_evaluation_leaves_no_trace() -> None:
     method = ct.FedEM(clusters=2, lr=0.05, local_steps=2, batch=2)
     often, once = (measured().run(method, rounds=4, eval_every=e) for e in (1, 4))
     assert torch.equal(private_states(often), private_states(once))
-    started_from(one(often.state.centres), one(once.state.centres), 0)
+    assert_same_models(one(often.state.centres), one(once.state.centres), 0)
 
 
 # ------------------------------------------------------------------------------ recovery

@@ -19,6 +19,7 @@ from oracles import (
     all_apart,
     apart,
     arrays,
+    assert_same_models,
     descend,
     federation,
     mean,
@@ -27,7 +28,6 @@ from oracles import (
     private_states,
     ready,
     squared,
-    started_from,
 )
 
 VARIANTS = {
@@ -83,8 +83,8 @@ def rounds_in_numpy(
 
 
 def same_layers(run: Any, base: Model, kept: list[Model]) -> None:
-    started_from({k: one(run.state)[k] for k in base}, base)
-    started_from(personal(run), kept)
+    assert_same_models({k: one(run.state)[k] for k in base}, base)
+    assert_same_models(personal(run), kept)
 
 
 @pytest.mark.parametrize("own", ["bias", "weight"])
@@ -156,7 +156,7 @@ def end(method: ct.Algorithm) -> Any:
 @pytest.mark.parametrize("how", HOWS)
 def test_it_is_fedavg_where_nothing_that_matters_is_kept(how: dict) -> None:
     fedavg = one(end(ct.FedAvg(lr=0.05, **how)).state)
-    started_from(one(end(ct.FedPer(lr=0.05, own=("idle",), **how)).state), fedavg)
+    assert_same_models(one(end(ct.FedPer(lr=0.05, own=("idle",), **how)).state), fedavg)
     assert apart(one(end(ct.FedPer(lr=0.05, own=("bias",), **how)).state), fedavg)
 
 
@@ -164,14 +164,14 @@ def test_it_is_fedavg_where_nothing_that_matters_is_kept(how: dict) -> None:
 def test_it_is_local_training_where_all_that_matters_is_kept(how: dict) -> None:
     alone = personal(end(ct.LocalOnly(lr=0.05, **how)))
     kept = personal(end(ct.FedPer(lr=0.05, own=("weight", "bias"), **how)))
-    started_from(kept, [{k: w[k] for k in ("weight", "bias")} for w in alone])
+    assert_same_models(kept, [{k: w[k] for k in ("weight", "bias")} for w in alone])
 
 
 def test_permuting_clients_permutes_what_they_keep() -> None:
     plain, moved, order = lines().permuted(
         ct.FedPer(lr=0.05, local_epochs=1, batch=2), rounds=3, participation=0.5
     )
-    started_from(personal(moved), [personal(plain)[i] for i in order])
+    assert_same_models(personal(moved), [personal(plain)[i] for i in order])
 
 
 # ------------------------------------------------------------------------------ what is kept
@@ -234,8 +234,8 @@ def test_moves_are_screened_by_how_far_the_shared_layers_went() -> None:
 
 def test_everyone_starts_alike() -> None:
     run = lines().ready(ct.FedPer(), seed=4)
-    started_from(personal(run), [{"bias": arrays(run.task.init(4))["bias"]}] * 7)
-    started_from(one(run.state), arrays(run.task.init(4)))
+    assert_same_models(personal(run), [{"bias": arrays(run.task.init(4))["bias"]}] * 7)
+    assert_same_models(one(run.state), arrays(run.task.init(4)))
 
 
 def test_a_resumed_run_goes_on_with_what_clients_kept(tmp_path: Path) -> None:

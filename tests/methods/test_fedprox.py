@@ -9,7 +9,7 @@ import coterie as ct
 from cases import PROBLEMS, find_data, finished, lines, mini_batches, participants, points
 from coterie.core import randomness
 from coterie.runs.run import Run
-from oracles import apart, descend, mean, one, started_from
+from oracles import apart, assert_same_models, descend, mean, one
 
 VARIANTS = {
     "fedprox": [
@@ -40,7 +40,7 @@ def test_rounds_in_numpy(problem: str) -> None:
             descend(p.f, w, [p.clients[i]] * 4, 0.05, l2=0.1, pull=1.5, towards=w) for i in who
         ]
         w = mean(models, [p.sizes[i] for i in who])
-    started_from(one(finished(run).state), w)
+    assert_same_models(one(finished(run).state), w)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_mu_0_is_fedavg(how: dict) -> None:
     p = lines()
     end = lambda m: one(p.run(m, rounds=2, participation=0.6, engine="vectorised").state)
     fedavg = end(ct.FedAvg(lr=0.05, **how))
-    started_from(end(ct.FedProx(lr=0.05, mu=0.0, **how)), fedavg)
+    assert_same_models(end(ct.FedProx(lr=0.05, mu=0.0, **how)), fedavg)
     assert apart(end(ct.FedProx(lr=0.05, mu=1.0, **how)), fedavg)
 
 
@@ -104,7 +104,7 @@ def test_stragglers_in_numpy(how: dict, engine: str) -> None:
             batches = batches[: turns(run, r, i) * per_turn]
             models.append(descend(p.f, w, batches, 0.05, pull=1.5, towards=w))
         w = mean(models, p.sizes)
-    started_from(one(finished(run).state), w)
+    assert_same_models(one(finished(run).state), w)
 
 
 def test_stragglers_are_as_many_as_asked_for_and_take_1_to_all_steps() -> None:

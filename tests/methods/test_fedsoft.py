@@ -37,6 +37,7 @@ from oracles import (
     all_apart,
     apart,
     arrays,
+    assert_same_models,
     centres_of,
     flat,
     give_private_states,
@@ -45,7 +46,6 @@ from oracles import (
     one,
     personal,
     private_states,
-    started_from,
 )
 
 VARIANTS = {
@@ -129,7 +129,7 @@ def test_steps_end_when_the_problem_is_solved_well_enough() -> None:
     assert flat(run.state.centres) == pytest.approx([2.21875 / 2, 0.2 * 2.21875], rel=1e-15)
     exact, all_steps = (two(1, local_steps=3, **how) for how in ({"inexact": 1e-9}, {}))
     assert exact.history[1]["notes"]["steps"] == 3
-    started_from(personal(exact), personal(all_steps))
+    assert_same_models(personal(exact), personal(all_steps))
 
 
 def test_the_joint_objective_is_noted() -> None:
@@ -161,8 +161,8 @@ def test_given_centres(tmp_path: Path) -> None:
     assert flat(given.state.centres) == [2.0, -1.0]
     usual = points(TWO).ready(ct.FedSoft(clusters=2, lr=0.1), rounds=1)
     finished(put(usual, centres=numbers(2.0, -1.0)))
-    started_from(centres_of(finished(given)), centres_of(usual))
-    started_from(personal(given), personal(usual))
+    assert_same_models(centres_of(finished(given)), centres_of(usual))
+    assert_same_models(personal(given), personal(usual))
 
 
 # ------------------------------------------------------------------------------ in NumPy
@@ -250,8 +250,8 @@ def follow(p: Problem, run: Run, batches: Any = None) -> None:
         if m.select is not None:
             assert row["notes"]["drawn"] == int(times.any(1).sum())
         np.testing.assert_array_equal(run.state.importance.numpy(), u)
-        started_from(centres_of(run), theta)
-        started_from(personal(run), models)
+        assert_same_models(centres_of(run), theta)
+        assert_same_models(personal(run), models)
 
 
 CASES = {
@@ -290,20 +290,20 @@ def test_padding_does_not_count() -> None:
     p, method = lines(), ct.FedSoft(clusters=2, lr=0.05, batch=3)
     loop, padded = (p.run(method, rounds=2, engine=e) for e in ("loop", "vectorised"))
     assert torch.equal(padded.state.importance, loop.state.importance)
-    started_from(one(padded.state.centres, 1), one(loop.state.centres, 1))
+    assert_same_models(one(padded.state.centres, 1), one(loop.state.centres, 1))
 
 
 def test_clients_start_from_one_model_and_centres_from_others() -> None:
     run = lines().ready(ct.FedSoft(clusters=3), seed=5)
     start = arrays(run.task.init(5))
-    started_from(personal(run), [start] * 7)
+    assert_same_models(personal(run), [start] * 7)
     assert all_apart([start, *centres_of(run)])
 
 
 def test_personal_models_move_apart_and_are_not_the_centres() -> None:
     run = lines().run(ct.FedSoft(clusters=2, lr=0.05), rounds=2)
     assert all_apart([*personal(run), *centres_of(run), arrays(run.state.start)])
-    started_from(arrays(run.state.start), arrays(run.task.init(0)))
+    assert_same_models(arrays(run.state.start), arrays(run.task.init(0)))
 
 
 # ------------------------------------------------------------------------------ who is weighed
@@ -340,7 +340,7 @@ def test_who_was_never_weighed_is_asked_at_its_next_turn(monkeypatch: pytest.Mon
     start = personal(run)[2]
     next(run.rounds())
     assert run.method.groups(run.state)[2].tolist() == [0, 0] and int(run.state.size[2]) == 0
-    started_from(personal(run)[2], start)
+    assert_same_models(personal(run)[2], start)
     centres, others = centres_of(run), run.state.importance.clone()
     next(run.rounds())
     np.testing.assert_array_equal(run.state.importance[2].numpy(), weights(p, centres, 1e-4)[2])
@@ -469,7 +469,7 @@ def test_without_a_pull_personal_models_are_local(problem: str, how: dict) -> No
     options = {"rounds": 4, "participation": 0.6, "engine": "vectorised"}
     soft = p.run(ct.FedSoft(clusters=2, pull=0.0, lr=0.05, **how), **options)
     local = p.run(ct.LocalOnly(lr=0.05, **plain), **options)
-    started_from(personal(soft), personal(local))
+    assert_same_models(personal(soft), personal(local))
 
 
 @pytest.mark.parametrize("solver", ["adam", "heavy_ball"])
@@ -478,7 +478,7 @@ def test_a_kept_solver_goes_on_where_it_was(solver: str) -> None:
     p = lines()
     soft = p.run(ct.FedSoft(clusters=2, pull=0.0, lr=0.02, local_steps=3, solver=solver), rounds=4)
     local = p.run(ct.LocalOnly(lr=0.02, local_steps=12, solver=solver), rounds=1)
-    started_from(personal(soft), personal(local))
+    assert_same_models(personal(soft), personal(local))
 
 
 @pytest.mark.parametrize("how", [{}, {"batch": 2}, {"select": 3}, {"select": 3, "replace": False}])
@@ -487,8 +487,8 @@ def test_permuting_clients_permutes_the_result(how: dict) -> None:
         ct.FedSoft(clusters=2, lr=0.05, **how), rounds=4, participation=0.6, engine="vectorised"
     )
     assert torch.equal(moved.state.importance, plain.state.importance[order])
-    started_from(centres_of(moved), centres_of(plain))
-    started_from(personal(moved), [personal(plain)[i] for i in order])
+    assert_same_models(centres_of(moved), centres_of(plain))
+    assert_same_models(personal(moved), [personal(plain)[i] for i in order])
 
 
 def test_permuting_centres_permutes_the_clusters() -> None:
@@ -498,15 +498,15 @@ def test_permuting_centres_permutes_the_clusters() -> None:
     put(moved, centres=[centres_of(plain)[s] for s in order])
     finished(plain), finished(moved)
     assert torch.equal(moved.state.importance, plain.state.importance[:, order])
-    started_from(centres_of(moved), [centres_of(plain)[s] for s in order])
-    started_from(personal(moved), personal(plain))
+    assert_same_models(centres_of(moved), [centres_of(plain)[s] for s in order])
+    assert_same_models(personal(moved), personal(plain))
 
 
 def test_duplicating_every_client_changes_nothing() -> None:
     plain, twice = lines().doubled(ct.FedSoft(clusters=2, lr=0.05), rounds=4, engine="vectorised")
     assert torch.equal(twice.state.importance, plain.state.importance.repeat(2, 1))
-    started_from(centres_of(twice), centres_of(plain))
-    started_from(personal(twice), personal(plain) * 2)
+    assert_same_models(centres_of(twice), centres_of(plain))
+    assert_same_models(personal(twice), personal(plain) * 2)
 
 
 # ------------------------------------------------------------------------------ evaluation
@@ -533,7 +533,7 @@ def test_a_newcomer_solves_its_problem_from_the_shared_start(how: dict) -> None:
 def test_evaluation_leaves_no_trace() -> None:
     method = ct.FedSoft(clusters=2, batch=2, select=3)
     often, once = (measured().run(method, rounds=4, eval_every=e) for e in (1, 4))
-    started_from(personal(often), personal(once), 0)
+    assert_same_models(personal(often), personal(once), 0)
     assert torch.equal(often.state.importance, once.state.importance)
 
 

@@ -8,7 +8,7 @@ import pytest
 import coterie as ct
 from cases import Problem, lines, points, same_rounds
 from coterie.runs.run import Run
-from oracles import Model, descend, flat, mean, one, same_groups, started_from, vector
+from oracles import Model, assert_same_models, descend, flat, mean, one, same_groups, vector
 
 VARIANTS = {
     "flhc": [
@@ -136,7 +136,7 @@ def test_one_group_is_fedavg(warm: int) -> None:
     p, how = lines(), {"lr": 0.05, "local_steps": 2, "batch": 2}
     options = {"rounds": 3, "participation": 0.6 if warm == 9 else 1.0}
     mine = p.run(ct.FLHC(warm=warm, distance=99.0, **how), **options)
-    started_from(one(mine.state.centres), one(p.run(ct.FedAvg(**how), **options).state))
+    assert_same_models(one(mine.state.centres), one(p.run(ct.FedAvg(**how), **options).state))
 
 
 def finds_three_groups(seed: int) -> bool:

@@ -35,6 +35,7 @@ from oracles import (
     Model,
     all_apart,
     arrays,
+    assert_same_models,
     best_partition,
     centres_of,
     descend,
@@ -46,7 +47,6 @@ from oracles import (
     one,
     same_groups,
     squared,
-    started_from,
     vector,
 )
 
@@ -232,7 +232,7 @@ def test_mini_batches_in_numpy(how: dict) -> None:
         ]
         members = [[m for m, g in zip(models, group) if g == j] for j in range(2)]
         theta = [mean(m) if m else c for m, c in zip(members, theta)]
-    started_from(centres_of(finished(run)), theta)
+    assert_same_models(centres_of(finished(run)), theta)
 
 
 @pytest.mark.parametrize("average", ["models", "gradients"])
@@ -312,7 +312,7 @@ def test_patience_sends_one_centre_and_changes_no_number(average: str) -> None:
         finished(settled(average, 7)),
         finished(settled(average, 7, patience=1, recheck=4)),
     )
-    started_from(centres_of(saving), centres_of(plain))
+    assert_same_models(centres_of(saving), centres_of(plain))
     assert torch.equal(saving.state.group, plain.state.group)
     assert [row["bytes_down"] for row in plain.history] == [0] + [6 * K * SIZE] * 7
     all_centres, own_centre = (
@@ -372,7 +372,7 @@ def test_patience_under_partial_participation() -> None:
     assert mixed  # both kinds in one round
     plain = finished(settled("models", **how))
     assert torch.equal(run.state.group, plain.state.group)
-    started_from(centres_of(run), centres_of(plain))
+    assert_same_models(centres_of(run), centres_of(plain))
 
 
 def test_a_drift_is_noticed_at_the_recheck() -> None:
@@ -426,7 +426,7 @@ def test_a_broken_client_does_not_spoil_the_start(how: dict) -> None:
 # ------------------------------------------------------------------------------ starts
 def test_random_centres_are_separate_draws() -> None:
     run = lines().begun(ct.IFCA(clusters=4, init="random"), seed=5)
-    started_from(centres_of(run), [arrays(run.task.init(5, j)) for j in range(4)])
+    assert_same_models(centres_of(run), [arrays(run.task.init(5, j)) for j in range(4)])
     assert all_apart(centres_of(run))
     assert run.state.group.tolist() == [-1] * 7
 
@@ -522,7 +522,7 @@ def test_balanced_redraws_until_every_cluster_attracts_its_share() -> None:
         least.append(min(picked.count(j) for j in range(2)) / 10)
     assert 0.25 < max(least[:-1]) < 0.35  # earlier draws do for a threshold of 0.5/2
     assert run.history[0]["notes"]["start_draws"] == len(least)
-    started_from(centres_of(run), draws)
+    assert_same_models(centres_of(run), draws)
 
 
 def test_balanced_keeps_the_best_of_fifty_draws() -> None:
@@ -535,7 +535,7 @@ def test_balanced_keeps_the_best_of_fifty_draws() -> None:
     draws = [[arrays(run.task.init(3, 2 * r + j)) for j in range(2)] for r in range(50)]
     parts = [len({p.best(d, i) for i in range(5)}) == 2 for d in draws]
     assert parts.index(True) > 0  # the first draw would not do
-    started_from(centres_of(run), draws[parts.index(True)])
+    assert_same_models(centres_of(run), draws[parts.index(True)])
 
 
 @pytest.mark.parametrize("average", ["models", "gradients"])
@@ -557,7 +557,7 @@ def test_restarts_keep_the_least_training_loss(average: str) -> None:
     best, group = trials[int(np.argmin(losses))][1]
     assert np.argmin(losses) != 2  # else the last would do
     assert run.state.group.tolist() == group
-    started_from(centres_of(run), best)
+    assert_same_models(centres_of(run), best)
 
 
 def test_each_round_of_a_trial_draws_its_own_batches_and_each_restart_the_same() -> None:
@@ -631,7 +631,7 @@ def test_nobody_answers_the_start() -> None:
     """Two clients and 99 % dropout: the common start stays, and the run goes on."""
     run = lines(clients=2).run(ct.IFCA(clusters=2), rounds=1, dropout=0.99)
     assert run.state.group.tolist() == [-1, -1]
-    started_from(centres_of(run)[1], arrays(run.task.init(0)))
+    assert_same_models(centres_of(run)[1], arrays(run.task.init(0)))
 
 
 # ------------------------------------------------------------------------------ identities
@@ -652,7 +652,7 @@ def test_one_cluster_is_fedavg(problem: str, how: dict) -> None:
     p = PROBLEMS[problem]()
     one_cluster = p.run(ct.IFCA(clusters=1, lr=0.05, init="random", **how), **SOME)
     fedavg = p.run(ct.FedAvg(lr=0.05, weighted=False, **how), **SOME)
-    started_from(one(one_cluster.state.centres), one(fedavg.state))
+    assert_same_models(one(one_cluster.state.centres), one(fedavg.state))
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
@@ -663,7 +663,7 @@ def test_option_1_with_one_cluster_is_gradient_descent(problem: str) -> None:
     w = one(run.state.centres)
     for _ in range(5):
         w = {k: w[k] - 0.1 * np.mean([p.f(w, *xy)[1][k] for xy in p.clients], axis=0) for k in w}
-    started_from(one(finished(run).state.centres), w)
+    assert_same_models(one(finished(run).state.centres), w)
 
 
 def test_sharing_every_layer_is_fedavg() -> None:
@@ -671,7 +671,7 @@ def test_sharing_every_layer_is_fedavg() -> None:
     shared = p.run(ct.IFCA(clusters=3, lr=0.05, init="random", share=("weight", "bias")), **SOME)
     fedavg = p.run(ct.FedAvg(lr=0.05, weighted=False), **SOME)
     assert all(len(v) == 1 for v in shared.state.centres.values())
-    started_from(one(shared.state.centres), one(fedavg.state))
+    assert_same_models(one(shared.state.centres), one(fedavg.state))
 
 
 @pytest.mark.parametrize(
@@ -682,7 +682,7 @@ def test_permuting_clients_permutes_the_result(how: dict) -> None:
         ct.IFCA(clusters=2, lr=0.05, local_steps=2, **how), **SOME
     )
     assert moved.state.group.tolist() == plain.state.group[order].tolist()
-    started_from(centres_of(moved), centres_of(plain))
+    assert_same_models(centres_of(moved), centres_of(plain))
 
 
 @pytest.mark.parametrize("average", ["models", "gradients"])
@@ -694,7 +694,7 @@ def test_permuting_centres_permutes_the_clusters(average: str) -> None:
     finished(plain), finished(moved)
     assert len(set(plain.state.group.tolist())) > 1
     assert [order[g] for g in moved.state.group.tolist()] == plain.state.group.tolist()
-    started_from(centres_of(moved), [centres_of(plain)[j] for j in order])
+    assert_same_models(centres_of(moved), [centres_of(plain)[j] for j in order])
 
 
 @pytest.mark.parametrize(
@@ -704,7 +704,7 @@ def test_duplicating_every_client_changes_nothing(how: dict) -> None:
     method = ct.IFCA(clusters=2, lr=0.05, init="random", **how)
     plain, twice = lines().doubled(method, rounds=3, engine="vectorised")
     assert twice.state.group.tolist() == plain.state.group.tolist() * 2
-    started_from(centres_of(twice), centres_of(plain))
+    assert_same_models(centres_of(twice), centres_of(plain))
 
 
 # ------------------------------------------------------------------------------ evaluation

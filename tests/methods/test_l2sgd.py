@@ -18,13 +18,13 @@ from oracles import (
     Model,
     Rows,
     apart,
+    assert_same_models,
     descend,
     flat,
     mean,
     one,
     personal,
     private_states,
-    started_from,
 )
 
 VARIANTS = {
@@ -138,8 +138,8 @@ def test_rounds_in_numpy_absent_clients_wait(problem: str, share: float) -> None
     drawn = [coins(2, r, 8, 0.4) for r in (1, 2, 3, 4)]
     assert any("11" in "".join(str(int(c)) for c in row) for row in drawn)  # runs of mixings
     finished(run)
-    started_from(personal(run), want)
-    started_from(one(run.state.mean), mean(want))
+    assert_same_models(personal(run), want)
+    assert_same_models(one(run.state.mean), mean(want))
 
 
 @pytest.mark.parametrize("share", [1.0, 0.6])
@@ -150,7 +150,7 @@ def test_mini_batches_in_numpy(share: float) -> None:
         ct.L2SGD(lr=0.4, p=0.4, lam=3.0, local_steps=6, batch=2), rounds=3, participation=share
     )
     want = l2sgd(p, run, lambda r, i, k: mini_batches(run, r, i)[k])
-    started_from(personal(finished(run)), want)
+    assert_same_models(personal(finished(run)), want)
 
 
 # ------------------------------------------------------------------------------ identities
@@ -168,14 +168,14 @@ def test_p_0_is_local_training_with_steps_of_lr_over_n(how: dict, lam: float) ->
     end = lambda m: p.run(m, rounds=2, participation=0.6, engine="vectorised")
     mine = end(ct.L2SGD(lr=0.35, p=0.0, lam=lam, **how))
     alone = end(ct.LocalOnly(lr=0.05, **how))
-    started_from(personal(mine), personal(alone))
+    assert_same_models(personal(mine), personal(alone))
 
 
 def test_permuting_clients_permutes_their_models() -> None:
     plain, moved, order = lines().permuted(
         ct.L2SGD(lr=0.4, p=0.4, local_steps=5, batch=2), rounds=2, participation=0.5
     )
-    started_from(personal(moved), [personal(plain)[i] for i in order])
+    assert_same_models(personal(moved), [personal(plain)[i] for i in order])
 
 
 # ------------------------------------------------------------------------------ it mixes
@@ -211,7 +211,7 @@ def test_coins_differ_from_round_to_round_and_fall_as_often_as_p_says() -> None:
 def test_the_mean_counts_every_client_also_those_who_drop_out() -> None:
     method = ct.L2SGD(lr=0.4, p=0.4, lam=2.0, local_steps=6)
     run = lines().run(method, rounds=5, participation=0.7, dropout=0.3)
-    started_from(one(run.state.mean), mean(personal(run)))
+    assert_same_models(one(run.state.mean), mean(personal(run)))
     before = one(run.state.mean)
     run.options = replace(run.options, dropout=1 - 1e-15, rounds=6)
     run.step()

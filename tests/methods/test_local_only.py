@@ -8,7 +8,16 @@ import torch
 
 import coterie as ct
 from cases import PROBLEMS, finished, lines, measured, mini_batches, participants, points
-from oracles import all_apart, apart, arrays, descend, flat, personal, private_states, started_from
+from oracles import (
+    all_apart,
+    apart,
+    arrays,
+    assert_same_models,
+    descend,
+    flat,
+    personal,
+    private_states,
+)
 
 
 def test_two_rounds_by_hand() -> None:
@@ -31,7 +40,7 @@ def test_rounds_in_numpy_absent_clients_wait(problem: str) -> None:
             descend(p.f, w, [p.clients[i]] * 3, 0.05 * 0.8**t, 0.1) if i in who else w
             for i, w in enumerate(models)
         ]
-    started_from(personal(finished(run)), models)
+    assert_same_models(personal(finished(run)), models)
     assert all(len(who) == 3 for who in participants(run))
 
 
@@ -42,7 +51,7 @@ def test_mini_batches_in_numpy() -> None:
         w = arrays(run.task.init(0))
         for r in (1, 2):
             w = descend(p.f, w, mini_batches(run, r, i), 0.05)
-        started_from(personal(run)[i], w)
+        assert_same_models(personal(run)[i], w)
 
 
 def test_personal_models_differ_and_move() -> None:
@@ -57,7 +66,7 @@ def test_permuting_clients_permutes_their_models() -> None:
     plain, moved, order = lines().permuted(
         ct.LocalOnly(lr=0.05, local_epochs=1, batch=2), rounds=3, participation=0.5
     )
-    started_from(personal(moved), [personal(plain)[i] for i in order])
+    assert_same_models(personal(moved), [personal(plain)[i] for i in order])
 
 
 def test_nothing_is_sent_but_the_start() -> None:

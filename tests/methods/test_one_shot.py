@@ -14,6 +14,7 @@ from coterie.runs.run import Run
 from oracles import (
     apart,
     arrays,
+    assert_same_models,
     best_partition,
     by_client,
     centres_of,
@@ -21,7 +22,6 @@ from oracles import (
     mean,
     one,
     same_groups,
-    started_from,
     vector,
 )
 
@@ -116,7 +116,7 @@ def test_rounds_in_numpy(problem: str, how: dict) -> None:
     theta = [mean([m for m, g in zip(solved, group) if g == j]) for j in range(2)]
     missing = 0
     for r, who in enumerate(participants(run), 1):
-        started_from(centres_of(run), theta)
+        assert_same_models(centres_of(run), theta)
         for j in range(2):
             members = [i for i in who if group[i] == j]
             missing += not members
@@ -128,7 +128,7 @@ def test_rounds_in_numpy(problem: str, how: dict) -> None:
             theta[j] = mean(models, [p.sizes[i] for i in members]) if members else theta[j]
         next(run.rounds())
         assert run.state.group.tolist() == group
-    started_from(centres_of(run), theta)
+    assert_same_models(centres_of(run), theta)
     assert missing and not any(row["rejected"] for row in run.history)
 
 
@@ -140,7 +140,7 @@ def test_one_cluster_is_fedavg_from_the_mean_of_the_solutions(solver: str) -> No
     solved = p.run(ct.FedAvg(local_steps=4, weighted=False, **how), rounds=1).state
     fedavg = p.ready(ct.FedAvg(**how), rounds=2)
     fedavg.state = solved
-    started_from(one(run.state.centres), one(finished(fedavg).state))
+    assert_same_models(one(run.state.centres), one(finished(fedavg).state))
 
 
 @pytest.mark.parametrize("how", [{}, {"batch": 2}])
@@ -148,7 +148,7 @@ def test_permuting_clients_permutes_the_result(how: dict) -> None:
     method = ct.OneShot(clusters=2, lr=0.05, local_steps=2, solve_steps=5, **how)
     plain, moved, order = lines().permuted(method, rounds=3, participation=0.6)
     assert moved.state.group.tolist() == plain.state.group[order].tolist()
-    started_from(centres_of(moved), centres_of(plain))
+    assert_same_models(centres_of(moved), centres_of(plain))
 
 
 def test_only_the_own_centre_is_sent() -> None:
@@ -181,7 +181,7 @@ def test_a_latecomer_joins_the_centre_of_least_loss_and_trains_at_once() -> None
     for j, centre in enumerate(centres_of(run)):
         members = [i for i in range(7) if group[i] == j]
         models = [descend(p.f, theta[j], [p.clients[i]] * 3, 0.05) for i in members]
-        started_from(centre, mean(models, [p.sizes[i] for i in members]))
+        assert_same_models(centre, mean(models, [p.sizes[i] for i in members]))
 
 
 def test_a_latecomer_waits_for_its_turn() -> None:
@@ -194,7 +194,7 @@ def test_a_latecomer_waits_for_its_turn() -> None:
 def test_nobody_answers_the_start() -> None:
     run = lines(clients=2).run(ct.OneShot(clusters=2), rounds=1, dropout=0.99)
     assert run.state.group.tolist() == [-1, -1]
-    started_from(centres_of(run)[1], arrays(run.task.init(0)))
+    assert_same_models(centres_of(run)[1], arrays(run.task.init(0)))
 
 
 # ------------------------------------------------------------------------------ evaluation

@@ -20,7 +20,18 @@ from cases import (
     points,
 )
 from coterie.runs.run import Run
-from oracles import Model, Rows, apart, decay, federation, in_numpy, mean, one, started_from, vector
+from oracles import (
+    Model,
+    Rows,
+    apart,
+    assert_same_models,
+    decay,
+    federation,
+    in_numpy,
+    mean,
+    one,
+    vector,
+)
 
 VARIANTS = {
     "perfedavg": [
@@ -89,7 +100,7 @@ def test_rounds_in_numpy(problem: str, order: str) -> None:
     for t, who in enumerate(participants(run)):
         how = {"order": order, "lr": 0.05 * 0.8**t, "delta": 0.5, "l2": 0.1}
         w = mean([trained(p, w, [(p.clients[i],) * 3] * 3, **how) for i in who])
-    started_from(one(finished(run).state), w)
+    assert_same_models(one(finished(run).state), w)
 
 
 def other_batches(run: Run, r: int, i: int, which: int) -> list[Rows]:
@@ -112,7 +123,7 @@ def test_three_batches_in_numpy(how: dict, order: str) -> None:
             triples = list(zip(first, mini_batches(run, r, i), third))
             models.append(trained(p, w, triples, order=order))
         w = mean(models)
-    started_from(one(finished(run).state), w, 1e-8)
+    assert_same_models(one(finished(run).state), w, 1e-8)
 
 
 def test_the_three_batches_of_a_step_differ() -> None:
@@ -126,7 +137,7 @@ def test_padding_does_not_change_the_batches() -> None:
     """Clients of 2 to 8 rows in passes of batches of 3: the vectorised engine pads all to 8."""
     p, method = lines(), ct.PerFedAvg(lr=0.05, inner=0.1, batch=3, local_epochs=2)
     loop, fast = (one(p.run(method, rounds=2, engine=e).state) for e in ("loop", "vectorised"))
-    started_from(fast, loop)
+    assert_same_models(fast, loop)
 
 
 # ------------------------------------------------------------------------------ the Hessian
@@ -164,7 +175,7 @@ def test_a_0_is_fedavg(how: dict, order: str) -> None:
     p = lines()
     end = lambda m: one(p.run(m, rounds=2, participation=0.6, engine="vectorised").state)
     want = end(ct.FedAvg(lr=0.05, weighted=False, **how))
-    started_from(end(ct.PerFedAvg(lr=0.05, inner=0.0, order=order, **how)), want)
+    assert_same_models(end(ct.PerFedAvg(lr=0.05, inner=0.0, order=order, **how)), want)
     assert apart(end(ct.PerFedAvg(lr=0.05, inner=0.1, order=order, **how)), want)
 
 
@@ -172,7 +183,7 @@ def test_permuting_clients_changes_nothing() -> None:
     plain, moved, _ = lines().permuted(
         ct.PerFedAvg(lr=0.05, local_steps=2, batch=3), rounds=3, participation=0.5
     )
-    started_from(one(moved.state), one(plain.state))
+    assert_same_models(one(moved.state), one(plain.state))
 
 
 # ------------------------------------------------------------------------------ evaluation

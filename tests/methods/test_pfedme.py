@@ -17,13 +17,13 @@ from oracles import (
     all_apart,
     apart,
     arrays,
+    assert_same_models,
     descend,
     flat,
     mean,
     one,
     personal,
     private_states,
-    started_from,
     unstacked,
 )
 
@@ -153,17 +153,17 @@ def test_rounds_in_numpy(problem: str, case: str) -> None:
     next(run.rounds())
     for w, theta, local in want:
         next(run.rounds())
-        started_from(one(run.state), w)
-        started_from(personal(run), theta)
-        started_from(unstacked(private_states(run).local), local)
+        assert_same_models(one(run.state), w)
+        assert_same_models(personal(run), theta)
+        assert_same_models(unstacked(private_states(run).local), local)
     assert any(set(a) - set(b) for a, b in pairwise(who))
     assert not any(row["rejected"] for row in run.history)
 
 
 def test_permuting_clients_permutes_their_models() -> None:
     plain, moved, order = lines().permuted(ct.PFedMe(batch=2, outer=2), rounds=2, participation=0.5)
-    started_from(one(plain.state), one(moved.state))
-    started_from(personal(moved), [personal(plain)[i] for i in order])
+    assert_same_models(one(plain.state), one(moved.state))
+    assert_same_models(personal(moved), [personal(plain)[i] for i in order])
 
 
 # ------------------------------------------------------------------------------ models kept apart
@@ -227,8 +227,8 @@ def test_a_newcomer_takes_one_rounds_steps_from_w(which: str) -> None:
 def test_evaluation_leaves_no_trace() -> None:
     method = ct.PFedMe(batch=2, outer=2)
     often, once = (measured().run(method, rounds=4, eval_every=e) for e in (1, 4))
-    started_from(one(often.state), one(once.state), 0)
-    started_from(personal(often), personal(once), 0)
+    assert_same_models(one(often.state), one(once.state), 0)
+    assert_same_models(personal(often), personal(once), 0)
 
 
 # ------------------------------------------------------------------------------ settings

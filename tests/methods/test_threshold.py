@@ -25,6 +25,7 @@ from oracles import (
     Model,
     apart,
     arrays,
+    assert_same_models,
     best_partition,
     descend,
     flat,
@@ -32,7 +33,6 @@ from oracles import (
     personal,
     private_states,
     same_groups,
-    started_from,
     unstacked,
     vector,
 )
@@ -256,7 +256,7 @@ def test_pfl_rounds_in_numpy(problem: str, how: dict) -> None:
         group = run.state.group.tolist()
         assert same_groups([group[i] for i in who], [label[i] for i in who])
         assert all(group[i] == before[i] for i in range(7) if i not in who)
-        started_from(personal(run), x, 1e-5)
+        assert_same_models(personal(run), x, 1e-5)
         before = group
     assert not any(row["rejected"] for row in run.history)
 
@@ -277,7 +277,7 @@ def test_pdl_rounds_in_numpy(problem: str) -> None:
         v = moved(np.stack(m), m, tau)
         x = [towards(w, u, lr * 0.9**t) for w, u in zip(x, v)]
         next(run.rounds())
-        started_from(personal(run), x, 1e-5)
+        assert_same_models(personal(run), x, 1e-5)
     assert max(run.history[-1]["notes"]["inside"]) > 1
 
 
@@ -291,8 +291,8 @@ def test_pfl_with_one_ball_is_gradient_descent(problem: str, threshold: Any) -> 
     w = arrays(run.task.init(0))
     for _ in range(5):
         w = {k: w[k] - 0.1 * np.mean([p.f(w, *xy)[1][k] for xy in p.clients], axis=0) for k in w}
-    started_from(personal(finished(run)), [w] * 7)
-    started_from(one(run.method.centres(run.state)), w)
+    assert_same_models(personal(finished(run)), [w] * 7)
+    assert_same_models(one(run.method.centres(run.state)), w)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
@@ -305,7 +305,7 @@ def test_pfl_option_2_with_one_ball_is_unweighted_fedavg(problem: str, how: dict
     options = {"rounds": 3, "engine": "vectorised"}
     balls = p.run(method, **options)
     fedavg = p.run(ct.FedAvg(lr=0.05, weighted=False, **how), **options)
-    started_from(personal(balls), [one(fedavg.state)] * 7)
+    assert_same_models(personal(balls), [one(fedavg.state)] * 7)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
@@ -315,7 +315,7 @@ def test_pdl_at_threshold_0_is_local_gradient_descent(problem: str, how: dict) -
     options = {"rounds": 4, "engine": "vectorised"}
     peers = p.run(ct.PDLTC(clusters=2, lr=0.05, alpha=1.0, threshold=0.0, **how), **options)
     alone = p.run(ct.LocalOnly(lr=0.05, local_steps=1, **how), **options)
-    started_from(personal(peers), personal(alone))
+    assert_same_models(personal(peers), personal(alone))
 
 
 def test_pdl_at_threshold_0_is_local_momentum() -> None:
@@ -328,8 +328,8 @@ def test_pdl_at_threshold_0_is_local_momentum() -> None:
             g = p.f(w, *xy)[1]
             m = g if m is None else {k: 0.3 * g[k] + 0.7 * m[k] for k in g}
             w = {k: w[k] - 0.05 * m[k] for k in w}
-        started_from(personal(run)[i], w)
-        started_from(one(private_states(run).momentum, i), m)
+        assert_same_models(personal(run)[i], w)
+        assert_same_models(one(private_states(run).momentum, i), m)
 
 
 @pytest.mark.parametrize(
@@ -342,7 +342,7 @@ def test_pdl_at_threshold_0_is_local_momentum() -> None:
 )
 def test_permuting_clients_permutes_the_result(method: ct.Algorithm, share: float) -> None:
     plain, permuted, order = lines().permuted(method, rounds=3, participation=share)
-    started_from(personal(permuted), [personal(plain)[i] for i in order])
+    assert_same_models(personal(permuted), [personal(plain)[i] for i in order])
     if method.name == "pfl-tc":
         assert permuted.state.group.tolist() == plain.state.group[order].tolist()
 
@@ -357,7 +357,7 @@ def test_labels_keep_their_meaning() -> None:
     assert all(s == labels[1] for s in labels[2:])
     assert same_groups(labels[1], [i % 5 for i in range(15)])
     centres = run.method.centres(run.state)  # numbered like the labels
-    started_from([one(centres, j) for j in labels[1]], personal(run))
+    assert_same_models([one(centres, j) for j in labels[1]], personal(run))
 
 
 def test_fewer_participants_than_clusters() -> None:
@@ -373,12 +373,12 @@ def test_each_its_own_start_keeps_its_offset() -> None:
     next(run.rounds())
     starts = personal(run)
     for place, i in enumerate(run.all_clients.tolist()):
-        started_from(starts[i], arrays(run.task.init(4, 1 + place)))
+        assert_same_models(starts[i], arrays(run.task.init(4, 1 + place)))
         assert apart(starts[i], common)
     finished(run)
     for i in range(1, 7):
         offset = lambda a, b: {k: a[k] - b[k] for k in a}
-        started_from(offset(personal(run)[i], personal(run)[0]), offset(starts[i], starts[0]))
+        assert_same_models(offset(personal(run)[i], personal(run)[0]), offset(starts[i], starts[0]))
     with pytest.raises(ct.CoterieError, match="factory"):
         p._replace(model=p.model()).run(ct.PFLTC(clusters=1, init="per_client"), rounds=1)
 
@@ -428,7 +428,7 @@ def test_newcomers() -> None:
     for _ in range(2):  # whichever label that has
         assert run.evaluate(2)["unseen_mse"] == pytest.approx(p.test_loss(best, 3), rel=1e-12)
         run.state = run.state._replace(group=1 - run.state.group)
-    started_from(unstacked(run.method.centres(run.state)), centres)
+    assert_same_models(unstacked(run.method.centres(run.state)), centres)
     run = p.run(ct.PDLTC(clusters=2, lr=0.05, local_steps=4), rounds=2)
     alone = descend(p.f, arrays(run.task.init(0)), [p.clients[3]] * 4, 0.05)
     assert run.history[-1]["unseen_mse"] == pytest.approx(p.test_loss(alone, 3), rel=1e-12)
@@ -439,7 +439,7 @@ def test_the_server_knows_every_clients_model(init: str) -> None:
     """Also where clients are absent, or answer one exchange of a round and not the other."""
     method = ct.PFLTC(clusters=2, lr=0.05, init=init)
     run = lines().run(method, rounds=6, participation=0.7, dropout=0.3)
-    started_from(unstacked(run.state.models), personal(run))
+    assert_same_models(unstacked(run.state.models), personal(run))
 
 
 @pytest.mark.parametrize("share", [1.0, 0.5, 0.2])

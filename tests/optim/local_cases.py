@@ -10,7 +10,7 @@ from torch import nn
 
 from coterie.core.params import Params
 from coterie.core.task import Batch, Task
-from oracles import arrays, started_from
+from oracles import arrays, assert_same_models
 
 DIGITS_X, DIGITS_Y = load_digits(return_X_y=True)
 X = torch.tensor(DIGITS_X / 16 - 0.3).view(-1, 8, 8)  # real pixels, of both signs
@@ -38,7 +38,7 @@ def equal(a: Params, b: Params) -> bool:
 
 
 def model_near(a: Params, b: Params, tolerance: float = 1e-9) -> None:
-    started_from(arrays(a), arrays(b), tolerance)
+    assert_same_models(arrays(a), arrays(b), tolerance)
 
 
 def padded(batch: Batch, by: int) -> Batch:

@@ -14,7 +14,7 @@ from coterie.core.contract import Local, Repeat
 from coterie.core.params import zeros
 from coterie.core.task import Batch, Task
 from coterie.optim import adam, descend, each, heavy_ball, moments, sgd, walk
-from oracles import arrays, cross_entropy, decay, squared, started_from
+from oracles import arrays, assert_same_models, cross_entropy, decay, squared
 
 
 # ------------------------------------------------------------------------------ against NumPy
@@ -61,11 +61,11 @@ def test_sgd_and_heavy_ball_by_hand(l2: float, pull: float, clip: float | None) 
     how = Local(lr=0.05, l2=l2, clip=clip)
     terms = {"lr": 0.05, "l2": l2, "pull": pull, "towards": arrays(centre), "clip": clip}
     want, _ = by_hand(arrays(w), batches, **terms)
-    started_from(arrays(sgd(task, w, batches, how, pull=pull, towards=centre)), want)
+    assert_same_models(arrays(sgd(task, w, batches, how, pull=pull, towards=centre)), want)
     new, u = heavy_ball(task, w, zeros(w), batches, how, 0.8, pull=pull, towards=centre)
     want, momentum = by_hand(arrays(w), batches, beta=0.8, **terms)
-    started_from(arrays(new), want)
-    started_from(arrays(u), momentum)
+    assert_same_models(arrays(new), want)
+    assert_same_models(arrays(u), momentum)
 
 
 def one_number() -> tuple[Task, Batch]:
@@ -103,9 +103,9 @@ def test_adam_by_hand() -> None:
         }
     how = Local(lr=0.05, l2=0.3)
     new, state = adam(task, start, moments(start), batches, how, pull=0.7, towards=centre)
-    started_from(arrays(new), w)
-    started_from(arrays(state.first), m)
-    started_from(arrays(state.second), s)
+    assert_same_models(arrays(new), w)
+    assert_same_models(arrays(state.first), m)
+    assert_same_models(arrays(state.second), s)
     assert state.steps == 4
 
 
@@ -124,7 +124,7 @@ def test_softmax_steps_by_hand() -> None:
         g = cross_entropy(w, batch.x.flatten(1).numpy(), batch.y.numpy())[1]
         w = {k: w[k] - 0.2 * g[k] for k in w}
     new = arrays(sgd(task, task.init(0), [batch] * 3, Local(lr=0.2)))
-    started_from({k.removeprefix("1."): v for k, v in new.items()}, w)
+    assert_same_models({k.removeprefix("1."): v for k, v in new.items()}, w)
 
 
 # ------------------------------------------------------------------------------ against torch.optim
