@@ -1,6 +1,6 @@
 """Break a file on purpose, one small change at a time, and see whether a test notices.
 
-    python tests/break_lines.py src/coterie/engines/fold.py tests/engine tests/test_contract.py
+    python tests/break_lines.py src/coterie/methods/ifca.py tests/methods/test_ifca.py
     python tests/break_lines.py FILE TESTS --most 40
 
 Signs, comparisons, numbers and conditions of the file are changed in a copy of the source, and the

@@ -169,8 +169,8 @@ def parse(command: str) -> None:
     rest = shlex.split(re.split(r" {2,}", command)[0])[
         2:
     ]  # what follows wide space is said about it
-    if re.search(r"\.toml\b|\.py:| --help$", command):
-        return  # files of the reader's own, or nothing to run
+    if not rest or re.search(r"\.toml\b|\.py:| --help$", command):
+        return  # the name of a command, the reader's own files, or nothing to run
     if name in ("run", "compare", "search"):
         flags = next((i for i, word in enumerate(rest) if word.startswith("-")), len(rest))
         asked = setup(name, rest[:flags], rest[flags:])
