@@ -93,8 +93,8 @@ def test_a_model_without_a_first_linear_layer_takes_plain_steps() -> None:
     data = Data(digits(12), torch.tensor(0), torch.tensor(0))
     batches = solvers.as_drawn(data.batches(Local()))
     assert batches is not None
-    pull = ProximalTerm(0.0, None, 0.1)
-    assert choose_form(task, task.init(0), None, batches, Solver(0.1, None, 0.1), pull) is None
+    proximal = ProximalTerm(0.0, None, 0.1)
+    assert choose_form(task, task.init(0), None, batches, Solver(0.1, None, 0.1), proximal) is None
     assert task.execution.solver_forms == ["plain: the model does not begin with a linear layer"]
 
 

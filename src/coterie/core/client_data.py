@@ -43,14 +43,14 @@ class Step(NamedTuple):
     """The rows of one local step."""
 
     rows: Tensor | None  # int64 [b], distinct row numbers; None: all rows
-    counts: Tensor | None = None  # bool []: False if the step is padding; None: it is not
+    is_real: Tensor | None = None  # bool [], False if the step is padding; None: it is not
 
 
 class Sizes(NamedTuple):
-    """The sizes of many batches, in compact form."""
+    """The sizes of many batches: those of one epoch, or of one step, repeated."""
 
-    of_pass: tuple[int, ...]
-    times: int
+    of_pass: tuple[int, ...]  # sizes of the batches that repeat
+    times: int  # how often they repeat
 
     @property
     def batches(self) -> int:
@@ -88,8 +88,8 @@ class Drawn:
         batch = self.own
         if step.rows is not None:
             batch = take(batch, step.rows)
-        if step.counts is not None:
-            batch = batch._replace(mask=batch.mask * step.counts)
+        if step.is_real is not None:
+            batch = batch._replace(mask=batch.mask * step.is_real)
         return batch
 
 

@@ -100,7 +100,7 @@ def dual_steps(
     batches: Drawn,
     form: DualForm,
     solver: Solver,
-    pull: ProximalTerm | None,
+    proximal: ProximalTerm | None,
     outputs: Tensor | None = None,
 ) -> WithMomentum:
     """Take one step per batch in the dual form.
@@ -112,14 +112,14 @@ def dual_steps(
         batches: The batches, with indices of their samples.
         form: Which blocks to use.
         solver: Step size and momentum.
-        pull: ProximalTerm term and weight decay.
+        proximal: Proximal term and weight decay.
         outputs: The first layer's X·Wᵀ of all samples under w, if known.
 
     Returns:
         The model, and its momentum if it is needed.
     """
-    centre = None if pull is None else pull.centre
-    strength = strength_tensor(pull, task)
+    centre = None if proximal is None else proximal.centre
+    strength = strength_tensor(proximal, task)
     in_order = form.rows is not None
     if in_order or batches.sizes.batches > MAX_STEPS:  # the next block needs the momentum
         solver = solver._replace(keeps_momentum=True)
@@ -134,8 +134,8 @@ def dual_steps(
             gram=() if in_order else batches.gram,
             order=make_order(steps, batches.own, written_out=in_order),
         )
-        cut = BlockLayout(step_sizes(steps, batches.own), in_order)
-        w, u = batch_clients(partial(_block_steps, task, cut, solver), given, task.execution)
+        layout = BlockLayout(step_sizes(steps, batches.own), in_order)
+        w, u = batch_clients(partial(_block_steps, task, layout, solver), given, task.execution)
         outputs = None  # the next block starts from other weights
     return w, u
 
@@ -171,18 +171,18 @@ def dual_update(
         gram=batches.gram,
         order=make_order(steps, batches.own),
     )
-    cut = BlockLayout(step_sizes(steps, batches.own), in_order=False)
-    compute = partial(_block_update, task, cut, solver)
+    layout = BlockLayout(step_sizes(steps, batches.own), in_order=False)
+    compute = partial(_block_update, task, layout, solver)
     (sums, squared_norm), others = batch_clients(compute, given, task.execution)
     return LowRankUpdate(sums, batches.own.x.flatten(1), squared_norm), others
 
 
 # ------------------------------------------------------------------------------ steps
-def _block_steps(task: Task, cut: BlockLayout, solver: Solver, given: DualStart) -> WithMomentum:
+def _block_steps(task: Task, layout: BlockLayout, solver: Solver, given: DualStart) -> WithMomentum:
     """(w, u) of all clients after the steps of a block."""
     assert task.first is not None
     name = task.first.weight
-    weights, others, momentum = _take_steps(task, cut, solver, given)
+    weights, others, momentum = _take_steps(task, layout, solver, given)
     trained = _reorder({name: weights.weights(), **others}, given.w)
     if solver.beta is None or not solver.keeps_momentum:
         return trained, None
@@ -190,20 +190,20 @@ def _block_steps(task: Task, cut: BlockLayout, solver: Solver, given: DualStart)
 
 
 def _block_update(
-    task: Task, cut: BlockLayout, solver: Solver, given: DualStart
+    task: Task, layout: BlockLayout, solver: Solver, given: DualStart
 ) -> tuple[tuple[Tensor, Tensor], Params]:
     """(update of the first layer's weights, other parameters) of all clients after a block."""
-    weights, others, _ = _take_steps(task, cut, solver, given)
+    weights, others, _ = _take_steps(task, layout, solver, given)
     return weights.update(), others
 
 
 def _take_steps(
-    task: Task, cut: BlockLayout, solver: Solver, given: DualStart
+    task: Task, layout: BlockLayout, solver: Solver, given: DualStart
 ) -> tuple[DualWeights, Params, Params]:
     """(the first layer's weights, the other parameters, their momentum) after the steps."""
     assert task.first is not None
     name = task.first.weight
-    x, gram, steps = _samples_and_steps(task, cut, given)
+    x, gram, steps = _samples_and_steps(task, layout, given)
     weights = _dual_weights(name, x, gram, solver, given)
     others = {k: v.clone() for k, v in _without(name, given.w).items()}
     momentum: Params = {}
@@ -262,44 +262,46 @@ def _gradients(task: Task, outputs: Tensor, others: Params, batch: Batch) -> tup
 
 # ------------------------------------------------------------------------------ samples of a block
 def _samples_and_steps(
-    task: Task, cut: BlockLayout, given: DualStart
+    task: Task, layout: BlockLayout, given: DualStart
 ) -> tuple[Tensor, Tensor | None, Iterator[BlockStep]]:
     """(X, XXᵀ if X is all samples, the steps)"""
     own = given.own
     x = own.x.flatten(2)
     if given.order.rows is None:
         everything = slice(0, x.shape[1])
-        batches = (mask_padding(own, given.order.counts, step) for step in range(len(cut.sizes)))
+        batches = (
+            mask_padding(own, given.order.is_real, step) for step in range(len(layout.sizes))
+        )
         return x, _gram(x, given.gram), (BlockStep(everything, batch) for batch in batches)
     numbers = global_indices(given.order.rows, x.shape[1])
     used = Batch(*(take_rows(v, numbers.flatten()) for v in own._replace(x=own.mask)))
-    if cut.in_order:
+    if layout.in_order:
         used = used._replace(x=take_rows(own.x, numbers.flatten()))
-        return used.x.flatten(2), None, _steps_in_order(cut, used, given)
-    return x, _gram(x, given.gram), _steps_on_all_samples(task, cut, used, numbers, given)
+        return used.x.flatten(2), None, _steps_in_order(layout, used, given)
+    return x, _gram(x, given.gram), _steps_on_all_samples(task, layout, used, numbers, given)
 
 
-def _steps_in_order(cut: BlockLayout, used: Batch, given: DualStart) -> Iterator[BlockStep]:
+def _steps_in_order(layout: BlockLayout, used: Batch, given: DualStart) -> Iterator[BlockStep]:
     first = 0
-    for step, batch in enumerate(_split(used, cut)):
-        at = slice(first, first + cut.sizes[step])
-        yield BlockStep(at, mask_padding(batch, given.order.counts, step))
+    for step, batch in enumerate(_split(used, layout)):
+        at = slice(first, first + layout.sizes[step])
+        yield BlockStep(at, mask_padding(batch, given.order.is_real, step))
         first = at.stop
 
 
 def _steps_on_all_samples(
-    task: Task, cut: BlockLayout, used: Batch, numbers: Tensor, given: DualStart
+    task: Task, layout: BlockLayout, used: Batch, numbers: Tensor, given: DualStart
 ) -> Iterator[BlockStep]:
     """Steps on some of all samples each; `used` has the targets, masks and weights."""
-    for step, (at, batch) in enumerate(zip(numbers.split(cut.sizes, 1), _split(used, cut))):
+    for step, (at, batch) in enumerate(zip(numbers.split(layout.sizes, 1), _split(used, layout))):
         at = at.flatten()
         batch = batch._replace(x=_samples_for_rest(task, given.own.x, at))
-        yield BlockStep(at, mask_padding(batch, given.order.counts, step))
+        yield BlockStep(at, mask_padding(batch, given.order.is_real, step))
 
 
-def _split(used: Batch, cut: BlockLayout) -> Iterator[Batch]:
+def _split(used: Batch, layout: BlockLayout) -> Iterator[Batch]:
     """One batch for each step."""
-    return (Batch(*leaves) for leaves in zip(*(v.split(cut.sizes, 1) for v in used)))
+    return (Batch(*leaves) for leaves in zip(*(v.split(layout.sizes, 1) for v in used)))
 
 
 def _samples_for_rest(task: Task, x: Tensor, at: Tensor) -> Tensor:
@@ -321,8 +323,7 @@ def _gram(x: Tensor, cached: Gram) -> Tensor:
     return torch.stack([gram_matrix(rows) for rows in x])
 
 
-# ------------------------------------------------------------------------------ division into
-# blocks
+# ------------------------------------------------------------------------------ blocks of steps
 def _blocks(batches: Drawn, form: DualForm) -> Iterator[list[Step]]:
     """Yield the steps in blocks of the form, at most MAX_STEPS each."""
     if form.rows is None:

@@ -121,7 +121,7 @@ class DualWeights:
             if self.is_pulled:
                 self.momentum_sums.addcmul_(self.sums, _for_rows(rule.shrink), value=-self.lr)
             add_rows(self.momentum_sums, at, g)
-            self.sums.addcmul_(self.momentum_sums, _for_rows(rule.counts))
+            self.sums.addcmul_(self.momentum_sums, _for_rows(rule.is_real))
         self._step_of_shares(rule)
 
     def _step_of_shares(self, rule: StepRule) -> None:
@@ -132,7 +132,7 @@ class DualWeights:
         if self.momentum_sums is not None:
             direction += rule.beta[:, None] * self.momentum_shares
             self.momentum_shares = direction
-        self.shares = self.shares - self.lr * rule.counts[:, None] * direction
+        self.shares = self.shares - self.lr * rule.is_real[:, None] * direction
 
     def weights(self) -> Tensor:
         """W"""

@@ -23,9 +23,13 @@ MAX_RELATIVE_WORK = 0.85  # of plain steps; a smaller saving may take longer in 
 
 
 class DualForm(NamedTuple):
-    """The dual form with a block size."""
+    """The dual form with a block size.
 
-    rows: int | None  # largest block, in the order of use; None: all samples, for all steps
+    A block has the samples of a few steps in the order of use, or all samples of the client; see
+    `optim/dual.py`.
+    """
+
+    rows: int | None  # samples in the largest block; None: all samples, in one block for all steps
     work: float  # relative to plain steps
 
 
@@ -35,7 +39,7 @@ def choose_form(
     u: Params | None,
     batches: Drawn,
     solver: Solver,
-    pull: ProximalTerm | None,
+    proximal: ProximalTerm | None,
 ) -> DualForm | None:
     """Choose the dual form if it is possible and takes less work than plain steps.
 
@@ -47,7 +51,7 @@ def choose_form(
         u: The momentum that steps start from; None without momentum or if it is 0.
         batches: The batches.
         solver: Step size and momentum.
-        pull: ProximalTerm term and weight decay.
+        proximal: Proximal term and weight decay.
 
     Returns:
         The cheapest dual form, or None for plain steps.
@@ -57,7 +61,7 @@ def choose_form(
         return None
     if not batches.sizes.batches:
         return None
-    shapes = make_shapes(task, w, u, batches, solver, pull)
+    shapes = make_shapes(task, w, u, batches, solver, proximal)
     best = min(dual_forms(shapes), key=lambda form: form.work, default=DualForm(None, 1.0))
     if best.work >= MAX_RELATIVE_WORK:
         task.execution.record_form("plain: the dual form would not take less work")
@@ -117,13 +121,13 @@ def make_shapes(
     u: Params | None,
     batches: Drawn,
     solver: Solver,
-    pull: ProximalTerm | None,
+    proximal: ProximalTerm | None,
 ) -> TrainingShapes:
     """The shapes of a local training."""
     assert task.first is not None
     h, d = w[task.first.weight].shape
     has_momentum = solver.beta is not None
-    has_centre = pull is not None and pull.centre is not None and pull.centre is not w
+    has_centre = proximal is not None and proximal.centre is not None and proximal.centre is not w
     return TrainingShapes(
         d=d,
         h=h,
@@ -133,7 +137,7 @@ def make_shapes(
         origins=1 + (u is not None) + has_centre,
         results=1 + (has_momentum and solver.keeps_momentum),
         has_momentum=has_momentum,
-        is_pulled=pull is not None,
+        is_pulled=proximal is not None,
         gram_is_kept=isinstance(batches.gram, Tensor),
     )
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.client_data import Drawn, Repeat
-from coterie.core.params import Params, zeros
+from coterie.core.params import Params, as_column, zeros
 from coterie.core.task import Batch, Task
 from coterie.optim.batching import batch_clients
 from coterie.optim.gradients import gradients_of_models, has_manual_backward, losses_of_models
@@ -24,7 +24,6 @@ from coterie.optim.steps import (
     ProximalTerm,
     Solver,
     WithMomentum,
-    broadcast_to,
     global_indices,
     in_blocks,
     make_order,
@@ -49,14 +48,7 @@ class PlainStart(NamedTuple):
     strength: Tensor | None  # of the proximal term
     centre: Params | None
     batch: Batch
-    order: Order  # which rows of the batch each step takes
-
-
-class StepCount(NamedTuple):
-    """The number of steps, and their batch sizes."""
-
-    steps: int
-    sizes: tuple[int, ...] = ()  # of each step, if they are drawn from one batch
+    order: Order  # which samples of the batch each step takes
 
 
 def plain_steps(
@@ -65,7 +57,7 @@ def plain_steps(
     u: Params | None,
     batches: Repeat | Iterable[Batch],
     solver: Solver,
-    pull: ProximalTerm | None,
+    proximal: ProximalTerm | None,
     clip: float | None,
 ) -> WithMomentum:
     """Take one step per batch.
@@ -76,17 +68,17 @@ def plain_steps(
         u: The momentum; None without momentum or if it starts at 0.
         batches: The batches.
         solver: Step size and momentum.
-        pull: ProximalTerm term and weight decay.
+        proximal: Proximal term and weight decay.
         clip: Largest norm of a gradient, proximal term included; None: no limit.
 
     Returns:
         The model, and its momentum if it has one.
     """
-    strength = strength_tensor(pull, task)
-    centre = None if pull is None else pull.centre
+    strength = strength_tensor(proximal, task)
+    centre = None if proximal is None else proximal.centre
     for group in group_steps(batches):
         given = PlainStart(w, u, strength, centre, group.batch, group.order)
-        compute = partial(_steps, task, solver, clip, group.times)
+        compute = partial(_steps, task, solver, clip, group.sizes)
         w, u = batch_clients(compute, given, task.execution)
     return w, u
 
@@ -96,25 +88,25 @@ class StepGroup(NamedTuple):
 
     batch: Batch
     order: Order
-    times: StepCount
+    sizes: tuple[int, ...]  # batch size of each step
 
 
 def group_steps(batches: Repeat | Iterable[Batch]) -> Iterator[StepGroup]:
     """Yield the steps in groups."""
     if isinstance(batches, Repeat):
-        yield StepGroup(batches.batch, ALL_ROWS, StepCount(batches.times))
+        yield StepGroup(batches.batch, ALL_ROWS, (len(batches.batch.mask),) * batches.times)
         return
     if not isinstance(batches, Drawn):
         for batch in batches:
-            yield StepGroup(batch, ALL_ROWS, StepCount(1))
+            yield StepGroup(batch, ALL_ROWS, (len(batch.mask),))
         return
     own = batches.own
     for steps in in_blocks(batches.steps(), MAX_STEPS):
-        yield StepGroup(own, make_order(steps, own), StepCount(len(steps), step_sizes(steps, own)))
+        yield StepGroup(own, make_order(steps, own), step_sizes(steps, own))
 
 
 def _steps(
-    task: Task, solver: Solver, clip: float | None, times: StepCount, given: PlainStart
+    task: Task, solver: Solver, clip: float | None, sizes: tuple[int, ...], given: PlainStart
 ) -> WithMomentum:
     """(w, u) of all clients after the steps."""
     w = copy_for_steps(given.w)
@@ -122,7 +114,7 @@ def _steps(
     if solver.beta is not None:
         momentum = zeros(w) if given.u is None else dict(given.u)
     centre = given.w if given.centre is None else given.centre
-    for batch in task.execution.limit_steps(iterate_batches(times, given.batch, given.order)):
+    for batch in task.execution.limit_steps(iterate_batches(sizes, given.batch, given.order)):
         g = gradients(task, w, batch)
         rule = make_rule(solver, given.strength, batch.mask)
         g = regularised_gradients(solver, rule, w, g, centre)
@@ -134,16 +126,16 @@ def _steps(
     return restore_layout(w), restore_layout(momentum)
 
 
-def iterate_batches(times: StepCount, own: Batch, order: Order) -> Iterator[Batch]:
+def iterate_batches(sizes: tuple[int, ...], own: Batch, order: Order) -> Iterator[Batch]:
     """Yield the batch of each step, for all clients."""
     if order.rows is None:
-        for step in range(times.steps):
-            yield mask_padding(own, order.counts, step)
+        for step in range(len(sizes)):
+            yield mask_padding(own, order.is_real, step)
         return
     numbers = global_indices(order.rows, own.mask.shape[1])
-    for step, at in enumerate(numbers.split(times.sizes, 1)):
+    for step, at in enumerate(numbers.split(sizes, 1)):
         batch = Batch(*(take_rows(v, at.flatten()) for v in own))
-        yield mask_padding(batch, order.counts, step)
+        yield mask_padding(batch, order.is_real, step)
 
 
 def gradients(task: Task, w: Params, batch: Batch) -> Params:
@@ -196,7 +188,7 @@ def clip_gradients(g: Params, limit: float) -> Params:
     """Rescale the gradients of clients whose norm exceeds the limit."""
     squares = torch.stack([v.flatten(1).square().sum(1) for v in g.values()]).sum(0)
     shrink = (limit / squares.sqrt().clamp(min=1e-12)).clamp(max=1.0)
-    return {k: broadcast_to(shrink, v) * v for k, v in g.items()}
+    return {k: as_column(shrink, v) * v for k, v in g.items()}
 
 
 # ------------------------------------------------------------------------------ Adam
@@ -246,7 +238,7 @@ class AdamStart(NamedTuple):
     strength: Tensor | None  # of the proximal term
     centre: Params | None
     batch: Batch
-    order: Order  # the samples of each step
+    order: Order  # which samples of the batch each step takes
 
 
 def adam_steps(
@@ -255,21 +247,21 @@ def adam_steps(
     state: Moments,
     batches: Repeat | Iterable[Batch],
     solver: Solver,
-    pull: ProximalTerm | None,
+    proximal: ProximalTerm | None,
     clip: float | None,
 ) -> tuple[Params, Moments]:
     """(w, state) after one step per batch."""
-    strength = strength_tensor(pull, task)
-    centre = None if pull is None else pull.centre
+    strength = strength_tensor(proximal, task)
+    centre = None if proximal is None else proximal.centre
     for group in group_steps(batches):
         given = AdamStart(w, state, strength, centre, group.batch, group.order)
-        compute = partial(_adam_steps, task, solver, clip, group.times)
+        compute = partial(_adam_steps, task, solver, clip, group.sizes)
         w, state = batch_clients(compute, given, task.execution)
     return w, state
 
 
 def _adam_steps(
-    task: Task, solver: Solver, clip: float | None, times: StepCount, given: AdamStart
+    task: Task, solver: Solver, clip: float | None, sizes: tuple[int, ...], given: AdamStart
 ) -> tuple[Params, Moments]:
     """(w, state) of all clients after the steps."""
     w = copy_for_steps(given.w)
@@ -279,33 +271,33 @@ def _adam_steps(
         given.state.steps.clone(),
     )
     centre = given.w if given.centre is None else given.centre
-    for batch in task.execution.limit_steps(iterate_batches(times, given.batch, given.order)):
+    for batch in task.execution.limit_steps(iterate_batches(sizes, given.batch, given.order)):
         g = gradients(task, w, batch)
         g = regularised_gradients(
             solver, make_rule(solver, given.strength, batch.mask), w, g, centre
         )
         if clip is not None:
             g = clip_gradients(g, clip)
-        counts = (batch.mask.sum(1) > 0).to(state.steps)
-        _adam_step_in_place(w, state, g, solver.lr, counts)
+        is_real = (batch.mask.sum(1) > 0).to(state.steps)
+        _adam_step_in_place(w, state, g, solver.lr, is_real)
     return restore_layout(w), Moments(
         restore_layout(state.first), restore_layout(state.second), state.steps
     )
 
 
-def _adam_step_in_place(w: Params, state: Moments, g: Params, lr: float, counts: Tensor) -> None:
+def _adam_step_in_place(w: Params, state: Moments, g: Params, lr: float, is_real: Tensor) -> None:
     """w ← w − lr·m̂/(√v̂ + ε), with m ← β₁·m + (1 − β₁)·g, v ← β₂·v + (1 − β₂)·g².
 
-    counts: [c], 0 where a batch is all padding and nothing changes, else 1.
+    is_real: [c], 0 where a batch is all padding and nothing changes, else 1.
     """
-    state.steps.add_(counts)
+    state.steps.add_(is_real)
     t = state.steps.clamp(min=1)
-    length = -lr * counts / (1 - BETA_1**t)
+    length = -lr * is_real / (1 - BETA_1**t)
     unbiased = 1 / (1 - BETA_2**t)
     for name, gradient in g.items():
         first, second = state.first[name], state.second[name]
-        new = broadcast_to(counts, gradient)
+        new = as_column(is_real, gradient)
         first.lerp_(gradient, (1 - BETA_1) * new)
         second.lerp_(gradient.square(), (1 - BETA_2) * new)
-        below = (second * broadcast_to(unbiased, gradient)).sqrt_().add_(EPSILON)
-        w[name].addcdiv_(first * broadcast_to(length, gradient), below)
+        below = (second * as_column(unbiased, gradient)).sqrt_().add_(EPSILON)
+        w[name].addcdiv_(first * as_column(length, gradient), below)

@@ -279,7 +279,7 @@ def adam(
     task.execution.record_form("plain: Adam needs the whole gradient")
     solver = Solver(how.lr, None, how.l2)
     proximal = make_proximal(pull, towards, how.l2)
-    return adam_steps(task, w, state, batches, solver, pull=proximal, clip=how.clip)
+    return adam_steps(task, w, state, batches, solver, proximal, how.clip)
 
 
 def gradient(task: Task, w: Params, batch: Batch, how: Local) -> Params:
@@ -370,7 +370,7 @@ def _steps(
     u: Params | None,
     batches: Batches,
     solver: Solver,
-    pull: ProximalTerm | None,
+    proximal: ProximalTerm | None,
     *,
     clip: float | None,
     dual: bool = True,
@@ -381,7 +381,7 @@ def _steps(
     if clip is not None:
         task.execution.record_form("plain: clipping needs the whole gradient")
     elif dual and drawn is not None:
-        form = choose_form(task, w, u, drawn, solver, pull)
+        form = choose_form(task, w, u, drawn, solver, proximal)
         if form:
-            return dual_steps(task, w, u, drawn, form, solver, pull=pull, outputs=outputs)
-    return plain_steps(task, w, u, batches, solver, pull=pull, clip=clip)
+            return dual_steps(task, w, u, drawn, form, solver, proximal, outputs)
+    return plain_steps(task, w, u, batches, solver, proximal, clip)

@@ -14,15 +14,14 @@ import torch
 from torch import Tensor
 
 from coterie.core.client_data import Step
-from coterie.core.params import Params, axpy, is_bias
+from coterie.core.params import Params, as_column, axpy, is_bias
 from coterie.core.task import Batch, Task
 
 Number = float | Tensor
 WithMomentum = tuple[Params, Params | None]  # a model, and its momentum where it has one
-BatchRows = (
-    Tensor | slice
-)  # a batch's samples: indices among all clients' samples, or a range in each
-MAX_STEPS = 4096  # whose batches are drawn at once
+# where a batch's samples are: indices into the samples of all clients, or a range in each client
+BatchRows = Tensor | slice
+MAX_STEPS = 4096  # steps whose batches are drawn at once
 
 T = TypeVar("T")
 
@@ -77,18 +76,18 @@ def make_proximal(pull: Number, towards: Params | None, l2: float) -> ProximalTe
     return ProximalTerm(0.0, None, l2)
 
 
-def strength_tensor(pull: ProximalTerm | None, task: Task) -> Tensor | None:
+def strength_tensor(proximal: ProximalTerm | None, task: Task) -> Tensor | None:
     """The strength of a proximal term as a tensor; None without a centre."""
-    if pull is None or pull.centre is None:
+    if proximal is None or proximal.centre is None:
         return None
-    return torch.as_tensor(pull.strength, dtype=task.dtype, device=task.device)
+    return torch.as_tensor(proximal.strength, dtype=task.dtype, device=task.device)
 
 
-def add_proximal(g: Params, w: Params, pull: ProximalTerm | None) -> Params:
+def add_proximal(g: Params, w: Params, proximal: ProximalTerm | None) -> Params:
     """Add the gradient of the proximal term at w to g."""
-    if pull is None:
+    if proximal is None:
         return g
-    return axpy(1.0, pull.gradient(w), g)
+    return axpy(1.0, proximal.gradient(w), g)
 
 
 # ------------------------------------------------------------------------------ batches
@@ -102,7 +101,7 @@ class Order(NamedTuple):
     """The samples of some steps. For all clients each leaf is [c, ...]."""
 
     rows: Tensor | None  # int64, one step after another; None: all samples in each step
-    counts: Tensor | None  # bool [steps], False for padding; None: all steps count
+    is_real: Tensor | None  # bool [steps], False for padding; None: no step is padding
 
 
 ALL_ROWS = Order(None, None)
@@ -110,12 +109,12 @@ ALL_ROWS = Order(None, None)
 
 def make_order(steps: list[Step], own: Batch, *, written_out: bool = False) -> Order:
     """The order of some steps; written_out: with indices even if each step takes all samples."""
-    counts = [step.counts for step in steps if step.counts is not None]
+    is_real = [step.is_real for step in steps if step.is_real is not None]
     rows = None
     if steps[0].rows is not None or written_out:
         everything = torch.arange(len(own.mask), device=own.mask.device)
         rows = torch.cat([everything if step.rows is None else step.rows for step in steps])
-    return Order(rows, torch.stack(counts) if counts else None)
+    return Order(rows, torch.stack(is_real) if is_real else None)
 
 
 def step_sizes(steps: list[Step], own: Batch) -> tuple[int, ...]:
@@ -135,15 +134,14 @@ def take_rows(v: Tensor, at: BatchRows) -> Tensor:
     return v.flatten(0, 1).index_select(0, at).unflatten(0, (len(v), -1))
 
 
-def mask_padding(batch: Batch, counts: Tensor | None, step: int) -> Batch:
+def mask_padding(batch: Batch, is_real: Tensor | None, step: int) -> Batch:
     """Mask the batch of a step for the clients for which the step is padding."""
-    if counts is None:
+    if is_real is None:
         return batch
-    return batch._replace(mask=batch.mask * counts[:, step, None])
+    return batch._replace(mask=batch.mask * is_real[:, step, None])
 
 
-# ------------------------------------------------------------------------------ steps of all
-# clients
+# ------------------------------------------------------------------------------ all clients at once
 class StepRule(NamedTuple):
     """Coefficients of a step, [c] each: u ← β·u + ∇ + shrink·w;  w ← w − lr·u.
 
@@ -153,7 +151,7 @@ class StepRule(NamedTuple):
     beta: Tensor
     shrink: Tensor  # strength of the proximal term plus l2
     strength: Tensor  # of the proximal term
-    counts: Tensor  # 1, or 0 for padding
+    is_real: Tensor  # 1, or 0 where the batch is all padding
 
 
 def make_rule(solver: Solver, strength: Tensor | None, mask: Tensor) -> StepRule | None:
@@ -163,12 +161,12 @@ def make_rule(solver: Solver, strength: Tensor | None, mask: Tensor) -> StepRule
     """
     if is_simple(solver, strength):
         return None
-    counts = (mask.sum(1) > 0).to(mask)
-    beta = 1 + counts * ((solver.beta or 0.0) - 1)
-    pulled = torch.zeros_like(counts)
+    is_real = (mask.sum(1) > 0).to(mask)
+    beta = 1 + is_real * ((solver.beta or 0.0) - 1)
+    pulled = torch.zeros_like(is_real)
     if strength is not None:
-        pulled = strength * counts
-    return StepRule(beta, pulled + solver.l2 * counts, pulled, counts)
+        pulled = strength * is_real
+    return StepRule(beta, pulled + solver.l2 * is_real, pulled, is_real)
 
 
 def is_simple(solver: Solver, strength: Tensor | None) -> bool:
@@ -184,16 +182,16 @@ def regularised_gradients(
         return g
     pulled = {}
     for name, v in params.items():
-        pulled[name] = g[name] + broadcast_to(rule.strength, v) * (v - centre[name])
+        pulled[name] = g[name] + as_column(rule.strength, v) * (v - centre[name])
         if solver.l2 and not is_bias(name):
-            pulled[name].addcmul_(v, broadcast_to(rule.counts, v), value=solver.l2)
+            pulled[name].addcmul_(v, as_column(rule.is_real, v), value=solver.l2)
     return pulled
 
 
 def step_in_place(
     solver: Solver, rule: StepRule | None, params: Params, momentum: Params, g: Params
 ) -> None:
-    """Update params, and momentum if there is any, by a step along g."""
+    """Update params, and momentum if there is any, by a step along g; g may be overwritten."""
     if rule is None:
         if params:
             torch._foreach_add_(list(params.values()), list(g.values()), alpha=-solver.lr)
@@ -201,11 +199,6 @@ def step_in_place(
     for name, v in params.items():
         direction = g[name]
         if momentum:
-            direction = direction.addcmul_(momentum[name], broadcast_to(rule.beta, v))
+            direction = direction.addcmul_(momentum[name], as_column(rule.beta, v))
             momentum[name] = direction
-        v.addcmul_(direction, broadcast_to(rule.counts, v), value=-solver.lr)
-
-
-def broadcast_to(numbers: Tensor, like: Tensor) -> Tensor:
-    """Reshape [c] to [c, 1, ...] with as many axes as `like`."""
-    return numbers.view(-1, *[1] * (like.dim() - 1))
+        v.addcmul_(direction, as_column(rule.is_real, v), value=-solver.lr)
