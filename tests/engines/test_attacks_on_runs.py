@@ -132,7 +132,7 @@ def test_resume_under_attack_is_exact(tmp_path):
     straight = ct.run(ct.IFCA(clusters=2), federation(), **options)
     run = prepare_run(ct.IFCA(clusters=2), federation(), **options, out=tmp_path / "run")
     run.step(), run.step()
-    with run.folder:
+    with run.folder.log_file():
         run.folder.rewind(run.history, 3)
         run.save(always=True)
     resumed = ct.resume(tmp_path / "run", federation(), "mlp:12")

@@ -63,7 +63,7 @@ def restored(sent: SentPacket) -> Site:
 def new_run(name: str) -> Run:
     """A run of a method on sites behind bytes."""
     job = create_job(METHODS[name], federation(), "softmax", rounds=2, engine="wire")
-    return job.start()
+    return job.create_run()
 
 
 @pytest.fixture(scope="module")

@@ -367,7 +367,7 @@ def test_without_momentum_it_is_ifca(problem: str, how: dict) -> None:
     momentum = p.run(ct.CFLMGD(beta=0.0, **how), **options)
     plain = p.run(ct.IFCA(**how), **options)
     assert torch.equal(momentum.state.group, plain.state.group)
-    assert torch.equal(momentum.state.still, plain.state.still)
+    assert torch.equal(momentum.state.rounds_unchanged, plain.state.rounds_unchanged)
     assert_same_models(centres_of(momentum), centres_of(plain))
 
 

@@ -355,7 +355,8 @@ def test_patience_waits_for_so_many_quiet_rounds() -> None:
 def test_a_round_without_answers_is_not_a_quiet_one() -> None:
     run = settled("models", 4, patience=2)
     run.participants = lambda r: torch.arange(6 if r < 3 else 0)
-    assert finished(run).state.still == 1  # round 1 was the first choice of all, round 2 quiet
+    # round 1 was the first choice of all clients; in round 2 none changed
+    assert finished(run).state.rounds_unchanged == 1
 
 
 def test_patience_under_partial_participation() -> None:

@@ -157,7 +157,7 @@ def test_one_that_lies_has_no_group(tmp_path):
 
 
 def test_a_site_refuses_to_send_a_model_of_its_own(tmp_path):
-    """What `newcomer_model` computes is written at the site; as a question it is refused."""
+    """What `unseen_model` computes is written at the site; as a question it is refused."""
     later = Later(tmp_path, IFCA)
     later.serve()
     sent = [(p, r) for n, p, r in later.network.transport.traffic if n == "oak"]

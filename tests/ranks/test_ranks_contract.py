@@ -40,7 +40,7 @@ def on_ranks(group: RankGroup, options: dict) -> Run:
     about = {**options, "ranks": 2}
     job = job_of(about)
     shard = shard_of(json.dumps(about), 0)
-    return job.start(make_engine=lambda *_: RanksEngine(group, shard, json.dumps(about)))
+    return job.create_run(make_engine=lambda *_: RanksEngine(group, shard, json.dumps(about)))
 
 
 def finished(run: Run) -> Run:
@@ -51,7 +51,7 @@ def finished(run: Run) -> Run:
 
 def whole(run: Run, options: dict):
     """All that a run on ranks holds, its private states seen by an engine of one process."""
-    one = job_of(options).start()
+    one = job_of(options).create_run()
     one.engine.restore(run.engine.snapshot())
     return run.state, private_states(one)
 
@@ -80,7 +80,7 @@ def test_any_number_of_threads_on_two_ranks_is_as_many_in_one_process(name, more
 
 
 def check_bits(group: RankGroup, options: dict) -> None:
-    one = finished(job_of(options).start())
+    one = finished(job_of(options).create_run())
     two = finished(on_ranks(group, options))
     assert same_bits(whole(two, options), (one.state, private_states(one)))
     assert scores(two) == scores(one)
@@ -91,7 +91,7 @@ def check_bits(group: RankGroup, options: dict) -> None:
 
 def test_another_number_of_threads_changes_the_rounding_alone(group):
     options = restore_options("ditto", dtype="float64")
-    one = finished(job_of({**options, "workers": 1}).start())
+    one = finished(job_of({**options, "workers": 1}).create_run())
     two = finished(on_ranks(group, options))
     assert distance(whole(two, options), (one.state, private_states(one))) < 1e-9
 
@@ -108,7 +108,7 @@ def test_another_number_of_threads_changes_the_rounding_alone(group):
 )
 def test_guards_and_attacks_are_those_of_one_process(more, group):
     options = restore_options("ifca", **more)
-    one = finished(job_of(options).start())
+    one = finished(job_of(options).create_run())
     two = finished(on_ranks(group, options))
     assert same_bits(two.state, one.state)
     keys = ("rejected", "clipped", "absent")
@@ -120,7 +120,7 @@ def test_guards_and_attacks_are_those_of_one_process(more, group):
 
 def test_every_rank_shortens_moves_that_are_too_long(group):
     options = restore_options("fedavg", screen=3)
-    runs = [job_of(options).start(), on_ranks(group, options)]
+    runs = [job_of(options).create_run(), on_ranks(group, options)]
     rows = []
     for run in runs:
         run.step(), run.step()

@@ -63,7 +63,7 @@ def test_who_fits_one_group_alone_is_sure_and_who_fits_both_is_not(engine: str) 
 def test_engines_agree() -> None:
     of_engines = [trained(engine=engine).trained for engine in ("vectorised", "loop", "wire")]
     for name in ("losses", "shares", "rows"):
-        first, *others = [one.memberships[name] for one in of_engines]
+        first, *others = [one.membership_reports[name] for one in of_engines]
         for other in others:
             np.testing.assert_allclose(first, other, rtol=1e-4)
 
@@ -221,7 +221,7 @@ def test_a_site_refuses_to_tell_of_fewer_rows_than_its_owner_allows() -> None:
     run = prepare_run(METHOD, federation(), "linear", rounds=1, engine="wire")
     site = run.engine.sites[0]
     run.step()
-    site.agreement = replace(site.agreement, min_rows_to_report=41)
+    site.policy = replace(site.policy, min_rows_to_report=41)
     run.evaluated = run.evaluated[run.evaluated != 0]
     run.step()
     assert np.isnan(run.trained().membership.confidence).tolist() == [True] + [False] * 5

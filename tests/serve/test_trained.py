@@ -46,7 +46,7 @@ def no_engine(monkeypatch):
         "coterie.engines.wire.Wire.__init__",
         "coterie.runs.run.Run.__init__",
         "coterie.data.federation.Federation.__post_init__",
-        "coterie.engines.dry_run.DryRun.__init__",
+        "coterie.engines.templates.UploadTemplates.__init__",
     ):
         monkeypatch.setattr(place, forbidden)
 

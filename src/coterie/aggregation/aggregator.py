@@ -153,7 +153,7 @@ class Aggregator:
         kept = updates if self.keeps_values else updates._replace(values={})
         self._write(positions, kept, norms)
         totals, mass = self._weighted_sums(updates)
-        return self._empty(totals, mass)._replace(
+        return self._partial(totals, mass)._replace(
             accepted=positions,
             rejected=rejected,
             clipped=[int(positions[i]) for i in sorted(clipped)],
@@ -173,20 +173,24 @@ class Aggregator:
             first_contacts=buffered.first_contacts,
         )
 
+    def empty(self) -> PartialAggregate:
+        """Return the aggregate of no updates."""
+        return self._partial(*self._zero_sums())
+
     def reject(self, rejected: list[tuple[int, str]], bytes_up: int = 0) -> PartialAggregate:
         """Return an empty aggregate that records these rejections: (position, reason)."""
-        return self._empty(*self._zero_sums())._replace(rejected=rejected, bytes_up=bytes_up)
+        return self.empty()._replace(rejected=rejected, bytes_up=bytes_up)
 
     def record_absent(self, positions: list[int]) -> PartialAggregate:
         """Return an empty aggregate that records these clients as absent."""
-        return self._empty(*self._zero_sums())._replace(absent=positions)
+        return self.empty()._replace(absent=positions)
 
     def merge(self, partials: Iterable[PartialAggregate]) -> PartialAggregate:
         """Merge partial aggregates of one process, in the given order."""
         merged: PartialAggregate | None = None
         for partial in partials:
             merged = partial if merged is None else _add(merged, partial)
-        return self.record_absent([]) if merged is None else merged
+        return self.empty() if merged is None else merged
 
     def merge_shards(self, partials: Sequence[PartialAggregate]) -> PartialAggregate:
         """Merge one aggregate per shard, in the order in which ranks add their sums."""
@@ -216,7 +220,8 @@ class Aggregator:
         self._write(finished.accepted, finished.updates, finished.norms)
         return finished._replace(updates=None, norms=None)
 
-    def _empty(self, totals: dict[str, Params], mass: dict[str, Tensor]) -> PartialAggregate:
+    def _partial(self, totals: dict[str, Params], mass: dict[str, Tensor]) -> PartialAggregate:
+        """Return these sums as an aggregate that names no client yet."""
         return PartialAggregate(
             totals=totals,
             mass=mass,

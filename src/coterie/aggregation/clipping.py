@@ -1,5 +1,8 @@
 """Update norms, and clipping of updates whose norm is too large.
 
+The norm of an update is ‖value − start‖: how far the uploaded values are from the model that the
+client started from.
+
 Let the typical norm be the largest third quartile of update norms in any exchange of the same kind
 so far (see `engines/exchange.py`), and c the clipping factor. An update with a norm above c times
 the typical norm is rescaled to the typical norm, so it counts as much as any other client's. It is

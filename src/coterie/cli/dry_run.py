@@ -14,10 +14,10 @@ from coterie.aggregation.aggregator import Aggregator, PartialAggregate
 from coterie.core.call import Call
 from coterie.core.params import nbytes
 from coterie.data.shards import make_shards
-from coterie.engines.dry_run import DryRun
 from coterie.engines.exchange import Guard
 from coterie.engines.memory import WorkingMemory, process_bytes
 from coterie.engines.plan import Plan
+from coterie.engines.templates import UploadTemplates
 from coterie.metrics import Row
 from coterie.reporting.text import format_bytes
 from coterie.runs.run import Run
@@ -44,7 +44,7 @@ class CountingEngine:
         for table in tree_leaves((aggregator.buffers, aggregator.norms)):
             table.zero_()
         everyone = torch.arange(len(call.ids))
-        part = aggregator.record_absent([])._replace(accepted=everyone)
+        part = aggregator.empty()._replace(accepted=everyone)
         return aggregator.finish(part)._replace(bytes_up=aggregator.update_bytes * len(everyone))
 
     def snapshot(self) -> Any:
@@ -74,7 +74,7 @@ def count_exchanges(job: Job) -> Counts:
     traffic: list[tuple[int, int]] = []
     with warnings.catch_warnings(action="ignore"):
         _, initial_payload = job.method.start(job.task, len(roster), job.options.seed)
-        private = DryRun(job.task, roster, job.method, initial_payload).private
+        private = UploadTemplates(job.task, roster, job.method, initial_payload).private
         engine = CountingEngine(WorkingMemory(job.task, roster, used_plan(job), private))
         try:
             run = Run(job.method, job.task, roster, engine, job.options)
@@ -151,7 +151,7 @@ def estimate_memory(job: Job, counts: Counts, loaded: int) -> dict[str, int | No
     """
     fed = job.fed
     state, initial_payload = job.method.start(job.task, len(fed), job.options.seed)
-    private = DryRun(job.task, fed.roster, job.method, initial_payload).private
+    private = UploadTemplates(job.task, fed.roster, job.method, initial_payload).private
     sizes = fed.train.sizes
     products = int((sizes * sizes).sum()) * job.task.dtype.itemsize
     working = counts.working

@@ -63,9 +63,9 @@ def create_runs(setup: Setup, server: RankServer | None = None) -> tuple[Path, l
         ((_, name, seed),) = runs
         job = make_job(setup, name, seed)
         if server is None:
-            run = job.start()
+            run = job.create_run()
         else:
-            run = job.start(make_engine=server.engine_maker(job.config()))
+            run = job.create_run(make_engine=server.engine_maker(job.config()))
             clear_data_cache()  # each rank keeps only its own clients
         base = setup.folder()
         run.folder = job.create_folder(base)

@@ -17,10 +17,10 @@ from coterie.core.task import Batch
 
 
 class EvaluationData(NamedTuple):
-    """The data of an evaluation: a client's training rows, and the rows of the evaluated split."""
+    """A client's training samples, and those of the split that is evaluated: test or validation."""
 
     train: Data
-    test: Batch
+    evaluated: Batch
 
 
 Phase = Literal["start", "train", "evaluate"]
@@ -58,7 +58,7 @@ class Call:
     """One exchange."""
 
     fn: Callable[..., Any]  # bound to the method as it is in this round
-    path: str  # of that object among the fields of the root: "method", "method.inner"
+    path: str  # of that object, from the run's `Evaluation`: "method", "method.inner"
     ids: Tensor  # int64 [n], the selected clients
     shared: Any
     per_client: Any

@@ -190,10 +190,10 @@ class Task:
     # ---- losses
     def outputs(self, params: Params, x: Tensor) -> Tensor:
         """Predictions for rows x: logits [n, classes], or [n] in the original unit."""
-        return self.answers(functional_call(self.module, {**self.fixed, **params}, (x,)))
+        return self.predictions(functional_call(self.module, {**self.fixed, **params}, (x,)))
 
-    def answers(self, out: Tensor) -> Tensor:
-        """Convert the module's outputs to predictions."""
+    def predictions(self, out: Tensor) -> Tensor:
+        """Convert the module's outputs to logits, or to targets in the original unit."""
         if self.kind == "regression" and out.dim() > 1:
             out = out[..., 0]
         if self.scale is not None:
@@ -212,7 +212,7 @@ class Task:
 
     @property
     def loss_unit(self) -> float:
-        """A loss of 1 in squared original units."""
+        """The factor that converts standardised losses to squared original units."""
         return 1.0 if self.scale is None else self.scale.deviation**2
 
     def loss(self, params: Params, batch: Batch) -> Tensor:

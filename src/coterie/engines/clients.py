@@ -17,7 +17,7 @@ from coterie.core.task import Batch, Task
 from coterie.data.federation import Federation, Ragged, as_numbers
 from coterie.data.roster import Roster
 from coterie.data.shards import ClientSubset
-from coterie.engines.dry_run import example_batch
+from coterie.engines.templates import example_batch
 from coterie.optim.dual_weights import gram_matrix
 
 Enroll = Callable[[Task, Data], Any]
@@ -43,7 +43,7 @@ class SimulatedClients:
         self.byte_scale = fed.byte_scale
         self.loss_scale = fed.loss_scale
         parts = {"train": fed.train, "test": fed.test, "valid": fed.valid}
-        self.like = torch.empty(0, dtype=task.dtype, device=task.device)
+        self.like = torch.empty(0, dtype=task.dtype, device=task.device)  # for `as_numbers`
         self.parts = {
             name: Ragged(to_task(part.x), to_task(part.y), part.sizes)
             for name, part in parts.items()
@@ -89,8 +89,11 @@ class SimulatedClients:
         return new
 
     # -- one client, without padding
-    def client(self, call: Call, position: int, task: Task) -> tuple[Any, Any]:
-        """(private state, data) of one client of the call; task: of the worker."""
+    def inputs_of_client(self, call: Call, position: int, task: Task) -> tuple[Any, Any]:
+        """(private state, data) of the client at this position of the call.
+
+        The task is that of the worker thread; it makes the client's first private state.
+        """
         i, device = int(call.ids[position]), self.task.device
         keys = call.keys[position].to(device), call.client_keys[position].to(device)
         data = Data(self.rows("train", i), *keys)
@@ -101,16 +104,16 @@ class SimulatedClients:
             return private, data
         return private, EvaluationData(data, self.rows(call.split, i))
 
-    def rows(self, part: str, i: int) -> Batch:
-        """The samples of one client in a part of the data."""
-        x, y, sizes = self.parts[part]
-        start = int(self.starts[part][i])
+    def rows(self, split: str, i: int) -> Batch:
+        """The samples of one client in a split."""
+        x, y, sizes = self.parts[split]
+        start = int(self.starts[split][i])
         end = start + int(sizes[i])
         batch = Batch.of(self.as_numbers(x[start:end]), y[start:end], self.task.dtype)
-        return self._scale_losses(part, torch.tensor([i]), batch)
+        return self._scale_losses(split, torch.tensor([i]), batch)
 
     # -- several clients, padded
-    def clients(self, call: Call, positions: Tensor, task: Task) -> tuple[Any, Any]:
+    def inputs_of_clients(self, call: Call, positions: Tensor, task: Task) -> tuple[Any, Any]:
         """(private states, data) of some clients of the call, leaves [n, ...]."""
         ids, device = call.ids[positions], self.task.device
         keys = call.keys[positions].to(device), call.client_keys[positions].to(device)
@@ -126,22 +129,22 @@ class SimulatedClients:
             return private, data
         return private, EvaluationData(data, self.padded(call.split, ids))
 
-    def padded(self, part: str, ids: Tensor, *, in_store: bool = False) -> Batch:
+    def padded(self, split: str, ids: Tensor, *, in_store: bool = False) -> Batch:
         """The samples of some clients, padded to the largest, or with `in_store` their places."""
         batch = pad_samples(
-            self.parts[part], self.starts[part], ids, self.task.dtype, in_store=in_store
+            self.parts[split], self.starts[split], ids, self.task.dtype, in_store=in_store
         )
         if not in_store:
             batch = batch._replace(x=self.as_numbers(batch.x))
-        return self._scale_losses(part, ids, batch)
+        return self._scale_losses(split, ids, batch)
 
     def as_numbers(self, x: Tensor) -> Tensor:
         """Samples as the model takes them; a no-op for those converted at the start."""
         return as_numbers(x, self.byte_scale, self.like)
 
-    def _scale_losses(self, part: str, ids: Tensor, batch: Batch) -> Batch:
+    def _scale_losses(self, split: str, ids: Tensor, batch: Batch) -> Batch:
         """Multiply the weights of training samples by their clients' loss scale."""
-        if part != "train" or self.loss_scale is None:
+        if split != "train" or self.loss_scale is None:
             return batch
         factor = self.loss_scale[ids].to(batch.mask)
         if batch.mask.dim() == 2:

@@ -1,6 +1,7 @@
-"""Evaluation is an exchange like any other.
+"""The client functions of evaluation: scores, losses, predictions and models of a client.
 
-Written once, mapped by every engine, its bytes counted apart.
+Evaluation is an exchange like training: every engine runs the same functions. Its bytes are counted
+separately.
 """
 
 from __future__ import annotations
@@ -36,11 +37,12 @@ SKETCH_BINS = 4096  # numbers in a model's sketch; smaller models stay as they a
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What clients are asked besides the method's own functions.
+    """The client functions that every run has besides those of its method.
 
-    The method chooses and adapts on a client's training part; only the measuring sees the test
-    part. choose_on="test" is the protocol of some papers: the method sees the rows it is measured
-    on.
+    It is the root of all client functions of a run: paths such as "method.inner" start here.
+
+    The method chooses and adapts on a client's training split; only the scores come from the test
+    split. With choose_on="test", the protocol of some papers, the method sees the test samples too.
     """
 
     method: Algorithm
@@ -49,32 +51,32 @@ class Evaluation:
     def _choosing_data(self, evaluation: EvaluationData) -> Data:
         if self.choose_on == "train":
             return evaluation.train
-        return evaluation.train._replace(own=evaluation.test, gram=())
+        return evaluation.train._replace(own=evaluation.evaluated, gram=())
 
     @client(report=EVALUATION_SUMS, max_calls=lambda evaluation: 2)
     def measure(
         self, task: Task, shared: Any, per_client: Any, private: Any, evaluation: EvaluationData
     ) -> tuple[Upload, Any]:
-        """Sums over the client's test rows, from which every metric is computed."""
+        """Report sums over the evaluated samples, from which every metric is computed."""
         data = self._choosing_data(evaluation)
-        out = self.method.predict(task, shared, per_client, private, data, evaluation.test.x)
-        return Upload({}, {}, sum_over_samples(task, out, evaluation.test)), private
+        out = self.method.predict(task, shared, per_client, private, data, evaluation.evaluated.x)
+        return Upload({}, {}, sum_over_samples(task, out, evaluation.evaluated)), private
 
     @client(report=EVALUATION_SUMS, max_calls=lambda evaluation: 2)
-    def measure_newcomer(
+    def measure_unseen(
         self, task: Task, shared: Any, per_client: Any, private: Any, evaluation: EvaluationData
     ) -> tuple[Upload, Any]:
-        """The same for a client that was never trained: it joins first."""
+        """Do the same for an unseen client, which joins first."""
         data = self._choosing_data(evaluation)
         per_client, joined = self.method.join(task, shared, data)
-        out = self.method.predict(task, shared, per_client, joined, data, evaluation.test.x)
-        return Upload({}, {}, sum_over_samples(task, out, evaluation.test)), private
+        out = self.method.predict(task, shared, per_client, joined, data, evaluation.evaluated.x)
+        return Upload({}, {}, sum_over_samples(task, out, evaluation.evaluated)), private
 
     @client(report={"outputs": Report("outputs for rows that it was sent")})
     def outputs(
         self, task: Task, shared: Any, per_client: Any, private: Any, data: Data
     ) -> tuple[Upload, Any]:
-        """The client's outputs for rows x that it is sent along."""
+        """Report the client's outputs for the samples x that the server sends."""
         sent, x = shared
         out = self.method.predict(task, sent, per_client, private, data, x)
         return Upload({}, {}, {"outputs": out}), private
@@ -83,15 +85,15 @@ class Evaluation:
     def personal_model(
         self, task: Task, shared: Any, per_client: Any, private: Any, data: Data
     ) -> tuple[Upload, Any]:
-        """The model that the client would use."""
+        """Upload the model that the client predicts with."""
         model = self.method.model(task, shared, per_client, private, data)
         return Upload({"model": model}, torch.ones_like(data.size)[None], {}), private
 
     @client(weight=Weight())
-    def newcomer_model(
+    def unseen_model(
         self, task: Task, shared: Any, per_client: Any, private: Any, data: Data
     ) -> tuple[Upload, Any]:
-        """The model of a client that was never trained: it joins first."""
+        """Upload the model of an unseen client, which joins first."""
         per_client, joined = self.method.join(task, shared, data)
         model = self.method.model(task, shared, per_client, joined, data)
         return Upload({"model": model}, torch.ones_like(data.size)[None], {}), private
@@ -100,7 +102,7 @@ class Evaluation:
     def losses(
         self, task: Task, centres: Params, per_client: Any, private: Any, data: Data
     ) -> tuple[Upload, Any]:
-        """The loss of the client's training rows under each centre [K], in the target's unit."""
+        """Report the loss of the training samples under each centre [K], in the target's unit."""
         _, losses = best_by_loss(task, unstack(centres), data.all)
         losses = losses * task.loss_unit
         return Upload({}, {}, {"losses": losses.nan_to_num(torch.inf, torch.inf)}), private
@@ -114,13 +116,13 @@ class Evaluation:
         private: Any,
         data: Data | EvaluationData,
     ) -> tuple[Upload, Any]:
-        """How well each centre fits the client, and how sure that is.
+        """Report the loss under each centre, and the confidence that each is the best.
 
-        Asked about a part that was held out, it looks at that part alone; else at the training
-        rows. These flatter the centre that they trained, and the more so, the fewer rows its group
-        has: a client that is a group of its own is always sure.
+        The samples are those of the evaluated split if the call names one, else the training
+        samples. On training samples the confidence is too high, because they trained the client's
+        own centre: a client that is alone in its cluster always has confidence 1.
         """
-        rows = data.all if isinstance(data, Data) else data.test
+        rows = data.all if isinstance(data, Data) else data.evaluated
         by_row = torch.stack([task.losses(centre, rows) for centre in unstack(centres)], 1)
         real = torch.where(rows.mask[:, None] > 0, by_row, 0.0)
         means = real.sum(0) / rows.mask.sum().clamp(min=1) * task.loss_unit
@@ -134,6 +136,6 @@ class Evaluation:
     def model_sketch(
         self, task: Task, shared: Any, per_client: Any, private: Any, data: Data
     ) -> tuple[Upload, Any]:
-        """The client's model in a few numbers, in which distances are kept."""
+        """Report a sketch of the client's model; sketches keep distances."""
         model = self.method.model(task, shared, per_client, private, data)
         return Upload({}, {}, {"model": sketch(model, SKETCH_BINS, 0)}), private

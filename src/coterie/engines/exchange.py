@@ -30,9 +30,9 @@ from coterie.core.errors import CoterieError, Diverged
 from coterie.core.params import Params, as_column, count, one_hot
 from coterie.core.task import Task
 from coterie.data.roster import Roster
-from coterie.engines.dry_run import DryRun
 from coterie.engines.evaluate import Evaluation
 from coterie.engines.protocol import Engine
+from coterie.engines.templates import UploadTemplates
 
 log = logging.getLogger("coterie")
 MAX_LOGGED = 5  # clients named per round in the log
@@ -44,18 +44,18 @@ MIN_NORMS = 3  # needed for an estimate: of two updates, one may be hostile
 class RoundContext:
     """The `ask` of one round: runs client functions and accounts for their cost."""
 
-    root: Evaluation  # with the method as it is in this round
+    root: Evaluation  # all client functions of the run, with the settings of this round
     engine: Engine
-    dry_run: DryRun
+    templates: UploadTemplates
     roster: Roster
     client_keys: Tensor
     seed: int
     round: int
     all_clients: Tensor
     participants: Tensor
+    guard: Guard
     phase: Literal["train", "evaluate"] = "train"
     dropout: float = 0.0
-    guard: Guard = field(default_factory=lambda: Guard())
     initial_payload_bytes: int = 0  # of the initial payload of one client
     rejected: list[int] = field(default_factory=list)
     clipped: list[int] = field(default_factory=list)
@@ -80,7 +80,7 @@ class RoundContext:
     @property
     def task(self) -> Task:
         """The model as a function."""
-        return self.dry_run.task
+        return self.templates.task
 
     def rng(self, tag: str) -> torch.Generator:
         """A generator for the server's draws: another one per call, the same in every run."""
@@ -148,7 +148,7 @@ class RoundContext:
             self.engine,
             self.roster,
             call.only(present),
-            template=self.dry_run(call),
+            template=self.templates(call),
             reduce=reduce,
             started_from=started_from,
             rng=self.rng,
@@ -194,8 +194,8 @@ class RoundContext:
         self._log_rejected(call, result, present)
         answers = len(present) - len(result.absent)
         is_most_of_the_round = 2 * len(present) >= len(self.participants)
-        is_more_than_one = len(result.rejected) >= min(2, len(self.all_clients))
-        if is_most_of_the_round and is_more_than_one and 2 * len(result.rejected) > answers:
+        are_several = len(result.rejected) >= min(2, len(self.all_clients))  # or the only client
+        if is_most_of_the_round and are_several and 2 * len(result.rejected) > answers:
             lr = getattr(call.fn.__self__, "lr", "not set")  # type: ignore[attr-defined]
             raise Diverged(
                 f"round {self.round}: {len(result.rejected)} of {answers} updates of {call.name}() "
@@ -267,20 +267,20 @@ class Guard:
         buffered = calibration | self._is_attacker(call)
 
         def make_aggregator(
-            some: Call, kind: Literal["sum", "stack"], robust: RobustRule = PLAIN_MEAN
+            part: Call, reduce: Literal["sum", "stack"], robust: RobustRule = PLAIN_MEAN
         ) -> Aggregator:
             clipping = Clipping(started_from, self._norm_limits(call, template))
-            checks = DeclarationChecks(some, roster)
-            return Aggregator(kind, template, len(some.ids), checks, clipping, robust)
+            checks = DeclarationChecks(part, roster)
+            return Aggregator(reduce, template, len(part.ids), checks, clipping, robust)
 
         if not bool(buffered.any()):
             return run_call(engine, call, make_aggregator(call, reduce, self.robust))
-        positions = buffered.nonzero()[:, 0]
-        some = call.only(positions)
-        buffer = make_aggregator(some, "stack")
-        stacked = run_call(engine, some, buffer)
+        first = buffered.nonzero()[:, 0]  # positions in the call
+        first_call = call.only(first)
+        buffer = make_aggregator(first_call, "stack")
+        stacked = run_call(engine, first_call, buffer)
         if self.attack is not None:
-            attackers = self._is_attacker(some)[stacked.accepted].nonzero()[:, 0]
+            attackers = self._is_attacker(first_call)[stacked.accepted].nonzero()[:, 0]
             stacked = self.attack.apply(
                 stacked,
                 attackers,
@@ -290,15 +290,15 @@ class Guard:
                 clients=len(call.ids),
             )
         if bool(calibration.any()):
-            self.record_norms(call, stacked, calibration[positions[stacked.accepted]])
+            self.record_norms(call, stacked, calibration[first[stacked.accepted]])
         aggregator = make_aggregator(call, reduce, self.robust)  # with the limits known now
-        partials = [aggregator.add_buffered(stacked, positions)]
+        partials = [aggregator.add_buffered(stacked, first)]
         if not bool(buffered.all()):
-            positions = (~buffered).nonzero()[:, 0]
-            others = call.only(positions)
-            kind = "stack" if aggregator.keeps_values else reduce
-            rest = run_call(engine, others, make_aggregator(others, kind))
-            partials.append(aggregator.absorb(rest.relabel(positions)))
+            later = (~buffered).nonzero()[:, 0]
+            later_call = call.only(later)
+            later_reduce = "stack" if aggregator.keeps_values else reduce
+            finished = run_call(engine, later_call, make_aggregator(later_call, later_reduce))
+            partials.append(aggregator.absorb(finished.relabel(later)))
         return aggregator.finish(aggregator.merge(partials))
 
     def record_norms(
@@ -370,4 +370,4 @@ def run_call(engine: Engine, call: Call, aggregator: Aggregator) -> PartialAggre
     """Run the call; skip the engine if no clients are selected."""
     if len(call.ids):
         return engine.map(call, aggregator)
-    return aggregator.finish(aggregator.record_absent([]))
+    return aggregator.finish(aggregator.empty())

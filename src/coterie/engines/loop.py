@@ -31,7 +31,7 @@ def run_one_by_one(
     """Run the clients at these positions of the call, one after another."""
 
     def run(position: Tensor) -> PartialAggregate:
-        private, data = clients.client(call, int(position), task)
+        private, data = clients.inputs_of_client(call, int(position), task)
         arguments = call.arguments(position, task.device)
         upload, after = call.fn(task, *arguments, private, data, **call.static)
         partial = aggregator.add(position[None], add_axis(upload))

@@ -29,8 +29,8 @@ from coterie.core.execution import Execution
 from coterie.core.task import Batch, Task
 from coterie.data.roster import Roster
 from coterie.data.shards import make_shards
-from coterie.engines.dry_run import example_batch
 from coterie.engines.plan import NUMBERS_PER_PLACE, Chunk, Plan, make_chunks, numbers_per_row
+from coterie.engines.templates import example_batch
 
 MAX_OPERATIONS = 1_000  # local steps repeat: later ones hold no more memory
 MAX_STEPS = 3  # per solver call, for the same reason

@@ -25,7 +25,7 @@ from coterie.engines.codec import BadBytes, Types, decode, encode
 from coterie.engines.evaluate import Evaluation
 from coterie.engines.message import Head, Limits, Message, Own, Reader, form
 
-SCORES = ("measure", "measure_newcomer", "membership")  # of Evaluation, answered by every site
+SCORES = ("measure", "measure_unseen", "membership")  # of Evaluation, answered by every site
 FunctionCall = tuple[int, str, str, str]  # round, phase, path and name
 
 

@@ -103,7 +103,7 @@ class Vectorised(SimulatedClients):
         def run_client(shared: Any, *rows: Any) -> Any:
             return call.fn(task, shared, *rows, **call.static)
 
-        private, data = self.clients(call, positions, task)
+        private, data = self.inputs_of_clients(call, positions, task)
         arguments = call.arguments(positions, task.device)
         updates, after = vmap(run_client, in_dims=(None, 0, 0, 0))(*arguments, private, data)
         partial = aggregator.add(positions, updates)
@@ -115,11 +115,11 @@ class Vectorised(SimulatedClients):
 
     def _chunks(self, call: Call) -> list[list[Chunk]]:
         """The chunks of each shard; cached, since most rounds select the same clients again."""
-        kind = (call.split, call.sample_size)  # what chunks depend on besides the clients
-        ids, chunks = self.cached_chunks.get(kind, (None, []))
+        key = (call.split, call.sample_size)  # what chunks depend on besides the clients
+        ids, chunks = self.cached_chunks.get(key, (None, []))
         if ids is None or not torch.equal(ids, call.ids):
             chunks = make_chunks(call, self.roster, self.plan, self.shards)
-            self.cached_chunks[kind] = (call.ids, chunks)
+            self.cached_chunks[key] = (call.ids, chunks)
         return chunks
 
 
@@ -145,7 +145,7 @@ class OrderedSum:
 
     def __init__(self, aggregator: Aggregator) -> None:
         self.aggregator = aggregator
-        self.merged: list[PartialAggregate] = []  # the sum so far, if there is one
+        self.merged: PartialAggregate | None = None  # all chunks before `next`
         self.early: dict[int, PartialAggregate] = {}  # waiting for earlier chunks, by number
         self.next = 0
         self.lock = threading.Lock()
@@ -155,12 +155,15 @@ class OrderedSum:
         with self.lock:
             self.early[number] = partial
             while self.next in self.early:
-                self.merged = [self.aggregator.merge([*self.merged, self.early.pop(self.next)])]
+                partial = self.early.pop(self.next)
+                if self.merged is not None:  # not 0 + partial, which would turn −0 into 0
+                    partial = self.aggregator.merge([self.merged, partial])
+                self.merged = partial
                 self.next += 1
 
     def total(self) -> PartialAggregate:
         """The aggregate of the whole shard."""
-        return self.aggregator.merge(self.merged)
+        return self.aggregator.empty() if self.merged is None else self.merged
 
 
 def _select(accepted: Tensor, after: Any, before: Any) -> Any:

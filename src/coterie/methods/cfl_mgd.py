@@ -65,7 +65,7 @@ class CFLMGDState(NamedTuple):
     centres: Params  # θ_j
     momentum: Params  # ū_j
     group: Tensor  # int64 [N], the last cluster of each client; −1 before its first round
-    still: Tensor  # int64 [], rounds since an identity changed
+    rounds_unchanged: Tensor  # int64 [], rounds since the last client changed cluster
 
 
 class CFLMGDClientState(NamedTuple):
@@ -205,7 +205,7 @@ class CFLMGD(IFCA):
     # ------------------------------------------------------------------ the server
     def start(self, task: Task, clients: int, seed: int) -> tuple[CFLMGDState, Any]:  # type: ignore[override]
         at, payload = super().start(task, clients, seed)
-        return CFLMGDState(at.centres, zeros(at.centres), at.group, at.still), payload
+        return CFLMGDState(at.centres, zeros(at.centres), at.group, at.rounds_unchanged), payload
 
     def begin(self, state: CFLMGDState, ask: Ask) -> CFLMGDState:  # type: ignore[override]
         centres, group = find_start(self, state.centres, state.group, ask)
@@ -214,7 +214,7 @@ class CFLMGD(IFCA):
         return state._replace(centres=centres, group=group)
 
     def round(self, state: CFLMGDState, ask: Ask) -> CFLMGDState:  # type: ignore[override]
-        settled, others = self.split_settled(state.group, state.still, ask)
+        settled, others = self.split_settled(state.group, state.rounds_unchanged, ask)
         sent = state.momentum if self.momentum_of == "cluster" else {}
         started_from = {"model": state.centres} if self.average == "models" else None
         pair = self.resampled_pair(ask)
@@ -226,7 +226,7 @@ class CFLMGD(IFCA):
             stream="train",
             started_from=started_from,
         )
-        group, still = update_groups(state.group, state.still, sums)
+        group, rounds_unchanged = update_groups(state.group, state.rounds_unchanged, sums)
         if len(settled):
             one_hots = torch.eye(count(state.centres), dtype=sums.mass["momentum"].dtype)
             more = ask(
@@ -242,7 +242,7 @@ class CFLMGD(IFCA):
         if self.momentum_of == "client":
             ask(self.keep, sums.ids, per_client=Rows(momentum, group[sums.ids]))
         centres = self.step_centres(state, sums)
-        return CFLMGDState(centres, momentum, group, still)
+        return CFLMGDState(centres, momentum, group, rounds_unchanged)
 
     def step_centres(self, state: CFLMGDState, sums: Sums) -> Params:
         """The centres after a round."""

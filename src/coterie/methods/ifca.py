@@ -4,7 +4,7 @@
     paper       here               shape
     θ_j         centres            every leaf [K, ...]; [1, ...] for layers that all clusters share
     F_i(θ_j)    losses             [K]
-    ĵ           cluster            int64 []
+    ĵ           cluster            int64 [], the client's "cluster identity"
     s_i         Upload.weight      [K], one-hot; times n_i if `weighted`
     M_t         ask.participants   int64 [m]
     γ, τ        lr, local_steps
@@ -17,10 +17,10 @@ Differences from the paper:
 * Option I divides by the participants of the round (`divide="clients"`: by all clients, as
   printed). Its gradient is over all rows of the client, or over one batch where `batch` is set;
   local_steps and solver do not apply.
-* Section IV-C sends clients only their own centre late in training. Here that begins once no
-  identity has changed for `patience` rounds, and every `recheck` rounds all K are sent again, since
-  the paper does not say how a later drift would be noticed. With partial participation only the
-  identities of participants can change.
+* Section IV-C sends clients only their own centre late in training. Here that begins once no client
+  has changed cluster for `patience` rounds, and every `recheck` rounds all K are sent again, since
+  the paper does not say how a later drift would be noticed. With partial participation only
+  participants can change cluster.
 * `resample` (section V) starts over after T rounds; round 0 uses the last pair of parts.
 """
 
@@ -69,7 +69,7 @@ from coterie.core.params import (
 )
 from coterie.core.task import Batch, Task
 from coterie.methods import held_out
-from coterie.methods.ifca_starts import KINDS, MAX_DRAWS, find_start, initial_centres
+from coterie.methods.ifca_starts import INITS, MAX_DRAWS, find_start, initial_centres
 from coterie.optim import descend, descend_from, each, gradient
 
 
@@ -78,7 +78,7 @@ class IFCAState(NamedTuple):
 
     centres: Params  # θ_j
     group: Tensor  # int64 [N], the last cluster of each client; −1 before its first round
-    still: Tensor  # int64 [], rounds since an identity changed
+    rounds_unchanged: Tensor  # int64 [], rounds since the last client changed cluster
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +106,7 @@ class IFCA(Local, Algorithm):
     )
     auto_by: str = setting(held_out.RULE, "rule of clusters=auto", choices=(held_out.RULE, *RULES))
     average: str = setting("models", "option II, or I: gradients", choices=("models", "gradients"))
-    init: str = setting("updates", "initial centres", choices=KINDS, paper="random")
+    init: str = setting("updates", "initial centres", choices=INITS, paper="random")
     start_from: str | None = setting(None, "folder of exported cluster models to start from")
     start_steps: int | None = setting(
         None,
@@ -140,7 +140,7 @@ class IFCA(Local, Algorithm):
     def train(
         self, task: Task, centres: Params, per_client: Any, private: Any, data: Data, pair: int
     ) -> tuple[Upload, Any]:
-        """Train the centre with the smallest loss."""
+        """Train the centre with the smallest loss; pair: see `resampled_pair`."""
         choice = self.choose_cluster(task, centres, self.choice_batch(data, pair))
         cluster, losses, _ = choice  # ĵ = argmin_j F_i(θ_j)
         if self.average == "gradients":
@@ -156,7 +156,7 @@ class IFCA(Local, Algorithm):
 
     @property
     def calls_train(self) -> bool:
-        """Whether the server ever calls `train`."""
+        """Whether the server ever calls `train`; CFL-MGD, a subclass, does so only for restarts."""
         return True
 
     @client(
@@ -229,12 +229,13 @@ class IFCA(Local, Algorithm):
         return state._replace(centres=centres, group=group)
 
     def round(self, state: IFCAState, ask: Ask) -> IFCAState:
-        settled, others = self.split_settled(state.group, state.still, ask)
+        settled, others = self.split_settled(state.group, state.rounds_unchanged, ask)
         sums = self.train_all(state.centres, ask, others)
-        group, still = update_groups(state.group, state.still, sums)
+        group, rounds_unchanged = update_groups(state.group, state.rounds_unchanged, sums)
         if len(settled):
             sums = sums.plus(self.train_assigned(state.centres, settled, group, ask))
-        return IFCAState(self.update_centres(state.centres, sums, len(group)), group, still)
+        centres = self.update_centres(state.centres, sums, len(group))
+        return IFCAState(centres, group, rounds_unchanged)
 
     def train_all(
         self, centres: Params, ask: Ask, clients: Tensor | None = None, stream: str = "train"
@@ -308,10 +309,12 @@ class IFCA(Local, Algorithm):
         return self.split(centres)
 
     # ------------------------------------------------------------------ saved traffic, section IV-C
-    def split_settled(self, group: Tensor, still: Tensor, ask: Ask) -> tuple[Tensor, Tensor]:
+    def split_settled(
+        self, group: Tensor, rounds_unchanged: Tensor, ask: Ask
+    ) -> tuple[Tensor, Tensor]:
         """(participants that get only their own centre, the other participants)"""
         is_recheck = ask.round % self.recheck == 0
-        if self.patience is None or int(still) < self.patience or is_recheck:
+        if self.patience is None or int(rounds_unchanged) < self.patience or is_recheck:
             return ask.participants[:0], ask.participants
         known = group[ask.participants] >= 0
         return ask.participants[known], ask.participants[~known]
@@ -455,18 +458,18 @@ class IFCA(Local, Algorithm):
             )
 
 
-def update_groups(group: Tensor, still: Tensor, sums: Sums) -> tuple[Tensor, Tensor]:
+def update_groups(group: Tensor, rounds_unchanged: Tensor, sums: Sums) -> tuple[Tensor, Tensor]:
     """Update the clusters of clients after a round.
 
     Args:
         group: int64 [N], the clusters before.
-        still: int64 [], rounds since one changed; a round without answers does not count.
+        rounds_unchanged: int64 [], rounds since one changed; rounds without answers do not count.
         sums: The answers, which report "cluster".
 
     Returns:
-        The new group and still.
+        The new values of both.
     """
     new = group.index_copy(0, sums.ids, sums.report["cluster"])
     if not torch.equal(new, group):
-        return new, torch.zeros_like(still)
-    return new, still + int(len(sums.ids) > 0)
+        return new, torch.zeros_like(rounds_unchanged)
+    return new, rounds_unchanged + int(len(sums.ids) > 0)

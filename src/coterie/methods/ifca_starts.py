@@ -44,7 +44,7 @@ from coterie.methods.grouped import choose_number
 from coterie.methods.held_out import ClusterCount, chooses_by_held_out, count_clusters
 from coterie.methods.start_from import load_centres
 
-KINDS = ("updates", "random", "balanced")
+INITS = ("updates", "random", "balanced")
 MAX_DRAWS = 50  # of init="balanced"
 
 
@@ -94,20 +94,20 @@ def _cluster_updates(
     sums = ask(method.first_update, shared=common, static=static, stream="start")
     sketches = sums.report["sketch"]
     k, may_be_singleton = _number_of_clusters(method, common, sketches, ask)
-    if ask.is_robust:
-        made = num_candidates(k, len(sketches))
-        labels = kmeans(sketches, made, ask.rng("k-means")).labels
+    if ask.is_robust:  # more centres than clusters, of which the best k are kept below
+        num_centres = num_candidates(k, len(sketches))
+        labels = kmeans(sketches, num_centres, ask.rng("k-means")).labels
     else:
         allowed = torch.isin(sums.ids, may_be_singleton)
-        labels, made = kmeans_without_singletons(sketches, k, ask.rng("k-means"), allowed)
-    if made < k:
-        ask.note("clusters", made)
-    ask.note("start_sizes", labels.bincount(minlength=made))
+        labels, num_centres = kmeans_without_singletons(sketches, k, ask.rng("k-means"), allowed)
+    if num_centres < k:
+        ask.note("clusters", num_centres)
+    ask.note("start_sizes", labels.bincount(minlength=num_centres))
     group = group.index_copy(0, sums.ids, labels)
-    centres = method.tie(repeated(common, made))
+    centres = method.tie(repeated(common, num_centres))
     sums = method.train_assigned(centres, sums.ids, group, ask, start=True)
     centres = method.update_centres(centres, sums, len(group))
-    if made <= k:
+    if num_centres <= k:
         return centres, group
     selected = select_centres(centres, k, ask, method.rate)
     return method.tie(selected.centres), group.index_copy(0, selected.ids, selected.labels)

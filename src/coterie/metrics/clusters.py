@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.core.params import Params, count, flatten, pick_rows
+from coterie.core.params import Params, count, flatten, is_bias, pick_rows
 from coterie.metrics.scores import Row
 
 
@@ -161,7 +161,7 @@ def planted_error(centres: Params | None, planted: Tensor | None) -> Row:
 
     if centres is None or planted is None:
         return {}
-    weights = {name: v for name, v in centres.items() if not name.endswith("bias")}
+    weights = {name: v for name, v in centres.items() if not is_bias(name)}
     vectors = flatten(pick_rows(weights, torch.arange(count(centres)))).double().cpu()
     if vectors.shape[1] != planted.shape[1] or len(vectors) < len(planted):
         return {}

@@ -172,8 +172,7 @@ def scores_per_client(kind: Kind, sums: dict[str, Tensor]) -> Arrays:
 
 def pool_counts(sums: dict[str, Tensor]) -> Arrays:
     """Sum the confusion matrix and the histogram of predicted odds over clients, for a report."""
-    drawn = {name: v for name, v in sums.items() if name in ("confusion", "scored")}
-    return _sum_over_clients(drawn)
+    return _sum_over_clients({k: v for k, v in sums.items() if k in ("confusion", "scored")})
 
 
 def evaluation_row(kind: Kind, sums: dict[str, Tensor], prefix: str = "") -> Row:

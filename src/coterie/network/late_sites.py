@@ -144,7 +144,7 @@ class LateSites:
         if type(method).model is Algorithm.model:
             return dict.fromkeys(names, "a client of this method has no single model")
         shared, _ = method.use(self.run.state)
-        pieces = self._messages(names, "newcomer_model", shared)
+        pieces = self._messages(names, "unseen_model", shared)
         return find_faults(self._exchange(WriteModel(), pieces))
 
     def _messages(

@@ -180,7 +180,7 @@ def resume(
     network = engine(roster, types_of(method), messenger, folder.path)
     run = make_run(method, task, network, options, folder, config.model)
     run.restore()
-    with folder:
+    with folder.log_file():
         log.warning(
             "the server was restarted (start %d of this run) and continues after round %d.",
             content.epoch, max(run.round, 0),

@@ -57,7 +57,7 @@ from coterie.serve.export import export_client
 
 log = logging.getLogger("coterie")
 NO_EXPERIMENT = "0" * 16
-OWN_MODEL = frozenset({"personal_model", "newcomer_model"})  # functions that give a site's model
+OWN_MODEL = frozenset({"personal_model", "unseen_model"})  # functions that give a site's model
 STATUS_LOG: dict[OwnerStatus | None, str] = {
     "paused": "paused by its owner, until `coterie network unpause`",
     "left": "its owner left the run; the node informs the server and ends",

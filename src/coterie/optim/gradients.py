@@ -64,7 +64,7 @@ def linear(layer: Linear, params: Params, rows: Tensor) -> Tensor:
 
 def _mean_losses(task: Task, outputs: Tensor, batch: Batch) -> Tensor:
     """The mean over each client's unmasked samples, [c]."""
-    weighted = _losses(task, task.answers(outputs), batch.y) * (batch.mask * batch.weight)
+    weighted = _losses(task, task.predictions(outputs), batch.y) * (batch.mask * batch.weight)
     return weighted.sum(1) / batch.mask.sum(1).clamp(min=1)
 
 
@@ -167,7 +167,7 @@ def gradient_of_loss(task: Task, outputs: Tensor, batch: Batch) -> Tensor:
         g = outputs.softmax(-1)
         g.scatter_add_(-1, batch.y[..., None], g.new_full((), -1).expand(*batch.y.shape, 1))
         return g.mul_(share[..., None])
-    error = task.answers(outputs) - batch.y
+    error = task.predictions(outputs) - batch.y
     unit = 1.0 if task.scale is None else task.scale.deviation
     return (error * share).mul_(2 / unit)[..., None]
 

@@ -21,10 +21,10 @@ from coterie.data import load as load_data
 from coterie.data.federation import Federation
 from coterie.data.shards import ClientSubset, Shards, make_shards
 from coterie.engines.codec import Types, decode, encode, types_of
-from coterie.engines.dry_run import DryRun
 from coterie.engines.evaluate import Evaluation
 from coterie.engines.exchange import run_call
 from coterie.engines.plan import Plan
+from coterie.engines.templates import UploadTemplates
 from coterie.engines.vectorised import Vectorised
 from coterie.ranks.launch import RankInfo
 from coterie.runs.config import RunConfig
@@ -74,12 +74,12 @@ class RankShard:
         self.root = Evaluation(method, options.choose_on)
         self.engine = Vectorised(task, own, plan, ClientSubset(clients, fed.roster))
         self.types = call_types(method)
-        self.dry_run: DryRun | None = None
+        self.templates: UploadTemplates | None = None
 
     def enroll(self, initial_payload: Any) -> None:
         """Keep the initial message from which clients make their first private state."""
         self.engine.enroll(self.method, initial_payload)
-        self.dry_run = DryRun(self.task, self.roster, self.method, initial_payload)
+        self.templates = UploadTemplates(self.task, self.roster, self.method, initial_payload)
 
     def run(self, rank_call: RankCall, like: Upload | None = None) -> PartialAggregate:
         """Run a call on the clients of this rank.
@@ -93,8 +93,8 @@ class RankShard:
         """
         call = rank_call.call
         if like is None:
-            assert self.dry_run is not None
-            like = self.dry_run(call)
+            assert self.templates is not None
+            like = self.templates(call)
         checks = DeclarationChecks(call, self.roster)
         aggregator = Aggregator(rank_call.reduce, like, len(call.ids), checks, rank_call.clipping)
         return run_call(self.engine, call, aggregator)

@@ -52,7 +52,6 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.handler: logging.Handler | None = None
 
     @staticmethod
     def create(
@@ -120,17 +119,18 @@ class RunFolder:
         return CoterieError(f"{what}.")
 
     # -- the log
-    def __enter__(self) -> RunFolder:
-        self.handler = LogFile(self.path / "log.txt", encoding="utf-8", delay=True)
-        self.handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-        log.addHandler(self.handler)
+    @contextmanager
+    def log_file(self) -> Iterator[None]:
+        """Within this context, append log lines to log.txt."""
+        handler = LogFile(self.path / "log.txt", encoding="utf-8", delay=True)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        log.addHandler(handler)
         log.setLevel(logging.INFO)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.handler is not None:
-            log.removeHandler(self.handler)
-            self.handler.close()
+        try:
+            yield
+        finally:
+            log.removeHandler(handler)
+            handler.close()
 
     # -- training
     @contextmanager
@@ -139,7 +139,7 @@ class RunFolder:
 
         If training diverges, diverged.txt records it.
         """
-        with lock_folder(self.path), self:
+        with lock_folder(self.path), self.log_file():
             (self.path / DIVERGED).unlink(missing_ok=True)
             for folder in (self.path, self.path / "checkpoints"):
                 for file in folder.iterdir():
@@ -331,17 +331,18 @@ def is_incomplete(path: Path) -> bool:
     """Return whether a folder is empty, or its command was killed while creating it."""
     if not path.is_dir():
         return False
-    return all(map(_precedes_config, path.iterdir()))
+    return all(map(_may_precede_config, path.iterdir()))
 
 
-def _precedes_training(path: Path) -> bool:
+def _may_precede_training(path: Path) -> bool:
     """Return whether a file in checkpoints/ may exist before training."""
     return is_temporary(path) or (path.suffix == ".safetensors" and checkpoint_round(path) < 0)
 
 
-def _precedes_config(path: Path) -> bool:
+def _may_precede_config(path: Path) -> bool:
+    """Return whether a file of a run folder may exist before config.json is written."""
     if path.name == "checkpoints":
-        return path.is_dir() and all(map(_precedes_training, path.iterdir()))
+        return path.is_dir() and all(map(_may_precede_training, path.iterdir()))
     if path.name == "metrics.jsonl":
         return path.is_file() and not path.stat().st_size
     return path.name in (LOCK, NETWORK, "config.json.new") or is_temporary(path)

@@ -120,7 +120,7 @@ def load_trained(
         history=folder.rows(until=saved.head["round"]),
         client_scores=to_arrays(saved.trees["scores"]),
         pooled_counts=to_arrays(saved.trees.get("pooled", {})),
-        memberships=to_arrays(saved.trees.get("memberships", {})),
+        membership_reports=to_arrays(saved.trees.get("memberships", {})),
         model_name=config.model,
         folder=folder.path,
     )

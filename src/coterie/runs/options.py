@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from coterie.data.roster import Roster
 
 ENGINES = ("vectorised", "loop", "wire")
-RULES = ("mean", "median", "trimmed", "geometric", "krum", "mixing")  # of aggregation/rules.py
+RULES = ("mean", "median", "trimmed", "geometric", "krum", "mixing")  # of aggregation/robust.py
 ATTACKS = ("flip", "scale", "noise", "shift", "ipm", "labels")  # of aggregation/attacks.py
 
 

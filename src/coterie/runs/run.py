@@ -36,10 +36,10 @@ from coterie.core.params import nbytes
 from coterie.core.task import Task
 from coterie.data.roster import Roster
 from coterie.engines.codec import Types, types_of
-from coterie.engines.dry_run import DryRun
 from coterie.engines.evaluate import Evaluation
 from coterie.engines.exchange import Guard, RoundContext
 from coterie.engines.protocol import Engine
+from coterie.engines.templates import UploadTemplates
 from coterie.metrics import Row, hard_labels, planted_error
 from coterie.metrics.clusters import cluster_row, encode_assignment
 from coterie.metrics.scores import evaluation_row, pool_counts, scores_per_client
@@ -91,7 +91,7 @@ class Run:
         self.options = options
         self.folder = folder
         self.model_name = model_name
-        self.root = Evaluation(method, options.choose_on)
+        self.root = Evaluation(method, options.choose_on)  # all client functions of the run
         self.guard = Guard(
             clip_factor=options.screen or None,
             robust=RobustRule(options.robust, options.robust_share),
@@ -112,7 +112,7 @@ class Run:
         self.history: list[Row] = []
         self.client_scores: dict[str, np.ndarray] = {}  # [N] each, at the last evaluation
         self.pooled_counts: dict[str, np.ndarray] = {}  # over all clients, at the last evaluation
-        self.memberships: MembershipReports = {}  # measured after the last round
+        self.membership_reports: MembershipReports = {}  # measured after the last round
         self.best_valid_loss = math.inf
         self.evaluations_without_gain = 0
         self.stopped = False  # early, by `stop_after`
@@ -126,7 +126,7 @@ class Run:
         if self.has_given_start:
             self.state = check_start(start, self.state, task)
         self.initial_payload_bytes = nbytes(initial_payload)
-        self.dry_run = DryRun(task, roster, method, initial_payload)
+        self.templates = UploadTemplates(task, roster, method, initial_payload)
         engine.enroll(method, initial_payload)
 
     # -- the round loop
@@ -193,8 +193,16 @@ class Run:
             "rejected": [self.roster.names[i] for i in sorted(set(ask.rejected))],
             "clipped": [self.roster.names[i] for i in sorted(set(ask.clipped))],
             "absent": len(set(ask.absent)),
-            **self._cluster_row(before),
+            **cluster_row(
+                method.groups(self.state),
+                before,
+                self.roster.truth,
+                getattr(method, "clusters", None),
+            ),
         }
+        groups = self.groups()
+        if groups is not None:
+            row |= encode_assignment(groups, before if self.history else None)
         if ask.notes:
             row["notes"] = ask.notes
         row["seconds"] = time.perf_counter() - began
@@ -206,9 +214,9 @@ class Run:
         self.round = r
         self.history.append(row)
         self._stop_early(row)
-        self.memberships = {}
+        self.membership_reports = {}
         if self.ended:  # not in the history: a resumed run has the same rows as an unbroken one
-            self.memberships = measure_memberships(
+            self.membership_reports = measure_memberships(
                 self.round_context(r, "evaluate"),
                 self.method.centres(self.state),
                 self.groups(),
@@ -222,7 +230,7 @@ class Run:
         return RoundContext(
             root=at_round(self.root, r),
             engine=self.engine,
-            dry_run=self.dry_run,
+            templates=self.templates,
             roster=self.roster,
             client_keys=self.client_keys,
             seed=self.options.seed,
@@ -256,19 +264,6 @@ class Run:
         """Return the current cluster of each client, int64 [N]; None without clusters."""
         groups = self.method.groups(self.state)
         return None if groups is None else hard_labels(groups)
-
-    def _cluster_row(self, before: np.ndarray | None) -> Row:
-        """Return sizes, churn, agreement and the encoded assignment of the clusters."""
-        row = cluster_row(
-            self.method.groups(self.state),
-            before,
-            self.roster.truth,
-            getattr(self.method, "clusters", None),
-        )
-        now = self.groups()
-        if now is None:
-            return row
-        return row | encode_assignment(now, before if self.history else None)
 
     def _stop_early(self, row: Row) -> None:
         """Stop after `stop_after` evaluations without a lower validation loss."""
@@ -330,7 +325,7 @@ class Run:
                     self.client_scores[name][sums.ids.numpy()] = values
         if len(self.unseen_clients):
             sums = ask(
-                root.measure_newcomer,
+                root.measure_unseen,
                 self.unseen_clients,
                 shared=shared,
                 stream="evaluate",
@@ -377,7 +372,7 @@ class Run:
             history=self.history,
             client_scores=self.client_scores,
             pooled_counts=self.pooled_counts,
-            memberships=self.memberships,
+            membership_reports=self.membership_reports,
             model_name=self.model_name,
             folder=None if self.folder is None else self.folder.path,
         )
@@ -399,7 +394,7 @@ class Run:
             "state": self.state,
             "scores": to_tensors(self.client_scores),
             "pooled": to_tensors(self.pooled_counts),
-            "memberships": to_tensors(self.memberships),
+            "memberships": to_tensors(self.membership_reports),
             "engine": self.engine.snapshot(),
         }
         head = {
@@ -416,7 +411,7 @@ class Run:
     def restore(self) -> None:
         """Restore the newest undamaged checkpoint of the folder, if there is one."""
         assert self.folder is not None
-        with self.folder:
+        with self.folder.log_file():  # damaged checkpoints are logged
             saved = self.folder.latest(self.types)
         if saved is None:
             return
@@ -424,7 +419,7 @@ class Run:
         self.engine.restore(saved.trees["engine"])
         self.client_scores = to_arrays(saved.trees["scores"])
         self.pooled_counts = to_arrays(saved.trees.get("pooled", {}))  # older runs have none
-        self.memberships = to_arrays(saved.trees.get("memberships", {}))
+        self.membership_reports = to_arrays(saved.trees.get("memberships", {}))
         head = saved.head
         self.round, self.stopped = head["round"], head["stopped"]
         self.guard.typical_norms = head["usual_moves"]

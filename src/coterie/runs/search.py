@@ -165,7 +165,7 @@ class Search:
         """Resume a run from its folder, or start it."""
         if trial.folder is not None and is_run_folder(trial.folder):
             return load_run(trial.folder, trial.fed, self.model, trial.method)
-        return self._check(trial).start(trial.folder)
+        return self._check(trial).create_run(trial.folder)
 
     def run(self, follow: Follow | None = None) -> Search:
         """Train all runs and fill `table`; a run that diverges does not stop the others.

@@ -1,7 +1,7 @@
 """Create runs: check everything, then build the engine.
 
-`create_job` checks method, data, model and options without training. `Job.start` builds the engine
-and the `Run`.
+`create_job` checks method, data, model and options without training. `Job.create_run` builds the
+engine and the `Run`.
 """
 
 from __future__ import annotations
@@ -173,17 +173,17 @@ class Job:
         """Create the run's folder."""
         return RunFolder.create(out, self.config())
 
-    def start(
+    def create_run(
         self,
         out: str | Path | None = None,
-        given_state: Any = None,
+        start: Any = None,
         make_engine: MakeEngine | None = None,
     ) -> Run:
         """Build the engine and the run.
 
         Args:
             out: A folder to create; created last, so that an error leaves none.
-            given_state: A server state to start from.
+            start: A server state to start from; None: the method's own.
             make_engine: Builds the engine; by default one in this process.
         """
         if make_engine is None:
@@ -196,13 +196,14 @@ class Job:
             make_engine(self.method, self.task, self.fed, self.options, self.plan),
             self.options,
             model_name=self.model_name,
-            start=given_state,
+            start=start,
         )
-        if out is not None and given_state is None:
+        if out is not None and start is None:
             run.folder = self.create_folder(out)
         elif out is not None:
             run.folder = RunFolder(Path(out))
-            # the config cannot describe the state, so the state is saved before the config exists
+            # the checkpoint with the given state is written before the config, since a folder with
+            # a config can be resumed
             RunFolder.create(out, self.config(), before=lambda: run.save(always=True))
         return run
 
@@ -242,7 +243,7 @@ def create_job(
     check_settings(chosen)
     fed = apply_data_options(fed, chosen)
     task, name = create_task(fed.roster, model, chosen)
-    check_settings(method)
+    check_settings(method)  # before its step sizes are used
     method = fit_step_sizes(method, task, fed, chosen)
     check_run_options(chosen, method, task, fed.roster)
     plan = plan or plan_for(task, fed.roster, cores)
@@ -266,10 +267,10 @@ def prepare_run(
     start: Any = None,
     **arguments: Any,
 ) -> Run:
-    """Create a run that has not started; arguments as in `create_job` and `Job.start`."""
+    """Create a run before its first round; arguments as in `create_job` and `Job.create_run`."""
     if out is not None:
         ensure_free(Path(out))
-    return create_job(method, fed, model, **arguments).start(out, start)
+    return create_job(method, fed, model, **arguments).create_run(out, start)
 
 
 def apply_data_options(fed: Federation, options: Options) -> Federation:

@@ -55,7 +55,7 @@ class TrainedRun:
     history: list[Row]  # a row of metrics per round
     client_scores: dict[str, np.ndarray] = field(default_factory=dict)  # [N], NaN: not measured
     pooled_counts: dict[str, np.ndarray] = field(default_factory=dict)  # confusion, scored
-    memberships: MembershipReports = field(default_factory=dict)  # after the last round
+    membership_reports: MembershipReports = field(default_factory=dict)  # of the last round
     model_name: str = ""
     folder: Path | None = None
 
@@ -83,7 +83,7 @@ class TrainedRun:
     @property
     def membership(self) -> MembershipConfidence | None:
         """The confidence of memberships; None before the last round, or without clusters."""
-        return membership_confidence(self.memberships, self.hard_groups)
+        return membership_confidence(self.membership_reports, self.hard_groups)
 
     @property
     def last_evaluation(self) -> Row:
@@ -216,7 +216,7 @@ def _warn_of_clipping(history: list[Row]) -> list[str]:
     names = sorted({name for row in rounds for name in row["clipped"]})
     return [
         f"in {len(rounds)} rounds updates with unusually large norms were clipped, from "
-        f"{_list_some(names)}: check the data there, or turn clipping off (screen 0)."
+        f"{_list_some(names)}: check the data there, or turn off clipping, screen=0."
     ]
 
 

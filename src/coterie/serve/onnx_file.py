@@ -28,14 +28,14 @@ class OnnxModel(nn.Module):
     def __init__(self, task: Task, params: Params) -> None:
         super().__init__()
         self.module, self.classes = copy.deepcopy(task.module).eval(), task.kind == "classification"
-        self.answers = task.answers
+        self.predictions = task.predictions
         self.module.load_state_dict(params, strict=False)  # what is frozen is there
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.module(x)
         if self.classes:
             return out.softmax(-1)
-        return self.answers(out)
+        return self.predictions(out)
 
 
 def as_onnx(task: Task, params: Params, example: Tensor) -> bytes:

@@ -1,4 +1,4 @@
-"""What an upload must look like, found by running a client function on made-up rows."""
+"""Templates of uploads: the names, shapes and dtypes that the uploads of an exchange must have."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from coterie.core.task import Batch, Task
 from coterie.data.roster import Roster
 
 
-class DryRun:
-    """The shape of an upload: the function run on two rows of one made-up client.
+class UploadTemplates:
+    """Makes the template of a call by running its function on two samples of an artificial client.
 
-    It runs under `vmap`, so that what cannot be vectorised shows on every engine. Results are
-    cached by function, static arguments and shapes.
+    It runs under `vmap`, so a function that cannot be vectorised fails on every engine. Templates
+    are cached by function, static arguments and shapes.
     """
 
     def __init__(self, task: Task, roster: Roster, method: Algorithm, initial_payload: Any) -> None:
@@ -69,7 +69,7 @@ class DryRun:
 
 
 def example_batch(task: Task, roster: Roster) -> Batch:
-    """Two made-up rows as a client has them."""
+    """Two artificial samples, as a batch of a client."""
     x, y = (v.to(task.device) for v in roster.example())
     if x.is_floating_point():
         x = x.to(task.dtype)
