@@ -20,7 +20,7 @@ import coterie as ct
 from cases import brief, federation, measured, variants
 from coterie.core.call import START, Version
 from coterie.engines.codec import BadBytes, decode, encode
-from coterie.engines.message import HEAD_ROOM, Limits, Message
+from coterie.engines.message import HEADER_BYTES, Limits, Message
 from coterie.engines.site import Site
 from coterie.engines.wire import Wire
 from coterie.runs.run import Run
@@ -223,7 +223,7 @@ def test_whatever_the_bytes_a_site_answers_or_refuses(method):
 def test_a_message_that_is_too_long_is_refused_before_it_is_decoded(monkeypatch):
     one = find(honest(ct.IFCA(clusters=2)), "train")
     most = one.site.policy.reader.most_bytes
-    assert most < 2 * HEAD_ROOM, "a few models of four numbers, and room for a head"
+    assert most < 2 * HEADER_BYTES, "a few models of four numbers, and room for a head"
 
     def never(raw: bytes) -> Any:
         raise AssertionError("it was decoded")
@@ -262,7 +262,7 @@ def test_a_nest_that_is_too_deep_is_refused(depth):
     one = find(honest(ct.IFCA(clusters=2)), "train")
     skeleton = '{"tuple": [' * depth + "0" + '], "type": null}' * depth
     raw = save({"0": torch.zeros(1)}, metadata={"head": f'{{"tree": {skeleton}}}'})
-    one.refuses(one.message._replace(shared=raw), "too deep|not a message", BadBytes)
+    one.refuses(one.message._replace(shared=raw), "too deeply|not a valid message", BadBytes)
 
 
 def test_an_answer_that_takes_too_long_is_stopped():

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 Fill = Literal["mean", "median"]
 ColumnKind = Literal["number", "category", "date"]
 KINDS = get_args(ColumnKind)
-FAR = 5  # deviations: a newcomer's mean beyond is pointed out
+FAR = 5  # deviations: a warning for a new client's mean beyond this
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:

@@ -1,7 +1,4 @@
-"""Nests of tensors as bytes.
-
-Safetensors with a JSON head. Nothing in them is executed or pickled.
-"""
+"""Encoding of pytrees of tensors as bytes: safetensors with a JSON header, without pickle."""
 
 from __future__ import annotations
 
@@ -18,14 +15,11 @@ from torch import Tensor
 from coterie.aggregation.aggregator import PartialAggregate
 from coterie.core.contract import Upload
 
-Types = dict[
-    str, type
-]  # the NamedTuples that a nest may be made of, by the name they are sent under
+Types = dict[str, type]  # NamedTuples that a pytree may contain, by their encoded name
 
-MOST_DEPTH = 32  # of a nest in a nest
+MAX_DEPTH = 32  # of nested containers
 
-
-# names under which version 0.2 saved the states of methods
+# encoded names of classes that had another name in version 0.2
 SAVED_NAMES = {
     "APFLClientState": "Mixed",
     "CFLMGDClientState": "Kept",
@@ -46,14 +40,15 @@ SAVED_NAMES = {
 
 
 class BadBytes(ValueError):
-    """Bytes that are not what they should be."""
+    """Bytes that are not a valid encoding."""
 
 
 def types_of(method: Any) -> Types:
-    """The NamedTuples that a method's states and messages may be made of.
+    """Collect the NamedTuples that a method's states and messages may contain.
 
-    They are those of the modules that define the method and its base classes. Of several with one
-    name, the second is sent as "Name#2", and so on, in the order of Python's method resolution.
+    These are the NamedTuples in the modules that define the method and its base classes. If
+    several have the same name, the second is encoded as "Name#2" and so on, in method resolution
+    order.
     """
     types: Types = {"Upload": Upload}
     for cls in _classes(method):
@@ -64,7 +59,7 @@ def types_of(method: Any) -> Types:
 
 
 def _classes(method: Any) -> list[type]:
-    """The classes of a method and of the methods among its fields, derived ones first."""
+    """The classes of a method and of the methods in its fields, derived classes first."""
     classes = list(type(method).__mro__)
     if dataclasses.is_dataclass(method):
         for f in dataclasses.fields(method):
@@ -84,9 +79,9 @@ def _add(types: Types, new: type) -> None:
     types[name] = new
 
 
-# ------------------------------------------------------------------------------ nests
+# ------------------------------------------------------------------------------ pytrees
 def flatten(tree: Any, types: Types) -> tuple[dict[str, Tensor], Any]:
-    """(leaves by number, the JSON skeleton that says where each belongs)."""
+    """Return the leaves by number, and a JSON skeleton that places them."""
     names = {cls: name for name, cls in types.items()}
     leaves: dict[str, Tensor] = {}
     storages: set[int] = set()
@@ -94,7 +89,7 @@ def flatten(tree: Any, types: Types) -> tuple[dict[str, Tensor], Any]:
     def add_leaf(v: Tensor) -> int:
         leaf = v.detach().contiguous().cpu()
         if leaf.numel() and leaf.untyped_storage().data_ptr() in storages:
-            leaf = leaf.clone()  # no aliases in a file
+            leaf = leaf.clone()  # safetensors rejects tensors that share storage
         storages.add(leaf.untyped_storage().data_ptr())
         leaves[str(len(leaves))] = leaf
         return len(leaves) - 1
@@ -107,19 +102,23 @@ def flatten(tree: Any, types: Types) -> tuple[dict[str, Tensor], Any]:
         if isinstance(v, tuple | list) and (type(v) in names or not hasattr(v, "_fields")):
             return {"tuple": [skeleton(x) for x in v], "type": names.get(type(v))}
         raise TypeError(
-            f"a {type(v).__name__} cannot be sent or saved: only tensors in dicts, tuples and the "
-            "NamedTuples of the method's own modules can"
+            f"Cannot encode a {type(v).__name__}: states and messages may only contain tensors in "
+            "dicts, tuples and NamedTuples that are defined in the method's own modules."
         )
 
     return leaves, skeleton(tree)
 
 
 def unflatten(leaves: dict[str, Tensor], skeleton: Any, types: Types) -> Any:
-    """The nest that `flatten` took apart; BadBytes if the skeleton is none."""
+    """Rebuild the pytree that `flatten` decomposed.
+
+    Raises:
+        BadBytes: If the skeleton is invalid.
+    """
 
     def build(s: Any, depth: int) -> Any:
-        if depth > MOST_DEPTH:
-            raise BadBytes("its structure is too deep")
+        if depth > MAX_DEPTH:
+            raise BadBytes("its structure is nested too deeply")
         if isinstance(s, int):
             return leaves[str(s)]
         if "dict" in s:
@@ -134,13 +133,11 @@ def unflatten(leaves: dict[str, Tensor], skeleton: Any, types: Types) -> Any:
     except BadBytes:
         raise
     except (KeyError, TypeError, ValueError) as e:
-        raise BadBytes(
-            f"its structure is not one that this method knows ({type(e).__name__})"
-        ) from e
+        raise BadBytes(f"its structure is unknown to this method ({type(e).__name__})") from e
 
 
 def checksum(head: str, leaves: dict[str, Tensor]) -> int:
-    """A checksum of a head and of every leaf with its name, type and shape."""
+    """Compute a checksum of a header and of every leaf with its name, dtype and shape."""
     crc = zlib.crc32(head.encode())
     for name, leaf in leaves.items():
         crc = zlib.crc32(f"{name} {leaf.dtype} {tuple(leaf.shape)}".encode(), crc)
@@ -151,26 +148,30 @@ def checksum(head: str, leaves: dict[str, Tensor]) -> int:
 
 # ------------------------------------------------------------------------------ messages
 def encode(tree: Any, types: Types, **head: Any) -> bytes:
-    """A nest of tensors as bytes, with plain values beside it."""
+    """Encode a pytree of tensors, with plain values in the header."""
     leaves, skeleton = flatten(tree, types)
     return save(leaves, metadata={"head": json.dumps({"tree": skeleton, **head})})
 
 
 def decode(raw: bytes, types: Types, limit: int | None = None) -> tuple[Any, dict[str, Any]]:
-    """(the nest, the plain values); BadBytes if the bytes are anything else."""
+    """Decode a pytree and its plain values.
+
+    Raises:
+        BadBytes: If `raw` is larger than `limit` or not a valid encoding.
+    """
     if limit is not None and len(raw) > limit:
-        raise BadBytes(f"it has {len(raw)} bytes where at most {limit} are expected")
+        raise BadBytes(f"it has {len(raw)} bytes; at most {limit} are allowed")
     try:
         size = int.from_bytes(raw[:8], "little")
         head = json.loads(json.loads(raw[8 : 8 + size])["__metadata__"]["head"])
         leaves, skeleton = load(raw), head.pop("tree")
-    except Exception as e:  # strangers send anything
-        raise BadBytes(f"it is not a message ({type(e).__name__})") from e
+    except Exception as e:  # untrusted bytes can fail anywhere in the parsers
+        raise BadBytes(f"it is not a valid message ({type(e).__name__})") from e
     return unflatten(leaves, skeleton, types), head
 
 
 def encode_part(part: PartialAggregate, types: Types) -> bytes:
-    """A complete part as bytes, for another process to absorb."""
+    """Encode a partial aggregate for another process."""
     tensors = (part.totals, part.mass, part.accepted, part.updates, part.norms)
     return encode(
         tensors,
@@ -184,7 +185,7 @@ def encode_part(part: PartialAggregate, types: Types) -> bytes:
 
 
 def decode_part(raw: bytes, types: Types) -> PartialAggregate:
-    """The part that `encode_part` wrote."""
+    """Decode a partial aggregate from `encode_part`."""
     (totals, mass, accepted, updates, norms), head = decode(raw, types)
     return PartialAggregate(
         totals=totals,
