@@ -69,8 +69,8 @@ def test_far_updates_leave_the_groups_of_flhc_alone():
     generator = torch.Generator().manual_seed(0)
     honest = torch.eye(40)[[0, 1]].repeat(6, 1) + 0.05 * torch.randn(12, 40, generator=generator)
     hostile = 100 * torch.eye(40)[10:14]
-    labels = ct.FLHC().labels(torch.cat([honest, hostile]))
-    assert torch.equal(labels[:12], ct.FLHC().labels(honest))
+    labels = ct.FLHC().cut_tree(torch.cat([honest, hostile]))
+    assert torch.equal(labels[:12], ct.FLHC().cut_tree(honest))
     assert not torch.isin(labels[12:], labels[:12]).any()
 
 

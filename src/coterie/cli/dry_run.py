@@ -15,7 +15,7 @@ from coterie.core.call import Call
 from coterie.core.params import nbytes
 from coterie.data.shards import make_shards
 from coterie.engines.exchange import Guard
-from coterie.engines.memory import WorkingMemory, process_bytes
+from coterie.engines.memory import ALLOCATOR_FACTOR, WorkingMemory, process_bytes
 from coterie.engines.plan import Plan
 from coterie.engines.templates import UploadTemplates
 from coterie.metrics import Row
@@ -156,7 +156,7 @@ def estimate_memory(job: Job, counts: Counts, loaded: int) -> dict[str, int | No
     products = int((sizes * sizes).sum()) * job.task.dtype.itemsize
     working = counts.working
     if working is not None:
-        working *= job.options.ranks  # each rank has its own workers
+        working = round(working * ALLOCATOR_FACTOR) * job.options.ranks  # each rank has its workers
     data = sum(
         nbytes(tuple(part))
         for part in fed.parts().values()
