@@ -58,12 +58,13 @@ class UploadTemplates:
             if "vmap" in str(e) or "random" in str(e):
                 reason = str(e).strip().splitlines()[0]
                 raise CoterieError(
-                    f"{call.name}() or the model does what cannot be vectorised: {reason}"
+                    f"{call.name}() or the model uses an operation that vmap does not support: "
+                    f"{reason}"
                 ) from e
             raise
         if call.keeps_private and _shape(after) != _shape(private):
             raise CoterieError(
-                f"{call.name}() returns a private state of another shape than enroll() gave."
+                f"{call.name}() returns a private state whose shapes differ from those of enroll()."
             )
         return tree_map(lambda v: torch.zeros_like(v[0]), up)
 
