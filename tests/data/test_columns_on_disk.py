@@ -17,7 +17,7 @@ import pytest
 from coterie.core.errors import CoterieError
 from coterie.data import Federation, folder, from_frames, table
 from coterie.data import csv_files as csv_file
-from coterie.data.client_table import CellsOnDisk, Columns, PieceFile
+from coterie.data.client_table import ChunkFile, DiskColumn, LazyFrame
 from coterie.data.table_files import open_table, read_table
 
 SITES = ["Ulm", "Bern", "Köln"]
@@ -42,9 +42,9 @@ def patients(rows: int = 300, seed: int = 0) -> pd.DataFrame:
 @pytest.fixture
 def pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every CSV file is large."""
-    monkeypatch.setattr(csv_file, "LARGE", 0)
-    monkeypatch.setattr(csv_file, "PIECE", 70)
-    monkeypatch.setattr("coterie.data.encoding.BLOCK", 90)
+    monkeypatch.setattr(csv_file, "CHUNKED_ABOVE", 0)
+    monkeypatch.setattr(csv_file, "CHUNK_ROWS", 70)
+    monkeypatch.setattr("coterie.data.encoding.BLOCK_ROWS", 90)
 
 
 def write(frame: pd.DataFrame, path: Path, ending: str) -> Path:
@@ -78,7 +78,7 @@ def test_the_rows_of_columns_on_disk(ending: str, options: dict[str, Any], tmp_p
     if "categories" in options:
         frame["age"] //= 10
     file = write(frame, tmp_path, ending)
-    assert isinstance(open_table(file), Columns)
+    assert isinstance(open_table(file), LazyFrame)
     fed = table(str(file), "y", "site", fill="median", **options)
     assert same(fed, from_frames(frame, "y", "site", fill="median", **options))
 
@@ -143,7 +143,7 @@ def in_memory(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
     live: dict[str, weakref.ref] = {}
     seen: list[set[str]] = []
 
-    def watch(cells: CellsOnDisk) -> pd.Series:
+    def watch(cells: DiskColumn) -> pd.Series:
         column = cells.read()
         live[cells.name] = weakref.ref(column)
         gc.collect()
@@ -151,8 +151,8 @@ def in_memory(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
         return column
 
     watched = cached_property(watch)
-    watched.__set_name__(CellsOnDisk, "column")
-    monkeypatch.setattr(CellsOnDisk, "column", watched)
+    watched.__set_name__(DiskColumn, "column")
+    monkeypatch.setattr(DiskColumn, "column", watched)
     return seen
 
 
@@ -178,9 +178,9 @@ def test_no_more_than_one_column_with_an_error(tmp_path: Path, in_memory: list[s
 
 def test_the_peak_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """40 columns of numbers, 24 MB of cells: the encoded rows of 12 MB and some columns."""
-    monkeypatch.setattr(csv_file, "LARGE", 0)
-    monkeypatch.setattr(csv_file, "PIECE", 5_000)
-    monkeypatch.setattr("coterie.data.encoding.BLOCK", 5_000)
+    monkeypatch.setattr(csv_file, "CHUNKED_ABOVE", 0)
+    monkeypatch.setattr(csv_file, "CHUNK_ROWS", 5_000)
+    monkeypatch.setattr("coterie.data.encoding.BLOCK_ROWS", 5_000)
     g = np.random.default_rng(0)
     rows = 75_000
     frame = pd.DataFrame({f"v{i}": g.integers(0, 9, rows) / 8 for i in range(40)})
@@ -201,7 +201,7 @@ def test_the_peak_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 # ------------------------------------------------------------------------------ on disk
 def test_pieces_are_read_back() -> None:
-    file = PieceFile()
+    file = ChunkFile()
     columns = [patients(20, seed)[name] for seed in range(3) for name in ("dose", "ward", "smokes")]
     readers = [file.put(column) for column in columns]
     for column, read in reversed(list(zip(columns, readers))):
@@ -227,7 +227,7 @@ def test_pieces_stay_in_memory_where_there_is_no_room(
         return FullDisk()
 
     monkeypatch.setattr(tempfile, "TemporaryFile", open_file)
-    file = PieceFile()
+    file = ChunkFile()
     columns = [patients(20)[name] for name in ("ward", "dose")]
     readers = [file.put(column) for column in columns]
     for column, read in zip(columns, readers):

@@ -30,7 +30,7 @@ def same(one: Federation, other: Federation) -> bool:
 def one_by_one(monkeypatch: pytest.MonkeyPatch, path: Path, **options: object) -> Federation:
     """The federation of a folder whose files are parsed one by one."""
     with monkeypatch.context() as patch:
-        patch.setattr(csv_files, "plain_text", lambda file: None)
+        patch.setattr(csv_files, "read_plain_csv", lambda file: None)
         return folder(str(path), "y", fill="median", min_category_count=1, **options)  # type: ignore[arg-type]
 
 
@@ -66,7 +66,7 @@ def test_joined_files_read_as_single_ones(
 ) -> None:
     texts, joined = CASES[case]
     files = write(tmp_path, **texts)
-    groups = [csv_files.parse_group(g, ()) for g in csv_files.groups_of_files(files)]
+    groups = [csv_files.parse_group(g, ()) for g in csv_files.group_files(files)]
     assert [group is not None for group in groups] == [True] * joined or not joined
     assert any(group is not None for group in groups) == joined
     together = folder(str(tmp_path), "y", fill="median", min_category_count=1)
@@ -105,10 +105,10 @@ def test_a_fault_names_its_file(text: str, words: list[str], tmp_path: Path) -> 
 
 def test_groups_are_of_limited_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = write(tmp_path, **{f"s{i}": NORTH.replace("41", str(41 + i)) for i in range(7)})
-    monkeypatch.setattr(csv_files, "TOGETHER", 2 * len(NORTH))
-    groups = [list(group.counts) for group in csv_files.groups_of_files(files)]
+    monkeypatch.setattr(csv_files, "MAX_JOINED_BYTES", 2 * len(NORTH))
+    groups = [list(group.counts) for group in csv_files.group_files(files)]
     assert [len(group) for group in groups] == [3, 3]
-    cells = [part.columns["age"].numbers().tolist() for part in read_tables(files).values()]
+    cells = [part.columns["age"].require_numbers().tolist() for part in read_tables(files).values()]
     assert cells == [[41 + i, 52, 63] for i in range(7)], "the last file is read alone"
 
 
@@ -136,8 +136,8 @@ def test_pieces_read_as_the_whole(
     lines = "\n".join(f"{cell},{i}" for i, cell in enumerate(cells))
     file = write(tmp_path, a=f" u ,y\n{lines}\n")["a"]
     at_once = read_table(file)
-    monkeypatch.setattr(csv_file, "LARGE", 0)
-    monkeypatch.setattr(csv_file, "PIECE", 2)
+    monkeypatch.setattr(csv_file, "CHUNKED_ABOVE", 0)
+    monkeypatch.setattr(csv_file, "CHUNK_ROWS", 2)
     pd.testing.assert_frame_equal(read_table(file), at_once)
 
 
@@ -161,7 +161,7 @@ def test_a_large_table_gives_the_same_rows(tmp_path: Path, monkeypatch: pytest.M
 
     at_once = read("csv")
     assert same(read("parquet"), at_once)
-    monkeypatch.setattr(csv_file, "LARGE", 0)
-    monkeypatch.setattr(csv_file, "PIECE", 70)
-    monkeypatch.setattr("coterie.data.encoding.BLOCK", 90)
+    monkeypatch.setattr(csv_file, "CHUNKED_ABOVE", 0)
+    monkeypatch.setattr(csv_file, "CHUNK_ROWS", 70)
+    monkeypatch.setattr("coterie.data.encoding.BLOCK_ROWS", 90)
     assert same(read("csv"), at_once)

@@ -12,10 +12,10 @@ import coterie as ct
 from coterie.core.errors import CoterieWarning
 from coterie.data.description import describe
 from coterie.data.site_columns import (
-    Constant,
+    ConstantColumn,
     describe_constants,
     describe_nearly_empty,
-    site_columns,
+    summarise_site_columns,
 )
 
 
@@ -32,12 +32,17 @@ def table(seed: int, rows: int = 40, **columns) -> pd.DataFrame:
 
 
 def columns_of(**tables: pd.DataFrame):
-    return site_columns({name: describe(frame, "outcome") for name, frame in tables.items()})
+    return summarise_site_columns(
+        {name: describe(frame, "outcome") for name, frame in tables.items()}
+    )
 
 
 def test_a_value_that_never_changes_at_one_site_is_found():
     result = columns_of(a=table(0), b=table(1), c=table(2, chol=0.0), d=table(3, sex="f"))
-    assert result.constants == [Constant("chol", "c", "0", 40), Constant("sex", "d", "f", 40)]
+    assert result.constants == [
+        ConstantColumn("chol", "c", "0", 40),
+        ConstantColumn("sex", "d", "f", 40),
+    ]
     assert describe_constants(result.constants[:1]) == (
         "a column never changes at one site, and varies elsewhere: chol (always 0 at c, 40 rows)"
     )
@@ -65,7 +70,7 @@ def test_what_is_the_same_at_several_sites_is_a_trait_of_sites():
 
 
 def test_at_most_five_are_named():
-    constants = [Constant(f"x{i}", "a", "0", 40) for i in range(300)]
+    constants = [ConstantColumn(f"x{i}", "a", "0", 40) for i in range(300)]
     text = describe_constants(constants)
     assert "x4" in text and "x5" not in text and text.endswith(" and 295 more")
 

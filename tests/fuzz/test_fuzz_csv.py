@@ -19,7 +19,7 @@ from valid_files import SETTINGS, Files
 
 from coterie.core.errors import CoterieError
 from coterie.data import load
-from coterie.data.csv_files import csv_style, without_blank_start
+from coterie.data.csv_files import detect_style, skip_blank_lines
 from coterie.data.table_files import read_table
 
 pytestmark = [pytest.mark.slow, pytest.mark.fuzz]
@@ -117,7 +117,7 @@ def write(table: list[list[str]], style: Style) -> bytes:
 def rows_of(file: Path) -> list[list[str]]:
     """The cells of a file as Python's csv reads them, blank lines left out."""
     text = file.read_bytes().decode("utf-8-sig")
-    separator, _ = csv_style(list(without_blank_start(io.StringIO(text, newline=""))))
+    separator, _ = detect_style(list(skip_blank_lines(io.StringIO(text, newline=""))))
     lines = io.StringIO(text, newline="")
     rows = csv.reader(lines, delimiter=separator, skipinitialspace=True, strict=True)
     return [row for row in rows if row]
@@ -142,7 +142,7 @@ def check_cells(file: Path) -> None:
         return
     header, *rows = rows_of(file)
     lines = file.read_text(encoding="utf-8-sig").splitlines()
-    _, decimal = csv_style(list(without_blank_start(lines)))
+    _, decimal = detect_style(list(skip_blank_lines(lines)))
     assert [name.strip() for name in header] == list(frame.columns)
     assert len(rows) == len(frame), f"{len(rows)} rows are read as {len(frame)}"
     for j, name in enumerate(frame.columns):

@@ -15,7 +15,7 @@ from torch import nn
 import coterie as ct
 from coterie.core.settings import DEFAULT_TABLE_L2, STABILITY_LIMIT, STEP_FRACTION, TunableDefault
 from coterie.core.task import Task
-from coterie.data.curvature import curvatures, typical
+from coterie.data.curvature import estimate_curvatures, typical_curvature
 from coterie.data.federation import Ragged
 from coterie.methods.registry import methods
 from coterie.runs.start import create_job
@@ -46,8 +46,8 @@ def mean_squared(fed: ct.data.Federation, method: Any, **options: Any) -> float:
 def test_curvature_by_hand() -> None:
     """One row (3): 2·(3² + 1²) for squared errors, a quarter of it for classes."""
     part = Ragged(torch.tensor([[3.0]]), torch.tensor([1.0]), torch.tensor([1]))
-    assert curvatures(part, "regression", None).item() == pytest.approx(1.05 * 20)
-    assert curvatures(part, "classification", None).item() == pytest.approx(1.05 * 5)
+    assert estimate_curvatures(part, "regression", None).item() == pytest.approx(1.05 * 20)
+    assert estimate_curvatures(part, "classification", None).item() == pytest.approx(1.05 * 5)
 
 
 def test_curvature_is_the_largest_eigenvalue() -> None:
@@ -60,21 +60,23 @@ def test_curvature_is_the_largest_eigenvalue() -> None:
         want.append(2 * 1.05 * np.linalg.eigvalsh(x1.T @ x1 / len(x))[-1])
     x = torch.tensor(np.concatenate(rows))
     part = Ragged(x, torch.zeros(len(x)), torch.tensor(sizes))
-    np.testing.assert_allclose(curvatures(part, "regression", None), want, rtol=0.02)
-    assert (curvatures(part, "regression", 4) >= curvatures(part, "regression", None)).all()
+    np.testing.assert_allclose(estimate_curvatures(part, "regression", None), want, rtol=0.02)
+    assert (
+        estimate_curvatures(part, "regression", 4) >= estimate_curvatures(part, "regression", None)
+    ).all()
 
 
 def test_a_few_odd_rows_are_not_typical() -> None:
     curvature = torch.tensor([5.0, 4.0, 900.0, 6.0])
-    assert typical(curvature, torch.tensor([50, 40, 3, 60])) == 6.0
-    assert typical(curvature, torch.tensor([5, 4, 300, 6])) == 900.0
+    assert typical_curvature(curvature, torch.tensor([50, 40, 3, 60])) == 6.0
+    assert typical_curvature(curvature, torch.tensor([5, 4, 300, 6])) == 900.0
 
 
 # ------------------------------------------------------------------------------ which settings
 def test_a_table_decides_what_nobody_chose() -> None:
     fed = table()
     method = create_job(ct.FedAvg(), fed).method
-    usual = typical(curvatures(fed.train, "regression", None), fed.train.sizes)
+    usual = typical_curvature(estimate_curvatures(fed.train, "regression", None), fed.train.sizes)
     assert method.lr == pytest.approx(STEP_FRACTION / usual)
     assert method.l2 == DEFAULT_TABLE_L2
     assert not any(isinstance(getattr(method, f.name), TunableDefault) for f in fields(method))
@@ -141,7 +143,7 @@ def test_an_odd_site_slows_nobody_else() -> None:
     """Its own steps are shortened; those of the others are as long as they were."""
     fed = table(odd=True)
     method = create_job(ct.LocalOnly(), fed).method
-    curvature = curvatures(fed.train, "regression", None)
+    curvature = estimate_curvatures(fed.train, "regression", None)
     assert (curvature[1:] * method.lr < STABILITY_LIMIT).all()
     assert curvature[0] * method.lr > STABILITY_LIMIT
 

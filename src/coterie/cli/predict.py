@@ -203,7 +203,7 @@ def read_unlabelled(models: Models, file: Path, flags: NewRowsFlags, watcher: Wa
     if is_npz(file):
         return read_npz(file, ("x",))["x"]
     schema = need_schema(models, file)
-    table = read_new_table(schema, file, watcher).without([schema.label])
+    table = read_new_table(schema, file, watcher).drop([schema.label])
     x, _ = schema.encode_table(table, cast(Fill | None, flags.fill))
     return x
 
@@ -241,7 +241,7 @@ def read_new_table(schema: Schema, file: Path, watcher: Watcher) -> Table:
     frame = read_table(file, schema.texts)
     for remark in schema.remarks(frame, str(file)):
         watcher.warn(remark)
-    return Table.of(frame, str(file))
+    return Table.from_frame(frame, str(file))
 
 
 def rows_with_label(table: Table, label: str, drop_incomplete: bool, watcher: Watcher) -> Table:
@@ -253,25 +253,25 @@ def rows_with_label(table: Table, label: str, drop_incomplete: bool, watcher: Wa
         CoterieError: No row has a label, or some have none and `drop_incomplete` is not set.
     """
     cells = table.columns.get(label)
-    if cells is None or cells.empty_cells == table.rows:
+    if cells is None or cells.num_missing == table.rows:
         lacks = f"has no column {label}" if cells is None else f"has no {label} in any row"
         raise CoterieError(
             f"{table.where} {lacks}, but a new client's group is found by its labels",
             "add labels to ten rows or more, or predict with a group that you choose, {}",
             options=[Option("cluster", "K")],
         )
-    if not cells.empty_cells:
+    if not cells.num_missing:
         return table
     if not drop_incomplete:
-        cells.refuse_missing(
+        cells.require_complete(
             "give these rows a label, or drop them with {}",
             [Option("drop_incomplete")],
             role="label column",
         )
     watcher.note(
-        f"dropped {cells.empty_cells} of {table.rows} rows of {table.where} that have no {label}"
+        f"dropped {cells.num_missing} of {table.rows} rows of {table.where} that have no {label}"
     )
-    return table.part(np.flatnonzero(~cells.missing), table.where)
+    return table.take(np.flatnonzero(~cells.missing), table.where)
 
 
 def read_columns(file: Path, names: Sequence[str]) -> dict[str, list[Any]]:

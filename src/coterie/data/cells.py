@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from coterie.core.errors import CoterieError, Option
-from coterie.data.dates import days_of_cells, days_of_times
+from coterie.data.dates import datetimes_to_days, parse_days
 
 if TYPE_CHECKING:
     import pandas as pd
 
-WHOLE_WITH_POINT = re.compile(r"[+-]?\d+\.0+")  # as spreadsheets write codes
+INTEGER_WITH_ZEROS = re.compile(r"[+-]?\d+\.0+")  # as spreadsheets write codes
 
 
 def parse_numbers(cells: np.ndarray) -> np.ndarray:
@@ -34,10 +34,10 @@ def is_text_type(dtype: Any) -> bool:
     return isinstance(dtype, pd.StringDtype)
 
 
-def as_text(cell: Any) -> str:
+def to_text(cell: Any) -> str:
     """One cell as text; a whole number has no point, so that 1 and 1.0 are the same category."""
     if isinstance(cell, str):
-        if WHOLE_WITH_POINT.fullmatch(cell):
+        if INTEGER_WITH_ZEROS.fullmatch(cell):
             return cell.partition(".")[0]
         return to_nfc(cell)
     if isinstance(cell, float) and cell.is_integer():
@@ -52,14 +52,14 @@ def to_nfc(text: str) -> str:
     return unicodedata.normalize("NFC", text)
 
 
-Form = Literal["number", "category", "date", "empty"]
+CellKind = Literal["number", "category", "date", "empty"]
 DECIMAL_COMMA = re.compile(r"[+-]?\d+(\.\d{3})*,\d+")  # as much of the world writes 1.5 and 1000.5
-MOST_CATEGORIES = 50
-EXACT = 2**53  # float64 holds every whole number up to here
-HUGE = 1e100  # the square of a number must be finite, too
+MAX_CATEGORIES = 50
+MAX_EXACT_INT = 2**53  # float64 holds every whole number up to here
+MAX_MAGNITUDE = 1e100  # the square of a number must be finite, too
 
 
-class Cells:
+class TableColumn:
     """One column of a table. Each reading of it is made when it is first asked for, and kept."""
 
     def __init__(self, column: pd.Series, name: str, where: str) -> None:
@@ -74,11 +74,11 @@ class Cells:
         """The number of a row in errors, from 1."""
         return row + 1
 
-    def forget(self) -> None:
+    def release(self) -> None:
         """Give up the memory of what can be read again from disk: of a DataFrame, nothing."""
 
     @cached_property
-    def plain(self) -> np.ndarray | None:
+    def numpy_values(self) -> np.ndarray | None:
         """The cells where they are numbers or booleans of NumPy, else None."""
         dtype = self.column.dtype
         if isinstance(dtype, np.dtype) and dtype.kind in "iufb":
@@ -92,26 +92,26 @@ class Cells:
 
     def cell(self, row: int) -> Any:
         """One cell as a Python object."""
-        if self.plain is not None:
-            return self.plain[row].item()
+        if self.numpy_values is not None:
+            return self.numpy_values[row].item()
         return self.column.iloc[row]
 
     @cached_property
     def missing(self) -> np.ndarray:
         """bool [rows]: which cells are empty."""
-        if self.plain is None:
+        if self.numpy_values is None:
             return np.asarray(self.column.array.isna())
-        if self.plain.dtype.kind == "f":
-            return np.isnan(self.plain)
-        return np.zeros(len(self.plain), dtype=bool)
+        if self.numpy_values.dtype.kind == "f":
+            return np.isnan(self.numpy_values)
+        return np.zeros(len(self.numpy_values), dtype=bool)
 
     @cached_property
-    def empty_cells(self) -> int:
+    def num_missing(self) -> int:
         """The number of empty cells."""
         return int(np.count_nonzero(self.missing))
 
     @cached_property
-    def different(self) -> tuple[np.ndarray, np.ndarray]:
+    def factorized(self) -> tuple[np.ndarray, np.ndarray]:
         """(the number of each cell among the different ones, −1 if it is empty; these as objects)
 
         Columns of text have few different cells. To read each of them once is what makes it fast.
@@ -121,12 +121,12 @@ class Cells:
         try:
             numbers, different = pd.factorize(self.column.array)
         except TypeError:  # lists and the like
-            raise self.unusable("more than one value per cell") from None
+            raise self.unsupported_error("more than one value per cell") from None
         return numbers.astype(np.int32), np.asarray(different, dtype=object)
 
-    def of_different(self, values: Iterable[float]) -> np.ndarray:
+    def map_uniques(self, values: Iterable[float]) -> np.ndarray:
         """float64 [rows]: each cell's value, given those of the different cells; NaN if empty."""
-        numbers, _ = self.different
+        numbers, _ = self.factorized
         return np.array([*values, np.nan], dtype=np.float64)[numbers]
 
     @cached_property
@@ -136,15 +136,15 @@ class Cells:
 
     def parse(self) -> np.ndarray:
         """Read the cells as numbers, for `parsed`."""
-        if self.plain is not None:
-            return self.plain.astype(np.float64, copy=False)
+        if self.numpy_values is not None:
+            return self.numpy_values.astype(np.float64, copy=False)
         if self.column.dtype.kind in "mMc":  # times and complex numbers
-            raise self.unusable(str(self.column.dtype))
-        _, different = self.different
+            raise self.unsupported_error(str(self.column.dtype))
+        _, different = self.factorized
         try:
-            return self.of_different(parse_numbers(different))
+            return self.map_uniques(parse_numbers(different))
         except TypeError:  # tuples and the like
-            raise self.unusable("more than one value per cell") from None
+            raise self.unsupported_error("more than one value per cell") from None
         except OverflowError:
             raise CoterieError(
                 f"the column {self.name} of {self.where} has a number beyond all measure",
@@ -153,9 +153,9 @@ class Cells:
             ) from None
 
     @cached_property
-    def unreadable(self) -> bool:
+    def unparsable(self) -> bool:
         """Whether the cells cannot even be tried as numbers: times, lists and the like."""
-        if self.plain is not None:
+        if self.numpy_values is not None:
             return False
         try:
             _ = self.parsed
@@ -164,33 +164,33 @@ class Cells:
         return False
 
     @cached_property
-    def clean(self) -> bool:
+    def all_valid(self) -> bool:
         """Whether every cell is empty or a number of a usable size."""
-        if self.plain is not None:
-            return not (np.abs(self.plain) > HUGE).any()
-        return not self.unreadable and not self.bad.any()
+        if self.numpy_values is not None:
+            return not (np.abs(self.numpy_values) > MAX_MAGNITUDE).any()
+        return not self.unparsable and not self.invalid.any()
 
     @cached_property
-    def coded(self) -> tuple[np.ndarray, list[str]]:
+    def text_codes(self) -> tuple[np.ndarray, list[str]]:
         """(the number of each cell's text, −1 if it is empty; the different texts)"""
         numbers, different = self.text_sources()
-        texts = list(map(as_text, different))
+        texts = list(map(to_text, different))
         place = {text: i for i, text in enumerate(dict.fromkeys(texts))}
         lookup = np.array([*(place[text] for text in texts), -1], dtype=np.int32)
         return lookup[numbers], list(place)
 
     def text_sources(self) -> tuple[np.ndarray, Iterable[Any]]:
         """As `different`, but cells that are equal and no texts, as 1 and True, stay apart."""
-        if self.plain is not None:
+        if self.numpy_values is not None:
             import pandas as pd
 
-            numbers, different = pd.factorize(self.plain)
+            numbers, different = pd.factorize(self.numpy_values)
             return numbers, different.tolist()
         if is_text_type(self.column.dtype):
-            return self.different
+            return self.factorized
         present = self.objects[~self.missing]
         if all(isinstance(cell, str) for cell in present):
-            return self.different
+            return self.factorized
         numbers = np.full(len(self), -1)
         numbers[~self.missing] = np.arange(len(present))
         return numbers, present.tolist()
@@ -198,76 +198,76 @@ class Cells:
     @cached_property
     def texts(self) -> list[str]:
         """Every cell as text, "nan" where it is empty."""
-        numbers, names = self.coded
+        numbers, names = self.text_codes
         padded = [*names, "nan"]
         return [padded[number] for number in numbers.tolist()]
 
     @cached_property
     def days(self) -> np.ndarray:
         """float64 [rows]: days from 1970-01-01, NaN where there is no date."""
-        if self.is_time:
-            return days_of_times(self.column)
-        if self.plain is not None:
+        if self.is_datetime:
+            return datetimes_to_days(self.column)
+        if self.numpy_values is not None:
             return np.full(len(self), np.nan)
-        _, different = self.different
-        return self.of_different(days_of_cells(different))
+        _, different = self.factorized
+        return self.map_uniques(parse_days(different))
 
     @property
-    def is_time(self) -> bool:
+    def is_datetime(self) -> bool:
         """Whether pandas holds the cells as points in time."""
         return self.column.dtype.kind == "M"
 
     @cached_property
-    def form(self) -> Form:
+    def kind(self) -> CellKind:
         """What the column holds; some text among numbers is a mistake, not a category."""
-        present = len(self) - self.empty_cells
+        present = len(self) - self.num_missing
         if not present:
             return "empty"
-        if self.is_time:
+        if self.is_datetime:
             return "date"
-        if 2 * np.count_nonzero(self.strange) > present:
-            first = str(self.cell(int(self.strange.argmax())))
+        if 2 * np.count_nonzero(self.not_numeric) > present:
+            first = str(self.cell(int(self.not_numeric.argmax())))
             if not DECIMAL_COMMA.fullmatch(first):
                 return self._date_or_category()
-        self.numbers()
+        self.require_numbers()
         return "number"
 
-    def _date_or_category(self) -> Form:
+    def _date_or_category(self) -> CellKind:
         """A column with a cell that is neither empty nor a date is text."""
         if np.isnan(self.days[~self.missing]).any():
             return "category"
         return "date"
 
     @property
-    def boolean(self) -> bool:
+    def is_boolean(self) -> bool:
         """Whether all cells that are not empty are True or False."""
-        if self.empty_cells == len(self):
+        if self.num_missing == len(self):
             return True
-        if self.plain is not None:
-            return self.plain.dtype.kind == "b"
+        if self.numpy_values is not None:
+            return self.numpy_values.dtype.kind == "b"
         if not isinstance(self.cell(int((~self.missing).argmax())), bool):
             return False
         return all(isinstance(value, bool) for value in self.objects[~self.missing])
 
     @cached_property
-    def strange(self) -> np.ndarray:
+    def not_numeric(self) -> np.ndarray:
         """bool [rows]: which cells are neither empty nor numbers."""
-        if self.plain is not None:
+        if self.numpy_values is not None:
             return np.zeros(len(self), dtype=bool)
         return np.isnan(self.parsed) & ~self.missing
 
     @cached_property
-    def bad(self) -> np.ndarray:
+    def invalid(self) -> np.ndarray:
         """bool [rows]: which cells are neither empty nor numbers of a usable size."""
-        return self.strange | (np.abs(self.parsed) > HUGE)
+        return self.not_numeric | (np.abs(self.parsed) > MAX_MAGNITUDE)
 
-    def numbers(self, remedy: str = "") -> np.ndarray:
+    def require_numbers(self, remedy: str = "") -> np.ndarray:
         """float64 [rows], NaN where cells are empty; text and infinite numbers are refused."""
-        if self.bad.any():
-            raise self._not_a_number(int(self.bad.argmax()), remedy)
+        if self.invalid.any():
+            raise self._number_error(int(self.invalid.argmax()), remedy)
         return self.parsed
 
-    def dates(self) -> np.ndarray:
+    def require_days(self) -> np.ndarray:
         """float64 [rows]: days from 1970-01-01, NaN where cells are empty; others are refused."""
         wrong = np.isnan(self.days) & ~self.missing
         if wrong.any():
@@ -280,12 +280,12 @@ class Cells:
             )
         return self.days
 
-    def refuse_rounded(self) -> None:
+    def require_exact(self) -> None:
         """Refuse whole numbers beyond 2^53 in floats: two names may have become one."""
-        if self.plain is None or self.plain.dtype.kind != "f":
+        if self.numpy_values is None or self.numpy_values.dtype.kind != "f":
             return
-        present = self.plain[~self.missing]
-        if len(present) and np.abs(present).max() >= EXACT:
+        present = self.numpy_values[~self.missing]
+        if len(present) and np.abs(present).max() >= MAX_EXACT_INT:
             place = f" of {self.where}" if self.where else ""
             raise CoterieError(
                 f"the column {self.name}{place} names things by numbers above 2^53 that "
@@ -294,7 +294,7 @@ class Cells:
                 where=self.name,
             )
 
-    def unusable(self, content: str) -> CoterieError:
+    def unsupported_error(self, content: str) -> CoterieError:
         """An error for a column that holds neither numbers nor text."""
         return CoterieError(
             f"the column {self.name} of {self.where} holds {content}",
@@ -303,7 +303,7 @@ class Cells:
             where=self.name,
         )
 
-    def _not_a_number(self, row: int, remedy: str) -> CoterieError:
+    def _number_error(self, row: int, remedy: str) -> CoterieError:
         """An error for the cell in this row."""
         value = str(self.objects[row])
         options = []
@@ -311,7 +311,7 @@ class Cells:
             remedy = "write numbers with points, and without signs between thousands"
         elif not remedy:
             remedy = "correct or empty the cell"
-            if self.column.nunique() <= MOST_CATEGORIES:
+            if self.column.nunique() <= MAX_CATEGORIES:
                 remedy += ", or read the column as text with {}"
                 options.append(Option("categories", self.name, of_data=True))
         return CoterieError(
@@ -322,13 +322,13 @@ class Cells:
             where=self.name,
         )
 
-    def refuse_missing(
+    def require_complete(
         self, remedy: str, options: Sequence[Option] = (), role: str = "column"
     ) -> None:
         """Refuse empty cells; `role` says what the column is, as in "label column"."""
-        if self.empty_cells:
+        if self.num_missing:
             place = f" of {self.where}" if self.where else ""
-            gaps = f"{self.empty_cells} missing values in {len(self)} rows"
+            gaps = f"{self.num_missing} missing values in {len(self)} rows"
             raise CoterieError(
                 f"the {role} {self.name}{place} has {gaps}",
                 remedy,
@@ -347,24 +347,24 @@ def count_rows(rows: Rows) -> int:
     return len(rows)
 
 
-class PartOfCells(Cells):
+class ColumnView(TableColumn):
     """Some rows of a column. What can be read of the whole column at once is read there.
 
     Only what is made anew is kept, so that a column is not held once more by the parts of it.
     """
 
-    def __init__(self, whole: Cells, rows: Rows, where: str, own_numbers: bool) -> None:
+    def __init__(self, whole: TableColumn, rows: Rows, where: str, renumber: bool) -> None:
         self.whole = whole
         self.rows = rows
         self.name = whole.name
         self.where = where
-        self.own_numbers = own_numbers
+        self.renumber = renumber
 
     def __len__(self) -> int:
         return count_rows(self.rows)
 
     def row_number(self, row: int) -> int:
-        if self.own_numbers:
+        if self.renumber:
             return row + 1
         return self.whole.row_number(self._row_of_whole(row))
 
@@ -381,10 +381,10 @@ class PartOfCells(Cells):
         return self.whole.column.iloc[self.rows]
 
     @property
-    def plain(self) -> np.ndarray | None:
-        if self.whole.plain is None:
+    def numpy_values(self) -> np.ndarray | None:
+        if self.whole.numpy_values is None:
             return None
-        return self.whole.plain[self.rows]
+        return self.whole.numpy_values[self.rows]
 
     @property
     def objects(self) -> np.ndarray:
@@ -395,54 +395,54 @@ class PartOfCells(Cells):
         return self.whole.missing[self.rows]
 
     @cached_property
-    def empty_cells(self) -> int:
-        if not self.whole.empty_cells:
+    def num_missing(self) -> int:
+        if not self.whole.num_missing:
             return 0
         return int(np.count_nonzero(self.missing))
 
     @property
-    def different(self) -> tuple[np.ndarray, np.ndarray]:
-        numbers, different = self.whole.different
+    def factorized(self) -> tuple[np.ndarray, np.ndarray]:
+        numbers, different = self.whole.factorized
         return numbers[self.rows], different
 
     @property
     def parsed(self) -> np.ndarray:
-        if self.whole.unreadable:
+        if self.whole.unparsable:
             return self._parsed_alone  # which is right or names this part in its error
-        if self.whole.plain is not None:
-            return self.whole.plain[self.rows].astype(np.float64, copy=False)
+        if self.whole.numpy_values is not None:
+            return self.whole.numpy_values[self.rows].astype(np.float64, copy=False)
         return self.whole.parsed[self.rows]
 
     @cached_property
     def _parsed_alone(self) -> np.ndarray:
-        return Cells(self.column, self.name, self.where).parsed
+        return TableColumn(self.column, self.name, self.where).parsed
 
     @property
-    def strange(self) -> np.ndarray:
-        if self.whole.unreadable:
+    def not_numeric(self) -> np.ndarray:
+        if self.whole.unparsable:
             return np.isnan(self.parsed) & ~self.missing
-        return self.whole.strange[self.rows]
+        return self.whole.not_numeric[self.rows]
 
     @property
-    def bad(self) -> np.ndarray:
-        return self.strange | (np.abs(self.parsed) > HUGE)
+    def invalid(self) -> np.ndarray:
+        return self.not_numeric | (np.abs(self.parsed) > MAX_MAGNITUDE)
 
     @cached_property
-    def form(self) -> Form:
-        if not self.whole.clean:
-            return super().form
-        if self.empty_cells == len(self):
+    def kind(self) -> CellKind:
+        if not self.whole.all_valid:
+            return super().kind
+        if self.num_missing == len(self):
             return "empty"
         return "number"
 
-    def numbers(self, remedy: str = "") -> np.ndarray:
-        if self.whole.clean:
+    def require_numbers(self, remedy: str = "") -> np.ndarray:
+        if self.whole.all_valid:
             return self.parsed
-        return super().numbers(remedy)
+        return super().require_numbers(remedy)
 
     @property
-    def coded(self) -> tuple[np.ndarray, list[str]]:
-        numbers, texts = self.whole.coded
+    def text_codes(self) -> tuple[np.ndarray, list[str]]:
+        numbers, texts = self.whole.text_codes
         return numbers[self.rows], texts
 
     @property
@@ -450,5 +450,5 @@ class PartOfCells(Cells):
         return self.whole.days[self.rows]
 
     @property
-    def is_time(self) -> bool:
-        return self.whole.is_time
+    def is_datetime(self) -> bool:
+        return self.whole.is_datetime

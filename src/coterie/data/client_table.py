@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from coterie.core.errors import CoterieError, Option, unknown_name
-from coterie.data.cells import Cells, PartOfCells, Rows, count_rows, to_nfc
+from coterie.data.cells import ColumnView, Rows, TableColumn, count_rows, to_nfc
 
 if TYPE_CHECKING:
     import pandas as pd
 
-ReadColumn = Callable[[], "pd.Series"]
+ColumnReader = Callable[[], "pd.Series"]
 
 
 @dataclass(frozen=True)
-class Columns:
+class LazyFrame:
     """A table whose columns are read one at a time, as often as they are asked for."""
 
-    readers: Mapping[str, ReadColumn]  # by the names of the columns, in their order
+    readers: Mapping[str, ColumnReader]  # by the names of the columns, in their order
     rows: int
 
     def __len__(self) -> int:
@@ -45,17 +45,17 @@ class Columns:
 
         return pd.DataFrame({name: read() for name, read in self.readers.items()}, copy=False)
 
-    def cells(self, where: str) -> list[Cells]:
+    def cells(self, where: str) -> list[TableColumn]:
         """The columns, of which nothing is read yet; `where` names the table in errors."""
         return [
-            CellsOnDisk(read, to_nfc(name), where, self.rows) for name, read in self.readers.items()
+            DiskColumn(read, to_nfc(name), where, self.rows) for name, read in self.readers.items()
         ]
 
 
-class CellsOnDisk(Cells):
+class DiskColumn(TableColumn):
     """One column of a table, which is in memory only from when it is used until `forget`."""
 
-    def __init__(self, read: ReadColumn, name: str, where: str, rows: int) -> None:
+    def __init__(self, read: ColumnReader, name: str, where: str, rows: int) -> None:
         self.read = read
         self.name = name
         self.where = where
@@ -68,14 +68,14 @@ class CellsOnDisk(Cells):
     def column(self) -> pd.Series:
         return self.read()
 
-    def forget(self) -> None:
+    def release(self) -> None:
         """Give up the cells and all readings of them; what is asked for again is read again."""
         for name in list(vars(self)):
             if isinstance(getattr(type(self), name, None), cached_property):
                 del vars(self)[name]
 
 
-class PieceFile:
+class ChunkFile:
     """Pieces of columns in a temporary file, which has no name and ends with this object.
 
     It lies where `tempfile` puts files (TMPDIR). Where there is no room for a piece, it stays in
@@ -90,7 +90,7 @@ class PieceFile:
         except OSError:
             self._file = None
 
-    def put(self, piece: pd.Series) -> ReadColumn:
+    def put(self, piece: pd.Series) -> ColumnReader:
         """Write a piece; the function that reads it again."""
         import pandas as pd
 
@@ -143,15 +143,15 @@ def _cells_of(which: Callable[[], np.ndarray], different: Any, name: Any) -> pd.
 class Table:
     """The columns of a client's table by name; `where` names the table in errors."""
 
-    columns: dict[str, Cells]
+    columns: dict[str, TableColumn]
     rows: int
     where: str
     origin: Origin | None = None  # where its rows were cut out, if it is not whole
 
     @classmethod
-    def of(cls, source: pd.DataFrame | Columns, where: str) -> Table:
+    def from_frame(cls, source: pd.DataFrame | LazyFrame, where: str) -> Table:
         """The table of a DataFrame, or of columns on disk; two of one name are refused."""
-        columns: dict[str, Cells] = {}
+        columns: dict[str, TableColumn] = {}
         for cells in all_cells(source, where):
             if cells.name in columns:
                 raise CoterieError(
@@ -168,28 +168,28 @@ class Table:
             table = table.origin.table
         return table
 
-    def without(self, names: Collection[str]) -> Table:
+    def drop(self, names: Collection[str]) -> Table:
         """The same table, and what was parsed of it, without some columns."""
         dropped = set(names)
         left = {name: cells for name, cells in self.columns.items() if name not in dropped}
         return replace(self, columns=left)
 
-    def part(self, rows: Rows, where: str, own_numbers: bool = False) -> Table:
+    def take(self, rows: Rows, where: str, renumber: bool = False) -> Table:
         """Some rows, in this order, of which nothing is parsed that is already parsed here.
 
-        Errors number the rows as in this table or, with `own_numbers`, from 1 in the part.
+        Errors number the rows as in this table or, with `renumber`, from 1 in the part.
         """
-        columns: dict[str, Cells] = {}
+        columns: dict[str, TableColumn] = {}
         for name, cells in self.columns.items():
-            columns[name] = PartOfCells(cells, rows, where, own_numbers)
+            columns[name] = ColumnView(cells, rows, where, renumber)
         return Table(columns, count_rows(rows), where, Origin(self, rows))
 
 
-def all_cells(source: pd.DataFrame | Columns, where: str) -> list[Cells]:
+def all_cells(source: pd.DataFrame | LazyFrame, where: str) -> list[TableColumn]:
     """The columns of a table, which `where` names in errors."""
-    if isinstance(source, Columns):
+    if isinstance(source, LazyFrame):
         return source.cells(where)
-    return [Cells(column, to_nfc(str(name)), where) for name, column in source.items()]
+    return [TableColumn(column, to_nfc(str(name)), where) for name, column in source.items()]
 
 
 class Origin(NamedTuple):
@@ -221,7 +221,7 @@ def check_frames(frames: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     return by_name
 
 
-def tables_of_frames(frames: dict[str, pd.DataFrame]) -> dict[str, Table]:
+def make_tables(frames: dict[str, pd.DataFrame]) -> dict[str, Table]:
     """The table of each client's DataFrame.
 
     Frames whose columns are of the same types are joined and parsed at once, which is much faster
@@ -243,44 +243,44 @@ def parse_together(frames: dict[str, pd.DataFrame]) -> dict[str, Table]:
 
     first = next(iter(frames))
     if len(frames) == 1:
-        return {first: Table.of(frames[first], where(first))}
+        return {first: Table.from_frame(frames[first], where(first))}
     joined = pd.concat(list(frames.values()), ignore_index=True)
-    return cut_table(joined, {name: len(frame) for name, frame in frames.items()})
+    return split_table(joined, {name: len(frame) for name, frame in frames.items()})
 
 
-def cut_table(joined: pd.DataFrame, counts: Mapping[str, int]) -> dict[str, Table]:
+def split_table(joined: pd.DataFrame, counts: Mapping[str, int]) -> dict[str, Table]:
     """The tables of clients whose rows follow one another in a DataFrame; counts: rows of each."""
-    whole = Table.of(joined, where(next(iter(counts))))
+    whole = Table.from_frame(joined, where(next(iter(counts))))
     tables = {}
     start = 0
     for name, count in counts.items():
-        tables[name] = whole.part(slice(start, start + count), where(name), own_numbers=True)
+        tables[name] = whole.take(slice(start, start + count), where(name), renumber=True)
         start += count
     return tables
 
 
-def forget_columns(tables: Iterable[Table], names: Collection[str] | None = None) -> None:
+def release_columns(tables: Iterable[Table], names: Collection[str] | None = None) -> None:
     """Give up the memory of columns on disk, by name or all; what is used again is read again."""
     wholes = {id(table.whole): table.whole for table in tables}
     for whole in wholes.values():
         for name, cells in whole.columns.items():
             if names is None or name in names:
-                cells.forget()
+                cells.release()
 
 
-def tables_by_column(table: Table, column: str | None) -> dict[str, Table]:
+def split_by_client(table: Table, column: str | None) -> dict[str, Table]:
     """The rows of each client, which a column names, in the order of the clients' names."""
-    cells = client_cells(table, column)
-    cells.refuse_missing(
+    cells = find_client_column(table, column)
+    cells.require_complete(
         "name the client in every row, or leave these rows out with {}",
         [Option("drop_incomplete")],
         role="client column",
     )
-    cells.refuse_rounded()
-    numbers, names = cells.coded
+    cells.require_exact()
+    numbers, names = cells.text_codes
     counts = np.bincount(numbers, minlength=len(names))
     rows = np.split(numbers.argsort(kind="stable"), counts.cumsum()[:-1])
-    return {names[i]: table.part(rows[i], where(names[i])) for i in in_order_of(names)}
+    return {names[i]: table.take(rows[i], where(names[i])) for i in in_order_of(names)}
 
 
 def in_order_of(names: list[str]) -> list[int]:
@@ -288,7 +288,7 @@ def in_order_of(names: list[str]) -> list[int]:
     return sorted(range(len(names)), key=names.__getitem__)
 
 
-def client_cells(table: Table, column: str | None) -> Cells:
+def find_client_column(table: Table, column: str | None) -> TableColumn:
     """The column that names the client of each row."""
     if column is None:
         raise CoterieError(

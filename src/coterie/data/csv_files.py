@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from coterie.core.errors import CoterieError
-from coterie.data.cells import DECIMAL_COMMA, EXACT, Cells, parse_numbers, to_nfc
-from coterie.data.client_table import Columns, PieceFile, ReadColumn
+from coterie.data.cells import DECIMAL_COMMA, MAX_EXACT_INT, TableColumn, parse_numbers, to_nfc
+from coterie.data.client_table import ChunkFile, ColumnReader, LazyFrame
 
 if TYPE_CHECKING:
     import pandas as pd
 
-LARGE = 200_000_000  # bytes: a larger CSV file is read in pieces
-PIECE = 500_000  # rows
+CHUNKED_ABOVE = 200_000_000  # bytes: a larger CSV file is read in pieces
+CHUNK_ROWS = 500_000  # rows
 
 
-def read_csv(file: Path, text: Collection[str] = ()) -> pd.DataFrame | Columns:
+def read_csv(file: Path, text: Collection[str] = ()) -> pd.DataFrame | LazyFrame:
     """The table in a CSV file with commas, semicolons or tabs between cells."""
     import pandas as pd
 
@@ -45,20 +45,20 @@ def read_csv(file: Path, text: Collection[str] = ()) -> pd.DataFrame | Columns:
         ) from None
     except (pd.errors.ParserError, csv.Error, OSError) as why:
         raise CoterieError(
-            f"the file {file} cannot be read as CSV: {one_line(why)}", "mend it"
+            f"the file {file} cannot be read as CSV: {to_one_line(why)}", "mend it"
         ) from None
 
 
-def parse_csv(file: Path, text: Collection[str]) -> pd.DataFrame | Columns:
+def parse_csv(file: Path, text: Collection[str]) -> pd.DataFrame | LazyFrame:
     with open(file, encoding="utf-8-sig", newline="") as lines:
-        separator, decimal = csv_style(list(itertools.islice(without_blank_start(lines), 100)))
+        separator, decimal = detect_style(list(itertools.islice(skip_blank_lines(lines), 100)))
         lines.seek(0)
-        rows = csv.reader(without_blank_start(lines), skipinitialspace=True, delimiter=separator)
+        rows = csv.reader(skip_blank_lines(lines), skipinitialspace=True, delimiter=separator)
         header = next(rows, [])
         check_header([name.strip() for name in header], file)
     style = CsvStyle(tuple(header), separator, decimal)
-    if file.stat().st_size > LARGE:
-        return parse_in_pieces(file, style, set(text))
+    if file.stat().st_size > CHUNKED_ABOVE:
+        return parse_in_chunks(file, style, set(text))
     return parse_at_once(file, style, text)
 
 
@@ -97,7 +97,7 @@ def parse_cells(
 
 
 # ------------------------------------------------------------------------------ in pieces
-def parse_in_pieces(file: Path, style: CsvStyle, text: set[str]) -> pd.DataFrame | Columns:
+def parse_in_chunks(file: Path, style: CsvStyle, text: set[str]) -> pd.DataFrame | LazyFrame:
     """A large file, of which a piece is in memory at a time; the cells go to a temporary file.
 
     Each piece has types of its own. A column that is numbers here and text there is text, as it is
@@ -105,10 +105,10 @@ def parse_in_pieces(file: Path, style: CsvStyle, text: set[str]) -> pd.DataFrame
     Whole numbers above 2^63 and the like are read at once.
     """
     rows = 0
-    on_disk = PieceFile()
-    columns: dict[str, list[ReadColumn]] = {}
+    on_disk = ChunkFile()
+    columns: dict[str, list[ColumnReader]] = {}
     kinds: dict[str, set[str]] = {}
-    with parse_cells(file, style, text, chunksize=PIECE) as pieces:
+    with parse_cells(file, style, text, chunksize=CHUNK_ROWS) as pieces:
         for piece in pieces:
             rows += len(piece)
             for name, cells in piece.items():
@@ -118,9 +118,9 @@ def parse_in_pieces(file: Path, style: CsvStyle, text: set[str]) -> pd.DataFrame
         return parse_at_once(file, style, text)
     mixed = {name for name, of_column in kinds.items() if len(of_column - {""}) > 1}
     if mixed:
-        return parse_in_pieces(file, style, text | {to_nfc(name.strip()) for name in mixed})
-    readers = {name.strip(): partial(join_pieces, parts) for name, parts in columns.items()}
-    return Columns(readers, rows)
+        return parse_in_chunks(file, style, text | {to_nfc(name.strip()) for name in mixed})
+    readers = {name.strip(): partial(concat_chunks, parts) for name, parts in columns.items()}
+    return LazyFrame(readers, rows)
 
 
 def kind_of(piece: pd.Series) -> str:
@@ -135,7 +135,7 @@ def kind_of(piece: pd.Series) -> str:
     return kind if kind in ("string", "boolean") else "other"
 
 
-def join_pieces(parts: list[ReadColumn]) -> pd.Series:
+def concat_chunks(parts: list[ColumnReader]) -> pd.Series:
     """The column of pieces that are of one kind."""
     import pandas as pd
 
@@ -151,12 +151,12 @@ def join_pieces(parts: list[ReadColumn]) -> pd.Series:
 
 
 # ------------------------------------------------------------------------------ header and style
-def without_blank_start(lines: Iterable[str]) -> Iterator[str]:
+def skip_blank_lines(lines: Iterable[str]) -> Iterator[str]:
     """The lines from the header on; pandas passes over blank lines before it."""
     return itertools.dropwhile(lambda line: not line.strip("\r\n"), lines)
 
 
-def csv_style(lines: list[str]) -> tuple[str, str]:
+def detect_style(lines: list[str]) -> tuple[str, str]:
     """(separator, decimal sign) of a CSV file, by its first lines.
 
     Semicolons or tabs separate where the header has them and no comma; only then can commas be
@@ -186,12 +186,12 @@ def check_header(header: list[str], file: Path) -> None:
             )
 
 
-def one_line(why: Exception) -> str:
+def to_one_line(why: Exception) -> str:
     """What an error of another library says, in one line."""
     return " ".join(str(why).split())
 
 
-TOGETHER = 20_000_000  # bytes of text that are parsed at once
+MAX_JOINED_BYTES = 20_000_000  # bytes of text that are parsed at once
 TRUTH = {"true", "false"}  # which pandas may read as booleans
 
 
@@ -217,29 +217,29 @@ class Group(NamedTuple):
     counts: dict[str, int]  # by client: rows
 
 
-def groups_of_files(files: Mapping[str, Path]) -> Iterator[Group]:
+def group_files(files: Mapping[str, Path]) -> Iterator[Group]:
     """Join the files that can be joined, up to a size; files of which there is one are left out."""
     unfinished: dict[tuple[bytes, CsvStyle], Group] = {}
     styles: dict[bytes, CsvStyle] = {}
     for name, file in files.items():
-        text = plain_text(file)
+        text = read_plain_csv(file)
         if text is None:
             continue
-        style = style_of(text, file, styles)
+        style = find_style(text, file, styles)
         if style is None:
             continue
         key = (text.header, style)
         group = unfinished.setdefault(key, Group(style, text.header, [], {}))
         group.bodies.append(text.body)
         group.counts[name] = text.rows
-        if sum(map(len, group.bodies)) > TOGETHER:
+        if sum(map(len, group.bodies)) > MAX_JOINED_BYTES:
             yield unfinished.pop(key)
     yield from (group for group in unfinished.values() if len(group.bodies) > 1)
 
 
-def plain_text(file: Path) -> Text | None:
+def read_plain_csv(file: Path) -> Text | None:
     """The text of a CSV file; None for one in which a line may be no row, or that has no rows."""
-    if file.suffix.lower() != ".csv" or file.stat().st_size > TOGETHER:
+    if file.suffix.lower() != ".csv" or file.stat().st_size > MAX_JOINED_BYTES:
         return None
     try:
         raw = file.read_bytes()
@@ -255,13 +255,13 @@ def plain_text(file: Path) -> Text | None:
     return Text(header, body)
 
 
-def style_of(text: Text, file: Path, known: dict[bytes, CsvStyle]) -> CsvStyle | None:
+def find_style(text: Text, file: Path, known: dict[bytes, CsvStyle]) -> CsvStyle | None:
     """How a file is written; None where it is not UTF-8 or its header cannot be used."""
     if text.header in known:
         return known[text.header]
     try:
         lines = (text.header + b"\n" + text.body).decode().split("\n", 101)[:100]
-        separator, decimal = csv_style(lines)
+        separator, decimal = detect_style(lines)
         header = next(csv.reader(lines, skipinitialspace=True, delimiter=separator))
         check_header([name.strip() for name in header], file)
     except (UnicodeDecodeError, csv.Error, CoterieError):
@@ -287,20 +287,23 @@ def parse_group(group: Group, text: Collection[str]) -> pd.DataFrame | None:
         return None
     starts = np.cumsum([0, *group.counts.values()])[:-1]
     for name, column in frame.items():
-        if name not in text and not reads_alike(Cells(column, str(name), ""), starts):
+        if name not in text and not parses_the_same(TableColumn(column, str(name), ""), starts):
             return None
     return frame
 
 
-def reads_alike(cells: Cells, starts: np.ndarray) -> bool:
+def parses_the_same(cells: TableColumn, starts: np.ndarray) -> bool:
     """Whether a column of joined files is what each file by itself would give.
 
     Whole numbers that became floats must be exact. Text must be text in every file that has any
     cell: with numbers or booleans alone it would be read as such.
     """
-    if cells.plain is not None:
-        return cells.plain.dtype.kind != "f" or not (np.abs(cells.plain) >= EXACT).any()
-    numbers, different = cells.different
+    if cells.numpy_values is not None:
+        return (
+            cells.numpy_values.dtype.kind != "f"
+            or not (np.abs(cells.numpy_values) >= MAX_EXACT_INT).any()
+        )
+    numbers, different = cells.factorized
     if not all(isinstance(cell, str) for cell in different):
         return False
     is_text = [*map(is_only_text, different, parse_numbers(different)), False]

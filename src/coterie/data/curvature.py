@@ -19,7 +19,7 @@ MARGIN = 1.05  # a power iteration comes from below
 MOST_ROWS = 0.95  # the share of all rows whose clients decide what is typical
 
 
-def curvatures(part: Ragged, kind: Kind, batch: int | None) -> Tensor:
+def estimate_curvatures(part: Ragged, kind: Kind, batch: int | None) -> Tensor:
     """The largest curvature of each client's rows, float64 [clients].
 
     batch: rows per step. Few rows may lie far out together: the longest row is added in proportion.
@@ -53,7 +53,7 @@ def largest_eigenvalues(rows: Tensor, client: Tensor, sizes: Tensor) -> Tensor:
     return value
 
 
-def typical(curvature: Tensor, sizes: Tensor) -> float:
+def typical_curvature(curvature: Tensor, sizes: Tensor) -> float:
     """A curvature that nearly all rows' clients stay below: a few odd sites do not slow all."""
     order = curvature.argsort()
     upto = sizes[order].cumsum(0)

@@ -25,7 +25,7 @@ SEASONS = ("January − July", "April − October")
 PARTS = ("year", *SEASONS, "weekend")
 
 
-def days_of_cells(cells: np.ndarray) -> np.ndarray:
+def parse_days(cells: np.ndarray) -> np.ndarray:
     """float64 [n]: the days from 1970-01-01 to each cell, an object; NaN where it is no date."""
     import pandas as pd
 
@@ -36,7 +36,7 @@ def days_of_cells(cells: np.ndarray) -> np.ndarray:
         times = pd.to_datetime(
             pd.Series(cells[dates], dtype=object), format=form, utc=True, errors="coerce"
         )
-        days[dates] = days_of_times(times)
+        days[dates] = datetimes_to_days(times)
     return days
 
 
@@ -52,7 +52,7 @@ def is_iso(cell: Any) -> bool:
     return isinstance(cell, datetime.date)
 
 
-def days_of_times(times: pd.Series) -> np.ndarray:
+def datetimes_to_days(times: pd.Series) -> np.ndarray:
     """float64 [rows]: days, with fractions, from 1970-01-01 in UTC; NaN where a time is missing."""
     import pandas as pd
 
@@ -60,18 +60,18 @@ def days_of_times(times: pd.Series) -> np.ndarray:
     return (plain - np.datetime64("1970-01-01")) / DAY
 
 
-def years(days: np.ndarray) -> np.ndarray:
+def to_years(days: np.ndarray) -> np.ndarray:
     """Days since 1970-01-01 as years: 2026.5 is in the middle of 2026."""
     return 1970 + days / YEAR
 
 
-def seasons(days: np.ndarray) -> np.ndarray:
+def encode_seasons(days: np.ndarray) -> np.ndarray:
     """float64 [rows, 2]: the cosine and sine of the time of the year."""
     angle = 2 * np.pi * (days % YEAR) / YEAR
     return np.stack([np.cos(angle), np.sin(angle)], axis=1)
 
 
-def weekends(days: np.ndarray) -> np.ndarray:
+def encode_weekends(days: np.ndarray) -> np.ndarray:
     """float64 [rows]: 1 on Saturdays and Sundays, else 0."""
     weekday = (np.floor(days) + MONDAY) % 7
     return (weekday >= 5).astype(np.float64)

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from coterie.core.errors import CoterieError, Option, run_column_jobs, unknown_name
-from coterie.data.cells import EXACT, MOST_CATEGORIES, Cells, Form
+from coterie.data.cells import MAX_CATEGORIES, MAX_EXACT_INT, CellKind, TableColumn
 from coterie.data.client_table import Table
-from coterie.data.dates import years
+from coterie.data.dates import to_years
 from coterie.data.federation import Kind
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Description = dict[str, Any]
-MOST_CLASSES = 20  # more whole numbers than this are a regression target
-MOST_QUANTILES = 21
+MAX_CLASSES = 20  # more whole numbers than this are a regression target
+MAX_QUANTILES = 21
 # how many there may be: odd, as the middle one is the median; each divides the first
-QUANTILES = (MOST_QUANTILES, 7, 3, 1)
+QUANTILES = (MAX_QUANTILES, 7, 3, 1)
 
 
 def describe(
@@ -56,7 +56,7 @@ def describe(
         30.0
     """
     return describe_table(
-        Table.of(frame, where), label, kind, categories, train, min_rows_to_report
+        Table.from_frame(frame, where), label, kind, categories, train, min_rows_to_report
     )
 
 
@@ -69,7 +69,7 @@ def describe_table(
     min_rows_to_report: int = 1,
 ) -> Description:
     """`describe` for a table whose columns are already parsed, or will be used again."""
-    jobs = description_jobs(table, label, kind, categories, train, min_rows_to_report)
+    jobs = prepare_descriptions(table, label, kind, categories, train, min_rows_to_report)
     return join_columns(run_column_jobs(jobs.columns), label, jobs.rows)
 
 
@@ -80,7 +80,7 @@ class DescriptionJobs(NamedTuple):
     rows: int  # that are described
 
 
-def description_jobs(
+def prepare_descriptions(
     table: Table,
     label: str,
     kind: Kind | None,
@@ -115,30 +115,32 @@ def join_columns(columns: dict[str, Description], label: str, rows: int) -> Desc
 
 
 def describe_column(
-    cells: Cells, rows: np.ndarray, as_text: bool, min_rows_to_report: int
+    cells: TableColumn, rows: np.ndarray, as_text: bool, min_rows_to_report: int
 ) -> Description:
     """Describe a column: its kind, and its moments or categories in these rows."""
-    form: Form = "category" if as_text else cells.form
+    form: CellKind = "category" if as_text else cells.kind
     missing = cells.missing[rows]
     description: Description = {"kind": form, "missing": int(np.count_nonzero(missing))}
     present = rows[~missing]
     if len(present) < min_rows_to_report:
         present = present[:0]
     if form == "number":
-        return description | moments(cells.numbers()[present], min_rows_to_report)
+        return description | compute_moments(cells.require_numbers()[present], min_rows_to_report)
     if form == "date":
-        return description | moments(years(cells.days[present]), min_rows_to_report)
+        return description | compute_moments(to_years(cells.days[present]), min_rows_to_report)
     if form == "category":
-        cells.refuse_rounded()
-        numbers, texts = cells.coded
+        cells.require_exact()
+        numbers, texts = cells.text_codes
         different, counts = np.unique(numbers[present], return_counts=True)
-        refuse_many(f"the column {cells.name} of {cells.where}", cells.name, len(different))
+        check_category_count(
+            f"the column {cells.name} of {cells.where}", cells.name, len(different)
+        )
         names = [texts[number] for number in different]
         description["categories"] = dict(zip(names, counts.tolist()))
     return description
 
 
-def moments(values: np.ndarray, min_rows_to_report: int) -> Description:
+def compute_moments(values: np.ndarray, min_rows_to_report: int) -> Description:
     """Return count, mean, squared deviations and quantiles, and whether numbers look like ids."""
     count = len(values)
     if not count:
@@ -153,28 +155,28 @@ def moments(values: np.ndarray, min_rows_to_report: int) -> Description:
         "count": count,
         "mean": mean,
         "squares": float(((values - mean) ** 2).sum()),
-        "quantiles": quantiles(ordered, quantile_count(count, min_rows_to_report)).tolist(),
+        "quantiles": quantiles(ordered, choose_quantile_count(count, min_rows_to_report)).tolist(),
         "ids": whole and bool(np.diff(ordered).all()),
-        "rounded": whole and EXACT < largest <= 2**64,  # ids have at most 64 bits
+        "rounded": whole and MAX_EXACT_INT < largest <= 2**64,  # ids have at most 64 bits
     }
 
 
-def quantile_count(count: int, min_rows_to_report: int) -> int:
+def choose_quantile_count(count: int, min_rows_to_report: int) -> int:
     """Return the number of quantiles, each of which stands for `min_rows_to_report` rows."""
     if min_rows_to_report == 1:  # nothing is held back
-        return MOST_QUANTILES
+        return MAX_QUANTILES
     return next(number for number in QUANTILES if number * min_rows_to_report <= count)
 
 
 def quantiles(ordered: np.ndarray, number: int) -> np.ndarray:
     """Return evenly spaced quantiles of sorted numbers, interpolated between neighbours."""
-    below, above, fraction = neighbours(len(ordered), number)
+    below, above, fraction = find_neighbours(len(ordered), number)
     low, high = ordered[below], ordered[above]
     return low + (high - low) * fraction
 
 
 @lru_cache(maxsize=64)
-def neighbours(count: int, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def find_neighbours(count: int, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The two neighbours of each quantile among `count` sorted numbers, and its place between."""
     levels = (np.arange(number) + 0.5) / number
     position = levels * (count - 1)
@@ -182,58 +184,58 @@ def neighbours(count: int, number: int) -> tuple[np.ndarray, np.ndarray, np.ndar
     return below, np.minimum(below + 1, count - 1), position - below
 
 
-def describe_label(cells: Cells, kind: Kind | None, rows: np.ndarray) -> Description:
+def describe_label(cells: TableColumn, kind: Kind | None, rows: np.ndarray) -> Description:
     """Describe the label: its classes, if any, and the moments of numbers in these rows.
 
     A label that can only be a regression target has no classes.
     """
-    cells.refuse_missing(
+    cells.require_complete(
         "give the rows a label, or leave them out with {}",
         [Option("drop_incomplete")],
         role="label column",
     )
-    form = label_form(cells, kind)
+    form = infer_label_kind(cells, kind)
     if form != "number":
-        return {"kind": form, "classes": different_texts(cells)}
+        return {"kind": form, "classes": list_unique_texts(cells)}
     classes: list[str] = []
-    values = cells.numbers()
+    values = cells.require_numbers()
     if kind is None and not (values % 1).any():
-        classes = different_texts(cells)
-    if len(classes) > MOST_CLASSES:
+        classes = list_unique_texts(cells)
+    if len(classes) > MAX_CLASSES:
         classes = []
-    of_rows = moments(values[rows], min_rows_to_report=1)
+    of_rows = compute_moments(values[rows], min_rows_to_report=1)
     reported = {name: of_rows[name] for name in ("count", "mean", "squares")}
     return {"kind": "number", "classes": classes, **reported}
 
 
-def different_texts(cells: Cells) -> list[str]:
+def list_unique_texts(cells: TableColumn) -> list[str]:
     """Return the different texts of a column without missing cells, sorted."""
-    numbers, texts = cells.coded
+    numbers, texts = cells.text_codes
     return sorted(texts[number] for number in np.unique(numbers))
 
 
-def label_form(cells: Cells, kind: Kind | None) -> Form:
+def infer_label_kind(cells: TableColumn, kind: Kind | None) -> CellKind:
     """Return whether the label contains numbers or categories; `kind` overrides."""
     if not len(cells):
         return "empty"
     if kind == "regression":
         return "number"
-    if kind == "classification" or cells.boolean:
+    if kind == "classification" or cells.is_boolean:
         return "category"
-    if cells.form == "date":
+    if cells.kind == "date":
         raise CoterieError(
             f"the label column {cells.name} of {cells.where} holds dates",
             "turn them into numbers, such as days since the first one",
             where=cells.name,
         )
-    return cells.form
+    return cells.kind
 
 
-def refuse_many(what: str, name: str, count: int) -> None:
+def check_category_count(what: str, name: str, count: int) -> None:
     """Raise if a column has too many categories for one-hot encoding."""
-    if count > MOST_CATEGORIES:
+    if count > MAX_CATEGORIES:
         raise CoterieError(
-            f"{what} has {count} different texts, above the {MOST_CATEGORIES} allowed",
+            f"{what} has {count} different texts, above the {MAX_CATEGORIES} allowed",
             "drop it with {}, or put its texts into groups",
             options=[drop_option(name)],
             where=name,

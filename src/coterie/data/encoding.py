@@ -9,18 +9,18 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from coterie.data.cells import Cells, PartOfCells
-from coterie.data.client_table import Table, forget_columns
+from coterie.data.cells import ColumnView, TableColumn
+from coterie.data.client_table import Table, release_columns
 from coterie.data.federation import Federation, Ragged
 from coterie.data.memory import check_values, count_classes, warn_of_thin_clients
 from coterie.data.schema import Schema
 
-BLOCK = 200_000  # rows that are encoded at once
+BLOCK_ROWS = 200_000  # rows that are encoded at once
 
 
-def assemble(tables: Mapping[str, Table], index: Federation, schema: Schema) -> Federation:
+def encode_federation(tables: Mapping[str, Table], index: Federation, schema: Schema) -> Federation:
     """The federation of the clients' rows; `index` numbers those of each part."""
-    parts = encode_parts(tables, index, schema)
+    parts = encode_splits(tables, index, schema)
     for name, part in parts.items():
         parts[name] = check_values(part, index.names, schema.kind)
     train, test = parts["train"], parts["test"]
@@ -52,12 +52,12 @@ class Block(NamedTuple):
     x: np.ndarray  # float32 [rows, columns], in the store
     y: np.ndarray  # [rows], in the store
 
-    def cells(self, column: str) -> Cells:
+    def cells(self, column: str) -> TableColumn:
         """The rows of a column."""
-        return PartOfCells(self.table.columns[column], self.rows, self.where, own_numbers=False)
+        return ColumnView(self.table.columns[column], self.rows, self.where, renumber=False)
 
 
-def encode_parts(
+def encode_splits(
     tables: Mapping[str, Table], index: Federation, schema: Schema
 ) -> dict[str, Ragged]:
     """The rows that each part of the index numbers, straight into the store.
@@ -69,19 +69,19 @@ def encode_parts(
     parts = {name: empty_store(part, schema) for name, part in index.parts().items()}
     blocks: list[Block] = []
     for name, part in index.parts().items():
-        blocks += blocks_of(of_clients, part, parts[name])
+        blocks += make_blocks(of_clients, part, parts[name])
     for block in blocks:
-        schema.refuse_absent(block.table, schema.fill)
+        schema.check_columns_present(block.table, schema.fill)
     start = 0
     for column in schema.features:
         stop = start + len(column.encoded)
         for block in blocks:
             block.x[:, start:stop] = column.encode(block.cells(column.name), schema.fill)
-        forget_columns(of_clients, [column.name])
+        release_columns(of_clients, [column.name])
         start = stop
     for block in blocks:
         block.y[:] = schema.encode_label(block.cells(schema.label))
-    forget_columns(of_clients, [schema.label])
+    release_columns(of_clients, [schema.label])
     return parts
 
 
@@ -92,23 +92,23 @@ def empty_store(part: Ragged, schema: Schema) -> Ragged:
     return Ragged(x, torch.empty(len(part.x), dtype=y_type), part.sizes)
 
 
-def blocks_of(tables: Sequence[Table], part: Ragged, store: Ragged) -> Iterator[Block]:
+def make_blocks(tables: Sequence[Table], part: Ragged, store: Ragged) -> Iterator[Block]:
     """The rows of a part; those of neighbours in the store that one table has are together."""
-    numbers = rows_by_client(part)
+    numbers = split_row_numbers(part)
     x, y = store.x.numpy(), store.y.numpy()
     start = 0
     for _, neighbours in groupby(range(len(tables)), key=lambda i: id(tables[i].whole)):
         clients = list(neighbours)
         first = tables[clients[0]]
-        rows = np.concatenate([rows_in_whole(tables[i], numbers[i]) for i in clients])
-        for begin in range(0, len(rows), BLOCK):
-            some = rows[begin : begin + BLOCK]
+        rows = np.concatenate([find_root_rows(tables[i], numbers[i]) for i in clients])
+        for begin in range(0, len(rows), BLOCK_ROWS):
+            some = rows[begin : begin + BLOCK_ROWS]
             places = slice(start + begin, start + begin + len(some))
             yield Block(first.whole, some, first.where, x[places], y[places])
         start += len(rows)
 
 
-def rows_in_whole(table: Table, rows: np.ndarray) -> np.ndarray:
+def find_root_rows(table: Table, rows: np.ndarray) -> np.ndarray:
     """The numbers that these rows have in the table that they were cut out of."""
     while table.origin is not None:
         rows = table.origin.row_numbers()[rows]
@@ -116,6 +116,6 @@ def rows_in_whole(table: Table, rows: np.ndarray) -> np.ndarray:
     return rows
 
 
-def rows_by_client(part: Ragged) -> list[np.ndarray]:
+def split_row_numbers(part: Ragged) -> list[np.ndarray]:
     """The row numbers of each client."""
     return np.split(part.x.numpy(), part.starts[1:].numpy())

@@ -2,7 +2,7 @@
 
     split_tables      drop rows and clients, split the others into train, validation and test
     fit_schema        describe each client's training rows, merge the descriptions to a schema
-    assemble          encode the rows with the schema (`encoding.py`)
+    encode_federation          encode the rows with the schema (`encoding.py`)
 
 Tables are read column by column, so that a large one is never in memory as a whole.
 """
@@ -25,17 +25,17 @@ from coterie.core.errors import (
     run_column_jobs,
     unknown_name,
 )
-from coterie.data.cells import Cells
+from coterie.data.cells import TableColumn
 from coterie.data.client_table import (
-    Columns,
+    LazyFrame,
     Table,
     check_frames,
-    forget_columns,
-    tables_by_column,
-    tables_of_frames,
+    make_tables,
+    release_columns,
+    split_by_client,
 )
-from coterie.data.description import Description, describe_table, description_jobs, join_columns
-from coterie.data.encoding import assemble, rows_by_client
+from coterie.data.description import Description, describe_table, join_columns, prepare_descriptions
+from coterie.data.encoding import encode_federation, split_row_numbers
 from coterie.data.federation import Federation
 from coterie.data.merging import merge
 from coterie.data.row_split import (
@@ -45,7 +45,11 @@ from coterie.data.row_split import (
     split_rows,
 )
 from coterie.data.schema import Schema, log_schema
-from coterie.data.site_columns import describe_nearly_empty, site_columns, warn_of_constants
+from coterie.data.site_columns import (
+    describe_nearly_empty,
+    summarise_site_columns,
+    warn_about_constants,
+)
 from coterie.data.table_files import read_table
 from coterie.data.table_options import TableKeywords, TableOptions, show_table_options
 
@@ -91,32 +95,32 @@ def from_frames(
         raise CoterieError(
             f"client_column={client_column!r} is for one table of all clients", "omit it"
         )
-    return encode_tables(tables_of_frames(check_frames(frames)), table_options)
+    return encode_tables(make_tables(check_frames(frames)), table_options)
 
 
-def encode_one_table(source: pd.DataFrame | Columns, options: TableOptions) -> Federation:
+def encode_one_table(source: pd.DataFrame | LazyFrame, options: TableOptions) -> Federation:
     """Make a federation of one table of all clients."""
-    table = Table.of(source, "the table")
+    table = Table.from_frame(source, "the table")
     if options.drop_incomplete:
         table = drop_rows_without_client(table, options.client_column)
-    return encode_tables(tables_by_column(table, options.client_column), options)
+    return encode_tables(split_by_client(table, options.client_column), options)
 
 
 def encode_tables(tables: dict[str, Table], options: TableOptions) -> Federation:
     """Make a federation of one table per client."""
     tables, index = split_tables(tables, options)
     index = index.with_unseen(options.unseen, options.seed)
-    forget_columns(tables.values())
+    release_columns(tables.values())
     known = {name for table in tables.values() for name in table.columns}
     for name in options.ignored_columns:
         if name not in known:
             raise unknown_name("column to drop", name, known)
-    tables = {name: table.without(options.ignored_columns) for name, table in tables.items()}
+    tables = {name: table.drop(options.ignored_columns) for name, table in tables.items()}
     schema, descriptions = fit_schema(tables, index, options)
-    of_sites = site_columns(descriptions)
+    of_sites = summarise_site_columns(descriptions)
     log_schema(schema, describe_nearly_empty(of_sites))
-    warn_of_constants(of_sites.constants)
-    return replace(assemble(tables, index, schema), site_columns=of_sites)
+    warn_about_constants(of_sites.constants)
+    return replace(encode_federation(tables, index, schema), site_columns=of_sites)
 
 
 def split_tables(
@@ -165,7 +169,7 @@ def fit_schema(
             columns = raise_column_errors(scan.columns)
             descriptions[name] = join_columns(columns, options.label, scan.rows)
     if not problems:
-        refuse_all_small(descriptions, options.min_rows_to_report)
+        check_reporting_clients(descriptions, options.min_rows_to_report)
         with collect_errors(problems):
             schema = merge(descriptions, options.min_category_count)
     if options.fill is None:
@@ -182,11 +186,11 @@ def scan_columns(
     tables: dict[str, Table], index: Federation, options: TableOptions
 ) -> dict[str, ColumnScan]:
     """Describe the training rows of all clients, one column after another."""
-    train_rows = dict(zip(index.names[: len(index)], rows_by_client(index.train)))
+    train_rows = dict(zip(index.names[: len(index)], split_row_numbers(index.train)))
     jobs = {}
     scans = {}
     for client in index.names:
-        of_client = description_jobs(
+        of_client = prepare_descriptions(
             tables[client],
             options.label,
             options.kind,
@@ -201,10 +205,10 @@ def scan_columns(
             if column not in jobs[client]:
                 continue
             scan.columns[column] = capture_error(jobs[client][column])
-            gap = capture_error(partial(refuse_gap, tables[client].columns[column]))
+            gap = capture_error(partial(check_no_missing, tables[client].columns[column]))
             if gap is not None:
                 scan.gaps[column] = gap
-        forget_columns(tables.values(), [column])
+        release_columns(tables.values(), [column])
     # errors and descriptions list the columns in the order of the client's own table
     for client, scan in scans.items():
         ordered = {name: scan.columns[name] for name in jobs[client]}
@@ -213,15 +217,17 @@ def scan_columns(
     return scans
 
 
-def refuse_gap(cells: Cells) -> None:
+def check_no_missing(cells: TableColumn) -> None:
     """Raise for missing cells; the error suggests to fill them or to drop the column."""
-    cells.refuse_missing(
+    cells.require_complete(
         "fill them with {}, or drop the column with {}",
         [Option("fill", "median"), Option("drop", cells.name, of_data=True)],
     )
 
 
-def refuse_all_small(descriptions: Mapping[str, Description], min_rows_to_report: int) -> None:
+def check_reporting_clients(
+    descriptions: Mapping[str, Description], min_rows_to_report: int
+) -> None:
     """Raise if no client has enough rows to report statistics."""
     if not any(description["rows"] for description in descriptions.values()):
         raise CoterieError(
@@ -246,8 +252,8 @@ class SiteTable:
         self.client = client
         self.options = options
         frame = read_table(file, options.categories)
-        tables, self.index = split_tables(tables_of_frames({client: frame}), options)
-        self.table = tables[client].without(options.ignored_columns)
+        tables, self.index = split_tables(make_tables({client: frame}), options)
+        self.table = tables[client].drop(options.ignored_columns)
 
     def describe(self) -> Description:
         """Describe the training rows for the server, or raise if the table cannot be used.
@@ -261,12 +267,14 @@ class SiteTable:
             options.label,
             options.kind,
             options.categories,
-            train=rows_by_client(self.index.train)[0],
+            train=split_row_numbers(self.index.train)[0],
             min_rows_to_report=options.min_rows_to_report,
         )
         if options.fill is None:
-            features = self.table.without([options.label]).columns
-            run_column_jobs({name: partial(refuse_gap, cells) for name, cells in features.items()})
+            features = self.table.drop([options.label]).columns
+            run_column_jobs(
+                {name: partial(check_no_missing, cells) for name, cells in features.items()}
+            )
         if options.fill != "median":
             for column in description["columns"].values():
                 if column.get("count"):
@@ -275,4 +283,4 @@ class SiteTable:
 
     def encode(self, schema: Schema) -> Federation:
         """Encode the rows as a federation of this site alone."""
-        return assemble({self.client: self.table}, self.index, schema)
+        return encode_federation({self.client: self.table}, self.index, schema)

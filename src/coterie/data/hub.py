@@ -13,8 +13,8 @@ from typing import Any, Literal, Unpack
 import numpy as np
 
 from coterie.core.errors import CoterieError, Option, unknown_name
-from coterie.data.cells import Cells
-from coterie.data.csv_files import one_line
+from coterie.data.cells import TableColumn
+from coterie.data.csv_files import to_one_line
 from coterie.data.federation import Federation
 from coterie.data.hub_rows import (
     Dealt,
@@ -62,7 +62,7 @@ def make_partitioner(
         return make(**given)
     except (ValueError, TypeError) as why:
         raise CoterieError(
-            f"the partitioner {name} cannot be made ({one_line(why).rstrip('.')})",
+            f"the partitioner {name} cannot be made ({to_one_line(why).rstrip('.')})",
             "give it other arguments",
         ) from None
 
@@ -105,7 +105,7 @@ def deal(partitioner: Any) -> Dealt:
             parts = [partitioner.load_partition(i) for i in range(partitioner.num_partitions)]
     except (ValueError, LookupError, TypeError, AssertionError) as why:
         raise CoterieError(
-            f"the {title} cannot deal these rows ({one_line(why).rstrip('.')})",
+            f"the {title} cannot deal these rows ({to_one_line(why).rstrip('.')})",
             "give it other arguments",
         ) from None
     if any(part.column_names != parts[0].column_names for part in parts):
@@ -258,9 +258,9 @@ def refuse_partitioner_options(**options: Any) -> None:
 
 def read_clients(rows: Rows, column: str) -> np.ndarray:
     """The client of each row: whole numbers, or texts."""
-    cells = Cells(to_frame(rows.select_columns(column))[column], column, where="")
-    cells.refuse_missing("name the client in every row", role="client column")
-    cells.refuse_rounded()
+    cells = TableColumn(to_frame(rows.select_columns(column))[column], column, where="")
+    cells.require_complete("name the client in every row", role="client column")
+    cells.require_exact()
     if cells.column.dtype.kind in "iu":
         return cells.column.to_numpy()
     return np.array(cells.texts)

@@ -14,9 +14,9 @@ import numpy as np
 
 from coterie.core.errors import CoterieError, Option, unknown_name
 from coterie.data.base_files import pixels
-from coterie.data.cells import Cells
-from coterie.data.client_table import check_frames, tables_of_frames
-from coterie.data.csv_files import one_line
+from coterie.data.cells import TableColumn
+from coterie.data.client_table import check_frames, make_tables
+from coterie.data.csv_files import to_one_line
 from coterie.data.federation import Federation
 from coterie.data.frames import encode_tables
 from coterie.data.natural import from_keys, rows_by_key
@@ -78,7 +78,7 @@ def encode_rows(train: Dealt, test: Dealt | None, options: TableOptions) -> Fede
         frame[PART] = np.where(np.arange(len(rows)) < train_size, "train", "test")
         options = replace(options, split_column=PART)
     frames = {name: frame.iloc[numbers] for name, numbers in rows_by_key(key).items()}
-    return encode_tables(tables_of_frames(check_frames(frames)), options)
+    return encode_tables(make_tables(check_frames(frames)), options)
 
 
 def check_one_array(column: str, features: list[str], options: TableOptions) -> None:
@@ -132,8 +132,8 @@ def to_frame(rows: Rows) -> pd.DataFrame:
 
 def read_labels(rows: Rows, label: str) -> tuple[np.ndarray, list[str] | None]:
     """y, and the names of its classes: of a ClassLabel, or the texts; None where y are numbers."""
-    cells = Cells(rows.select_columns(label).to_pandas()[label], label, where="")
-    cells.refuse_missing("give the rows a label, or remove them", role="label column")
+    cells = TableColumn(rows.select_columns(label).to_pandas()[label], label, where="")
+    cells.require_complete("give the rows a label, or remove them", role="label column")
     if cells.column.dtype.kind in "iuf":
         return cells.column.to_numpy(), getattr(rows.features[label], "names", None)
     names, y = np.unique(cells.texts, return_inverse=True)
@@ -213,7 +213,7 @@ def read_splits(path: Path) -> dict[str, Rows]:
         raise
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as why:
         raise CoterieError(
-            f"{path} is no Hugging Face data set ({one_line(why).rstrip('.')})",
+            f"{path} is no Hugging Face data set ({to_one_line(why).rstrip('.')})",
             "write it with save_to_disk",
         ) from None
 

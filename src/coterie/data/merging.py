@@ -12,19 +12,19 @@ from functools import partial
 import numpy as np
 
 from coterie.core.errors import CoterieError, CoterieWarning, Option, run_column_jobs
-from coterie.data.cells import Form
+from coterie.data.cells import CellKind
 from coterie.data.description import (
-    MOST_CLASSES,
-    MOST_QUANTILES,
+    MAX_CLASSES,
+    MAX_QUANTILES,
     Description,
+    check_category_count,
     drop_option,
-    refuse_many,
 )
 from coterie.data.federation import Kind
-from coterie.data.schema import MIN_CATEGORY_COUNT, Column, Schema, in_order
+from coterie.data.schema import MIN_CATEGORY_COUNT, Column, Schema, sort_names
 
 Columns = frozenset[str]
-MOST_CLIENTS = 5  # whose columns one sentence describes; of any more it gives the number
+MAX_LISTED_CLIENTS = 5  # whose columns one sentence describes; of any more it gives the number
 
 
 def check_columns(clients: Mapping[str, Description]) -> None:
@@ -41,25 +41,25 @@ def check_columns(clients: Mapping[str, Description]) -> None:
     columns = {client: frozenset(d["columns"]) for client, d in clients.items()}
     common = Counter(columns.values()).most_common(1)[0][0]
     if set(columns.values()) != {common}:
-        raise columns_differ(columns, common)
+        raise column_mismatch(columns, common)
     if not common:
         raise CoterieError(f"client {first!r} has no column but the label {label}", "add features")
 
 
-def columns_differ(columns: Mapping[str, Columns], common: Columns) -> CoterieError:
+def column_mismatch(columns: Mapping[str, Columns], common: Columns) -> CoterieError:
     """Return an error that names the clients whose columns differ from the most common ones."""
     example = next(client for client, own in columns.items() if own == common)
     differing = {client: own for client, own in columns.items() if own != common}
     parts = []
-    for client, own in list(differing.items())[:MOST_CLIENTS]:
+    for client, own in list(differing.items())[:MAX_LISTED_CLIENTS]:
         lacks = ", ".join(sorted(common - own)) or "nothing"
         adds = ", ".join(sorted(own - common)) or "nothing"
         parts.append(
             f"the columns of client {client!r} differ from those of client {example!r}: "
             f"it lacks {lacks} and adds {adds}"
         )
-    if len(differing) > MOST_CLIENTS:
-        parts.append(f"and {len(differing) - MOST_CLIENTS} more clients")
+    if len(differing) > MAX_LISTED_CLIENTS:
+        parts.append(f"and {len(differing) - MAX_LISTED_CLIENTS} more clients")
     what = "; ".join(parts)
     if len(differing) == 1 and lacks != "nothing" and adds != "nothing":
         rename = f"perhaps by renaming {adds} in {client!r} to {lacks}"
@@ -74,8 +74,12 @@ def columns_differ(columns: Mapping[str, Columns], common: Columns) -> CoterieEr
 
 log = logging.getLogger("coterie")
 Descriptions = Mapping[str, Description]  # by client
-FORMS: dict[Form, str] = {"number": "numbers", "date": "dates", "category": "text"}  # in words
-FEWEST_IDS = 50  # rows: fewer different whole numbers are no sign of ids
+KIND_NAMES: dict[CellKind, str] = {
+    "number": "numbers",
+    "date": "dates",
+    "category": "text",
+}  # in words
+MIN_ROWS_FOR_IDS = 50  # rows: fewer different whole numbers are no sign of ids
 
 
 def merge(descriptions: Descriptions, min_category_count: int = MIN_CATEGORY_COUNT) -> Schema:
@@ -129,7 +133,7 @@ def merge_checked(clients: Descriptions, min_category_count: int) -> Schema:
     mean, deviation = 0.0, 0.0
     parts = [d for d in labels.values() if d.get("count")]
     if kind == "regression" and parts:
-        mean, deviation = pool(parts)
+        mean, deviation = pool_moments(parts)
     return Schema(
         label=first["label"]["name"],
         kind=kind,
@@ -145,7 +149,7 @@ def merge_checked(clients: Descriptions, min_category_count: int) -> Schema:
 def merge_column(name: str, clients: Descriptions, min_category_count: int) -> Column:
     """Merge the descriptions of one column."""
     missing = sum(d["missing"] for d in clients.values())
-    form = common_form(
+    form = find_common_kind(
         f"the column {name}",
         clients,
         "make them alike, or read it as text with {}",
@@ -153,9 +157,9 @@ def merge_column(name: str, clients: Descriptions, min_category_count: int) -> C
     )
     parts = [d for d in clients.values() if d.get("count")]
     if form == "number":
-        warn_of_ids(name, parts)
+        warn_about_ids(name, parts)
     if form in ("number", "date") and parts:
-        mean, deviation = pool(parts)
+        mean, deviation = pool_moments(parts)
         median = pool_medians(parts)
         return Column(name, form, missing, mean=mean, deviation=deviation, median=median)
     counts: Counter[str] = Counter()
@@ -169,7 +173,7 @@ def merge_column(name: str, clients: Descriptions, min_category_count: int) -> C
             options=[drop_option(name)],
             where=name,
         )
-    refuse_many(f"the column {name} of all clients together", name, len(counts))
+    check_category_count(f"the column {name} of all clients together", name, len(counts))
     if len(counts) == counts.total() > 10:
         raise CoterieError(
             f"the column {name} has another text in each of {len(counts)} rows, as ids",
@@ -178,11 +182,11 @@ def merge_column(name: str, clients: Descriptions, min_category_count: int) -> C
             where=name,
         )
     return Column(
-        name, "category", missing, categories=common_texts(name, counts, min_category_count)
+        name, "category", missing, categories=select_categories(name, counts, min_category_count)
     )
 
 
-def common_texts(name: str, counts: Counter[str], min_category_count: int) -> tuple[str, ...]:
+def select_categories(name: str, counts: Counter[str], min_category_count: int) -> tuple[str, ...]:
     """Return the categories with enough rows, sorted; log how many are too rare."""
     common = [text for text, rows in counts.items() if rows >= min_category_count]
     if not common:
@@ -200,31 +204,31 @@ def common_texts(name: str, counts: Counter[str], min_category_count: int) -> tu
             "%d rows",
             len(counts) - len(common), name, min_category_count, rare_rows,
         )  # fmt: skip
-    return in_order(common)
+    return sort_names(common)
 
 
-def common_form(what: str, clients: Descriptions, remedy: str, option: Option) -> Form:
+def find_common_kind(what: str, clients: Descriptions, remedy: str, option: Option) -> CellKind:
     """Return the kind that all clients with any value agree on; "empty" if there is no value."""
-    forms: dict[Form, str] = {
+    forms: dict[CellKind, str] = {
         d["kind"]: client for client, d in clients.items() if d["kind"] != "empty"
     }
     if len(forms) > 1:
-        first, second, *_ = [form for form in FORMS if form in forms]
+        first, second, *_ = [form for form in KIND_NAMES if form in forms]
         raise CoterieError(
-            f"{what} holds {FORMS[first]} for client {forms[first]!r} "
-            f"and {FORMS[second]} for client {forms[second]!r}",
+            f"{what} holds {KIND_NAMES[first]} for client {forms[first]!r} "
+            f"and {KIND_NAMES[second]} for client {forms[second]!r}",
             remedy,
             options=[option],
         )
     return next(iter(forms), "empty")
 
 
-def warn_of_ids(name: str, parts: list[Description]) -> None:
+def warn_about_ids(name: str, parts: list[Description]) -> None:
     """Warn about numbers that are probably ids."""
     sign = ""
     if any(d["rounded"] for d in parts):
         sign = "has whole numbers above 2^53, whose last digits are lost"
-    elif all(d["ids"] for d in parts) and sum(d["count"] for d in parts) > FEWEST_IDS:
+    elif all(d["ids"] for d in parts) and sum(d["count"] for d in parts) > MIN_ROWS_FOR_IDS:
         sign = "has another whole number in each row"
     if sign:
         doubt = CoterieWarning(
@@ -235,7 +239,7 @@ def warn_of_ids(name: str, parts: list[Description]) -> None:
         warnings.warn(doubt, stacklevel=2)
 
 
-def pool(parts: list[Description]) -> tuple[float, float]:
+def pool_moments(parts: list[Description]) -> tuple[float, float]:
     """Return the mean and standard deviation (over n, not n − 1) of all rows.
 
     fsum makes the result independent of the order of the clients.
@@ -255,7 +259,7 @@ def pool_medians(parts: list[Description]) -> float:
     points = np.concatenate([d["quantiles"] for d in parts])
     lengths = [len(d["quantiles"]) for d in parts]
     weights = np.repeat(
-        [d["count"] * (MOST_QUANTILES // len(d["quantiles"])) for d in parts], lengths
+        [d["count"] * (MAX_QUANTILES // len(d["quantiles"])) for d in parts], lengths
     )
     order = points.argsort()
     points = points[order]
@@ -269,7 +273,7 @@ def pool_medians(parts: list[Description]) -> float:
 def merge_classes(clients: Descriptions) -> tuple[str, ...] | None:
     """Return the classes of all clients, or None for regression."""
     label = f"the label column {next(iter(clients.values()))['name']}"
-    form = common_form(
+    form = find_common_kind(
         label,
         clients,
         "make them alike, or read it as classes with {}",
@@ -279,8 +283,8 @@ def merge_classes(clients: Descriptions) -> tuple[str, ...] | None:
         raise CoterieError(f"{label} has no value for any client", "give the clients rows")
     names = {name for d in clients.values() for name in d["classes"]}
     if form == "category":
-        return in_order(names)
+        return sort_names(names)
     all_whole = all(d["classes"] for d in clients.values() if d["kind"] != "empty")
-    if all_whole and len(names) <= MOST_CLASSES:
-        return in_order(names)
+    if all_whole and len(names) <= MAX_CLASSES:
+        return sort_names(names)
     return None

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from coterie.core.errors import CoterieError, Option, unknown_name
-from coterie.data.cells import Cells
-from coterie.data.client_table import Table, client_cells
-from coterie.data.dates import days_of_times
+from coterie.data.cells import TableColumn
+from coterie.data.client_table import Table, find_client_column
+from coterie.data.dates import datetimes_to_days
 from coterie.data.federation import Federation, Ragged, split
-from coterie.data.schema import first_few
+from coterie.data.schema import join_first
 from coterie.data.table_options import TableOptions
 
 log = logging.getLogger("coterie")
@@ -24,13 +24,13 @@ SPLITS = {"train": "train", "test": "test", "validation": "validation", "valid":
 # ------------------------------------------------------------------------------ dropping
 def drop_rows_without_client(table: Table, column: str | None) -> Table:
     """Drop the rows of a table of all clients that name no client."""
-    missing = client_cells(table, column).missing
+    missing = find_client_column(table, column).missing
     if not missing.any():
         return table
     if missing.all():
         raise CoterieError(f"the client column {column} is empty in every row", "name the clients")
     log.info("dropped %d rows whose client column %s is empty", missing.sum(), column)
-    return table.part(np.flatnonzero(~missing), table.where)
+    return table.take(np.flatnonzero(~missing), table.where)
 
 
 def drop_rows_without_label(tables: Mapping[str, Table], label: str) -> dict[str, Table]:
@@ -41,12 +41,12 @@ def drop_rows_without_label(tables: Mapping[str, Table], label: str) -> dict[str
         if label not in table.columns:
             raise unknown_name(f"label column of {table.where}:", label, table.columns)
         cells = table.columns[label]
-        if not cells.empty_cells:
+        if not cells.num_missing:
             complete[name] = table
             continue
-        gaps[name] = cells.empty_cells
-        if cells.empty_cells < table.rows:
-            complete[name] = table.part(np.flatnonzero(~cells.missing), table.where)
+        gaps[name] = cells.num_missing
+        if cells.num_missing < table.rows:
+            complete[name] = table.take(np.flatnonzero(~cells.missing), table.where)
     if gaps and not complete:
         raise CoterieError(f"the label column {label} is empty in every row", "give labels")
     if gaps:
@@ -54,7 +54,7 @@ def drop_rows_without_label(tables: Mapping[str, Table], label: str) -> dict[str
         message += f" ({list_counts(gaps)})"
         gone = [name for name in gaps if name not in complete]
         if gone:
-            message += f"; no rows remain for {first_few(gone)}"
+            message += f"; no rows remain for {join_first(gone)}"
         log.info("%s", message)
     return complete
 
@@ -83,7 +83,7 @@ def drop_small_clients(tables: Mapping[str, Table], min_rows: int) -> dict[str, 
 def list_counts(counts: Mapping[str, int]) -> str:
     """List a few clients with their counts, the highest first."""
     ordered = sorted(counts, key=lambda name: -counts[name])
-    return first_few([f"{name} {counts[name]}" for name in ordered])
+    return join_first([f"{name} {counts[name]}" for name in ordered])
 
 
 # ------------------------------------------------------------------------------ splitting
@@ -149,25 +149,25 @@ def stack(rows: list[np.ndarray]) -> Ragged:
     return Ragged(x, x, torch.tensor([len(numbers) for numbers in rows]))
 
 
-def complete_column(table: Table, column: str) -> Cells:
+def complete_column(table: Table, column: str) -> TableColumn:
     """Return a column without missing cells, or raise."""
     if column not in table.columns:
         raise unknown_name(f"column of {table.where}:", column, table.columns)
     cells = table.columns[column]
-    cells.refuse_missing("complete it")
+    cells.require_complete("complete it")
     return cells
 
 
-def read_times(cells: Cells) -> np.ndarray:
+def read_times(cells: TableColumn) -> np.ndarray:
     """Read a column of numbers or dates as numbers."""
     import pandas as pd
 
-    if not cells.is_time and not np.isnan(cells.parsed).any():
-        return cells.numbers()
+    if not cells.is_datetime and not np.isnan(cells.parsed).any():
+        return cells.require_numbers()
     if not np.isnan(cells.days).any():
         return cells.days
     try:  # here 2010-11 can only be a month; as a feature it may also be a school year
-        return days_of_times(pd.to_datetime(cells.column, format="ISO8601", utc=True))
+        return datetimes_to_days(pd.to_datetime(cells.column, format="ISO8601", utc=True))
     except (ValueError, TypeError):
         raise CoterieError(
             f"the column {cells.name} of {cells.where} contains no times",

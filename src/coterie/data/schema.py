@@ -30,7 +30,7 @@ import numpy as np
 
 from coterie.core.errors import CoterieError, Option, unknown_name
 from coterie.data import dates
-from coterie.data.cells import Cells
+from coterie.data.cells import TableColumn
 from coterie.data.client_table import Table
 from coterie.data.federation import Kind
 
@@ -43,7 +43,7 @@ KINDS = get_args(ColumnKind)
 FAR = 5  # deviations: a warning for a new client's mean beyond this
 
 
-def in_order(names: Iterable[str]) -> tuple[str, ...]:
+def sort_names(names: Iterable[str]) -> tuple[str, ...]:
     """Sorted: as whole numbers where all are, else as text."""
     try:
         return tuple(sorted(names, key=lambda name: (int(name), name)))
@@ -75,19 +75,19 @@ class Column:
             return [f"{self.name} ({part})" for part in dates.PARTS]
         return [f"{self.name} = {text}" for text in (*self.categories, "(other)")]
 
-    def encode(self, cells: Cells, fill: Fill | None) -> np.ndarray:
+    def encode(self, cells: TableColumn, fill: Fill | None) -> np.ndarray:
         """float64 [rows, len(encoded)]"""
         if fill is None:
-            cells.refuse_missing("fill them with {}", [Option("fill", "median")])
+            cells.require_complete("fill them with {}", [Option("fill", "median")])
         if self.kind == "category":
             return self._one_hot(cells)
         if self.kind == "number":
-            return self._standardised(cells.numbers("correct it"), fill)
-        days = cells.dates()
-        season = dates.seasons(days)
+            return self._standardised(cells.require_numbers("correct it"), fill)
+        days = cells.require_days()
+        season = dates.encode_seasons(days)
         season[cells.missing] = 0  # no season
         return np.column_stack(
-            [self._standardised(dates.years(days), fill), season, dates.weekends(days)]
+            [self._standardised(dates.to_years(days), fill), season, dates.encode_weekends(days)]
         )
 
     def _standardised(self, values: np.ndarray, fill: Fill | None) -> np.ndarray:
@@ -100,21 +100,21 @@ class Column:
         filled = np.where(np.isnan(values), filling, values)
         return ((filled - self.mean) / self.deviation)[:, None]
 
-    def _one_hot(self, cells: Cells) -> np.ndarray:
+    def _one_hot(self, cells: TableColumn) -> np.ndarray:
         slot = {text: i for i, text in enumerate(self.categories)}
         other = len(slot)
-        numbers, texts = cells.coded
+        numbers, texts = cells.text_codes
         slots = np.array([*(slot.get(text, other) for text in texts), other])[numbers]
         x = np.zeros((len(slots), other + 1))
         x[np.arange(len(slots)), slots] = 1
         return x
 
-    def remark(self, cells: Cells) -> str:
+    def remark(self, cells: TableColumn) -> str:
         """A sentence about cells that are unlike those of training; "" if there is none."""
         if self.kind == "number":
             return self._remark_on_mean(cells.parsed, cells)
         if self.kind == "date":
-            return self._remark_on_mean(dates.years(cells.days), cells)
+            return self._remark_on_mean(dates.to_years(cells.days), cells)
         present = [text for text, gone in zip(cells.texts, cells.missing) if not gone]
         counts = Counter(present)
         new = sorted(set(counts) - set(self.categories))
@@ -129,7 +129,7 @@ class Column:
             f"({listed}; {rows} of {len(cells)} rows): they count as other."
         )
 
-    def _remark_on_mean(self, values: np.ndarray, cells: Cells) -> str:
+    def _remark_on_mean(self, values: np.ndarray, cells: TableColumn) -> str:
         values = values[~np.isnan(values)]
         if not len(values) or not self.deviation:
             return ""
@@ -160,7 +160,7 @@ class Schema:
     label_deviation: float = 0.0  # of it; 0: models are trained on the target as it is
 
     def __post_init__(self) -> None:
-        fault = next(faults(self), "")
+        fault = next(find_faults(self), "")
         if fault:
             raise CoterieError(
                 f"the schema for the label {self.label!r} makes no sense ({fault})", "make it anew"
@@ -185,7 +185,7 @@ class Schema:
         or median over all clients; missing texts become "other". Without `fill` it is as in
         training.
         """
-        return self.encode_table(Table.of(frame, where), fill)
+        return self.encode_table(Table.from_frame(frame, where), fill)
 
     def encode_table(
         self, table: Table, fill: Fill | None = None
@@ -194,14 +194,14 @@ class Schema:
         fill = fill or self.fill
         if fill not in (None, *get_args(Fill)):
             raise unknown_name("fill", str(fill), get_args(Fill))
-        self.refuse_absent(table, fill)
+        self.check_columns_present(table, fill)
         parts = [column.encode(table.columns[column.name], fill) for column in self.features]
         x = np.concatenate(parts, axis=1, dtype=np.float32)
         if self.label not in table.columns:
             return x, None
         return x, self.encode_label(table.columns[self.label])
 
-    def refuse_absent(self, table: Table, fill: Fill | None) -> None:
+    def check_columns_present(self, table: Table, fill: Fill | None) -> None:
         """Refuse a table that lacks columns."""
         absent = [c.name for c in self.features if c.name not in table.columns]
         if absent:
@@ -214,13 +214,13 @@ class Schema:
                 f"it has {', '.join(table.columns)}{remedy}"
             )
 
-    def encode_label(self, cells: Cells) -> np.ndarray:
+    def encode_label(self, cells: TableColumn) -> np.ndarray:
         """y, int64 classes or float64 targets."""
-        cells.refuse_missing("give the rows a label, or remove them", role="label column")
+        cells.require_complete("give the rows a label, or remove them", role="label column")
         if self.classes is None:
-            return cells.numbers("correct it")
+            return cells.require_numbers("correct it")
         class_of = {name: i for i, name in enumerate(self.classes)}
-        numbers, texts = cells.coded
+        numbers, texts = cells.text_codes
         y = np.array([class_of.get(text, -1) for text in texts], dtype=np.int64)[numbers]
         if (y < 0).any():
             name = texts[numbers[(y < 0).argmax()]]
@@ -230,7 +230,7 @@ class Schema:
 
     def remarks(self, frame: pd.DataFrame, where: str = "the table") -> list[str]:
         """Sentences about columns, texts and units of a table that no training row had."""
-        table = Table.of(frame, where)
+        table = Table.from_frame(frame, where)
         known = {*(column.name for column in self.features), self.label, *self.ignored}
         sentences = []
         extra = sorted(set(table.columns) - known)
@@ -275,7 +275,7 @@ def read_column(values: dict[str, Any]) -> Column:
     return Column(**values | complete | {"categories": tuple(values["categories"])})
 
 
-def faults(schema: Schema) -> Iterator[str]:
+def find_faults(schema: Schema) -> Iterator[str]:
     """What contradicts itself in a schema, as one from a file may."""
     columns = schema.features
     names = [column.name for column in columns]
@@ -299,7 +299,7 @@ def faults(schema: Schema) -> Iterator[str]:
         yield "a name is not text"
     if schema.fill not in (None, *get_args(Fill)):
         yield f"its fill is {schema.fill!r}"
-    if any(in_order({*texts}) != texts for texts in lists):
+    if any(sort_names({*texts}) != texts for texts in lists):
         yield "categories or classes are not in order"
 
 
@@ -319,30 +319,30 @@ def log_schema(schema: Schema, nearly_empty: str = "") -> None:
         log.info("columns of dates: %s", ", ".join(dates))
     texts = [c for c in schema.features if c.kind == "category"]
     if texts:
-        described = [f"{c.name} ({first_few(c.categories)})" for c in texts]
+        described = [f"{c.name} ({join_first(c.categories)})" for c in texts]
         log.info("columns of text: %s", ", ".join(described))
-    log_gaps("number", f"are filled with the {schema.fill}", schema)
-    log_gaps("date", f"are filled with the {schema.fill}", schema)
-    log_gaps("category", "count as other", schema)
+    log_missing("number", f"are filled with the {schema.fill}", schema)
+    log_missing("date", f"are filled with the {schema.fill}", schema)
+    log_missing("category", "count as other", schema)
     if nearly_empty:
         log.info("nearly all of these cells are empty: %s", nearly_empty)
     if schema.ignored:
         log.info("columns left out: %s", ", ".join(schema.ignored))
     label = f"the label {schema.label} holds numbers: regression"
     if schema.classes is not None:
-        classes = f"{len(schema.classes)} classes ({first_few(schema.classes)})"
+        classes = f"{len(schema.classes)} classes ({join_first(schema.classes)})"
         label = f"the label {schema.label} has {classes}: classification"
     log.info("%s (%s overrules)", label, Option("kind", of_data=True))
 
 
-def log_gaps(kind: str, becomes: str, schema: Schema) -> None:
+def log_missing(kind: str, becomes: str, schema: Schema) -> None:
     """Log how many empty cells the columns of a kind had, and what becomes of them."""
     gaps = [f"{c.name} {c.missing}" for c in schema.features if c.kind == kind and c.missing]
     if gaps:
         log.info("empty cells in training rows %s: %s", becomes, ", ".join(gaps))
 
 
-def first_few(texts: Sequence[str]) -> str:
+def join_first(texts: Sequence[str]) -> str:
     """The first five texts, with an ellipsis if there are more."""
     listed = ", ".join(texts[:5])
     if len(texts) > 5:

@@ -25,7 +25,7 @@ MOST_NAMED = 5  # columns or sites in one sentence
 ROUNDING = 1e-24  # of the squared mean: a spread that is no larger comes from rounding
 
 
-class Constant(NamedTuple):
+class ConstantColumn(NamedTuple):
     """A column that never changes at one site and varies elsewhere."""
 
     column: str
@@ -40,7 +40,7 @@ class SiteColumns:
 
     rows: Mapping[str, int]  # by site: training rows
     empty: Mapping[str, Mapping[str, int]]  # by column, by site: empty cells, where there are any
-    constants: Sequence[Constant]  # those of the largest sites first
+    constants: Sequence[ConstantColumn]  # those of the largest sites first
 
     def nearly_empty(self, column: str) -> list[str]:
         """The sites at which nearly all cells of a column are empty."""
@@ -54,11 +54,11 @@ class SiteColumns:
         return rows > 0 and sum(cells.get(site, 0) for site in sites) >= NEARLY_ALL * rows
 
 
-def site_columns(descriptions: Mapping[str, Description]) -> SiteColumns:
+def summarise_site_columns(descriptions: Mapping[str, Description]) -> SiteColumns:
     """Collect what is odd at single sites from the descriptions of all sites, by name."""
     trained = {site: d for site, d in descriptions.items() if d["rows"]}
     empty: dict[str, dict[str, int]] = {}
-    constants: list[Constant] = []
+    constants: list[ConstantColumn] = []
     columns = next(iter(descriptions.values()))["columns"]
     looks = len(columns) * len(trained)
     for name in sorted(columns):
@@ -66,41 +66,43 @@ def site_columns(descriptions: Mapping[str, Description]) -> SiteColumns:
         gaps = {site: d["missing"] for site, d in parts.items() if d["missing"]}
         if gaps:
             empty[name] = gaps
-        constants += find_constants(name, parts, looks)
+        constants += find_constant_columns(name, parts, looks)
     constants.sort(key=lambda constant: -constant.rows)
     rows = {site: d["rows"] for site, d in trained.items()}
     return SiteColumns(rows, empty, constants)
 
 
 # ------------------------------------------------------------------------------ constants
-def find_constants(column: str, parts: Mapping[str, Description], looks: int) -> list[Constant]:
+def find_constant_columns(
+    column: str, parts: Mapping[str, Description], looks: int
+) -> list[ConstantColumn]:
     """List the sites at which a column never changes, unless that is the way of several sites.
 
     A sex that never changes at a third of the schools says what schools they are.
     looks: how many columns of sites are looked at in all.
     """
-    values = {site: only_value(d) for site, d in parts.items() if count_of(d) >= SEVERAL}
+    values = {site: find_constant(d) for site, d in parts.items() if count_values(d) >= SEVERAL}
     varying = [parts[site] for site, value in values.items() if value is None]
     constant = {site: value for site, value in values.items() if value is not None}
     if not varying or len(constant) > max(1, len(varying) // RARE):
         return []
     result = []
     for site, value in constant.items():
-        rows = count_of(parts[site])
-        by_chance = share_of(value, varying) ** rows
+        rows = count_values(parts[site])
+        by_chance = estimate_share(value, varying) ** rows
         if by_chance < CHANCE / looks:
-            result.append(Constant(column, site, format_value(value), rows))
+            result.append(ConstantColumn(column, site, format_value(value), rows))
     return result
 
 
-def count_of(description: Description) -> int:
+def count_values(description: Description) -> int:
     """The number of cells that hold a value."""
     if "categories" in description:
         return sum(description["categories"].values())
     return int(description.get("count", 0))
 
 
-def only_value(description: Description) -> str | float | None:
+def find_constant(description: Description) -> str | float | None:
     """The value that all cells of a site hold; None where they differ."""
     if "categories" in description:
         texts = list(description["categories"])
@@ -111,12 +113,12 @@ def only_value(description: Description) -> str | float | None:
     return mean
 
 
-def share_of(value: str | float, parts: Sequence[Description]) -> float:
+def estimate_share(value: str | float, parts: Sequence[Description]) -> float:
     """The share of cells that hold a value, at other sites; of numbers, by their quantiles."""
-    cells = sum(map(count_of, parts))
+    cells = sum(map(count_values, parts))
     if isinstance(value, str):
         return sum(d["categories"].get(value, 0) for d in parts) / cells
-    equal = [count_of(d) * float(np.isclose(d["quantiles"], value).mean()) for d in parts]
+    equal = [count_values(d) * float(np.isclose(d["quantiles"], value).mean()) for d in parts]
     return sum(equal) / cells
 
 
@@ -128,7 +130,7 @@ def format_value(value: str | float) -> str:
 
 
 # ------------------------------------------------------------------------------ as text
-def describe_constants(constants: Sequence[Constant]) -> str:
+def describe_constants(constants: Sequence[ConstantColumn]) -> str:
     """Name the columns that never change at a site, a few of them."""
     some = [f"{c.column} (always {c.value} at {c.site}, {c.rows} rows)" for c in constants]
     listed = ", ".join(some[:MOST_NAMED])
@@ -139,7 +141,7 @@ def describe_constants(constants: Sequence[Constant]) -> str:
     return f"columns never change at a site, and vary elsewhere: {listed}"
 
 
-def warn_of_constants(constants: Sequence[Constant]) -> None:
+def warn_about_constants(constants: Sequence[ConstantColumn]) -> None:
     """Warn of columns that never change at a site, in one sentence."""
     if not constants:
         return

@@ -32,7 +32,7 @@ from coterie.core.errors import CoterieError
 from coterie.data.federation import Federation, Ragged, Stored
 from coterie.data.roster import Kind
 from coterie.data.schema import Schema
-from coterie.data.site_columns import Constant, SiteColumns
+from coterie.data.site_columns import ConstantColumn, SiteColumns
 
 VERSION = 1
 HEADER = "store.json"
@@ -223,7 +223,7 @@ def site_columns_from(columns: dict[str, Any] | None) -> SiteColumns | None:
     """Read the site statistics that `about_clients` wrote."""
     if columns is None:
         return None
-    constants = [Constant(*constant) for constant in columns["constants"]]
+    constants = [ConstantColumn(*constant) for constant in columns["constants"]]
     return SiteColumns(columns["rows"], columns["empty"], constants)
 
 

@@ -14,28 +14,28 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.core.errors import CoterieError
-from coterie.data.cells import EXACT, to_nfc
-from coterie.data.client_table import Columns, Table, cut_table, tables_of_frames
-from coterie.data.csv_files import check_header, groups_of_files, one_line, parse_group, read_csv
+from coterie.data.cells import MAX_EXACT_INT, to_nfc
+from coterie.data.client_table import LazyFrame, Table, make_tables, split_table
+from coterie.data.csv_files import check_header, group_files, parse_group, read_csv, to_one_line
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def read_parquet(file: Path, text: Collection[str] = ()) -> pd.DataFrame | Columns:
+def read_parquet(file: Path, text: Collection[str] = ()) -> pd.DataFrame | LazyFrame:
     """The table in a Parquet file; a named index is a column."""
-    with parquet_faults(file):
+    with parquet_errors(file):
         import pyarrow.parquet
 
         opened = pyarrow.parquet.ParquetFile(file)
-        names = plain_columns(opened.schema_arrow)
+        names = list_plain_columns(opened.schema_arrow)
         if names is None:
-            return read_at_once(file)
+            return read_parquet_frame(file)
     readers = {name: partial(read_column, opened, file, name) for name in names}
-    return Columns(readers, opened.metadata.num_rows)
+    return LazyFrame(readers, opened.metadata.num_rows)
 
 
-def plain_columns(schema: Any) -> list[str] | None:
+def list_plain_columns(schema: Any) -> list[str] | None:
     """The names of the columns; None if pandas makes more of the fields than a column of each.
 
     It does so for an index that has a name, and for names that are no texts or occur twice.
@@ -52,13 +52,13 @@ def plain_columns(schema: Any) -> list[str] | None:
 
 def read_column(opened: Any, file: Path, name: str) -> pd.Series:
     """One column; `opened` is the ParquetFile."""
-    with parquet_faults(file):
+    with parquet_errors(file):
         # where a name has a point, Arrow may give others that begin alike
         table = opened.read(columns=[name]).select([name])
         return table.to_pandas(split_blocks=True, self_destruct=True)[name]
 
 
-def read_at_once(file: Path) -> pd.DataFrame:
+def read_parquet_frame(file: Path) -> pd.DataFrame:
     """All columns; a named index is one of them."""
     import pyarrow.parquet
 
@@ -71,7 +71,7 @@ def read_at_once(file: Path) -> pd.DataFrame:
 
 
 @contextmanager
-def parquet_faults(file: Path) -> Iterator[None]:
+def parquet_errors(file: Path) -> Iterator[None]:
     """Turn the errors of pyarrow into one sentence."""
     try:
         yield
@@ -80,7 +80,9 @@ def parquet_faults(file: Path) -> Iterator[None]:
             f"{file} is Parquet, which needs pyarrow", "pip install 'coterie[data]'"
         ) from None
     except (ValueError, OSError) as why:  # pyarrow's errors are both
-        raise CoterieError(f"the file {file} cannot be read as Parquet: {one_line(why)}.") from None
+        raise CoterieError(
+            f"the file {file} cannot be read as Parquet: {to_one_line(why)}."
+        ) from None
 
 
 log = logging.getLogger("coterie")
@@ -92,19 +94,19 @@ def read_table(file: Path, text: Collection[str] = ()) -> pd.DataFrame:
     The cells of columns in `text` stay as they are written: 01 is not 1.
     """
     table = open_table(file, text)
-    if isinstance(table, Columns):
+    if isinstance(table, LazyFrame):
         return table.frame()
     return table
 
 
-def open_table(file: Path, text: Collection[str] = ()) -> pd.DataFrame | Columns:
+def open_table(file: Path, text: Collection[str] = ()) -> pd.DataFrame | LazyFrame:
     """As `read_table`; a table that may be large is given as columns that are not yet in memory."""
     kinds = " or ".join(READERS)
     if not file.is_file():
         raise CoterieError(f"there is no file {file}", f"give the path of a {kinds} file")
     if file.suffix.lower() not in READERS:
         raise CoterieError(f"the file {file} is no table", f"it must be a {kinds} file")
-    table: pd.DataFrame | Columns = READERS[file.suffix.lower()](file, text)
+    table: pd.DataFrame | LazyFrame = READERS[file.suffix.lower()](file, text)
     if table.empty:
         raise CoterieError(
             f"the file {file} is empty below its header", "give it rows, or remove it"
@@ -116,12 +118,12 @@ def read_tables(files: Mapping[str, Path], text: Collection[str] = ()) -> dict[s
     """The table of each client's file; the cells of columns in `text` stay as they are written."""
     tables: dict[str, Table] = {}
     alone = dict(files)
-    for group in groups_of_files(files):
+    for group in group_files(files):
         frame = parse_group(group, text)
         if frame is not None:
-            tables |= cut_table(frame, group.counts)
+            tables |= split_table(frame, group.counts)
             alone = {name: file for name, file in alone.items() if name not in group.counts}
-    tables |= tables_of_frames({name: read_table(file, text) for name, file in alone.items()})
+    tables |= make_tables({name: read_table(file, text) for name, file in alone.items()})
     return {name: tables[name] for name in files}
 
 
@@ -141,7 +143,7 @@ def read_excel(file: Path, text: Collection[str] = ()) -> pd.DataFrame:
         ) from None
     except Exception as why:  # openpyxl raises whatever a damaged file leads to
         raise CoterieError(
-            f"the file {file} cannot be read as Excel: {one_line(why)}", "save it as .xlsx again"
+            f"the file {file} cannot be read as Excel: {to_one_line(why)}", "save it as .xlsx again"
         ) from None
 
 
@@ -159,13 +161,13 @@ def parse_excel(book: pd.ExcelFile, file: Path, text: Collection[str]) -> pd.Dat
     frame = book.parse(0, header=None, skiprows=1, dtype=as_written)
     frame = frame.reindex(columns=range(len(header)))  # a last column may be empty in all rows
     for place in as_written:
-        check_excel_names(frame[place], header[place], file)
+        check_excel_ids(frame[place], header[place], file)
     return frame.set_axis([name.strip() for name in header], axis=1)
 
 
-def check_excel_names(cells: Iterable[Any], column: str, file: Path) -> None:
+def check_excel_ids(cells: Iterable[Any], column: str, file: Path) -> None:
     """Refuse names that are numbers too long for Excel: two of them may have become one."""
-    if any(isinstance(cell, int | float) and abs(cell) >= EXACT for cell in cells):
+    if any(isinstance(cell, int | float) and abs(cell) >= MAX_EXACT_INT for cell in cells):
         raise CoterieError(
             f"the column {column} of the file {file} has numbers above 2^53, of which Excel keeps "
             "only the first 15 digits",
@@ -189,7 +191,7 @@ def read_npz(file: Path, names: tuple[str, ...] = ("x", "y")) -> dict[str, np.nd
             arrays = {name: npz[name] for name in npz.files}
     except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile, zlib.error) as why:
         raise CoterieError(
-            f"the file {file} cannot be read as npz: {one_line(why)}", "mend it"
+            f"the file {file} cannot be read as npz: {to_one_line(why)}", "mend it"
         ) from None
     needed = [*names]
     if "x_test" in arrays or "y_test" in arrays:

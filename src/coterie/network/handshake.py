@@ -20,7 +20,7 @@ from coterie.core.contract import Algorithm, check_settings
 from coterie.core.errors import CoterieError
 from coterie.core.task import Task
 from coterie.core.version import __version__
-from coterie.data.frames import refuse_all_small
+from coterie.data.frames import check_reporting_clients
 from coterie.data.merging import merge
 from coterie.data.roster import Roster, RowCounts
 from coterie.data.schema import Schema, log_schema
@@ -192,7 +192,7 @@ class SitesFailed(CoterieError):
 def merge_schema(descriptions: dict[str, dict[str, Any]], spec: RunSpec) -> Schema:
     """Merge the descriptions of all sites into one schema."""
     try:
-        refuse_all_small(descriptions, spec.data.min_rows_to_report)
+        check_reporting_clients(descriptions, spec.data.min_rows_to_report)
     except (LookupError, TypeError, AttributeError) as e:
         raise CoterieError(
             "a site sent an invalid description", "check its version of coterie"

@@ -19,7 +19,7 @@ import torch
 from coterie import models
 from coterie.core.errors import CoterieError
 from coterie.core.task import Batch, Task
-from coterie.data.curvature import curvatures
+from coterie.data.curvature import estimate_curvatures
 from coterie.data.federation import Federation
 from coterie.data.frames import SiteTable
 from coterie.data.roster import Roster
@@ -174,7 +174,7 @@ class LocalTable:
         task = build_task(fed.roster, body.model, options, self.owner)
         curvature = None
         if body.curvature:
-            curvature = float(curvatures(fed.train, fed.kind, body.batch)[0])
+            curvature = float(estimate_curvatures(fed.train, fed.kind, body.batch)[0])
         return ModelReport(model_fingerprint(task), curvature)
 
     def build_run(self, terms: Terms) -> SiteRun:

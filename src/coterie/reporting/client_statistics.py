@@ -15,7 +15,7 @@ import torch
 from coterie.core.call import pick_clients
 from coterie.core.errors import Diverged
 from coterie.core.params import count
-from coterie.data.site_columns import Constant
+from coterie.data.site_columns import ConstantColumn
 from coterie.metrics import hard_labels
 from coterie.reporting.coefficients import Coefficients, collect_coefficients
 from coterie.reporting.group_differences import GroupDifferences, compare_groups
@@ -53,7 +53,7 @@ class ClientStatistics(NamedTuple):
     losses: np.ndarray | None = None  # [shown, K] training loss under each group's model
     projection: Projection | None = None
     differences: GroupDifferences | None = None
-    constants: Sequence[Constant] = ()  # columns that are constant at one site
+    constants: Sequence[ConstantColumn] = ()  # columns that are constant at one site
     coefficients: Coefficients | None = None  # of linear group models
     confidence: np.ndarray | None = None  # [N] membership confidence, 0 to 1; NaN: unknown
     predictions: Predictions | None = None

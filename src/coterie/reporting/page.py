@@ -12,7 +12,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from coterie.data.site_columns import Constant, describe_constants
+from coterie.data.site_columns import ConstantColumn, describe_constants
 from coterie.reporting import (
     clients,
     coefficients,
@@ -74,7 +74,7 @@ class Page:
     constant_baseline: ConstantBaseline | None
     data: str  # a sentence about the data
     empty_cells: EmptyCells | None
-    constants: Sequence[Constant]  # columns that are constant at one site
+    constants: Sequence[ConstantColumn]  # columns that are constant at one site
     one_seed: str  # the seed of sections that show a single one; "" if there is only one
     names: str  # sentences that explain the names of methods and metrics
     missing: Sequence[str]  # one sentence for each missing part

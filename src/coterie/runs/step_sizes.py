@@ -15,7 +15,7 @@ from coterie.core.contract import Algorithm
 from coterie.core.settings import Local, resolve_defaults, use_paper_defaults
 from coterie.core.task import Task
 from coterie.data import Federation
-from coterie.data.curvature import curvatures, typical
+from coterie.data.curvature import estimate_curvatures, typical_curvature
 from coterie.data.roster import Roster
 from coterie.runs.options import Options
 
@@ -33,7 +33,7 @@ def fit_step_sizes(method: Algorithm, task: Task, fed: Federation, options: Opti
     """
     curvature = None
     if can_fit_step_sizes(method, task, fed.roster, options):
-        curvature = curvatures(fed.train, fed.kind, method.batch)  # type: ignore[attr-defined]
+        curvature = estimate_curvatures(fed.train, fed.kind, method.batch)  # type: ignore[attr-defined]
     return fit_to_curvature(method, curvature, fed.roster, options)
 
 
@@ -46,7 +46,7 @@ def fit_to_curvature(
     if curvature is not None:
         assert isinstance(method, Local)
         trained = len(roster)
-        usual = typical(curvature[:trained], roster.rows.train[:trained])
+        usual = typical_curvature(curvature[:trained], roster.rows.train[:trained])
         method = method.fit_step_sizes(usual, trained)
     return resolve_defaults(method)
 
@@ -77,7 +77,7 @@ def scale_losses(
     if not can_fit_step_sizes(method, task, fed.roster, options):
         return fed
     assert isinstance(method, Local)
-    curvature = curvatures(fed.train, fed.kind, method.batch)
+    curvature = estimate_curvatures(fed.train, fed.kind, method.batch)
     max_curvature = method.max_curvature(clients or len(fed))
     loss_scale = (max_curvature / curvature).clamp(MIN_LOSS_SCALE, 1.0)
     if bool((loss_scale == 1).all()):
