@@ -1,1 +1,1 @@
-"""Engines map one client's function over clients; the fold says what their answers come to."""
+"""Engines run a client function on many clients and aggregate their updates."""

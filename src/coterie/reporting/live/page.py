@@ -16,7 +16,7 @@ from coterie.reporting.drawing import group_colour, group_title
 from coterie.reporting.live import figures
 from coterie.reporting.live import text as live_text
 from coterie.reporting.live.folder import Dashboard, WaitingDashboard
-from coterie.runs import late_sites as latecomers
+from coterie.runs import late_sites
 
 # In the order of the page; each can be replaced while the page is open
 SECTIONS = (
@@ -65,7 +65,7 @@ def environment() -> Environment:
         chip=chip,
         group_title=group_title,
         max_per_card=max_per_card,
-        describe_latecomer=latecomers.describe_late_site,
+        describe_late_site=late_sites.describe_late_site,
     )
     return templates
 

@@ -15,8 +15,7 @@ from safetensors import SafetensorError
 from coterie.core.errors import CoterieError
 from coterie.metrics import Row, main_metric
 from coterie.metrics.clusters import is_valid_assignment
-from coterie.runs import checkpoint
-from coterie.runs import late_sites as latecomers
+from coterie.runs import checkpoint, late_sites
 from coterie.runs.config import decode_metrics_row
 from coterie.runs.folder import RunFolder, checkpoint_round
 from coterie.runs.late_sites import LateSite
@@ -48,7 +47,7 @@ class RunFiles:
         self.site_scores: dict[int, np.ndarray] = {}  # by round of the evaluation, [N]
         self.stopped_early = False  # by the option `stop_after`
         self.log: list[str] = []  # its last lines
-        self.latecomers: dict[str, LateSite] = {}  # sites of a network that joined late
+        self.late_sites: dict[str, LateSite] = {}  # sites of a network that joined late
         self._stamps: dict[str, Stamp | None] = {}  # by file name; None: no such file
         self._checkpoints: set[Path] = set()  # already read
 
@@ -70,7 +69,7 @@ class RunFiles:
             Whether anything changed.
         """
         checkpoints = self.folder.checkpoints()  # listed before the rows, which are written first
-        changed = [self._poll_config(), self.tail.poll(), self._poll_log(), self._poll_latecomers()]
+        changed = [self._poll_config(), self.tail.poll(), self._poll_log(), self._poll_late_sites()]
         for round in [round for round in self.site_scores if round >= len(self.rows)]:
             del self.site_scores[round]  # the run was resumed from an earlier checkpoint
         for file in reversed(checkpoints):
@@ -98,10 +97,10 @@ class RunFiles:
         self.log = read_last_lines(self.path / "log.txt")
         return True
 
-    def _poll_latecomers(self) -> bool:
-        if not self._has_changed(latecomers.FILE):
+    def _poll_late_sites(self) -> bool:
+        if not self._has_changed(late_sites.FILE):
             return False
-        self.latecomers = latecomers.read_late_sites(self.path)
+        self.late_sites = late_sites.read_late_sites(self.path)
         return True
 
     def _has_changed(self, name: str) -> bool:

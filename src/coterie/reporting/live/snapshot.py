@@ -130,7 +130,7 @@ class Snapshot:
     incidents: Sequence[Incident]  # newest first
     totals: RunTotals
     log: Sequence[str]  # its last lines
-    latecomers: Mapping[str, LateSite]  # sites that joined after the start and do not train
+    late_sites: Mapping[str, LateSite]  # sites that joined after the start and do not train
 
     @property
     def is_grouped(self) -> bool:
@@ -188,7 +188,7 @@ def take_snapshot(
             absent=sum(row.get("absent", 0) for row in rows),
         ),
         log=files.log,
-        latecomers=files.latecomers,
+        late_sites=files.late_sites,
     )
 
 
