@@ -1,10 +1,20 @@
-"""A hook of mkdocs: links that work in the repository but not on the site."""
+"""Hooks of mkdocs: the navigation lists every method, and links to source files become paths."""
 
 from __future__ import annotations
 
 import posixpath
 import re
+from pathlib import Path
 from typing import Any
+
+
+def on_config(config: Any) -> Any:
+    """Add the page of every method to the navigation."""
+    pages = (Path(config.docs_dir) / "methods").glob("*.md")
+    names = sorted(page.stem for page in pages if page.stem != "README")
+    section = next(entry["Methods"] for entry in config.nav if "Methods" in entry)
+    section += [f"methods/{name}.md" for name in names]
+    return config
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:

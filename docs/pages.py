@@ -1,4 +1,4 @@
-"""Generate parts of the documents from the code: python docs/pages.py [--check]
+"""Generate parts of the documents from the code.
 
 A generated part is between `<!-- made: NAME -->` and `<!-- end -->`; everything else is written by
 hand. The quickstart's notebook is generated, too. With --check nothing is written. The exit status
@@ -7,6 +7,7 @@ is 1 if a page is incomplete or, with --check, out of date.
 
 from __future__ import annotations
 
+import argparse
 import functools
 import json
 import re
@@ -78,9 +79,10 @@ def symbols(cls: Method) -> str:
 
 def differences(cls: Method) -> str:
     """Return the bullets, or else the sentences, that follow "Differences from the paper:"."""
-    ours = docstring(cls).partition("Differences from the paper:")[2].split("\n\n")[0].strip()
-    if not ours:
+    if cls.paper == "baseline":
         return "There is no paper to differ from."
+    ours = docstring(cls).partition("Differences from the paper:")[2].split("\n\n")[0].strip()
+    assert ours, f"the docstring of {cls.__module__} needs 'Differences from the paper: …'"
     items = ours[2:].split("\n* ") if ours.startswith("* ") else re.split(r"(?<=\.)\s+", ours)
     first = items[0].split()[0]
     items[0] = (
@@ -193,6 +195,13 @@ def index(known: Iterable[Method]) -> str:
     )
 
 
+def method_classes(known: Iterable[Method]) -> str:
+    """Return directives of mkdocstrings for the classes of all methods."""
+    return "\n\n".join(
+        f"::: {cls.__module__}.{cls.__name__}\n    options:\n      members: false" for cls in known
+    )
+
+
 # by name: the heading above the part, and the function that makes it
 PARTS: dict[str, tuple[str, Callable[..., str]]] = {
     "about": ("", about),
@@ -237,6 +246,7 @@ def problems(docs: Path = DOCS, write: bool = False) -> list[str]:
         "model.md": {"models": model_names()},
         "data.md": {"data sets": data_sets(), "base sets": base_sets()},
         "commands.md": {"commands": commands()},
+        "api/methods.md": {"methods": method_classes(known.values())},
         "api/data.md": {"functions": functions_named_as_modules(ct.data)},
         "api/clustering.md": {"functions": functions_named_as_modules(ct.clustering)},
         "api/own_methods.md": {"functions": functions_named_as_modules(ct.optim)},
@@ -331,10 +341,10 @@ def check_headings(page: Path) -> list[str]:
 
 
 def main(argv: list[str], docs: Path = DOCS) -> int:
-    if argv not in ([], ["--check"]):
-        print(f"{' '.join(argv)} is not known: leave it, or use --check.", file=sys.stderr)
-        return 2
-    found = problems(docs, write=not argv)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing, only report")
+    check = parser.parse_args(argv).check
+    found = problems(docs, write=not check)
     print("\n".join(found) or "every page is complete and up to date")
     return 1 if found else 0
 

@@ -20,9 +20,9 @@ from coterie.core.errors import CoterieError as CoterieError
 from coterie.core.errors import Diverged as Diverged
 from coterie.core.version import __version__ as __version__
 
-if (
-    TYPE_CHECKING
-):  # what type checkers and editors see; `_MODULE_OF` below says the same at run time
+# Each public name is listed twice: here for type checkers and editors, and below in `_MODULES` or
+# `_MODULE_OF` for the import at its first use.
+if TYPE_CHECKING:
     from coterie import clustering as clustering
     from coterie import data as data
     from coterie import metrics as metrics

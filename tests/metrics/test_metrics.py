@@ -46,13 +46,13 @@ def test_a_soft_group_without_weight_is_empty_but_not_one_that_is_nobodys_larges
 
 
 def test_centres_that_fell_together_are_named_unless_one_is_empty() -> None:
-    started_from = {
+    centres = {
         "w": torch.tensor([[1.0, 0.0], [1.0, 1e-4], [0.0, 1.0]]),
         "shared": torch.ones(1, 2),
     }
-    (said,) = describe_warnings(rows([0.0] * 4, [1, 1, 1]), started_from, torch.tensor([0, 1, 2]))
+    (said,) = describe_warnings(rows([0.0] * 4, [1, 1, 1]), centres, torch.tensor([0, 1, 2]))
     assert "groups 0 and 1 are almost equal" in said
-    (said,) = describe_warnings(rows([0.0] * 4, [2, 0, 1]), started_from, torch.tensor([0, 0, 2]))
+    (said,) = describe_warnings(rows([0.0] * 4, [2, 0, 1]), centres, torch.tensor([0, 0, 2]))
     assert "no client" in said
 
 

@@ -18,6 +18,13 @@ from coterie.core.errors import CoterieError, unknown_name
 OLD_LIMITS = {"above": "gt", "least": "ge", "below": "lt", "most": "le", "words": "literals"}
 M = TypeVar("M")
 L = TypeVar("L", bound="Local")
+BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
+    "gt": (">", operator.gt),
+    "ge": ("≥", operator.ge),
+    "lt": ("<", operator.lt),
+    "le": ("≤", operator.le),
+}
+LIMITS = (*BOUNDS, "choices", "literals", "paper", "switch", "repeated", "hidden")
 
 
 def setting(default: Any, help: str, **limits: Any) -> Any:
@@ -28,7 +35,12 @@ def setting(default: Any, help: str, **limits: Any) -> Any:
         help: One line for `--help` and the docs.
         limits: gt, ge, lt, le (bounds of a number), choices (a tuple of allowed values), literals
             (a tuple of strings allowed in place of a number), paper (the paper's value, where the
-            default differs).
+            default differs). For flags of the command line: switch (True: takes no value), repeated
+            (the placeholder of a flag that may be given several times), hidden (True: not in
+            `--help`).
+
+    Raises:
+        CoterieError: If a limit is not one of these.
 
     Example:
         >>> from dataclasses import dataclass
@@ -42,6 +54,9 @@ def setting(default: Any, help: str, **limits: Any) -> Any:
     for old, new in OLD_LIMITS.items():
         if old in limits:
             raise CoterieError(f"setting() has no limit {old!r} any more: write {new}=.")
+    for limit in limits:
+        if limit not in LIMITS:
+            raise unknown_name("limit of setting()", limit, LIMITS)
     metadata = {"help": help, **limits}
     if default is ...:
         return field(default=MISSING, metadata=metadata)
@@ -176,12 +191,6 @@ def at_round(method: M, round: int) -> M:
 
 
 # ------------------------------------------------------------------------------ limits
-BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
-    "gt": (">", operator.gt),
-    "ge": ("≥", operator.ge),
-    "lt": ("<", operator.lt),
-    "le": ("≤", operator.le),
-}
 NUMBERS = ("int", "float", "int | None", "float | None")
 
 

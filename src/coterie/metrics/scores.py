@@ -5,8 +5,9 @@ computes every metric from them: per client from the client's own sums, and pool
 over all clients.
 
 To add a metric, append a `Metric` to the list at the end of this file. It then appears in the rows
-of metrics.jsonl, in clients.csv, in the table of `coterie compare` and in the report. If it needs a
-new sum, add that to `EVALUATION_SUMS` and `sum_over_samples`.
+of metrics.jsonl, in clients.csv, in the output of `--json` and, with `in_table=True`, in the tables
+of `coterie compare` and of the report. If it needs a new sum, add that to `EVALUATION_SUMS` and
+`sum_over_samples`, and run `python docs/pages.py`: docs/security.md lists what clients send.
 """
 
 from __future__ import annotations
