@@ -60,9 +60,10 @@ def breaks(source: str) -> Iterator[Break]:
         return lines[line - 1] + column
 
     def between(a: ast.expr, b: ast.expr, new: str) -> Break:
-        """The operator that stands between two operands."""
-        start = at(a.end_lineno or 0, a.end_col_offset or 0)
-        return Break(a.lineno, start, at(b.lineno, b.col_offset), f" {new} ")
+        """Replace the operator between two operands, and keep parentheses around these."""
+        start, end = at(a.end_lineno or 0, a.end_col_offset or 0), at(b.lineno, b.col_offset)
+        old = source.encode()[start:end]
+        return Break(a.lineno, start, end, f"{')' * old.count(b')')} {new} {'(' * old.count(b'(')}")
 
     def whole(node: ast.expr, new: str) -> Break:
         start = at(node.lineno, node.col_offset)
