@@ -128,7 +128,7 @@ def measured(cls: Method) -> str:
     k = f"`clusters` = {CLUSTERS}, " if needed else ""
     intro = (
         f"Counted, per client, in a run of {CLIENTS} clients "
-        f"({k}a model of {SIZE} numbers, everyone takes part):"
+        f"({k}a model of {SIZE} numbers, full participation):"
     )
     return f"{intro}\n\n{table(['', 'down', 'up'], rows)}"
 

@@ -54,7 +54,7 @@ def tiny_run(cls: type[Algorithm]) -> Run:
 
 def uploads_by_function(run: Run) -> dict[str, Upload]:
     """Return one client's upload by the name of the method's client function."""
-    return {key[1]: upload for key, upload in run.dry_run.cache.items() if key[0] == "method"}
+    return {key[1]: upload for key, upload in run.templates.cache.items() if key[0] == "method"}
 
 
 def parameters(run: Run) -> int:
