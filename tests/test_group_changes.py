@@ -17,7 +17,7 @@ import coterie as ct
 from coterie.core.randomness import smallest
 from coterie.metrics import agreement
 from coterie.metrics.clusters import decode_assignments, encode_assignment, is_valid_assignment
-from coterie.reporting.group_membership import group_history
+from coterie.reporting.group_membership import group_changes
 from coterie.reporting.live.run_files import MetricsTail
 from coterie.reporting.run_records import records_in
 
@@ -85,7 +85,7 @@ def test_a_run_notes_who_changed(tmp_path: Path) -> None:
     sizes = [np.bincount(groups, minlength=4).tolist() for groups in clusters]
     assert sizes == [row["sizes"] for row in rows]
     (source,) = records_in(tmp_path / "run")
-    assert np.array_equal(group_history(source), clusters)
+    assert np.array_equal(group_changes(source, None).groups, clusters)
     tail = MetricsTail(tmp_path / "run" / "metrics.jsonl", 40)
     tail.poll()
     assert not tail.problem and len(tail.rows) == 13

@@ -10,11 +10,7 @@ import pytest
 
 import coterie as ct
 from coterie.core.errors import CoterieWarning
-from coterie.reporting.overview import (
-    EmptyCells,
-    describe_empty_cells,
-    describe_nearly_empty_columns,
-)
+from coterie.reporting.overview import EmptyCells, describe_empty_cells
 
 
 @pytest.fixture(scope="module")
@@ -55,4 +51,3 @@ def test_empty_texts_count_as_other():
         'Empty cells count as the category "other", of 4,000 training rows: ward 1,200 and sex 3.'
     )
     assert "rows with seed 0: ward" in describe_empty_cells(gaps, "seed 0")
-    assert describe_nearly_empty_columns(gaps) == ""

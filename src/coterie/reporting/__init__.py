@@ -18,7 +18,7 @@ Statistics as plain data, each with the functions that describe it in sentences 
     fairness           worst-served groups and clients
     convergence        scores over rounds and bytes, and the cost of a target
     method             one method in detail
-    overview           data, missing parts, settings and versions
+    overview           data, names, settings and versions
     text               numbers, names and tables as text
 
 Output:
@@ -42,11 +42,6 @@ from coterie.data.paths import shorten_sentence
 from coterie.metrics import METRICS, hard_labels, main_metric, score_clients
 from coterie.reporting.client_statistics import ClientStatistics, collect_statistics
 from coterie.reporting.group_membership import format_group, group_means, members_by_group
-from coterie.reporting.overview import (
-    describe_last_checkpoint,
-    describe_unavailable,
-    describe_unfinished,
-)
 from coterie.reporting.page import MARKER, collect_page, render, render_page
 from coterie.reporting.run_records import Methods, RunRecord, group_by_label, load_runs
 from coterie.reporting.spreadsheets import write_spreadsheets
@@ -101,8 +96,8 @@ def report(
     methods = group_by_label(shown)
     statistics, unavailable = load_statistics(methods)
     missing += unavailable
-    unfinished = [describe_unfinished(label, same) for label, same in methods.items()]
-    missing += [sentence for sentence in unfinished if sentence]
+    for label, same in methods.items():
+        missing += describe_unfinished(label, same)
     write_text(path, render_page(collect_page(methods, statistics, missing, target)))
     write_spreadsheets(path, shown, warn)
     for sentence in missing:
@@ -132,18 +127,21 @@ def load_statistics(methods: Methods) -> tuple[dict[str, ClientStatistics], list
     """Compute the client statistics of each method's lowest seed.
 
     Returns:
-        Statistics by method, and one sentence for each missing part.
+        Statistics by method, without methods whose models cannot be loaded, and one sentence for
+        each missing part.
+
+    Raises:
+        UntrustedFile: If a run needs a Python file that the user has not allowed.
     """
     statistics: dict[str, ClientStatistics] = {}
     missing: list[str] = []
     without_data: dict[str, list[str]] = {}  # methods by reason
     without_models: dict[str, list[str]] = {}
     for label, (run, *_) in methods.items():
-        record = run
-        if isinstance(run.origin, Path):  # a full path is unambiguous in error messages
-            record = dataclasses.replace(run, origin=run.origin.resolve())
+        if isinstance(run.origin, Path):  # `explain` finds only full paths in error messages
+            run = dataclasses.replace(run, origin=run.origin.resolve())
         try:
-            trained = record.load_trained()
+            trained = run.load_trained()
         except UntrustedFile:
             raise
         except (CoterieError, OSError) as error:
@@ -151,18 +149,39 @@ def load_statistics(methods: Methods) -> tuple[dict[str, ClientStatistics], list
             continue
         with_data = None
         try:
-            with_data = record.load_run()
+            with_data = run.load_run()
         except (CoterieError, OSError) as error:
             without_data.setdefault(explain(error, run), []).append(label)
         fingerprint = run.config["fingerprint"]["data"]
         statistics[label] = collect_statistics(trained, with_data, fingerprint)
         if trained.round < run.history[-1]["round"]:
-            missing.append(describe_last_checkpoint(label, trained.round))
-    for why, labels in without_data.items():
-        missing.append(describe_unavailable(labels, "training data", why))
-    for why, labels in without_models.items():
-        missing.append(describe_unavailable(labels, "data and models", why))
+            missing.append(
+                f"{label}: clients and models are from its last checkpoint, after round "
+                f"{trained.round}."
+            )
+    reasons = (("training data", without_data), ("data and models", without_models))
+    for lacking, labels_by_reason in reasons:
+        for reason, labels in labels_by_reason.items():
+            verb, whose = ("are", "their") if len(labels) > 1 else ("is", "its")
+            missing.append(f"{join_names(labels)} {verb} shown without {whose} {lacking}: {reason}")
     return statistics, missing
+
+
+def describe_unfinished(label: str, runs: Sequence[RunRecord]) -> list[str]:
+    """Say that runs of a method stopped before their last round; empty if none did."""
+    if runs[0].config["options"].get("stop_after") is not None:
+        return []  # early stopping
+    ends = [
+        (run.history[-1]["round"], run.config["options"]["rounds"])
+        for run in runs
+        if not run.diverged
+    ]
+    short = [(done, planned) for done, planned in ends if done < planned]
+    if not short:
+        return []
+    which = f" with {len(short)} of {len(runs)} seeds" if len(short) < len(runs) else ""
+    done, planned = short[0]
+    return [f"{label} stopped after round {done} of {planned}{which}: results are from that round."]
 
 
 def explain(error: Exception, run: RunRecord) -> str:
@@ -191,11 +210,9 @@ def summary_html(trained: TrainedRun) -> str:
         sentence += ": it diverged. Try a smaller step size (lr)."
     else:
         sentence += f": a test {metric_name(metric)} of {format_score(score, metric)}."
+    table = summary_table(trained, metric)
     return render(
-        "notebook.html.jinja",
-        sentence=sentence,
-        content=summary_table(trained, metric),
-        odd=trained.warnings,
+        "notebook.html.jinja", sentence=sentence, content=table, warnings=trained.warnings
     )
 
 

@@ -154,14 +154,6 @@ def describe_coefficients(result: Coefficients) -> str:
     return f"{sentence} Left out because nearly all of their cells were filled: {listed}."
 
 
-def describe_coefficient_dots(result: Coefficients) -> str:
-    """Describe the figure of coefficients for screen readers."""
-    return (
-        f"Coefficients of {min(MOST_DRAWN, len(result.columns))} columns in the models of "
-        f"{len(result.groups)} groups; the table below has the numbers."
-    )
-
-
 def coefficients_table(result: Coefficients) -> TextTable:
     """Return one row per column."""
     rows = []

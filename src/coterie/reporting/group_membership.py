@@ -217,17 +217,12 @@ class GroupChanges(NamedTuple):
     churn: list[tuple[int, float]]  # (round, share of clients that changed), from the history
 
 
-def group_history(run: RunRecord) -> np.ndarray | None:
-    """Return the group of each client after each round, int64 [rounds + 1, N]; −1: not seen yet."""
-    groups = decode_assignments(run.history, len(run.names))
-    return None if groups is None else np.array(groups)
-
-
 def group_changes(run: RunRecord, statistics: ClientStatistics | None) -> GroupChanges | None:
     """Collect the groups of all clients over rounds; None for methods without groups."""
-    groups = group_history(run)
-    if groups is None:
+    assignments = decode_assignments(run.history, len(run.names))
+    if assignments is None:
         return None
+    groups = np.array(assignments)
     before = groups[:-1]
     after = groups[1:]
     changed = ((before != after) & (before >= 0) & (after >= 0)).sum(1)
@@ -288,8 +283,3 @@ def describe_last_sizes(result: GroupChanges) -> str:
     counts = np.bincount(last[last >= 0], minlength=result.group_count)[:MOST_SIZES]
     sizes = ", ".join(f"group {number} {size}" for number, size in enumerate(counts))
     return f"Sizes of the groups over rounds; final sizes: {sizes}."
-
-
-def describe_last_change(result: GroupChanges) -> str:
-    """Describe the figure of group changes for screen readers."""
-    return f"Clients that changed group, by round; the last in round {result.changes[-1][0]}."

@@ -28,7 +28,7 @@ from coterie.reporting.model_fit import (
 )
 from coterie.reporting.overview import format_value
 from coterie.reporting.run_records import RunRecord
-from coterie.reporting.text import TextTable, join_names
+from coterie.reporting.text import TextTable
 
 DRAWN = ("curve", "transitions", "sizes")  # notes that have a figure
 
@@ -74,11 +74,6 @@ def collect_notes(run: RunRecord) -> Notes:
     transitions = Transitions(*last["transitions"]) if "transitions" in last else None
     values = [(name, *note) for name, note in last.items() if name not in DRAWN]
     return Notes(group_count, transitions, values)
-
-
-def describe_group_count(result: GroupCount) -> str:
-    """Describe the figure of numbers of groups for screen readers."""
-    return f"The criterion for 1 to {len(result.criterion)} groups; chosen: {result.chosen}."
 
 
 def notes_table(notes: Notes) -> TextTable:
@@ -132,9 +127,9 @@ class MethodDetails:
         return not has_part and not self.warnings and not any(self.notes)
 
     @property
-    def is_sampled(self) -> bool:
-        """Whether figures show only some of the clients."""
-        return self.has_statistics and self.client_count > MOST_SHOWN
+    def sample_size(self) -> int:
+        """Number of clients in figures if these show only some of them, else 0."""
+        return MOST_SHOWN if self.has_statistics and self.client_count > MOST_SHOWN else 0
 
 
 class MethodByMethod(NamedTuple):
@@ -218,38 +213,3 @@ def method_by_method(
         without_groups=[run.label for run in runs if run.label not in ends],
         seeds=seeds,
     )
-
-
-# ------------------------------------------------------------------------------ as text
-def describe_methods(result: MethodByMethod) -> str:
-    """Explain the list of methods; "" if it is empty."""
-    if not result.details:
-        return ""
-    sentence = "Best first. Click a name to see how its groups formed and how well they fit."
-    if result.seeds > 1:
-        sentence += " Lowest seed of each method."
-    return sentence
-
-
-def describe_without_groups(result: MethodByMethod) -> str:
-    """Name the methods without groups; "" if there are none."""
-    names = result.without_groups
-    if not names:
-        return ""
-    verb = "finds no groups; its" if len(names) == 1 else "find no groups; their"
-    return f"{join_names(names, most=30)} {verb} scores are in the tables above."
-
-
-def describe_sample(details: MethodDetails) -> str:
-    """Say that figures show a sample of the clients."""
-    return (
-        f"Figures show {MOST_SHOWN} of the {details.client_count} clients, sampled evenly over the "
-        "groups."
-    )
-
-
-def describe_same_groups(details: MethodDetails) -> str:
-    """Say where the page shows the groups of a method."""
-    if details.is_main:
-        return "See Groups above for its groups."
-    return f"See Groups above: {details.same_as} found the same groups."

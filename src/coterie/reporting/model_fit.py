@@ -167,12 +167,6 @@ def describe_group_scores(result: GroupScores) -> str:
     return f"Each point is a client on its own test rows{beside}{box}."
 
 
-def describe_score_boxes(result: GroupScores) -> str:
-    """Describe the figure of scores by group for screen readers."""
-    methods = ", ".join(result.scores)
-    return f"Client scores by group under {methods}; the table under Each client has the numbers."
-
-
 def describe_similar_fit(result: ClientMap) -> str:
     """Name the clients whom another group's model fits as well as their own, or better."""
     if result.groups is None:
@@ -201,12 +195,6 @@ def describe_similar_fit(result: ClientMap) -> str:
     return " ".join(sentences)
 
 
-def describe_client_map(result: ClientMap) -> str:
-    """Describe a map of clients and groups for screen readers."""
-    clients, groups = result.values.shape
-    return f"Map of the {result.what} of {clients} clients under the models of {groups} groups."
-
-
 def describe_positions(result: ClientPositions) -> str:
     """Explain the map of clients."""
     source = "its training loss under each group's model, since it has no model of its own"
@@ -220,8 +208,3 @@ def describe_positions(result: ClientPositions) -> str:
         f"first two principal components, which explain {100 * result.share:.0f} % of the "
         f"variance. {colour}."
     )
-
-
-def describe_points(result: ClientPositions) -> str:
-    """Describe the map of clients for screen readers."""
-    return f"{len(result.names)} clients by their {result.of}, coloured by {result.word}."

@@ -1,4 +1,4 @@
-"""The top and the end of a page: data, method names, missing parts, settings and versions."""
+"""The top and the end of a page: data, method names, empty cells, settings and versions."""
 
 from __future__ import annotations
 
@@ -143,45 +143,6 @@ def describe_empty_cells(result: EmptyCells, one_seed: str = "") -> str:
     if one_seed:
         of += f" with {one_seed}"
     return f"{what}, {of}: {join_names(columns, MOST_COLUMNS)}."
-
-
-def describe_nearly_empty_columns(result: EmptyCells) -> str:
-    """Name the sites at which nearly all cells of a column were filled; "" if there are none."""
-    if not result.nearly_empty:
-        return ""
-    return (
-        f"Nearly all cells of a column were filled: {result.nearly_empty}. Statements about these "
-        "columns do not apply to these sites."
-    )
-
-
-# ------------------------------------------------------------------------------ missing parts
-def describe_unavailable(labels: Sequence[str], lacking: str, why: str) -> str:
-    """Say which methods lack their training data, or also their models."""
-    verb, whose = ("are", "their") if len(labels) > 1 else ("is", "its")
-    return f"{join_names(labels)} {verb} shown without {whose} {lacking}: {why}"
-
-
-def describe_last_checkpoint(label: str, round: int) -> str:
-    """Say that the last checkpoint of a run is older than its last round."""
-    return f"{label}: clients and models are from its last checkpoint, after round {round}."
-
-
-def describe_unfinished(label: str, runs: Sequence[RunRecord]) -> str:
-    """Say that runs stopped before their last round; "" if none did."""
-    if runs[0].config["options"].get("stop_after") is not None:
-        return ""  # early stopping
-    ends = [
-        (run.history[-1]["round"], run.config["options"]["rounds"])
-        for run in runs
-        if not run.diverged
-    ]
-    short = [(done, planned) for done, planned in ends if done < planned]
-    if not short:
-        return ""
-    which = f" with {len(short)} of {len(runs)} seeds" if len(short) < len(runs) else ""
-    done, planned = short[0]
-    return f"{label} stopped after round {done} of {planned}{which}: results are from that round."
 
 
 # ------------------------------------------------------------------------------ settings, versions

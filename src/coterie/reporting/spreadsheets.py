@@ -81,38 +81,30 @@ def collect_sheets(runs: Sequence[RunRecord]) -> dict[str, Sheet]:
     """Return the tables of runs by name; without groups if no run has any."""
     groups: list[dict[str, Any]] = []
     clients: list[dict[str, Any]] = []
+    scores: list[dict[str, Any]] = []
     for run in runs:
+        names = {"method": run.label, "seed": run.seed}
+        numbers = {
+            name: round_cell(value)
+            for name, value in run.summary.items()
+            if isinstance(value, int | float) and name not in NOT_COMPARED
+        }
+        scores.append({**names, **numbers})
         try:
             trained = run.load_trained()
         except (CoterieError, OSError):  # the page reports it
             continue
-        of_run: dict[str, Any] = {}
-        if len(runs) > 1:
-            of_run = {"method": run.label, "seed": run.seed}
+        first = names if len(runs) > 1 else {}
         for line in group_rows(trained):
-            groups.append({**of_run, **dict(zip(GROUP_COLUMNS, line))})
+            groups.append({**first, **dict(zip(GROUP_COLUMNS, line))})
         for line in client_rows(trained):
-            clients.append({**of_run, **dict(zip(client_columns(trained), line))})
-    tables = {"groups": groups, "clients": clients, "comparison": collect_scores(runs)}
-    return {name: as_sheet(lines) for name, lines in tables.items() if lines}
-
-
-def as_sheet(lines: Sequence[dict[str, Any]]) -> Sheet:
-    """Return lines as a table with the columns of all of them."""
-    head = list(dict.fromkeys(name for line in lines for name in line))
-    return Sheet(head, [[line.get(name) for name in head] for line in lines])
-
-
-def collect_scores(runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
-    """Return the scores and the cost of each run."""
-    lines = []
-    for run in runs:
-        line: dict[str, Any] = {"method": run.label, "seed": run.seed}
-        for name, value in run.summary.items():
-            if isinstance(value, int | float) and name not in NOT_COMPARED:
-                line[name] = round_cell(value)
-        lines.append(line)
-    return lines
+            clients.append({**first, **dict(zip(client_columns(trained), line))})
+    sheets = {}
+    for name, lines in (("groups", groups), ("clients", clients), ("comparison", scores)):
+        if lines:
+            head = list(dict.fromkeys(column for line in lines for column in line))
+            sheets[name] = Sheet(head, [[line.get(column) for column in head] for line in lines])
+    return sheets
 
 
 # ------------------------------------------------------------------------------ Excel
@@ -151,8 +143,8 @@ def is_other_csv(path: Path, columns: Sequence[str]) -> bool:
     with open(path, encoding="utf-8", errors="replace") as file:
         head = file.readline(1000).rstrip("\n").split(",")
     renamed = ["confidence" if name == "sure" else name for name in head]  # version 0.2
-    of_client = [name for name in renamed if name not in RUN_COLUMNS]
-    return of_client[: len(columns)] != list(columns)
+    found = [name for name in renamed if name not in RUN_COLUMNS]
+    return found[: len(columns)] != list(columns)
 
 
 def is_other_workbook(path: Path) -> bool:
