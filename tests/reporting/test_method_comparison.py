@@ -11,18 +11,17 @@ from made_up import compared, scored, sites_of
 
 from coterie.reporting.comparison import (
     Comparison,
+    Lead,
     comparison_table,
     describe_comparison_table,
     has_diverged,
 )
 from coterie.reporting.intervals import ScoreDifference
 from coterie.reporting.verdict import (
-    Lead,
     describe_benefit,
     describe_lead,
     describe_verdict,
     group_benefit,
-    judge,
 )
 
 NOISE = [0.1, -0.1, 0.05, -0.05, 0.02, -0.02, 0.08, -0.08]  # of eight sites
@@ -50,7 +49,7 @@ def methods_of(metric="accuracy", seeds=1, **levels):
 
 
 def verdict(comparison) -> str:
-    return describe_verdict(judge(comparison))
+    return describe_verdict(comparison)
 
 
 # ------------------------------------------------------------------------------ the best

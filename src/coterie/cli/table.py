@@ -27,7 +27,7 @@ from coterie.reporting.comparison import (
     spread,
 )
 from coterie.reporting.predictions import compare_with_constant, describe_constant_baseline
-from coterie.reporting.verdict import describe_benefit, describe_verdict, group_benefit, judge
+from coterie.reporting.verdict import describe_benefit, describe_verdict, group_benefit
 from coterie.result import Result
 from coterie.runs.config import encode_readable
 from coterie.runs.tables import GROUPS
@@ -176,9 +176,9 @@ def describe_conclusions(comparison: Comparison) -> list[str]:
     For a single method, only the last.
     """
     sentences = []
-    verdict = judge(comparison)
-    if verdict is not None and (len(comparison.runs) > 1 or verdict.diverged):
-        sentences.append(describe_verdict(verdict))
+    verdict = describe_verdict(comparison)
+    if verdict and (len(comparison.runs) > 1 or comparison.diverged):
+        sentences.append(verdict)
     benefit = group_benefit(comparison)
     if benefit is not None:
         sentences.append(describe_benefit(benefit))

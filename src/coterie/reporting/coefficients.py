@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coterie.data.schema import Column, Schema
 from coterie.data.site_columns import SiteColumns
 from coterie.reporting.text import TextTable, format_number, join_names
 from coterie.runs.trained import TrainedRun
@@ -53,24 +52,31 @@ def collect_coefficients(
     if weights.shape[1] != len(schema.columns):
         return None
     known = [group for group in np.unique(groups[groups >= 0]).tolist() if group < len(weights)]
-    names, values = name_weights(weights[known], schema)
-    if not known or not names or not np.isfinite(values).all():
+    if not known or not schema.features:
         return None
+    names: list[str] = []
+    blocks = []  # by table column: [groups, coefficients]
     filled = []
-    if site_columns is not None:
-        training_names = trained.roster.training_names
-        for column in schema.features:
-            for group in known:
-                sites = [training_names[i] for i in np.flatnonzero(groups == group)]
-                if site_columns.is_nearly_empty(column.name, sites):
-                    filled.append((column.name, group))
     start = 0
     for column in schema.features:
-        end = start + len(shown_names(column))
+        shown = column.encoded
+        block = weights[known, start : start + len(shown)]
+        start += len(shown)
+        if column.kind == "category":
+            shown = shown[:-1]  # without the catch-all category
+            block = block[:, :-1] - block[:, :-1].mean(1, keepdims=True)
+        if not np.isfinite(block).all():
+            return None  # diverged
         for place, group in enumerate(known):
-            if (column.name, group) in filled:
-                values[start:end, place] = np.nan
-        start = end
+            sites = [trained.roster.training_names[i] for i in np.flatnonzero(groups == group)]
+            if site_columns is not None and site_columns.is_nearly_empty(column.name, sites):
+                filled.append((column.name, group))
+                block[place] = np.nan
+        names += shown
+        blocks.append(block)
+    if not names:
+        return None
+    values = np.concatenate(blocks, 1).T
     order = order_by_difference(values)
     higher = f"a higher {schema.label}"
     if schema.classes is not None:
@@ -100,11 +106,6 @@ def order_by_difference(values: np.ndarray) -> np.ndarray:
     return np.argsort(-(difference + 1e-9 * size), kind="stable")
 
 
-def shown_names(column: Column) -> list[str]:
-    """Return the names of a column's coefficients, without the catch-all category."""
-    return column.encoded[:-1] if column.kind == "category" else column.encoded
-
-
 def linear_weights(trained: TrainedRun) -> np.ndarray | None:
     """Return the weights of linear group models, [K, columns], in the label's unit; else None."""
     centres = trained.centres
@@ -121,22 +122,6 @@ def linear_weights(trained: TrainedRun) -> np.ndarray | None:
         return None  # many classes have too many numbers to read
     unit = 1.0 if trained.task.scale is None else trained.task.scale.deviation
     return unit * weights[:, 0]
-
-
-def name_weights(weights: np.ndarray, schema: Schema) -> tuple[list[str], np.ndarray]:
-    """Return names and values [names, K] of the weights [K, columns]."""
-    names: list[str] = []
-    values = []
-    start = 0
-    for column in schema.features:
-        end = start + len(column.encoded)
-        block = weights[:, start:end]
-        start = end
-        if column.kind == "category":
-            block = block[:, :-1] - block[:, :-1].mean(1, keepdims=True)
-        names += shown_names(column)
-        values.append(block)
-    return names, np.concatenate(values, 1).T
 
 
 # ------------------------------------------------------------------------------ as text

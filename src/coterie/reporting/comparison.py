@@ -63,6 +63,31 @@ def spread(runs: Sequence[Row], name: str) -> float | None:
     return stdev(values)
 
 
+class Lead(NamedTuple):
+    """By how much one method is better than another; negative: worse."""
+
+    one: str
+    other: str
+    metric: str
+    other_score: float
+    difference: ScoreDifference | None  # None: no scores by site
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether there are enough scores by site for an interval."""
+        return self.difference is not None and self.difference.has_interval
+
+    @property
+    def is_better(self) -> bool:
+        """Whether the whole interval is above 0."""
+        return self.difference is not None and self.difference.is_above
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether the whole interval is below 0."""
+        return self.difference is not None and self.difference.is_below
+
+
 @dataclass(frozen=True)
 class Comparison:
     """The final scores of methods on the same data."""
@@ -106,18 +131,18 @@ class Comparison:
         scored = self.sort(list(self.scores))
         return [*scored, *(label for label in self.runs if label not in scored)]
 
-    def lead(self, one: str, other: str) -> ScoreDifference | None:
-        """Return by how much one method is better than another; None without scores by site."""
+    def lead(self, one: str, other: str) -> Lead:
+        """Return by how much one method is better than another; both need a score."""
         difference = paired_difference(self.by_site.get(one, {}), self.by_site.get(other, {}))
-        if difference is None or self.higher_is_better:
-            return difference
-        return difference.negate()
+        if difference is not None and not self.higher_is_better:
+            difference = difference.negate()
+        return Lead(one, other, self.metric, self.scores[other], difference)
 
     @cached_property
-    def leads_of_best(self) -> dict[str, ScoreDifference | None]:
+    def leads_of_best(self) -> list[Lead]:
         """The lead of the best method over each other one with a score, the closest first."""
         ranked = self.sort(list(self.scores))
-        return {other: self.lead(ranked[0], other) for other in ranked[1:]}
+        return [self.lead(ranked[0], other) for other in ranked[1:]]
 
     @property
     def best(self) -> list[str]:
@@ -131,10 +156,10 @@ class Comparison:
         top = self.sort(list(self.scores))[0]
         shown = f"{self.scores[top]:.3g}"
         best = [top]
-        for label, lead in self.leads_of_best.items():
-            is_undecided = lead is not None and lead.has_interval and not lead.is_above
-            if is_undecided or f"{self.scores[label]:.3g}" == shown:
-                best.append(label)
+        for lead in self.leads_of_best:
+            is_undecided = lead.has_interval and not lead.is_better
+            if is_undecided or f"{lead.other_score:.3g}" == shown:
+                best.append(lead.other)
         return best
 
 

@@ -46,7 +46,7 @@ class Fairness(NamedTuple):
     """Fairness of all methods."""
 
     metric: str
-    by: Grouping | None  # None: no groups are known
+    reference: Grouping | None  # None: no groups are known
     methods: list[MethodFairness]
     seeds: int  # largest number of seeds of any method; the lowest seed is shown
 
@@ -85,30 +85,30 @@ def choose_grouping(
 
 
 def fairness(
-    comparison: Comparison, statistics: Mapping[str, ClientStatistics], by: Grouping | None
+    comparison: Comparison, statistics: Mapping[str, ClientStatistics], reference: Grouping | None
 ) -> Fairness | None:
     """Compare methods by their worst groups and clients; None without scores by client."""
     metric = comparison.metric
     methods = [
-        measure_fairness(label, own, metric, by)
+        measure_fairness(label, own, metric, reference)
         for label, own in statistics.items()
         if metric in own.per_client
     ]
     if not methods:
         return None
-    return Fairness(metric, by, methods, comparison.seeds)
+    return Fairness(metric, reference, methods, comparison.seeds)
 
 
 def measure_fairness(
-    label: str, own: ClientStatistics, metric: str, by: Grouping | None
+    label: str, own: ClientStatistics, metric: str, reference: Grouping | None
 ) -> MethodFairness:
     """Measure one method; groups count only if they belong to the same data."""
     high = METRICS[metric].higher_is_better
     values = own.per_client[metric]
     over_clients = score_clients(values, own.per_client["rows"], high)
     means: dict[int, float] = {}
-    if by is not None and by.fingerprint == own.fingerprint:
-        means = group_means(values, by.groups)
+    if reference is not None and reference.fingerprint == own.fingerprint:
+        means = group_means(values, reference.groups)
     worst: tuple[int | None, float] = (None, np.nan)
     best: tuple[int | None, float] = (None, np.nan)
     if len(means) > 1:
@@ -136,9 +136,9 @@ def fairness_table(result: Fairness) -> TextTable:
         head = ["method", "worst group", head[1], "best group", "gap between groups", head[2]]
 
     def group(number: int | None, score: float) -> str:
-        if number is None or result.by is None:
+        if number is None or result.reference is None:
             return NOTHING
-        return f"{format_score(score, result.metric)} ({result.by.word} {number})"
+        return f"{format_score(score, result.metric)} ({result.reference.word} {number})"
 
     rows = []
     for method in result.methods:
@@ -159,8 +159,8 @@ def fairness_table(result: Fairness) -> TextTable:
 def describe_fairness(result: Fairness) -> str:
     """Explain the table."""
     sentences = [f"Test {metric_name(result.metric)} of the worst-served groups and clients."]
-    if result.grouped and result.by is not None:
-        sentences.append(f"Groups are {result.by.whose}, the same for every method.")
+    if result.grouped and result.reference is not None:
+        sentences.append(f"Groups are {result.reference.whose}, the same for every method.")
         sentences.append(
             "Compare the worst group and the worst clients: a small gap alone may mean that all "
             "scores are low."

@@ -50,7 +50,10 @@ class Membership(NamedTuple):
 
 
 def last_groups(run: RunRecord, statistics: ClientStatistics | None) -> np.ndarray | None:
-    """Return the final group of each client, int64 [N]; None for methods without groups."""
+    """Return the final group of each client, int64 [N]; None for methods without groups.
+
+    They come from the statistics, or without these from the history.
+    """
     if statistics is not None:
         return statistics.groups
     groups = decode_assignments(run.history, len(run.names))
@@ -149,7 +152,7 @@ class MainGroups(NamedTuple):
 def main_groups(
     label: str,
     methods: Mapping[str, Sequence[RunRecord]],
-    ends: Mapping[str, np.ndarray],
+    final_groups: Mapping[str, np.ndarray],
     statistics: ClientStatistics | None,
 ) -> MainGroups:
     """Collect the groups of a method, and compare them with those of other methods and seeds.
@@ -157,25 +160,25 @@ def main_groups(
     Args:
         label: The method.
         methods: The runs by method.
-        ends: Final groups by method, int64 [N].
+        final_groups: Final groups by method, int64 [N].
         statistics: The statistics of the method's lowest seed.
     """
     run, *other_seeds = methods[label]
-    others = [name for name in ends if name != label]
-    same = [name for name in others if is_same_partition(ends[name], ends[label])]
+    others = [name for name in final_groups if name != label]
+    same = [name for name in others if is_same_partition(final_groups[name], final_groups[label])]
+    same_seeds = []  # whether each other seed found the same groups
     groups = last_groups(run, None)
-    of_seeds = [last_groups(other, None) for other in other_seeds]
-    known = [last for last in of_seeds if last is not None]
-    if groups is None or not run.is_of_sites:  # seeds of generated data have other clients
-        known = []
+    if groups is not None and run.is_of_sites:  # seeds of generated data have other clients
+        of_seeds = [last_groups(other, None) for other in other_seeds]
+        same_seeds = [is_same_partition(groups, g) for g in of_seeds if g is not None]
     return MainGroups(
         method=label,
         seed=run.seed if other_seeds else None,
-        membership=membership(run, ends[label], statistics),
+        membership=membership(run, final_groups[label], statistics),
         same=same,
         other=[name for name in others if name not in same],
-        same_seeds=sum(is_same_partition(groups, last) for last in known if groups is not None),
-        other_seeds=len(known),
+        same_seeds=sum(same_seeds),
+        other_seeds=len(same_seeds),
         warnings=[] if statistics is None else statistics.warnings,
     )
 

@@ -143,7 +143,7 @@ class MethodByMethod(NamedTuple):
 def method_details(
     run: RunRecord,
     statistics: Mapping[str, ClientStatistics],
-    by: Grouping | None,
+    reference: Grouping | None,
     same_as: str | None,
 ) -> MethodDetails:
     """Collect the details of one run.
@@ -151,7 +151,7 @@ def method_details(
     Args:
         run: The run.
         statistics: Client statistics by method.
-        by: Reference groups, for the colours of a method without groups.
+        reference: Reference groups, for the colours of a method without groups.
         same_as: The method under which the page already shows the same groups.
     """
     own = statistics.get(run.label)
@@ -177,7 +177,7 @@ def method_details(
         scores=group_scores(run, own, statistics),
         losses=client_map(run, own, "loss"),
         weights=client_map(run, own, "weight"),
-        positions=client_positions(run, own, by),
+        positions=client_positions(run, own, reference),
         lacks_data=not own.has_data and own.groups is not None,
     )
 
@@ -185,8 +185,8 @@ def method_details(
 def method_by_method(
     runs: Sequence[RunRecord],
     statistics: Mapping[str, ClientStatistics],
-    by: Grouping | None,
-    ends: Mapping[str, np.ndarray],
+    reference: Grouping | None,
+    final_groups: Mapping[str, np.ndarray],
     main: str | None,
     seeds: int,
 ) -> MethodByMethod:
@@ -195,8 +195,8 @@ def method_by_method(
     Args:
         runs: One run per method, best method first.
         statistics: Client statistics by method.
-        by: Reference groups.
-        ends: Final groups of the methods that have any, int64 [N].
+        reference: Reference groups.
+        final_groups: Final groups of the methods that have any, int64 [N].
         main: The method whose groups the page shows first.
         seeds: Largest number of seeds of any method.
     """
@@ -204,12 +204,12 @@ def method_by_method(
     for run in runs:
         is_shown = (
             main is not None
-            and run.label in ends
-            and is_same_partition(ends[run.label], ends[main])
+            and run.label in final_groups
+            and is_same_partition(final_groups[run.label], final_groups[main])
         )
-        details.append(method_details(run, statistics, by, main if is_shown else None))
+        details.append(method_details(run, statistics, reference, main if is_shown else None))
     return MethodByMethod(
         details=[one for one in details if not one.is_empty],
-        without_groups=[run.label for run in runs if run.label not in ends],
+        without_groups=[run.label for run in runs if run.label not in final_groups],
         seeds=seeds,
     )

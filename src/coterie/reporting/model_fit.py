@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from coterie.data.roster import natural_key
-from coterie.engines.evaluate import SKETCH_BINS as BINS
+from coterie.engines.evaluate import SKETCH_BINS
 from coterie.reporting.client_statistics import ClientStatistics
 from coterie.reporting.fairness import Grouping
 from coterie.reporting.run_records import RunRecord
@@ -96,15 +96,15 @@ def client_map(run: RunRecord, own: ClientStatistics, what: str) -> ClientMap | 
 
 
 def client_positions(
-    run: RunRecord, own: ClientStatistics, by: Grouping | None
+    run: RunRecord, own: ClientStatistics, reference: Grouping | None
 ) -> ClientPositions | None:
-    """Place clients in a plane, coloured by their groups or by the reference groups `by`."""
+    """Place clients in a plane, coloured by their groups or by the `reference` groups."""
     projection = own.projection
     groups = own.groups
     word = "group"
     whose = ""
-    if groups is None and by is not None and by.fingerprint == own.fingerprint:
-        groups, whose, word, _ = by
+    if groups is None and reference is not None and reference.fingerprint == own.fingerprint:
+        groups, whose, word, _ = reference
     if projection is None or groups is None:
         return None
     return ClientPositions(
@@ -199,7 +199,7 @@ def describe_positions(result: ClientPositions) -> str:
     """Explain the map of clients."""
     source = "its training loss under each group's model, since it has no model of its own"
     if result.of == "personal models":
-        source = f"the parameters of its own model (hashed to {BINS:,} if it has more)"
+        source = f"the parameters of its own model (hashed to {SKETCH_BINS:,} if it has more)"
     colour = f"Colours show the client's {result.word}"
     if result.whose:
         colour += f"; groups are {result.whose}"

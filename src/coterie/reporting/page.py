@@ -43,7 +43,7 @@ from coterie.reporting.method import MethodByMethod, MethodDetails
 from coterie.reporting.overview import EmptyCells, Provenance
 from coterie.reporting.predictions import ConstantBaseline, Predictions
 from coterie.reporting.run_records import Methods
-from coterie.reporting.verdict import GroupBenefit, Verdict
+from coterie.reporting.verdict import GroupBenefit
 
 MARKER = "<!doctype html><!-- a report of coterie -->"  # the start of each page
 
@@ -69,14 +69,14 @@ class Page:
     """The sections of a page, in order; None: left out."""
 
     title: str
-    verdict: Verdict | None
+    verdict: str  # sentences about the best method; ""
     benefit: GroupBenefit | None
     constant_baseline: ConstantBaseline | None
-    data: str  # a sentence about the data
+    about_data: str  # sentences
     empty_cells: EmptyCells | None
     constants: Sequence[ConstantColumn]  # columns that are constant at one site
     one_seed: str  # the seed of sections that show a single one; "" if there is only one
-    names: str  # sentences that explain the names of methods and metrics
+    about_names: str  # sentences that explain the names of methods and metrics
     missing: Sequence[str]  # one sentence for each missing part
     groups: MainGroups | None
     coefficients: Coefficients | None  # of the models of these groups
@@ -110,41 +110,56 @@ def collect_page(
         target: Target score for the cost section; None: 95 % of the best.
     """
     compared = comparison.compare(methods)
-    sound = {label: runs for label, runs in methods.items() if label not in compared.diverged}
-    statistics = {label: own for label, own in statistics.items() if label in sound}
-    ranking = [label for label in compared.ranking if label in sound]
-    by = fairness.choose_grouping(ranking, statistics)
-    ends = {}
+    converged = {label: runs for label, runs in methods.items() if label not in compared.diverged}
+    ranked = None
+    if converged:
+        runs = {label: compared.runs[label] for label in converged}
+        by_site = {label: own for label, own in compared.by_site.items() if label in converged}
+        ranked = Comparison(compared.metric, runs, by_site)
+    statistics = {label: own for label, own in statistics.items() if label in converged}
+    ranking = [label for label in compared.ranking if label in converged]
+    reference = fairness.choose_grouping(ranking, statistics)
+    final_groups = {}
     for label in ranking:
         groups = group_membership.last_groups(methods[label][0], statistics.get(label))
         if groups is not None:
-            ends[label] = groups
-    main = choose_main(ends, statistics)
+            final_groups[label] = groups
+    # the groups shown first: of the best method with several groups, preferably with its models
+    several = [
+        label for label, groups in final_groups.items() if len(np.unique(groups[groups >= 0])) > 1
+    ]
+    with_models = [label for label in several if label in statistics]
+    main = next(iter([*with_models, *several, *final_groups]), None)
     details = method.method_by_method(
         [methods[label][0] for label in ranking],
         statistics=statistics,
-        by=by,
-        ends=ends,
+        reference=reference,
+        final_groups=final_groups,
         main=main,
         seeds=compared.seeds,
     )
-    own = statistics.get(main or "")
-    best = statistics.get(ranking[0]) if ranking else None
-    ranked = comparison.compare(sound) if sound else None
-    every = list(statistics.values())
+    main_statistics = statistics.get(main or "")
+    best_statistics = statistics.get(ranking[0]) if ranking else None
+    all_statistics = list(statistics.values())
     return Page(
         title=overview.describe_title(methods),
-        verdict=verdict.judge(ranked) if ranked else None,
+        verdict=verdict.describe_verdict(ranked) if ranked else "",
         benefit=verdict.group_benefit(ranked) if ranked else None,
         constant_baseline=predictions.compare_with_constant(ranked) if ranked else None,
-        data=overview.describe_data(next(iter(methods.values()))),
-        empty_cells=next((s.empty_cells for s in every if s.empty_cells is not None), None),
-        constants=next((s.constants for s in every if s.constants), ()),
+        about_data=overview.describe_data(next(iter(methods.values()))),
+        empty_cells=next(
+            (s.empty_cells for s in all_statistics if s.empty_cells is not None), None
+        ),
+        constants=next((s.constants for s in all_statistics if s.constants), ()),
         one_seed=name_one_seed(methods),
-        names=overview.describe_names(list(methods), ends, compared.metric),
+        about_names=overview.describe_names(list(methods), final_groups, compared.metric),
         missing=missing,
-        groups=group_membership.main_groups(main, methods, ends, own) if main else None,
-        coefficients=own.coefficients if own else None,
+        groups=(
+            group_membership.main_groups(main, methods, final_groups, main_statistics)
+            if main
+            else None
+        ),
+        coefficients=main_statistics.coefficients if main_statistics else None,
         clients=(
             clients.each_client(methods[main or ranking[0]][0], statistics, compared.seeds)
             if ranking
@@ -152,28 +167,14 @@ def collect_page(
         ),
         main=next((one for one in details.details if one.label == main), None),
         comparison=compared,
-        predictions=best.predictions if best else None,
-        convergence=convergence.convergence(sound, ranked) if ranked else None,
-        fairness=fairness.fairness(compared, statistics, by),
-        cost=convergence.cost_to_target(sound, ranked, target) if ranked else None,
+        predictions=best_statistics.predictions if best_statistics else None,
+        convergence=convergence.convergence(converged, ranked) if ranked else None,
+        fairness=fairness.fairness(compared, statistics, reference),
+        cost=convergence.cost_to_target(converged, ranked, target) if ranked else None,
         methods=details,
         styles=drawing.method_styles(methods),
         provenance=overview.provenance(methods),
     )
-
-
-def choose_main(
-    ends: Mapping[str, np.ndarray], statistics: Mapping[str, ClientStatistics]
-) -> str | None:
-    """Choose the method whose groups are shown first: with several groups and its models.
-
-    Args:
-        ends: Final groups by method, best method first.
-        statistics: Client statistics by method.
-    """
-    several = [label for label, groups in ends.items() if len(np.unique(groups[groups >= 0])) > 1]
-    with_models = [label for label in several if label in statistics]
-    return next(iter([*with_models, *several, *ends]), None)
 
 
 def name_one_seed(methods: Methods) -> str:

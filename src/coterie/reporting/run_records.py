@@ -136,7 +136,7 @@ def load_runs(
         trust: Hashes of Python files that folders may load.
 
     Returns:
-        The label_runs runs that have test scores, and one sentence for each run left out.
+        The labelled runs that have test scores, and one sentence for each run left out.
 
     Raises:
         CoterieError: If no run has test scores, or the runs have different data.
@@ -154,9 +154,9 @@ def load_runs(
         ]
     unique: dict[Any, RunRecord] = {}
     for record in every:
-        place = id(record.origin) if record.folder is None else record.folder.resolve()
-        if place not in unique or isinstance(record.origin, Run):  # a run in memory has its data
-            unique[place] = record
+        key = id(record.origin) if record.folder is None else record.folder.resolve()
+        if key not in unique or isinstance(record.origin, Run):  # a run in memory has its data
+            unique[key] = record
     if not unique:
         raise CoterieError("a report needs at least one run: pass run folders or results.")
     shown = []
@@ -325,12 +325,16 @@ def label_runs(records: list[RunRecord]) -> list[RunRecord]:
     Runs with the same settings and seed are distinguished by folder, or numbered.
     """
 
+    def is_other_seed(one: RunRecord, other: RunRecord) -> bool:
+        # one command trained both: settings differ only where they were fitted to the data
+        return one.seed != other.seed and one.home is not None and one.home == other.home
+
     def settings(record: RunRecord) -> dict[str, Any]:
         options = {k: v for k, v in record.config["options"].items() if k not in NOT_IN_LABEL}
         method = record.config["method"]["settings"]
         return {**options, "model": record.config["model"], **method}
 
-    label_runs = []
+    labelled = []
     for record in records:
         name = record.config["method"]["name"]
         own = settings(record)
@@ -341,26 +345,21 @@ def label_runs(records: list[RunRecord]) -> list[RunRecord]:
         ]
         differ = [k for k in own if any(other.get(k) != own[k] for other in others)]
         label = " ".join([name, *(f"{k}={own[k]}" for k in differ)])
-        label_runs.append(dataclasses.replace(record, label=label))
-    count = Counter((record.label, record.seed) for record in label_runs)
+        labelled.append(dataclasses.replace(record, label=label))
+    count = Counter((record.label, record.seed) for record in labelled)
     repeated = {label for (label, _), times in count.items() if times > 1}
     seen: Counter[tuple[str, int]] = Counter()
     unique = []
-    for record in label_runs:
+    for record in labelled:
         if record.label in repeated:
             seen[record.label, record.seed] += 1
-            place = f"run {seen[record.label, record.seed]}"
-            homes = [other.home for other in label_runs if other.label == record.label]
+            suffix = f"run {seen[record.label, record.seed]}"
+            homes = [other.home for other in labelled if other.label == record.label]
             if record.home is not None and None not in homes:
-                place = os.path.relpath(record.home, os.path.commonpath(filter(None, homes)))
-            record = dataclasses.replace(record, label=f"{record.label} ({place})")
+                suffix = os.path.relpath(record.home, os.path.commonpath(filter(None, homes)))
+            record = dataclasses.replace(record, label=f"{record.label} ({suffix})")
         unique.append(record)
     return unique
-
-
-def is_other_seed(one: RunRecord, other: RunRecord) -> bool:
-    """Tell whether one command trained both with two seeds: only the data can then differ."""
-    return one.seed != other.seed and one.home is not None and one.home == other.home
 
 
 def group_by_label(records: list[RunRecord]) -> dict[str, list[RunRecord]]:

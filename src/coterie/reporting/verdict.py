@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from coterie.metrics import METRICS, Row
-from coterie.reporting.comparison import Comparison
-from coterie.reporting.intervals import MIN_SITES, ScoreDifference
-from coterie.reporting.text import format_score, join_names, metric_name
+from coterie.metrics import METRICS
+from coterie.reporting.comparison import Comparison, Lead
+from coterie.reporting.intervals import MIN_SITES
+from coterie.reporting.text import format_score, join_names
 
 ONE_FOR_ALL = ("fedavg", "fedprox")
 ONE_EACH = (
@@ -27,89 +27,36 @@ ONE_EACH = (
 )
 
 
-class Lead(NamedTuple):
-    """By how much one method is better than another; negative: worse."""
-
-    one: str
-    other: str
-    metric: str
-    other_score: float
-    difference: ScoreDifference | None  # None: no scores by site
-
-    @property
-    def has_interval(self) -> bool:
-        return self.difference is not None and self.difference.has_interval
-
-    @property
-    def is_better(self) -> bool:
-        """Whether the whole interval is above 0."""
-        return self.difference is not None and self.difference.is_above
-
-    @property
-    def is_worse(self) -> bool:
-        """Whether the whole interval is below 0."""
-        return self.difference is not None and self.difference.is_below
-
-
 # ------------------------------------------------------------------------------ the best method
-class Verdict(NamedTuple):
-    """The best method, and how the others compare with it."""
+def describe_verdict(comparison: Comparison) -> str:
+    """Say which method is best, by how much, and which others are level with it.
 
-    metric: str
-    best: list[str]  # the best, then those level with it; empty if all diverged
-    score: float  # of the first of `best`
-    is_only: bool  # there is only one method
-    leads: list[Lead]  # of the best over each other method with a score, closest first
-    diverged: list[str]
-
-
-def judge(comparison: Comparison) -> Verdict | None:
-    """Find the best methods; None if no method has a score."""
-    best = comparison.best
-    diverged = list(comparison.diverged)
-    if not best and not diverged:
-        return None
-    score = float("nan")
-    leads = []
-    if best:
-        score = comparison.scores[best[0]]
-        for other, difference in comparison.leads_of_best.items():
-            other_score = comparison.scores[other]
-            leads.append(Lead(best[0], other, comparison.metric, other_score, difference))
-    return Verdict(
-        metric=comparison.metric,
-        best=best,
-        score=score,
-        is_only=len(comparison.runs) == 1,
-        leads=leads,
-        diverged=diverged,
-    )
-
-
-def describe_verdict(verdict: Verdict) -> str:
-    """Say which method is best, by how much, and which others are level with it."""
+    Returns:
+        Some sentences; "" if no method has a score and none diverged.
+    """
     sentences = []
-    if verdict.best:
-        first, *level = verdict.best
-        score = f"a test {metric_name(verdict.metric)} of"
-        number = format_score(verdict.score, verdict.metric)
-        verb = "reaches" if verdict.is_only else "scores best, with"
+    leads = comparison.leads_of_best
+    if comparison.best:
+        first, *level = comparison.best
+        score = f"a test {METRICS[comparison.metric].label} of"
+        number = format_score(comparison.scores[first], comparison.metric)
+        verb = "reaches" if len(comparison.runs) == 1 else "scores best, with"
         sentences.append(f"{first} {verb} {score} {number}.")
         if level:
             verb = "is" if len(level) == 1 else "are"
             sentence = f"{join_names(level)} {verb} level with it"
-            if verdict.leads[0].has_interval:
-                sentence += f": {describe_lead(verdict.leads[0])}, which may be chance"
+            if leads[0].has_interval:
+                sentence += f": {describe_lead(leads[0])}, which may be chance"
             sentences.append(f"{sentence}.")
-    beaten = [lead for lead in verdict.leads if lead.other not in verdict.best and lead.is_better]
+    beaten = [lead for lead in leads if lead.other not in comparison.best and lead.is_better]
     if beaten:
         sentences.append(f"{describe_lead(beaten[0])}.")
-    if verdict.leads and not any(lead.has_interval for lead in verdict.leads):
+    if leads and not any(lead.has_interval for lead in leads):
         sentences.append(
-            f"Whether the difference is chance is unknown: {explain_no_interval(verdict.leads[0])}."
+            f"Whether the difference is chance is unknown: {explain_no_interval(leads[0])}."
         )
-    if verdict.diverged:
-        sentences.append(f"{join_names(verdict.diverged)} diverged: no finite test loss.")
+    if comparison.diverged:
+        sentences.append(f"{join_names(list(comparison.diverged))} diverged: no finite test loss.")
     return " ".join(sentences)
 
 
@@ -124,7 +71,7 @@ def describe_lead(lead: Lead) -> str:
     """Say by how much a method is better or worse than another, with the interval."""
     if lead.difference is None:
         return f"{lead.one} is compared with {lead.other}"
-    what = metric_name(lead.metric) if METRICS[lead.metric].higher_is_better else "error"
+    what = METRICS[lead.metric].label if METRICS[lead.metric].higher_is_better else "error"
     return f"{lead.one}'s {what} is {describe_size(lead)}"
 
 
@@ -182,8 +129,8 @@ def group_benefit(comparison: Comparison) -> GroupBenefit | None:
     Returns:
         The comparison; None if there is a single method, or none with several groups.
     """
-    sizes = {
-        label: [group_sizes(run) for run in runs]
+    sizes = {  # of the final groups of each seed, without empty ones
+        label: [[size for size in run.get("sizes") or [] if size > 0] for run in runs]
         for label, runs in comparison.runs.items()
         if label in comparison.scores
     }
@@ -192,19 +139,11 @@ def group_benefit(comparison: Comparison) -> GroupBenefit | None:
         return None
     best = comparison.sort(grouped)[0]
     others = comparison.sort([label for label in sizes if label not in grouped])
-    leads = [
-        Lead(best, other, comparison.metric, comparison.scores[other], comparison.lead(best, other))
-        for other in others
-    ]
+    leads = [comparison.lead(best, other) for other in others]
     singles = 0
     if all(max(s, default=0) == 1 for s in sizes[best]):
         singles = len(sizes[best][0])
     return GroupBenefit(best, leads, missing_kinds(others, list(comparison.diverged)), singles)
-
-
-def group_sizes(run: Row) -> list[int]:
-    """Return the sizes of a run's final groups, without empty ones."""
-    return [size for size in run.get("sizes") or [] if size > 0]
 
 
 def missing_kinds(labels: list[str], diverged: list[str]) -> list[str]:
@@ -226,13 +165,13 @@ def method_name(label: str) -> str:
 
 
 def describe_benefit(benefit: GroupBenefit) -> str:
-    """Say whether groups pay, and why."""
+    """Say whether groups pay, and why, in one sentence for the command line."""
     answer, reason = answer_benefit(benefit)
     return f"{answer}: {reason}." if reason else f"{answer}."
 
 
 def answer_benefit(benefit: GroupBenefit) -> tuple[str, str]:
-    """Answer whether groups pay.
+    """Answer whether groups pay; the page shows the answer and the reason as two sentences.
 
     They pay if every difference is above 0 with its whole interval, and do not if any is below.
 
@@ -243,10 +182,14 @@ def answer_benefit(benefit: GroupBenefit) -> tuple[str, str]:
         reason = (
             f"each of the {benefit.singles} groups of {benefit.method} has one member, like local"
         )
-        return "No two sites belong together", join_clauses(reason, describe_leads(benefit, []))
+        clauses = [reason, describe_leads(benefit, [])]
+        return "No two sites belong together", "; ".join(filter(None, clauses))
     if benefit.pays:
-        reason = f"{benefit.method} beats every method without groups"
-        return "Groups pay", join_clauses(reason, describe_leads(benefit, []))
+        clauses = [
+            f"{benefit.method} beats every method without groups",
+            describe_leads(benefit, []),
+        ]
+        return "Groups pay", "; ".join(filter(None, clauses))
     worse = [lead for lead in benefit.leads if lead.is_worse]
     if worse:
         return "Groups do not pay", describe_leads(benefit, worse)
@@ -257,11 +200,6 @@ def answer_benefit(benefit: GroupBenefit) -> tuple[str, str]:
     if not any(lead.has_interval for lead in benefit.leads):
         return "Whether groups pay is unknown", explain_no_interval(undecided[0])
     return "Whether groups pay is undecided", describe_leads(benefit, undecided)
-
-
-def join_clauses(first: str, second: str) -> str:
-    """Join two clauses; the second may be empty."""
-    return f"{first}; {second}" if second else first
 
 
 def describe_leads(benefit: GroupBenefit, deciding: list[Lead]) -> str:
