@@ -7,7 +7,7 @@ import numpy as np
 from coterie.reporting.comparison import Comparison, site_scores
 from coterie.reporting.predictions import (
     ConstantBaseline,
-    UselessAt,
+    NoGainAt,
     compare_with_constant,
     describe_constant_baseline,
 )
@@ -41,8 +41,8 @@ def test_sites_are_named_whose_model_is_no_better_than_their_commonest_class():
         )
     )
     assert result.parts == [
-        UselessAt(["ifca", "local"], ["Bern", "Celle"]),
-        UselessAt(["fedavg"], ["Celle"]),
+        NoGainAt(["ifca", "local"], ["Bern", "Celle"]),
+        NoGainAt(["fedavg"], ["Celle"]),
     ]
     assert describe_constant_baseline(result) == (
         "No better than always predicting the site's own commonest class: ifca and local at Bern "
@@ -52,7 +52,7 @@ def test_sites_are_named_whose_model_is_no_better_than_their_commonest_class():
 
 def test_all_seeds_count_together():
     one_good = accuracies([0.8, 0.7, 0.8], [0.97, 0.7, 0.8])
-    assert compare_with_constant(compared(ifca=one_good)).parts == [UselessAt(["ifca"], ["Bern"])]
+    assert compare_with_constant(compared(ifca=one_good)).parts == [NoGainAt(["ifca"], ["Bern"])]
     good = accuracies([0.8, 0.7, 0.8], [1.0, 0.7, 0.8], [0.92, 0.7, 0.8])
     assert compare_with_constant(compared(ifca=good)) is None
 
@@ -80,9 +80,9 @@ def test_regression_is_measured_against_the_sites_own_mean():
 
 def test_many_sites_and_methods_are_counted():
     sites = [f"s{i}" for i in range(7)]
-    everyone = ConstantBaseline("accuracy", [UselessAt(["a", "b", "c"], sites)], 3, 9)
+    everyone = ConstantBaseline("accuracy", [NoGainAt(["a", "b", "c"], sites)], 3, 9)
     words = "every method at 7 of 9 sites (s0, s1, s2, s3, s4, …)."
     assert describe_constant_baseline(everyone).endswith(words)
-    parts = [UselessAt([label], [f"s{i}"]) for i, label in enumerate("abcde")]
+    parts = [NoGainAt([label], [f"s{i}"]) for i, label in enumerate("abcde")]
     text = describe_constant_baseline(ConstantBaseline("accuracy", parts, 6, 9))
     assert text.endswith(": a at s0; b at s1; c at s2; 2 more methods at others.")

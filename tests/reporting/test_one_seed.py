@@ -11,7 +11,7 @@ from made_up import GROUPS, grouped, scored, statistics
 from small_runs import HOW
 
 import coterie as ct
-from coterie.reporting.clients import describe_client_scores, each_client
+from coterie.reporting.clients import describe_client_scores, scores_by_client
 from coterie.reporting.model_fit import GroupScores, describe_group_scores
 from coterie.reporting.page import name_one_seed
 
@@ -67,7 +67,7 @@ def test_seeds_that_differ_are_not_named():
 @pytest.mark.parametrize("seeds, start", [(1, "Compared with"), (5, "With seed 7, compared")])
 def test_wins_are_those_of_one_seed(seeds, start):
     both = {"ifca": statistics([0.9] * 4, GROUPS), "fedavg": statistics([0.5] * 4)}
-    result = each_client(grouped(seed=7), both, seeds)
+    result = scores_by_client(grouped(seed=7), both, seeds)
     assert describe_client_scores(result)[-1].startswith(start)
 
 

@@ -217,7 +217,7 @@ def report(names: list[str], argv: list[str]) -> int:
         "Write one HTML page about runs on the same data. It opens without a network.\n"
         "If a folder holds several runs, the page shows all of them."
     )
-    asked = read_flags("coterie report RUN...", ReportFlags, about, argv)
+    flags = read_flags("coterie report RUN...", ReportFlags, about, argv)
     if not names:
         raise CoterieError("report needs runs: write coterie report RUN…, such as runs/mine.")
     watcher = Watcher(level=logging.WARNING)
@@ -225,11 +225,11 @@ def report(names: list[str], argv: list[str]) -> int:
     with watcher(), warnings.catch_warnings(action="ignore"):
         path = write_report(
             names,
-            asked.out,
-            target=asked.target,
+            flags.out,
+            target=flags.target,
             warn=watcher.warn,
-            model=asked.load_model(),
-            trust=asked.trust,
+            model=flags.load_model(),
+            trust=flags.trust,
         )
     print(f"report saved in {path}")
     return 0

@@ -50,7 +50,6 @@ from coterie.reporting.text import (
     TextTable,
     format_score,
     join_names,
-    metric_name,
     replace_path,
 )
 from coterie.runs.files import write_error, write_text
@@ -209,29 +208,27 @@ def summary_html(trained: TrainedRun) -> str:
     elif not np.isfinite(score):
         sentence += ": it diverged. Try a smaller step size (lr)."
     else:
-        sentence += f": a test {metric_name(metric)} of {format_score(score, metric)}."
-    table = summary_table(trained, metric)
-    return render(
-        "notebook.html.jinja", sentence=sentence, content=table, warnings=trained.warnings
-    )
-
-
-def summary_table(trained: TrainedRun, metric: str) -> TextTable:
-    """Return one row per group, or one row of scores for methods without groups."""
+        sentence += f": a test {METRICS[metric].label} of {format_score(score, metric)}."
     values = trained.client_scores.get(metric)
-    if trained.groups is None:
-        if values is None:
-            return TextTable([], [])
+    head: list[str] = []
+    lines = []
+    if trained.groups is not None:
+        head = ["group", "clients", f"mean test {METRICS[metric].label}", "members"]
+        groups = hard_labels(trained.groups)
+        means = {} if values is None else group_means(values, groups)
+        for group, members in members_by_group(trained.roster.training_names, groups).items():
+            mean = format_score(means[group], metric) if group in means else NOTHING
+            names = join_names(members, most=MOST_NAMED)
+            lines.append([format_group(group), str(len(members)), mean, names])
+    elif values is not None:
+        head = ["mean over clients", "std over clients", "worst 10 %"]
         rows = trained.client_scores["rows"]
         over_clients = score_clients(values, rows, METRICS[metric].higher_is_better)
         shown = (over_clients.mean, over_clients.std, over_clients.worst_decile)
-        head = ["mean over clients", "std over clients", "worst 10 %"]
-        return TextTable(head, [[format_score(value, metric) for value in shown]])
-    groups = hard_labels(trained.groups)
-    means = {} if values is None else group_means(values, groups)
-    lines = []
-    for group, members in members_by_group(trained.roster.training_names, groups).items():
-        score = format_score(means[group], metric) if group in means else NOTHING
-        names = join_names(members, most=MOST_NAMED)
-        lines.append([format_group(group), str(len(members)), score, names])
-    return TextTable(["group", "clients", f"mean test {metric_name(metric)}", "members"], lines)
+        lines.append([format_score(value, metric) for value in shown])
+    return render(
+        "notebook.html.jinja",
+        sentence=sentence,
+        content=TextTable(head, lines),
+        warnings=trained.warnings,
+    )

@@ -1,6 +1,6 @@
 """Clients one by one: rows, group and scores under each method, in a table and a search field.
 
-"Find a site" on the page shows one client; `lookup_json` gives script.js its data.
+"Find a site" is the search field of the page; `search_json` gives script.js its data.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from coterie.reporting.text import (
     format_gain,
     format_score,
     join_names,
-    metric_name,
     natural_order,
 )
 
@@ -36,14 +35,14 @@ MARK = "†"
 
 
 class ClientScores(NamedTuple):
-    """One client."""
+    """The rows, group and scores of one client."""
 
     name: str
     group: int | None  # −1: not seen; None: the method has no groups
     train_rows: int
     test_rows: int
-    scores: list[float]  # under each of `EachClient.methods`; NaN: none
-    gains: list[float]  # over each of `EachClient.baselines`, positive: better; NaN: none
+    scores: list[float]  # under each of `ScoresByClient.methods`; NaN: none
+    gains: list[float]  # over each of `ScoresByClient.baselines`, positive: better; NaN: none
     confidence: float | None = None  # membership confidence, 0 to 1; None: unknown
     commonest: float | None = None  # share of the commonest class in its test rows; None: unknown
     balanced: float | None = None  # balanced accuracy under the method; None: unknown
@@ -51,7 +50,7 @@ class ClientScores(NamedTuple):
 
 
 @dataclass(frozen=True)
-class EachClient:
+class ScoresByClient:
     """The scores of a run's clients under its own and under other methods."""
 
     method: str
@@ -65,9 +64,9 @@ class EachClient:
     other_data: list[str]  # methods left out because their clients have other data
 
 
-def each_client(
+def scores_by_client(
     run: RunRecord, statistics: Mapping[str, ClientStatistics], seeds: int
-) -> EachClient | None:
+) -> ScoresByClient | None:
     """Collect the scores of the clients of a run.
 
     Args:
@@ -111,14 +110,14 @@ def each_client(
             balanced=known(own.per_client.get("balanced_accuracy"), i),
             fit=fit.get(i),
         )
-        for i, name in enumerate(run.names)
+        for i, name in enumerate(run.training_names)
     ]
-    shown = sort_clients(own.groups, run.names)
+    shown = sort_clients(own.groups, run.training_names)
     if len(everyone) > MOST_SHOWN:
         goodness = sign * scores[run.label]
         worst_first = np.argsort(np.where(np.isnan(goodness), np.inf, goodness), kind="stable")
         shown = worst_first[:WORST]
-    return EachClient(
+    return ScoresByClient(
         method=run.label,
         seed=run.seed,
         seeds=seeds,
@@ -126,13 +125,13 @@ def each_client(
         methods=methods,
         baselines=baselines,
         clients=[everyone[i] for i in shown],
-        everyone=[everyone[i] for i in natural_order(run.names)],
+        everyone=[everyone[i] for i in natural_order(run.training_names)],
         other_data=[label for label in statistics if label not in methods],
     )
 
 
 # ------------------------------------------------------------------------------ the table
-def clients_table(result: EachClient) -> TextTable:
+def clients_table(result: ScoresByClient) -> TextTable:
     """Return one row per client; columns without any value are left out."""
     balanced = "balanced" if len(result.methods) == 1 else f"balanced, {result.method}"
     first = 1 + len(result.baselines)  # the method and its baselines come before the gains
@@ -173,9 +172,9 @@ def format_share(share: float | None) -> str:
     return "" if share is None else f"{share:.3f}"
 
 
-def describe_clients(result: EachClient) -> str:
+def describe_clients(result: ScoresByClient) -> str:
     """Explain the table."""
-    score = f"Test {metric_name(result.metric)} of each client on its own test rows"
+    score = f"Test {METRICS[result.metric].label} of each client on its own test rows"
     if result.baselines:
         score += f"; gains are those of {result.method}, positive if it is better"
     sentences = [f"{score}. Click a heading to sort."]
@@ -195,7 +194,7 @@ def describe_clients(result: EachClient) -> str:
     return " ".join(sentences)
 
 
-def describe_client_scores(result: EachClient) -> list[str]:
+def describe_client_scores(result: ScoresByClient) -> list[str]:
     """Summarise the clients' scores: unreliable ones, and gains over each baseline."""
     sentences = []
     few = [client for client in result.everyone if has_few_rows(client)]
@@ -229,12 +228,12 @@ def describe_few_rows(few: list[ClientScores], total: int, metric: str) -> str:
 
 
 # ------------------------------------------------------------------------------ the search field
-def can_search(result: EachClient) -> bool:
+def can_search(result: ScoresByClient) -> bool:
     """Tell whether the page has a search field: for several clients, but not too many."""
     return 1 < len(result.everyone) <= MOST_SEARCHABLE
 
 
-def lookup_json(result: EachClient) -> Markup:
+def search_json(result: ScoresByClient) -> Markup:
     """Return the data of the search field as JSON that can stand in a script element."""
     sites = []
     for client in result.everyone:
@@ -251,7 +250,7 @@ def lookup_json(result: EachClient) -> Markup:
     return Markup(text.replace("<", "\\u003c"))
 
 
-def describe_client(client: ClientScores, result: EachClient) -> list[str]:
+def describe_client(client: ClientScores, result: ScoresByClient) -> list[str]:
     """Describe a client: its test rows, and what it gains from another method or group."""
     rows = "row" if client.test_rows == 1 else "rows"
     first = f"Its scores are measured on {client.test_rows} test {rows}."
@@ -263,7 +262,7 @@ def describe_client(client: ClientScores, result: EachClient) -> list[str]:
     return [sentence for sentence in sentences if sentence]
 
 
-def describe_best_method(client: ClientScores, result: EachClient) -> str:
+def describe_best_method(client: ClientScores, result: ScoresByClient) -> str:
     """Say which method is best for a client; "" if not all scores are known."""
     scores = np.array(client.scores)
     if len(scores) < 2 or not np.isfinite(scores).all():

@@ -22,7 +22,6 @@ from coterie.reporting.text import (
     capitalise,
     format_bytes,
     join_names,
-    metric_name,
 )
 from coterie.runs.folder import RunFolder
 from coterie.runs.run import Run, to_arrays
@@ -171,7 +170,7 @@ def compare(methods: Methods) -> Comparison:
     by_site: dict[str, dict[int, ScoresBySite]] = {}
     for label, same in methods.items():
         for run in same:
-            scores = site_scores(run.names, load_client_scores(run), metric)
+            scores = site_scores(run.training_names, load_client_scores(run), metric)
             if scores is not None:
                 by_site.setdefault(label, {})[run.seed] = scores
     return Comparison(metric, runs, by_site)
@@ -345,7 +344,7 @@ def describe_comparison_table(comparison: Comparison) -> str:
     if comparison.seeds > 1:
         over = f"{comparison.seeds} seeds, means in the other columns"
     parts = [
-        f"{metric_name(comparison.metric)} over all test rows, ± standard deviation over {over}",
+        f"{METRICS[comparison.metric].label} over all test rows, ± standard deviation over {over}",
         "worst 10 %: mean over the clients with the worst scores",
     ]
     for_all = format_average(runs, "commonest", ".3f")

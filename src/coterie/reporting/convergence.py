@@ -10,7 +10,7 @@ import numpy as np
 from coterie.metrics import METRICS
 from coterie.reporting.comparison import Comparison
 from coterie.reporting.run_records import Methods, RunRecord
-from coterie.reporting.text import TextTable, format_bytes, format_score, join_names, metric_name
+from coterie.reporting.text import TextTable, format_bytes, format_score, join_names
 
 TARGET_SHARE = 0.95  # default target as a share of the best final score; for errors, 2 − this
 
@@ -167,7 +167,7 @@ def cost_table(cost: CostToTarget) -> TextTable:
 
 def describe_cost(cost: CostToTarget) -> str:
     """State the target of the table."""
-    name = metric_name(cost.metric)
+    name = METRICS[cost.metric].label
     why = ""
     if cost.share_of_best is not None:
         why = f", {100 * cost.share_of_best:.0f} % of the best final {name}"

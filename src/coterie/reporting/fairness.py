@@ -12,7 +12,7 @@ from coterie.reporting.client_statistics import ClientStatistics
 from coterie.reporting.comparison import Comparison
 from coterie.reporting.group_membership import group_means
 from coterie.reporting.predictions import FEW_ROWS
-from coterie.reporting.text import NOTHING, TextTable, format_score, join_names, metric_name
+from coterie.reporting.text import NOTHING, TextTable, format_score, join_names
 
 
 class Grouping(NamedTuple):
@@ -87,45 +87,48 @@ def choose_grouping(
 def fairness(
     comparison: Comparison, statistics: Mapping[str, ClientStatistics], reference: Grouping | None
 ) -> Fairness | None:
-    """Compare methods by their worst groups and clients; None without scores by client."""
+    """Compare methods by their worst groups and clients.
+
+    Args:
+        comparison: The comparison of the methods.
+        statistics: Client statistics by method.
+        reference: The groups to compare; they count for methods that ran on the same data.
+
+    Returns:
+        The fairness of each method; None if no method has scores by client.
+    """
     metric = comparison.metric
-    methods = [
-        measure_fairness(label, own, metric, reference)
-        for label, own in statistics.items()
-        if metric in own.per_client
-    ]
+    high = comparison.higher_is_better
+    methods = []
+    for label, own in statistics.items():
+        if metric not in own.per_client:
+            continue
+        values = own.per_client[metric]
+        over_clients = score_clients(values, own.per_client["rows"], high)
+        means: dict[int, float] = {}
+        if reference is not None and reference.fingerprint == own.fingerprint:
+            means = group_means(values, reference.groups)
+        worst: tuple[int | None, float] = (None, np.nan)
+        best: tuple[int | None, float] = (None, np.nan)
+        if len(means) > 1:
+            best, *_, worst = sorted(means.items(), key=lambda item: item[1], reverse=high)
+        goodness = values if high else -values
+        worst_first = np.argsort(np.where(np.isnan(goodness), np.inf, goodness), kind="stable")
+        tenth = worst_first[: max(1, len(goodness) // 10)]
+        measured = MethodFairness(
+            label=label,
+            worst_group=worst[0],
+            worst_score=worst[1],
+            best_group=best[0],
+            best_score=best[1],
+            worst_clients=over_clients.worst_decile,
+            std=over_clients.std,
+            has_few_rows=bool((own.test_rows[tenth] < FEW_ROWS).any()),
+        )
+        methods.append(measured)
     if not methods:
         return None
     return Fairness(metric, reference, methods, comparison.seeds)
-
-
-def measure_fairness(
-    label: str, own: ClientStatistics, metric: str, reference: Grouping | None
-) -> MethodFairness:
-    """Measure one method; groups count only if they belong to the same data."""
-    high = METRICS[metric].higher_is_better
-    values = own.per_client[metric]
-    over_clients = score_clients(values, own.per_client["rows"], high)
-    means: dict[int, float] = {}
-    if reference is not None and reference.fingerprint == own.fingerprint:
-        means = group_means(values, reference.groups)
-    worst: tuple[int | None, float] = (None, np.nan)
-    best: tuple[int | None, float] = (None, np.nan)
-    if len(means) > 1:
-        best, *_, worst = sorted(means.items(), key=lambda item: item[1], reverse=high)
-    goodness = values if high else -values
-    worst_first = np.argsort(np.where(np.isnan(goodness), np.inf, goodness), kind="stable")
-    tenth = worst_first[: max(1, len(goodness) // 10)]
-    return MethodFairness(
-        label=label,
-        worst_group=worst[0],
-        worst_score=worst[1],
-        best_group=best[0],
-        best_score=best[1],
-        worst_clients=over_clients.worst_decile,
-        std=over_clients.std,
-        has_few_rows=bool((own.test_rows[tenth] < FEW_ROWS).any()),
-    )
 
 
 # ------------------------------------------------------------------------------ as text
@@ -158,7 +161,7 @@ def fairness_table(result: Fairness) -> TextTable:
 
 def describe_fairness(result: Fairness) -> str:
     """Explain the table."""
-    sentences = [f"Test {metric_name(result.metric)} of the worst-served groups and clients."]
+    sentences = [f"Test {METRICS[result.metric].label} of the worst-served groups and clients."]
     if result.grouped and result.reference is not None:
         sentences.append(f"Groups are {result.reference.whose}, the same for every method.")
         sentences.append(

@@ -8,11 +8,12 @@ from typing import NamedTuple
 import numpy as np
 
 from coterie.data.roster import natural_key
+from coterie.metrics import METRICS
 from coterie.metrics.clusters import decode_assignments
 from coterie.reporting.client_statistics import MOST_SHOWN, ClientStatistics, sort_clients
 from coterie.reporting.group_differences import GroupComparison
 from coterie.reporting.run_records import RunRecord
-from coterie.reporting.text import NOTHING, TextTable, format_score, join_names, metric_name
+from coterie.reporting.text import NOTHING, TextTable, format_score, join_names
 
 FEW_ROUNDS = 3  # with changes; up to these a sentence replaces figures
 MOST_SIZES = 20  # group sizes in a sentence
@@ -43,7 +44,7 @@ class Membership(NamedTuple):
         return sum(len(group.members) for group in self.groups if group.number >= 0)
 
     @property
-    def is_of_singles(self) -> bool:
+    def has_only_singletons(self) -> bool:
         """Whether there are several groups with one member each."""
         sizes = [len(group.members) for group in self.groups if group.number >= 0]
         return len(sizes) > 1 and max(sizes) == 1
@@ -56,7 +57,7 @@ def last_groups(run: RunRecord, statistics: ClientStatistics | None) -> np.ndarr
     """
     if statistics is not None:
         return statistics.groups
-    groups = decode_assignments(run.history, len(run.names))
+    groups = decode_assignments(run.history, len(run.training_names))
     return None if groups is None else groups[-1]
 
 
@@ -103,7 +104,7 @@ def membership(
             lacks_data = len(np.unique(groups[groups >= 0])) > 1
     listed = [
         GroupMembers(number, members, means.get(number), labels.get(number, ""))
-        for number, members in members_by_group(run.names, groups).items()
+        for number, members in members_by_group(run.training_names, groups).items()
     ]
     return Membership(run.metric, listed, label_column, comparisons, lacks_data)
 
@@ -113,7 +114,7 @@ def membership_table(result: Membership) -> TextTable:
     has_scores = any(group.score is not None for group in result.groups)
     head = ["group", "clients"]
     if has_scores:
-        head.append(f"mean test {metric_name(result.metric)}")
+        head.append(f"mean test {METRICS[result.metric].label}")
     if result.label_column:
         head.append(result.label_column)
     rows = []
@@ -168,7 +169,7 @@ def main_groups(
     same = [name for name in others if is_same_partition(final_groups[name], final_groups[label])]
     same_seeds = []  # whether each other seed found the same groups
     groups = last_groups(run, None)
-    if groups is not None and run.is_of_sites:  # seeds of generated data have other clients
+    if groups is not None and run.has_sites:  # seeds of generated data have other clients
         of_seeds = [last_groups(other, None) for other in other_seeds]
         same_seeds = [is_same_partition(groups, g) for g in of_seeds if g is not None]
     return MainGroups(
@@ -187,8 +188,9 @@ def describe_main_groups(groups: MainGroups) -> str:
     """Say which method found the groups, and which others found the same."""
     seed = "" if groups.seed is None else f" (seed {groups.seed})"
     sentences = [f"The final groups of {groups.method}{seed}."]
-    is_of_singles = groups.membership.is_of_singles
-    if is_of_singles:
+    result = "found the same groups"
+    if groups.membership.has_only_singletons:
+        result = "found one group per client as well"
         sentences.append(
             "No two clients belong together: each group has one member, like local training."
         )
@@ -196,7 +198,6 @@ def describe_main_groups(groups: MainGroups) -> str:
         sentences.append(f"{join_names(groups.same)} found the same groups.")
     if groups.other:
         sentences.append(f"{join_names(groups.other)} found other groups: see Method by method.")
-    result = "found one group per client as well" if is_of_singles else "found the same groups"
     if groups.other_seeds > 1:
         sentences.append(f"Of its {groups.other_seeds} other seeds, {groups.same_seeds} {result}.")
     elif groups.same_seeds:
@@ -222,7 +223,7 @@ class GroupChanges(NamedTuple):
 
 def group_changes(run: RunRecord, statistics: ClientStatistics | None) -> GroupChanges | None:
     """Collect the groups of all clients over rounds; None for methods without groups."""
-    assignments = decode_assignments(run.history, len(run.names))
+    assignments = decode_assignments(run.history, len(run.training_names))
     if assignments is None:
         return None
     groups = np.array(assignments)
@@ -232,13 +233,13 @@ def group_changes(run: RunRecord, statistics: ClientStatistics | None) -> GroupC
     rounds = [row["round"] for row in run.history]
     sizes = [(row["round"], row["sizes"]) for row in run.history if "sizes" in row]
     if statistics is None:
-        shown = sort_clients(groups[-1], run.names)[:MOST_SHOWN]
+        shown = sort_clients(groups[-1], run.training_names)[:MOST_SHOWN]
     else:
         shown = statistics.shown
     return GroupChanges(
         groups=groups,
         rounds=rounds,
-        names=run.names,
+        names=run.training_names,
         shown=shown,
         group_count=max([int(groups.max()) + 1, *(len(counts) for _, counts in sizes)]),
         changes=[(r, int(n)) for r, n in zip(rounds[1:], changed) if n],

@@ -8,7 +8,7 @@ most of the rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -115,10 +115,21 @@ def bootstrap_difference(gaps: np.ndarray, rows: np.ndarray) -> ScoreDifference:
     value = float((rows * gaps).sum() / rows.sum())
     if sites < MIN_SITES:
         return ScoreDifference(value, None, None, sites, seeds)
-    drawn = np.concatenate(list(draw_differences(gaps, rows)))
+    rng = np.random.default_rng(0)
+    shift_of_seed = seed_effects(gaps, rows)
+    total_of_site = (rows * gaps).sum(0)
+    rows_of_site = rows.sum(0)
+    means = []  # of the gaps, over sites and seeds drawn with replacement
+    batch = max(1, BATCH_NUMBERS // sites)
+    for start in range(0, DRAWS, batch):
+        draws = min(batch, DRAWS - start)
+        times_site = rng.multinomial(sites, np.full(sites, 1 / sites), draws)
+        times_seed = rng.multinomial(seeds, np.full(seeds, 1 / seeds), draws)
+        mean_gap = (times_site @ total_of_site) / (times_site @ rows_of_site)
+        means.append(mean_gap + (times_seed @ shift_of_seed) / seeds)
     tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(drawn, [tail, 1 - tail])
-    factor = widening_factor(rows.sum(0))
+    low, high = np.quantile(np.concatenate(means), [tail, 1 - tail])
+    factor = widening_factor(rows_of_site)
     return ScoreDifference(
         value,
         low=float(value + factor * min(low - value, 0.0)),
@@ -126,22 +137,6 @@ def bootstrap_difference(gaps: np.ndarray, rows: np.ndarray) -> ScoreDifference:
         sites=sites,
         seeds=seeds,
     )
-
-
-def draw_differences(gaps: np.ndarray, rows: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield batches of mean gaps over sites and seeds drawn with replacement."""
-    seeds, sites = gaps.shape
-    rng = np.random.default_rng(0)
-    of_seeds = seed_effects(gaps, rows)
-    total_of_site = (rows * gaps).sum(0)
-    rows_of_site = rows.sum(0)
-    batch = max(1, BATCH_NUMBERS // sites)
-    for start in range(0, DRAWS, batch):
-        draws = min(batch, DRAWS - start)
-        times_site = rng.multinomial(sites, np.full(sites, 1 / sites), draws)
-        times_seed = rng.multinomial(seeds, np.full(seeds, 1 / seeds), draws)
-        mean_gap = (times_site @ total_of_site) / (times_site @ rows_of_site)
-        yield mean_gap + (times_seed @ of_seeds) / seeds
 
 
 def seed_effects(gaps: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -154,10 +149,10 @@ def seed_effects(gaps: np.ndarray, rows: np.ndarray) -> np.ndarray:
     if seeds == 1:
         return np.zeros(1)
     share = rows / np.maximum(rows.sum(1, keepdims=True), 1)
-    of_seed = (share * gaps).sum(1)
-    of_site = (rows * gaps).sum(0) / rows.sum(0)
-    deviation = of_seed - of_seed.mean()
-    leftover = gaps - of_site - deviation[:, None]
+    mean_of_seed = (share * gaps).sum(1)
+    mean_of_site = (rows * gaps).sum(0) / rows.sum(0)
+    deviation = mean_of_seed - mean_of_seed.mean()
+    leftover = gaps - mean_of_site - deviation[:, None]
     by_chance = (share**2 * leftover**2).sum() / (seeds - 1) * sites / (sites - 1)
     spread = (deviation**2).sum() / (seeds - 1)
     if spread <= by_chance:

@@ -162,7 +162,7 @@ def method_details(
     details = MethodDetails(
         label=run.label,
         seed=run.seed,
-        client_count=len(run.names),
+        client_count=len(run.training_names),
         same_as=same_as,
         membership=members,
         changes=group_changes(run, own),

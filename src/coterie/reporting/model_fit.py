@@ -80,7 +80,7 @@ def group_scores(
             scores.setdefault(label, other.per_client[metric])
     return GroupScores(
         metric=metric,
-        names=[run.names[i] for i in own.shown],
+        names=[run.training_names[i] for i in own.shown],
         groups=own.groups[own.shown],
         scores={label: values[own.shown] for label, values in scores.items()},
     )
@@ -92,7 +92,7 @@ def client_map(run: RunRecord, own: ClientStatistics, what: str) -> ClientMap | 
     if values is None:
         return None
     groups = None if own.groups is None else own.groups[own.shown]
-    return ClientMap(what, [run.names[i] for i in own.shown], values, groups)
+    return ClientMap(what, [run.training_names[i] for i in own.shown], values, groups)
 
 
 def client_positions(
@@ -110,7 +110,7 @@ def client_positions(
     return ClientPositions(
         of=projection.of,
         share=projection.share,
-        names=[run.names[i] for i in own.shown],
+        names=[run.training_names[i] for i in own.shown],
         points=projection.points,
         groups=groups[own.shown],
         word=word,

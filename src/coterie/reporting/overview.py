@@ -50,9 +50,9 @@ def name_data(run: RunRecord) -> str:
 def describe_data(runs: Sequence[RunRecord]) -> str:
     """State the number of clients, the source of the data, and the number of rounds and seeds."""
     run = runs[0]
-    who = f"{len(run.names):,} {'sites' if run.is_of_sites else 'clients'}"
+    who = f"{len(run.training_names):,} {'sites' if run.has_sites else 'clients'}"
     if run.config["unseen"]:
-        unseen = run.config["clients"][len(run.names) :]
+        unseen = run.config["clients"][len(run.training_names) :]
         who += f" and {len(unseen)} that never train"
         if len(unseen) <= MOST_NAMED and len(runs) == 1:
             who += f" ({', '.join(unseen)})"
@@ -61,7 +61,7 @@ def describe_data(runs: Sequence[RunRecord]) -> str:
     if label is not None:
         data += f", label {label[1]}"
     sentences = [f"{data}."]
-    if run.is_of_sites:
+    if run.has_sites:
         sentences.append("Each site is one client.")
     rounds = f"Up to {run.config['options']['rounds']} rounds"
     if len(runs) > 1:
@@ -157,33 +157,31 @@ class Provenance(NamedTuple):
 def provenance(methods: Methods) -> Provenance:
     """Collect settings, commands and versions."""
     configs = [run.config for runs in methods.values() for run in runs]
-    commands = {format_command(c["command"]) for c in configs if c.get("command")}
+    commands = set()
+    for words in (c["command"] for c in configs if c.get("command")):
+        program = Path(words[0]).name  # without its folder, as the files below
+        start = ["coterie"] if program in ("coterie", "__main__.py") else ["python", program]
+        commands.add(shlex.join([*start, *map(shorten_word, words[1:])]))
+    settings = {}
+    for label, runs in methods.items():
+        config = runs[0].config
+        rows = [
+            ["data", str(config["data"])],
+            ["model", str(config["model"])],
+            ["seeds", ", ".join(str(run.seed) for run in runs)],
+        ]
+        for name, value in {**config["method"]["settings"], **config["options"]}.items():
+            if name != "seed":
+                text = NOTHING if value is None else format_value(value)
+                rows.append([name.replace("_", " "), text])
+        settings[label] = TextTable(["setting", "value"], rows)
     versions = [
         ["coterie, of the runs", ", ".join(sorted({c.get("coterie", "unknown") for c in configs}))],
         ["coterie, of this page", __version__],
         ["Python", platform.python_version()],
         *([name, version(name)] for name in ("torch", "numpy")),
     ]
-    return Provenance(
-        settings={label: settings_table(runs) for label, runs in methods.items()},
-        commands=sorted(commands),
-        versions=TextTable(["part", "version"], versions),
-    )
-
-
-def settings_table(runs: Sequence[RunRecord]) -> TextTable:
-    """Return one row per setting of a method."""
-    config = runs[0].config
-    rows = [
-        ["data", str(config["data"])],
-        ["model", str(config["model"])],
-        ["seeds", ", ".join(str(run.seed) for run in runs)],
-    ]
-    for name, value in {**config["method"]["settings"], **config["options"]}.items():
-        if name != "seed":
-            text = NOTHING if value is None else format_value(value)
-            rows.append([name.replace("_", " "), text])
-    return TextTable(["setting", "value"], rows)
+    return Provenance(settings, sorted(commands), TextTable(["part", "version"], versions))
 
 
 def format_value(value: Any) -> str:
@@ -196,10 +194,3 @@ def format_value(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     return str(value)
-
-
-def format_command(words: Sequence[str]) -> str:
-    """Format a command as typed, without the folders of the program and of its files."""
-    program = Path(words[0]).name
-    start = ["coterie"] if program in ("coterie", "__main__.py") else ["python", program]
-    return shlex.join([*start, *map(shorten_word, words[1:])])

@@ -32,7 +32,7 @@ from coterie.reporting import (
     verdict,
 )
 from coterie.reporting.client_statistics import ClientStatistics
-from coterie.reporting.clients import EachClient
+from coterie.reporting.clients import ScoresByClient
 from coterie.reporting.coefficients import Coefficients
 from coterie.reporting.comparison import Comparison
 from coterie.reporting.convergence import Convergence, CostToTarget
@@ -80,7 +80,7 @@ class Page:
     missing: Sequence[str]  # one sentence for each missing part
     groups: MainGroups | None
     coefficients: Coefficients | None  # of the models of these groups
-    clients: EachClient | None
+    clients: ScoresByClient | None
     main: MethodDetails | None  # of the method whose groups are shown first
     comparison: Comparison
     predictions: Predictions | None  # of the best method
@@ -161,7 +161,7 @@ def collect_page(
         ),
         coefficients=main_statistics.coefficients if main_statistics else None,
         clients=(
-            clients.each_client(methods[main or ranking[0]][0], statistics, compared.seeds)
+            clients.scores_by_client(methods[main or ranking[0]][0], statistics, compared.seeds)
             if ranking
             else None
         ),
@@ -212,7 +212,7 @@ def environment() -> Environment:
         describe_constants=describe_constants,
         answer_benefit=verdict.answer_benefit,
         can_search=clients.can_search,
-        lookup_json=clients.lookup_json,
+        search_json=clients.search_json,
     )
     return templates
 

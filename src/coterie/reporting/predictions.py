@@ -120,7 +120,7 @@ def describe_calibration(result: Calibration) -> str:
 
 
 # ------------------------------------------------------------------------------ constant prediction
-class UselessAt(NamedTuple):
+class NoGainAt(NamedTuple):
     """Methods that are no better than a constant prediction at the same sites."""
 
     labels: list[str]
@@ -131,14 +131,14 @@ class ConstantBaseline(NamedTuple):
     """The sites at which methods are no better than a constant prediction."""
 
     metric: str
-    parts: list[UselessAt]  # best method first
+    parts: list[NoGainAt]  # best method first
     methods: int  # compared
     sites: int  # compared
 
 
 def compare_with_constant(comparison: Comparison) -> ConstantBaseline | None:
     """Find sites at which methods are no better than a constant prediction; None if none."""
-    parts: list[UselessAt] = []
+    parts: list[NoGainAt] = []
     judged: set[str] = set()
     methods = comparison.sort(list(comparison.scores))
     for label in methods:
@@ -149,7 +149,7 @@ def compare_with_constant(comparison: Comparison) -> ConstantBaseline | None:
         if same:
             same[0].labels.append(label)
         elif sites:
-            parts.append(UselessAt([label], sites))
+            parts.append(NoGainAt([label], sites))
     if not parts:
         return None
     return ConstantBaseline(comparison.metric, parts, len(methods), len(judged))

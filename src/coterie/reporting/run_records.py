@@ -70,13 +70,13 @@ class RunRecord:
         return str(self.folder or f"the run of {self.config['method']['name']}")
 
     @property
-    def names(self) -> list[str]:
+    def training_names(self) -> list[str]:
         """Names of the training clients, without unseen ones."""
         known: list[str] = self.config["clients"]
         return known[: len(known) - self.config["unseen"]]
 
     @property
-    def is_of_sites(self) -> bool:
+    def has_sites(self) -> bool:
         """Whether each client is a site with its own table, the same for every seed."""
         kind = re.split("[:?]", self.config["data"])[0]
         return kind in ("folder", "table", "frames", "network")
@@ -102,7 +102,7 @@ class RunRecord:
             "method": self.label,
             "seed": self.seed,
             "kind": METRICS[self.metric].task,
-            "clients": len(self.names),
+            "clients": len(self.training_names),
         }
 
     def load_trained(self) -> TrainedRun:

@@ -48,11 +48,6 @@ def capitalise(sentence: str) -> str:
     return sentence[:1].upper() + sentence[1:]
 
 
-def metric_name(metric: str) -> str:
-    """Return the name of a metric as written in a sentence: "accuracy" or "MSE"."""
-    return METRICS[metric].label
-
-
 def format_score(value: float, metric: str) -> str:
     """Format a score as its metric declares."""
     if not np.isfinite(value):

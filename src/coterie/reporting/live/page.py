@@ -10,6 +10,7 @@ from typing import NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from coterie.metrics import METRICS
 from coterie.reporting import figures as report_figures
 from coterie.reporting import group_membership, svg, text
 from coterie.reporting.drawing import group_colour, group_title
@@ -61,6 +62,7 @@ def environment() -> Environment:
         report_figures=report_figures,
         group_membership=group_membership,
         text=text,
+        metrics=METRICS,
         draw=svg.draw,
         chip=chip,
         group_title=group_title,

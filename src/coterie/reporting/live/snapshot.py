@@ -162,7 +162,7 @@ def take_snapshot(
         key=key,
         label=source.label,
         seed=source.seed,
-        word="site" if source.is_of_sites else "client",
+        word="site" if source.has_sites else "client",
         path=str(files.path),
         is_of_network=source.config["data"] == "network",
         state=run_state(files, now),

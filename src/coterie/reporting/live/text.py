@@ -18,7 +18,6 @@ from coterie.reporting.text import (
     format_gain,
     format_score,
     join_names,
-    metric_name,
 )
 
 MAX_SIZES = 6  # groups whose sizes are listed
@@ -102,7 +101,7 @@ def describe_time(snapshot: Snapshot) -> str:
 
 def make_score_tile(snapshot: Snapshot) -> Tile:
     """Return the last score on test rows and its change."""
-    title = f"test {metric_name(snapshot.metric)}"
+    title = f"test {METRICS[snapshot.metric].label}"
     if not snapshot.scores:
         return Tile(title, NOTHING, "not evaluated yet")
     last = snapshot.scores[-1]
@@ -219,7 +218,7 @@ def describe_site(site: SiteStatus, snapshot: Snapshot) -> str:
     phrases = []
     if site.score is not None:
         score = format_score(site.score, snapshot.metric)
-        phrases.append(f"{metric_name(snapshot.metric)} {score}")
+        phrases.append(f"{METRICS[snapshot.metric].label} {score}")
     phrases.append(f"{site.train_rows:,} training rows")
     if site.change is not None:
         phrases.append(f"came from {group_title(site.change.before)} in round {site.change.round}")
@@ -244,7 +243,7 @@ def make_site_table(snapshot: Snapshot) -> TextTable:
     head = [snapshot.word]
     if snapshot.is_grouped:
         head.append("group")
-    head += [f"test {metric_name(snapshot.metric)}", "training rows", "test rows"]
+    head += [f"test {METRICS[snapshot.metric].label}", "training rows", "test rows"]
     if has_incidents:
         head += ["rejected", "clipped"]
     if has_reports:

@@ -10,7 +10,7 @@ from coterie.reporting.clients import (
     describe_client_scores,
     describe_clients,
     describe_few_rows,
-    each_client,
+    scores_by_client,
 )
 
 
@@ -21,7 +21,7 @@ def test_every_client_has_a_line_with_its_rows_scores_and_gains():
         "ifca": statistics([0.9, 0.8, 0.6, 1.0], GROUPS),
         "local": statistics([0.9, 0.9, np.nan, 1.0]),
     }
-    result = each_client(grouped(), by_method, seeds=1)
+    result = scores_by_client(grouped(), by_method, seeds=1)
     head, rows, _ = clients_table(result)
     assert head[:4] == ["client", "group", "training rows", "test rows"]
     assert head[4:7] == ["ifca", "fedavg", "local"]
@@ -39,7 +39,7 @@ def test_every_client_has_a_line_with_its_rows_scores_and_gains():
     better = "Compared with local, ifca is better for 0 of 3 clients, worse for 1 and equal for 2."
     assert local == better
     assert "Lowest seed" not in describe_clients(result)
-    assert "Lowest seed" in describe_clients(each_client(grouped(), by_method, seeds=2))
+    assert "Lowest seed" in describe_clients(scores_by_client(grouped(), by_method, seeds=2))
 
 
 def test_a_gain_is_a_lower_error_in_regression():
@@ -47,7 +47,7 @@ def test_a_gain_is_a_lower_error_in_regression():
         "ifca": statistics([1, 2, 3, 4], GROUPS, metric="mse"),
         "local": statistics([2, 2, 2, 2], metric="mse"),
     }
-    result = each_client(grouped(metric="mse"), by_method, 1)
+    result = scores_by_client(grouped(metric="mse"), by_method, 1)
     gains = {row[0]: row[-1] for row in clients_table(result).rows}
     assert [gains[name] for name in NAMES] == ["+1", "0", "−1", "−2"]
     assert "a single unusual row decides it" in describe_client_scores(result)[0]
@@ -58,12 +58,12 @@ def test_methods_whose_clients_had_other_rows_are_not_put_beside():
         "ifca": statistics([1] * 4, GROUPS),
         "local": statistics([1] * 4, fingerprint="y"),
     }
-    result = each_client(grouped(), by_method, 2)
+    result = scores_by_client(grouped(), by_method, 2)
     assert not any("gain over" in title for title in clients_table(result).head)
     assert "gain" not in describe_clients(result)
     words = "Not shown because its clients have other data: local."
     assert describe_client_scores(result)[-1] == words
-    assert each_client(grouped("gone"), by_method, 1) is None
+    assert scores_by_client(grouped("gone"), by_method, 1) is None
 
 
 def test_above_500_clients_the_worst_are_listed():
@@ -72,7 +72,7 @@ def test_above_500_clients_the_worst_are_listed():
     many = statistics(scores, np.zeros(n, dtype=int), [10] * n)
     source = grouped()
     source.config["clients"] = [f"c{i}" for i in range(n)]
-    result = each_client(source, {"ifca": many}, 1)
+    result = scores_by_client(source, {"ifca": many}, 1)
     assert [client.name for client in result.clients] == [f"c{i}" for i in range(500, 400, -1)]
     shown = "The table has the 100 of 501 clients with the worst scores under ifca."
     assert shown in describe_clients(result)
@@ -82,7 +82,7 @@ def test_above_500_clients_the_worst_are_listed():
 
 
 def test_columns_of_which_nothing_is_known_are_left_out():
-    without_groups = each_client(grouped(), {"ifca": statistics([1] * 4)}, 1)
+    without_groups = scores_by_client(grouped(), {"ifca": statistics([1] * 4)}, 1)
     head = clients_table(without_groups).head
     assert head == ["client", "training rows", "test rows", "ifca"]
 
@@ -92,7 +92,7 @@ def test_the_clients_own_commonest_class_stands_beside_its_scores():
     of_ifca.per_client["commonest"] = np.array([0.9, 0.5, 0.55, np.nan])
     of_ifca.per_client["balanced_accuracy"] = np.array([0.5, 0.8, 0.61, np.nan])
     both = {"ifca": of_ifca, "fedavg": statistics([0.5, 0.9, 0.6, 1.0])}
-    result = each_client(grouped(), both, seeds=1)
+    result = scores_by_client(grouped(), both, seeds=1)
     head, rows, _ = clients_table(result)
     assert head[4:8] == ["commonest class", "ifca", "fedavg", "balanced, ifca"]
     by_client = {row[0]: [row[4], row[5], row[7]] for row in rows}
@@ -100,5 +100,5 @@ def test_the_clients_own_commonest_class_stands_beside_its_scores():
     assert by_client["c"] == ["0.550", "0.600", "0.610"]
     assert by_client["d"] == ["–", "1.000", "–"]
     assert "Commonest class" in describe_clients(result)
-    alone = clients_table(each_client(grouped(), {"ifca": of_ifca}, seeds=1))
+    alone = clients_table(scores_by_client(grouped(), {"ifca": of_ifca}, seeds=1))
     assert alone.head[-1] == "balanced"

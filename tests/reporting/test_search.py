@@ -11,8 +11,8 @@ from coterie.reporting.clients import (
     can_search,
     clients_table,
     describe_client,
-    each_client,
-    lookup_json,
+    scores_by_client,
+    search_json,
 )
 
 LOSSES = np.array([[1.0, 2.0], [1.0, 3.0], [2.0, 1.96], [1.2, 1.0]])  # of a, b, c and d
@@ -23,7 +23,7 @@ def clients(**more):
         "ifca": statistics([1.0, 2.0, 3.0, 4.0], GROUPS, metric="mse", losses=LOSSES, **more),
         "local": statistics([2.0, 2.0, 2.5, np.nan], metric="mse"),
     }
-    return each_client(grouped(metric="mse"), by_method, 1)
+    return scores_by_client(grouped(metric="mse"), by_method, 1)
 
 
 def test_a_client_is_told_what_it_would_gain_elsewhere():
@@ -49,14 +49,14 @@ def test_a_client_is_told_what_it_would_gain_elsewhere():
 
 def test_a_small_gain_may_be_chance():
     by_method = {"ifca": statistics([0.80] * 4, GROUPS), "local": statistics([0.81, 1.0, 0.8, 0.7])}
-    result = each_client(grouped(), by_method, 1)
+    result = scores_by_client(grouped(), by_method, 1)
     a, b, _, _ = (describe_client(client, result)[1] for client in result.everyone)
     assert a == "local is slightly better, by 0.010, which may be chance."
     assert b == "local is better for it than ifca, by 0.200."
 
 
 def test_the_search_has_every_client_and_how_sure_its_group_is_where_that_is_known():
-    data = json.loads(lookup_json(clients(confidence=np.array([0.5, np.nan, 1, 0.25]))))
+    data = json.loads(search_json(clients(confidence=np.array([0.5, np.nan, 1, 0.25]))))
     assert data["methods"] == ["ifca", "local"]
     sites = {site["name"]: site for site in data["sites"]}
     assert (sites["a"]["group"], sites["a"]["confidence"], sites["a"]["scores"]) == (
@@ -65,7 +65,7 @@ def test_the_search_has_every_client_and_how_sure_its_group_is_where_that_is_kno
         ["1", "2"],
     )
     assert "confidence" not in sites["b"] and sites["d"]["scores"] == ["4", "–"]
-    assert not any("confidence" in site for site in json.loads(lookup_json(clients()))["sites"])
+    assert not any("confidence" in site for site in json.loads(search_json(clients()))["sites"])
 
 
 def test_the_table_of_clients_says_how_sure_groups_are_where_that_is_known():
@@ -78,19 +78,19 @@ def test_the_table_of_clients_says_how_sure_groups_are_where_that_is_known():
 def test_names_cannot_leave_the_script():
     named = grouped(metric="mse")
     named.config["clients"] = ["</script>", "b", "c", "d"]
-    result = each_client(named, {"ifca": statistics([1, 2, 3, 4], GROUPS, metric="mse")}, 1)
-    assert "<" not in lookup_json(result)
-    assert json.loads(lookup_json(result))["sites"][0]["name"] == "</script>"
+    result = scores_by_client(named, {"ifca": statistics([1, 2, 3, 4], GROUPS, metric="mse")}, 1)
+    assert "<" not in search_json(result)
+    assert json.loads(search_json(result))["sites"][0]["name"] == "</script>"
 
 
 def test_names_are_in_their_natural_order_and_not_too_many():
     named = grouped(metric="mse")
     named.config["clients"] = ["s 10", "s 9", "s 1", "s 2"]
-    result = each_client(named, {"ifca": statistics([1, 2, 3, 4], metric="mse")}, 1)
+    result = scores_by_client(named, {"ifca": statistics([1, 2, 3, 4], metric="mse")}, 1)
     assert [client.name for client in result.everyone] == ["s 1", "s 2", "s 9", "s 10"]
     assert [row[0] for row in clients_table(result).rows] == ["s 1", "s 2", "s 9", "s 10"]
     assert can_search(result)
     many = grouped(metric="mse")
     many.config["clients"] = [str(i) for i in range(1001)]
     scores = statistics([1.0] * 1001, metric="mse", test_rows=[20] * 1001)
-    assert not can_search(each_client(many, {"ifca": scores}, 1))
+    assert not can_search(scores_by_client(many, {"ifca": scores}, 1))
