@@ -8,10 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from coterie.data.roster import RowCounts
 from coterie.reporting.client_statistics import ClientStatistics
 from coterie.reporting.comparison import Comparison, Methods, compare
 from coterie.reporting.intervals import BySeed, ScoresBySite
 from coterie.reporting.run_records import RunRecord
+from coterie.runs.config import Fingerprints, MethodConfig, RosterConfig
+from coterie.runs.options import Options
 
 NAMES = ["a", "b", "c", "d"]
 GROUPS = np.array([1, 0, 1, 0])
@@ -27,14 +30,7 @@ def scored(
         if score is not None:
             row[metric] = score
         rows.append(row)
-    config = {
-        "options": {"seed": seed},
-        "clients": ["a", "b"],
-        "unseen": 0,
-        "data": "d",
-        "method": {"name": label},
-    }
-    return RunRecord(config, rows, None, label)
+    return record(label, rows, seed=seed, names=["a", "b"], data="d", model="linear")
 
 
 def grouped(
@@ -52,15 +48,37 @@ def grouped(
         if groups is not None:
             row["groups"] = groups
         rows.append(row)
-    config = {
-        "options": {"seed": seed, "rounds": len(rows) - 1},
-        "clients": NAMES,
-        "unseen": 0,
-        "data": data,
-        "model": "softmax",
-        "method": {"name": label, "settings": {}},
-    }
-    return RunRecord(config, rows, None, label)
+    return record(label, rows, seed=seed, names=NAMES, data=data, model="softmax")
+
+
+def record(
+    label: str, rows: list[Any], *, seed: int, names: list[str], data: str, model: str
+) -> RunRecord:
+    """A run that has ended with these rows of metrics."""
+    roster = RosterConfig(
+        names=list(names),
+        unseen=0,
+        rows={split: [1] * len(names) for split in RowCounts._fields},
+        row_shape=[1],
+        tokens=False,
+        kind="classification",
+        classes=2,
+        labels=None,
+        schema=None,
+        source=data,
+        truth=None,
+        planted=None,
+    )
+    return RunRecord(
+        method=MethodConfig(label, {}),
+        model_name=model,
+        options=Options(seed=seed, rounds=len(rows) - 1),
+        roster=roster,
+        fingerprint=Fingerprints(data="x", salt="", model=""),
+        history=rows,
+        origin=None,
+        label=label,
+    )
 
 
 def statistics(

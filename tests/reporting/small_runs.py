@@ -69,4 +69,4 @@ def figures(page: str) -> list[str]:
 def statistics_of(result: ct.Result) -> ClientStatistics:
     """The client statistics of a run with its data."""
     run = result._run
-    return collect_statistics(result.trained, run, record_of_run(run).config["fingerprint"]["data"])
+    return collect_statistics(result.trained, run, record_of_run(run).fingerprint.data)

@@ -71,7 +71,7 @@ def test_above_500_clients_the_worst_are_listed():
     scores = np.linspace(1, 0, n)
     many = statistics(scores, np.zeros(n, dtype=int), [10] * n)
     source = grouped()
-    source.config["clients"] = [f"c{i}" for i in range(n)]
+    source.roster.names = [f"c{i}" for i in range(n)]
     result = scores_by_client(source, {"ifca": many}, 1)
     assert [client.name for client in result.clients] == [f"c{i}" for i in range(500, 400, -1)]
     shown = "The table has the 100 of 501 clients with the worst scores under ifca."

@@ -14,11 +14,7 @@ from coterie.runs.folder import RunFolder
 
 
 def errors(scores: list[float], label: str, seed: int = 0):
-    run = scored(scores, seed, label, "mse")
-    run.config["options"]["rounds"] = len(scores) - 1
-    run.config["method"]["settings"] = {}
-    run.config["model"] = "linear"
-    return run
+    return scored(scores, seed, label, "mse")
 
 
 def test_an_error_that_grows_or_is_not_finite_has_diverged():
@@ -45,9 +41,6 @@ def test_an_accuracy_has_diverged_only_if_it_is_not_finite():
 
 
 def made(methods, by_method) -> str:
-    for runs in methods.values():
-        for run in runs:
-            run.config["method"]["settings"] = {}
     return render_page(collect_page(methods, by_method, [], None))
 
 

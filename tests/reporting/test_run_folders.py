@@ -115,9 +115,7 @@ def test_a_folder_whose_data_can_be_had_again_shows_everything(tmp_path, monkeyp
 def test_the_same_run_opened_from_its_folder_has_the_same_portrait(digits):
     one = statistics_of(digits)
     (source,) = records_in(digits.folder)
-    two = collect_statistics(
-        source.load_trained(), source.load_run(), source.config["fingerprint"]["data"]
-    )
+    two = collect_statistics(source.load_trained(), source.load_run(), source.fingerprint.data)
     assert one.groups.tolist() == two.groups.tolist() and one.fingerprint == two.fingerprint
     np.testing.assert_array_equal(one.losses, two.losses)
     np.testing.assert_array_equal(one.per_client["accuracy"], two.per_client["accuracy"])

@@ -77,7 +77,7 @@ def test_the_table_of_clients_says_how_sure_groups_are_where_that_is_known():
 
 def test_names_cannot_leave_the_script():
     named = grouped(metric="mse")
-    named.config["clients"] = ["</script>", "b", "c", "d"]
+    named.roster.names = ["</script>", "b", "c", "d"]
     result = scores_by_client(named, {"ifca": statistics([1, 2, 3, 4], GROUPS, metric="mse")}, 1)
     assert "<" not in search_json(result)
     assert json.loads(search_json(result))["sites"][0]["name"] == "</script>"
@@ -85,12 +85,12 @@ def test_names_cannot_leave_the_script():
 
 def test_names_are_in_their_natural_order_and_not_too_many():
     named = grouped(metric="mse")
-    named.config["clients"] = ["s 10", "s 9", "s 1", "s 2"]
+    named.roster.names = ["s 10", "s 9", "s 1", "s 2"]
     result = scores_by_client(named, {"ifca": statistics([1, 2, 3, 4], metric="mse")}, 1)
     assert [client.name for client in result.everyone] == ["s 1", "s 2", "s 9", "s 10"]
     assert [row[0] for row in clients_table(result).rows] == ["s 1", "s 2", "s 9", "s 10"]
     assert can_search(result)
     many = grouped(metric="mse")
-    many.config["clients"] = [str(i) for i in range(1001)]
+    many.roster.names = [str(i) for i in range(1001)]
     scores = statistics([1.0] * 1001, metric="mse", test_rows=[20] * 1001)
     assert not can_search(scores_by_client(many, {"ifca": scores}, 1))

@@ -151,7 +151,7 @@ def load_statistics(methods: Methods) -> tuple[dict[str, ClientStatistics], list
             with_data = run.load_run()
         except (CoterieError, OSError) as error:
             without_data.setdefault(explain(error, run), []).append(label)
-        fingerprint = run.config["fingerprint"]["data"]
+        fingerprint = run.fingerprint.data
         statistics[label] = collect_statistics(trained, with_data, fingerprint)
         if trained.round < run.history[-1]["round"]:
             missing.append(
@@ -168,13 +168,9 @@ def load_statistics(methods: Methods) -> tuple[dict[str, ClientStatistics], list
 
 def describe_unfinished(label: str, runs: Sequence[RunRecord]) -> list[str]:
     """Say that runs of a method stopped before their last round; empty if none did."""
-    if runs[0].config["options"].get("stop_after") is not None:
+    if runs[0].options.stop_after is not None:
         return []  # early stopping
-    ends = [
-        (run.history[-1]["round"], run.config["options"]["rounds"])
-        for run in runs
-        if not run.diverged
-    ]
+    ends = [(run.history[-1]["round"], run.options.rounds) for run in runs if not run.diverged]
     short = [(done, planned) for done, planned in ends if done < planned]
     if not short:
         return []

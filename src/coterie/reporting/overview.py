@@ -6,6 +6,7 @@ import platform
 import re
 import shlex
 from collections.abc import Collection, Sequence
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,7 +38,7 @@ def describe_title(methods: Methods) -> str:
 
 def name_data(run: RunRecord) -> str:
     """Return a short name of the data, without the path."""
-    maker, colon, first = run.config["data"].partition("?")[0].partition(":")
+    maker, colon, first = run.data.partition("?")[0].partition(":")
     if maker in ("folder", "table"):
         return f"the {maker} {Path(first).name or first}"
     if maker == "frames":
@@ -51,19 +52,19 @@ def describe_data(runs: Sequence[RunRecord]) -> str:
     """State the number of clients, the source of the data, and the number of rounds and seeds."""
     run = runs[0]
     who = f"{len(run.training_names):,} {'sites' if run.has_sites else 'clients'}"
-    if run.config["unseen"]:
-        unseen = run.config["clients"][len(run.training_names) :]
+    if run.roster.unseen:
+        unseen = run.roster.names[len(run.training_names) :]
         who += f" and {len(unseen)} that never train"
         if len(unseen) <= MOST_NAMED and len(runs) == 1:
             who += f" ({', '.join(unseen)})"
     data = f"{who} from {name_data(run)}"
-    label = re.search(r"[?&]label=([^&]*)", run.config["data"])
+    label = re.search(r"[?&]label=([^&]*)", run.data)
     if label is not None:
         data += f", label {label[1]}"
     sentences = [f"{data}."]
     if run.has_sites:
         sentences.append("Each site is one client.")
-    rounds = f"Up to {run.config['options']['rounds']} rounds"
+    rounds = f"Up to {run.options.rounds} rounds"
     if len(runs) > 1:
         rounds += f", {len(runs)} seeds"
     sentences.append(f"{rounds}.")
@@ -156,27 +157,27 @@ class Provenance(NamedTuple):
 
 def provenance(methods: Methods) -> Provenance:
     """Collect settings, commands and versions."""
-    configs = [run.config for runs in methods.values() for run in runs]
+    every_run = [run for runs in methods.values() for run in runs]
     commands = set()
-    for words in (c["command"] for c in configs if c.get("command")):
+    for words in (run.command for run in every_run if run.command):
         program = Path(words[0]).name  # without its folder, as the files below
         start = ["coterie"] if program in ("coterie", "__main__.py") else ["python", program]
         commands.add(shlex.join([*start, *map(shorten_word, words[1:])]))
     settings = {}
     for label, runs in methods.items():
-        config = runs[0].config
+        first = runs[0]
         rows = [
-            ["data", str(config["data"])],
-            ["model", str(config["model"])],
+            ["data", first.data],
+            ["model", first.model_name],
             ["seeds", ", ".join(str(run.seed) for run in runs)],
         ]
-        for name, value in {**config["method"]["settings"], **config["options"]}.items():
+        for name, value in {**first.method.settings, **asdict(first.options)}.items():
             if name != "seed":
                 text = NOTHING if value is None else format_value(value)
                 rows.append([name.replace("_", " "), text])
         settings[label] = TextTable(["setting", "value"], rows)
     versions = [
-        ["coterie, of the runs", ", ".join(sorted({c.get("coterie", "unknown") for c in configs}))],
+        ["coterie, of the runs", ", ".join(sorted({run.version for run in every_run}))],
         ["coterie, of this page", __version__],
         ["Python", platform.python_version()],
         *([name, version(name)] for name in ("torch", "numpy")),

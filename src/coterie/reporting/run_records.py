@@ -21,9 +21,17 @@ from coterie.data import Federation
 from coterie.metrics import METRICS, Row
 from coterie.metrics.clusters import is_valid_assignment
 from coterie.metrics.scores import find_main_metric
-from coterie.runs.config import RunConfig, hash_with_salt, roster_config
+from coterie.runs.config import (
+    Fingerprints,
+    MethodConfig,
+    RosterConfig,
+    RunConfig,
+    method_config,
+    roster_config,
+)
 from coterie.runs.folder import RunFolder
 from coterie.runs.load import Trust, load_run, load_trained
+from coterie.runs.options import Options
 from coterie.runs.run import Run
 from coterie.runs.run_list import find_runs, missing_runs
 from coterie.runs.search import SEARCH_FILE, WINNER_FILE
@@ -37,9 +45,15 @@ NOT_IN_LABEL = ("seed", "device", "engine")  # options that do not change what a
 class RunRecord:
     """The configuration and history of one run."""
 
-    config: dict[str, Any]  # method, data, model, options, clients, roster, fingerprint, …
+    method: MethodConfig
+    model_name: str
+    options: Options
+    roster: RosterConfig
+    fingerprint: Fingerprints  # of the data; runs on the same rows share one
     history: list[Row]
     origin: Run | Path
+    command: Sequence[str] = ()  # as typed; empty if the run was started from Python
+    version: str = __version__  # of Coterie
     label: str = ""  # method name, plus the settings that distinguish it from other runs
     model: Model = None  # if the folder cannot name it
     trust: Trust = ()  # hashes of Python files that the folder may load
@@ -47,7 +61,12 @@ class RunRecord:
 
     @property
     def seed(self) -> int:
-        return int(self.config["options"]["seed"])
+        return self.options.seed
+
+    @property
+    def data(self) -> str:
+        """The data's spec, such as "rotated:digits?clients=40"."""
+        return self.roster.source or "memory"
 
     @property
     def folder(self) -> Path | None:
@@ -67,18 +86,17 @@ class RunRecord:
     @property
     def place(self) -> str:
         """The run's folder as text, or its method if it has none."""
-        return str(self.folder or f"the run of {self.config['method']['name']}")
+        return str(self.folder or f"the run of {self.method.name}")
 
     @property
     def training_names(self) -> list[str]:
         """Names of the training clients, without unseen ones."""
-        known: list[str] = self.config["clients"]
-        return known[: len(known) - self.config["unseen"]]
+        return self.roster.names[: len(self.roster.names) - self.roster.unseen]
 
     @property
     def has_sites(self) -> bool:
         """Whether each client is a site with its own table, the same for every seed."""
-        kind = re.split("[:?]", self.config["data"])[0]
+        kind = re.split("[:?]", self.data)[0]
         return kind in ("folder", "table", "frames", "network")
 
     @property
@@ -177,31 +195,33 @@ def load_runs(
 
 def record_of_run(run: Run) -> RunRecord:
     """Return the record of a run in memory."""
-    roster = run.roster
-    options = run.options
-    fingerprint = {"data": "", "salt": ""}
-    command: list[str] = []
-    fed = data_in_memory(run)
     if run.folder is not None:
-        saved = run.folder.config()
-        options = saved.options
-        fingerprint = {"data": saved.fingerprint.data, "salt": saved.fingerprint.salt}
-        command = saved.command
-    elif fed is not None:
-        fingerprint["data"] = fed.fingerprint()
-    config = {
-        "coterie": __version__,
-        "method": {"name": run.method.name, "settings": dataclasses.asdict(run.method)},  # type: ignore[call-overload]
-        "data": roster.source or "memory",
-        "model": run.model_name,
-        "options": dataclasses.asdict(options),
-        "clients": list(roster.names),
-        "unseen": roster.unseen,
-        "roster": roster_config(roster),
-        "fingerprint": fingerprint,
-        "command": command,
-    }
-    return RunRecord(config, run.history, run)
+        return record_of_config(run.folder.config(), run.history, run)
+    fed = data_in_memory(run)
+    return RunRecord(
+        method=method_config(run.method),
+        model_name=run.model_name,
+        options=run.options,
+        roster=roster_config(run.roster),
+        fingerprint=Fingerprints(data="" if fed is None else fed.fingerprint(), salt="", model=""),
+        history=run.history,
+        origin=run,
+    )
+
+
+def record_of_config(config: RunConfig, history: list[Row], origin: Run | Path) -> RunRecord:
+    """Return the record of a run with a folder, from its config.json and its metrics."""
+    return RunRecord(
+        method=config.method,
+        model_name=config.model,
+        options=config.options,
+        roster=config.roster,
+        fingerprint=config.fingerprint,
+        history=history,
+        origin=origin,
+        command=config.command,
+        version=config.coterie,
+    )
 
 
 def records_in(base: Path, model: Model = None, trust: Trust = ()) -> list[RunRecord]:
@@ -236,32 +256,11 @@ def records_in(base: Path, model: Model = None, trust: Trust = ()) -> list[RunRe
                 f"{path} is damaged (its metrics have groups of other clients than its config)",
                 "train it again",
             )
-        record = RunRecord(
-            plain_config(config),
-            history,
-            path,
-            model=model,
-            trust=trust,
-            diverged=folder.has_diverged,
+        record = record_of_config(config, history, path)
+        records.append(
+            dataclasses.replace(record, model=model, trust=trust, diverged=folder.has_diverged)
         )
-        records.append(record)
     return records
-
-
-def plain_config(config: RunConfig) -> dict[str, Any]:
-    """Return the part of a run's config that a report shows."""
-    return {
-        "coterie": config.coterie,
-        "method": {"name": config.method.name, "settings": config.method.settings},
-        "data": config.roster.source or "memory",
-        "model": config.model,
-        "options": dataclasses.asdict(config.options),
-        "clients": config.roster.names,
-        "unseen": config.roster.unseen,
-        "roster": config.roster,
-        "fingerprint": {"data": config.fingerprint.data, "salt": config.fingerprint.salt},
-        "command": config.command,
-    }
 
 
 # ------------------------------------------------------------------------------ same data
@@ -269,15 +268,14 @@ def check_same_data(one: RunRecord, other: RunRecord) -> None:
     """Raise an error if two runs have different data; other seeds may draw other samples."""
 
     def data(record: RunRecord) -> tuple[Any, ...]:
-        source = re.sub(r"(?<=[?&])seed=[^&]*", "", record.config["data"])
-        return source, sorted(record.config["clients"]), record.metric
+        source = re.sub(r"(?<=[?&])seed=[^&]*", "", record.data)
+        return source, sorted(record.roster.names), record.metric
 
     same_draw = one.seed != other.seed or has_same_rows(one, other)
     if data(one) != data(other) or not same_draw:
         raise CoterieError(
-            f"{one.config['method']['name']} and {other.config['method']['name']} ran on "
-            f"different data ({one.config['data']} and {other.config['data']}): one report "
-            "compares runs on the same data."
+            f"{one.method.name} and {other.method.name} ran on different data ({one.data} and "
+            f"{other.data}): one report compares runs on the same data."
         )
 
 
@@ -294,7 +292,7 @@ def has_same_rows(one: RunRecord, other: RunRecord) -> bool:
     This is certain if one of them has its data in memory. Each folder stores a hash with its own
     salt, so two folders are compared by names, row counts, schema, seed and validation split.
     """
-    if one.config["roster"] != other.config["roster"]:
+    if one.roster != other.roster:
         return False
     first = data_in_memory(one.origin)
     second = data_in_memory(other.origin)
@@ -302,10 +300,8 @@ def has_same_rows(one: RunRecord, other: RunRecord) -> bool:
         return first.fingerprint() == second.fingerprint()
     for fed, record in ((first, other), (second, one)):
         if fed is not None:
-            saved = record.config["fingerprint"]
-            return bool(hash_with_salt(fed.fingerprint(), saved["salt"]) == saved["data"])
-    validation = [record.config["options"]["valid"] for record in (one, other)]
-    return one.seed == other.seed and validation[0] == validation[1]
+            return record.fingerprint.fits_data(fed.fingerprint())
+    return one.seed == other.seed and one.options.valid == other.options.valid
 
 
 def share_fingerprints(records: list[RunRecord]) -> list[RunRecord]:
@@ -313,8 +309,7 @@ def share_fingerprints(records: list[RunRecord]) -> list[RunRecord]:
     shared: list[RunRecord] = []
     for record in records:
         first = next((earlier for earlier in shared if has_same_rows(earlier, record)), record)
-        config = {**record.config, "fingerprint": first.config["fingerprint"]}
-        shared.append(dataclasses.replace(record, config=config))
+        shared.append(dataclasses.replace(record, fingerprint=first.fingerprint))
     return shared
 
 
@@ -330,18 +325,18 @@ def label_runs(records: list[RunRecord]) -> list[RunRecord]:
         return one.seed != other.seed and one.home is not None and one.home == other.home
 
     def settings(record: RunRecord) -> dict[str, Any]:
-        options = {k: v for k, v in record.config["options"].items() if k not in NOT_IN_LABEL}
-        method = record.config["method"]["settings"]
-        return {**options, "model": record.config["model"], **method}
+        options = dataclasses.asdict(record.options).items()
+        shown = {name: value for name, value in options if name not in NOT_IN_LABEL}
+        return {**shown, "model": record.model_name, **record.method.settings}
 
     labelled = []
     for record in records:
-        name = record.config["method"]["name"]
+        name = record.method.name
         own = settings(record)
         others = [
             settings(other)
             for other in records
-            if other.config["method"]["name"] == name and not is_other_seed(other, record)
+            if other.method.name == name and not is_other_seed(other, record)
         ]
         differ = [k for k in own if any(other.get(k) != own[k] for other in others)]
         label = " ".join([name, *(f"{k}={own[k]}" for k in differ)])

@@ -19,7 +19,12 @@ from coterie.reporting.live.snapshot import (
     take_snapshot,
 )
 from coterie.reporting.overview import describe_data, describe_title
-from coterie.reporting.run_records import RunRecord, group_by_label, label_runs, plain_config
+from coterie.reporting.run_records import (
+    RunRecord,
+    group_by_label,
+    label_runs,
+    record_of_config,
+)
 from coterie.runs.run_list import find_runs, is_run_folder
 from coterie.runs.search import SEARCH_FILE
 
@@ -138,7 +143,7 @@ class WatchedFolder:
             key: The run to show in full; by default the one that is being trained.
         """
         sources = label_runs(
-            [RunRecord(plain_config(run.config), run.rows, run.path) for run in self.runs.values()]
+            [record_of_config(run.config, run.rows, run.path) for run in self.runs.values()]
         )
         by_key = dict(zip(self.runs, sources))
         if key not in self.runs:

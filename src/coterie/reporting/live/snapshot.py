@@ -164,7 +164,7 @@ def take_snapshot(
         seed=source.seed,
         word="site" if source.has_sites else "client",
         path=str(files.path),
-        is_of_network=source.config["data"] == "network",
+        is_of_network=source.data == "network",
         state=run_state(files, now),
         problem=files.tail.problem,
         round=len(rows) - 1,
