@@ -222,7 +222,7 @@ def test_the_demo_writes_a_page_and_says_where(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(demo, name, value)
     monkeypatch.chdir(tmp_path)
     assert main(["demo", "--quiet"]) == 0
-    assert "everything on one page: demo/report.html" in capsys.readouterr().out
+    assert "report: demo/report.html" in capsys.readouterr().out
     page = (tmp_path / "demo" / "report.html").read_text()
     assert "fedavg, local, one-shot and ifca on rotated:digits" in page and "(seed 0)" in page
     monkeypatch.setattr(demo, "SEEDS", 1)
