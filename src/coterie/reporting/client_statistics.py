@@ -130,14 +130,14 @@ def sample_clients(groups: np.ndarray | None, names: Sequence[str]) -> np.ndarra
     return order[np.linspace(0, n - 1, MOST_SHOWN).round().astype(int)]
 
 
-def ask_clients(
+def values_by_client(
     run: Run, function: str, clients: np.ndarray, shared: Any, per_client: Any
 ) -> np.ndarray:
-    """Run a report function on clients.
+    """Run one of the engine's evaluation functions on clients, and return a row for each.
 
     Args:
         run: The run with its clients.
-        function: Name of the function.
+        function: Its name, such as "losses" or "model_sketch".
         clients: Indices of the clients, [n].
         shared: Arguments common to all clients.
         per_client: Arguments by client.
@@ -161,7 +161,7 @@ def losses_under_centres(run: Run, shown: np.ndarray) -> np.ndarray | None:
     centres = run.method.centres(run.state)
     if centres is None or count(centres) < 2:
         return None
-    losses = ask_clients(run, "losses", shown, centres, ())
+    losses = values_by_client(run, "losses", shown, centres, ())
     return np.where(np.isfinite(losses), losses, np.nan)
 
 
@@ -172,7 +172,7 @@ def project_clients(run: Run, shown: np.ndarray, losses: np.ndarray | None) -> P
     """
     shared, per_client = run.method.use(run.state)
     try:
-        models = ask_clients(run, "model_sketch", shown, shared, per_client)
+        models = values_by_client(run, "model_sketch", shown, shared, per_client)
     except (NotImplementedError, Diverged):  # predicts with a mixture, or its models are NaN
         models = np.zeros((len(shown), 1))
     groups = 0 if losses is None else losses.shape[1]

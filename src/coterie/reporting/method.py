@@ -124,7 +124,8 @@ class MethodDetails:
             self.positions,
         )
         has_part = any(part is not None for part in parts)
-        return not has_part and not self.warnings and not any(self.notes)
+        has_notes = any(self.notes)  # any of its three fields
+        return not has_part and not self.warnings and not has_notes
 
     @property
     def sample_size(self) -> int:

@@ -358,7 +358,7 @@ def label_runs(records: list[RunRecord]) -> list[RunRecord]:
 
 
 def group_by_label(records: list[RunRecord]) -> dict[str, list[RunRecord]]:
-    """Return the runs of each label, lowest seed first."""
+    """Return the runs of each label, lowest seed first; labels in the order of the records."""
     labels = dict.fromkeys(record.label for record in records)
     return {
         label: sorted((r for r in records if r.label == label), key=lambda r: r.seed)
