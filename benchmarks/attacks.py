@@ -1,8 +1,8 @@
 """Accuracy of honest clients under attacks, by method and rule: `python benchmarks/attacks.py`.
 
-40 clients with rotated digits in four groups of ten; eight of them attack, two in each group. Every
-cell is kept in docs/results/attacks.jsonl as it is done, so that a stopped table goes on; `python
-docs/pages.py` makes the table of docs/security.md from it.
+40 clients with rotated digits in four groups of ten; eight of them attack, two in each group. Each
+finished cell is saved in docs/results/attacks.jsonl, so that an interrupted run can be continued.
+`python docs/pages.py` generates the table of docs/security.md from it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ METHODS = {
 
 
 def accuracy(method: str, attack: str | None, rule: str, seed: int) -> dict[str, Any]:
-    """What the honest clients reach, and who was screened or refused."""
+    """Return the accuracy of honest clients, and which clients were clipped or rejected."""
     fed = ct.data.rotated("digits", clients=40, seed=seed)
     under_attack = {} if attack is None else {"attack": attack, "attackers": 8}
     try:
@@ -55,13 +55,13 @@ def accuracy(method: str, attack: str | None, rule: str, seed: int) -> dict[str,
 
 
 def cells(args: argparse.Namespace) -> list[tuple[str, str | None, str, int]]:
-    """(method, attack, rule, seed) of every cell; without an attack first."""
+    """Return (method, attack, rule, seed) of every cell; those without an attack first."""
     attacks = [None, *args.attacks]
     return list(itertools.product(args.methods, attacks, args.rules, range(args.seeds)))
 
 
 def main() -> None:
-    """Run what is not done yet."""
+    """Run the missing cells."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--methods", nargs="+", default=list(METHODS))
     parser.add_argument("--attacks", nargs="+", default=list(ATTACKS))

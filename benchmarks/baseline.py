@@ -1,4 +1,4 @@
-"""The ratios of a good run, kept in baseline.json, and what fell below them."""
+"""Reference ratios in baseline.json, and regressions against them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 BASELINE = Path(__file__).with_name("baseline.json")
-FELL = 0.75  # of its ratio in the baseline: what is below is named
+FELL = 0.75  # report cases below this fraction of their ratio in the baseline
 
 
 def read_baseline(path: Path = BASELINE) -> dict[str, float]:
-    """The ratio of each case, as it was saved; nothing where there is no file."""
+    """Read the saved ratio of each case; empty if there is no file."""
     if not path.exists():
         return {}
     baseline: dict[str, float] = json.loads(path.read_text())
@@ -18,7 +18,7 @@ def read_baseline(path: Path = BASELINE) -> dict[str, float]:
 
 
 def save_baseline(ratios: dict[str, float], path: Path = BASELINE) -> None:
-    """Write the ratios of the cases that ran; those of others stay."""
+    """Save the ratios of the cases that ran, and keep those of the others."""
     both = read_baseline(path)
     for name, ratio in ratios.items():
         both[name] = round(ratio, 2)
@@ -26,7 +26,7 @@ def save_baseline(ratios: dict[str, float], path: Path = BASELINE) -> None:
 
 
 def compare_with_baseline(ratios: dict[str, float], baseline: dict[str, float]) -> list[str]:
-    """A line for each case whose ratio fell by more than a quarter."""
+    """Return a line for each case whose ratio fell by more than a quarter."""
     lines = []
     for name, ratio in ratios.items():
         before = baseline.get(name)

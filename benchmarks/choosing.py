@@ -1,14 +1,14 @@
 """Every method in several situations, each with the same small search of its step size.
 
-The search looks at held-out training rows.
+The search uses a validation split.
 
-    python benchmarks/choosing.py [--workers 2]     runs what is missing, then writes
+    python benchmarks/choosing.py [--workers 2]     runs missing cells, then writes
                                                     docs/results/choosing.json
 
-A fifth of each client's training rows is `valid`. A method runs with each of its four step sizes on
-seed 0; the one of the best accuracy on `valid` runs on two more seeds, and what is recorded is the
-accuracy on the test rows over the three. Nothing but the step size is searched. Finished runs are
-kept in benchmarks/choosing.jsonl, so that a stop loses nothing.
+A fifth of each client's training rows is the validation split. A method runs with each of its four
+step sizes on seed 0; the one with the best validation accuracy runs on two more seeds. The result
+is the test accuracy over the three seeds. Only the step size is searched. Finished runs are saved
+in benchmarks/choosing.jsonl, so that an interrupted search can be continued.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SITUATIONS = {  # by name: the data, and the number of groups that methods are t
 STEPS = (0.05, 0.15, 0.45, 1.35)
 SCALES = {  # methods whose step size is of another scale
     "fedsoft": 1 / 50,  # Adam
-    # ηλ, the way of w to θ: 0.1, 0.3 and 0.9; 2.7 is refused
+    # ηλ, the step of w towards θ: 0.1, 0.3 and 0.9; 2.7 is rejected
     "pfedme": 2 / 15,
     "cgpfl": 2 / 12,
     "cgpfl-heur": 2 / 12,
@@ -75,7 +75,7 @@ def searches() -> list[Job]:
 
 
 def repeats(rows: list[dict[str, Any]]) -> list[Job]:
-    """The step sizes that were best on `valid`, with the other seeds."""
+    """Return jobs for the other seeds, with the step size of the best validation accuracy."""
     best: dict[tuple[str, str], dict[str, Any]] = {}
     for row in rows:
         key = row["situation"], row["method"]
@@ -138,7 +138,7 @@ def command(job: Job) -> str:
 
 
 def chosen(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For each situation and method the step size that was taken, over all seeds."""
+    """Summarise, per situation and method, the runs with the selected step size."""
     found = []
     for job in (j for j in repeats(rows) if j.seed == 1):
         runs = [

@@ -2,8 +2,8 @@
 
     python benchmarks/counting.py [--seeds 20 25] [RULE...]
 
-The points are what IFCA (its default start) and one-shot clustering choose by. Rules were set while
-looking at seeds 0 to 3 and 10 to 14, so judge them by others.
+The points are those by which IFCA (with its default start) and one-shot clustering choose K. The
+rules were tuned on seeds 0 to 3 and 10 to 14: use other seeds to judge them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from coterie.data import Federation
 
 
 def some(fed: Federation, sizes: tuple[int, ...]) -> Federation:
-    """So many clients of each group."""
+    """Keep the first `sizes[g]` clients of each planted group g."""
     assert fed.truth is not None
     keep = [i for g, n in enumerate(sizes) for i in (fed.truth == g).nonzero()[:n, 0].tolist()]
     return fed.subset(sorted(keep))
@@ -82,7 +82,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("rules", nargs="*", default=RULES, help=f"of {', '.join(RULES)}")
     parser.add_argument(
-        "--seeds", type=int, nargs=2, default=(20, 25), help="from, up to but not including"
+        "--seeds", type=int, nargs=2, default=(20, 25), help="first seed, and end (exclusive)"
     )
     args = parser.parse_args()
     torch.set_num_threads(1)

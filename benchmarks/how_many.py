@@ -2,8 +2,8 @@
 
     python benchmarks/how_many.py [--seeds 2]
 
-IFCA is trained with each of some K, and with auto; a row per table says which K has the least test
-error, in the mean over the splits, and how far above it auto's choices are.
+Trains IFCA with several K and with auto. A row per table shows which K has the lowest test error,
+averaged over splits, and how much higher the error of auto is.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NUMBERS = (1, 2, 3, 4, 5, 6, 8, 10, 12)
 
 
 def measure(name: str, seeds: int) -> str:
-    """The row of one table."""
+    """Return the row of one table."""
     errors: dict[int, list[float]] = {}
     by_auto: list[float] = []
     chosen: list[str] = []

@@ -1,8 +1,8 @@
-"""What `coterie watch` costs beside a run of 200 sites with a round each second.
+"""Cost of `coterie watch` during a run of 200 sites with one round per second.
 
-And how long the page of a long run takes to be drawn.
+Also measures how long it takes to draw the page of a long run.
 
-python benchmarks/live_page.py
+    python benchmarks/live_page.py
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SECONDS = 60  # of each measurement
 
 
 def sites() -> ct.data.Federation:
-    """Tables of four kinds of sites, 60 rows each."""
+    """Write tables of four kinds of sites, with 60 rows each."""
     rng = np.random.default_rng(0)
     clients = {}
     for i in range(SITES):
@@ -54,13 +54,13 @@ def train(folder: Path, stop: threading.Event) -> None:
 
 
 def cpu_seconds(process: int) -> float:
-    """The processor time of a process so far."""
+    """Return the processor time of a process so far."""
     fields = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def megabytes(process: int) -> int:
-    """The memory of a process."""
+    """Return the memory of a process."""
     status = Path(f"/proc/{process}/status").read_text()
     match = re.search(r"VmRSS:\s+(\d+)", status)
     assert match is not None
@@ -84,7 +84,7 @@ class Reader(threading.Thread):
 
 
 def measure(process: int, what: str, reader: Reader | None = None) -> None:
-    """Print the share of a core that a process takes."""
+    """Print the fraction of a core that a process uses."""
     before = cpu_seconds(process)
     bytes_before = reader.bytes if reader else 0
     time.sleep(SECONDS)
@@ -96,7 +96,7 @@ def measure(process: int, what: str, reader: Reader | None = None) -> None:
 
 
 def draw_long_run(folder: Path) -> None:
-    """Print how long it takes to draw 1,000 rounds in each of which a tenth of the sites move."""
+    """Print the time to draw 1,000 rounds in which a tenth of the sites change groups."""
     made = create_job(ct.IFCA(clusters=4), sites(), "softmax", rounds=ROUNDS).create_folder(folder)
     rng = np.random.default_rng(0)
     groups = rng.integers(0, 4, SITES)

@@ -1,4 +1,4 @@
-"""The machine that a benchmark ran on, and a page of what it measured."""
+"""The machine that runs a benchmark, and the page of its results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def processor_name() -> str:
-    """The processor's name as the system gives it."""
+    """Return the processor's name, as the system reports it."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
@@ -21,7 +21,7 @@ def processor_name() -> str:
 
 
 def command() -> str:
-    """The command that runs now, from the project's folder."""
+    """Return the current command, relative to the project's folder."""
     return shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
 
 

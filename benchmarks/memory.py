@@ -1,11 +1,11 @@
-"""Peak memory with few and with many clients, apart from the data themselves.
+"""Peak memory with few and with many clients, excluding the data.
 
     python benchmarks/memory.py
 
-Each case runs in a process of its own. What counts is its peak resident memory less the data, so
-what the rounds need, and the libraries, remain. The last case is a million-client setting on a
-smaller scale: personal models of which only those are kept whose clients took part, and an
-evaluation that asks a sample.
+Each case runs in a process of its own. The result is its peak resident memory minus the size of the
+data: the memory of rounds and libraries. The last case is a million-client setting at a smaller
+scale: personal models are kept only for clients that have participated, and a sample of the clients
+is evaluated.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ CASES: list[tuple[str, float, int, int, float]] = [  # method, participation, fe
 
 
 def peak() -> float:
-    """Peak memory of this process so far, in MB."""
+    """Return the peak memory of this process so far, in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def images(clients: int) -> ct.data.Federation:
-    """Random 28×28 images of ten classes."""
+    """Create random 28×28 images of ten classes."""
     g = torch.Generator().manual_seed(0)
     x = torch.rand(clients * ROWS, 784, generator=g)
     y = torch.randint(10, (clients * ROWS,), generator=g)
@@ -45,7 +45,7 @@ def images(clients: int) -> ct.data.Federation:
 
 
 def lines(clients: int) -> ct.data.Federation:
-    """Linear regression in ten dimensions."""
+    """Create linear regressions in ten dimensions."""
     g = torch.Generator().manual_seed(0)
     x = torch.randn(clients * ROWS, 10, generator=g)
     y = x @ torch.randn(10, generator=g)
@@ -55,7 +55,7 @@ def lines(clients: int) -> ct.data.Federation:
 def federation(
     clients: int, x: torch.Tensor, y: torch.Tensor, kind: Any, classes: int | None
 ) -> ct.data.Federation:
-    """Clients of equal size; the last of the rows serve as test rows of nobody."""
+    """Create clients of equal size, whose test rows are their training rows."""
     sizes = torch.full((clients,), ROWS)
     train = ct.data.Ragged(x, y, sizes)
     names = tuple(f"c{i:06d}" for i in range(clients))
@@ -63,7 +63,7 @@ def federation(
 
 
 def measure(name: str, clients: int, participation: float) -> dict[str, float]:
-    """Peak memory of three rounds, after a small run has loaded the libraries."""
+    """Measure the peak memory of three rounds, after a small run that loads the libraries."""
     if name == "ifca":
         method: Algorithm = ct.IFCA(clusters=4, local_steps=2)
         fed, model = images(clients), "mlp"

@@ -3,10 +3,10 @@
     python benchmarks/methods.py [NAME...] [--repeats 4]
 
 All train an MLP 784-200-10 on mini-batches of 20, one pass or five, interleaved round by round. The
-work of a round is counted in products of a client's rows with the first layer, as plain steps would
-take them: one to see a loss, two to train on a row. So Ditto, which trains two models, has twice
-the work of FedAvg, and a method that first looks at the losses of K centres has K products more.
-A ratio of 1 means that a method's own part (a pull, momentum, weights of rows) costs nothing.
+work of a round is counted in products of a client's rows with the first layer: one for a loss, two
+for a training step on a row. So Ditto, which trains two models, has twice the work of FedAvg, and a
+method that first computes the losses of K cluster models has K more products. A ratio of 1 means
+that the rest of a method (proximal term, momentum, sample weights) costs nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TARGET = 1.5
 
 
 class Entry(NamedTuple):
-    """A method, and its work as products with the first layer for each client."""
+    """A method, and its work per client in products with the first layer."""
 
     method: ct.Algorithm
     products: int
@@ -52,7 +52,7 @@ def mlp() -> nn.Module:
 
 
 def rounds_of(method: ct.Algorithm) -> Callable[[], list]:
-    """Rounds of a run that has begun and warmed up; each call is the next one."""
+    """Return a function that runs the next round of a warmed-up run."""
     fed = random_images(CLIENTS, ROWS, (28, 28))
     run: Run = prepare_run(method, fed, mlp, rounds=10**6, eval_every=10**6)
     steps = run.rounds()
@@ -89,14 +89,16 @@ def compare(passes: int, names: list[str], repeats: int) -> None:
 
 
 def least(took: list[Took]) -> Took:
-    """The least wall and the least processor time."""
+    """Return the minimum wall time and the minimum processor time."""
     return Took(min(t.wall for t in took), min(t.processor for t in took))
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("names", nargs="*", help=f"of {', '.join(entries(1))}")
-    parser.add_argument("--repeats", type=int, default=4, help="the best of so many rounds counts")
+    parser.add_argument(
+        "--repeats", type=int, default=4, help="number of rounds; the fastest counts"
+    )
     args = parser.parse_args()
     torch.set_num_threads(cores())
     for passes in (1, 5):

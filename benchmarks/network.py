@@ -1,4 +1,4 @@
-"""What an exchange with real sites costs beyond the local work, and how much memory a node takes.
+"""Overhead of an exchange with real sites beyond local training, and memory of a node.
 
     python benchmarks/network.py
 
@@ -7,9 +7,10 @@ rows. First with `coterie network`'s own server and persistent nodes, then with 
 `coterie network new` on a stock SuperLink and stock SuperNodes, which start a process for each
 message. Both with TLS and keys. It writes results/network.md beside this file.
 
-The local work is what the loop engine needs for the same exchange in one thread; of the seconds it
-is taken off divided among the processors. An exchange is one of training: four models down, one up.
-Seconds depend on what else the machine does, processor seconds much less.
+Local work is the time of the loop engine for the same exchange in one thread. It is subtracted from
+processor seconds and, divided by the number of processors, from wall seconds. An exchange is one of
+training: four models down, one up. Wall seconds depend on other load; processor seconds do much
+less.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ init = "random"
 
 
 class Measured(NamedTuple):
-    """One way of running the same thing."""
+    """One of the two setups."""
 
     way: str
     first: float  # seconds of the first exchange of training, in which libraries are loaded
@@ -69,7 +70,7 @@ class Measured(NamedTuple):
 
 # ------------------------------------------------------------------------------ the sites
 def write_sites(folder: Path, nodes: int) -> list[str]:
-    """A table of random numbers for each site, in which every class occurs."""
+    """Write a table of random numbers for each site, in which every class occurs."""
     folder.mkdir()
     names = [f"site{i:02d}" for i in range(nodes)]
     header = ",".join([f"x{j}" for j in range(COLUMNS)] + ["outcome"])
@@ -82,7 +83,7 @@ def write_sites(folder: Path, nodes: int) -> list[str]:
 
 
 def write_config(place: Path, rounds: int) -> Path:
-    """The config file of both ways."""
+    """Return the config file of both setups."""
     file = place / f"{rounds}-rounds.toml"
     file.write_text(CONFIG.replace("method", f"rounds = {rounds}\nmethod", 1))
     return file
@@ -90,7 +91,7 @@ def write_config(place: Path, rounds: int) -> Path:
 
 # ------------------------------------------------------------------------------ both ways
 def measure(way: str, run: Path, watch: ProcessWatch) -> Measured:
-    """What the diary of a run and a watch of its processes say of its training."""
+    """Summarise training from the run's diary and the measurements of its processes."""
     entries = [e for e in read_log(run / "diary.jsonl") if e.version[1] == "train"]
     for entry in entries:
         assert not entry.absent and not entry.refused, entry
@@ -107,7 +108,7 @@ def measure(way: str, run: Path, watch: ProcessWatch) -> Measured:
 
 
 def own_nodes(place: Path, rounds: int) -> Measured:
-    """A server in this process, and persistent nodes."""
+    """Measure a server in this process with persistent nodes."""
     from coterie.network.simulation import Simulation
 
     _, asked, _ = read_network_run(str(write_config(place, rounds)), None)
@@ -120,7 +121,7 @@ def own_nodes(place: Path, rounds: int) -> Measured:
 
 
 def stock_nodes(place: Path, names: list[str], rounds: int) -> Measured:
-    """The app on a stock SuperLink and stock SuperNodes."""
+    """Measure the app on a stock SuperLink and stock SuperNodes."""
     from stock_flower import StockFlower
 
     write_app(place / "app")
@@ -142,7 +143,7 @@ def stock_nodes(place: Path, names: list[str], rounds: int) -> Measured:
 
 
 def show(row: dict[str, object]) -> None:
-    """A sign of life."""
+    """Print progress."""
     print(f"round {row['round']}", file=sys.stderr)
 
 
@@ -165,7 +166,7 @@ def local_work(place: Path, rounds: int) -> float:
 
 # ------------------------------------------------------------------------------ the table
 def table(measured: list[Measured], local: float) -> list[str]:
-    """A row per way."""
+    """Return a row per setup."""
     lines = [
         "| nodes | seconds per exchange: median | least | most | first "
         "| processor seconds per exchange | MB per node: most | mean |",
@@ -182,7 +183,7 @@ def table(measured: list[Measured], local: float) -> list[str]:
 
 
 def page(measured: list[Measured], local: float, nodes: int, load: float) -> str:
-    """The results as Markdown."""
+    """Return the results as Markdown."""
     counts = ", ".join(f"{len(m.seconds) + 1} with {m.way}" for m in measured)
     down, up = 4 * GROUPS * NUMBERS / 1e6, 4 * NUMBERS / 1e6
     lines = [
@@ -208,7 +209,7 @@ def page(measured: list[Measured], local: float, nodes: int, load: float) -> str
 
 
 def main() -> None:
-    """Measure both ways, and write what was found."""
+    """Measure both setups and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--nodes", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=20, help="of the persistent nodes")

@@ -1,4 +1,4 @@
-"""How fast this machine multiplies matrices: the most that any contender could reach."""
+"""Matrix-product throughput of this machine: an upper bound for every contender."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHAPES = {  # of products [m, k] × [k, n] in rounds of the MLP 784-200-10
 
 
 def square_peak(threads: int, size: int = 2048, repeats: int = 6) -> float:
-    """GFLOPS of large square products in float32."""
+    """Measure GFLOPS of large square products in float32."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     a = torch.rand(size, size)
@@ -32,7 +32,7 @@ def square_peak(threads: int, size: int = 2048, repeats: int = 6) -> float:
 
 
 def shape_peak(shape: tuple[int, int, int], threads: int, repeats: int = 5) -> float:
-    """GFLOPS of products of one shape, each thread with its own matrices in the cache."""
+    """Measure GFLOPS of products of one shape; each thread has its own matrices in cache."""
     m, k, n = shape
     times = max(1, int(2e8 / (2 * m * k * n)))
 

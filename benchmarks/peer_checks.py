@@ -27,19 +27,19 @@ class Judge:
         self.y = torch.from_numpy(y)
 
     def loss(self, models: list[Arrays]) -> float:
-        """The mean over clients of the loss under the model that fits the client best."""
+        """Return the mean over clients of the loss under the client's best model."""
         losses = torch.stack([self.client_losses(model) for model in models])
         return float(losses.amin(0).mean())
 
     def first_loss(self) -> float | None:
-        """The loss before the round; None where a method starts in its own way."""
+        """Return the loss before the round; None for methods with their own initialisation."""
         if self.problem.method not in GIVEN_START:
             return None
         return self.loss(first_models(self.problem))
 
     @torch.no_grad()
     def client_losses(self, model: Arrays) -> torch.Tensor:
-        """The mean loss of each client, [clients]."""
+        """Return the mean loss of each client, [clients]."""
         load(self.module, tensors(model))
         losses = []
         for x, y in zip(self.x, self.y):
@@ -50,7 +50,7 @@ class Judge:
         return torch.stack(losses)
 
     def compare(self, contenders: dict[str, Any]) -> None:
-        """Note for each contender how far its loss is off, and what differs."""
+        """Record for each contender the difference of its loss, and what else differs."""
         if not contenders:
             return
         against = REFERENCE
@@ -66,7 +66,7 @@ class Judge:
             contender["differs"] = self.differences(contender)
 
     def differences(self, contender: dict[str, Any]) -> str:
-        """What a contender did otherwise, in words; nothing where all is the same."""
+        """Describe what a contender did differently; empty if nothing."""
         problem = self.problem
         most = MOST_MINI_BATCH
         if problem.batch is None or problem.method not in GIVEN_START:

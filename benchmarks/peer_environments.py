@@ -1,4 +1,4 @@
-"""The peers, and an environment for each under .venv-peers/."""
+"""The peer libraries, and a virtual environment for each under .venv-peers/."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TORCH = "torch==2.13.0"
 
 @dataclass(frozen=True)
 class Peer:
-    """A contender: its script in contenders/, and what pip installs for it."""
+    """A contender: its script in contenders/, and its pip requirements."""
 
     name: str
     title: str
@@ -34,7 +34,7 @@ class Peer:
     only_small: bool = False
 
     def takes(self, problem: Problem) -> bool:
-        """Whether the peer has this method, and bears this size."""
+        """Whether the peer supports this method and this size."""
         return problem.method in self.methods and (problem.suits_flower or not self.only_small)
 
     @property
@@ -44,7 +44,7 @@ class Peer:
         return ENVIRONMENTS / self.name / "bin" / "python"
 
     def thread_counts(self, asked: set[int], cores: int) -> list[int]:
-        """On how many threads it is tried; the better counts."""
+        """Return the numbers of threads to try; the fastest counts."""
         if self.only_all_cores:
             return [cores]
         return sorted(asked)
@@ -84,11 +84,11 @@ PEERS = (
 
 
 class CannotInstall(Exception):
-    """A peer that pip cannot install; the text says why, in one line."""
+    """A peer that pip cannot install; the message gives the reason in one line."""
 
 
 def make_environment(peer: Peer) -> None:
-    """Install the peer, unless the same was installed before."""
+    """Install the peer, unless the same version is installed."""
     if peer.is_ours:
         return
     ENVIRONMENTS.mkdir(exist_ok=True)
@@ -120,13 +120,13 @@ def pip(peer: Peer, *words: str) -> None:
 
 
 def pip_download(peer: Peer) -> None:
-    """Find out whether the registry has a peer that we know by name alone."""
+    """Check whether the package index has a peer that is known by name only."""
     words = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary=:none:"]
     call([*words, "--dest", str(ENVIRONMENTS / "downloads"), *peer.packages])
 
 
 def call(words: list[str]) -> None:
-    """Run a command; CannotInstall with its last error, if it fails."""
+    """Run a command; raise CannotInstall with its last error if it fails."""
     done = subprocess.run(
         words, capture_output=True, text=True, env={**os.environ, "PIP_NO_INPUT": "1"}
     )

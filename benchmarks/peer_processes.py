@@ -19,7 +19,7 @@ FAREWELL = 10.0  # seconds to end by itself
 
 
 class Failed(Exception):
-    """A contender that ended, or takes too long; the text is one line."""
+    """A contender exited or timed out; the message is one line."""
 
 
 class Process:
@@ -47,11 +47,11 @@ class Process:
             )
 
     def ready(self) -> dict[str, Any]:
-        """What the contender tells when it has warmed up."""
+        """Wait for warm-up, and return what the contender reports."""
         return self._answer()
 
     def round(self, threads: int) -> dict[str, float]:
-        """One round: wall and processor seconds."""
+        """Run one round; return wall and processor seconds."""
         assert self.child.stdin is not None
         try:
             self.child.stdin.write(f"{threads}\n")
@@ -61,11 +61,11 @@ class Process:
         return self._answer()
 
     def models(self) -> list[Arrays]:
-        """The models after the last round."""
+        """Return the models after the last round."""
         return load_models(self.result)
 
     def end(self) -> None:
-        """Close its stdin, and end its processes if that does not."""
+        """Close stdin, and kill the processes if they do not exit."""
         assert self.child.stdin is not None
         try:
             self.child.stdin.close()
@@ -90,7 +90,7 @@ class Process:
 
 
 def environment(peer: Peer, threads: int) -> dict[str, str]:
-    """The variables of a contender: ours find our source, peers their own packages alone."""
+    """Return the environment variables; peers see only their own packages."""
     variables = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     paths = [str(BENCHMARKS)]
     if peer.is_ours:

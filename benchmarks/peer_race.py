@@ -1,4 +1,4 @@
-"""One problem for all contenders, who take turns."""
+"""One problem, run by all contenders in turn."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ENOUGH = 8.0  # seconds of rounds for a contender on one number of threads
 
 
 class Turn:
-    """A contender on a number of threads, and how long its rounds took."""
+    """A contender with a number of threads, and the times of its rounds."""
 
     def __init__(self, process: Process, threads: int) -> None:
         self.process = process
@@ -25,7 +25,7 @@ class Turn:
         self.processor: list[float] = []
 
     def play(self) -> None:
-        """One more round, unless that would take too long."""
+        """Run one more round, unless that would take too long."""
         if self.wall and sum(self.wall) + self.wall[-1] > ENOUGH:
             return
         took = self.process.round(self.threads)
@@ -37,7 +37,7 @@ class Turn:
 
 
 class Race:
-    """All contenders of one problem; as a context, it ends their processes."""
+    """All contenders of one problem; a context manager that ends their processes."""
 
     def __init__(self, problem: Problem, scratch: Path, *, small: bool, threads: set[int]) -> None:
         """threads: numbers of threads on which peers run."""
@@ -63,7 +63,7 @@ class Race:
             self.end(name)
 
     def enter(self, peers: list[Peer]) -> None:
-        """Start them all, then wait until each has warmed up."""
+        """Start all contenders, then wait until each has warmed up."""
         for peer in peers:
             self.turns[peer.name] = self.turns_of(peer)
         expected = fingerprint(self.problem)
@@ -91,7 +91,7 @@ class Race:
         return process
 
     def run(self, repeats: int) -> None:
-        """Let them take turns."""
+        """Run the rounds, interleaved."""
         for _ in range(repeats):
             for name, turns in list(self.turns.items()):
                 try:
@@ -101,7 +101,7 @@ class Race:
                     self.drop(name, str(failure))
 
     def drop(self, name: str, reason: str) -> None:
-        """Name a contender as failed, and go on without it."""
+        """Record that a contender failed, and continue without it."""
         self.reasons[name] = reason
         del self.turns[name]
         self.end(name)
@@ -111,7 +111,7 @@ class Race:
             process.end()
 
     def record(self) -> dict[str, Any]:
-        """What is kept of the race."""
+        """Return the results to save."""
         judge = Judge(self.problem)
         contenders: dict[str, Any] = {}
         for name, turns in self.turns.items():

@@ -20,7 +20,7 @@ RIVALS = [peer for peer in PEERS if peer.name != "ours"]
 
 # ------------------------------------------------------------------------------ the file
 def read_results(folder: Path) -> dict[str, Any]:
-    """What was measured so far."""
+    """Read the saved results."""
     path = folder / "peers.json"
     if not path.exists():
         return {"problems": {}, "missing": {}, "shapes": {}}
@@ -29,7 +29,7 @@ def read_results(folder: Path) -> dict[str, Any]:
 
 
 def write_results(folder: Path, results: dict[str, Any]) -> None:
-    """Write the file whole or not at all."""
+    """Write the file atomically."""
     path = folder / "peers.json"
     partial = path.with_suffix(".json.partial")
     partial.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
@@ -38,12 +38,12 @@ def write_results(folder: Path, results: dict[str, Any]) -> None:
 
 # ------------------------------------------------------------------------------ numbers
 def wall(contender: dict[str, Any]) -> float:
-    """Seconds of the best round, on the better number of threads."""
+    """Return the seconds of the fastest round, over numbers of threads."""
     return min(min(turn["wall"]) for turn in contender["turns"])
 
 
 def processor(contender: dict[str, Any]) -> float:
-    """The least processor seconds of a round."""
+    """Return the minimum processor seconds of a round."""
     return min(min(turn["processor"]) for turn in contender["turns"])
 
 
@@ -55,7 +55,7 @@ def best_turn(contender: dict[str, Any]) -> dict[str, Any]:
 def ratios(
     record: dict[str, Any], seconds: Callable[[dict[str, Any]], float] = wall
 ) -> dict[str, float]:
-    """How many times as long as ours each rival takes, where it did the same."""
+    """Return each rival's time relative to ours, where it did the same work."""
     contenders = record["contenders"]
     if "turns" not in contenders.get("ours", {}):
         return {}
@@ -68,7 +68,7 @@ def ratios(
 
 # ------------------------------------------------------------------------------ Markdown
 def write_report(folder: Path, results: dict[str, Any]) -> int:
-    """Write peers.md and peers.svg; the exit code says whether a contender differs."""
+    """Write peers.md and peers.svg; return exit code 1 if a contender differs."""
     write_results(folder, results)
     (folder / "peers.md").write_text("\n".join(page(results)) + "\n")
     save(plot(results), folder / "peers.svg")
@@ -80,7 +80,7 @@ def write_report(folder: Path, results: dict[str, Any]) -> int:
 
 
 def page(results: dict[str, Any]) -> list[str]:
-    """The page, line by line."""
+    """Return the lines of the page."""
     problems = results["problems"]
     rivals = [
         peer for peer in RIVALS if any(peer.name in p["contenders"] for p in problems.values())
@@ -106,7 +106,7 @@ def page(results: dict[str, Any]) -> list[str]:
 
 
 def provenance(problems: dict[str, Any]) -> list[str]:
-    """Command, dates, machine, versions."""
+    """Return lines about command, dates, machine and versions."""
     dates = sorted(record["date"] for record in problems.values())
     loads = sorted({f"{record['load']:.1f}" for record in problems.values()})
     versions: dict[str, str] = {"Python": platform.python_version()}
@@ -146,7 +146,7 @@ def cell(record: dict[str, Any], name: str) -> str:
 
 
 def processor_table(problems: dict[str, Any], rivals: list[Peer]) -> list[str]:
-    """Processor time of all threads, which depends less on what else the machine does."""
+    """Return a table of processor times, which depend less on other load."""
     lines = [
         "## Processor time, as a multiple of ours",
         "",
@@ -169,7 +169,7 @@ def off_words(contender: dict[str, Any]) -> str:
 
 
 def differences(results: dict[str, Any]) -> list[str]:
-    """A line for each contender that did something else."""
+    """Return a line for each contender that did different work."""
     return [
         f"{name}: {peer} differs: {contender['differs']}"
         for name, record in results["problems"].items()
@@ -193,7 +193,7 @@ def not_there(results: dict[str, Any]) -> list[str]:
 
 
 def peak_table(results: dict[str, Any]) -> list[str]:
-    """How near to the machine's peak we are, for mini-batches."""
+    """Compare our throughput on mini-batches with the machine's peak."""
     lines = [
         "## How much of the machine's matrix products",
         "",
@@ -230,7 +230,7 @@ def peak_row(record: dict[str, Any]) -> str:
 
 # ------------------------------------------------------------------------------ the plot
 def plot(results: dict[str, Any]) -> Any:
-    """A row for each problem, a dot for each rival: how many times as long as ours."""
+    """Plot a row per problem and a dot per rival: its time relative to ours."""
     problems = results["problems"]
     figure = new_figure(9.5, 1.4 + 0.3 * len(problems))
     axes = figure.add_subplot()

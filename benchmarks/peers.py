@@ -3,14 +3,14 @@
     python benchmarks/peers.py [NAME...] [--peers NAME...] [--repeats 4] [--again]
         [--small] [--one-thread]
 
-Each peer gets an environment of its own under .venv-peers/. For each problem every contender is
-started once, in its environment, makes the same data and first models from a seed, and warms up.
-Then they take turns, a round each, always from the first models. A peer runs on one thread and on
-all cores, and the better counts. What they compute is compared: the steps and rows of the round,
-and the loss after it, all by one function.
+Each peer has its own environment under .venv-peers/. For each problem every contender is started
+once, creates the same data and initial models from a seed, and warms up. Then they run one round
+each in turn, always from the initial models. A peer runs on one thread and on all cores, and the
+faster counts. The results are checked: steps and rows of the round, and the loss after it, computed
+by one function for all.
 
-Results are kept in benchmarks/results/peers.json as they come, so that a stopped run goes on;
---again measures anew. peers.md and peers.svg are made from it.
+Results are saved in benchmarks/results/peers.json as they come, so that an interrupted run can be
+continued; --again repeats measurements. peers.md and peers.svg are generated from it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def race(problem: Problem, peers: list[Peer], args: argparse.Namespace) -> dict[
 
 # ------------------------------------------------------------------------------ all problems
 def installed(peers: list[Peer]) -> tuple[list[Peer], dict[str, str]]:
-    """The peers that can be run, and why the others cannot."""
+    """Return the peers that can run, and why the others cannot."""
     usable = []
     missing = {}
     for peer in peers:
@@ -76,10 +76,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--peers", nargs="+", choices=known, metavar="PEER", help=f"of {', '.join(known)}"
     )
-    parser.add_argument("--repeats", type=int, default=4, help="the best of so many rounds counts")
-    parser.add_argument("--again", action="store_true", help="measure what was measured before")
     parser.add_argument(
-        "--small", action="store_true", help="a tenth of the clients: only to see whether all runs"
+        "--repeats", type=int, default=4, help="number of rounds; the fastest counts"
+    )
+    parser.add_argument("--again", action="store_true", help="repeat saved measurements")
+    parser.add_argument(
+        "--small", action="store_true", help="a tenth of the clients, to check that everything runs"
     )
     parser.add_argument(
         "--one-thread",
@@ -100,7 +102,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Run the problems that are not done yet, and write the report after each."""
+    """Run the missing problems, and write the report after each."""
     args = parse_arguments()
     args.out.mkdir(parents=True, exist_ok=True)
     chosen = [peer for peer in PEERS if args.peers is None or peer.name in (*args.peers, "ours")]
@@ -123,7 +125,7 @@ def main() -> int:
 
 
 def one_line(name: str, record: dict[str, Any]) -> str:
-    """A problem's times, for the terminal."""
+    """Return the times of a problem as one line."""
     words = []
     for peer, contender in record["contenders"].items():
         if "reason" in contender:

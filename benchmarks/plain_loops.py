@@ -1,7 +1,7 @@
 """The plain PyTorch loops that Coterie is timed against: a round of each method, client by client.
 
-Each function sets a round up, such as the batches that the run would draw; calling what it returns
-does the round and gives the models of the server. Only the call is timed.
+Each function prepares a round (for example, the batches that the run would draw) and returns a
+function that runs the round and returns the server's models. Only that call is timed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def loss_of(case: Case, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 def steps(case: Case, model: nn.Module, batches: list[Rows]) -> None:
-    """The client's local training, as PyTorch's own tutorial has it."""
+    """Train one client, as in the PyTorch tutorial."""
     optimiser = torch.optim.SGD(model.parameters(), case.method.lr)
     for x, y in batches:
         optimiser.zero_grad()
@@ -105,7 +105,7 @@ def plain_ifca(case: Case, run: Run) -> Callable[[], list[Model]]:
 
 
 def drawn(run: Run, i: int, draw: Callable[[Data], list[Batch]]) -> list[Rows]:
-    """Client i's batches in the next round, without padding."""
+    """Return client i's batches in the next round, without padding."""
     x, y = run.engine.federation.train.client(i)
     data = Data(
         Batch.of(x, y, torch.float32),
@@ -116,7 +116,7 @@ def drawn(run: Run, i: int, draw: Callable[[Data], list[Batch]]) -> list[Rows]:
 
 
 def private_states(run: Run) -> Any:
-    """The private state of every client, a table per leaf."""
+    """Return the private state of every client, every leaf [N, ...]."""
     states = []
     for i, key in enumerate(run.client_keys[: len(run.roster)]):
         data = Data(run.engine.rows("train", i), key, key)
@@ -125,7 +125,7 @@ def private_states(run: Run) -> Any:
 
 
 def plain_fedsoft(case: Case, run: Run) -> Callable[[], list[Model]]:
-    """A module and an Adam per client, which live on between rounds."""
+    """A module and an Adam optimiser per client, kept between rounds."""
     how, centres, kept = run.method, centres_of(run), private_states(run)
     everyone = range(len(case.fed))
     models, adams = [case.model() for _ in everyone], []

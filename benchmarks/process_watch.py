@@ -12,7 +12,7 @@ SERVER = "superlink"  # the group that is no node
 
 
 class Sample(NamedTuple):
-    """What the processes of all groups had at one moment."""
+    """Measurements of all process groups at one time."""
 
     time: float  # seconds since 1970
     cpu: float  # seconds of processor time so far, of all groups
@@ -20,10 +20,10 @@ class Sample(NamedTuple):
 
 
 class ProcessWatch:
-    """Memory and processor time of process groups, looked at every few seconds or more often."""
+    """Samples memory and processor time of process groups, every `period` seconds or more often."""
 
     def __init__(self, groups: dict[str, int], period: float, this_process: bool) -> None:
-        """this_process: whether its time counts, too."""
+        """this_process: whether to include the time of this process."""
         self.groups = {group: name for name, group in groups.items()}
         self.period = period
         self.this_process = this_process
@@ -59,25 +59,25 @@ class ProcessWatch:
         return Sample(time.time(), cpu, memory)
 
     def cpu_between(self, begin: float, end: float) -> float:
-        """Seconds of processor time between two moments."""
+        """Return the processor seconds between two times."""
         inside = [sample for sample in self.samples if begin <= sample.time <= end]
         share = (inside[-1].time - inside[0].time) / (end - begin)
         return (inside[-1].cpu - inside[0].cpu) / share
 
     def memory(self, begin: float, end: float) -> list[float]:
-        """The most memory that each node was seen with between two moments, in MB."""
+        """Return the peak memory of each node between two times, in MB."""
         inside = [sample for sample in self.samples if begin <= sample.time <= end]
         nodes = [name for name in self.groups.values() if name != SERVER]
         return [max(sample.memory[name] for sample in inside) for name in nodes]
 
 
 def resident(process: Path) -> float:
-    """Resident memory of a process in MB, libraries that it shares with others included."""
+    """Return the resident memory of a process in MB, including shared libraries."""
     pages = int((process / "statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def processor_time(process: Path) -> float:
-    """Seconds of a process and of those that it has started and that have ended."""
+    """Return the processor seconds of a process and of its finished children."""
     words = (process / "stat").read_text().rpartition(")")[2].split()
     return sum(map(int, words[11:15])) / os.sysconf("SC_CLK_TCK")

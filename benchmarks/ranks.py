@@ -2,10 +2,9 @@
 
     python benchmarks/ranks.py [NAME...] [--rounds 5]
 
-All cases together also write benchmarks/results/ranks.md. A ratio above 1 means that two ranks are
-faster. Wall time is what one waits for, and needs a quiet machine; processor time, of both ranks
-together, tells what the division costs. The last column is the largest relative difference between
-the two results.
+A run of all cases also writes benchmarks/results/ranks.md. A ratio above 1 means that two ranks are
+faster. Wall time needs an idle machine; the processor time of both ranks together shows the
+overhead. The last column is the largest relative difference between the two results.
 """
 
 from __future__ import annotations
@@ -105,7 +104,7 @@ class Measured(NamedTuple):
 
 
 def measure(run: Run, processes: list[int]) -> Measured:
-    """One round, with the processor time of these processes."""
+    """Run one round; also measure the processor time of these processes."""
     before = sum(map(processor_seconds, processes))
     began = time.perf_counter()
     run.step()
@@ -126,7 +125,7 @@ def difference(a: Run, b: Run) -> float:
 
 
 def compare(name: str, rounds: int, group: RankGroup, other: subprocess.Popen) -> list[str]:
-    """The cells of a line of the table, which is printed, too."""
+    """Print a line of the table and return its cells."""
     one = job_of(name, 1).start()
     job = job_of(name, THREADS)
     shard = shard_of(json.dumps(name), 0)

@@ -4,16 +4,16 @@
     python benchmarks/scale.py clients groups      some parts, by name
     python benchmarks/scale.py --largest 100000    smaller, to try it
 
-Every point is a process of its own. It makes its data, runs a small problem that loads the
+Every point is a process of its own. It creates its data, runs a small problem that loads the
 libraries, and then IFCA with 5 local steps on full batches. The cost of a client-step is the time
-of the rounds after the first, without evaluations, over all steps of all clients that took part.
-Memory is the peak of the process less what it was before the run, which the data are part of: at
-the start, round 0, to which every client that takes part sends a sketch of its update; in the
-rounds; and at the end, which is the last round, with its evaluation, how sure memberships are, the
-checkpoint and the tables of clients.
+of the rounds after the first, without evaluations, divided by all steps of participating clients.
+Memory is the peak of the process minus its memory before the run, which includes the data. It is
+measured at the start (round 0, in which every participating client sends a sketch of its update),
+in the rounds, and at the end (the last round with its evaluation, membership confidence, the
+checkpoint and the tables of clients).
 
-What a part measured is kept in benchmarks/results/scale.json, so that parts can be run one by one;
-the page and its figures are made from that.
+Results of each part are saved in benchmarks/results/scale.json, so that parts can be run one by
+one; the page and its figures are generated from it.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def peak() -> float:
 
 
 def lines(point: Point) -> ct.data.Federation:
-    """Linear regression with planted groups, made some clients at a time."""
+    """Create linear regressions with planted groups, some clients at a time."""
     n, rows, d = point.clients, point.rows, point.features
     g = torch.Generator().manual_seed(0)
     planted = torch.randn(point.groups, d, generator=g) / d**0.5
@@ -117,7 +117,7 @@ def images(point: Point) -> Iterator[tuple[Any, ...]]:
 
 
 def start(point: Point, fed: ct.data.Federation, out: Path | None = None) -> Run:
-    """A run that has not begun; a sample of the clients is evaluated, at the start and the end."""
+    """Prepare a run that evaluates a sample of the clients at the start and the end."""
     method = ct.IFCA(clusters=point.groups, lr=0.05, local_steps=STEPS)
     return prepare_run(
         method,
@@ -132,7 +132,7 @@ def start(point: Point, fed: ct.data.Federation, out: Path | None = None) -> Run
 
 
 def measure(point: Point, folder: Path) -> dict[str, float]:
-    """What a run takes, in this process."""
+    """Measure time and memory of a run in this process."""
     written = 0.0
     if point.model == "mlp":
         began = time.perf_counter()
@@ -189,7 +189,7 @@ def run_point(point: Point) -> dict[str, Any]:
 
 # ------------------------------------------------------------------------------ results
 def describe(m: dict[str, Any]) -> str:
-    """A measurement in a line."""
+    """Return a measurement as one line."""
     return (
         f"{m['clients']:9,d} clients at {m['participation']:.0%}, K={m['groups']}, "
         f"d={m['features']}: {1e6 * m['seconds']:.2f} µs a client-step "
@@ -199,11 +199,11 @@ def describe(m: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure the parts that are named, and write the page."""
+    """Measure the given parts and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; default: all")
     parser.add_argument("--largest", type=int, default=LARGEST, help="number of clients")
-    parser.add_argument("--note", default="", help="what else to say, such as a busy machine")
+    parser.add_argument("--note", default="", help="a remark for the page, such as a busy machine")
     parser.add_argument("--point", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()

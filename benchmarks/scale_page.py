@@ -22,7 +22,7 @@ PARTS = {
 
 
 def as_table(measured: list[dict[str, Any]]) -> str:
-    """The measurements of a part as a Markdown table."""
+    """Return the measurements of a part as a Markdown table."""
     lines = [
         "| clients | taking part | groups | features | µs a client-step | of CPU | "
         "s to open | s to prepare | s at the end | data, MB | start, MB | rounds, MB | end, MB |",
@@ -41,7 +41,7 @@ def as_table(measured: list[dict[str, Any]]) -> str:
 
 
 def ratios(measured: list[dict[str, Any]]) -> list[str]:
-    """How the cost of a client-step grows with the clients, a sentence for each participation."""
+    """Describe how the cost of a client-step grows, one sentence per participation."""
     sentences = []
     for share in sorted({m["participation"] for m in measured}, reverse=True):
         alike = [m for m in measured if m["participation"] == share]
@@ -57,7 +57,7 @@ def ratios(measured: list[dict[str, Any]]) -> list[str]:
 
 
 def draw(part: str, axis: str, measured: list[dict[str, Any]]) -> list[Path]:
-    """Time and memory against what a part varies, as two figures."""
+    """Plot time and memory against the parameter that a part varies."""
     return [
         draw_one(
             measured,
@@ -86,7 +86,7 @@ def draw_one(
     values: dict[str, Callable[[dict[str, Any]], float]],
     path: Path,
 ) -> Path:
-    """A line for each participation and value, the first value solid."""
+    """Draw a line per participation and value; the first value is solid."""
     figure = new_figure(5.4, 3.4)
     axes = figure.add_subplot()
     shares = sorted({m["participation"] for m in measured}, reverse=True)
@@ -120,7 +120,7 @@ def draw_one(
 
 
 def write_page(kept: dict[str, Any]) -> None:
-    """Write benchmarks/results/scale.md and its figures from all that was measured."""
+    """Write benchmarks/results/scale.md and its figures from the saved results."""
     text = [
         "# Scale on one machine",
         "",

@@ -25,21 +25,21 @@ TABLES: dict[str, dict[str, Any]] = {
 
 
 def load(name: str, seed: int) -> ct.data.Federation:
-    """A table, split into training and test rows by the seed."""
+    """Load a table, split into training and test rows by the seed."""
     how = dict(TABLES[name])
     kind, _, file = how.pop("spec").partition(":")
     return ct.data.load(spec=f"{kind}:{SITES / file}", seed=seed, **how)
 
 
 def metric_of(fed: ct.data.Federation) -> str:
-    """The error that models are compared by: the mean squared error, or the log loss."""
+    """Return the metric that models are compared by: mean squared error or log loss."""
     if fed.kind == "regression":
         return "mse"
     return "loss"
 
 
 def command(name: str) -> str:
-    """The command that compares the recommended methods on a table, for the documents."""
+    """Return the command that compares the recommended methods on a table."""
     how = TABLES[name]
     kind, _, file = how["spec"].partition(":")
     words = ["coterie compare", f"--data {kind}:sites/{file}", f"--label {how['label']}"]

@@ -4,15 +4,15 @@ The two are interleaved, on all cores.
 
     python benchmarks/speed.py [NAME...] [--repeats 3] [--one-thread] [--save]
 
-The loop is what one writes first: for each client, load the parameters, step an optimiser, average.
-It runs with one and with all torch threads, and the better of the two counts. Each line also says
-how far the two results differ, so that a ratio is never that of different work. Where batches are
-drawn, the loop gets them cut already, untimed. The last lines tell how much of a round the server's
+The loop is a straightforward one: for each client, load the parameters, step an optimiser, average.
+It runs with one and with all torch threads, and the faster counts. Each line also shows the
+difference between the two results, which verifies that both did the same work. Mini-batches are
+prepared for the loop before timing. The last lines show the share of a round that the server's
 clustering takes.
 
-Wall time is what one waits for. Processor time, of all threads against the loop on one, depends
-less on what else the machine does: its ratios are compared with those in baseline.json, and what
-fell by more than a quarter is named. --save writes them there.
+Processor time, of all threads against the loop on one, depends less on other load than wall time.
+Its ratios are compared with those in baseline.json, and cases that fell by more than a quarter are
+reported. --save writes the ratios to that file.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ def clustering(repeats: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("names", nargs="*", help=f"of {', '.join(cases())}, clustering")
-    parser.add_argument("--repeats", type=int, default=3, help="the best of so many rounds counts")
+    parser.add_argument(
+        "--repeats", type=int, default=3, help="number of rounds; the fastest counts"
+    )
     parser.add_argument(
         "--one-thread",
         action="store_true",

@@ -3,11 +3,11 @@
     python benchmarks/table_scale.py                    all cases
     python benchmarks/table_scale.py sites-1000 csv     some of them, by name
 
-The tables are made in a temporary folder: sixteen columns of numbers, two of text, one of dates,
+The tables are written to a temporary folder: sixteen columns of numbers, two of text, one of dates,
 and a label of two classes. Each case is read in a process of its own, which has loaded the
 libraries before. Its time is that of `ct.data.folder` or `ct.data.table`, from files to encoded
-rows; its memory is the peak of the process above what it had before reading, beside the size of the
-encoded rows. All cases together also write benchmarks/results/tables.md.
+rows. Its memory is the peak of the process minus its memory before reading; the size of the encoded
+rows is shown beside it. A run of all cases also writes benchmarks/results/tables.md.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ in a process that has loaded the libraries; the peak of its memory is above what
 
 # ------------------------------------------------------------------------------ tables
 def make_rows(sites: np.ndarray, seed: int) -> pd.DataFrame:
-    """Random rows, each of the site of this number."""
+    """Create random rows for these sites."""
     g = np.random.default_rng(seed)
     n = len(sites)
     columns: dict[str, Any] = {"site": sites}
@@ -144,7 +144,7 @@ def read(path: Path) -> dict[str, float]:
 
 
 def measure(name: str, scale: float) -> list[str]:
-    """Make the tables of a case, and read them in another process: the cells of a line."""
+    """Write the tables of a case, read them in another process, and return a table row."""
     case = CASES[name]
     case = case._replace(rows=max(8, int(case.rows * scale)))
     with tempfile.TemporaryDirectory(prefix="coterie-tables-") as made:
@@ -173,7 +173,7 @@ def measure(name: str, scale: float) -> list[str]:
 
 
 def main() -> None:
-    """Measure the cases that are named."""
+    """Measure the given cases."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", nargs="*", help=f"of {', '.join(CASES)}; default: all")
     parser.add_argument("--scale", type=float, default=1.0, help="factor of the rows")

@@ -1,12 +1,12 @@
 """Default settings on real tables, beside scikit-learn: `python benchmarks/tables.py`.
 
 Each table is split by three seeds; the methods of `coterie compare` without names run with their
-defaults, and closed-form models are fitted to the same rows. Every cell is kept in
-docs/results/tables.jsonl as it is done, so that a stopped table goes on; `python docs/pages.py`
-makes docs/results/tables.md from it.
+defaults, and closed-form models are fitted to the same rows. Each finished cell is saved in
+docs/results/tables.jsonl, so that an interrupted run can be continued; `python docs/pages.py`
+generates docs/results/tables.md from it.
 
-The references are given what no federation has, all rows in one place, or choose on the test rows
-(the number of groups, the strength of the ridge): they are meant to be hard to reach.
+The references are optimistic: they have all rows in one place, or select hyper-parameters (number
+of groups, ridge penalty) on the test rows.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ METHODS: dict[str, Callable[[], Any]] = {
 
 # ------------------------------------------------------------------------------ cells
 def measure(name: str, seeds: int) -> dict[str, Any]:
-    """One table: errors by method and reference, a number per seed; time; the verdict."""
+    """Measure one table: errors by method and reference, one per seed; time; the verdict."""
     runs, errors, seconds = [], {}, 0.0
     for seed in range(seeds):
         fed = load(name, seed)
@@ -66,7 +66,7 @@ def measure(name: str, seeds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run the tables that are not done yet."""
+    """Run the missing tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tables", nargs="+", default=list(TABLES))
     parser.add_argument("--seeds", type=int, default=3)

@@ -28,7 +28,7 @@ def warm(case: Case, rounds: int = 2) -> Run:
 
 
 class Took(NamedTuple):
-    """Seconds of one round."""
+    """Return the seconds of one round."""
 
     wall: float
     processor: float  # of all threads together
@@ -41,7 +41,7 @@ def timed_round(work: Callable[[], list[Model]]) -> tuple[Took, list[Model]]:
 
 
 def has_enough(took: list[Took]) -> bool:
-    """Whether one more round would take too long; everybody has one."""
+    """Whether one more round would take too long; the first always runs."""
     return bool(took) and sum(t.wall for t in took) + took[-1].wall > ENOUGH
 
 

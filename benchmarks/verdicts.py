@@ -1,16 +1,16 @@
-"""How often "Groups pay" is said where it should, and where not: `python benchmarks/verdicts.py`.
+"""True and false positives of the verdict "Groups pay": `python benchmarks/verdicts.py`.
 
 On every table of sites, 20 times each with another split:
-* "random": the sites are put into three groups by chance, and each group has its own model;
-* "none": rows are dealt out to the sites anew, so that no site differs from another, and IFCA looks
-  for three groups;
-* "planted": rows are dealt out anew, then the label of a random half of the sites is turned round,
-  and IFCA looks for two groups. Only exam, hsb82 and star: of 4 or 17 large sites each does well
-  alone, and in lending the commonest class, which each site knows by itself, is as accurate as any
-  model. (Rows must be dealt out anew: in the tables themselves sites differ so much that each does
-  better alone, or by fine-tuning, than in a group, whatever is turned round.)
+* "random": the sites are assigned to three random groups, and each group has its own model;
+* "none": rows are shuffled among sites, so that sites do not differ, and IFCA looks for three
+  groups;
+* "planted": rows are shuffled among sites, then the label of a random half of the sites is
+  inverted, and IFCA looks for two groups. Only exam, hsb82 and star: with 4 or 17 large sites each
+  does well alone, and in lending the commonest class, which each site knows, is as accurate as any
+  model. (Rows must be shuffled: in the original tables sites differ so much that each does better
+  alone, or with fine-tuning, than in a group, whatever is inverted.)
 
-Results go to docs/results/verdicts.jsonl as they are made, so that a stopped run goes on.
+Results are appended to docs/results/verdicts.jsonl, so that an interrupted run can be continued.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PLANTED = ("exam", "hsb82", "star")  # tables in which groups can be planted tha
 
 @dataclass(frozen=True, kw_only=True)
 class RandomGroups(GroupedFedAvg):
-    """Three groups drawn by chance, and FedAvg in each."""
+    """Three random groups, and FedAvg in each."""
 
     name: ClassVar[str] = "random-groups"
     paper: ClassVar[str] = "a control"
@@ -58,7 +58,7 @@ class RandomGroups(GroupedFedAvg):
 
 
 def dealt_anew(fed: ct.data.Federation, seed: int) -> ct.data.Federation:
-    """The same rows, each at a random site; sites keep their numbers of rows."""
+    """Shuffle rows among sites; sites keep their numbers of rows."""
     draw = torch.Generator().manual_seed(seed)
 
     def deal(part: Ragged) -> Ragged:
@@ -69,7 +69,7 @@ def dealt_anew(fed: ct.data.Federation, seed: int) -> ct.data.Federation:
 
 
 def turned_round(fed: ct.data.Federation, seed: int) -> ct.data.Federation:
-    """The label of a random half of the sites turned round: high is low, yes is no."""
+    """Invert the label of a random half of the sites: high becomes low, yes becomes no."""
     draw = torch.Generator().manual_seed(seed)
     turned = torch.randperm(len(fed), generator=draw) < len(fed) // 2
     centre = float(fed.train.y.double().mean()) if fed.kind == "regression" else 0.5
@@ -83,7 +83,7 @@ def turned_round(fed: ct.data.Federation, seed: int) -> ct.data.Federation:
 
 
 def pays(kind: str, name: str, seed: int) -> bool:
-    """Whether "Groups pay" is said."""
+    """Whether the verdict is "Groups pay"."""
     fed = load(name, seed)
     method: Any = ct.IFCA(clusters=3)
     if kind == "random":
@@ -100,7 +100,7 @@ def pays(kind: str, name: str, seed: int) -> bool:
 
 
 def main() -> None:
-    """Run what is not done yet, and count."""
+    """Run the missing cells and count the verdicts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draws", type=int, default=20)
     parser.add_argument("--kinds", nargs="+", default=["random", "none", "planted"])

@@ -1,4 +1,4 @@
-"""The rounds that `speed.py` times: method, data, model, and the plain loop that does the same."""
+"""The rounds that `speed.py` times: method, data, model, and the equivalent plain loop."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def random_images(
 
 
 def uneven_images(clients: int) -> ct.data.Federation:
-    """Four kinds of client, from 40 to 500 rows."""
+    """Create four kinds of clients with 40 to 500 rows."""
     fed, g = random_images(clients, 500, (28, 28)), torch.Generator().manual_seed(1)
     sizes = torch.randint(40, 501, (clients,), generator=g).tolist()
     rows = [
