@@ -17,7 +17,7 @@ import pytest
 
 from coterie.cli import main
 from coterie.cli.commands import COMMANDS
-from coterie.cli.setup import setup
+from coterie.cli.setup import read_setup
 from coterie.core.contract import Algorithm, check_settings
 from coterie.data import makers
 from coterie.methods.registry import methods
@@ -173,7 +173,7 @@ def parse(command: str) -> None:
         return  # the name of a command, the reader's own files, or nothing to run
     if name in ("run", "compare", "search"):
         flags = next((i for i, word in enumerate(rest) if word.startswith("-")), len(rest))
-        asked = setup(name, rest[:flags], rest[flags:])
+        asked = read_setup(name, rest[:flags], rest[flags:])
         for method in asked.methods.values():
             check_settings(method)
         data, _, options = asked.spec.partition("?")

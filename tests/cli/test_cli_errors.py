@@ -8,7 +8,7 @@ import json
 import pytest
 
 from coterie import data
-from coterie.cli.flags import TABLES
+from coterie.cli.flags import TABLE_OPTIONS
 
 
 def refused(outcome, *words: str) -> None:
@@ -213,6 +213,6 @@ def test_what_the_system_refuses(coterie, monkeypatch, error, status, words):
 def test_the_options_of_tables_in_the_help_are_real(coterie):
     of_folder = inspect.signature(data.folder).parameters.keys()
     of_table = inspect.signature(data.table).parameters.keys()
-    assert set(TABLES) <= of_folder & of_table
+    assert set(TABLE_OPTIONS) <= of_folder & of_table
     assert "--data.split_column" in coterie("run --help").out
     assert "--data.drop" in coterie("run ifca --help").out

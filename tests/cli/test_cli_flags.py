@@ -8,13 +8,13 @@ import pytest
 
 from coterie.cli import split_at_first_flag
 from coterie.cli.flags import split_data_options
-from coterie.cli.setup import setup
+from coterie.cli.setup import read_setup
 from coterie.core.errors import CoterieError
 
 
 def ask(command, words, flags, *more):
     """What a command is asked for."""
-    return setup(command, words.split(), [*flags.split(), *more])
+    return read_setup(command, words.split(), [*flags.split(), *more])
 
 
 def method(command, words, flags):
@@ -35,7 +35,7 @@ def test_numbers_may_be_spelled_as_in_python(tmp_path):
     """JSON, and so msgspec, knows neither .5 nor +2 nor 007."""
     fedavg = method("run", "fedavg", "--lr .5 --l2 1. --local-steps +2")
     assert (fedavg.lr, fedavg.l2, fedavg.local_steps) == (0.5, 1.0, 2)
-    assert setup("run", ["fedavg"], ["--seed", "007"]).options == {"seed": 7}
+    assert read_setup("run", ["fedavg"], ["--seed", "007"]).options == {"seed": 7}
 
 
 def test_dashes_and_underscores():
@@ -59,7 +59,7 @@ def test_compare_gives_common_settings_to_all_and_others_by_name():
 
 def test_a_setting_named_like_an_option_needs_its_method(own):
     """The file's method has a field `dropout`, which is an option of every run."""
-    asked = setup("run", [f"{own}:Mine"], ["--dropout", "0.25"])
+    asked = read_setup("run", [f"{own}:Mine"], ["--dropout", "0.25"])
     assert asked.options == {"dropout": 0.25} and next(iter(asked.methods.values())).dropout == 0.5
     assert method("run", f"{own}:Mine", "--mine.dropout 0.1").dropout == 0.1
 
@@ -91,10 +91,14 @@ def test_flags_count_over_the_file_and_the_file_over_defaults(tmp_path):
     assert asked.options == {"rounds": 5, "eval_every": 2}
     assert (ifca.lr, local.lr, ifca.init, ifca.clusters) == (0.4, 0.2, "random", 3)
     assert (ifca.share, ifca.patience) == (("1", "2"), None)
-    assert asked.origin(0) == {"spec": "rotated:digits?samples=9", "seed": 0, "angles": "0,90"}
+    assert asked.data_arguments(0) == {
+        "spec": "rotated:digits?samples=9",
+        "seed": 0,
+        "angles": "0,90",
+    }
     asked = ask("compare", "ifca local", "--lr 0.1 --config", str(config))
     assert [m.lr for m in asked.methods.values()] == [0.1, 0.1]
-    assert asked.origin(0)["angles"] == "0,180"
+    assert asked.data_arguments(0)["angles"] == "0,180"
 
 
 def test_flags_of_data_count_over_the_file_too(tmp_path):
@@ -109,11 +113,11 @@ def test_flags_of_data_count_over_the_file_too(tmp_path):
 
 
 def test_data_has_the_seed_of_the_run_unless_it_has_its_own():
-    origin = setup("run", ["fedavg"], ["--seed", "4"]).origin(4)
+    origin = read_setup("run", ["fedavg"], ["--seed", "4"]).data_arguments(4)
     assert origin == {"spec": "rotated:digits", "seed": 4}
     flags = "--data rotated?clients=8&seed=2 --data.seed 9 --seeds 2"
     asked = ask("run", "fedavg", flags)
-    assert asked.origin(1)["spec"] == "rotated?clients=8&seed=2&seed=9"
+    assert asked.data_arguments(1)["spec"] == "rotated?clients=8&seed=2&seed=9"
     assert list(asked.seeds) == [0, 1]
 
 
@@ -172,7 +176,7 @@ def test_json_is_all_that_stdout_gets(coterie, tiny):
 def test_the_number_of_groups_is_chosen_from_the_data_by_default(coterie, command):
     name, *words = command.split()
     methods, flags = split_at_first_flag(words)
-    assert setup(name, methods, flags).methods["ifca"].clusters == "auto"
+    assert read_setup(name, methods, flags).methods["ifca"].clusters == "auto"
     help = " ".join(coterie(command, "--help").out.split())
     assert "--clusters N|auto number of groups to look for; auto: chosen from the data" in help
     assert "≥ 1, default auto)" in help
@@ -184,7 +188,7 @@ def test_a_hyper_parameter_without_default_must_be_given(own):
     )
     own.write_text(text)
     with pytest.raises(CoterieError, match="mine needs --strength, the shares its name"):
-        setup("run", [f"{own}:Mine"], [])
+        read_setup("run", [f"{own}:Mine"], [])
 
 
 def test_help_names_the_recommended_methods_and_leaves_out_python_examples(coterie):

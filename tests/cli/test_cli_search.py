@@ -10,7 +10,7 @@ import pytest
 from test_cli_errors import refused
 
 import coterie as ct
-from coterie.cli.setup import setup
+from coterie.cli.setup import read_setup
 
 
 @pytest.fixture
@@ -60,11 +60,11 @@ def test_the_winners_file_is_the_winner(coterie, sites, own, tmp_path):
     document = json.loads(coterie(search, out, "--json").out)
     best = {name: "none" if value is None else value for name, value in document["best"].items()}
     values = " ".join(f"--{name}={value}" for name, value in best.items())
-    one = setup("run", ["own.py:Mine"], f"{asked} {settings} {values}".split())
-    other = setup("run", ["own.py:Mine"], ["--config", "a b/winner.toml"])
+    one = read_setup("run", ["own.py:Mine"], f"{asked} {settings} {values}".split())
+    other = read_setup("run", ["own.py:Mine"], ["--config", "a b/winner.toml"])
     assert repr(one.methods) == repr(other.methods)
     assert (one.options, one.spec, one.seeds) == (other.options, other.spec, other.seeds)
-    assert one.origin(3) == other.origin(3)
+    assert one.data_arguments(3) == other.data_arguments(3)
     run = coterie("run own.py:Mine --quiet --out won --config", out / "winner.toml")
     assert run.status == 0
     won = coterie("run own.py:Mine --quiet --json --out again", asked, settings, values)
@@ -88,10 +88,10 @@ def test_a_model_of_ones_own(coterie, own, tmp_path):
 def test_every_method_comes_back_from_its_file(coterie, tiny, method):
     assert coterie("search", method, tiny, "--over lr=0.1 --out out --quiet").status == 0
     name, *flags = f"{method} {tiny} --lr 0.1".split()
-    one = setup("run", [name], flags)
-    other = setup("run", [name], ["--config", "out/winner.toml"])
+    one = read_setup("run", [name], flags)
+    other = read_setup("run", [name], ["--config", "out/winner.toml"])
     assert one.methods == other.methods
-    assert (one.options, one.origin(0)) == (other.options, other.origin(0))
+    assert (one.options, one.data_arguments(0)) == (other.options, other.data_arguments(0))
 
 
 def test_a_required_setting_may_be_searched(coterie, tiny):
@@ -109,7 +109,7 @@ def test_a_flag_for_what_is_searched_is_refused(coterie, tiny, tmp_path):
     refused(coterie("search ifca", tiny, "--over clusters=1,2 --clusters 2"), "--clusters has no")
     (tmp_path / "c.toml").write_text("lr = 0.3\n[fedavg]\nlr = 0.4\n")
     config = ["--config", str(tmp_path / "c.toml")]
-    asked = setup("search", ["fedavg"], [*tiny.split(), *config, "--over", "lr=0.1,1"])
+    asked = read_setup("search", ["fedavg"], [*tiny.split(), *config, "--over", "lr=0.1,1"])
     assert asked.methods["fedavg"].lr == 0.1
 
 

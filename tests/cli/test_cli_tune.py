@@ -8,7 +8,7 @@ import pytest
 from test_cli_errors import refused
 
 import coterie as ct
-from coterie.cli.setup import setup
+from coterie.cli.setup import read_setup
 
 TUNE = "--tune lr=0.01,0.5 --fedprox.tune lr=0.02,0.03,0.04 --fedprox.tune mu=0.1"
 
@@ -83,8 +83,8 @@ def test_a_method_that_always_diverges_leaves_the_others(coterie, tiny):
 def test_what_is_tried_may_stand_in_the_file(tmp_path):
     config = tmp_path / "c.toml"
     config.write_text('tune = "lr=0.1,0.2"\n[fedprox]\ntune = ["lr=0.3", "mu=0.1,1"]\n')
-    asked = setup("compare", ["fedavg", "fedprox", "local"], ["--config", str(config)])
-    assert asked.over == {
+    asked = read_setup("compare", ["fedavg", "fedprox", "local"], ["--config", str(config)])
+    assert asked.grids == {
         "fedavg": {"lr": [0.1, 0.2]},
         "fedprox": {"lr": [0.3], "mu": [0.1, 1.0]},
         "local": {"lr": [0.1, 0.2]},
@@ -114,7 +114,7 @@ def test_one_sentence_before_anything_runs(coterie, tmp_path, command, words):
 
 def test_a_common_flag_may_serve_the_methods_that_are_not_tuned():
     argv = ["--lr", "0.5", "--fedprox.tune", "lr=0.1,1"]
-    methods = setup("compare", ["fedavg", "fedprox"], argv).methods
+    methods = read_setup("compare", ["fedavg", "fedprox"], argv).methods
     assert (methods["fedavg"].lr, methods["fedprox"].lr) == (0.5, 0.1)
 
 

@@ -124,7 +124,7 @@ def test_the_command_says_the_same_with_flags(
     for name, frame in {"good": rows, "bad": gaps}.items():
         Path(name).mkdir()
         frame.to_csv(Path(name) / "a.csv", index=False)
-    with Watcher()():
+    with Watcher().showing():
         folder("good", "y")
     lines = capsys.readouterr().err.splitlines()
     assert any(line.endswith("if these are ids, drop it with --data.drop id.") for line in lines)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from test_fuzz_toml import as_number_or_text, values_in
 from valid_files import Files
 
-from coterie.cli.setup import setup
+from coterie.cli.setup import read_setup
 from coterie.core.errors import CoterieError
 
 pytestmark = [pytest.mark.slow, pytest.mark.fuzz]
@@ -253,7 +253,7 @@ def test_every_flag_counts(files: Files, name: str, data: st.DataObject) -> None
     if name == "search":
         flags.append("--over=sketch_size=64,128")
     with case(KIND):
-        asked = said(lambda: setup(name, ["ifca"], flags))
+        asked = said(lambda: read_setup(name, ["ifca"], flags))
         if isinstance(asked, CoterieError):
             return
         found = values_in(asked)

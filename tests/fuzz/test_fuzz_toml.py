@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mutations import damaged_bytes
 from valid_files import Files
 
-from coterie.cli.setup import Setup, setup
+from coterie.cli.setup import Setup, read_setup
 from coterie.core.errors import CoterieError
 
 pytestmark = [pytest.mark.slow, pytest.mark.fuzz]
@@ -137,7 +137,7 @@ def as_read(value: Any) -> Any:
 def values_in(asked: Setup) -> dict[str, Any]:
     """All that a setup holds, by the key of the file."""
     (method,) = asked.methods.values()
-    values = {**vars(asked.general), **asked.options, **vars(method)}
+    values = {**vars(asked.flags), **asked.options, **vars(method)}
     values |= {f"data.{name}": value for name, value in asked.data.items()}
     return values
 
@@ -157,7 +157,7 @@ def check_values(document: dict[str, Any], asked: Setup) -> None:
         for raw_key, value in data.items():
             key = raw_key.replace("-", "_")
             if key == "spec":
-                assert asked.general.data == value
+                assert asked.flags.data == value
             elif key == "seed":
                 assert f"seed={value}" in asked.spec
             elif key == "path":
@@ -182,7 +182,7 @@ def as_number_or_text(value: Any) -> Any:
 def check_file(files: Files, content: bytes) -> None:
     """Assert that a config file is refused, or that all of it counts."""
     (files.base / "case.toml").write_bytes(content)
-    asked = said(lambda: setup("run", ["ifca"], ["--config", "case.toml"]))
+    asked = said(lambda: read_setup("run", ["ifca"], ["--config", "case.toml"]))
     outcome = command("run", "ifca", "--config", "case.toml", "--dry-run")
     if isinstance(asked, CoterieError):
         assert outcome.status == 2

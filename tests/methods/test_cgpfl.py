@@ -27,7 +27,7 @@ from cases import (
     points,
     put,
 )
-from coterie.cli.setup import setup
+from coterie.cli.setup import read_setup
 from coterie.clustering.kmeans import KMeansResult
 from coterie.runs.run import Run
 from oracles import (
@@ -635,7 +635,7 @@ def test_other_methods_refuse_auto() -> None:
 
 def test_the_command_line_takes_auto() -> None:
     one_of = lambda words, *argv: next(
-        iter(setup("run", words.split(), list(argv)).methods.values())
+        iter(read_setup("run", words.split(), list(argv)).methods.values())
     )
     assert one_of("cgpfl", "--clusters", "auto").clusters == "auto"
     flags = ["--clusters", "3", "--mu", "0.5", "--pull", "none"]
@@ -646,7 +646,7 @@ def test_the_command_line_takes_auto() -> None:
         one_of("cgpfl", "--clusters", "many")
     with pytest.raises(ct.CoterieError, match="--clusters"):
         one_of("cgpfl-heur", "--clusters", "3")
-    both = setup("compare", ["cgpfl", "cgpfl-heur", "fedavg"], ["--clusters", "4"]).methods
+    both = read_setup("compare", ["cgpfl", "cgpfl-heur", "fedavg"], ["--clusters", "4"]).methods
     assert [getattr(m, "clusters", None) for m in both.values()] == [4, "auto", None]
 
 

@@ -68,7 +68,7 @@ def run_server(grid: Grid, config: Mapping[str, Any]) -> Run:
     transport = GridTransport(grid, sites, asked.deadline)
     open_messenger = messenger_factory(transport, asked.waiting())
     watcher = Watcher(asked.quiet, repeats=True)
-    with watcher():
+    with watcher.showing():
         if asked.resume and out is not None:
             run = resume(out, open_messenger)
         else:

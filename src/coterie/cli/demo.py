@@ -70,7 +70,7 @@ def demo(names: list[str], argv: list[str]) -> int:
     began = time.monotonic()
     watcher = Watcher(asked.quiet)
     print(describe_settings())
-    with watcher():
+    with watcher.showing():
         results: list[Result] = []
         for outcome in train(base, create_runs(base), watcher):
             if isinstance(outcome, Diverged):

@@ -20,12 +20,13 @@ from coterie.core.values import base_type, convert_value
 
 T = TypeVar("T")
 # options of tables that have no flag of their own
-TABLES = ("drop", "categories", "kind", "test_share", "time_column", "split_column")
+TABLE_OPTIONS = ("drop", "categories", "kind", "test_share", "time_column", "split_column")
 DATA_HELP = (
     "options of the data set: --data.angles 0,180, or in its name; `coterie list` lists them\n"
-    f"of tables: {', '.join(f'--data.{name}' for name in TABLES[:4])},\n"
-    f"           {', '.join(f'--data.{name}' for name in TABLES[4:])}"
+    f"of tables: {', '.join(f'--data.{name}' for name in TABLE_OPTIONS[:4])},\n"
+    f"           {', '.join(f'--data.{name}' for name in TABLE_OPTIONS[4:])}"
 )
+# spaces that must not break: in "≥ 1" and "default 5"
 IN_LIMIT = re.compile(r"(?<=[<≤>≥]) |(?<=default) ")
 NO_BREAK = "\u00a0"
 METAVARS = {int: "N", float: "X", str: "TEXT"}
@@ -39,7 +40,7 @@ class Flag(NamedTuple):
     kind: Any  # the type of its value; see `is_supported`
     help: str
     default: Any  # MISSING: required
-    limits: Mapping[str, Any]
+    metadata: Mapping[str, Any]  # limits and more, as given to `setting`
     group: str  # the heading in --help
     shown: bool  # in --help
 
@@ -56,7 +57,7 @@ class Flag(NamedTuple):
     @property
     def words(self) -> tuple[str, ...]:
         """Words that are accepted in place of a number."""
-        return tuple(self.limits.get("literals", ()))
+        return tuple(self.metadata.get("literals", ()))
 
     def convert(self, value: Any, name: str = "") -> Any:
         """Convert text, or a value of a config file, to the type of this flag.
@@ -68,15 +69,15 @@ class Flag(NamedTuple):
         Raises:
             CoterieError: The value does not fit.
         """
-        choices = self.limits.get("choices", ())
+        choices = self.metadata.get("choices", ())
         return convert_value(value, self.kind, name or self.name, self.words, choices)
 
     def describe(self) -> str:
         """Return meaning, limits and default, for --help."""
         notes = [
-            f"{sign} {self.limits[bound]}"
+            f"{sign} {self.metadata[bound]}"
             for bound, (sign, _) in BOUNDS.items()
-            if bound in self.limits
+            if bound in self.metadata
         ]
         notes += describe_default(self.default)
         if not notes:
@@ -117,7 +118,7 @@ def flags_of(cls: type, group: str = "flags", prefix: str = "", shown: bool = Tr
             kind=kinds[f.name],
             help=f.metadata.get("help", ""),
             default=default,
-            limits=f.metadata,
+            metadata=f.metadata,
             group=group,
             shown=shown and not f.metadata.get("hidden"),
         )
@@ -203,7 +204,7 @@ class Parser(argparse.ArgumentParser):
             return CoterieError(
                 f"{word!r} belongs to no flag: give names first, then flags ({self.prog} --help)."
             )
-        if name.replace("-", "_") in TABLES:
+        if name.replace("-", "_") in TABLE_OPTIONS:
             return CoterieError(f"{flag} is an option of the data set: write --data.{name}.")
         owners = [known.name for known in self.flags.values() if known.name.endswith(f".{name}")]
         if owners:
@@ -224,15 +225,15 @@ def argument_options(flag: Flag) -> dict[str, Any]:
     }
     if flag.shown:
         options["help"] = flag.describe().replace("%", "%%")
-    if flag.limits.get("switch"):
+    if flag.metadata.get("switch"):
         options["action"] = "store_true"
     elif flag.base is bool:
         options["action"] = argparse.BooleanOptionalAction
-    elif "repeated" in flag.limits:
+    elif "repeated" in flag.metadata:
         options["action"] = "append"
-        options["metavar"] = flag.limits["repeated"]
-    elif "choices" in flag.limits:
-        options["metavar"] = "|".join(flag.limits["choices"])
+        options["metavar"] = flag.metadata["repeated"]
+    elif "choices" in flag.metadata:
+        options["metavar"] = "|".join(flag.metadata["choices"])
     else:
         options["metavar"] = "|".join((METAVARS.get(flag.base, "A,B,…"), *flag.words))
     return options

@@ -125,7 +125,7 @@ def read_grids(classes: Classes, given: FlagValues) -> dict[str, Grid]:
     """
     over, tune = read_texts("over", given), read_texts("tune", given)
     grids = {}
-    for origin, cls in classes.items():
+    for method, cls in classes.items():
         known = {flag.key: flag for flag in flags_of(cls)}
         own = read_texts(prefixed(cls, "tune"), given)
         for name in [*own, *over]:
@@ -137,7 +137,7 @@ def read_grids(classes: Classes, given: FlagValues) -> dict[str, Grid]:
                 values = [known[name].convert(text, name) for text in texts]
                 grid[name] = list(dict.fromkeys(values))
         if grid:
-            grids[origin] = grid
+            grids[method] = grid
     for name in tune:
         if not any(name in grid for grid in grids.values()):
             what = f"{given.name_of('tune')} names {name!r}, which none of these methods has"
@@ -167,18 +167,18 @@ def read_texts(key: str, given: FlagValues) -> dict[str, list[str]]:
 
 # ------------------------------------------------------------------------------ values
 def refuse_unused_flags(
-    classes: Classes, given: FlagValues, over: dict[str, Grid], is_alone: bool
+    classes: Classes, given: FlagValues, grids: dict[str, Grid], is_alone: bool
 ) -> None:
     """Refuse a flag whose hyper-parameter is searched by all methods, so that it has no effect."""
     for key in given.flags:
         name = key.rpartition(".")[2]
         owners = [
-            origin
-            for origin, cls in classes.items()
+            method
+            for method, cls in classes.items()
             if name in cls.__dataclass_fields__  # type: ignore[attr-defined]
             and key in keys_of(cls, name, is_alone)
         ]
-        if owners and all(name in over.get(origin, {}) for origin in owners):
+        if owners and all(name in grids.get(method, {}) for method in owners):
             raise CoterieError(
                 f"{given.name_of(key)} has no effect, because values of {name} are searched",
                 "remove one of the two",
@@ -188,7 +188,7 @@ def refuse_unused_flags(
 def make_method(
     cls: type[Algorithm],
     given: FlagValues,
-    over: Grid,
+    grid: Grid,
     is_alone: bool,
 ) -> Algorithm:
     """Make a method from the given hyper-parameters.
@@ -196,7 +196,7 @@ def make_method(
     Args:
         cls: The method.
         given: Values of flags and of the config file.
-        over: Values to try; the method gets the first of each.
+        grid: Values to try; the method gets the first of each.
         is_alone: Whether the command takes one method.
 
     Raises:
@@ -205,8 +205,8 @@ def make_method(
     values = {}
     for field in fields(cls):  # type: ignore[arg-type]
         keys = keys_of(cls, field.name, is_alone)
-        if field.name in over:
-            values[field.name] = over[field.name][0]
+        if field.name in grid:
+            values[field.name] = grid[field.name][0]
         elif given.has(*keys):
             values[field.name] = given.get(*keys)
         elif field.default is MISSING and field.default_factory is MISSING:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from coterie.cli.flags import FlagValues, Parser, flags_of
 from coterie.cli.progress import Watcher
 from coterie.cli.run_flags import run_flags
-from coterie.cli.setup import Setup, check_plain_value, read_toml, setup
+from coterie.cli.setup import Setup, check_plain_value, read_setup, read_toml
 from coterie.core.errors import CoterieError, unknown_name
 from coterie.core.settings import setting
 from coterie.data.spec import read_spec
@@ -46,7 +46,7 @@ def read_network_run(config: str, out: str | None) -> tuple[Setup, RunSpec, Path
     flags = ["--config", config]
     if out is not None:
         flags += ["--out", out]
-    read = setup("run", [method], flags)
+    read = read_setup("run", [method], flags)
     name = read.spec.partition("?")[0].partition(":")[0]
     if name != "folder":
         raise CoterieError(
@@ -64,7 +64,7 @@ def read_network_run(config: str, out: str | None) -> tuple[Setup, RunSpec, Path
         method=chosen,
         data=TableOptions(**arguments),
         options=Options(**{**read.options, "seed": read.seeds[0]}),
-        model=read.general.model,
+        model=read.flags.model,
     )
     return read, asked, path
 

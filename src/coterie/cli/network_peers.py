@@ -84,7 +84,7 @@ def run_peer(config: str, flags: PeersFlags) -> int:
     peer = Peer(asked, flags.name or table.stem, table, Path(flags.state))
     peer.check_files()
     watcher = Watcher(flags.quiet)
-    with watcher():
+    with watcher.showing():
         if place.host not in LOCAL_HOSTS:
             watcher.warn(
                 "peers use neither TLS nor keys: anyone on this network can read and change their "

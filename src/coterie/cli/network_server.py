@@ -66,7 +66,7 @@ def server(names: list[str], argv: list[str]) -> int:
     if out is not None and not resumes:
         ensure_free(out)  # before waiting for the sites
     watcher = Watcher(flags.quiet, repeats=True)
-    with watcher():
+    with watcher.showing():
         warn_insecure(flags.insecure, watcher)
         transport = FlowerServer(address, keys)
         transport.on_stranger = RegistryWatcher(certs, transport.register)
@@ -190,7 +190,7 @@ def simulate(names: list[str], argv: list[str]) -> int:
 
     read, asked, path = read_network_run(config, flags.out)
     watcher = Watcher(flags.quiet)
-    with watcher():
+    with watcher.showing():
         simulation = Simulation(asked, path, flags.nodes, flags.port)
         base = read.folder()
         ensure_free(base / "run", "choose another --out")  # before the nodes start

@@ -79,7 +79,7 @@ def node(names: list[str], argv: list[str]) -> int:
     skip_cleanup_at_exit()  # its files are always complete, and unloading torch takes a second
     watcher = Watcher(repeats=True)
     try:
-        with watcher():
+        with watcher.showing():
             warn_insecure(flags.insecure, watcher)
             running.live()
     finally:

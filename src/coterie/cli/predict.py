@@ -58,7 +58,7 @@ def assign(names: list[str], argv: list[str]) -> int:
     usage = "coterie assign RUN FILE, such as coterie assign runs/mine new.csv"
     run, file = check_names(names, 2, usage)
     watcher = Watcher(level=logging.WARNING)
-    with watcher():
+    with watcher.showing():
         models = load(run, asked.load_model(), trust=asked.trust)
         assignment = models.assign(*read_labelled(models, Path(file), asked, watcher))
     name = Path(file).stem
@@ -97,7 +97,7 @@ def predict(names: list[str], argv: list[str]) -> int:
     usage = "coterie predict RUN FILE with --client NAME, --cluster K or --support FILE"
     run, file = check_names(names, 2, usage)
     watcher = Watcher(level=logging.WARNING)
-    with watcher():
+    with watcher.showing():
         models = load(run, asked.load_model(), trust=asked.trust)
         x = read_unlabelled(models, Path(file), asked, watcher)
         kept = read_columns(Path(file), asked.keep)
@@ -181,7 +181,7 @@ def export(names: list[str], argv: list[str]) -> int:
     asked = read_flags("coterie export RUN", ExportFlags, about, argv)
     usage = "coterie export RUN, such as coterie export runs/mine --out models"
     (run,) = check_names(names, 1, usage)
-    with Watcher(level=logging.WARNING)():
+    with Watcher(level=logging.WARNING).showing():
         models = load(run, asked.load_model(), trust=asked.trust)
         if isinstance(models, Exported):
             raise CoterieError(f"{run} has exported models already: give the folder of a run.")

@@ -16,7 +16,7 @@ from coterie.metrics import METRICS, Row
 from coterie.metrics.scores import find_main_metric
 from coterie.runs.run import Run
 
-MOST_HELD_OUT = 5  # clients kept out of training that are listed by name
+MAX_HELD_OUT = 5  # clients kept out of training that are listed by name
 
 
 class Watcher:
@@ -71,7 +71,7 @@ class Watcher:
             self.note(line)
 
     @contextmanager
-    def __call__(self) -> Iterator[None]:
+    def showing(self) -> Iterator[None]:
         """Within this context, show warnings and log lines, one line each, above the bar."""
         handler = LogHandler(self.level, self._log)
         log = logging.getLogger("coterie")
@@ -134,7 +134,7 @@ class LineFollower:
         self.last_round = run.round
         line = f"{title}  {self.rounds} rounds with {len(run.roster)} clients"
         held_out = run.roster.names[len(run.roster) :]
-        if 0 < len(held_out) <= MOST_HELD_OUT:
+        if 0 < len(held_out) <= MAX_HELD_OUT:
             line += f", without {', '.join(held_out)}"
         watcher.note(line)
 

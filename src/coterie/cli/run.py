@@ -22,7 +22,7 @@ from coterie.cli.ranks import (
 )
 from coterie.cli.run_flags import UserCode
 from coterie.cli.search import tune
-from coterie.cli.setup import Setup, setup
+from coterie.cli.setup import Setup, read_setup
 from coterie.cli.table import print_groups, print_json, print_table, summary_row
 from coterie.cli.train import TUNE, create_runs, lock_several, make_job, train, trust_flag
 from coterie.core.errors import CoterieError, Diverged
@@ -51,44 +51,47 @@ def compare(names: list[str], argv: list[str]) -> int:
 def read_and_start(command: str, names: list[str], argv: list[str]) -> int:
     """Read a command and run it; a rank other than 0 serves the rank that does."""
     if is_other_rank():
-        return serve_rank(argv, lambda: UserCode(model=setup(command, names, argv).general.model))
-    asked = setup(command, names, argv)
-    if needs_launch(asked.ranks) and not asked.general.dry_run:
-        return launch_command(asked.ranks, [command, *names, *argv])
-    return start(asked)
+        # the other ranks get the run from rank 0; here only the user's own files are loaded
+        return serve_rank(
+            argv, lambda: UserCode(model=read_setup(command, names, argv).flags.model)
+        )
+    setup = read_setup(command, names, argv)
+    if needs_launch(setup.ranks) and not setup.flags.dry_run:
+        return launch_command(setup.ranks, [command, *names, *argv])
+    return start(setup)
 
 
-def start(asked: Setup) -> int:
+def start(setup: Setup) -> int:
     """Check, train and show the runs of a command."""
-    watcher = Watcher(asked.general.quiet)
-    if asked.general.dry_run:
-        return estimate(asked, watcher)
-    with watcher(), rank_server(asked.ranks) as server:
+    watcher = Watcher(setup.flags.quiet)
+    if setup.flags.dry_run:
+        return estimate(setup, watcher)
+    with watcher.showing(), rank_server(setup.ranks) as server:
         diverged: list[Diverged] = []
-        if asked.over:
-            asked, base, places, diverged = tune(asked, watcher)
+        if setup.grids:
+            setup, base, runs, diverged = tune(setup, watcher)
         else:
-            base, places = create_runs(asked, server)
+            base, runs = create_runs(setup, server)
         with lock_several(base):
-            runs, failures = collect(train(base, places, watcher, server=server))
-    if asked.over:
+            rows, failures = collect(train(base, runs, watcher, server=server))
+    if setup.grids:
         tuned = {
-            method.name: {key: getattr(method, key) for key in asked.over.get(name, {})}
-            for name, method in asked.methods.items()
+            method.name: {key: getattr(method, key) for key in setup.grids.get(name, {})}
+            for name, method in setup.methods.items()
         }
-        runs = [{**run, "tuned": tuned[run["method"]]} for run in runs]
-    status = conclude(runs, diverged + failures, base, asked.general.json)
-    if asked.general.strict:
-        refuse_diverged(runs)
+        rows = [{**row, "tuned": tuned[row["method"]]} for row in rows]
+    status = conclude(rows, diverged + failures, base, setup.flags.json)
+    if setup.flags.strict:
+        refuse_diverged(rows)
     return status
 
 
-def estimate(asked: Setup, watcher: Watcher) -> int:
+def estimate(setup: Setup, watcher: Watcher) -> int:
     """--dry-run: print the cost of each method."""
-    with watcher():
-        jobs = [make_job(asked, name, asked.seeds[0]) for name in asked.methods]
+    with watcher.showing():
+        jobs = [make_job(setup, name, setup.seeds[0]) for name in setup.methods]
         estimates = [dry_run.estimate(job) for job in jobs]
-    if asked.general.json:
+    if setup.flags.json:
         print(encode_readable(estimates), end="")
     else:
         print("\n\n".join(map(dry_run.as_text, estimates)))
@@ -114,17 +117,17 @@ def resume(names: list[str], argv: list[str]) -> int:
     base = Path(folder)
     refuse_search(base)
     watcher = Watcher(asked.quiet)
-    with watcher(), lock_several(base):
-        places: list[Path | Run] = [*create_missing_runs(base)]
+    with watcher.showing(), lock_several(base):
+        runs: list[Path | Run] = [*create_missing_runs(base)]
         ranks = ranks_of(find_runs(base))
         if not needs_launch(ranks):
             with rank_server(ranks) as server:
-                runs, failures = collect(
-                    train(base, places, watcher, asked.rounds, asked, server=server)
+                rows, failures = collect(
+                    train(base, runs, watcher, asked.rounds, asked, server=server)
                 )
     if needs_launch(ranks):
         return launch_command(ranks, ["resume", *names, *argv])
-    return conclude(runs, failures, base, asked.json)
+    return conclude(rows, failures, base, asked.json)
 
 
 def read_resume_flags(argv: list[str]) -> ResumeFlags:
@@ -156,30 +159,30 @@ def collect(outcomes: Iterable[Result | Diverged]) -> tuple[list[Row], list[Dive
     Returns:
         A row per run, and the errors of the runs that diverged.
     """
-    runs: list[Row] = []
+    rows: list[Row] = []
     failures: list[Diverged] = []
     for outcome in outcomes:
         if isinstance(outcome, Diverged):
             failures.append(outcome)
         else:
-            runs.append(summary_row(outcome))
+            rows.append(summary_row(outcome))
         del outcome  # before the next run is opened
-    return runs, failures
+    return rows, failures
 
 
-def conclude(runs: list[Row], failures: list[Diverged], base: Path, as_json: bool) -> int:
+def conclude(rows: list[Row], failures: list[Diverged], base: Path, as_json: bool) -> int:
     """Print the table or the JSON document, and the folder; raise an error if a run diverged."""
     if as_json:
-        print_json(runs, failures)
-    elif runs:
-        print_table([{**run, "method": title_of(run)} for run in runs])
-        if "tuned" in runs[0]:
+        print_json(rows, failures)
+    elif rows:
+        print_table([{**row, "method": title_of(row)} for row in rows])
+        if "tuned" in rows[0]:
             print(
                 "The values after a method's name were chosen on a validation split, with one "
                 "seed; then each method was trained on all training rows."
             )
-        print_groups(runs)
-        what = "run" if len(runs) + len(failures) == 1 else "runs"
+        print_groups(rows)
+        what = "run" if len(rows) + len(failures) == 1 else "runs"
         print(f"{what} saved in {base}; for a report with figures:")
         print(f"  coterie report {shlex.quote(str(base))}{trust_flag(base)}")
     if failures:
@@ -187,17 +190,17 @@ def conclude(runs: list[Row], failures: list[Diverged], base: Path, as_json: boo
     return 0
 
 
-def refuse_diverged(runs: list[Row]) -> None:
+def refuse_diverged(rows: list[Row]) -> None:
     """Raise an error that names the runs whose scores are not finite, or absurdly large."""
-    bad = [f"{run['method']} (seed {run['seed']})" for run in runs if has_diverged(run)]
+    bad = [f"{row['method']} (seed {row['seed']})" for row in rows if has_diverged(row)]
     if bad:
         raise Diverged(f"diverged for some clients: {', '.join(bad)}: use a smaller lr.")
 
 
-def title_of(run: Row) -> str:
+def title_of(row: Row) -> str:
     """Return the method's name with the hyper-parameters that --tune chose."""
-    chosen = [f"{name}={format_flag(value)}" for name, value in run.get("tuned", {}).items()]
-    return " ".join([run["method"], *chosen])
+    chosen = [f"{name}={format_flag(value)}" for name, value in row.get("tuned", {}).items()]
+    return " ".join([row["method"], *chosen])
 
 
 # ------------------------------------------------------------------------------ report
@@ -222,7 +225,7 @@ def report(names: list[str], argv: list[str]) -> int:
         raise CoterieError("report needs runs: write coterie report RUN…, such as runs/mine.")
     watcher = Watcher(level=logging.WARNING)
     # warnings about the data were shown during training
-    with watcher(), warnings.catch_warnings(action="ignore"):
+    with watcher.showing(), warnings.catch_warnings(action="ignore"):
         path = write_report(
             names,
             flags.out,

@@ -11,8 +11,8 @@ from coterie.cli import dry_run
 from coterie.cli.flags import flags_of
 from coterie.cli.progress import Watcher
 from coterie.cli.run_flags import load_model
-from coterie.cli.setup import Setup, setup
-from coterie.cli.table import new_table, print_columns
+from coterie.cli.setup import Setup, read_setup
+from coterie.cli.table import new_table, print_rich_table
 from coterie.cli.train import TUNE, make_job, read_plan, refuse_existing
 from coterie.core.errors import Diverged
 from coterie.core.version import __version__
@@ -29,35 +29,35 @@ from coterie.runs.search import WINNER_FILE, Search, SearchCell, check_same_sear
 # ------------------------------------------------------------------------------ coterie search
 def search(names: list[str], argv: list[str]) -> int:
     """`coterie search METHOD`"""
-    asked = setup("search", names, argv)
-    (name,) = asked.methods
-    watcher = Watcher(asked.general.quiet)
-    if asked.general.dry_run:
-        return estimate(asked, name, watcher)
-    with watcher():
-        search = make_search(asked, name, asked.given_folder, asked.general.seeds)
-        base = asked.folder()
+    setup = read_setup("search", names, argv)
+    (name,) = setup.methods
+    watcher = Watcher(setup.flags.quiet)
+    if setup.flags.dry_run:
+        return estimate(setup, name, watcher)
+    with watcher.showing():
+        search = make_search(setup, name, setup.given_folder, setup.flags.seeds)
+        base = setup.folder()
         search.out = base
         run_search(search, base, watcher)
-    return conclude(asked, name, base, search)
+    return conclude(setup, name, base, search)
 
 
-def make_search(asked: Setup, name: str, base: Path | None, seeds: int) -> Search:
+def make_search(setup: Setup, name: str, base: Path | None, seeds: int) -> Search:
     """Make a search and check all of its runs; nothing is trained yet."""
 
     def load(seed: int) -> Any:
-        return load_cached_data(**asked.origin(seed))
+        return load_cached_data(**setup.data_arguments(seed))
 
     return Search(
-        asked.methods[name],
+        setup.methods[name],
         load,
-        load_model(asked.general.model),
-        over=asked.over[name],
-        random=asked.random,
+        load_model(setup.flags.model),
+        over=setup.grids[name],
+        random=setup.random,
         seeds=seeds,
         out=base,
-        plan=read_plan(asked, load(asked.seeds[0])),
-        **asked.options,
+        plan=read_plan(setup, load(setup.seeds[0])),
+        **setup.options,
     )
 
 
@@ -75,13 +75,13 @@ def run_search(search: Search, base: Path, watcher: Watcher) -> Search:
         raise KeyboardInterrupt(f"stopped; continue with: the same command, --out {out}") from None
 
 
-def estimate(asked: Setup, name: str, watcher: Watcher) -> int:
+def estimate(setup: Setup, name: str, watcher: Watcher) -> int:
     """--dry-run: print the cost of one run, and the number of runs."""
-    with watcher():
-        search = make_search(asked, name, None, asked.general.seeds)
-        first = dry_run.estimate(make_job(asked, name, asked.seeds[0]))
+    with watcher.showing():
+        search = make_search(setup, name, None, setup.flags.seeds)
+        first = dry_run.estimate(make_job(setup, name, setup.seeds[0]))
     runs = len(search.cells) * len(search.seeds)
-    if asked.general.json:
+    if setup.flags.json:
         print(encode_readable({**first, "runs": runs}), end="")
     else:
         print(f"{dry_run.as_text(first)}\n  {'search':<12} {runs} such runs")
@@ -89,7 +89,7 @@ def estimate(asked: Setup, name: str, watcher: Watcher) -> int:
 
 
 # ------------------------------------------------------------------------------ results
-def conclude(asked: Setup, name: str, base: Path, search: Search) -> int:
+def conclude(setup: Setup, name: str, base: Path, search: Search) -> int:
     """Print the table or a JSON document, and write winner.toml.
 
     Raises:
@@ -107,11 +107,11 @@ def conclude(asked: Setup, name: str, base: Path, search: Search) -> int:
     }
     end = f"search saved in {base}"
     if search.table[0].mean is not None:
-        write_text(base / WINNER_FILE, winner_config(asked, search))
+        write_text(base / WINNER_FILE, winner_config(setup, search))
         command = f"coterie run {shlex.quote(name)} --config {shlex.quote(str(base / WINNER_FILE))}"
         document |= {"best": search.best, "edges": search.edges, "command": command}
         end += f"; train the winner with\n  {command}"
-    if asked.general.json:
+    if setup.flags.json:
         print(encode_readable(document), end="")
     else:
         print_cells(search)
@@ -140,7 +140,7 @@ def print_cells(search: Search) -> None:
             table.add_row(*cells, style="bold")
         else:
             table.add_row(*cells)
-    print_columns(table)
+    print_rich_table(table)
     print(
         f"{metric} on a validation split of the training rows{over}; * best. "
         "Test rows were not used."
@@ -159,19 +159,19 @@ def score(cell: SearchCell, metric: str, seeds: int) -> str:
     return f"{cell.mean:{digits}} ± {cell.std:{digits}}"
 
 
-def winner_config(asked: Setup, search: Search) -> str:
+def winner_config(setup: Setup, search: Search) -> str:
     """Return the winner as a file for `coterie run --config`."""
     winner = search.winner
-    general = {name: getattr(asked.general, name) for name in ("model", "plan", "seeds")}
-    given = {name: value for name, value in general.items() if value is not None}
+    flags = {name: getattr(setup.flags, name) for name in ("model", "plan", "seeds")}
+    given = {name: value for name, value in flags.items() if value is not None}
     settings = {flag.key: getattr(winner, flag.key) for flag in flags_of(type(winner))}
     lines = [
         "# The winner of a search, for training on all training rows.",
-        *toml_lines({**given, **asked.for_all_rows().options}),
+        *toml_lines({**given, **setup.for_all_rows().options}),
         f"\n[{winner.name}]",
         *toml_lines(settings),
         "\n[data]",
-        *toml_lines({"spec": asked.spec, **asked.data}),
+        *toml_lines({"spec": setup.spec, **setup.data}),
     ]
     return "\n".join(lines) + "\n"
 
@@ -190,54 +190,54 @@ def toml_lines(values: dict[str, Any]) -> list[str]:
 class Tuned(NamedTuple):
     """The result of choosing hyper-parameters."""
 
-    asked: Setup  # with the chosen hyper-parameters
+    setup: Setup  # with the chosen hyper-parameters
     base: Path  # the folder of the command
     runs: list[Path | Run]  # the folders of the runs to train now
     diverged: list[Diverged]  # an error for each method whose every cell diverged
 
 
-def tune(asked: Setup, watcher: Watcher) -> Tuned:
+def tune(setup: Setup, watcher: Watcher) -> Tuned:
     """Choose the hyper-parameters of each method with the first seed.
 
     The searches use a validation split; the runs with the chosen values train on all training rows.
     Work that an earlier call finished in the same folder is not repeated.
     """
-    given = asked.given_folder
+    given = setup.given_folder
     if given is not None and not (given / TUNE).exists():
         refuse_existing(given)
-    for _, name, seed in asked.planned_runs():
-        make_job(asked, name, seed)  # so that mistakes show before training
+    for _, name, seed in setup.planned_runs():
+        make_job(setup, name, seed)  # so that mistakes show before training
     searches = {}
-    for name in asked.over:
-        folder = None if given is None else tune_folder(asked, given, name)
-        searches[name] = make_search(asked, name, folder, seeds=1)
-    base = asked.folder()
+    for name in setup.grids:
+        folder = None if given is None else tune_folder(setup, given, name)
+        searches[name] = make_search(setup, name, folder, seeds=1)
+    base = setup.folder()
     base.mkdir(parents=True, exist_ok=True)
     with lock_folder(base):
         for name, search in searches.items():
-            search.out = tune_folder(asked, base, name)
-        asked, diverged = choose(asked.for_all_rows(), searches, base, watcher)
+            search.out = tune_folder(setup, base, name)
+        setup, diverged = choose(setup.for_all_rows(), searches, base, watcher)
         runs: list[Path | Run] = []
-        for below, name, seed in asked.planned_runs():
-            job = make_job(asked, name, seed)
+        for below, name, seed in setup.planned_runs():
+            job = make_job(setup, name, seed)
             if is_run_folder(base / below):  # as an earlier call left it
                 check_same_search(base / below, job)
             else:
                 job.create_folder(base / below)
             runs.append(base / below)
-    return Tuned(asked, base, runs, diverged)
+    return Tuned(setup, base, runs, diverged)
 
 
-def tune_folder(asked: Setup, base: Path, name: str) -> Path:
+def tune_folder(setup: Setup, base: Path, name: str) -> Path:
     """Return the folder of the search for a method's hyper-parameters."""
-    return base / TUNE / asked.methods[name].name
+    return base / TUNE / setup.methods[name].name
 
 
 def choose(
-    asked: Setup, searches: dict[str, Search], base: Path, watcher: Watcher
+    setup: Setup, searches: dict[str, Search], base: Path, watcher: Watcher
 ) -> tuple[Setup, list[Diverged]]:
     """Run the searches; return the setup with the best values, and the methods that diverged."""
-    methods = dict(asked.methods)
+    methods = dict(setup.methods)
     diverged = []
     for name, search in searches.items():
         try:
@@ -248,4 +248,4 @@ def choose(
             continue
         if search.edges:
             watcher.note(f"{search.method.name}: {'; '.join(search.edges)}")
-    return asked._replace(methods=methods), diverged
+    return setup._replace(methods=methods), diverged

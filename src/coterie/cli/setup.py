@@ -51,11 +51,11 @@ class Setup(NamedTuple):
     """Everything that `run`, `compare` or `search` is asked to do."""
 
     methods: dict[str, Algorithm]  # by name, or by file and class with the full path
-    general: RunFlags
+    flags: RunFlags
     options: dict[str, Any]  # the given fields of `Options`
     spec: str  # of the data set
     data: dict[str, Any]  # options of the data set beside those in the spec
-    over: dict[str, Grid]  # by method: the values to try
+    grids: dict[str, Grid]  # by method, the values to try: of --over or --tune
     random: int | None = None  # number of random combinations to try; None: all
 
     @property
@@ -68,9 +68,9 @@ class Setup(NamedTuple):
     def seeds(self) -> range:
         """The seeds to run with."""
         first = self.options.get("seed", Options.seed)
-        return range(first, first + self.general.seeds)
+        return range(first, first + self.flags.seeds)
 
-    def origin(self, seed: int) -> dict[str, Any]:
+    def data_arguments(self, seed: int) -> dict[str, Any]:
         """Return the arguments of `data.load` that make the data of a seed."""
         return {"spec": self.spec, "seed": seed, **self.data}
 
@@ -92,18 +92,18 @@ class Setup(NamedTuple):
         for seed in self.seeds:
             for name, method in self.methods.items():
                 parts = []
-                if len(self.methods) > 1 or self.over:
+                if len(self.methods) > 1 or self.grids:
                     parts.append(method.name)
-                if self.general.seeds > 1:
+                if self.flags.seeds > 1:
                     parts.append(f"seed-{seed}")
                 yield "/".join(parts) or ".", name, seed
 
     @property
     def given_folder(self) -> Path | None:
         """The folder of --out, if it is given."""
-        if self.general.out is None:
+        if self.flags.out is None:
             return None
-        return Path(self.general.out)
+        return Path(self.flags.out)
 
     def folder(self) -> Path:
         """Return the folder for the results: that of --out, or a new one in runs/.
@@ -112,7 +112,7 @@ class Setup(NamedTuple):
         """
         if self.given_folder is not None:
             return self.given_folder
-        maker, _, first = self.spec.partition("?")[0].partition(":")
+        maker, first = split_spec(self.spec)
         names = [method.name for method in self.methods.values()]
         if len(names) > 1:
             names = ["compare"]
@@ -138,7 +138,7 @@ def make_new_folder(name: str) -> Path:
 
 
 # ------------------------------------------------------------------------------ reading a command
-def setup(command: str, names: list[str], argv: list[str]) -> Setup:
+def read_setup(command: str, names: list[str], argv: list[str]) -> Setup:
     """Read the methods and flags of a command.
 
     Args:
@@ -155,31 +155,31 @@ def setup(command: str, names: list[str], argv: list[str]) -> Setup:
     data_options, argv = split_data_options(argv)
     given = read_values(parser, argv, classes)
 
-    general = given.make(RunFlags)
-    spec, data = with_full_paths(general.data, collect_data_options(general, given, data_options))
-    if general.model is not None:
-        general = replace(general, model=with_full_path(general.model))
+    flags = given.make(RunFlags)
+    spec, data = resolve_data(flags.data, collect_data_options(flags, given, data_options))
+    if flags.model is not None:
+        flags = replace(flags, model=with_full_path(flags.model))
 
-    over = read_grids(classes, given)
-    if command == "search" and not over:
+    grids = read_grids(classes, given)
+    if command == "search" and not grids:
         raise CoterieError("search needs --over, the values to try, as in --over lr=0.01,0.1,1.")
-    refuse_unused_flags(classes, given, over, is_alone)
+    refuse_unused_flags(classes, given, grids, is_alone)
     methods = {
-        origin: make_method(cls, given, over.get(origin, {}), is_alone)
-        for origin, cls in classes.items()
+        name: make_method(cls, given, grids.get(name, {}), is_alone)
+        for name, cls in classes.items()
     }
     options = with_launched_ranks(given.fields_of(Options))
-    if over and options.get("ranks", Options.ranks) > 1:
+    if grids and options.get("ranks", Options.ranks) > 1:
         raise CoterieError("each run of a search is one process: remove --ranks and torchrun.")
-    if over:
+    if grids:
         options = {"valid": VALID, **options}
     return Setup(
         methods=methods,
-        general=general,
+        flags=flags,
         options=options,
         spec=spec,
         data=data,
-        over=over,
+        grids=grids,
         random=given.make(SearchFlags).random,
     )
 
@@ -270,40 +270,50 @@ def check_plain_value(path: str, key: str, value: Any) -> None:
 
 # ------------------------------------------------------------------------------ the data set
 def collect_data_options(
-    general: DataFlags, given: FlagValues, data_options: dict[str, str]
+    flags: DataFlags, given: FlagValues, data_options: dict[str, str]
 ) -> dict[str, Any]:
     """Return the options of the data set; flags override the file, --data.NAME overrides --NAME."""
-    values = {name: getattr(general, name) for name in DATA_FLAGS}
+    values = {name: getattr(flags, name) for name in DATA_FLAGS}
     options = {name: value for name, value in values.items() if value is not None}
-    flags = {name: value for name, value in options.items() if name in given.flags}
+    from_flags = {name: value for name, value in options.items() if name in given.flags}
     for key, value in given.file.items():
         if key.startswith("data."):
             text = ",".join(map(str, value)) if isinstance(value, list) else value
             options[key.removeprefix("data.")] = text
-    options |= {**flags, **data_options}
-    maker = makers().get(general.data.partition("?")[0].partition(":")[0])
-    takes_it = maker is not None and "min_rows_to_report" in signature(maker[0]).parameters
-    if given.has("min_rows_to_report") and takes_it:
-        options.setdefault(
-            "min_rows_to_report", given.get("min_rows_to_report")
-        )  # one flag for both
+    options |= {**from_flags, **data_options}
+    # one flag for the run and for tables, which describe no client with fewer rows
+    shared = "min_rows_to_report"
+    if given.has(shared) and shared in maker_parameters(flags.data):
+        options.setdefault(shared, given.get(shared))
     return options
 
 
-def with_full_paths(spec: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Make paths in a data set's spec and options absolute, so that runs can be resumed anywhere.
+def split_spec(spec: str) -> tuple[str, str]:
+    """Return the name of a data set and its first argument: "rotated", "digits"."""
+    name, _, first = spec.partition("?")[0].partition(":")
+    return name, first
 
-    A seed among the options moves into the spec, where it overrides that of the run.
 
-    Returns:
-        The spec and the options.
-    """
-    head, _, query = spec.partition("?")
-    name, _, first = head.partition(":")
+def maker_parameters(spec: str) -> list[str]:
+    """Return the parameters of the function that makes a data set; [] if there is no such set."""
+    name, _ = split_spec(spec)
     known = makers()
     if name not in known:
+        return []
+    return list(signature(known[name][0]).parameters)
+
+
+def resolve_data(spec: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return spec and options of a data set so that a run can be resumed from anywhere.
+
+    Paths become absolute. A seed among the options moves into the spec, where it overrides that of
+    the run.
+    """
+    name, first = split_spec(spec)
+    if name not in makers():
         raise no_such_set(spec)
-    if first and next(iter(signature(known[name][0]).parameters)) == "path":
+    head, _, query = spec.partition("?")
+    if first and maker_parameters(spec)[0] == "path":
         head = f"{name}:{full_path(first)}"
     options = dict(options)
     if "path" in options:

@@ -18,7 +18,7 @@ from coterie.cli.flags import (
 )
 from coterie.cli.progress import Watcher
 from coterie.cli.run_flags import DataFlags
-from coterie.cli.setup import collect_data_options, with_full_paths
+from coterie.cli.setup import collect_data_options, resolve_data
 from coterie.core.settings import setting
 from coterie.data import Federation
 from coterie.data import store as write_store
@@ -47,8 +47,8 @@ def store(names: list[str], argv: list[str]) -> int:
     asked = given.make(StoreFlags)
     usage = "coterie store PATH --data SPEC, such as coterie store mnist --data rotated:mnist"
     (path,) = check_names(names, 1, usage)
-    spec, options = with_full_paths(asked.data, collect_data_options(asked, given, data_options))
-    with Watcher(asked.quiet)():
+    spec, options = resolve_data(asked.data, collect_data_options(asked, given, data_options))
+    with Watcher(asked.quiet).showing():
         fed = write_store(spec, path, seed=asked.seed, valid=asked.valid, **options)
     print(describe_store(fed, Path(path)))
     return 0

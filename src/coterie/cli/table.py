@@ -35,10 +35,10 @@ from coterie.runs.tables import GROUPS
 NOT_SCORES = ("groups", "moves", "notes", "rejected", "clipped")  # in a row of metrics
 LINE = 110  # characters of a line of text under the table
 WIDE = 400  # characters of a line of the table outside terminals: no line is wrapped
-MOST_GROUPS = 12  # up to this many groups, their members are listed; else their sizes
-MOST_LINES = 3  # for the members of one group
-MOST_DOUBTFUL = 5  # uncertain clients that are listed
-MOST_SIZES = 20  # sizes of groups in one line
+MAX_GROUPS = 12  # up to this many groups, their members are listed; else their sizes
+MAX_LINES = 3  # for the members of one group
+MAX_DOUBTFUL = 5  # uncertain clients that are listed
+MAX_SIZES = 20  # sizes of groups in one line
 INDENT = "  "
 
 
@@ -135,7 +135,7 @@ def new_table() -> Table:
     return Table(box=box, pad_edge=False)
 
 
-def print_columns(table: Table) -> None:
+def print_rich_table(table: Table) -> None:
     """Print a table, with colour on a terminal."""
     if sys.stdout.isatty():
         console = Console(file=sys.stdout, highlight=False)
@@ -159,7 +159,7 @@ def print_table(runs: Sequence[Row]) -> None:
             table.add_row(*cells, style="bold")
         else:
             table.add_row(*cells)
-    print_columns(table)
+    print_rich_table(table)
     for sentence in (describe_comparison_table(comparison), *describe_conclusions(comparison)):
         print(textwrap.fill(sentence, LINE))
     first = runs[0]
@@ -196,21 +196,21 @@ def print_groups(runs: Sequence[Row]) -> None:
     if any(run["seed"] != first for run in runs):
         with_seed = f" (seed {first})"
     shown = [run for run in runs if run["seed"] == first and run["members"] is not None]
-    listed = sum(len(run["members"]) for run in shown) <= MOST_GROUPS
+    listed = sum(len(run["members"]) for run in shown) <= MAX_GROUPS
     for run in shown:
         title = f"{run['method']}{with_seed}"
         members = run["members"]
         if len(members) > 1 and all(len(names) == 1 for names in members.values()):
             names = sorted((name for (name,) in members.values()), key=natural_key)
             start = f"{title}: no two sites are alike; every group has one client, as in local"
-            print(describe_names(start, names, file_of(run), width()))
+            print(describe_names(start, names, file_of(run), line_width()))
         elif listed:
             for group, names in members.items():
-                print(describe_group(f"{title} group {group}", names, file_of(run), width()))
+                print(describe_group(f"{title} group {group}", names, file_of(run), line_width()))
         else:
-            print(describe_sizes(title, members, file_of(run), width()))
+            print(describe_sizes(title, members, file_of(run), line_width()))
         if run["doubtful"]:
-            print(describe_doubtful(title, run["doubtful"], file_of(run), width()))
+            print(describe_doubtful(title, run["doubtful"], file_of(run), line_width()))
 
 
 def describe_group(title: str, names: Sequence[str], file: str, width: int) -> str:
@@ -222,7 +222,7 @@ def describe_group(title: str, names: Sequence[str], file: str, width: int) -> s
 def describe_names(title: str, names: Sequence[str], file: str, width: int) -> str:
     """List clients after a title, as many as fit in a few lines."""
     start = f"{title}: "
-    room = MOST_LINES * (width - len(INDENT)) - len(start) - len(more(len(names), file))
+    room = MAX_LINES * (width - len(INDENT)) - len(start) - len(more(len(names), file))
     text = ""
     for number, name in enumerate(names):
         separator = ", " if text else ""
@@ -236,15 +236,15 @@ def describe_names(title: str, names: Sequence[str], file: str, width: int) -> s
 def describe_sizes(title: str, members: dict[str, list[str]], file: str, width: int) -> str:
     """Describe many groups by their sizes, in a sentence."""
     sizes = sorted((len(names) for names in members.values()), reverse=True)
-    some = ", ".join(map(str, sizes[:MOST_SIZES]))
-    if len(sizes) > MOST_SIZES:
+    some = ", ".join(map(str, sizes[:MAX_SIZES]))
+    if len(sizes) > MAX_SIZES:
         some += ", …"
     return wrap(f"{title}: {len(sizes)} groups of {some} clients: see {file}", width)
 
 
 def describe_doubtful(title: str, doubtful: dict[str, float], file: str, width: int) -> str:
     """List clients whose group is uncertain, with their membership confidence."""
-    named = list(doubtful.items())[:MOST_DOUBTFUL]
+    named = list(doubtful.items())[:MAX_DOUBTFUL]
     text = ", ".join(f"{escape_controls(name)} ({sure:.2f})" for name, sure in named)
     if len(doubtful) > len(named):
         text += more(len(doubtful) - len(named), file)
@@ -264,8 +264,8 @@ def file_of(run: Row) -> str:
     return str(Path(run["folder"]) / GROUPS)
 
 
-def width() -> int:
-    """Return the width of a line."""
+def line_width() -> int:
+    """Return the number of characters of a line of text."""
     if sys.stdout.isatty():
         return shutil.get_terminal_size().columns
     return LINE

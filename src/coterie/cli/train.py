@@ -95,20 +95,20 @@ def lock_several(base: Path) -> AbstractContextManager[Any]:
 
 def make_job(setup: Setup, name: str, seed: int) -> Job:
     """Check one run of a command; nothing is written or trained."""
-    origin = setup.origin(seed)
+    origin = setup.data_arguments(seed)
     fed = load_cached_data(**origin)
     options = {**setup.options, "seed": seed}
     return create_job(
         setup.methods[name],
         fed,
-        load_model(setup.general.model),
+        load_model(setup.flags.model),
         plan=read_plan(setup, fed),
         cores=cores_of_rank(options),
         origin=Origin(
             data=origin,
             method=name,
-            model=setup.general.model,
-            files=file_hashes([name, setup.general.model]),
+            model=setup.flags.model,
+            files=file_hashes([name, setup.flags.model]),
         ),
         **options,
     )
@@ -116,7 +116,7 @@ def make_job(setup: Setup, name: str, seed: int) -> Job:
 
 def read_plan(setup: Setup, fed: Federation) -> Plan | None:
     """Return the plan of --plan CHUNK,WORKERS, if it is given."""
-    text = setup.general.plan
+    text = setup.flags.plan
     if text is None:
         return None
     chunk, _, workers = text.partition(",")
@@ -125,7 +125,7 @@ def read_plan(setup: Setup, fed: Federation) -> Plan | None:
         raise CoterieError(
             f"--plan is {text!r}: it must be two numbers of at least 1, CHUNK,WORKERS."
         )
-    task, _ = create_task(fed.roster, load_model(setup.general.model), Options(**setup.options))
+    task, _ = create_task(fed.roster, load_model(setup.flags.model), Options(**setup.options))
     return replace(plan_for(task, fed.roster), chunk=numbers[0], workers=numbers[1])
 
 
@@ -174,9 +174,10 @@ def train(
             ) from e
         except Diverged as e:
             assert run.folder is not None
+            checkpoints = run.folder.checkpoints()
             saved = "There is no checkpoint yet."
-            for newest in run.folder.checkpoints()[:1]:
-                saved = f"The last good checkpoint is {newest}."
+            if checkpoints:
+                saved = f"The last good checkpoint is {checkpoints[0]}."
             yield Diverged(f"{run.method.name}, {e} {saved}")
         del run  # before the next one is opened
 

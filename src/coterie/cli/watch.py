@@ -34,7 +34,7 @@ def watch(names: list[str], argv: list[str]) -> int:
     asked = read_flags("coterie watch RUN", WatchFlags, about, argv)
     (path,) = check_names(names, 1, "coterie watch RUN, such as coterie watch runs/mine")
     watcher = Watcher(level=logging.WARNING)
-    with watcher():
+    with watcher.showing():
         folder = WatchedFolder(path)
         try:
             from coterie.reporting.live.server import LiveServer

@@ -29,7 +29,7 @@ Kind = Literal["classification", "regression"]
 
 
 class Batch(NamedTuple):
-    """Rows of one client, padded because clients differ in size.
+    """Samples of one client, one per row, padded because clients differ in size.
 
     Args:
         x: [n, ...].
