@@ -76,4 +76,4 @@ def test_a_schema_must_be_complete(coterie, run, new, tmp_path) -> None:
     file.write_text(json.dumps(config))
     outcome = coterie("predict copy", new, "--cluster 0")
     assert outcome.status == 2 and outcome.out == ""
-    assert "this is not a schema in JSON ('deviation')" in outcome.err
+    assert "the text is not a schema in JSON ('deviation')" in outcome.err

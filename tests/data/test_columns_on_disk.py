@@ -203,7 +203,7 @@ def test_the_peak_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_pieces_are_read_back() -> None:
     file = ChunkFile()
     columns = [patients(20, seed)[name] for seed in range(3) for name in ("dose", "ward", "smokes")]
-    readers = [file.put(column) for column in columns]
+    readers = [file.write(column) for column in columns]
     for column, read in reversed(list(zip(columns, readers))):
         pd.testing.assert_series_equal(read(), column)
 
@@ -229,7 +229,7 @@ def test_pieces_stay_in_memory_where_there_is_no_room(
     monkeypatch.setattr(tempfile, "TemporaryFile", open_file)
     file = ChunkFile()
     columns = [patients(20)[name] for name in ("ward", "dose")]
-    readers = [file.put(column) for column in columns]
+    readers = [file.write(column) for column in columns]
     for column, read in zip(columns, readers):
         pd.testing.assert_series_equal(read(), column)
 

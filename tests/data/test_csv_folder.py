@@ -137,7 +137,7 @@ GOOD = "age,dose,outcome 1,2,0 3,4,1"
         ({"a": ",age,outcome 0,1,0"}, ["a.csv", "without a name"]),
         (
             {"a": "age;outcome 1.012,5;0 2.000,5;1"},
-            ["client 'a'", "'1.012,5'", "without signs between thousands"],
+            ["client 'a'", "'1.012,5'", "without thousands separators"],
         ),
         (
             {"a": 'age,outcome "1,5",0 "2,5",1'},

@@ -79,9 +79,9 @@ def test_newcomers_and_files(tmp_path: Path) -> None:
     result.export(str(tmp_path / "models"))
     exported = ct.load(str(tmp_path / "models"))
     assert torch.equal(exported.predict(german, "group-0"), predictions)
-    with pytest.raises(CoterieError, match="'soon' in data row 1, where a date belongs"):
+    with pytest.raises(CoterieError, match="'soon' in data row 1, which is not a date"):
         result.predict(site("soon"))
-    with pytest.warns(match="day of the table is 2090 on average, where training rows have 2025"):
+    with pytest.warns(match="day of the table has mean 2090, but training rows have 2025"):
         result.predict(site(datetime.date(2090, 1, 1)))
 
 

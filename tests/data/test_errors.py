@@ -128,6 +128,6 @@ def test_the_command_says_the_same_with_flags(
         folder("good", "y")
     lines = capsys.readouterr().err.splitlines()
     assert any(line.endswith("if these are ids, drop it with --data.drop id.") for line in lines)
-    assert any(line.endswith("classification (--data.kind overrules)") for line in lines)
+    assert any(line.endswith("classification (--data.kind overrides)") for line in lines)
     assert main(["run", "fedavg", "--data", "folder:bad", "--label", "y", "--dry-run"]) == 2
     assert "; try --data.drop note --fill median." in capsys.readouterr().err

@@ -101,13 +101,13 @@ def test_the_task_is_said(caplog: pytest.LogCaptureFixture) -> None:
     assert [record.message for record in caplog.records] == [
         "columns of numbers: v",
         "columns of text: c (a, b)",
-        "the label y holds numbers: regression (kind overrules)",
+        "the label y holds numbers: regression (kind overrides)",
         "columns of numbers: v, y",
-        "the label c has 2 classes (a, b): classification (kind overrules)",
+        "the label c has 2 classes (a, b): classification (kind overrides)",
         "columns of numbers: v",
         "empty cells in training rows are filled with the mean: v 1",
-        "columns left out: c",
-        "the label y holds numbers: regression (kind overrules)",
+        "columns ignored: c",
+        "the label y holds numbers: regression (kind overrides)",
     ]
 
 
@@ -138,9 +138,7 @@ def test_numbers_that_look_like_ids_are_pointed_out() -> None:
     rows = pd.DataFrame(
         {"id": range(1000, 1030), "v": [i % 7 for i in range(30)], "y": [0, 1] * 15}
     )
-    with pytest.warns(
-        UserWarning, match=r"column id has another whole number in each row.*drop=id"
-    ):
+    with pytest.warns(UserWarning, match=r"column id has a different integer in each row.*drop=id"):
         from_frames({"a": rows, "b": rows, "c": rows}, "y")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -151,7 +149,7 @@ def test_numbers_that_look_like_ids_are_pointed_out() -> None:
 def test_ids_beyond_the_digits_of_a_float_are_pointed_out(tmp_path: Path) -> None:
     """2^53 + 1 is the first whole number that float64 rounds."""
     rows = pd.DataFrame({"id": [2**53 + 1 + i // 2 for i in range(8)], "y": [0, 1] * 4})
-    beyond = r"column id has whole numbers above 2\^53, whose last digits are lost: .*drop=id"
+    beyond = r"column id has integers above 2\^53, whose last digits are lost: .*drop=id"
     with pytest.warns(CoterieWarning, match=beyond):
         from_frames({"a": rows}, "y")
     (tmp_path / "a.csv").write_text(rows.to_csv(index=False) + ",0\n")  # a gap makes it float
@@ -194,7 +192,7 @@ def test_ids_above_what_a_float_holds(tmp_path: Path) -> None:
         from_frames(rows.assign(site=ids.astype(float)), "y", "site")
     with pytest.raises(CoterieError, match="column c of client 'a' .* above 2\\^53"):
         from_frames({"a": rows.assign(c=ids.astype(float))}, "y", categories=["c"])
-    with pytest.warns(CoterieWarning, match="column id has whole numbers above 2\\^53"):
+    with pytest.warns(CoterieWarning, match="column id has integers above 2\\^53"):
         from_frames({"a": rows.assign(id=ids)}, "y")
 
 

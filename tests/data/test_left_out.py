@@ -44,7 +44,7 @@ def test_rows_without_a_label(caplog: pytest.LogCaptureFixture) -> None:
 def test_rows_without_a_client(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     frame = TABLE.dropna().reset_index(drop=True)
     frame.loc[[0, 20], "site"] = None
-    with pytest.raises(CoterieError, match="client column site .*leave these rows out with"):
+    with pytest.raises(CoterieError, match="client column site .*drop these rows with"):
         from_frames(frame, "y", "site")
     caplog.set_level(logging.INFO)
     frame.to_csv(tmp_path / "all.csv", index=False)

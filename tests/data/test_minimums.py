@@ -47,8 +47,8 @@ def test_a_rare_text_is_in_no_log_and_no_warning(caplog, recwarn) -> None:
     told = " ".join([*caplog.messages, *(str(warning.message) for warning in recwarn)])
     assert "kuru" not in told and "yaws" not in told
     assert (
-        "2 texts of the column illness, each in fewer than 5 training rows, count as other: 2 rows"
-        in caplog.messages
+        "2 texts of the column illness, each in fewer than 5 training rows, "
+        "are encoded as other: 2 rows" in caplog.messages
     )
 
 

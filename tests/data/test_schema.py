@@ -115,9 +115,9 @@ def test_newcomers() -> None:
     x, y = schema.encode(new)
     assert y is None and x[0, 1:5].tolist() == [0, 0, 0, 1]
     assert schema.remarks(new, "new.csv") == [
-        "new.csv has columns that training did not have, which are passed over: extra, more.",
+        "new.csv has columns that training did not have, which are ignored: extra, more.",
         "the column sex of new.csv has texts that few or no training rows had "
-        "(unheard of; 1 of 1 rows): they count as other.",
+        "(unheard of; 1 of 1 rows): they are encoded as other.",
     ]
     assert (
         replace(schema, ignored=("extra", "more"))
@@ -134,7 +134,7 @@ def test_newcomers() -> None:
     ):
         with pytest.raises(CoterieError, match=words):
             schema.encode(change)
-    with pytest.raises(CoterieError, match="it has .*; what was not measured may be a column of"):
+    with pytest.raises(CoterieError, match="it has .*; a column that was not measured may be"):
         schema.encode(new.drop(columns="age"), fill="median")
 
 
@@ -173,7 +173,7 @@ def test_text_and_numbers() -> None:
         "b": pd.DataFrame({"ward": ["3A", "1"], "y": [0, 1]}),
     }
     with pytest.raises(
-        CoterieError, match="ward of the table has '3A' in data row 1, where a number belongs"
+        CoterieError, match="ward of the table has '3A' in data row 1, which is not a number"
     ):
         of(frames, "y")
     assert of(frames, "y", categories=["ward"]).columns == (
@@ -207,7 +207,9 @@ def test_ids_and_free_text() -> None:
     assert len(of({"a": table(many[:50] * 2)}, "y").columns) == 51
     with pytest.raises(CoterieError, match="note of all clients together has 51 different"):
         of({"a": table(many[:30] * 2), "b": table(many[30:51] * 2)}, "y")
-    with pytest.raises(CoterieError, match="note has another text in each of 12 rows.*drop=note"):
+    with pytest.raises(
+        CoterieError, match="note has a different text in each of 12 rows.*drop=note"
+    ):
         of({"a": table(many[:6]), "b": table(many[6:12])}, "y")
     months = {"a": table(many[:12]), "b": table(many[:12])}
     assert len(of(months, "y").columns) == 13, "different in every row of a client, but not of all"

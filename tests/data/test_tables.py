@@ -98,7 +98,7 @@ def test_command(
         ),
         (("--fill", "median"), "unknown option of the data set rotated 'fill'"),
         (("--data", "folder:my sites"), "needs a label"),
-        ((*sites, "--fill", "mean", "--data.kind", "regression"), "where a number belongs"),
+        ((*sites, "--fill", "mean", "--data.kind", "regression"), "which is not a number"),
     ):
         status, text = say(capsys, *words, "--out", "c")
         assert status == 2 and needed in text and text.count("\n") == 1, text

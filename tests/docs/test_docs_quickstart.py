@@ -111,7 +111,7 @@ CASES: dict[
         lambda f: numbered(f).assign(id=lambda g: "P" + g.id.astype(str)),
         DROP,
     ),
-    "another whole number": (numbered, DROP),
+    "a different integer": (numbered, DROP),
     "never changes": (only("b", lambda f: f.assign(age=0)), ["--data.drop", "age"]),
     "fill them": (lambda f: f.assign(age=f.age.where(f.index != 3)), FILL),
     "give the rows": (lambda f: f.assign(outcome=f.outcome.where(f.index != 3)), None),

@@ -1,4 +1,9 @@
-"""One column of a table, read as numbers, dates or text; each cell is parsed once."""
+"""One column of a table, parsed as numbers, dates or text.
+
+A `TableColumn` wraps a pandas Series. Each representation (numbers, text codes, days) is computed
+on first use and cached. Columns of text have few distinct values, so only the distinct values are
+parsed. A `ColumnView` selects some rows and shares the parsed values of the full column.
+"""
 
 from __future__ import annotations
 
@@ -16,26 +21,19 @@ from coterie.data.dates import datetimes_to_days, parse_days
 if TYPE_CHECKING:
     import pandas as pd
 
-INTEGER_WITH_ZEROS = re.compile(r"[+-]?\d+\.0+")  # as spreadsheets write codes
+INTEGER_WITH_ZEROS = re.compile(r"[+-]?\d+\.0+")  # spreadsheets write integer codes as 1.0
 
 
 def parse_numbers(cells: np.ndarray) -> np.ndarray:
-    """The number of each of these different cells, NaN where there is none."""
+    """Parse distinct cells as float64, NaN for cells that are not numbers."""
     import pandas as pd
 
     numbers: np.ndarray = pd.to_numeric(cells, errors="coerce").astype(np.float64)
     return numbers
 
 
-def is_text_type(dtype: Any) -> bool:
-    """Whether pandas promises that a column of this type holds texts alone."""
-    import pandas as pd
-
-    return isinstance(dtype, pd.StringDtype)
-
-
 def to_text(cell: Any) -> str:
-    """One cell as text; a whole number has no point, so that 1 and 1.0 are the same category."""
+    """Convert a cell to text; 1 and 1.0 give "1", so that they are the same category."""
     if isinstance(cell, str):
         if INTEGER_WITH_ZEROS.fullmatch(cell):
             return cell.partition(".")[0]
@@ -46,21 +44,27 @@ def to_text(cell: Any) -> str:
 
 
 def to_nfc(text: str) -> str:
-    """Normalise to Unicode NFC, so that an é typed in two ways is one name."""
+    """Normalise to Unicode NFC, so that both encodings of é give the same name."""
     if text.isascii():
         return text
     return unicodedata.normalize("NFC", text)
 
 
 CellKind = Literal["number", "category", "date", "empty"]
-DECIMAL_COMMA = re.compile(r"[+-]?\d+(\.\d{3})*,\d+")  # as much of the world writes 1.5 and 1000.5
+DECIMAL_COMMA = re.compile(r"[+-]?\d+(\.\d{3})*,\d+")  # 1,5 or 1.000,5
 MAX_CATEGORIES = 50
-MAX_EXACT_INT = 2**53  # float64 holds every whole number up to here
-MAX_MAGNITUDE = 1e100  # the square of a number must be finite, too
+MAX_EXACT_INT = 2**53  # float64 represents every integer up to here
+MAX_MAGNITUDE = 1e100  # larger numbers are rejected: their squares may overflow
 
 
 class TableColumn:
-    """One column of a table. Each reading of it is made when it is first asked for, and kept."""
+    """One column of a table, with cached representations of its cells.
+
+    Args:
+        column: The cells.
+        name: The name of the column, in Unicode NFC.
+        where: Names the table in error messages, such as "client 'north'".
+    """
 
     def __init__(self, column: pd.Series, name: str, where: str) -> None:
         self.column = column
@@ -71,15 +75,15 @@ class TableColumn:
         return len(self.column)
 
     def row_number(self, row: int) -> int:
-        """The number of a row in errors, from 1."""
+        """Return the row number for error messages, counted from 1."""
         return row + 1
 
     def release(self) -> None:
-        """Give up the memory of what can be read again from disk: of a DataFrame, nothing."""
+        """Free memory that can be read again from disk; does nothing for a DataFrame."""
 
     @cached_property
     def numpy_values(self) -> np.ndarray | None:
-        """The cells where they are numbers or booleans of NumPy, else None."""
+        """The cells as a NumPy array of numbers or booleans; None for other dtypes."""
         dtype = self.column.dtype
         if isinstance(dtype, np.dtype) and dtype.kind in "iufb":
             return self.column.to_numpy()
@@ -91,14 +95,14 @@ class TableColumn:
         return self.column.to_numpy(dtype=object)
 
     def cell(self, row: int) -> Any:
-        """One cell as a Python object."""
+        """Return one cell as a Python object."""
         if self.numpy_values is not None:
             return self.numpy_values[row].item()
         return self.column.iloc[row]
 
     @cached_property
     def missing(self) -> np.ndarray:
-        """bool [rows]: which cells are empty."""
+        """bool [rows]: True for missing cells."""
         if self.numpy_values is None:
             return np.asarray(self.column.array.isna())
         if self.numpy_values.dtype.kind == "f":
@@ -107,54 +111,57 @@ class TableColumn:
 
     @cached_property
     def num_missing(self) -> int:
-        """The number of empty cells."""
+        """Number of missing cells."""
         return int(np.count_nonzero(self.missing))
 
     @cached_property
     def factorized(self) -> tuple[np.ndarray, np.ndarray]:
-        """(the number of each cell among the different ones, −1 if it is empty; these as objects)
+        """The codes and distinct values of `pandas.factorize`.
 
-        Columns of text have few different cells. To read each of them once is what makes it fast.
+        Columns of text have few distinct values; parsing each of them once makes reading fast.
+
+        Returns:
+            Codes, int32 [rows], −1 for missing cells; and the distinct values, object [values].
         """
         import pandas as pd
 
         try:
-            numbers, different = pd.factorize(self.column.array)
+            codes, uniques = pd.factorize(self.column.array)
         except TypeError:  # lists and the like
             raise self.unsupported_error("more than one value per cell") from None
-        return numbers.astype(np.int32), np.asarray(different, dtype=object)
+        return codes.astype(np.int32), np.asarray(uniques, dtype=object)
 
     def map_uniques(self, values: Iterable[float]) -> np.ndarray:
-        """float64 [rows]: each cell's value, given those of the different cells; NaN if empty."""
-        numbers, _ = self.factorized
-        return np.array([*values, np.nan], dtype=np.float64)[numbers]
+        """Map values of the distinct cells to all cells: float64 [rows], NaN for missing cells."""
+        codes, _ = self.factorized
+        return np.array([*values, np.nan], dtype=np.float64)[codes]
 
     @cached_property
     def parsed(self) -> np.ndarray:
-        """float64 [rows], NaN where there is no number; booleans are 0 and 1."""
+        """float64 [rows], NaN for cells that are missing or not numeric; booleans are 0 and 1."""
         return self.parse()
 
     def parse(self) -> np.ndarray:
-        """Read the cells as numbers, for `parsed`."""
+        """Compute `parsed`, or raise if the dtype cannot hold numbers."""
         if self.numpy_values is not None:
             return self.numpy_values.astype(np.float64, copy=False)
-        if self.column.dtype.kind in "mMc":  # times and complex numbers
+        if self.column.dtype.kind in "mMc":  # datetimes and complex numbers
             raise self.unsupported_error(str(self.column.dtype))
-        _, different = self.factorized
+        _, uniques = self.factorized
         try:
-            return self.map_uniques(parse_numbers(different))
+            return self.map_uniques(parse_numbers(uniques))
         except TypeError:  # tuples and the like
             raise self.unsupported_error("more than one value per cell") from None
         except OverflowError:
             raise CoterieError(
-                f"the column {self.name} of {self.where} has a number beyond all measure",
+                f"the column {self.name} of {self.where} contains a number too large for float64",
                 "correct it",
                 where=self.name,
             ) from None
 
     @cached_property
     def unparsable(self) -> bool:
-        """Whether the cells cannot even be tried as numbers: times, lists and the like."""
+        """Whether the dtype cannot be parsed as numbers, as for datetimes and lists."""
         if self.numpy_values is not None:
             return False
         try:
@@ -165,61 +172,72 @@ class TableColumn:
 
     @cached_property
     def all_valid(self) -> bool:
-        """Whether every cell is empty or a number of a usable size."""
+        """Whether every cell is missing or a number up to `MAX_MAGNITUDE`."""
         if self.numpy_values is not None:
             return not (np.abs(self.numpy_values) > MAX_MAGNITUDE).any()
         return not self.unparsable and not self.invalid.any()
 
     @cached_property
     def text_codes(self) -> tuple[np.ndarray, list[str]]:
-        """(the number of each cell's text, −1 if it is empty; the different texts)"""
-        numbers, different = self.text_sources()
-        texts = list(map(to_text, different))
+        """The cells as categories.
+
+        Returns:
+            Codes, int32 [rows], −1 for missing cells; and the distinct texts.
+        """
+        codes, uniques = self._factorize_text()
+        texts = list(map(to_text, uniques))
         place = {text: i for i, text in enumerate(dict.fromkeys(texts))}
         lookup = np.array([*(place[text] for text in texts), -1], dtype=np.int32)
-        return lookup[numbers], list(place)
+        return lookup[codes], list(place)
 
-    def text_sources(self) -> tuple[np.ndarray, Iterable[Any]]:
-        """As `different`, but cells that are equal and no texts, as 1 and True, stay apart."""
+    def _factorize_text(self) -> tuple[np.ndarray, Iterable[Any]]:
+        """Factorise, but distinguish equal cells with different text, such as 1 and True."""
+        import pandas as pd
+
         if self.numpy_values is not None:
-            import pandas as pd
-
-            numbers, different = pd.factorize(self.numpy_values)
-            return numbers, different.tolist()
-        if is_text_type(self.column.dtype):
+            codes, uniques = pd.factorize(self.numpy_values)
+            return codes, uniques.tolist()
+        if isinstance(self.column.dtype, pd.StringDtype):
             return self.factorized
         present = self.objects[~self.missing]
         if all(isinstance(cell, str) for cell in present):
             return self.factorized
-        numbers = np.full(len(self), -1)
-        numbers[~self.missing] = np.arange(len(present))
-        return numbers, present.tolist()
+        codes = np.full(len(self), -1)
+        codes[~self.missing] = np.arange(len(present))
+        return codes, present.tolist()
 
     @cached_property
     def texts(self) -> list[str]:
-        """Every cell as text, "nan" where it is empty."""
-        numbers, names = self.text_codes
+        """Every cell as text, "nan" for missing cells."""
+        codes, names = self.text_codes
         padded = [*names, "nan"]
-        return [padded[number] for number in numbers.tolist()]
+        return [padded[code] for code in codes.tolist()]
 
     @cached_property
     def days(self) -> np.ndarray:
-        """float64 [rows]: days from 1970-01-01, NaN where there is no date."""
+        """float64 [rows]: days since 1970-01-01, NaN for cells that are missing or not dates."""
         if self.is_datetime:
             return datetimes_to_days(self.column)
         if self.numpy_values is not None:
             return np.full(len(self), np.nan)
-        _, different = self.factorized
-        return self.map_uniques(parse_days(different))
+        _, uniques = self.factorized
+        return self.map_uniques(parse_days(uniques))
 
     @property
     def is_datetime(self) -> bool:
-        """Whether pandas holds the cells as points in time."""
+        """Whether the dtype is a datetime."""
         return self.column.dtype.kind == "M"
 
     @cached_property
     def kind(self) -> CellKind:
-        """What the column holds; some text among numbers is a mistake, not a category."""
+        """The kind of the column, inferred from its cells.
+
+        A column is text or dates if more than half of its cells are not numbers. Fewer such cells
+        are treated as mistakes.
+
+        Raises:
+            CoterieError: If some cells of a column of numbers are not numbers.
+        """
         present = len(self) - self.num_missing
         if not present:
             return "empty"
@@ -228,19 +246,14 @@ class TableColumn:
         if 2 * np.count_nonzero(self.not_numeric) > present:
             first = str(self.cell(int(self.not_numeric.argmax())))
             if not DECIMAL_COMMA.fullmatch(first):
-                return self._date_or_category()
+                is_date = not np.isnan(self.days[~self.missing]).any()
+                return "date" if is_date else "category"
         self.require_numbers()
         return "number"
 
-    def _date_or_category(self) -> CellKind:
-        """A column with a cell that is neither empty nor a date is text."""
-        if np.isnan(self.days[~self.missing]).any():
-            return "category"
-        return "date"
-
     @property
     def is_boolean(self) -> bool:
-        """Whether all cells that are not empty are True or False."""
+        """Whether all cells are True, False or missing."""
         if self.num_missing == len(self):
             return True
         if self.numpy_values is not None:
@@ -251,72 +264,83 @@ class TableColumn:
 
     @cached_property
     def not_numeric(self) -> np.ndarray:
-        """bool [rows]: which cells are neither empty nor numbers."""
+        """bool [rows]: True for cells that are neither missing nor numbers."""
         if self.numpy_values is not None:
             return np.zeros(len(self), dtype=bool)
         return np.isnan(self.parsed) & ~self.missing
 
     @cached_property
     def invalid(self) -> np.ndarray:
-        """bool [rows]: which cells are neither empty nor numbers of a usable size."""
+        """bool [rows]: `not_numeric`, or a number above `MAX_MAGNITUDE`."""
         return self.not_numeric | (np.abs(self.parsed) > MAX_MAGNITUDE)
 
     def require_numbers(self, remedy: str = "") -> np.ndarray:
-        """float64 [rows], NaN where cells are empty; text and infinite numbers are refused."""
+        """Return the cells as numbers, or raise if a cell is not a finite number.
+
+        Args:
+            remedy: The advice of the error message; default: correct the cell.
+
+        Returns:
+            float64 [rows], NaN for missing cells.
+        """
         if self.invalid.any():
             raise self._number_error(int(self.invalid.argmax()), remedy)
         return self.parsed
 
     def require_days(self) -> np.ndarray:
-        """float64 [rows]: days from 1970-01-01, NaN where cells are empty; others are refused."""
+        """Return the cells as days since 1970-01-01, or raise if a cell is not a date.
+
+        Returns:
+            float64 [rows], NaN for missing cells.
+        """
         wrong = np.isnan(self.days) & ~self.missing
         if wrong.any():
             row = int(wrong.argmax())
             raise CoterieError(
                 f"the column {self.name} of {self.where} has {str(self.objects[row])!r} in data "
-                f"row {self.row_number(row)}, where a date belongs",
+                f"row {self.row_number(row)}, which is not a date",
                 "write dates such as 2026-01-31 or 31.1.2026",
                 where=self.name,
             )
         return self.days
 
     def require_exact(self) -> None:
-        """Refuse whole numbers beyond 2^53 in floats: two names may have become one."""
+        """Raise if floats hold ids above 2^53: rounding may have made two of them equal."""
         if self.numpy_values is None or self.numpy_values.dtype.kind != "f":
             return
         present = self.numpy_values[~self.missing]
         if len(present) and np.abs(present).max() >= MAX_EXACT_INT:
             place = f" of {self.where}" if self.where else ""
             raise CoterieError(
-                f"the column {self.name}{place} names things by numbers above 2^53 that "
-                "are stored as floats, so that their last digits are lost",
-                "store them as text or whole numbers",
+                f"the column {self.name}{place} has ids above 2^53 that are stored as "
+                "floats, which lose their last digits",
+                "store them as text or integers",
                 where=self.name,
             )
 
     def unsupported_error(self, content: str) -> CoterieError:
-        """An error for a column that holds neither numbers nor text."""
+        """Return an error for a column whose cells are neither numbers nor text."""
         return CoterieError(
             f"the column {self.name} of {self.where} holds {content}",
-            "turn it into numbers, or drop it with {}",
+            "convert it to numbers, or drop it with {}",
             options=[Option("drop", self.name, of_data=True)],
             where=self.name,
         )
 
     def _number_error(self, row: int, remedy: str) -> CoterieError:
-        """An error for the cell in this row."""
+        """Return an error for a cell that is not a number."""
         value = str(self.objects[row])
         options = []
         if DECIMAL_COMMA.fullmatch(value):
-            remedy = "write numbers with points, and without signs between thousands"
+            remedy = "write numbers with a decimal point and without thousands separators"
         elif not remedy:
-            remedy = "correct or empty the cell"
+            remedy = "correct or clear the cell"
             if self.column.nunique() <= MAX_CATEGORIES:
                 remedy += ", or read the column as text with {}"
                 options.append(Option("categories", self.name, of_data=True))
         return CoterieError(
             f"the column {self.name} of {self.where} has {value!r} in data row "
-            f"{self.row_number(row)}, where a number belongs",
+            f"{self.row_number(row)}, which is not a number",
             remedy,
             options=options,
             where=self.name,
@@ -325,7 +349,13 @@ class TableColumn:
     def require_complete(
         self, remedy: str, options: Sequence[Option] = (), role: str = "column"
     ) -> None:
-        """Refuse empty cells; `role` says what the column is, as in "label column"."""
+        """Raise if cells are missing.
+
+        Args:
+            remedy: The advice of the error message; each `{}` stands for an option.
+            options: The options of the advice.
+            role: What the message calls the column, such as "label column".
+        """
         if self.num_missing:
             place = f" of {self.where}" if self.where else ""
             gaps = f"{self.num_missing} missing values in {len(self)} rows"
@@ -337,20 +367,26 @@ class TableColumn:
             )
 
 
-Rows = slice | np.ndarray  # of a table: from start to stop, or their numbers
+Rows = slice | np.ndarray  # rows of a table: start to stop, or row numbers
 
 
 def count_rows(rows: Rows) -> int:
-    """How many rows these are."""
+    """Return the number of selected rows."""
     if isinstance(rows, slice):
         return int(rows.stop - rows.start)
     return len(rows)
 
 
 class ColumnView(TableColumn):
-    """Some rows of a column. What can be read of the whole column at once is read there.
+    """Some rows of a column. Cells are parsed in the full column, once for all its views.
 
-    Only what is made anew is kept, so that a column is not held once more by the parts of it.
+    Slices of the full column's arrays are not cached, so that views hold no copy of the column.
+
+    Args:
+        whole: The full column.
+        rows: The selected rows.
+        where: Names the table of these rows in error messages.
+        renumber: Error messages count rows from 1 in the view, not as in the full column.
     """
 
     def __init__(self, whole: TableColumn, rows: Rows, where: str, renumber: bool) -> None:
@@ -402,13 +438,13 @@ class ColumnView(TableColumn):
 
     @property
     def factorized(self) -> tuple[np.ndarray, np.ndarray]:
-        numbers, different = self.whole.factorized
-        return numbers[self.rows], different
+        codes, uniques = self.whole.factorized
+        return codes[self.rows], uniques
 
     @property
     def parsed(self) -> np.ndarray:
         if self.whole.unparsable:
-            return self._parsed_alone  # which is right or names this part in its error
+            return self._parsed_alone  # raises an error that names the table of these rows
         if self.whole.numpy_values is not None:
             return self.whole.numpy_values[self.rows].astype(np.float64, copy=False)
         return self.whole.parsed[self.rows]
@@ -442,8 +478,8 @@ class ColumnView(TableColumn):
 
     @property
     def text_codes(self) -> tuple[np.ndarray, list[str]]:
-        numbers, texts = self.whole.text_codes
-        return numbers[self.rows], texts
+        codes, texts = self.whole.text_codes
+        return codes[self.rows], texts
 
     @property
     def days(self) -> np.ndarray:

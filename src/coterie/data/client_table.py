@@ -1,4 +1,9 @@
-"""Clients' tables."""
+"""Tables of clients, with columns that are parsed once and can stay on disk.
+
+A `Table` holds one `TableColumn` per column. Clients whose rows come from one file or DataFrame
+share its parsed columns: their tables are views made by `Table.take`. A `LazyFrame` reads a
+column from disk when it is used, and `release_columns` frees it again.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +26,9 @@ ColumnReader = Callable[[], "pd.Series"]
 
 @dataclass(frozen=True)
 class LazyFrame:
-    """A table whose columns are read one at a time, as often as they are asked for."""
+    """A table on disk. A column is read each time it is used, and only that column."""
 
-    readers: Mapping[str, ColumnReader]  # by the names of the columns, in their order
+    readers: Mapping[str, ColumnReader]  # by column name, in order
     rows: int
 
     def __len__(self) -> int:
@@ -31,29 +36,23 @@ class LazyFrame:
 
     @property
     def columns(self) -> list[str]:
-        """The names of the columns."""
+        """Names of the columns."""
         return list(self.readers)
 
     @property
     def empty(self) -> bool:
-        """Whether there is no cell."""
+        """Whether the table has no rows or no columns."""
         return not self.rows or not self.readers
 
-    def frame(self) -> pd.DataFrame:
-        """All columns in memory."""
+    def load(self) -> pd.DataFrame:
+        """Read all columns into a DataFrame."""
         import pandas as pd
 
         return pd.DataFrame({name: read() for name, read in self.readers.items()}, copy=False)
 
-    def cells(self, where: str) -> list[TableColumn]:
-        """The columns, of which nothing is read yet; `where` names the table in errors."""
-        return [
-            DiskColumn(read, to_nfc(name), where, self.rows) for name, read in self.readers.items()
-        ]
-
 
 class DiskColumn(TableColumn):
-    """One column of a table, which is in memory only from when it is used until `forget`."""
+    """A column that is read from disk on first use and freed by `release`."""
 
     def __init__(self, read: ColumnReader, name: str, where: str, rows: int) -> None:
         self.read = read
@@ -69,18 +68,18 @@ class DiskColumn(TableColumn):
         return self.read()
 
     def release(self) -> None:
-        """Give up the cells and all readings of them; what is asked for again is read again."""
+        """Free the cells and everything parsed from them; the next use reads them again."""
         for name in list(vars(self)):
             if isinstance(getattr(type(self), name, None), cached_property):
                 del vars(self)[name]
 
 
 class ChunkFile:
-    """Pieces of columns in a temporary file, which has no name and ends with this object.
+    """Chunks of columns in an unnamed temporary file, which is deleted with this object.
 
-    It lies where `tempfile` puts files (TMPDIR). Where there is no room for a piece, it stays in
-    memory. The file holds bare numbers. Of text it holds which cell is which, and each different
-    cell of a piece is in memory once.
+    The file is in the folder of `tempfile` (TMPDIR). A chunk that does not fit on the disk stays in
+    memory. The file contains numbers; of text it contains the codes, and the distinct texts of a
+    chunk stay in memory.
     """
 
     def __init__(self) -> None:
@@ -90,28 +89,28 @@ class ChunkFile:
         except OSError:
             self._file = None
 
-    def put(self, piece: pd.Series) -> ColumnReader:
-        """Write a piece; the function that reads it again."""
+    def write(self, chunk: pd.Series) -> ColumnReader:
+        """Write a chunk and return a function that reads it back."""
         import pandas as pd
 
-        if isinstance(piece.dtype, np.dtype) and piece.dtype.kind in "biuf":
-            return partial(_numbers_of, self._put_numbers(piece.to_numpy()), piece.name)
-        numbers, different = pd.factorize(piece)
-        read_which = self._put_numbers(numbers.astype(np.int32))
-        different = pd.Series(different, dtype=piece.dtype).array
-        return partial(_cells_of, read_which, different, piece.name)
+        if isinstance(chunk.dtype, np.dtype) and chunk.dtype.kind in "biuf":
+            return partial(_read_numbers, self._write_numbers(chunk.to_numpy()), chunk.name)
+        codes, uniques = pd.factorize(chunk)
+        read_codes = self._write_numbers(codes.astype(np.int32))
+        uniques = pd.Series(uniques, dtype=chunk.dtype).array
+        return partial(_read_text, read_codes, uniques, chunk.name)
 
-    def _put_numbers(self, numbers: np.ndarray) -> Callable[[], np.ndarray]:
-        """Write numbers; the function that reads them again."""
+    def _write_numbers(self, numbers: np.ndarray) -> Callable[[], np.ndarray]:
+        """Write numbers and return a function that reads them back."""
         data = numbers.tobytes()
-        if not self._write(data):
+        if not self._append(data):
             return lambda: numbers
         start = self._end
         self._end += len(data)
-        return partial(self._get, start, len(data), numbers.dtype)
+        return partial(self._read, start, len(data), numbers.dtype)
 
-    def _write(self, data: bytes) -> bool:
-        """Write at the end of the file; False if it does not fit."""
+    def _append(self, data: bytes) -> bool:
+        """Append to the file; return False if it does not fit."""
         if self._file is None:
             return False
         try:
@@ -120,39 +119,52 @@ class ChunkFile:
         except OSError:
             return False
 
-    def _get(self, start: int, size: int, dtype: np.dtype) -> np.ndarray:
+    def _read(self, start: int, size: int, dtype: np.dtype) -> np.ndarray:
         self._file.seek(start)
         return np.frombuffer(self._file.read(size), dtype)
 
 
-def _numbers_of(read: Callable[[], np.ndarray], name: Any) -> pd.Series:
-    """A column of numbers."""
+def _read_numbers(read: Callable[[], np.ndarray], name: Any) -> pd.Series:
+    """Read a column of numbers."""
     import pandas as pd
 
     return pd.Series(read(), name=name)
 
 
-def _cells_of(which: Callable[[], np.ndarray], different: Any, name: Any) -> pd.Series:
-    """A column of which each different cell is known; −1 is an empty one."""
+def _read_text(read_codes: Callable[[], np.ndarray], uniques: Any, name: Any) -> pd.Series:
+    """Read a column of codes of distinct cells; −1 is a missing cell."""
     import pandas as pd
 
-    return pd.Series(pd.api.extensions.take(different, which(), allow_fill=True), name=name)
+    return pd.Series(pd.api.extensions.take(uniques, read_codes(), allow_fill=True), name=name)
 
 
 @dataclass(frozen=True)
 class Table:
-    """The columns of a client's table by name; `where` names the table in errors."""
+    """The columns of a client's table by name.
+
+    Attributes:
+        columns: The columns, in order.
+        rows: Number of rows.
+        where: Names the table in error messages, such as "client 'north'".
+        origin: The table that the rows were taken from; None for a full table.
+    """
 
     columns: dict[str, TableColumn]
     rows: int
     where: str
-    origin: Origin | None = None  # where its rows were cut out, if it is not whole
+    origin: Origin | None = None
 
     @classmethod
     def from_frame(cls, source: pd.DataFrame | LazyFrame, where: str) -> Table:
-        """The table of a DataFrame, or of columns on disk; two of one name are refused."""
+        """Make a table of a DataFrame or of columns on disk; raise if a column name is repeated."""
+        found: list[TableColumn]
+        if isinstance(source, LazyFrame):
+            readers = source.readers.items()
+            found = [DiskColumn(read, to_nfc(name), where, source.rows) for name, read in readers]
+        else:
+            found = [TableColumn(cells, to_nfc(str(name)), where) for name, cells in source.items()]
         columns: dict[str, TableColumn] = {}
-        for cells in all_cells(source, where):
+        for cells in found:
             if cells.name in columns:
                 raise CoterieError(
                     f"{where} has more than one column {cells.name}", "remove or rename one of them"
@@ -162,22 +174,25 @@ class Table:
 
     @property
     def whole(self) -> Table:
-        """The table that the rows were cut out of, in the end; itself if it is whole."""
+        """The full table that the rows were taken from; the table itself if it is full."""
         table = self
         while table.origin is not None:
             table = table.origin.table
         return table
 
     def drop(self, names: Collection[str]) -> Table:
-        """The same table, and what was parsed of it, without some columns."""
+        """Return the table without some columns; parsed cells are kept."""
         dropped = set(names)
         left = {name: cells for name, cells in self.columns.items() if name not in dropped}
         return replace(self, columns=left)
 
     def take(self, rows: Rows, where: str, renumber: bool = False) -> Table:
-        """Some rows, in this order, of which nothing is parsed that is already parsed here.
+        """Select rows. The result shares the parsed cells of this table.
 
-        Errors number the rows as in this table or, with `renumber`, from 1 in the part.
+        Args:
+            rows: A slice, or row numbers in the order of the result.
+            where: Names the result in error messages.
+            renumber: Error messages count rows from 1 in the result, not as in this table.
         """
         columns: dict[str, TableColumn] = {}
         for name, cells in self.columns.items():
@@ -185,21 +200,14 @@ class Table:
         return Table(columns, count_rows(rows), where, Origin(self, rows))
 
 
-def all_cells(source: pd.DataFrame | LazyFrame, where: str) -> list[TableColumn]:
-    """The columns of a table, which `where` names in errors."""
-    if isinstance(source, LazyFrame):
-        return source.cells(where)
-    return [TableColumn(column, to_nfc(str(name)), where) for name, column in source.items()]
-
-
 class Origin(NamedTuple):
-    """Where the rows of a table were cut out."""
+    """The table and the rows that a table was taken from."""
 
     table: Table
     rows: Rows
 
     def row_numbers(self) -> np.ndarray:
-        """The numbers of the rows in the other table."""
+        """Return the row numbers in the original table."""
         if isinstance(self.rows, slice):
             return np.arange(self.rows.start, self.rows.stop)
         return self.rows
@@ -207,7 +215,7 @@ class Origin(NamedTuple):
 
 # ------------------------------------------------------------------------------ all clients
 def check_frames(frames: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
-    """The DataFrames by name as text; anything else, or a name that occurs twice, is refused."""
+    """Return the DataFrames with names as text; raise for other types and repeated names."""
     for name, frame in frames.items():
         if not hasattr(frame, "columns"):
             raise CoterieError(
@@ -222,45 +230,45 @@ def check_frames(frames: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
 
 
 def make_tables(frames: dict[str, pd.DataFrame]) -> dict[str, Table]:
-    """The table of each client's DataFrame.
+    """Make a table of each client's DataFrame.
 
-    Frames whose columns are of the same types are joined and parsed at once, which is much faster
-    for many clients. To join others would change some cells.
+    DataFrames with the same columns and dtypes are concatenated and parsed together, which is much
+    faster for many clients. Concatenating different dtypes would change cells.
     """
+    import pandas as pd
+
     alike: dict[Any, list[str]] = {}
     for name, frame in frames.items():
         types = (tuple(frame.columns), tuple(frame.dtypes))
         alike.setdefault(types, []).append(name)
     tables: dict[str, Table] = {}
     for names in alike.values():
-        tables |= parse_together({name: frames[name] for name in names})
+        if len(names) == 1:
+            tables[names[0]] = Table.from_frame(frames[names[0]], quote_client(names[0]))
+            continue
+        joined = pd.concat([frames[name] for name in names], ignore_index=True)
+        tables |= split_table(joined, {name: len(frames[name]) for name in names})
     return {name: tables[name] for name in frames}
 
 
-def parse_together(frames: dict[str, pd.DataFrame]) -> dict[str, Table]:
-    """The tables of DataFrames that have the same columns of the same types."""
-    import pandas as pd
-
-    first = next(iter(frames))
-    if len(frames) == 1:
-        return {first: Table.from_frame(frames[first], where(first))}
-    joined = pd.concat(list(frames.values()), ignore_index=True)
-    return split_table(joined, {name: len(frame) for name, frame in frames.items()})
-
-
 def split_table(joined: pd.DataFrame, counts: Mapping[str, int]) -> dict[str, Table]:
-    """The tables of clients whose rows follow one another in a DataFrame; counts: rows of each."""
-    whole = Table.from_frame(joined, where(next(iter(counts))))
+    """Split a DataFrame of all clients' rows, one client after another.
+
+    Args:
+        joined: The rows.
+        counts: Number of rows by client, in the order of the rows.
+    """
+    whole = Table.from_frame(joined, quote_client(next(iter(counts))))
     tables = {}
     start = 0
     for name, count in counts.items():
-        tables[name] = whole.take(slice(start, start + count), where(name), renumber=True)
+        tables[name] = whole.take(slice(start, start + count), quote_client(name), renumber=True)
         start += count
     return tables
 
 
 def release_columns(tables: Iterable[Table], names: Collection[str] | None = None) -> None:
-    """Give up the memory of columns on disk, by name or all; what is used again is read again."""
+    """Free the memory of columns that are on disk; `names` selects columns, default all."""
     wholes = {id(table.whole): table.whole for table in tables}
     for whole in wholes.values():
         for name, cells in whole.columns.items():
@@ -269,27 +277,23 @@ def release_columns(tables: Iterable[Table], names: Collection[str] | None = Non
 
 
 def split_by_client(table: Table, column: str | None) -> dict[str, Table]:
-    """The rows of each client, which a column names, in the order of the clients' names."""
+    """Split a table by the column that names the client; the result is sorted by client name."""
     cells = find_client_column(table, column)
     cells.require_complete(
-        "name the client in every row, or leave these rows out with {}",
+        "name the client in every row, or drop these rows with {}",
         [Option("drop_incomplete")],
         role="client column",
     )
     cells.require_exact()
-    numbers, names = cells.text_codes
-    counts = np.bincount(numbers, minlength=len(names))
-    rows = np.split(numbers.argsort(kind="stable"), counts.cumsum()[:-1])
-    return {names[i]: table.take(rows[i], where(names[i])) for i in in_order_of(names)}
-
-
-def in_order_of(names: list[str]) -> list[int]:
-    """The places of the names, sorted by name."""
-    return sorted(range(len(names)), key=names.__getitem__)
+    codes, names = cells.text_codes
+    counts = np.bincount(codes, minlength=len(names))
+    rows = np.split(codes.argsort(kind="stable"), counts.cumsum()[:-1])
+    order = sorted(range(len(names)), key=names.__getitem__)
+    return {names[i]: table.take(rows[i], quote_client(names[i])) for i in order}
 
 
 def find_client_column(table: Table, column: str | None) -> TableColumn:
-    """The column that names the client of each row."""
+    """Return the column that names the client of each row, or raise if there is none."""
     if column is None:
         raise CoterieError(
             "one table of all clients needs client_column, the column that names the client",
@@ -300,6 +304,6 @@ def find_client_column(table: Table, column: str | None) -> TableColumn:
     return table.columns[column]
 
 
-def where(name: str) -> str:
-    """What errors call a client's table."""
+def quote_client(name: str) -> str:
+    """Name a client's table in error messages."""
     return f"client {str(name)!r}"

@@ -112,7 +112,7 @@ def parse_in_chunks(file: Path, style: CsvStyle, text: set[str]) -> pd.DataFrame
         for piece in pieces:
             rows += len(piece)
             for name, cells in piece.items():
-                columns.setdefault(name, []).append(on_disk.put(cells))
+                columns.setdefault(name, []).append(on_disk.write(cells))
                 kinds.setdefault(name, set()).add(kind_of(cells))
     if any("other" in of_column for of_column in kinds.values()):
         return parse_at_once(file, style, text)

@@ -1,8 +1,9 @@
-"""How far a gradient step on a linear model may go: the curvature of a client's rows.
+"""Curvature of a linear model's loss on each client's rows, which bounds the step size.
 
-On rows x the mean squared error of a linear model has the second derivative 2·(1/n)·Σ x xᵀ, with a
-constant 1 in x for the intercept; cross-entropy has at most ½·(1/n)·Σ x xᵀ. A step of 2 over the
-largest eigenvalue diverges. A client can compute its own, and it is one number.
+The Hessian of the mean squared error on rows x is 2·(1/n)·Σ x xᵀ, with a constant 1 in x for the
+intercept; the Hessian of cross-entropy is at most ½·(1/n)·Σ x xᵀ. Gradient descent diverges if
+the step size exceeds 2 over the largest eigenvalue. Each client can compute this one number from
+its own rows.
 """
 
 from __future__ import annotations
@@ -14,15 +15,22 @@ from coterie.data.federation import Ragged
 from coterie.data.roster import Kind
 
 FACTOR: dict[Kind, float] = {"regression": 2.0, "classification": 0.5}
-TURNS = 30  # of the power iteration
-MARGIN = 1.05  # a power iteration comes from below
-MOST_ROWS = 0.95  # the share of all rows whose clients decide what is typical
+ITERATIONS = 30  # iterations of the power method
+MARGIN = 1.05  # the power method converges from below
+ROW_SHARE = 0.95  # share of all rows whose clients lie below the typical curvature
 
 
 def estimate_curvatures(part: Ragged, kind: Kind, batch: int | None) -> Tensor:
-    """The largest curvature of each client's rows, float64 [clients].
+    """Bound the curvature of the loss on each client's rows.
 
-    batch: rows per step. Few rows may lie far out together: the longest row is added in proportion.
+    Args:
+        part: The clients' rows.
+        kind: "regression" (mean squared error) or "classification" (cross-entropy).
+        batch: Rows per step; None: all rows. A small batch may have a larger curvature, so
+            the squared norm of the longest row over the batch size is added.
+
+    Returns:
+        The largest eigenvalue of each client's Hessian, float64 [clients].
     """
     rows = part.x.flatten(1).double()
     rows = torch.cat([rows, torch.ones_like(rows[:, :1])], 1)
@@ -37,15 +45,21 @@ def estimate_curvatures(part: Ragged, kind: Kind, batch: int | None) -> Tensor:
 
 
 def largest_eigenvalues(rows: Tensor, client: Tensor, sizes: Tensor) -> Tensor:
-    """The largest eigenvalue of each client's (1/n)·Σ x xᵀ, by power iteration, [clients].
+    """Compute the largest eigenvalue of each client's (1/n)·Σ x xᵀ with the power method.
 
-    rows: [rows, d].  client: int64 [rows], whose a row is.  sizes: int64 [clients].
+    Args:
+        rows: The rows of all clients, [rows, d].
+        client: The client of each row, int64 [rows].
+        sizes: Rows per client, int64 [clients].
+
+    Returns:
+        The eigenvalues, [clients].
     """
     start = torch.zeros(len(sizes), rows.shape[1], dtype=rows.dtype)
-    # the sum of the rows' absolute values: never at right angles to the largest eigenvector
+    # start from the sum of the rows' absolute values: never orthogonal to the first eigenvector
     direction = start.index_add(0, client, rows.abs()) + 1e-12
     value = torch.zeros(len(sizes), dtype=rows.dtype)
-    for _ in range(TURNS):
+    for _ in range(ITERATIONS):
         direction = direction / direction.norm(dim=1, keepdim=True)
         along = (rows * direction[client]).sum(1)
         direction = start.index_add(0, client, along[:, None] * rows) / sizes[:, None]
@@ -54,8 +68,8 @@ def largest_eigenvalues(rows: Tensor, client: Tensor, sizes: Tensor) -> Tensor:
 
 
 def typical_curvature(curvature: Tensor, sizes: Tensor) -> float:
-    """A curvature that nearly all rows' clients stay below: a few odd sites do not slow all."""
+    """Return the 95 % quantile over rows, so that a few outlying clients do not slow down all."""
     order = curvature.argsort()
     upto = sizes[order].cumsum(0)
-    at = int(torch.searchsorted(upto, MOST_ROWS * int(sizes.sum())))
+    at = int(torch.searchsorted(upto, ROW_SHARE * int(sizes.sum())))
     return float(curvature[order][min(at, len(order) - 1)])

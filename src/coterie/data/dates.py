@@ -1,7 +1,8 @@
-"""Dates in tables: which cells are dates, and the numbers that stand for them.
+"""Dates in tables: parsing and encoding.
 
-A date is written year-month-day, 2026-01-31, perhaps with a time after it, or day.month.year,
-31.1.2026. 1/2/2026 is none: half of the world reads another day there.
+Two formats are dates: year-month-day, 2026-01-31, optionally followed by a time, and
+day.month.year, 31.1.2026. 1/2/2026 is not parsed, because it is ambiguous: day and month have no
+common order.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ GERMAN_DATE = re.compile(r"\d{1,2}\.\d{1,2}\.\d{4}")
 DAY = np.timedelta64(1, "D")
 YEAR = 365.2425  # days
 MONDAY = 3  # 1970-01-01, day 0, was a Thursday, three days after a Monday
-# what a date becomes besides its year, each with 0 in the middle; named by where it is 1 and −1
+# the cosine and sine of the time of the year, named by the months where they are 1 and −1
 SEASONS = ("January − July", "April − October")
 PARTS = ("year", *SEASONS, "weekend")
 
 
 def parse_days(cells: np.ndarray) -> np.ndarray:
-    """float64 [n]: the days from 1970-01-01 to each cell, an object; NaN where it is no date."""
+    """Parse cells as days since 1970-01-01: object [n] to float64 [n], NaN if it is not a date."""
     import pandas as pd
 
     days = np.full(len(cells), np.nan)
@@ -41,19 +42,19 @@ def parse_days(cells: np.ndarray) -> np.ndarray:
 
 
 def is_german(cell: Any) -> bool:
-    """Whether a cell looks like a date of the form day.month.year."""
+    """Whether a cell has the format day.month.year."""
     return isinstance(cell, str) and GERMAN_DATE.fullmatch(cell) is not None
 
 
 def is_iso(cell: Any) -> bool:
-    """Whether a cell is a date of Python or looks like one in ISO 8601."""
+    """Whether a cell is a `datetime.date` or has the format of ISO 8601."""
     if isinstance(cell, str):
         return ISO_DATE.fullmatch(cell) is not None
     return isinstance(cell, datetime.date)
 
 
 def datetimes_to_days(times: pd.Series) -> np.ndarray:
-    """float64 [rows]: days, with fractions, from 1970-01-01 in UTC; NaN where a time is missing."""
+    """Convert datetimes to fractional days since 1970-01-01 UTC: float64 [rows], NaN if missing."""
     import pandas as pd
 
     plain = pd.to_datetime(times, utc=True).dt.tz_localize(None).to_numpy()
@@ -61,17 +62,17 @@ def datetimes_to_days(times: pd.Series) -> np.ndarray:
 
 
 def to_years(days: np.ndarray) -> np.ndarray:
-    """Days since 1970-01-01 as years: 2026.5 is in the middle of 2026."""
+    """Convert days since 1970-01-01 to years; 2026.5 is the middle of 2026."""
     return 1970 + days / YEAR
 
 
 def encode_seasons(days: np.ndarray) -> np.ndarray:
-    """float64 [rows, 2]: the cosine and sine of the time of the year."""
+    """Return the cosine and sine of the time of the year, float64 [rows, 2]."""
     angle = 2 * np.pi * (days % YEAR) / YEAR
     return np.stack([np.cos(angle), np.sin(angle)], axis=1)
 
 
 def encode_weekends(days: np.ndarray) -> np.ndarray:
-    """float64 [rows]: 1 on Saturdays and Sundays, else 0."""
+    """Return 1 for Saturdays and Sundays, otherwise 0, float64 [rows]."""
     weekday = (np.floor(days) + MONDAY) % 7
     return (weekday >= 5).astype(np.float64)

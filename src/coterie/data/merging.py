@@ -1,4 +1,7 @@
-"""Merge the descriptions of all clients to one schema (server side)."""
+"""Merge the descriptions of all clients into one schema, on the server.
+
+The result does not depend on the order of the clients, to the bit.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from coterie.data.federation import Kind
 from coterie.data.schema import MIN_CATEGORY_COUNT, Column, Schema, sort_names
 
 Columns = frozenset[str]
-MAX_LISTED_CLIENTS = 5  # whose columns one sentence describes; of any more it gives the number
+MAX_LISTED_CLIENTS = 5  # clients that an error message describes; it counts the others
 
 
 def check_columns(clients: Mapping[str, Description]) -> None:
@@ -36,7 +39,7 @@ def check_columns(clients: Mapping[str, Description]) -> None:
             raise CoterieError(
                 f"the label column is {label} for client {first!r} "
                 f"and {description['label']['name']} for client {client!r}",
-                "it must be one for all",
+                "use the same label for all clients",
             )
     columns = {client: frozenset(d["columns"]) for client, d in clients.items()}
     common = Counter(columns.values()).most_common(1)[0][0]
@@ -67,7 +70,7 @@ def column_mismatch(columns: Mapping[str, Columns], common: Columns) -> CoterieE
     not_shared = Columns().union(*(own ^ common for own in differing.values()))
     return CoterieError(
         what,
-        "give all clients the same columns, or drop what not all have with {}",
+        "give all clients the same columns, or drop the columns that some clients lack with {}",
         options=[Option("drop", ",".join(sorted(not_shared)), of_data=True)],
     )
 
@@ -79,11 +82,11 @@ KIND_NAMES: dict[CellKind, str] = {
     "date": "dates",
     "category": "text",
 }  # in words
-MIN_ROWS_FOR_IDS = 50  # rows: fewer different whole numbers are no sign of ids
+MIN_ROWS_FOR_IDS = 50  # distinct integers in fewer rows are not taken for ids
 
 
 def merge(descriptions: Descriptions, min_category_count: int = MIN_CATEGORY_COUNT) -> Schema:
-    """Merge the descriptions of all clients to one schema.
+    """Merge the descriptions of all clients into one schema.
 
     The result does not depend on the order of the clients, to the bit.
 
@@ -115,7 +118,7 @@ def merge(descriptions: Descriptions, min_category_count: int = MIN_CATEGORY_COU
         raise
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as why:
         raise CoterieError(
-            f"a client's description is not one that `describe` makes ({why!r})", "make it anew"
+            f"a client's description was not made by `describe` ({why!r})", "create it again"
         ) from None
 
 
@@ -152,7 +155,7 @@ def merge_column(name: str, clients: Descriptions, min_category_count: int) -> C
     form = find_common_kind(
         f"the column {name}",
         clients,
-        "make them alike, or read it as text with {}",
+        "use one type, or read it as text with {}",
         Option("categories", name, of_data=True),
     )
     parts = [d for d in clients.values() if d.get("count")]
@@ -176,7 +179,7 @@ def merge_column(name: str, clients: Descriptions, min_category_count: int) -> C
     check_category_count(f"the column {name} of all clients together", name, len(counts))
     if len(counts) == counts.total() > 10:
         raise CoterieError(
-            f"the column {name} has another text in each of {len(counts)} rows, as ids",
+            f"the column {name} has a different text in each of {len(counts)} rows, like ids",
             "drop it with {}",
             options=[drop_option(name)],
             where=name,
@@ -192,7 +195,7 @@ def select_categories(name: str, counts: Counter[str], min_category_count: int) 
     if not common:
         doubt = CoterieWarning(
             f"the column {name} has no text that {min_category_count} training rows have, so that "
-            "all its texts count as other",
+            "all its texts are encoded as other",
             "drop it with {}, or name every text with {}",
             options=[drop_option(name), Option("min_category_count", "1", of_data=True)],
         )
@@ -200,7 +203,7 @@ def select_categories(name: str, counts: Counter[str], min_category_count: int) 
     elif len(common) < len(counts):
         rare_rows = counts.total() - sum(counts[text] for text in common)
         log.info(
-            "%d texts of the column %s, each in fewer than %d training rows, count as other: "
+            "%d texts of the column %s, each in fewer than %d training rows, are encoded as other: "
             "%d rows",
             len(counts) - len(common), name, min_category_count, rare_rows,
         )  # fmt: skip
@@ -227,9 +230,9 @@ def warn_about_ids(name: str, parts: list[Description]) -> None:
     """Warn about numbers that are probably ids."""
     sign = ""
     if any(d["rounded"] for d in parts):
-        sign = "has whole numbers above 2^53, whose last digits are lost"
+        sign = "has integers above 2^53, whose last digits are lost"
     elif all(d["ids"] for d in parts) and sum(d["count"] for d in parts) > MIN_ROWS_FOR_IDS:
-        sign = "has another whole number in each row"
+        sign = "has a different integer in each row"
     if sign:
         doubt = CoterieWarning(
             f"the column {name} {sign}",
@@ -249,7 +252,7 @@ def pool_moments(parts: list[Description]) -> tuple[float, float]:
     within = [d["squares"] for d in parts]
     between = [d["count"] * (d["mean"] - mean) ** 2 for d in parts]
     deviation = math.sqrt(math.fsum(within + between) / rows)
-    if deviation <= 1e-12 * abs(mean):  # a constant, but for rounding
+    if deviation <= 1e-12 * abs(mean):  # constant up to rounding errors
         deviation = 0.0
     return mean, deviation
 
@@ -276,7 +279,7 @@ def merge_classes(clients: Descriptions) -> tuple[str, ...] | None:
     form = find_common_kind(
         label,
         clients,
-        "make them alike, or read it as classes with {}",
+        "use one type, or read it as classes with {}",
         Option("kind", "classification", of_data=True),
     )
     if form == "empty":

@@ -95,7 +95,7 @@ def read_table(file: Path, text: Collection[str] = ()) -> pd.DataFrame:
     """
     table = open_table(file, text)
     if isinstance(table, LazyFrame):
-        return table.frame()
+        return table.load()
     return table
 
 
