@@ -103,7 +103,7 @@ GOOD = "age,dose,outcome 1,2,0 3,4,1"
     [
         ({}, ["no .csv"]),
         ({"a": GOOD, "b": ""}, ["b.csv", "empty"]),
-        ({"a": GOOD, "b": "age,dose,outcome"}, ["b.csv", "empty below its header"]),
+        ({"a": GOOD, "b": "age,dose,outcome"}, ["b.csv", "has no rows below its header"]),
         ({"a": GOOD, "b": "age,dose,outcom 1,2,0"}, ["client 'b'", "'outcome'", "'outcom'"]),
         (
             {"a": GOOD, "b": "age,dose,outcome 1,2,0 3,high,1"},
@@ -141,7 +141,7 @@ GOOD = "age,dose,outcome 1,2,0 3,4,1"
         ),
         (
             {"a": 'age,outcome "1,5",0 "2,5",1'},
-            ["client 'a'", "'1,5'", "row 1", "write numbers with points"],
+            ["client 'a'", "'1,5'", "row 1", "write numbers with a decimal point"],
         ),
         (
             {"a": GOOD, "b": "age,dose,outcome 1,low,0 3,high,1"},
@@ -260,7 +260,7 @@ def test_accents_of_either_kind_are_the_same(tmp_path: Path) -> None:
     assert fed.schema is not None and fed.schema.columns == ("é = b", "é = è", "é = (other)")
 
 
-def test_a_number_beyond_all_measure(tmp_path: Path) -> None:
+def test_a_number_too_large_for_float64(tmp_path: Path) -> None:
     write(tmp_path, a=f"x,y {10**400},0 1,1")
-    with pytest.raises(CoterieError, match="column x of client 'a' has"):
+    with pytest.raises(CoterieError, match="column x of client 'a' contains a number too large"):
         folder(str(tmp_path), "y")

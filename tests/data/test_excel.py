@@ -96,7 +96,7 @@ def test_damaged_and_empty_files(tmp_path: Path) -> None:
     with pytest.raises(CoterieError, match="all.xlsx is empty"):
         table(str(file), "y", "site")
     pd.DataFrame(columns=["site", "y"]).to_excel(file, index=False)
-    with pytest.raises(CoterieError, match="all.xlsx is empty below its header"):
+    with pytest.raises(CoterieError, match="all.xlsx has no rows below its header"):
         table(str(file), "y", "site")
 
 

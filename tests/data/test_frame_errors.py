@@ -107,7 +107,7 @@ def test_ways_out() -> None:
 def test_wrong_files(tmp_path: Path) -> None:
     for name, words in (
         ("none.csv", "no file .*none.csv"),
-        ("notes.txt", "notes.txt is no table"),
+        ("notes.txt", "notes.txt is not a table"),
         ("a", "no file"),
     ):
         (tmp_path / "notes.txt").write_text("hello")

@@ -124,7 +124,7 @@ def test_rows_without_a_label_are_left_out(tmp_path: Path) -> None:
     table = people().to_pandas()
     table.loc[[0, 1, 5], "ill"] = None
     datasets.Dataset.from_pandas(table, preserve_index=False).save_to_disk(tmp_path / "people")
-    with pytest.raises(CoterieError, match="leave them out with drop_incomplete"):
+    with pytest.raises(CoterieError, match="drop them with drop_incomplete"):
         hub(str(tmp_path / "people"), "ill", "ward")
     fed = hub(str(tmp_path / "people"), "ill", "ward", drop_incomplete=True, test_share=0)
     assert dict(zip(fed.names, fed.train.sizes.tolist())) == {"2": 18, "10": 19}

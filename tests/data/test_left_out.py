@@ -26,7 +26,7 @@ TABLE = pd.concat([*SITES, rows("Dahme", 4, gaps=4)], ignore_index=True)
 
 
 def test_rows_without_a_label(caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(CoterieError, match="4 missing values.*leave them out with drop_incomplete"):
+    with pytest.raises(CoterieError, match="4 missing values.*drop them with drop_incomplete"):
         from_frames(TABLE[TABLE.site == "Dahme"], "y", "site")
     caplog.set_level(logging.INFO)
     fed = from_frames(TABLE, "y", "site", drop_incomplete=True, test_share=0)
@@ -94,7 +94,7 @@ def test_flags(
     words = ["run", "fedavg", "--data", "table:all.csv", "--label", "y", "--client-column", "site"]
     words += ["--rounds", "1", "--model", "linear", "--out", "a"]
     assert main(words) == 2
-    assert "leave them out with --drop-incomplete." in capsys.readouterr().err
+    assert "drop them with --drop-incomplete." in capsys.readouterr().err
     assert main([*words, "--drop-incomplete", "--min-rows", "9"]) == 0
     text = "".join(capsys.readouterr())
     assert (

@@ -91,7 +91,7 @@ def test_columns_read_as_text_are_joined(tmp_path: Path, monkeypatch: pytest.Mon
             SOUTH.replace("2026-03-05,1", "2026-03-05,"),
             ["client 'b'", "1 missing values in 3 rows"],
         ),
-        (HEAD, ["b.csv", "empty below its header"]),
+        (HEAD, ["b.csv", "has no rows below its header"]),
         (SOUTH.replace("f", "\xe9"), ["b.csv", "not in UTF-8"]),
     ],
 )

@@ -52,7 +52,7 @@ def test_wrong_arrays(tmp_path: Path) -> None:
     refused("fill is for tables, but .* npz", fill="median")
     refused("label is for tables", label="y")
     save(tmp_path / "a.npz", 4, x_test=np.ones((1, 2)))
-    refused("a.npz has no array y_test, but x, y, x_test")
+    refused("a.npz has no array y_test, only x, y, x_test")
     np.savez(tmp_path / "a.npz", x=np.ones((2, 2)))
     refused("a.npz has no array y")
     np.savez(tmp_path / "a.npz", x=np.array([{}]), y=np.ones(1))

@@ -49,7 +49,8 @@ def test_all_sites_whose_columns_are_not_the_usual_ones_are_named() -> None:
     assert str(error.value) == (
         "the columns of client 'a' differ from those of client 'b': it lacks age and adds nothing; "
         "the columns of client 'd' differ from those of client 'b': it lacks nothing and adds "
-        "more: give all clients the same columns, or drop the columns that some clients lack with drop=age,more."
+        "more: give all clients the same columns, or drop the columns that some clients "
+        "lack with drop=age,more."
     )
     many = {f"site {i}": lacking for i in range(7)} | {f"usual {i}": good for i in range(8)}
     with pytest.raises(CoterieError, match="client 'site 4' .*; and 2 more clients: give"):
@@ -65,10 +66,10 @@ def test_wrong_descriptions() -> None:
     good = sent(WARDS["été"], "outcome")
     for wrong, words in (
         ({}, "at least one client"),
-        ({"a": good, "b": {}}, "not one that `describe` makes"),
-        ({"a": good, "b": good | {"columns": None}}, "not one that `describe` makes"),
-        ({"a": altered(good, squares=-1e9)}, "not one that `describe` makes"),
-        ({"a": altered(good, quantiles=[])}, "not one that `describe` makes"),
+        ({"a": good, "b": {}}, "was not made by `describe`"),
+        ({"a": good, "b": good | {"columns": None}}, "was not made by `describe`"),
+        ({"a": altered(good, squares=-1e9)}, "was not made by `describe`"),
+        ({"a": altered(good, quantiles=[])}, "was not made by `describe`"),
         ({"a": altered(good, mean=float("nan"))}, "a moment of a column is not finite"),
         (
             {"a": good, "b": sent(WARDS["one"], "sex")},
@@ -100,7 +101,7 @@ def test_json() -> None:
         (json.dumps({k: v for k, v in raw.items() if k != "classes"}), "not a schema in JSON"),
         (json.dumps(raw | {"kind": "regression"}), "do not match its kind"),
         (json.dumps(raw | {"kind": "cooking"}), "kind is 'cooking'"),
-        (json.dumps(raw | {"features": []}), "none"),
+        (json.dumps(raw | {"features": []}), "it has no columns"),
         (json.dumps(raw | {"features": raw["features"] * 2}), "twice"),
         (text.replace('"mean": ', '"mean": NaN, "median": ', 1), "finite"),
         (text.replace('["f", "m", "x"]', '["m", "f", "x"]'), "not in order"),

@@ -1,4 +1,9 @@
-"""CSV files."""
+"""CSV files: detect the style, parse large files in chunks and many small files together.
+
+Every path gives the same cells as `pandas.read_csv` on the whole file. A large file is parsed in
+chunks, which go to a temporary file (`ChunkFile`). Small files with the same header are joined
+and parsed at once, if each of them would be parsed in the same way by itself.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +26,23 @@ from coterie.data.client_table import ChunkFile, ColumnReader, LazyFrame
 if TYPE_CHECKING:
     import pandas as pd
 
-CHUNKED_ABOVE = 200_000_000  # bytes: a larger CSV file is read in pieces
-CHUNK_ROWS = 500_000  # rows
+CHUNKED_ABOVE = 200_000_000  # bytes; larger CSV files are parsed in chunks
+CHUNK_ROWS = 500_000
 
 
 def read_csv(file: Path, text: Collection[str] = ()) -> pd.DataFrame | LazyFrame:
-    """The table in a CSV file with commas, semicolons or tabs between cells."""
+    """Read a CSV file that is separated by commas, semicolons or tabs.
+
+    Args:
+        file: The file, in UTF-8.
+        text: Columns whose cells are read as text.
+
+    Returns:
+        A DataFrame, or a `LazyFrame` for a large file.
+
+    Raises:
+        CoterieError: If the file cannot be parsed.
+    """
     import pandas as pd
 
     try:
@@ -41,11 +57,11 @@ def read_csv(file: Path, text: Collection[str] = ()) -> pd.DataFrame | LazyFrame
         ) from None
     except pd.errors.ParserWarning:
         raise CoterieError(
-            f"the file {file} has rows with more values than its header has names", "mend it"
+            f"the file {file} has rows with more values than its header has names", "fix the file"
         ) from None
     except (pd.errors.ParserError, csv.Error, OSError) as why:
         raise CoterieError(
-            f"the file {file} cannot be read as CSV: {to_one_line(why)}", "mend it"
+            f"the file {file} cannot be read as CSV: {to_one_line(why)}", "fix the file"
         ) from None
 
 
@@ -69,9 +85,9 @@ def parse_at_once(source: Path | BytesIO, style: CsvStyle, text: Collection[str]
 
 
 class CsvStyle(NamedTuple):
-    """How a CSV file is written."""
+    """Header, separator and decimal sign of a CSV file."""
 
-    header: tuple[str, ...]  # the names of the columns, as they stand there
+    header: tuple[str, ...]  # names of the columns as written, with spaces
     separator: str
     decimal: str
 
@@ -79,7 +95,7 @@ class CsvStyle(NamedTuple):
 def parse_cells(
     source: Path | BytesIO, style: CsvStyle, text: Collection[str], **options: Any
 ) -> Any:
-    """What pandas reads, by these options of its own; more values than names are an error."""
+    """Call `pandas.read_csv`; raise `ParserWarning` for rows with more values than the header."""
     import pandas as pd
 
     with warnings.catch_warnings():
@@ -96,24 +112,24 @@ def parse_cells(
         )
 
 
-# ------------------------------------------------------------------------------ in pieces
+# ------------------------------------------------------------------------------ large files
 def parse_in_chunks(file: Path, style: CsvStyle, text: set[str]) -> pd.DataFrame | LazyFrame:
-    """A large file, of which a piece is in memory at a time; the cells go to a temporary file.
+    """Parse a large file chunk by chunk; the cells go to a temporary file.
 
-    Each piece has types of its own. A column that is numbers here and text there is text, as it is
-    when the file is read at once: then all is read again with this column as text.
-    Whole numbers above 2^63 and the like are read at once.
+    Each chunk has its own dtypes. A column with numbers in one chunk and text in another is text,
+    as when the file is parsed at once: the file is then parsed again with this column as text. A file
+    with cells of other types, like integers above 2^63, is parsed at once.
     """
     rows = 0
     on_disk = ChunkFile()
     columns: dict[str, list[ColumnReader]] = {}
     kinds: dict[str, set[str]] = {}
-    with parse_cells(file, style, text, chunksize=CHUNK_ROWS) as pieces:
-        for piece in pieces:
-            rows += len(piece)
-            for name, cells in piece.items():
+    with parse_cells(file, style, text, chunksize=CHUNK_ROWS) as chunks:
+        for chunk in chunks:
+            rows += len(chunk)
+            for name, cells in chunk.items():
                 columns.setdefault(name, []).append(on_disk.write(cells))
-                kinds.setdefault(name, set()).add(kind_of(cells))
+                kinds.setdefault(name, set()).add(infer_chunk_kind(cells))
     if any("other" in of_column for of_column in kinds.values()):
         return parse_at_once(file, style, text)
     mixed = {name for name, of_column in kinds.items() if len(of_column - {""}) > 1}
@@ -123,44 +139,47 @@ def parse_in_chunks(file: Path, style: CsvStyle, text: set[str]) -> pd.DataFrame
     return LazyFrame(readers, rows)
 
 
-def kind_of(piece: pd.Series) -> str:
-    """What a piece of a column holds; "" if it is empty."""
+def infer_chunk_kind(chunk: pd.Series) -> str:
+    """Return "number", "string", "boolean" or "other"; "" if all cells are missing."""
     import pandas as pd
 
-    if piece.isna().all():
+    if chunk.isna().all():
         return ""
-    kind = pd.api.types.infer_dtype(piece, skipna=True)
-    if kind in ("integer", "floating") and piece.dtype.kind in "if":
+    kind = pd.api.types.infer_dtype(chunk, skipna=True)
+    if kind in ("integer", "floating") and chunk.dtype.kind in "if":
         return "number"
     return kind if kind in ("string", "boolean") else "other"
 
 
 def concat_chunks(parts: list[ColumnReader]) -> pd.Series:
-    """The column of pieces that are of one kind."""
+    """Concatenate the chunks of a column, which are of one kind."""
     import pandas as pd
 
-    pieces = [read() for read in parts]
-    of_values = [piece.dtype for piece in pieces if kind_of(piece)]
-    dtype = (of_values or [pieces[0].dtype])[0]
-    is_truth_with_gaps = dtype.kind == "b" and any(piece.isna().any() for piece in pieces)
-    if is_truth_with_gaps or any(other != dtype and other.kind == "O" for other in of_values):
+    chunks = [read() for read in parts]
+    dtypes = [chunk.dtype for chunk in chunks if infer_chunk_kind(chunk)]
+    dtype = (dtypes or [chunks[0].dtype])[0]
+    has_missing_booleans = dtype.kind == "b" and any(chunk.isna().any() for chunk in chunks)
+    if has_missing_booleans or any(other != dtype and other.kind == "O" for other in dtypes):
         dtype = np.dtype(object)
-    if dtype.kind not in "if":  # an empty piece has no type of its own
-        pieces = [piece.astype(dtype) for piece in pieces]
-    return pd.concat(pieces, ignore_index=True)
+    if dtype.kind not in "if":  # an empty chunk has an arbitrary dtype
+        chunks = [chunk.astype(dtype) for chunk in chunks]
+    return pd.concat(chunks, ignore_index=True)
 
 
 # ------------------------------------------------------------------------------ header and style
 def skip_blank_lines(lines: Iterable[str]) -> Iterator[str]:
-    """The lines from the header on; pandas passes over blank lines before it."""
+    """Skip blank lines before the header, as pandas does."""
     return itertools.dropwhile(lambda line: not line.strip("\r\n"), lines)
 
 
 def detect_style(lines: list[str]) -> tuple[str, str]:
-    """(separator, decimal sign) of a CSV file, by its first lines.
+    """Detect the separator and the decimal sign of a CSV file from its first lines.
 
-    Semicolons or tabs separate where the header has them and no comma; only then can commas be
-    decimal signs.
+    Semicolons or tabs are separators if the header has them and no comma. Only then can a comma be
+    the decimal sign.
+
+    Returns:
+        (separator, decimal sign)
     """
     header = lines[0] if lines else ""
     if "," in header:
@@ -173,7 +192,7 @@ def detect_style(lines: list[str]) -> tuple[str, str]:
 
 
 def check_header(header: list[str], file: Path) -> None:
-    """Refuse names that pandas would change: empty ones, and those that occur twice."""
+    """Raise for names that pandas would change: empty and repeated ones."""
     for name, count in Counter(header).items():
         if not name:
             raise CoterieError(
@@ -187,16 +206,16 @@ def check_header(header: list[str], file: Path) -> None:
 
 
 def to_one_line(why: Exception) -> str:
-    """What an error of another library says, in one line."""
+    """Return the message of an exception in one line."""
     return " ".join(str(why).split())
 
 
-MAX_JOINED_BYTES = 20_000_000  # bytes of text that are parsed at once
-TRUTH = {"true", "false"}  # which pandas may read as booleans
+MAX_JOINED_BYTES = 20_000_000  # bytes of joined files that are parsed at once
+BOOLEAN_TEXTS = {"true", "false"}  # pandas may read them as booleans
 
 
-# ------------------------------------------------------------------------------ joining
-class Text(NamedTuple):
+# ------------------------------------------------------------------------------ many files
+class PlainCsv(NamedTuple):
     """A CSV file without quotes or blank lines, so that each line is a row."""
 
     header: bytes
@@ -204,22 +223,22 @@ class Text(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """The number of rows below the header."""
+        """Number of rows below the header."""
         return self.body.count(b"\n")
 
 
-class Group(NamedTuple):
-    """Files of one style, joined."""
+class CsvGroup(NamedTuple):
+    """Files with the same header and style, to be parsed together."""
 
     style: CsvStyle
     header: bytes
     bodies: list[bytes]
-    counts: dict[str, int]  # by client: rows
+    counts: dict[str, int]  # rows by client
 
 
-def group_files(files: Mapping[str, Path]) -> Iterator[Group]:
-    """Join the files that can be joined, up to a size; files of which there is one are left out."""
-    unfinished: dict[tuple[bytes, CsvStyle], Group] = {}
+def group_files(files: Mapping[str, Path]) -> Iterator[CsvGroup]:
+    """Group the files that can be parsed together, up to a size; single files are omitted."""
+    unfinished: dict[tuple[bytes, CsvStyle], CsvGroup] = {}
     styles: dict[bytes, CsvStyle] = {}
     for name, file in files.items():
         text = read_plain_csv(file)
@@ -229,7 +248,7 @@ def group_files(files: Mapping[str, Path]) -> Iterator[Group]:
         if style is None:
             continue
         key = (text.header, style)
-        group = unfinished.setdefault(key, Group(style, text.header, [], {}))
+        group = unfinished.setdefault(key, CsvGroup(style, text.header, [], {}))
         group.bodies.append(text.body)
         group.counts[name] = text.rows
         if sum(map(len, group.bodies)) > MAX_JOINED_BYTES:
@@ -237,8 +256,8 @@ def group_files(files: Mapping[str, Path]) -> Iterator[Group]:
     yield from (group for group in unfinished.values() if len(group.bodies) > 1)
 
 
-def read_plain_csv(file: Path) -> Text | None:
-    """The text of a CSV file; None for one in which a line may be no row, or that has no rows."""
+def read_plain_csv(file: Path) -> PlainCsv | None:
+    """Read a CSV file; None if a line may not be a row (quotes, blank lines) or it has no rows."""
     if file.suffix.lower() != ".csv" or file.stat().st_size > MAX_JOINED_BYTES:
         return None
     try:
@@ -252,11 +271,11 @@ def read_plain_csv(file: Path) -> Text | None:
     odd = any(sign in raw for sign in (b'"', b"\r", b"\0", b"\n\n"))
     if odd or not header.strip() or body.startswith(b"\n"):
         return None
-    return Text(header, body)
+    return PlainCsv(header, body)
 
 
-def find_style(text: Text, file: Path, known: dict[bytes, CsvStyle]) -> CsvStyle | None:
-    """How a file is written; None where it is not UTF-8 or its header cannot be used."""
+def find_style(text: PlainCsv, file: Path, known: dict[bytes, CsvStyle]) -> CsvStyle | None:
+    """Find the style of a file; None if it is not UTF-8 or its header is invalid."""
     if text.header in known:
         return known[text.header]
     try:
@@ -267,14 +286,14 @@ def find_style(text: Text, file: Path, known: dict[bytes, CsvStyle]) -> CsvStyle
     except (UnicodeDecodeError, csv.Error, CoterieError):
         return None
     style = CsvStyle(tuple(header), separator, decimal)
-    if separator == ",":  # else the decimal sign is each file's own
+    if separator == ",":  # otherwise the decimal sign may differ between files
         known[text.header] = style
     return style
 
 
 # ------------------------------------------------------------------------------ parsing
-def parse_group(group: Group, text: Collection[str]) -> pd.DataFrame | None:
-    """The rows of all files of a group; None if one of them may read otherwise by itself."""
+def parse_group(group: CsvGroup, text: Collection[str]) -> pd.DataFrame | None:
+    """Parse the files of a group; None if one of them may be parsed differently by itself."""
     import pandas as pd
 
     source = BytesIO(b"".join([group.header, b"\n", *group.bodies]))
@@ -293,26 +312,30 @@ def parse_group(group: Group, text: Collection[str]) -> pd.DataFrame | None:
 
 
 def parses_the_same(cells: TableColumn, starts: np.ndarray) -> bool:
-    """Whether a column of joined files is what each file by itself would give.
+    """Whether a column of joined files has the same cells as in the separate files.
 
-    Whole numbers that became floats must be exact. Text must be text in every file that has any
-    cell: with numbers or booleans alone it would be read as such.
+    Integers that became floats must be exact. A column of text must have text in every file that
+    has values, because a file with only numbers or booleans would be parsed as such.
+
+    Args:
+        cells: The column of the joined files.
+        starts: The first row of each file, int [files].
     """
     if cells.numpy_values is not None:
         return (
             cells.numpy_values.dtype.kind != "f"
             or not (np.abs(cells.numpy_values) >= MAX_EXACT_INT).any()
         )
-    numbers, different = cells.factorized
-    if not all(isinstance(cell, str) for cell in different):
+    codes, uniques = cells.factorized
+    if not all(isinstance(cell, str) for cell in uniques):
         return False
-    is_text = [*map(is_only_text, different, parse_numbers(different)), False]
-    has_text = np.logical_or.reduceat(np.array(is_text)[numbers], starts)
-    is_empty = np.logical_and.reduceat(numbers < 0, starts)
+    is_text = [*map(is_only_text, uniques, parse_numbers(uniques)), False]
+    has_text = np.logical_or.reduceat(np.array(is_text)[codes], starts)
+    is_empty = np.logical_and.reduceat(codes < 0, starts)
     return bool((has_text | is_empty).all())
 
 
 def is_only_text(cell: str, number: float) -> bool:
-    """Whether a cell can be read as nothing but text; number: NaN if it is none."""
+    """Whether a cell can only be text; `number` is its parsed value, NaN if it is not a number."""
     is_number = not np.isnan(number) or DECIMAL_COMMA.fullmatch(cell) is not None
-    return not is_number and cell.strip().lower() not in TRUTH
+    return not is_number and cell.strip().lower() not in BOOLEAN_TEXTS

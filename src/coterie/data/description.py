@@ -1,4 +1,4 @@
-"""On a client: describe the columns of its table in a few numbers each."""
+"""Describe the columns of a client's table by a few statistics each, on the client."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Description = dict[str, Any]
-MAX_CLASSES = 20  # more whole numbers than this are a regression target
+MAX_CLASSES = 20  # a label with more distinct integers is a regression target
 MAX_QUANTILES = 21
-# how many there may be: odd, as the middle one is the median; each divides the first
-QUANTILES = (MAX_QUANTILES, 7, 3, 1)
+# possible numbers of quantiles: odd, so that the middle one is the median; each divides the first
+QUANTILE_COUNTS = (MAX_QUANTILES, 7, 3, 1)
 
 
 def describe(
@@ -77,7 +77,7 @@ class DescriptionJobs(NamedTuple):
     """Functions that describe a table, one per column."""
 
     columns: Mapping[str, Callable[[], Description]]  # by name, the label last
-    rows: int  # that are described
+    rows: int  # number of described rows
 
 
 def prepare_descriptions(
@@ -109,7 +109,7 @@ def prepare_descriptions(
 
 
 def join_columns(columns: dict[str, Description], label: str, rows: int) -> Description:
-    """Combine the descriptions of the columns to that of the table."""
+    """Combine the descriptions of the columns into that of the table."""
     features = {name: about for name, about in columns.items() if name != label}
     return {"rows": rows, "label": {"name": label} | columns[label], "columns": features}
 
@@ -163,9 +163,9 @@ def compute_moments(values: np.ndarray, min_rows_to_report: int) -> Description:
 
 def choose_quantile_count(count: int, min_rows_to_report: int) -> int:
     """Return the number of quantiles, each of which stands for `min_rows_to_report` rows."""
-    if min_rows_to_report == 1:  # nothing is held back
+    if min_rows_to_report == 1:  # no minimum: report all quantiles
         return MAX_QUANTILES
-    return next(number for number in QUANTILES if number * min_rows_to_report <= count)
+    return next(number for number in QUANTILE_COUNTS if number * min_rows_to_report <= count)
 
 
 def quantiles(ordered: np.ndarray, number: int) -> np.ndarray:
@@ -177,7 +177,7 @@ def quantiles(ordered: np.ndarray, number: int) -> np.ndarray:
 
 @lru_cache(maxsize=64)
 def find_neighbours(count: int, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The two neighbours of each quantile among `count` sorted numbers, and its place between."""
+    """Return the indices of both neighbours of each quantile, and the weight of the upper one."""
     levels = (np.arange(number) + 0.5) / number
     position = levels * (count - 1)
     below = position.astype(int)
@@ -190,7 +190,7 @@ def describe_label(cells: TableColumn, kind: Kind | None, rows: np.ndarray) -> D
     A label that can only be a regression target has no classes.
     """
     cells.require_complete(
-        "give the rows a label, or leave them out with {}",
+        "give the rows a label, or drop them with {}",
         [Option("drop_incomplete")],
         role="label column",
     )
@@ -225,7 +225,7 @@ def infer_label_kind(cells: TableColumn, kind: Kind | None) -> CellKind:
     if cells.kind == "date":
         raise CoterieError(
             f"the label column {cells.name} of {cells.where} holds dates",
-            "turn them into numbers, such as days since the first one",
+            "convert them to numbers, such as days since the first one",
             where=cells.name,
         )
     return cells.kind
@@ -235,8 +235,8 @@ def check_category_count(what: str, name: str, count: int) -> None:
     """Raise if a column has too many categories for one-hot encoding."""
     if count > MAX_CATEGORIES:
         raise CoterieError(
-            f"{what} has {count} different texts, above the {MAX_CATEGORIES} allowed",
-            "drop it with {}, or put its texts into groups",
+            f"{what} has {count} different texts, more than the {MAX_CATEGORIES} allowed",
+            "drop it with {}, or group its texts",
             options=[drop_option(name)],
             where=name,
         )

@@ -1,4 +1,4 @@
-"""The rows of clients' tables as numbers, in the parts that they were assigned to."""
+"""Encode the clients' tables with a schema, split by split and column by column."""
 
 from __future__ import annotations
 
@@ -15,11 +15,17 @@ from coterie.data.federation import Federation, Ragged
 from coterie.data.memory import check_values, count_classes, warn_of_thin_clients
 from coterie.data.schema import Schema
 
-BLOCK_ROWS = 200_000  # rows that are encoded at once
+BLOCK_ROWS = 200_000  # rows encoded at once
 
 
 def encode_federation(tables: Mapping[str, Table], index: Federation, schema: Schema) -> Federation:
-    """The federation of the clients' rows; `index` numbers those of each part."""
+    """Encode the clients' rows as a federation.
+
+    Args:
+        tables: The tables by client.
+        index: A federation of row numbers: the rows of each split of each client.
+        schema: Encodes the columns and the label.
+    """
     parts = encode_splits(tables, index, schema)
     for name, part in parts.items():
         parts[name] = check_values(part, index.names, schema.kind)
@@ -43,31 +49,31 @@ def encode_federation(tables: Mapping[str, Table], index: Federation, schema: Sc
 
 
 # ------------------------------------------------------------------------------ column by column
-class Block(NamedTuple):
-    """Some rows of a table, and where they go."""
+class RowBlock(NamedTuple):
+    """Some rows of a table, and the arrays that they are encoded into."""
 
     table: Table
-    rows: np.ndarray  # int64, their numbers in the table
-    where: str  # what errors call them
-    x: np.ndarray  # float32 [rows, columns], in the store
-    y: np.ndarray  # [rows], in the store
+    rows: np.ndarray  # int64, row numbers in the table
+    where: str  # names the rows in error messages
+    x: np.ndarray  # float32 [rows, columns], a view of the result
+    y: np.ndarray  # [rows], a view of the result
 
     def cells(self, column: str) -> TableColumn:
-        """The rows of a column."""
+        """Return the rows of a column."""
         return ColumnView(self.table.columns[column], self.rows, self.where, renumber=False)
 
 
 def encode_splits(
     tables: Mapping[str, Table], index: Federation, schema: Schema
 ) -> dict[str, Ragged]:
-    """The rows that each part of the index numbers, straight into the store.
+    """Encode the rows of each split directly into preallocated tensors.
 
-    Only one column is in memory beside it. Clients whose rows were cut out of one table are encoded
-    together, a block of rows at a time.
+    Only one column at a time is in memory besides them. Clients whose rows come from one table are
+    encoded together, in blocks of rows.
     """
     of_clients = [tables[name] for name in index.names]
-    parts = {name: empty_store(part, schema) for name, part in index.parts().items()}
-    blocks: list[Block] = []
+    parts = {name: allocate_split(part, schema) for name, part in index.parts().items()}
+    blocks: list[RowBlock] = []
     for name, part in index.parts().items():
         blocks += make_blocks(of_clients, part, parts[name])
     for block in blocks:
@@ -85,15 +91,15 @@ def encode_splits(
     return parts
 
 
-def empty_store(part: Ragged, schema: Schema) -> Ragged:
-    """Room for the rows of a part."""
+def allocate_split(part: Ragged, schema: Schema) -> Ragged:
+    """Allocate the tensors of a split."""
     y_type = torch.float64 if schema.classes is None else torch.int64
     x = torch.empty(len(part.x), len(schema.columns), dtype=torch.float32)
     return Ragged(x, torch.empty(len(part.x), dtype=y_type), part.sizes)
 
 
-def make_blocks(tables: Sequence[Table], part: Ragged, store: Ragged) -> Iterator[Block]:
-    """The rows of a part; those of neighbours in the store that one table has are together."""
+def make_blocks(tables: Sequence[Table], part: Ragged, store: Ragged) -> Iterator[RowBlock]:
+    """Yield blocks of a split's rows; consecutive clients of one table share blocks."""
     numbers = split_row_numbers(part)
     x, y = store.x.numpy(), store.y.numpy()
     start = 0
@@ -104,12 +110,12 @@ def make_blocks(tables: Sequence[Table], part: Ragged, store: Ragged) -> Iterato
         for begin in range(0, len(rows), BLOCK_ROWS):
             some = rows[begin : begin + BLOCK_ROWS]
             places = slice(start + begin, start + begin + len(some))
-            yield Block(first.whole, some, first.where, x[places], y[places])
+            yield RowBlock(first.whole, some, first.where, x[places], y[places])
         start += len(rows)
 
 
 def find_root_rows(table: Table, rows: np.ndarray) -> np.ndarray:
-    """The numbers that these rows have in the table that they were cut out of."""
+    """Convert row numbers to those of the full table."""
     while table.origin is not None:
         rows = table.origin.row_numbers()[rows]
         table = table.origin.table
@@ -117,5 +123,5 @@ def find_root_rows(table: Table, rows: np.ndarray) -> np.ndarray:
 
 
 def split_row_numbers(part: Ragged) -> list[np.ndarray]:
-    """The row numbers of each client."""
+    """Split an index by client: the row numbers of each client."""
     return np.split(part.x.numpy(), part.starts[1:].numpy())

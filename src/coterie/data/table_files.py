@@ -1,4 +1,4 @@
-"""Files of tables and arrays."""
+"""Read tables from CSV, Excel and Parquet files, and arrays from npz files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def read_parquet(file: Path, text: Collection[str] = ()) -> pd.DataFrame | LazyFrame:
-    """The table in a Parquet file; a named index is a column."""
+    """Open a Parquet file, whose columns are read when they are used; a named index is a column."""
     with parquet_errors(file):
         import pyarrow.parquet
 
@@ -31,14 +31,15 @@ def read_parquet(file: Path, text: Collection[str] = ()) -> pd.DataFrame | LazyF
         names = list_plain_columns(opened.schema_arrow)
         if names is None:
             return read_parquet_frame(file)
-    readers = {name: partial(read_column, opened, file, name) for name in names}
+    readers = {name: partial(read_parquet_column, opened, file, name) for name in names}
     return LazyFrame(readers, opened.metadata.num_rows)
 
 
 def list_plain_columns(schema: Any) -> list[str] | None:
-    """The names of the columns; None if pandas makes more of the fields than a column of each.
+    """Return the names of the columns, or None if the file must be read as a whole.
 
-    It does so for an index that has a name, and for names that are no texts or occur twice.
+    Pandas does not map each field to one column if the index has a name, or if names are repeated
+    or not text.
     """
     empty = schema.empty_table().to_pandas()
     index = (schema.pandas_metadata or {}).get("index_columns", [])
@@ -50,19 +51,19 @@ def list_plain_columns(schema: Any) -> list[str] | None:
     return names
 
 
-def read_column(opened: Any, file: Path, name: str) -> pd.Series:
-    """One column; `opened` is the ParquetFile."""
+def read_parquet_column(opened: Any, file: Path, name: str) -> pd.Series:
+    """Read one column; `opened` is the ParquetFile."""
     with parquet_errors(file):
-        # where a name has a point, Arrow may give others that begin alike
+        # for a name with a dot, Arrow may also return columns with the same prefix
         table = opened.read(columns=[name]).select([name])
         return table.to_pandas(split_blocks=True, self_destruct=True)[name]
 
 
 def read_parquet_frame(file: Path) -> pd.DataFrame:
-    """All columns; a named index is one of them."""
+    """Read all columns; a named index is one of them."""
     import pyarrow.parquet
 
-    # column by column, each of which Arrow gives up when pandas has it
+    # column by column: Arrow frees each one after its conversion
     table = pyarrow.parquet.read_table(file, partitioning=None)
     frame: pd.DataFrame = table.to_pandas(split_blocks=True, self_destruct=True)
     if frame.index.name is None:
@@ -72,14 +73,14 @@ def read_parquet_frame(file: Path) -> pd.DataFrame:
 
 @contextmanager
 def parquet_errors(file: Path) -> Iterator[None]:
-    """Turn the errors of pyarrow into one sentence."""
+    """Convert the exceptions of pyarrow to `CoterieError`."""
     try:
         yield
     except ImportError:
         raise CoterieError(
             f"{file} is Parquet, which needs pyarrow", "pip install 'coterie[data]'"
         ) from None
-    except (ValueError, OSError) as why:  # pyarrow's errors are both
+    except (ValueError, OSError) as why:  # pyarrow raises both
         raise CoterieError(
             f"the file {file} cannot be read as Parquet: {to_one_line(why)}."
         ) from None
@@ -89,9 +90,11 @@ log = logging.getLogger("coterie")
 
 
 def read_table(file: Path, text: Collection[str] = ()) -> pd.DataFrame:
-    """The table in a file, read by its ending.
+    """Read a table into memory; the suffix of the file selects the reader.
 
-    The cells of columns in `text` stay as they are written: 01 is not 1.
+    Args:
+        file: A .csv, .xlsx or .parquet file.
+        text: Columns whose cells are read as text: 01 is not 1.
     """
     table = open_table(file, text)
     if isinstance(table, LazyFrame):
@@ -100,22 +103,29 @@ def read_table(file: Path, text: Collection[str] = ()) -> pd.DataFrame:
 
 
 def open_table(file: Path, text: Collection[str] = ()) -> pd.DataFrame | LazyFrame:
-    """As `read_table`; a table that may be large is given as columns that are not yet in memory."""
+    """Open a table as `read_table` does; a large one is a `LazyFrame`, not yet in memory."""
     kinds = " or ".join(READERS)
     if not file.is_file():
         raise CoterieError(f"there is no file {file}", f"give the path of a {kinds} file")
     if file.suffix.lower() not in READERS:
-        raise CoterieError(f"the file {file} is no table", f"it must be a {kinds} file")
+        raise CoterieError(f"the file {file} is not a table", f"give a {kinds} file")
     table: pd.DataFrame | LazyFrame = READERS[file.suffix.lower()](file, text)
     if table.empty:
         raise CoterieError(
-            f"the file {file} is empty below its header", "give it rows, or remove it"
+            f"the file {file} has no rows below its header", "add rows, or remove it"
         )
     return table
 
 
 def read_tables(files: Mapping[str, Path], text: Collection[str] = ()) -> dict[str, Table]:
-    """The table of each client's file; the cells of columns in `text` stay as they are written."""
+    """Read one file per client.
+
+    CSV files with the same columns are parsed together, which is faster.
+
+    Args:
+        files: The file of each client.
+        text: Columns whose cells are read as text.
+    """
     tables: dict[str, Table] = {}
     alone = dict(files)
     for group in group_files(files):
@@ -129,7 +139,7 @@ def read_tables(files: Mapping[str, Path], text: Collection[str] = ()) -> dict[s
 
 # ------------------------------------------------------------------------------ Excel
 def read_excel(file: Path, text: Collection[str] = ()) -> pd.DataFrame:
-    """The table on the first sheet of an Excel file."""
+    """Read the first sheet of an Excel file."""
     import pandas as pd
 
     try:
@@ -141,7 +151,7 @@ def read_excel(file: Path, text: Collection[str] = ()) -> pd.DataFrame:
         raise CoterieError(
             f"{file} is Excel, which needs openpyxl", "pip install 'coterie[excel]'"
         ) from None
-    except Exception as why:  # openpyxl raises whatever a damaged file leads to
+    except Exception as why:  # openpyxl raises arbitrary exceptions for damaged files
         raise CoterieError(
             f"the file {file} cannot be read as Excel: {to_one_line(why)}", "save it as .xlsx again"
         ) from None
@@ -166,16 +176,16 @@ def parse_excel(book: pd.ExcelFile, file: Path, text: Collection[str]) -> pd.Dat
 
 
 def check_excel_ids(cells: Iterable[Any], column: str, file: Path) -> None:
-    """Refuse names that are numbers too long for Excel: two of them may have become one."""
+    """Raise for numeric ids above 2^53: Excel rounds them, so that two may have become equal."""
     if any(isinstance(cell, int | float) and abs(cell) >= MAX_EXACT_INT for cell in cells):
         raise CoterieError(
             f"the column {column} of the file {file} has numbers above 2^53, of which Excel keeps "
             "only the first 15 digits",
-            "write them as text there",
+            "store them as text in Excel",
         )
 
 
-# A new file type is one line here.
+# the supported file types
 READERS: dict[str, Callable[..., Any]] = {
     ".csv": read_csv,
     ".xlsx": read_excel,
@@ -185,13 +195,21 @@ READERS: dict[str, Callable[..., Any]] = {
 
 # ------------------------------------------------------------------------------ npz
 def read_npz(file: Path, names: tuple[str, ...] = ("x", "y")) -> dict[str, np.ndarray]:
-    """The arrays of an npz file: `names`, and x_test and y_test where either is there."""
+    """Read the arrays of an npz file.
+
+    Args:
+        file: The file.
+        names: Arrays that must be in the file. x_test and y_test must both be there, or neither.
+
+    Raises:
+        CoterieError: If the file cannot be read or lacks an array.
+    """
     try:
         with np.load(file) as npz:
             arrays = {name: npz[name] for name in npz.files}
     except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile, zlib.error) as why:
         raise CoterieError(
-            f"the file {file} cannot be read as npz: {to_one_line(why)}", "mend it"
+            f"the file {file} cannot be read as npz: {to_one_line(why)}", "save it again"
         ) from None
     needed = [*names]
     if "x_test" in arrays or "y_test" in arrays:
@@ -199,6 +217,6 @@ def read_npz(file: Path, names: tuple[str, ...] = ("x", "y")) -> dict[str, np.nd
     for name in needed:
         if name not in arrays:
             raise CoterieError(
-                f"the file {file} has no array {name}, but {', '.join(arrays)}", "add it"
+                f"the file {file} has no array {name}, only {', '.join(arrays)}", "add it"
             )
     return arrays
