@@ -222,7 +222,7 @@ def test_what_else_lies_in_the_folder(tmp_path: Path) -> None:
     with pytest.raises(CoterieError, match=r"c.CSV and .*c.csv name the same client 'c'"):
         folder(str(tmp_path), "y")
     (tmp_path / "d.npz").write_bytes(b"")
-    with pytest.raises(CoterieError, match="several kinds, .*d.npz: keep one kind"):
+    with pytest.raises(CoterieError, match="several types, .*d.npz: keep files of one type"):
         folder(str(tmp_path), "y")
 
 

@@ -108,5 +108,5 @@ def test_arrays_have_no_incomplete_rows(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.ones((8, 2)), y=np.arange(8) / 3)
     assert len(folder(str(tmp_path))) == 1
     for option in ("drop_incomplete=true", "min_rows=2"):
-        with pytest.raises(CoterieError, match=f"{option.split('=')[0]} is for tables"):
+        with pytest.raises(CoterieError, match=f"{option.split('=')[0]} applies to tables"):
             load(f"folder:{tmp_path}?{option}", 0)

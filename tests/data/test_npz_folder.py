@@ -49,8 +49,8 @@ def test_wrong_arrays(tmp_path: Path) -> None:
             folder(str(tmp_path), **options)
 
     save(tmp_path / "a.npz", 4)
-    refused("fill is for tables, but .* npz", fill="median")
-    refused("label is for tables", label="y")
+    refused("fill applies to tables, but .* npz", fill="median")
+    refused("label applies to tables", label="y")
     save(tmp_path / "a.npz", 4, x_test=np.ones((1, 2)))
     refused("a.npz has no array y_test, only x, y, x_test")
     np.savez(tmp_path / "a.npz", x=np.ones((2, 2)))

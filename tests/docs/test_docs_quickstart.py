@@ -107,7 +107,7 @@ DROP, FILL, TEXT = ["--data.drop", "id"], ["--fill", "median"], ["--data.categor
 CASES: dict[
     str, tuple[Change, list[str] | None]
 ] = {  # by what it says: how files were changed; flags that mend it
-    "different texts, above": (
+    "different texts, more": (
         lambda f: numbered(f).assign(id=lambda g: "P" + g.id.astype(str)),
         DROP,
     ),

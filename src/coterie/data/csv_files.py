@@ -117,8 +117,8 @@ def parse_in_chunks(file: Path, style: CsvStyle, text: set[str]) -> pd.DataFrame
     """Parse a large file chunk by chunk; the cells go to a temporary file.
 
     Each chunk has its own dtypes. A column with numbers in one chunk and text in another is text,
-    as when the file is parsed at once: the file is then parsed again with this column as text. A file
-    with cells of other types, like integers above 2^63, is parsed at once.
+    as when the file is parsed at once: the file is then parsed again with this column as text. A
+    file with cells of other types, such as integers above 2^63, is parsed at once.
     """
     rows = 0
     on_disk = ChunkFile()

@@ -14,7 +14,7 @@ from coterie.data.spec import maker
 from coterie.data.table_files import READERS, open_table, read_npz, read_tables
 from coterie.data.table_options import TableKeywords, TableOptions, as_names, show_table_options
 
-# options without a meaning for arrays
+# options that apply only to tables
 TABLE_ONLY = (
     "fill", "drop", "categories", "split_column", "time_column", "min_rows", "drop_incomplete",
 )  # fmt: skip
@@ -44,13 +44,13 @@ def client_files(path: Path) -> dict[str, Path]:
     ]
     if not files:
         raise CoterieError(
-            f"the folder {path} has no {' or '.join(endings)} file", "put one per client there"
+            f"the folder {path} has no {' or '.join(endings)} file", "add one per client"
         )
     first_of_kind = {file.suffix.lower(): file.name for file in reversed(files)}
     if len(first_of_kind) > 1:
         listed = " and ".join(sorted(first_of_kind.values()))
         raise CoterieError(
-            f"the folder {path} has files of several kinds, {listed}", "keep one kind there"
+            f"the folder {path} has files of several types, {listed}", "keep files of one type"
         )
     return name_clients(files)
 
@@ -60,8 +60,10 @@ def name_clients(files: list[Path]) -> dict[str, Path]:
     clients: dict[str, Path] = {}
     for file in files:
         name = to_nfc(file.stem)
-        if any("\ud800" <= sign <= "\udfff" for sign in name):  # bytes that are not UTF-8
-            raise CoterieError(f"the file {str(file)!r} has a name that is no text", "rename it")
+        if any("\ud800" <= sign <= "\udfff" for sign in name):  # not UTF-8
+            raise CoterieError(
+                f"the file {str(file)!r} has a name that is not valid UTF-8", "rename it"
+            )
         if name in clients:
             raise CoterieError(
                 f"{clients[name]} and {file} name the same client {name!r}", "rename one of them"
@@ -99,9 +101,7 @@ def folder(path: str, label: str | None = None, **options: Unpack[TableKeywords]
         given = {"label": label, **{name: options.get(name) for name in TABLE_ONLY}}
         for name, value in given.items():
             if value not in (None, (), False) and (name, value) != ("min_rows", 1):
-                raise CoterieError(
-                    f"{name} is for tables, but {path} has npz files, of x and y", "omit it"
-                )
+                raise CoterieError(f"{name} applies to tables, but {path} has npz files", "omit it")
         return from_npz(files, options)
     if label is None:
         raise CoterieError(

@@ -1,8 +1,8 @@
 """Federations of pandas DataFrames, and the pipeline that encodes all tables.
 
-    split_tables      drop rows and clients, split the others into train, validation and test
-    fit_schema        describe each client's training rows, merge the descriptions to a schema
-    encode_federation          encode the rows with the schema (`encoding.py`)
+    split_tables       drop rows and clients, split the others into train, validation and test
+    fit_schema         describe each client's training rows, merge the descriptions into a schema
+    encode_federation  encode the rows with the schema (`encoding.py`)
 
 Tables are read column by column, so that a large one is never in memory as a whole.
 """
@@ -218,7 +218,7 @@ def scan_columns(
 
 
 def check_no_missing(cells: TableColumn) -> None:
-    """Raise for missing cells; the error suggests to fill them or to drop the column."""
+    """Raise for missing cells; the error suggests filling them or dropping the column."""
     cells.require_complete(
         "fill them with {}, or drop the column with {}",
         [Option("fill", "median"), Option("drop", cells.name, of_data=True)],
@@ -231,7 +231,7 @@ def check_reporting_clients(
     """Raise if no client has enough rows to report statistics."""
     if not any(description["rows"] for description in descriptions.values()):
         raise CoterieError(
-            f"no client has {min_rows_to_report} training rows or more, so that none may "
+            f"no client has {min_rows_to_report} training rows or more, so that none can "
             "describe its columns",
             "lower {}",
             options=[Option("min_rows_to_report", of_data=True)],

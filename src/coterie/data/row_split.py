@@ -17,7 +17,7 @@ from coterie.data.schema import join_first
 from coterie.data.table_options import TableOptions
 
 log = logging.getLogger("coterie")
-# words of a split column, and the splits that they name
+# texts of a split column, and the splits that they select
 SPLITS = {"train": "train", "test": "test", "validation": "validation", "valid": "validation"}
 
 
@@ -95,7 +95,7 @@ def split_rows(tables: Mapping[str, Table], options: TableOptions) -> Federation
     """
     if options.split_column is not None and options.time_column is not None:
         raise CoterieError(
-            "split_column and time_column both say which rows are for tests", "give one of them"
+            "split_column and time_column both select the test rows", "give one of them"
         )
     names = tuple(tables)
     if not names:
@@ -110,7 +110,7 @@ def split_rows(tables: Mapping[str, Table], options: TableOptions) -> Federation
 
 
 def split_by_column(tables: Mapping[str, Table], column: str) -> Federation:
-    """Split rows by the word that a column has in each row."""
+    """Split rows by the text of a column: train, test or validation."""
     rows: dict[str, list[np.ndarray]] = {"train": [], "test": [], "validation": []}
     for table in tables.values():
         words = complete_column(table, column).column.astype(str).to_numpy()
@@ -134,7 +134,7 @@ def split_by_column(tables: Mapping[str, Table], column: str) -> Federation:
 def split_by_time(
     tables: Mapping[str, Table], column: str, train_sizes: list[int]
 ) -> tuple[Ragged, Ragged]:
-    """Take the first rows of each client by time for training, the last ones for tests."""
+    """Assign the first rows of each client by time to training, the last ones to the test split."""
     early, late = [], []
     for table, size in zip(tables.values(), train_sizes):
         order = read_times(complete_column(table, column)).argsort(kind="stable")
@@ -154,7 +154,7 @@ def complete_column(table: Table, column: str) -> TableColumn:
     if column not in table.columns:
         raise unknown_name(f"column of {table.where}:", column, table.columns)
     cells = table.columns[column]
-    cells.require_complete("complete it")
+    cells.require_complete("fill in the missing cells")
     return cells
 
 
