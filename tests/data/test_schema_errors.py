@@ -104,9 +104,9 @@ def test_json() -> None:
         (json.dumps(raw | {"features": []}), "it has no columns"),
         (json.dumps(raw | {"features": raw["features"] * 2}), "twice"),
         (text.replace('"mean": ', '"mean": NaN, "median": ', 1), "finite"),
-        (text.replace('["f", "m", "x"]', '["m", "f", "x"]'), "not in order"),
+        (text.replace('["f", "m", "x"]', '["m", "f", "x"]'), "not sorted"),
         (text.replace('["f", "m", "x"]', "[1, 2, 3]"), "not text"),
-        (json.dumps(raw | {"classes": ["well", "well"]}), "not in order"),
+        (json.dumps(raw | {"classes": ["well", "well"]}), "not sorted"),
     ):
         with pytest.raises(CoterieError, match=words):
             Schema.from_json(wrong)
