@@ -91,10 +91,27 @@ def test_a_reply_that_cannot_be_read_is_no_reply(tmp_path, caplog):
     assert reasons == {"its reply is unreadable: its head is malformed"}
 
 
+def test_an_unreadable_reply_does_not_explain_a_later_absence(tmp_path):
+    """The site repeats its reply in a readable form, and is silent in the next exchange."""
+    questions = []
+
+    def fate(name, request, reply):
+        if name != "oak" or not is_question(request):
+            return [(0.0, reply)]
+        questions.append(request)
+        if len(questions) == 1:
+            return [(0.0, reply._replace(head=b"{}")), (1.0, reply)]
+        return []
+
+    run = InProcessNetwork(tmp_path, IFCA, fate, options={"rounds": 1}).run()
+    reasons = [entry.absent["oak"] for entry in run.engine.entries if "oak" in entry.absent]
+    assert reasons and set(reasons) == {"no answer"}
+
+
 def test_a_node_and_a_server_of_version_0_2_are_refused_in_one_sentence(tmp_path, caplog):
     """Version 0.2 has protocol 1."""
     fate = lambda name, request, reply: [(0.0, old(reply))]
-    policy = WaitPolicy(deadline=10, turns=1)
+    policy = WaitPolicy(deadline=10, max_deadlines=1)
     network = InProcessNetwork(tmp_path, IFCA, fate, waiting=policy)
     with pytest.raises(ct.CoterieError, match="did not reply within 10 seconds"):
         network.begin()

@@ -43,7 +43,9 @@ def test_a_paused_site_is_absent_at_once_keeps_its_group_and_goes_on(tmp_path):
 
 def test_the_server_waits_where_too_many_are_paused(tmp_path, caplog):
     """A paused site is no answer: a quorum of answers is needed."""
-    network = InProcessNetwork(tmp_path, CFL, waiting=WaitPolicy(deadline=10, quorum=0.5, turns=2))
+    network = InProcessNetwork(
+        tmp_path, CFL, waiting=WaitPolicy(deadline=10, quorum=0.5, max_deadlines=2)
+    )
     run = network.begin()
     run.step()
     for name in NAMES[:4]:
@@ -72,7 +74,7 @@ def test_a_site_that_is_paused_meanwhile_is_asked_again_at_the_deadline(tmp_path
 
 
 def test_who_has_left_is_not_asked_any_more_also_after_a_restart(tmp_path):
-    waiting = WaitPolicy(deadline=10, quorum=1.0, turns=2)
+    waiting = WaitPolicy(deadline=10, quorum=1.0, max_deadlines=2)
     network = InProcessNetwork(tmp_path, CFL, waiting=waiting)
     run = network.begin()
     run.folder.append(run.step())
@@ -102,7 +104,7 @@ def test_who_comes_back_takes_part_again(tmp_path):
 
 
 def test_when_all_have_left_the_server_does_not_go_on_with_nobody(tmp_path):
-    network = InProcessNetwork(tmp_path, CFL, waiting=WaitPolicy(deadline=10, turns=1))
+    network = InProcessNetwork(tmp_path, CFL, waiting=WaitPolicy(deadline=10, max_deadlines=1))
     run = network.begin()
     for name in NAMES:
         wishes(network, name).leave()

@@ -84,7 +84,7 @@ def test_a_simulation_says_what_is_wrong_with_a_table(place):
     command = start(place, "simulate", "net.toml", "--out", "out", log="simulate.log")
     assert command.wait(120) == 2
     last = (place / "simulate.log").read_text().splitlines()[-1]
-    begins = "coterie: not all sites can take part: elm says: unknown label column: 'outcome': "
+    begins = "coterie: not all sites can join the run: elm says: unknown label column: 'outcome': "
     assert last.startswith(begins)
     assert not nodes_of(place)
 
@@ -104,7 +104,7 @@ def test_a_simulation_whose_tables_all_have_empty_cells_names_every_site(place):
     for line, name, gaps in zip(lines[-4:], NAMES, (1, 2, 3, 1), strict=True):
         assert line.startswith(f"warning: {name}: the column a has {gaps} missing values in ")
         assert ': fill them with `fill = "median"`, or drop the column with ' in line
-    assert last.startswith("coterie: not all sites can take part: ash, birch, cedar, elm (its")
+    assert last.startswith("coterie: not all sites can join the run: ash, birch, cedar, elm (its")
     assert last.endswith("): see above what each says, or out/sites/*.log.")
     assert not nodes_of(place)
 

@@ -35,7 +35,7 @@ def test_below_the_quorum_it_waits_and_says_for_whom(tmp_path, caplog):
 
 
 def test_a_server_may_give_up_after_some_deadlines(tmp_path):
-    waiting = WaitPolicy(deadline=10, quorum=1.0, turns=3)
+    waiting = WaitPolicy(deadline=10, quorum=1.0, max_deadlines=3)
     network = InProcessNetwork(tmp_path, IFCA, waiting=waiting)
     run = network.begin()
     network.transport.away.add("elm")
@@ -108,7 +108,7 @@ def test_a_site_that_is_connected_and_slow_is_waited_for(tmp_path):
 
 
 def test_who_is_away_is_waited_for_below_the_quorum(tmp_path, caplog):
-    waiting = WaitPolicy(deadline=100, grace=10, quorum=1.0, turns=1)
+    waiting = WaitPolicy(deadline=100, grace=10, quorum=1.0, max_deadlines=1)
     network = InProcessNetwork(tmp_path, IFCA, waiting=waiting)
     run = network.begin()
     network.transport.away.add("elm")

@@ -76,10 +76,10 @@ class ThreadGather:
         self.killed_after: int | None = None
         self.sent: list[bytes] = []
 
-    def know(self, names: list[str]) -> None:
+    def set_names(self, names: list[str]) -> None:
         pass
 
-    def all(self, mine: bytes) -> list[bytes]:
+    def all_gather(self, mine: bytes) -> list[bytes]:
         self.sent.append(mine)
         if len(self.sent) == self.killed_before:
             raise Killed
@@ -123,7 +123,7 @@ class Peers:
                 try:
                     peer = peers.get(name) or self.peer(name)
                     waiting = WaitPolicy(deadline=60, quorum=1.0)
-                    outcomes[name] = peer.take_part(self.gathers[name], waiting)
+                    outcomes[name] = peer.train(self.gathers[name], waiting)
                 except BaseException as e:
                     outcomes[name] = e
                     threads.abort()
@@ -238,7 +238,9 @@ def test_peers_with_other_settings_are_named(tmp_path):
 
 def test_two_peers_of_one_name_are_refused(tmp_path):
     peers = Peers(tmp_path)
-    all_say(peers.run(elm=peers.peer("cedar")), "2 peers are called cedar: give each a --name")
+    all_say(
+        peers.run(elm=peers.peer("cedar")), "2 peers are called cedar: give each its own --name"
+    )
 
 
 def test_a_peer_whose_table_does_not_fit_is_named_everywhere(tmp_path, caplog):
@@ -257,11 +259,11 @@ def test_a_changed_config_or_folder_is_refused_after_the_start(tmp_path):
     peers = Peers(tmp_path)
     peers.run({"killed_before": 9})
     changed = Peers(tmp_path, rounds=5).peer("elm")
-    sentence = "the config has changed since the run began: rounds was 3, and is 5: put it back"
+    sentence = "the config has changed since the run began: rounds was 3, and is 5: restore it"
     with pytest.raises(CoterieError, match=sentence):
-        changed.check_files()
-    with pytest.raises(CoterieError, match="elm is of the peer elm, not of oak"):
-        Peer(changed.asked, "oak", changed.site.table, tmp_path / "elm").check_files()
+        changed.describe()
+    with pytest.raises(CoterieError, match="elm belongs to the peer elm, not to oak"):
+        Peer(changed.spec, "oak", changed.site.table, tmp_path / "elm").describe()
     shutil.move(tmp_path / "elm", tmp_path / "lost")
     all_say(peers.run(), "elm has no files of the run that the other peers have")
 
@@ -277,7 +279,7 @@ def test_a_full_disk_of_one_peer_ends_the_round_on_all_and_is_mended(tmp_path, m
 
     with monkeypatch.context() as patch:
         patch.setattr(SiteFolder, "write_states", full)
-        all_say(peers.run(), "cedar cannot go on: it could not save its private state")
+        all_say(peers.run(), "cedar cannot continue: it could not save its private state")
     same_as_the_loop(peers.run(), peers.in_the_loop())
 
 

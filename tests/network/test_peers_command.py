@@ -22,17 +22,19 @@ class DictStore:
     """A store in this process; `living` ranks give another sign whenever somebody looks."""
 
     def __init__(self, exchanges: dict[int, int], living: set[int]) -> None:
-        self.words = {f"sign/{r}": f"[1, {exchange}]" for r, exchange in exchanges.items()}
+        self.words = {f"heartbeat/{r}": f"[1, {exchange}]" for r, exchange in exchanges.items()}
         self.living = living
 
     def check(self, keys):
         return all(key in self.words for key in keys)
 
     def get(self, key):
-        beat, exchange = json.loads(self.words[key]) if key.startswith("sign") else (None, None)
+        beat, exchange = (
+            json.loads(self.words[key]) if key.startswith("heartbeat") else (None, None)
+        )
         if beat is None:
             return self.words[key].encode()
-        if int(key.removeprefix("sign/")) in self.living:
+        if int(key.removeprefix("heartbeat/")) in self.living:
             beat += 1
         self.words[key] = json.dumps([beat, exchange])
         return self.words[key].encode()
@@ -54,12 +56,12 @@ class DictStore:
     ],
 )
 def test_who_is_gone_is_told_from_who_is_slow(exchanges, living, verdict, monkeypatch):
-    monkeypatch.setattr(group, "LOOK", 0.0)
+    monkeypatch.setattr(group, "OBSERVATION", 0.0)
     place = Rendezvous(rank=1, world=4, host="127.0.0.1", port=1)
     store = DictStore(exchanges, living)
-    assert group.agree_on_verdict(store, place, 5) == group.Diagnosis(*verdict)
+    assert group.agree_on_diagnosis(store, place, 5) == group.Diagnosis(*verdict)
     store.living = {1}
-    assert group.agree_on_verdict(store, place, 5) == group.Diagnosis(*verdict), (
+    assert group.agree_on_diagnosis(store, place, 5) == group.Diagnosis(*verdict), (
         "the first one counts"
     )
 
@@ -122,7 +124,9 @@ def test_a_peer_whom_nobody_meets_gives_up(place, capsys):
     write_config(place, "pdl-tc")
     master = f"127.0.0.1:{free_port()}"
     alone = PEER.replace("127.0.0.1:29500", master) + " --wait 1"
-    assert says(alone, capsys).startswith("coterie: the peer of rank 1 did not come within 1 sec")
+    assert says(alone, capsys).startswith(
+        "coterie: the peer of rank 1 did not connect within 1 sec"
+    )
     other = alone.replace("rank 0", "rank 1")
     assert says(other, capsys).startswith(f"coterie: nobody listens at {master}: start the peer")
 

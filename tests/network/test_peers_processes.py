@@ -112,7 +112,7 @@ def test_a_killed_peer_is_named_by_all_others_and_all_go_on(killed, place):
     """ash is rank 0, in whose process all meet."""
     peers = Processes(place, rounds=20)
     sentence = (
-        f"{killed} no longer answers: start it and all other peers again: each goes on from its "
+        f"{killed} no longer answers: start it and all other peers again: each continues from its "
         "own files."
     )
     try:
@@ -135,8 +135,10 @@ def test_a_peer_that_stands_still_is_named_after_the_deadline(stopped, place):
         peers.start()
         peers.wait_for_rounds(3)
         peers.peers[stopped].send_signal(signal.SIGSTOP)
-        sentence = f"{stopped} no longer answers: start it and all other peers again: each goes "
-        peers.say(sentence + "on from its own files.", stopped, 80)
+        sentence = (
+            f"{stopped} no longer answers: start it and all other peers again: each continues "
+        )
+        peers.say(sentence + "from its own files.", stopped, 80)
         peers.peers[stopped].send_signal(signal.SIGCONT)
         assert peers.peers[stopped].wait(60) == 2, "it ends, too, when it wakes up"
     finally:

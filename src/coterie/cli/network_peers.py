@@ -60,8 +60,8 @@ def run_local_peers(config: str, flags: PeersFlags, number: int) -> int:
     from coterie.network.peers.local import LocalPeers
     from coterie.network.peers.peer import check_method
 
-    _, asked, path = read_network_run(config, None)
-    check_method(asked)
+    _, spec, path = read_network_run(config, None)
+    check_method(spec)
     base = Path(flags.state)
     LocalPeers(config, path, number, base, flags.deadline).run(flags.quiet)
     print(f"each peer's run, private state and own model are in its folder in {base}")
@@ -74,15 +74,15 @@ def run_peer(config: str, flags: PeersFlags) -> int:
     from coterie.network.peers.peer import Peer
 
     place = place_of(flags)
-    _, asked, _ = read_network_run(config, None)
+    _, spec, _ = read_network_run(config, None)
     assert flags.data is not None
     table = Path(flags.data)
     if not table.is_file():
         raise CoterieError(f"there is no file {table}", "check the path")
     if flags.child:
         threading.Thread(target=exit_with_parent, daemon=True).start()
-    peer = Peer(asked, flags.name or table.stem, table, Path(flags.state))
-    peer.check_files()
+    peer = Peer(spec, flags.name or table.stem, table, Path(flags.state))
+    peer.describe()  # raises if its files are those of another run
     watcher = Watcher(flags.quiet)
     with watcher.showing():
         if place.host not in LOCAL_HOSTS:
@@ -93,7 +93,7 @@ def run_peer(config: str, flags: PeersFlags) -> int:
         skip_cleanup_at_exit()  # threads may wait for a store that is gone
         group = PeerGroup(place)
         try:
-            run = peer.take_part(
+            run = peer.train(
                 group,
                 WaitPolicy(deadline=flags.deadline, quorum=1.0),
                 lambda run: watcher.follow(peer.site.client, run),

@@ -21,10 +21,9 @@ from coterie.engines.codec import BadBytes, Types, encode
 from coterie.engines.coordinator import Reply, SiteCoordinator
 from coterie.engines.message import Message
 from coterie.engines.replay import ExchangeRecord, append_record
-from coterie.network.audit import AuditRecord, AuditResult
 from coterie.network.packets import CallClient, Done, Refused, WriteModel
 from coterie.network.transport import Messenger
-from coterie.network.waiting import Arrival, ExchangeResult, failure_reason
+from coterie.network.waiting import ExchangeResult, failure_reason
 from coterie.runs.files import write_error
 from coterie.runs.run import Run
 
@@ -71,17 +70,17 @@ class NetworkEngine(SiteCoordinator):
             reply = self._read_upload(name, result)
             parts.append(self.add_reply(at, call, aggregator, message, reply))
         part = aggregator.finish(aggregator.merge(parts))
-        self._write_diary(started, call, names, pieces, result, part)
+        self._log(started, call, names, pieces, result, part)
         return part
 
     def exchange(self, call: Call, pieces: dict[str, dict[str, bytes]]) -> ExchangeResult:
-        """Send the messages of a call and wait for the replies."""
+        """Send the messages of a call and wait for the replies; `PeerNetwork` looks at the call."""
         result = self.messenger.exchange(CallClient(), pieces)
         self.messenger.log_absent(result)
         return result
 
     def _read_upload(self, name: str, result: ExchangeResult) -> Reply:
-        """Return a site's upload, BadBytes if it refused, or None if it is absent."""
+        """Return a site's upload, its refusal as BadBytes, or None if it is absent or failed."""
         arrival = result.arrived.get(name)
         if arrival is None:
             return None
@@ -90,11 +89,11 @@ class NetworkEngine(SiteCoordinator):
         if failure_reason(arrival.reply) is not None:
             return None
         if not isinstance(arrival.reply.body, Done) or arrival.pieces.keys() != {"upload"}:
-            return b""  # not an upload, and rejected as such
+            return b""  # cannot be decoded, so that the reply is rejected
         return arrival.pieces["upload"]
 
     # -- logs
-    def _write_diary(
+    def _log(
         self,
         started: datetime.datetime,
         call: Call,
@@ -103,8 +102,9 @@ class NetworkEngine(SiteCoordinator):
         result: ExchangeResult,
         part: PartialAggregate,
     ) -> None:
+        """Append the exchange to diary.jsonl and to the audit."""
+        failures = result.failures()
         refused = {names[at]: reason for at, reason in part.rejected}
-        absent = {names[at]: why_absent(result, names[at]) for at in part.absent}
         arrived = result.arrived
         entry = ExchangeRecord(
             time=started.isoformat(timespec="milliseconds"),
@@ -115,14 +115,16 @@ class NetworkEngine(SiteCoordinator):
             seconds=round(result.seconds, 3),
             bytes_down=sum(len(raw) for of_site in pieces.values() for raw in of_site.values()),
             bytes_up=sum(arrival.bytes for arrival in arrived.values()),
-            answered={
-                names[at]: round(arrived[names[at]].seconds, 3) for at in part.accepted.tolist()
-            },
+            answered={names[at]: arrived[names[at]].seconds for at in part.accepted.tolist()},
             refused=refused,
-            absent=absent,
+            absent={names[at]: failures[names[at]] for at in part.absent},
         )
         self.entries.append(entry)
-        self.messenger.audit.record([audit_record(name, entry, result) for name in names])
+        self.messenger.audit.record(
+            result.audit_records(
+                entry.time, call.version.phase, call.name, call.version.round, refused
+            )
+        )
         if self.folder is None:
             return
         file = self.folder / "diary.jsonl"
@@ -137,14 +139,14 @@ class NetworkEngine(SiteCoordinator):
         Returns:
             Site → why it did not write one.
         """
-        ask = run.round_context(max(run.round, 0), "evaluate")
-        method: Algorithm = ask.root.method
+        root = run.round_context(max(run.round, 0), "evaluate").root
+        method: Algorithm = root.method
         if type(method).model is Algorithm.model:
             return dict.fromkeys(run.roster.names, "a client of this method has no single model")
         shared, per_client = method.use(run.state)
         ids = run.all_clients
         call = Call(
-            fn=ask.root.personal_model,
+            fn=root.personal_model,
             path="",
             ids=ids,
             shared=shared,
@@ -161,9 +163,7 @@ class NetworkEngine(SiteCoordinator):
             for at in torch.arange(len(ids))
         }
         grace = self.messenger.policy.deadline  # wait for disconnected sites, too: the last chance
-        result = self.messenger.exchange(WriteModel(), pieces, grace=grace)
-        reasons = {name: failure_reason(arrival.reply) for name, arrival in result.arrived.items()}
-        return result.absent | {name: why for name, why in reasons.items() if why is not None}
+        return self.messenger.exchange(WriteModel(), pieces, grace=grace).failures()
 
     # -- checkpoints
     def snapshot(self) -> Any:
@@ -180,36 +180,3 @@ class NetworkEngine(SiteCoordinator):
 def as_pieces(message: Message) -> dict[str, bytes]:
     """Return the pieces of a message by name, without empty ones."""
     return {name: raw for name, raw in message._asdict().items() if raw is not None}
-
-
-def audit_record(name: str, entry: ExchangeRecord, result: ExchangeResult) -> AuditRecord:
-    """Return the audit record of a call to one site."""
-    arrival = result.arrived.get(name)
-    outcome: AuditResult = "accepted"
-    if name in entry.refused:
-        outcome = "refused"
-    if name in entry.absent:
-        outcome = "absent"
-    version = Version(*entry.version)
-    return AuditRecord(
-        time=entry.time,
-        epoch=entry.epoch,
-        sequence=entry.sequence,
-        round=version.round,
-        phase=version.phase,
-        function=entry.function,
-        site=name,
-        bytes_out=result.bytes_out.get(name, 0),
-        bytes_in=arrival.bytes if arrival else 0,
-        seconds=round(arrival.seconds, 3) if arrival else None,
-        result=outcome,
-        reason=entry.refused.get(name) or entry.absent.get(name) or "",
-    )
-
-
-def why_absent(result: ExchangeResult, name: str) -> str:
-    """Return why there is no upload of a site."""
-    arrival: Arrival | None = result.arrived.get(name)
-    if arrival is None:
-        return result.absent[name]
-    return failure_reason(arrival.reply) or "no answer"

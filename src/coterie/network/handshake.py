@@ -4,7 +4,7 @@
     CheckModel   → fingerprint of the model at each site, and the curvature if the method needs it
     Terms        → stored by each site
 
-A failure at any site ends the handshake; all sites are told the reason.
+A failure at any site ends the handshake; the server sends the reason to all sites.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 
@@ -28,21 +28,23 @@ from coterie.data.table_options import TableOptions
 from coterie.network.packets import (
     Cancel,
     CheckModel,
+    DataTerms,
     Done,
     Hello,
     ModelReport,
     RequestBody,
+    RunTerms,
     SiteDescription,
     Terms,
 )
-from coterie.network.terms import data_terms, run_terms, site_settings
+from coterie.network.terms import copy_options, site_settings
 from coterie.network.transport import Messenger
-from coterie.network.waiting import failure_reason, list_names
+from coterie.network.waiting import list_names
 from coterie.runs.options import Options, check_run_options
 from coterie.runs.start import create_task, model_fingerprint, model_name
 from coterie.runs.step_sizes import can_fit_step_sizes, fit_to_curvature
 
-NOT_ALL = "not all sites can take part"
+NOT_ALL = "not all sites can join the run"
 CANCEL_TIMEOUT = 5.0  # seconds in which sites may receive the reason
 B = TypeVar("B", SiteDescription, ModelReport, Done)
 ONLY_SIMULATED = ("attack", "attackers", "attack_strength", "dropout", "ranks")
@@ -95,7 +97,7 @@ def perform_handshake(messenger: Messenger, names: list[str], spec: RunSpec) -> 
         spec: The run.
 
     Raises:
-        CoterieError: A site cannot take part; all sites are told why.
+        CoterieError: A site cannot join. The server sends the reason to all sites.
     """
     try:
         return _agree(messenger, names, spec)
@@ -106,7 +108,12 @@ def perform_handshake(messenger: Messenger, names: list[str], spec: RunSpec) -> 
 
 
 def _agree(messenger: Messenger, names: list[str], spec: RunSpec) -> Handshake:
-    hello = Hello(coterie=__version__, data=data_terms(spec.data), run=run_terms(spec.options))
+    """Perform the three exchanges of the handshake."""
+    hello = Hello(
+        coterie=__version__,
+        data=copy_options(DataTerms, spec.data),
+        run=copy_options(RunTerms, spec.options),
+    )
     described = request_all(messenger, names, hello, SiteDescription)
     descriptions = {name: body.description for name, body in described.items()}
     schema = merge_schema(descriptions, spec)
@@ -129,7 +136,11 @@ def _agree(messenger: Messenger, names: list[str], spec: RunSpec) -> Handshake:
         raise SitesFailed(dict.fromkeys(differing, f"its model {model} differs"))
     curvature = None
     if needs_curvature:
-        curvature = collect_curvature(reports, names)
+        values = [reports[name].curvature or 0.0 for name in names]
+        invalid = [name for name, value in zip(names, values) if not value > 0]
+        if invalid:
+            raise SitesFailed(dict.fromkeys(invalid, "it sent no curvature of its loss"))
+        curvature = torch.tensor(values, dtype=torch.float64)  # [N]
     method = fit_to_curvature(spec.method, curvature, roster, spec.options)
     check_run_options(spec.options, method, task, roster)
     terms = Terms(
@@ -156,24 +167,14 @@ def request_all(
         SitesFailed: A site did not reply with a body of this kind.
     """
     result = messenger.exchange(body, {name: {} for name in names}, quorum=1.0)
-    bodies: dict[str, B] = {}
-    faults: dict[str, str] = dict(result.absent)
-    for name in names:
-        if name not in result.arrived:
-            continue
-        reply = result.arrived[name].reply
-        reason = failure_reason(reply)
-        if reason is None and isinstance(reply.body, kind):
-            bodies[name] = reply.body
-        else:
-            faults[name] = reason or "its reply is of another kind"
-    if faults:
-        raise SitesFailed(faults)
-    return bodies
+    failures = result.failures(kind)
+    if failures:
+        raise SitesFailed(failures)
+    return {name: cast(B, arrival.reply.body) for name, arrival in result.arrived.items()}
 
 
 class SitesFailed(CoterieError):
-    """Sites cannot take part; the message names each reason once, with its sites.
+    """Sites cannot join a run; the message names each reason once, with its sites.
 
     Args:
         faults: Site → reason.
@@ -190,7 +191,7 @@ class SitesFailed(CoterieError):
 
 # ------------------------------------------------------------------------------ replies of sites
 def merge_schema(descriptions: dict[str, dict[str, Any]], spec: RunSpec) -> Schema:
-    """Merge the descriptions of all sites into one schema."""
+    """Merge the descriptions of all sites, which may be malformed, into one schema."""
     try:
         check_reporting_clients(descriptions, spec.data.min_rows_to_report)
     except (LookupError, TypeError, AttributeError) as e:
@@ -228,14 +229,3 @@ def make_roster(
         schema=schema,
         source="network",
     )
-
-
-def collect_curvature(reports: Mapping[str, ModelReport], names: list[str]) -> torch.Tensor:
-    """Return the curvature of each site's loss, float64 [N]."""
-    values = []
-    for name in names:
-        value = reports[name].curvature
-        if value is None or not value > 0:
-            raise SitesFailed({name: "it sent no curvature of its loss"})
-        values.append(value)
-    return torch.tensor(values, dtype=torch.float64)

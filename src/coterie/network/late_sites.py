@@ -22,8 +22,8 @@ from coterie.engines.codec import BadBytes, decode, encode
 from coterie.engines.coordinator import HEADER, SiteCoordinator
 from coterie.network.audit import now_as_text
 from coterie.network.engine import FINAL_EXCHANGE, NetworkEngine, as_pieces
-from coterie.network.packets import CallClient, Done, RequestBody, Terms, WriteModel
-from coterie.network.waiting import ExchangeResult, audit_records, failure_reason
+from coterie.network.packets import CallClient, RequestBody, Terms, WriteModel
+from coterie.network.waiting import ExchangeResult
 from coterie.runs.late_sites import LateSite, describe_late_site, read_late_sites, write_late_sites
 from coterie.runs.run import Run
 
@@ -69,8 +69,7 @@ class LateSites:
 
     def _introduce(self, names: list[str]) -> None:
         """Send the terms to sites, then let them join."""
-        result = self._exchange(self.terms, {name: {} for name in names})
-        faults = find_faults(result)
+        faults = self._exchange(self.terms, {name: {} for name in names}).failures()
         for name, reason in faults.items():
             self._record(name, None, reason)
             log.warning("%s connected late and cannot join: %s.", name, reason)
@@ -108,8 +107,8 @@ class LateSites:
         started = now_as_text()
         pieces = self._messages(names, "membership", centres)
         result = self._exchange(CallClient(), pieces)
-        self.messenger.audit.record(audit_records(CallClient(), result, started, "membership"))
-        faults = find_faults(result)
+        self.messenger.audit.record(result.audit_records(started, "start", "membership"))
+        faults = result.failures()
         groups = {}
         for name in names:
             if name in faults:
@@ -145,42 +144,30 @@ class LateSites:
             return dict.fromkeys(names, "a client of this method has no single model")
         shared, _ = method.use(self.run.state)
         pieces = self._messages(names, "unseen_model", shared)
-        return find_faults(self._exchange(WriteModel(), pieces))
+        return self._exchange(WriteModel(), pieces).failures()
 
     def _messages(
         self, names: list[str], function: str, shared: Any
     ) -> dict[str, dict[str, bytes]]:
         """Encode a call to sites without private states."""
         run = self.run
-        moment = max(run.round, 0)
-        ask = run.round_context(moment, "evaluate")
+        round = max(run.round, 0)
+        root = run.round_context(round, "evaluate").root
         keys = randomness.client_keys(names, run.options.seed)
         call = Call(
-            fn=getattr(ask.root, function),
+            fn=getattr(root, function),
             path="",
             ids=torch.arange(len(names)),
             shared=shared,
             per_client=(),
             static={},
-            keys=randomness.keys(keys, moment, "evaluate"),
+            keys=randomness.keys(keys, round, "evaluate"),
             client_keys=keys,
-            version=Version(moment, "evaluate", FINAL_EXCHANGE),
+            version=Version(round, "evaluate", FINAL_EXCHANGE),
             keeps_private=False,
             enrolled=False,
         )
-        ledger = SiteCoordinator(len(names), run.types)
+        coordinator = SiteCoordinator(len(names), run.types)
         encoded = encode(shared, run.types)
-        messages = [ledger.message(at, call, encoded) for at in torch.arange(len(names))]
+        messages = [coordinator.message(at, call, encoded) for at in torch.arange(len(names))]
         return dict(zip(names, map(as_pieces, messages)))
-
-
-def find_faults(result: ExchangeResult) -> dict[str, str]:
-    """Return the sites that did not do what was requested, with the reasons."""
-    faults = dict(result.absent)
-    for name, arrival in result.arrived.items():
-        reason = failure_reason(arrival.reply)
-        if reason is None and not isinstance(arrival.reply.body, Done):
-            reason = "its reply is of another kind"
-        if reason is not None:
-            faults[name] = reason
-    return faults

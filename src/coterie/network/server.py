@@ -26,7 +26,7 @@ from coterie.network.late_sites import LateSites
 from coterie.network.packets import Experiment, Terms
 from coterie.network.participation import OWNER_REASONS
 from coterie.network.transport import Messenger, Transport
-from coterie.network.waiting import WaitPolicy, failure_reason, list_names
+from coterie.network.waiting import WaitPolicy, list_names
 from coterie.runs.config import (
     Fingerprints,
     Origin,
@@ -95,7 +95,7 @@ def begin(
         engine: Class of the engine.
 
     Raises:
-        CoterieError: The folder is not empty, or a site cannot take part.
+        CoterieError: The folder is not empty, or a site cannot join.
     """
     ensure_free(out)
     if not names:
@@ -103,6 +103,9 @@ def begin(
     experiment = experiment or secrets.token_hex(8)
     messenger = open_messenger(experiment, 1)
     roster, method, task, terms = perform_handshake(messenger, sorted(names), spec)
+    command = sys.argv
+    if Path(command[0]).name.startswith("flwr"):  # its arguments contain a token
+        command = ["flwr", "run"]
     config = RunConfig(
         method=method_config(method),
         model=terms.model,
@@ -112,7 +115,7 @@ def begin(
         roster=roster_config(roster),
         fingerprint=Fingerprints(data="", salt="", model=terms.fingerprint),
         origin=Origin(),
-        command=command_line(),
+        command=command,
     )
     content = NetworkFile(experiment=experiment, epoch=1, terms=terms)
     folder = RunFolder.create(out, config, before=lambda: write_network_file(out, content))
@@ -133,13 +136,6 @@ def make_run(
     run = Run(method, task, network.roster, network, options, folder=folder, model_name=model_name)
     run.saves_every_round = True
     return run
-
-
-def command_line() -> list[str]:
-    """Return the command of this process, without the token in that of Flower's own processes."""
-    if Path(sys.argv[0]).name.startswith("flwr"):
-        return ["flwr", "run"]
-    return sys.argv
 
 
 # ------------------------------------------------------------------------------ resume
@@ -185,7 +181,12 @@ def resume(
             "the server was restarted (start %d of this run) and continues after round %d.",
             content.epoch, max(run.round, 0),
         )  # fmt: skip
-    send_terms(messenger, list(roster.names), content.terms)
+    # sites that are disconnected have the terms on disk
+    result = messenger.exchange(content.terms, {name: {} for name in roster.names})
+    messenger.log_absent(result)
+    for name, reason in result.failures().items():
+        if name in result.arrived:
+            log.warning("%s does not continue: %s.", name, reason)
     return run
 
 
@@ -198,16 +199,6 @@ def sites_that_left(file: Path) -> set[str]:
         left -= entry.answered.keys()
         left |= {name for name, reason in entry.absent.items() if reason == OWNER_REASONS["left"]}
     return left
-
-
-def send_terms(messenger: Messenger, names: list[str], terms: Terms) -> None:
-    """Send the terms to the sites again; sites that are disconnected have them on disk."""
-    result = messenger.exchange(terms, {name: {} for name in names})
-    messenger.log_absent(result)
-    for name, arrival in result.arrived.items():
-        reason = failure_reason(arrival.reply)
-        if reason is not None:
-            log.warning("%s does not continue: %s.", name, reason)
 
 
 # ------------------------------------------------------------------------------ train

@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
+
+from msgspec.structs import asdict
 
 from coterie.core.contract import Algorithm, check_settings
 from coterie.core.errors import CoterieError
@@ -21,20 +23,14 @@ from coterie.network.packets import DataTerms, RunTerms, Terms
 from coterie.runs.config import method_config, restore_method
 from coterie.runs.options import Options
 
-SERVER_ONLY = (
-    "start_from",
-)  # settings that name files of the server; no client function uses them
+SERVER_ONLY = ("start_from",)  # settings that name files of the server; sites do not need them
+T = TypeVar("T", DataTerms, RunTerms)
 
 
 # ------------------------------------------------------------------------------ server
-def data_terms(options: TableOptions) -> DataTerms:
-    """Return the options with which sites read their tables."""
-    return DataTerms(**{name: getattr(options, name) for name in DataTerms.__struct_fields__})
-
-
-def run_terms(options: Options) -> RunTerms:
-    """Return the options of the run that sites need."""
-    return RunTerms(**{name: getattr(options, name) for name in RunTerms.__struct_fields__})
+def copy_options(kind: type[T], options: TableOptions | Options) -> T:
+    """Copy the options that sites need."""
+    return kind(**{name: getattr(options, name) for name in kind.__struct_fields__})
 
 
 def site_settings(method: Algorithm) -> dict[str, Any]:
@@ -48,15 +44,15 @@ def site_settings(method: Algorithm) -> dict[str, Any]:
 
 # ------------------------------------------------------------------------------ site
 def table_options(terms: DataTerms) -> TableOptions:
-    """Invert `data_terms`; raise BadBytes if the values are invalid."""
+    """Return the options for reading the site's table; raise BadBytes if they are invalid."""
     with as_bad_bytes("its table options are invalid"):
-        return TableOptions(**_fields(terms))
+        return TableOptions(**asdict(terms))
 
 
 def run_options(terms: RunTerms) -> Options:
-    """Invert `run_terms`, with defaults for all other options; raise BadBytes if invalid."""
+    """Return the options of the run, others with their defaults; raise BadBytes if invalid."""
     with as_bad_bytes("its run options are invalid"):
-        options = Options(**_fields(terms))
+        options = Options(**asdict(terms))
         check_settings(options)
     return options
 
@@ -90,7 +86,3 @@ def as_bad_bytes(text: str) -> Iterator[None]:
         yield
     except CoterieError as e:
         raise BadBytes(text) from e
-
-
-def _fields(terms: DataTerms | RunTerms) -> dict[str, Any]:
-    return {name: getattr(terms, name) for name in terms.__struct_fields__}

@@ -1,8 +1,9 @@
 """The transport interface, and the messenger that numbers requests and waits for replies.
 
-A `Transport` carries packets to sites by name; Flower, stock Flower and peers implement it, and
-`InProcessTransport` for tests. A `Messenger` performs one exchange at a time over a transport: it
-sends a request to sites, repeats it when a site reconnects, and applies deadline and quorum.
+A `Transport` carries packets to sites by name: `FlowerServer`, `GridTransport` (stock Flower),
+`PeerTransport`, or `InProcessTransport` in this process. A `Messenger` performs one exchange at a
+time over a transport: it sends a request to sites, repeats it when a site reconnects, and applies
+deadline and quorum.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from coterie.network.packets import (
     Request,
     RequestBody,
     RequestNumber,
+    WriteModel,
     read_head,
     write_head,
 )
@@ -31,11 +33,9 @@ from coterie.network.participation import OWNER_REASONS
 from coterie.network.site import NetworkSite
 from coterie.network.waiting import (
     Arrival,
-    ConnectionHistory,
     ExchangeProgress,
     ExchangeResult,
     WaitPolicy,
-    audit_records,
     list_names,
 )
 
@@ -71,11 +71,10 @@ class Messenger:
         policy: Deadline, quorum and grace.
         clock: Current time in seconds.
         sequence: Number of the last request.
-        unreadable: Site → why its reply could not be read.
         audit: Log of all requests.
-        awaited: Sites whose reply is due.
+        awaited: Sites whose reply is due, for the live page and simulations.
         left: Sites whose owners left, with the connection at that time; None: before a restart.
-        history: Since when sites are disconnected.
+        disconnected_since: Site → time of the first check that missed it.
         logged_absent: Sites whose absence is in the log.
     """
 
@@ -85,11 +84,10 @@ class Messenger:
     policy: WaitPolicy = field(default_factory=WaitPolicy)
     clock: Callable[[], float] = time.monotonic
     sequence: int = 0
-    unreadable: dict[str, str] = field(default_factory=dict)
     audit: Audit = field(default_factory=Audit)
     awaited: frozenset[str] = frozenset()
     left: dict[str, Hashable] = field(default_factory=dict)
-    history: ConnectionHistory = field(default_factory=ConnectionHistory)
+    disconnected_since: dict[str, float] = field(default_factory=dict)
     logged_absent: set[str] = field(default_factory=set)
 
     def exchange(
@@ -118,7 +116,7 @@ class Messenger:
             The replies, and for each site without one the reason.
 
         Raises:
-            CoterieError: The quorum did not reply within `policy.turns` deadlines.
+            CoterieError: The quorum did not reply within `policy.max_deadlines` deadlines.
         """
         started = self.clock()
         started_text = now_as_text()
@@ -134,30 +132,35 @@ class Messenger:
         grace = self.policy.grace if grace is None else grace
         progress = ExchangeProgress(packets, quorum, self._sites_that_left(packets))
         end = started + deadline
-        turn = 1
+        deadlines = 0  # that passed without a quorum
         while not progress.is_complete:
             self.awaited = frozenset(progress.missing)
             self._send(progress)
             timeout = min(self.policy.pause, max(0.0, end - self.clock()))
             for name, packet in self.transport.receive(timeout):
-                reply = self._read(name, packet, number)
+                reply = self._read(name, packet, number, progress)
                 if reply is not None and name in progress.missing:
-                    seconds = self.clock() - started
+                    seconds = round(self.clock() - started, 3)
                     self._add(progress, name, Arrival(reply, packet.pieces, seconds, packet.size))
             now = self.clock()
-            if progress.has_quorum and self.history.are_gone(progress.missing, grace, now):
-                break
+            if progress.has_quorum:
+                since = [self.disconnected_since.get(name) for name in progress.missing]
+                if now >= end or all(t is not None and now - t >= grace for t in since):
+                    break
             if now < end:
                 continue
-            if progress.has_quorum:
-                break
             log.warning(
                 "%d sites have replied and %d are needed: still waiting for %s.",
                 len(progress.arrived), progress.needed, list_names(progress.unanswered),
             )  # fmt: skip
-            self._check_turns(turn, progress)
+            deadlines += 1
+            if deadlines == self.policy.max_deadlines:
+                names = list_names(progress.unanswered) or "a site that has not left"
+                raise CoterieError(
+                    f"{names} did not reply within {deadlines * self.policy.deadline:g} seconds",
+                    "check these sites, then resume",
+                )
             progress.repeat()
-            turn += 1
             end = self.clock() + deadline
         self.awaited = frozenset()
         absent = {
@@ -166,9 +169,12 @@ class Messenger:
             if name not in progress.arrived
         }
         seconds = self.clock() - started
-        result = ExchangeResult(number, progress.arrived, absent, seconds, progress.bytes_out)
+        arrived = {name: progress.arrived[name] for name in packets if name in progress.arrived}
+        result = ExchangeResult(number, arrived, absent, seconds, progress.bytes_out)
         if not isinstance(body, CallClient):  # the engine records calls, after it checks uploads
-            self.audit.record(audit_records(body, result, started_text))
+            phase = "end" if isinstance(body, WriteModel) else "start"
+            function = str(body.__struct_config__.tag)
+            self.audit.record(result.audit_records(started_text, phase, function))
         return result
 
     def wait_for(self, names: list[str], seconds: float) -> list[str]:
@@ -203,7 +209,11 @@ class Messenger:
     def _send(self, progress: ExchangeProgress) -> None:
         """Send the packet to sites over each connection once."""
         connected = self.transport.connections()
-        self.history.update(progress.packets, connected, self.clock())
+        for name in progress.packets:
+            if name in connected:
+                self.disconnected_since.pop(name, None)
+            else:
+                self.disconnected_since.setdefault(name, self.clock())
         new = {}
         for name in progress.missing:
             if name in connected and progress.sent.get(name) != connected[name]:
@@ -215,12 +225,14 @@ class Messenger:
         if new:
             self.transport.send(new)
 
-    def _read(self, name: str, packet: Packet, number: RequestNumber) -> Reply | None:
+    def _read(
+        self, name: str, packet: Packet, number: RequestNumber, progress: ExchangeProgress
+    ) -> Reply | None:
         """Return a reply to this request; None if it is unreadable or answers another request."""
         try:
             reply = read_head(packet.head, Reply)
         except BadBytes as e:
-            self.unreadable[name] = f"its reply is unreadable: {e}"
+            progress.unreadable[name] = f"its reply is unreadable: {e}"
             log.warning("%s: its reply is unreadable: %s.", name, e)
             return None
         if reply.experiment != self.experiment or reply.number != number:
@@ -241,7 +253,7 @@ class Messenger:
             progress.left.add(name)
 
     def _sites_that_left(self, names: Mapping[str, Packet]) -> set[str]:
-        """Return the sites whose owners left and that have not reconnected since."""
+        """Return the sites whose owners left; forget this of a site that has reconnected."""
         connected = self.transport.connections()
         for name, connection in list(self.left.items()):
             if name in connected and connected[name] != connection:
@@ -249,21 +261,13 @@ class Messenger:
         return {name for name in names if name in self.left}
 
     def _why_absent(self, name: str, progress: ExchangeProgress) -> str:
-        if name in self.unreadable:
-            return self.unreadable.pop(name)
+        if name in progress.unreadable:
+            return progress.unreadable[name]
         if name not in progress.sent:
             return NOT_CONNECTED
-        if name in self.history.disconnected_since:
+        if name in self.disconnected_since:
             return DISCONNECTED
         return "no answer"
-
-    def _check_turns(self, turn: int, progress: ExchangeProgress) -> None:
-        if self.policy.turns is not None and turn >= self.policy.turns:
-            names = list_names(progress.unanswered) or "a site that has not left"
-            raise CoterieError(
-                f"{names} did not reply within {turn * self.policy.deadline:g} seconds",
-                "check these sites, then resume",
-            )
 
 
 # ------------------------------------------------------------------------------ in process

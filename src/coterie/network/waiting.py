@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
@@ -11,14 +11,14 @@ from typing import NamedTuple
 from coterie.core.errors import CoterieError
 from coterie.network.audit import AuditRecord, AuditResult
 from coterie.network.packets import (
+    Done,
     Failed,
     NotParticipating,
     Packet,
     Refused,
     Reply,
-    RequestBody,
+    ReplyBody,
     RequestNumber,
-    WriteModel,
     sanitize_text,
 )
 from coterie.network.participation import OWNER_REASONS
@@ -34,7 +34,7 @@ class WaitPolicy:
     quorum: float = 0.5  # fraction of the sites that must reply
     grace: float = 10.0  # seconds; after the quorum, how long to wait for a disconnected site
     pause: float = 0.5  # seconds between checks of the connections
-    turns: int | None = None  # deadlines below the quorum before an error; None: wait forever
+    max_deadlines: int | None = None  # error after so many without a quorum; None: wait forever
 
     def __post_init__(self) -> None:
         if not self.deadline > 0:
@@ -51,7 +51,7 @@ class Arrival(NamedTuple):
 
     reply: Reply
     pieces: dict[str, bytes]
-    seconds: float  # since the exchange began
+    seconds: float  # since the exchange began, rounded to milliseconds
     bytes: int
 
 
@@ -62,7 +62,63 @@ class ExchangeResult(NamedTuple):
     arrived: dict[str, Arrival]
     absent: dict[str, str]  # site → why there is no reply
     seconds: float
-    bytes_out: Mapping[str, int] = MappingProxyType({})  # per site, with repetitions
+    bytes_out: Mapping[str, int]  # per site, with repetitions
+
+    def failures(self, expected: type[ReplyBody] = Done) -> dict[str, str]:
+        """Return the sites without a reply of the expected kind, with the reasons."""
+        failures = dict(self.absent)
+        for name, arrival in self.arrived.items():
+            reason = failure_reason(arrival.reply)
+            if reason is None and not isinstance(arrival.reply.body, expected):
+                reason = "its reply is of another kind"
+            if reason is not None:
+                failures[name] = reason
+        return failures
+
+    def audit_records(
+        self,
+        time: str,
+        phase: str,
+        function: str,
+        round: int | None = None,
+        rejected: Mapping[str, str] = MappingProxyType({}),
+    ) -> list[AuditRecord]:
+        """Return the audit record of each site.
+
+        Args:
+            time: When the exchange began.
+            phase: Phase of the run; "start" and "end" are outside the rounds.
+            function: Client function that was called, or kind of the request.
+            round: Round; None: outside the rounds.
+            rejected: Site → why the server rejected its upload.
+        """
+        records = []
+        for name, size in self.bytes_out.items():
+            arrival = self.arrived.get(name)
+            reason = rejected.get(name) or self.absent.get(name)
+            if arrival is not None and reason is None:
+                reason = failure_reason(arrival.reply)
+            outcome: AuditResult = "accepted" if reason is None else "absent"
+            is_refusal = arrival is not None and isinstance(arrival.reply.body, Refused)
+            if name in rejected or is_refusal:
+                outcome = "refused"
+            records.append(
+                AuditRecord(
+                    time=time,
+                    epoch=self.number.epoch,
+                    sequence=self.number.sequence,
+                    round=round,
+                    phase=phase,
+                    function=function,
+                    site=name,
+                    bytes_out=size,
+                    bytes_in=arrival.bytes if arrival else 0,
+                    seconds=None if arrival is None else arrival.seconds,
+                    result=outcome,
+                    reason=reason or "",
+                )
+            )
+        return records
 
 
 def failure_reason(reply: Reply) -> str | None:
@@ -83,68 +139,6 @@ def list_names(names: list[str]) -> str:
     return listed
 
 
-def audit_records(
-    body: RequestBody, result: ExchangeResult, started: str, function: str | None = None
-) -> list[AuditRecord]:
-    """Return the audit records of an exchange outside the rounds.
-
-    Args:
-        body: The request.
-        result: The replies.
-        started: When the exchange began.
-        function: Client function that was called; None: the kind of the request.
-    """
-    records = []
-    for name, size in result.bytes_out.items():
-        arrival = result.arrived.get(name)
-        reason = result.absent.get(name)
-        if arrival is not None:
-            reason = failure_reason(arrival.reply)
-        outcome: AuditResult = "accepted"
-        if reason is not None:
-            outcome = "absent"
-        if arrival is not None and isinstance(arrival.reply.body, Refused):
-            outcome = "refused"
-        records.append(
-            AuditRecord(
-                time=started,
-                epoch=result.number.epoch,
-                sequence=result.number.sequence,
-                round=None,
-                phase="end" if isinstance(body, WriteModel) else "start",
-                function=function or str(body.__struct_config__.tag),
-                site=name,
-                bytes_out=size,
-                bytes_in=arrival.bytes if arrival else 0,
-                seconds=round(arrival.seconds, 3) if arrival else None,
-                result=outcome,
-                reason=reason or "",
-            )
-        )
-    return records
-
-
-# ------------------------------------------------------------------------------ progress
-class ConnectionHistory:
-    """Since when sites are disconnected."""
-
-    def __init__(self) -> None:
-        self.disconnected_since: dict[str, float] = {}  # site → first check that missed it
-
-    def update(self, names: Iterable[str], connected: Mapping[str, Hashable], now: float) -> None:
-        """Record which of these sites are connected."""
-        for name in names:
-            if name in connected:
-                self.disconnected_since.pop(name, None)
-            else:
-                self.disconnected_since.setdefault(name, now)
-
-    def are_gone(self, names: Iterable[str], grace: float, now: float) -> bool:
-        """Whether all of these sites have been disconnected for at least `grace` seconds."""
-        since = self.disconnected_since
-        return all(name in since and now - since[name] >= grace for name in names)
-
-
 class ExchangeProgress:
     """Which sites have replied to the request of one exchange.
 
@@ -159,6 +153,7 @@ class ExchangeProgress:
         self.quorum = quorum
         self.left = left
         self.arrived: dict[str, Arrival] = {}
+        self.unreadable: dict[str, str] = {}  # site → why its reply could not be read
         self.not_participating = dict.fromkeys(left, OWNER_REASONS["left"])
         self.sent: dict[str, Hashable] = {}  # site → connection over which the packet was sent
         self.bytes_out = dict.fromkeys(packets, 0)
@@ -177,7 +172,7 @@ class ExchangeProgress:
 
     @property
     def missing(self) -> list[str]:
-        """Sites that have neither replied nor declined."""
+        """Sites from which a reply may still arrive: they have neither replied nor declined."""
         return [
             name
             for name in self.packets
@@ -186,7 +181,7 @@ class ExchangeProgress:
 
     @property
     def unanswered(self) -> list[str]:
-        """Sites without a reply, including paused ones, but not those that left."""
+        """The missing sites and the paused ones."""
         return [n for n in self.packets if n not in self.arrived and n not in self.left]
 
     @property

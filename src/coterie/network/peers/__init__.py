@@ -1,7 +1,8 @@
-"""Methods without a server, one process per client: each peer has its rows, and sees the others'
-uploads.
+"""Methods without a server, one process per client: each peer has its rows, and sees the uploads
+of all others.
 
-Every peer runs the same round loop on the same uploads, and computes its own answers alone.
-`group` is how bytes travel (torch.distributed), `transport` who gets what, `start` how a run begins
-or goes on, `local` all peers on one machine.
+Every peer runs the same round loop on the same uploads; only its own uploads and scores are
+computed from its rows. `peer` starts or resumes a run, `transport` passes packets between peers,
+`group` gathers bytes with torch.distributed, `rendezvous` connects the peers, and `local` starts
+all of them on one machine.
 """

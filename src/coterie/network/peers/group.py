@@ -1,14 +1,13 @@
-"""Bytes from every peer to every other, by torch.distributed (gloo).
+"""The process group of peers: bytes from every peer to every other, with torch.distributed (gloo).
 
-Nobody waits for ever: where a peer is gone, or takes longer than the deadline, all others end with
-the same sentence, which names it.
+No peer waits forever. If a peer ends, or takes longer than the deadline, all others end with the
+same message, which names it.
 """
 
 from __future__ import annotations
 
 import datetime
 import json
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -29,21 +28,24 @@ from coterie.network.peers.rendezvous import (
     use_interface,
 )
 
-BEAT = 0.5  # seconds between signs of life
-LOOK = 3.0  # seconds in which a living peer gives another one
-LONGEST_ANSWER = LOOK + 5.0  # seconds until the store must have answered
-VERDICT = "verdict"
+BEAT = 0.5  # seconds between heartbeats
+OBSERVATION = 3.0  # seconds in which a live peer sends another heartbeat
+DIAGNOSIS_TIMEOUT = OBSERVATION + 5.0  # seconds in which the store must answer
+DIAGNOSIS = "diagnosis"
+MAX_BYTES = 2**30  # from one peer in one exchange
+BROKEN = (
+    "the connection between the peers broke",
+    "start all of them again: each continues from its own files",
+)
+UNREACHABLE = (
+    "the peers are connected to rank 0, but not to each other",
+    f"check the firewalls between them, or set {VARIABLE} to the network interface to use",
+)
 
 
-class HeartbeatSample(NamedTuple):
-    """What a peer writes: a number that grows, and which exchange it has come to."""
-
-    beat: int
-    exchange: int
-
-
+# ------------------------------------------------------------------------------ diagnosis
 class Diagnosis(NamedTuple):
-    """Why an exchange failed, by ranks."""
+    """Ranks that caused an exchange to fail."""
 
     gone: list[int]
     slow: list[int]
@@ -53,7 +55,7 @@ RANK_0_IS_GONE = Diagnosis([0], [])  # the store was in its process
 
 
 class Heartbeat(threading.Thread):
-    """Writes this peer's signs of life until it is stopped."""
+    """Stores a growing number and the current exchange of this peer until it is stopped."""
 
     def __init__(self, place: Rendezvous, exchange: Callable[[], int]) -> None:
         super().__init__(daemon=True)
@@ -62,129 +64,90 @@ class Heartbeat(threading.Thread):
         self.stopped = threading.Event()
 
     def run(self) -> None:
-        """Write a sign now and then."""
+        """Store a heartbeat every BEAT seconds."""
         beat = 0
-        try:
+        with suppress(RuntimeError):  # rank 0 has ended; the next exchange fails
             store = connect(self.place)
             while not self.stopped.wait(BEAT):
                 beat += 1
-                store.set(f"sign/{self.place.rank}", json.dumps([beat, self.exchange()]))
-        except RuntimeError:  # rank 0 has ended: whoever asks the store next notices
-            return
-
-    def stop(self) -> None:
-        """Write no more."""
-        self.stopped.set()
+                store.set(f"heartbeat/{self.place.rank}", json.dumps([beat, self.exchange()]))
 
 
-def read_signs(store: Store, place: Rendezvous) -> list[HeartbeatSample]:
-    """The newest sign of every peer."""
-    signs = []
-    for rank in range(place.world):
-        key = f"sign/{rank}"
-        sign = HeartbeatSample(0, 0)
-        if store.check([key]):
-            sign = HeartbeatSample(*json.loads(store.get(key)))
-        signs.append(sign)
-    return signs
+def agree_on_diagnosis(store: Store, place: Rendezvous, exchange: int) -> Diagnosis:
+    """Return the diagnosis of the first peer that noticed the failure.
 
-
-def agree_on_verdict(store: Store, place: Rendezvous, exchange: int) -> Diagnosis:
-    """Who is gone or slow, as the first peer saw it that noticed; then this peer has left.
-
-    A question to a store whose process stands still never ends, so it is asked in a thread.
+    A request to a store whose process is suspended never returns, so it is made in a thread.
     """
-    verdicts: list[Diagnosis] = []
+    diagnoses: list[Diagnosis] = []
 
-    def ask() -> None:
+    def agree() -> None:
         with suppress(RuntimeError):  # rank 0 has ended
-            verdicts.append(ask_for_verdict(store, place, exchange))
+            if not store.check([DIAGNOSIS]):
+                own = diagnose(store, place, exchange)
+                store.compare_set(DIAGNOSIS, "", json.dumps(own))
+            agreed = Diagnosis(*json.loads(store.get(DIAGNOSIS)))
+            store.set(f"left/{place.rank}", "yes")
+            diagnoses.append(agreed)
 
-    asking = threading.Thread(target=ask, daemon=True)
-    asking.start()
-    asking.join(LONGEST_ANSWER)
-    if not verdicts:
+    thread = threading.Thread(target=agree, daemon=True)
+    thread.start()
+    thread.join(DIAGNOSIS_TIMEOUT)
+    if not diagnoses:
         return RANK_0_IS_GONE
-    return verdicts[0]
+    return diagnoses[0]
 
 
-def ask_for_verdict(store: Store, place: Rendezvous, exchange: int) -> Diagnosis:
-    """The verdict that is written down, or this peer's own."""
-    if not store.check([VERDICT]):
-        verdict = look_around(store, place, exchange)
-        store.compare_set(VERDICT, "", json.dumps(verdict))
-    agreed = Diagnosis(*json.loads(store.get(VERDICT)))
-    store.set(f"left/{place.rank}", "yes")
-    return agreed
+def diagnose(store: Store, place: Rendezvous, exchange: int) -> Diagnosis:
+    """Return the peers that send no heartbeats, and those that have not reached this exchange."""
+
+    def read_heartbeats() -> list[tuple[int, int]]:
+        keys = [f"heartbeat/{rank}" for rank in range(place.world)]
+        return [json.loads(store.get(key)) if store.check([key]) else (0, 0) for key in keys]
+
+    before = read_heartbeats()
+    time.sleep(OBSERVATION)
+    now = read_heartbeats()
+    others = [rank for rank in range(place.world) if rank != place.rank]
+    gone = [rank for rank in others if now[rank][0] <= before[rank][0]]
+    slow = [rank for rank in others if rank not in gone and now[rank][1] < exchange]
+    return Diagnosis(gone, slow)
 
 
-def look_around(store: Store, place: Rendezvous, exchange: int) -> Diagnosis:
-    """Who gives no more signs of life, and who has not come to this exchange."""
-    before = read_signs(store, place)
-    time.sleep(LOOK)
-    now = read_signs(store, place)
-    gone = [
-        rank
-        for rank, (old, new) in enumerate(zip(before, now))
-        if new.beat <= old.beat and rank != place.rank
-    ]
-    slow = [rank for rank, sign in enumerate(now) if sign.exchange < exchange]
-    return Diagnosis(gone, [rank for rank in slow if rank not in gone and rank != place.rank])
-
-
-def wait_for_others(store: Store, place: Rendezvous, verdict: Diagnosis) -> None:
-    """Let rank 0, whose store the others read the verdict from, be the last that leaves."""
-    if place.rank != 0 or verdict == RANK_0_IS_GONE:
-        return
-    end = time.monotonic() + place.deadline
-    awaited = [rank for rank in range(1, place.world) if rank not in verdict.gone]
-    while time.monotonic() < end:
-        if all(store.check([f"left/{rank}"]) for rank in awaited):
-            return
-        time.sleep(BEAT)
-
-
-log = logging.getLogger("coterie")
-MOST_BYTES = 2**30  # of what one peer sends in one exchange
-AGAIN = "start it and all other peers again: each goes on from its own files"
-BROKEN = (
-    "the connection between the peers broke",
-    "start all of them again: each goes on from its own files",
-)
-UNREACHABLE = (
-    "the peers have met, but cannot reach each other",
-    f"see to firewalls between them, or name the network interface to use as {VARIABLE}",
-)
-
-
+# ------------------------------------------------------------------------------ group
 class AllGather(Protocol):
-    """What peers need of a network."""
+    """Gathers bytes from all peers."""
 
     rank: int
 
-    def know(self, names: list[str]) -> None:
-        """Who the peers are, by rank, for sentences about them."""
+    def set_names(self, names: list[str]) -> None:
+        """Set the names of the peers, by rank, for error messages."""
         ...
 
-    def all(self, mine: bytes) -> list[bytes]:
-        """What every peer gives, by rank; CoterieError if not everyone does."""
+    def all_gather(self, own: bytes) -> list[bytes]:
+        """Return the bytes of every peer, by rank; raise CoterieError if one is missing."""
         ...
 
 
 class PeerGroup:
-    """All peers, connected to each other."""
+    """All peers, connected to each other.
+
+    Args:
+        place: The rank of this peer and the address of rank 0.
+
+    Raises:
+        CoterieError: A peer does not connect.
+    """
 
     def __init__(self, place: Rendezvous) -> None:
-        """Wait for all peers, and connect to them."""
         self.place = place
         self.rank = place.rank
         self.names = [f"peer {rank}" for rank in range(place.world)]
-        self.fault: CoterieError | None = None
-        self.exchange = 0
+        self.error: CoterieError | None = None
+        self.exchange = 0  # number of the current exchange
         use_interface(place.host, place.port)
         self.store = join_rendezvous(place)
-        self.signs = Heartbeat(place, lambda: self.exchange)
-        self.signs.start()
+        self.heartbeat = Heartbeat(place, lambda: self.exchange)
+        self.heartbeat.start()
         try:
             dist.init_process_group(
                 "gloo",
@@ -196,66 +159,73 @@ class PeerGroup:
         except RuntimeError as e:
             raise self._fail(UNREACHABLE) from e
 
-    def know(self, names: list[str]) -> None:
-        """Who the peers are, by rank."""
+    def set_names(self, names: list[str]) -> None:
+        """Set the names of the peers, by rank."""
         self.names = names
 
-    def all(self, mine: bytes) -> list[bytes]:
-        """What every peer gives, by rank."""
-        if self.fault is not None:
-            raise self.fault
+    def all_gather(self, own: bytes) -> list[bytes]:
+        """Return the bytes of every peer, by rank.
+
+        Raises:
+            CoterieError: A peer is gone or slow, or sends too many bytes.
+        """
+        if self.error is not None:
+            raise self.error
         self.exchange += 1
         try:
-            return self._gather(mine)
+            sizes = [int(size) for size in self._gather_tensors(torch.tensor([len(own)]))]
+            for name, size in zip(self.names, sizes):
+                if size > MAX_BYTES:
+                    raise CoterieError(
+                        f"{name} sends {size} bytes at once, more than the limit of {MAX_BYTES}",
+                        "use a smaller model",
+                    )
+            padded = torch.zeros(max(sizes), dtype=torch.uint8)
+            padded[: len(own)] = torch.frombuffer(bytearray(own), dtype=torch.uint8)
+            gathered = self._gather_tensors(padded)
         except RuntimeError as e:
-            raise self._fail() from e
+            raise self._fail(BROKEN) from e
+        return [v.numpy().tobytes()[:size] for v, size in zip(gathered, sizes)]
 
-    def _gather(self, mine: bytes) -> list[bytes]:
-        sizes = self._all_gather(torch.tensor([len(mine)]))
-        most = max(int(size) for size in sizes)
-        for name, size in zip(self.names, sizes):
-            if int(size) > MOST_BYTES:
-                raise CoterieError(
-                    f"{name} sends {int(size)} bytes at once, above the {MOST_BYTES} that are read",
-                    "use a smaller model",
-                )
-        padded = torch.zeros(most, dtype=torch.uint8)
-        padded[: len(mine)] = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
-        everything = self._all_gather(padded)
-        return [v.numpy().tobytes()[: int(size)] for v, size in zip(everything, sizes)]
+    def _gather_tensors(self, own: torch.Tensor) -> list[torch.Tensor]:
+        gathered = [torch.empty_like(own) for _ in self.names]
+        if own.numel():
+            dist.all_gather(gathered, own)
+        return gathered
 
-    def _all_gather(self, mine: torch.Tensor) -> list[torch.Tensor]:
-        everything = [torch.empty_like(mine) for _ in self.names]
-        if mine.numel():
-            dist.all_gather(everything, mine)
-        return everything
+    def _fail(self, otherwise: tuple[str, str]) -> CoterieError:
+        """Return why an exchange failed, the same at all peers.
 
-    # -- the end
-    def _fail(self, otherwise: tuple[str, str] = BROKEN) -> CoterieError:
-        """Why an exchange failed, as all peers tell it; otherwise: if nobody is gone or slow."""
+        Args:
+            otherwise: Message and remedy if no peer is gone or slow.
+        """
         if dist.is_initialized():
-            dist.destroy_process_group()  # which wakes those who still wait for this peer
-        verdict = agree_on_verdict(self.store, self.place, self.exchange)
-        wait_for_others(self.store, self.place, verdict)
-        self.signs.stop()
-        self.fault = self._sentence(verdict, otherwise)
-        return self.fault
-
-    def _sentence(self, verdict: Diagnosis, otherwise: tuple[str, str]) -> CoterieError:
-        if verdict.gone:
-            return CoterieError(f"{self._listed(verdict.gone)} no longer answers", AGAIN)
-        if verdict.slow:
-            return CoterieError(
-                f"{self._listed(verdict.slow)} took longer than {self.place.deadline:g} seconds",
+            dist.destroy_process_group()  # wakes peers that still wait for this one
+        found = agree_on_diagnosis(self.store, self.place, self.exchange)
+        if self.rank == 0 and found != RANK_0_IS_GONE:  # the others read the diagnosis from here
+            end = time.monotonic() + self.place.deadline
+            others = [rank for rank in range(1, self.place.world) if rank not in found.gone]
+            while time.monotonic() < end:
+                if all(self.store.check([f"left/{rank}"]) for rank in others):
+                    break
+                time.sleep(BEAT)
+        self.heartbeat.stopped.set()
+        names = " and ".join(self.names[rank] for rank in found.gone or found.slow)
+        self.error = CoterieError(*otherwise)
+        if found.gone:
+            self.error = CoterieError(
+                f"{names} no longer answers",
+                "start it and all other peers again: each continues from its own files",
+            )
+        elif found.slow:
+            self.error = CoterieError(
+                f"{names} took longer than {self.place.deadline:g} seconds",
                 "give all peers a longer --deadline, and start them again",
             )
-        return CoterieError(*otherwise)
-
-    def _listed(self, ranks: list[int]) -> str:
-        return " and ".join(self.names[rank] for rank in ranks)
+        return self.error
 
     def close(self) -> None:
         """Leave the group."""
-        self.signs.stop()
+        self.heartbeat.stopped.set()
         if dist.is_initialized():
             dist.destroy_process_group()

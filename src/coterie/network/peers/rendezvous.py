@@ -1,7 +1,8 @@
-"""Where peers meet: a small store of words in the process of rank 0.
+"""The rendezvous of peers: a small key-value store in the process of rank 0.
 
-A peer that is started again may still find what is left of the meeting before. So each start has a
-token, rank 0 writes down with whom it began, and whoever is not among these comes again.
+A restarted peer may still find the store of the previous start. So each process has a token, rank 0
+stores the tokens of the processes with which it starts, and a process that is not among them tries
+again.
 """
 
 from __future__ import annotations
@@ -25,12 +26,18 @@ from coterie.core.errors import CoterieError
 if sys.platform == "linux":
     import fcntl
 
+log = logging.getLogger("coterie")
 VARIABLE = "GLOO_SOCKET_IFNAME"
 GET_ADDRESS = 0x8915  # the request SIOCGIFADDR of Linux
+PAUSE = 0.2  # seconds between checks
+LEFTOVER = 30.0  # seconds after which the store of a previous start is gone
+TIMEOUT = datetime.timedelta(seconds=5)  # of one request to the store
+STARTED = "started"
 
 
+# ------------------------------------------------------------------------------ interface
 def use_interface(host: str, port: int) -> None:
-    """Let gloo use the interface on the way to a host, unless the user has named one."""
+    """Make gloo use the interface that routes to a host, unless the user has set one."""
     if VARIABLE in os.environ:
         return
     name = interface_towards(host, port)
@@ -39,23 +46,21 @@ def use_interface(host: str, port: int) -> None:
 
 
 def interface_towards(host: str, port: int) -> str | None:
-    """The name of the interface on the way to a host; None where that cannot be told."""
+    """Return the name of the interface that routes to a host; None if it is unknown."""
     if sys.platform != "linux":
         return None
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, port))  # which sends nothing
+            probe.connect((host, port))  # sends nothing
             address = probe.getsockname()[0]
     except OSError:
         return None
-    for _, name in socket.if_nameindex():
-        if address_of(name) == address:
-            return name
-    return None
+    names = [name for _, name in socket.if_nameindex()]
+    return next((name for name in names if address_of(name) == address), None)
 
 
 def address_of(interface: str) -> str | None:
-    """The IPv4 address of an interface; None if it has none."""
+    """Return the IPv4 address of an interface; None if it has none."""
     request = struct.pack("256s", interface.encode()[:15])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
@@ -65,22 +70,16 @@ def address_of(interface: str) -> str | None:
     return socket.inet_ntoa(answer[20:24])
 
 
-log = logging.getLogger("coterie")
-PAUSE = 0.2  # seconds between looks
-LEFTOVER = 30.0  # seconds after which what is left of an earlier start is gone
-TIMEOUT = datetime.timedelta(seconds=5)  # of one question to the store
-BEGUN = "begun"
-
-
+# ------------------------------------------------------------------------------ rendezvous
 @dataclass(frozen=True, kw_only=True)
 class Rendezvous:
-    """Which peer this is, and where all meet."""
+    """The rank of this peer, and the address at which all peers connect."""
 
     rank: int
-    world: int  # how many peers
+    world: int  # number of peers
     host: str  # of rank 0
     port: int
-    wait: float = 3600.0  # seconds until all must be there
+    wait: float = 3600.0  # seconds in which all peers must connect
     deadline: float = 120.0  # seconds for one exchange
 
     def __post_init__(self) -> None:
@@ -92,123 +91,116 @@ class Rendezvous:
 
     @property
     def address(self) -> str:
-        """As it is typed."""
+        """HOST:PORT."""
         return f"{self.host}:{self.port}"
 
 
 class StaleRendezvous(Exception):
-    """This meeting has begun with another process of the same rank."""
+    """The peers of this store started with another process of the same rank."""
 
 
 def join_rendezvous(place: Rendezvous) -> Store:
-    """Wait until all peers are there; the store by which they met."""
+    """Wait until all peers have connected; return the store through which they did.
+
+    Raises:
+        CoterieError: A peer is missing, or two peers have the same rank.
+    """
     end = time.monotonic() + place.wait
     first_refusal: float | None = None
     while True:
         try:
-            return attend(place, open_store(place, end), end)
+            store = open_store(place, end)
+            wait_for_peers(place, store, end)
+            return store
         except StaleRendezvous:
             first_refusal = first_refusal or time.monotonic()
             if time.monotonic() > first_refusal + LEFTOVER:
                 raise CoterieError(
                     f"another peer has the rank {place.rank} at {place.address}",
-                    "give each peer a --rank of its own",
+                    "give each peer its own --rank",
                 ) from None
-        except RuntimeError as e:  # of the store: rank 0 has ended, and may come again
+        except RuntimeError as e:  # of the store: rank 0 has ended, and may be restarted
             if place.rank == 0 or time.monotonic() > end:
                 raise CoterieError(
-                    f"the meeting at {place.address} broke off", "start all peers again"
+                    f"the connection to rank 0 at {place.address} broke", "start all peers again"
                 ) from e
         time.sleep(PAUSE)
 
 
-# ------------------------------------------------------------------------------ the store
 def open_store(place: Rendezvous, end: float) -> TCPStore:
-    """The store: made by rank 0, and reached by the others as soon as it is there."""
+    """Serve the store at rank 0; connect to it at other ranks as soon as it exists."""
     if place.rank == 0:
-        return make_store(place, end)
-    told = False
-    while not is_open(place):
-        if time.monotonic() > end:
-            raise CoterieError(
-                f"nobody listens at {place.address}", "start the peer of rank 0, or see to --master"
-            )
-        if not told:
-            log.info("waiting for the peer of rank 0 at %s", place.address)
-            told = True
-        time.sleep(PAUSE)
-    return connect(place)
-
-
-def connect(place: Rendezvous) -> TCPStore:
-    """A connection of its own to a store that is there."""
-    return TCPStore(place.host, place.port, None, False, TIMEOUT, wait_for_workers=False)
-
-
-def make_store(place: Rendezvous, end: float) -> TCPStore:
-    """A new store, as soon as the port is free of an earlier start."""
-    end = min(end, time.monotonic() + LEFTOVER)
+        end = min(end, time.monotonic() + LEFTOVER)  # a previous start may still use the port
+        while True:
+            try:
+                return connect(place, serves=True)
+            except RuntimeError as e:
+                if time.monotonic() > end:
+                    raise CoterieError(
+                        f"rank 0 cannot listen on {place.address}",
+                        "give an address of this machine and a port that is free as --master",
+                    ) from e
+            time.sleep(PAUSE)
+    is_logged = False
     while True:
         try:
-            return TCPStore(place.host, place.port, None, True, TIMEOUT, wait_for_workers=False)
-        except RuntimeError as e:
+            socket.create_connection((place.host, place.port), timeout=5).close()
+            return connect(place)
+        except OSError as e:
             if time.monotonic() > end:
                 raise CoterieError(
-                    f"rank 0 cannot listen on {place.address}",
-                    "give an address of this machine and a port that is free as --master",
+                    f"nobody listens at {place.address}",
+                    "start the peer of rank 0, or fix --master",
                 ) from e
+        if not is_logged:
+            log.info("waiting for the peer of rank 0 at %s", place.address)
+            is_logged = True
         time.sleep(PAUSE)
 
 
-def is_open(place: Rendezvous) -> bool:
-    """Whether somebody listens at the place."""
-    try:
-        with socket.create_connection((place.host, place.port), timeout=5):
-            return True
-    except OSError:
-        return False
+def connect(place: Rendezvous, serves: bool = False) -> TCPStore:
+    """Return a new connection to the store; serves: start it in this process."""
+    return TCPStore(place.host, place.port, None, serves, TIMEOUT, wait_for_workers=False)
 
 
-# ------------------------------------------------------------------------------ who is there
-def attend(place: Rendezvous, store: TCPStore, end: float) -> Store:
-    """Say that this peer is there, and wait for the others."""
-    check_world(place, store)
-    token = secrets.token_hex(8)
-    store.set(f"here/{place.rank}", token)
-    told: list[int] = []
-    while not store.check([BEGUN]):
-        missing = [r for r in range(place.world) if not store.check([f"here/{r}"])]
-        if not missing and place.rank == 0:
-            tokens = [store.get(f"here/{r}").decode() for r in range(place.world)]
-            store.set(BEGUN, json.dumps(tokens))
-        if time.monotonic() > end:
-            raise CoterieError(
-                f"{ranks(missing)} did not come within {place.wait:g} seconds", "start all peers"
-            )
-        if missing != told and missing:
-            log.info("waiting for %s", ranks(missing))
-            told = missing
-        time.sleep(PAUSE)
-    if json.loads(store.get(BEGUN))[place.rank] != token:
-        raise StaleRendezvous
-    return store
+def wait_for_peers(place: Rendezvous, store: TCPStore, end: float) -> None:
+    """Announce this peer and wait for the others; rank 0 then starts.
 
-
-def check_world(place: Rendezvous, store: TCPStore) -> None:
-    """Refuse another number of peers than rank 0 was told."""
+    Raises:
+        StaleRendezvous: Rank 0 started with another process of this rank.
+        CoterieError: A peer did not connect, or peers have different numbers of peers.
+    """
     if place.rank == 0:
         store.set("world", str(place.world))
-        return
     world = int(store.get("world"))
     if world != place.world:
         raise CoterieError(
-            f"this peer was told of {place.world} peers, and the one of rank 0 of {world}",
+            f"--world is {place.world} at this peer and {world} at the peer of rank 0",
             "give all the same --world",
         )
+    token = secrets.token_hex(8)
+    store.set(f"here/{place.rank}", token)
+    logged: list[int] = []
+    while not store.check([STARTED]):
+        missing = [r for r in range(place.world) if not store.check([f"here/{r}"])]
+        if not missing and place.rank == 0:
+            tokens = [store.get(f"here/{r}").decode() for r in range(place.world)]
+            store.set(STARTED, json.dumps(tokens))
+        if time.monotonic() > end:
+            raise CoterieError(
+                f"{describe_ranks(missing)} did not connect within {place.wait:g} seconds",
+                "start all peers",
+            )
+        if missing not in ([], logged):
+            log.info("waiting for %s", describe_ranks(missing))
+            logged = missing
+        time.sleep(PAUSE)
+    if json.loads(store.get(STARTED))[place.rank] != token:
+        raise StaleRendezvous
 
 
-def ranks(missing: list[int]) -> str:
-    """Peers by rank, in words."""
-    if len(missing) == 1:
-        return f"the peer of rank {missing[0]}"
-    return "the peers of rank " + ", ".join(map(str, missing))
+def describe_ranks(ranks: list[int]) -> str:
+    """Return ranks as text."""
+    if len(ranks) == 1:
+        return f"the peer of rank {ranks[0]}"
+    return "the peers of rank " + ", ".join(map(str, ranks))

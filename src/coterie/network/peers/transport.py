@@ -1,4 +1,4 @@
-"""Packets between peers: each answers its own, and all see every answer."""
+"""Packets between peers: each answers its own request, and all receive every reply."""
 
 from __future__ import annotations
 
@@ -11,89 +11,82 @@ from coterie.core.call import Call
 from coterie.core.errors import CoterieError
 from coterie.engines.codec import BadBytes
 from coterie.network.engine import NetworkEngine
-from coterie.network.packets import CallClient, Packet, Reply, Request, RequestNumber, read_head
+from coterie.network.packets import CallClient, Packet, Reply, Request, read_head
 from coterie.network.peers.group import AllGather
 from coterie.network.site import NetworkSite
 from coterie.network.transport import InProcessTransport
 from coterie.network.waiting import ExchangeResult, failure_reason
 
-AGAIN = "see to it, then start all peers again: each goes on from its own files"
+RESTART_ALL = "fix this, then start all peers again: each continues from its own files"
 
 
 class PeerTransport:
-    """A way to all peers. Each has made the same requests, and is sent none."""
+    """A transport to all peers. Each makes the same requests itself, so none is sent.
 
-    def __init__(self, site: NetworkSite, names: list[str], gather: AllGather) -> None:
-        """names: of all peers, by rank."""
+    Args:
+        site: This peer.
+        names: Names of all peers, by rank.
+        group: Gathers bytes from all peers.
+    """
+
+    def __init__(self, site: NetworkSite, names: list[str], group: AllGather) -> None:
         self.site = site
         self.names = names
-        self.gather = gather
+        self.group = group
         self.arrived: list[tuple[str, Packet]] = []
 
     def connections(self) -> Mapping[str, Hashable]:
-        """All peers: without one of them there is no group."""
+        """Return all peers: an exchange fails if one is missing."""
         return dict.fromkeys(self.names, 0)
 
     def send(self, packets: Mapping[str, Packet]) -> None:
-        """Answer the packet for this peer; the replies of all then arrive together."""
-        mine = b""
+        """Answer the packet for this peer, and gather the replies of all peers.
+
+        Raises:
+            CoterieError: A peer replied to another request, or could not answer a call.
+        """
+        own = b""
         if self.site.client in packets:
-            mine = as_bytes(self.site.handle(packets[self.site.client]))
+            reply = self.site.handle(packets[self.site.client])
+            own = msgspec.msgpack.encode((reply.head, reply.pieces))
         request = read_head(next(iter(packets.values())).head, Request)
-        is_question = isinstance(request.body, CallClient)
-        for name, raw in zip(self.names, self.gather.all(mine), strict=True):
+        for name, raw in zip(self.names, self.group.all_gather(own), strict=True):
             if name in packets:
-                packet = from_bytes(name, raw)
-                check_reply(name, packet, request.number, is_question)
-                self.arrived.append((name, packet))
+                self.arrived.append((name, read_reply(name, raw, request)))
 
     def receive(self, seconds: float) -> list[tuple[str, Packet]]:
-        """The replies to what was sent last."""
+        """Return the replies to the last request."""
         arrived, self.arrived = self.arrived, []
         return arrived
 
 
-def as_bytes(packet: Packet) -> bytes:
-    """A packet as bytes."""
-    return msgspec.msgpack.encode((packet.head, packet.pieces))
-
-
-def from_bytes(name: str, raw: bytes) -> Packet:
-    """The packet in the bytes of a peer."""
+def read_reply(name: str, raw: bytes, request: Request) -> Packet:
+    """Decode the reply of a peer; raise CoterieError if the run cannot continue with it."""
     try:
-        return Packet(*msgspec.msgpack.decode(raw, type=tuple[bytes, dict[str, bytes]]))
-    except msgspec.DecodeError as e:
-        raise unreadable(name) from e
-
-
-def check_reply(name: str, packet: Packet, number: RequestNumber, is_question: bool) -> None:
-    """Refuse to go on without the answer of a peer: nobody may be absent here."""
-    try:
+        packet = Packet(*msgspec.msgpack.decode(raw, type=tuple[bytes, dict[str, bytes]]))
         reply = read_head(packet.head, Reply)
-    except BadBytes as e:
-        raise unreadable(name) from e
-    if reply.number != number:
-        raise CoterieError(f"{name} is at another point of the run than this peer", AGAIN)
+    except (msgspec.DecodeError, BadBytes) as e:
+        raise CoterieError(
+            f"the reply of {name} cannot be read", "install the same version of coterie everywhere"
+        ) from e
+    if reply.number != request.number:
+        raise CoterieError(f"{name} is at another point of the run than this peer", RESTART_ALL)
     reason = failure_reason(reply)
-    if is_question and reason is not None:
-        raise CoterieError(f"{name} cannot go on: {reason}", AGAIN)
-
-
-def unreadable(name: str) -> CoterieError:
-    """What is said of a peer whose bytes are not those of a reply."""
-    return CoterieError(f"what {name} sent is not a reply", "use one version of coterie everywhere")
+    if isinstance(request.body, CallClient) and reason is not None:
+        raise CoterieError(f"{name} cannot continue: {reason}", RESTART_ALL)
+    return packet
 
 
 class PeerNetwork(NetworkEngine):
-    """The engine of a peer. In evaluations it asks itself alone: scores stay at home."""
+    """The engine of a peer. It evaluates only its own client: scores do not leave a peer."""
 
     def exchange(self, call: Call, pieces: dict[str, dict[str, bytes]]) -> ExchangeResult:
-        """Send the messages of a call, and wait for the replies."""
+        """Exchange messages with all peers in training, and only with itself in evaluations."""
         if call.version.phase == "train":
             return super().exchange(call, pieces)
         transport = self.messenger.transport
         assert isinstance(transport, PeerTransport)
         alone = InProcessTransport({transport.site.client: transport.site})
-        # not counted, as another peer may have no rows to be measured on
+        # a copy, so that the sequence number stays: another peer may have no rows to evaluate on
         messenger = replace(self.messenger, transport=alone, clock=alone.clock)
         return messenger.exchange(CallClient(), pieces)
