@@ -80,7 +80,7 @@ def test_an_app_that_fails_is_absent_at_once_and_why_is_in_the_diary(place):
     place.grid.fate = fate
     result = place.run(deadline=2.0)
     diary = (place.base / "run/diary.jsonl").read_text()
-    assert '"oak":"its app failed; its own log says why"' in diary and "secret" not in diary
+    assert '"oak":"its app failed; see its log"' in diary and "secret" not in diary
     assert sum(row["absent"] for row in result.history) > 0
 
 

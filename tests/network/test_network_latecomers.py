@@ -222,4 +222,4 @@ def test_sites_that_are_registered_meanwhile_are_let_in(tmp_path, caplog):
     assert registered == [{"ash": b"A", "oak": b"B"}]
     file.write_text("{")
     refresh()
-    assert "new sites are not let in" in caplog.text and len(registered) == 1
+    assert "new sites cannot connect" in caplog.text and len(registered) == 1

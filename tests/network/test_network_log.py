@@ -56,7 +56,7 @@ def test_a_site_says_what_begins_and_what_its_owner_wants(tmp_path, caplog):
     assert lines == [
         "elm: a new run begins: ditto with 6 sites for 6 rounds, label outcome, model mlp:4",
         "elm: paused by its owner, until `coterie network unpause`",
-        "elm: takes part again",
+        "elm: participates again",
         "elm: resumes a run of ditto from its files",
     ]
 

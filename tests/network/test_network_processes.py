@@ -105,7 +105,7 @@ def test_a_simulation_whose_tables_all_have_empty_cells_names_every_site(place):
         assert line.startswith(f"warning: {name}: the column a has {gaps} missing values in ")
         assert ': fill them with `fill = "median"`, or drop the column with ' in line
     assert last.startswith("coterie: not all sites can join the run: ash, birch, cedar, elm (its")
-    assert last.endswith("): see above what each says, or out/sites/*.log.")
+    assert last.endswith("): see the messages above, or out/sites/*.log.")
     assert not nodes_of(place)
 
 

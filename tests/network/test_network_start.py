@@ -72,7 +72,7 @@ def test_another_model_of_the_same_name_is_refused(tmp_path, monkeypatch):
             "its owner requires min_rows_to_report of 5 or more, not 1",
         ),
         (
-            OwnerPolicy(most_parameters=10),
+            OwnerPolicy(max_parameters=10),
             "its model has 43 parameters, and the owner of this site allows 10",
         ),
     ],

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from coterie.network.packets import Packet
-from coterie.network.simulation import NodeProcesses, NodesEnded, WatchedTransport, last_words
+from coterie.network.simulation import NodeProcesses, NodesEnded, WatchedTransport, read_error
 from coterie.network.states import SiteFolder
 from coterie.network.waiting import WaitPolicy
 
@@ -35,7 +35,7 @@ class Silence:
 @pytest.fixture
 def nodes(tmp_path, monkeypatch):
     """The nodes of ash, which has ended with a sentence, and of elm, which lives."""
-    monkeypatch.setattr("coterie.network.simulation.TO_SAY_WHY", 0.0)
+    monkeypatch.setattr("coterie.network.simulation.LOG_DELAY", 0.0)
     nodes = NodeProcesses(tmp_path)
     for name, code in {"ash": "", "elm": "import time; time.sleep(60)"}.items():
         nodes.processes[name] = subprocess.Popen([sys.executable, "-c", code])
@@ -49,7 +49,7 @@ def nodes(tmp_path, monkeypatch):
 def test_who_has_ended_and_its_words(nodes):
     assert nodes.ended() == {"ash"}
     assert nodes.ended(seconds=30.0) == set()
-    assert nodes.last_words() == {"ash": "the column a is bad."}
+    assert nodes.errors() == {"ash": "the column a is bad."}
     nodes.wait_for_end(["ash"], 60)  # at once
 
 
@@ -57,7 +57,7 @@ def test_a_log_without_a_sentence_at_its_end_has_no_words(tmp_path):
     file = Path(tmp_path / "log")
     for text in ("", "connected\n", "coterie: wrong.\nconnected\n"):
         file.write_text(text)
-        assert last_words(file) == ""
+        assert read_error(file) == ""
 
 
 def test_a_node_that_ends_before_all_are_connected_ends_the_simulation(nodes):

@@ -14,6 +14,7 @@ from coterie.cli.progress import Watcher
 from coterie.core.errors import CoterieError, unknown_name
 from coterie.core.settings import setting
 from coterie.network.grid_transport import GridTransport
+from coterie.network.packets import NO_EXPERIMENT
 from coterie.network.server import begin, messenger_factory, resume, serve
 from coterie.network.waiting import list_names
 from coterie.runs.folder import ensure_free
@@ -72,7 +73,7 @@ def run_server(grid: Grid, config: Mapping[str, Any]) -> Run:
         if asked.resume and out is not None:
             run = resume(out, open_messenger)
         else:
-            missing = open_messenger("0" * 16, 0).wait_for(sites, asked.wait)
+            missing = open_messenger(NO_EXPERIMENT, 0).wait_for(sites, asked.wait)
             if missing:
                 names = list_names(missing)
                 raise CoterieError(f"{names} did not connect", "check them, or change `sites`")

@@ -93,7 +93,7 @@ NETWORK_COMMANDS = {
         "status RUN", "show the round, the groups and each site's state", "network_tools.status"
     ),
     "pause": Command("pause", "pause a site", "network_site.pause"),
-    "unpause": Command("unpause", "let a paused site take part again", "network_site.unpause"),
+    "unpause": Command("unpause", "let a paused site participate again", "network_site.unpause"),
     "leave": Command("leave", "withdraw a site for good", "network_site.leave"),
     "new": Command("new DIR", "write an app for an existing Flower network", "network_tools.new"),
 }

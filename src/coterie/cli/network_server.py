@@ -23,6 +23,7 @@ from coterie.core.errors import CoterieError, Option
 from coterie.core.settings import setting
 from coterie.network.flower_setup import check_flower
 from coterie.network.listening import Address, refuse_port_in_use
+from coterie.network.packets import NO_EXPERIMENT
 from coterie.network.registry import RegistryWatcher, read_registry
 from coterie.network.server import (
     OpenMessenger,
@@ -50,7 +51,7 @@ def server(names: list[str], argv: list[str]) -> int:
     check_flower()
     from coterie.network.flower_server import FlowerServer
 
-    read, asked, _ = read_network_run(config, flags.out)
+    config_file, spec, _ = read_network_run(config, flags.out)
     certs = Path(flags.certs)
     keys = read_registry(certs)
     check_minimum_sites(flags, len(keys))
@@ -58,7 +59,7 @@ def server(names: list[str], argv: list[str]) -> int:
         page_address = Address(host=flags.page_host, port=flags.page)
         refuse_port_in_use(page_address, "the live page", "page", "page_host")
     address = server_address(flags)
-    out = read.given_folder
+    out = config_file.given_folder
     if flags.resume and out is None:
         raise CoterieError("--resume needs the folder of the run", "give --out")
     # a folder whose command was killed before the first round has nothing to resume
@@ -72,7 +73,7 @@ def server(names: list[str], argv: list[str]) -> int:
         transport.on_stranger = RegistryWatcher(certs, transport.register)
         watcher.note(f"listening on {flags.host}:{flags.port} for {len(keys)} sites")
         open_messenger = messenger_factory(transport, flags.waiting())
-        title = f"{asked.method.name} on {len(keys)} sites"
+        title = f"{spec.method.name} on {len(keys)} sites"
         try:
             with live_page(flags, title, transport, watcher) as page:
                 if resumes and out is not None:
@@ -81,7 +82,7 @@ def server(names: list[str], argv: list[str]) -> int:
                     run = resume(out, open_messenger)
                 else:
                     sites = wait_for_sites(flags, sorted(keys), open_messenger)
-                    run = begin(asked, sites, open_messenger, out or read.folder())
+                    run = begin(spec, sites, open_messenger, out or config_file.folder())
                 if page is not None:
                     page.show(run)
                 serve(run, watcher.follow(run.method.name, run))
@@ -105,14 +106,14 @@ def live_page(
         return
     from coterie.network.monitoring import LivePage, WatchedServer, page_token
 
-    begins = "The run starts when all sites are connected."
+    starts = "The run starts when all sites are connected."
     if flags.minimum_sites is not None:
-        begins = (
+        starts = (
             f"The run starts when all sites are connected, or {flags.wait:g} seconds after the "
             f"server if {flags.minimum_sites} of them are."
         )
     token = os.environ.get(TOKEN) or page_token(Path(flags.certs))
-    watched = WatchedServer(transport, title, begins)
+    watched = WatchedServer(transport, title, starts)
     page = LivePage(watched, flags.page_host, flags.page, token)
     warn_unencrypted(flags.page_host, watcher)
     print(f"the run is shown at {page.address}", flush=True)
@@ -155,7 +156,7 @@ def wait_for_sites(
     Returns:
         All sites that have a key; after --wait seconds the connected ones, if they are enough.
     """
-    missing = open_messenger("0" * 16, 0).wait_for(registered, flags.wait)
+    missing = open_messenger(NO_EXPERIMENT, 0).wait_for(registered, flags.wait)
     connected = [name for name in registered if name not in missing]
     if not missing:
         return connected
@@ -188,11 +189,11 @@ def simulate(names: list[str], argv: list[str]) -> int:
     from coterie.network.simulation import Simulation
     from coterie.reporting import report
 
-    read, asked, path = read_network_run(config, flags.out)
+    config_file, spec, path = read_network_run(config, flags.out)
     watcher = Watcher(flags.quiet)
     with watcher.showing():
-        simulation = Simulation(asked, path, flags.nodes, flags.port)
-        base = read.folder()
+        simulation = Simulation(spec, path, flags.nodes, flags.port)
+        base = config_file.folder()
         ensure_free(base / "run", "choose another --out")  # before the nodes start
         with simulation.running(base) as transport:
             run: Run = simulation.run(

@@ -1,6 +1,6 @@
 """`coterie network node`: a site, which keeps its rows and replies to a server.
 
-`pause`, `unpause` and `leave` change whether the site takes part.
+`pause`, `unpause` and `leave` change whether the site participates.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def exit_with_parent() -> None:
 ABOUT = {
     "pause": "Let a site skip all rounds until `unpause`. Its node stays connected and keeps\n"
     "its group; the server continues without it if the quorum allows.",
-    "unpause": "Let a site take part again.",
+    "unpause": "Let a site participate again.",
     "leave": "Withdraw a site for good. Its node informs the server, which stops waiting for it,\n"
     "and exits. Its files stay: delete the folder if you do not need them.",
 }
@@ -131,9 +131,9 @@ def unpause(names: list[str], argv: list[str]) -> int:
     before = participation.status
     participation.unpause()
     if before == "left":
-        print(f"the site in {participation.folder} may take part again: start its node")
+        print(f"the site in {participation.folder} may participate again: start its node")
     else:
-        print(f"the site in {participation.folder} takes part")
+        print(f"the site in {participation.folder} participates")
     return 0
 
 

@@ -99,5 +99,5 @@ def new(names: list[str], argv: list[str]) -> int:
     (path,) = check_names(names, 1, "coterie network new DIR, such as coterie network new app")
     flower_version()
     write_app(Path(path))
-    print(f"an app for `flwr run` is in {path}; its README.md explains how sites take part")
+    print(f"an app for `flwr run` is in {path}; its README.md explains how sites join")
     return 0

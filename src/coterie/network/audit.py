@@ -78,7 +78,15 @@ class Audit:
         with self._lock:
             self.totals.exchanges += 1
             for record in records:
-                self._count(record)
+                self.totals.bytes_out += record.bytes_out
+                self.totals.bytes_in += record.bytes_in
+                self.totals.answers[record.result] += 1
+                if record.result == "refused":
+                    self.totals.refusals[record.reason] += 1
+                answered = self.last[record.site].answered if record.site in self.last else None
+                if record.bytes_in:
+                    answered = time.time()
+                self.last[record.site] = LastContact(record, answered)
         self._unwritten += records
         self._write()
 
@@ -86,19 +94,6 @@ class Audit:
         """Return the last contact with each site."""
         with self._lock:
             return dict(self.last)
-
-    def _count(self, record: AuditRecord) -> None:
-        self.totals.bytes_out += record.bytes_out
-        self.totals.bytes_in += record.bytes_in
-        self.totals.answers[record.result] += 1
-        if record.result == "refused":
-            self.totals.refusals[record.reason] += 1
-        answered = None
-        if record.site in self.last:
-            answered = self.last[record.site].answered
-        if record.bytes_in:
-            answered = time.time()
-        self.last[record.site] = LastContact(record, answered)
 
     def _write(self) -> None:
         if self.file is None or not self._unwritten:

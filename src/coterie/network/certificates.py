@@ -1,4 +1,4 @@
-"""An authority, the server's certificate, and a key for each site's node."""
+"""The certificate authority, the server's certificate, and a key for each site's node."""
 
 from __future__ import annotations
 
@@ -28,14 +28,21 @@ DAYS = 365
 
 
 def make_authority(folder: Path, host: str) -> None:
-    """ca.crt, which sites trust, and server.crt with server.key, for a server of this name.
+    """Write ca.crt, which sites trust, and server.crt with server.key.
 
-    The authority's own key is used once and kept nowhere.
+    The key of the authority is used once and not stored.
+
+    Args:
+        folder: Folder for the files.
+        host: Name or address of the server.
+
+    Raises:
+        CoterieError: The folder already has certificates.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / "ca.crt").exists():
         raise CoterieError(f"{folder} has certificates already", "choose another folder")
-    ca_key, server_key = ec.generate_private_key(ec.SECP384R1()), new_key()
+    ca_key, server_key = new_key(), new_key()
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "coterie network")])
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host[:64])])
     authority = certificate(issuer, issuer, ca_key.public_key(), ca_key, is_authority=True)
@@ -53,7 +60,7 @@ def certificate(
     hosts: Sequence[str] = (),
     is_authority: bool = False,
 ) -> x509.Certificate:
-    """A certificate that is good for a year."""
+    """Return a certificate that is valid for a year."""
     now = datetime.datetime.now(datetime.UTC)
     builder = (
         x509.CertificateBuilder()
@@ -66,22 +73,26 @@ def certificate(
         .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
     )
     if hosts:
-        names = [general_name(host) for host in hosts]
+        names: list[x509.GeneralName] = []
+        for host in hosts:
+            try:
+                names.append(x509.IPAddress(ipaddress.ip_address(host)))
+            except ValueError:
+                names.append(x509.DNSName(host))
         builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
     return builder.sign(signing_key, hashes.SHA384())
 
 
-def general_name(host: str) -> x509.GeneralName:
-    """A host's name or address, as certificates have it."""
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        return x509.DNSName(host)
-
-
 # ------------------------------------------------------------------------------ sites
 def register_site(folder: Path, name: str) -> Path:
-    """A new key for a site's node, registered under the site's name; the file of the key."""
+    """Make a key for a site's node and register it under the site's name.
+
+    Returns:
+        The file of the private key.
+
+    Raises:
+        CoterieError: The name is registered already, or cannot be the name of a file.
+    """
     known = read_registry(folder) if (folder / REGISTRY).exists() else {}
     if name in known:
         raise CoterieError(f"the site {name!r} is registered in {folder}", "choose another name")
@@ -99,7 +110,7 @@ def register_site(folder: Path, name: str) -> Path:
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
-    """A private key."""
+    """Return a new private key."""
     return ec.generate_private_key(ec.SECP384R1())
 
 

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +22,6 @@ from coterie.data.curvature import estimate_curvatures
 from coterie.data.federation import Federation
 from coterie.data.frames import SiteTable
 from coterie.data.roster import Roster
-from coterie.data.schema import Schema
 from coterie.data.table_options import TableOptions
 from coterie.engines.clients import SimulatedClients
 from coterie.engines.codec import types_of
@@ -47,6 +45,7 @@ from coterie.runs.step_sizes import scale_losses
 from coterie.runs.trained import TrainedRun
 
 log = logging.getLogger("coterie")
+# what a server logs after the name of the site
 BAD_TABLE = "its table cannot be used for this run; see the log of the site"
 BAD_STATES = "its files of this run cannot be used; see the log of the site"
 NOT_SAVED = "it could not save its private state; see the log of the site"
@@ -62,7 +61,7 @@ class OwnerPolicy:
 
     label: str | None = None  # the only column that may be the label; None: any
     min_rows_to_report: int = 1  # refuse a run that asks for sums over fewer rows
-    most_parameters: int = 200_000_000  # of a model
+    max_parameters: int = 200_000_000  # of a model
     limits: Limits = NETWORK_LIMITS
 
 
@@ -134,10 +133,15 @@ class LocalTable:
         self.file = file
         self.owner = owner
         self.failures = failures
-        self._read_file = lru_cache(maxsize=1)(self._read_version)
+        self._cached: tuple[tuple[TableOptions, int, int], SiteTable] | None = None
 
-    def describe(self, body: Hello) -> SiteDescription:
-        """Return the column statistics that leave this site before the first round."""
+    def describe(self, body: Hello | Terms) -> SiteDescription:
+        """Return the column statistics that leave this site before the first round.
+
+        Raises:
+            PermissionError: The run exceeds the owner's limits.
+            SiteFailure: The table cannot be used.
+        """
         self.check_owner(body.data, body.run)
         options = run_options(body.run)
         table = self._read(body.data)
@@ -145,12 +149,6 @@ class LocalTable:
             description = table.describe()
             rows = apply_data_options(table.index, options).roster.rows
         return SiteDescription(description, {name: int(n[0]) for name, n in rows._asdict().items()})
-
-    def check_table(self, data: DataTerms) -> None:
-        """Raise SiteFailure if the table cannot be described."""
-        table = self._read(data)
-        with self.failures.report_as(BAD_TABLE):
-            table.describe()
 
     def check_owner(self, data: DataTerms, run: RunTerms) -> None:
         """Raise PermissionError if a run exceeds the owner's limits."""
@@ -178,21 +176,46 @@ class LocalTable:
         return ModelReport(model_fingerprint(task), curvature)
 
     def build_run(self, terms: Terms) -> SiteRun:
-        """Encode the rows and build what the site needs to answer the calls of a run."""
+        """Encode the rows and build what the site needs to answer the calls of a run.
+
+        Raises:
+            PermissionError: The model differs here, or the method is not in the library.
+            SiteFailure: The table does not fit the terms.
+        """
         table = self._read(terms.data)
         options, schema = run_options(terms.run), read_schema(terms.schema)
+        owner = self.owner
         with self.failures.report_as(BAD_TABLE):
-            return build_run(terms, table, schema, options, self.owner)
+            fed = apply_data_options(table.encode(schema), options)
+            task = build_task(fed.roster, terms.model, options, owner)
+            if model_fingerprint(task) != terms.fingerprint:
+                raise PermissionError(
+                    f"the model {sanitize_text(terms.model)} differs at this site"
+                )
+            method = read_method(terms)
+            losses = scale_losses(method, task, fed, options, terms.clients)
+            clients = SimulatedClients(task, losses)
+            policy = SitePolicy(
+                root=Evaluation(method, options.choose_on),
+                task=task,
+                types=types_of(method),
+                clients=terms.clients,
+                rounds=options.rounds,
+                limits=owner.limits._replace(centres=max(owner.limits.centres, terms.clients)),
+                min_rows_to_report=max(options.min_rows_to_report, owner.min_rows_to_report),
+            )
+            parts = {name: clients.rows(name, 0) for name in clients.parts}
+        return SiteRun(policy, parts, fed, options)
 
     def _read(self, data: DataTerms) -> SiteTable:
         """Read the table again only if its file or the options changed."""
         options = table_options(data)
         with self.failures.report_as(BAD_TABLE):
             stat = self.file.stat()
-            return self._read_file(options, stat.st_size, stat.st_mtime_ns)
-
-    def _read_version(self, options: TableOptions, size: int, changed: int) -> SiteTable:
-        return SiteTable(self.client, self.file, options)
+            version = options, stat.st_size, stat.st_mtime_ns
+            if self._cached is None or self._cached[0] != version:
+                self._cached = version, SiteTable(self.client, self.file, options)
+            return self._cached[1]
 
 
 def build_task(roster: Roster, model: str, options: Options, owner: OwnerPolicy) -> Task:
@@ -201,33 +224,10 @@ def build_task(roster: Roster, model: str, options: Options, owner: OwnerPolicy)
         factory = models.build(model, roster)
         with torch.device("meta"):  # allocates no memory
             parameters = sum(p.numel() for p in factory().parameters())
-        if parameters > owner.most_parameters:
+        if parameters > owner.max_parameters:
             raise PermissionError(
                 f"its model has {parameters} parameters, and the owner of this site allows "
-                f"{owner.most_parameters}"
+                f"{owner.max_parameters}"
             )
         task, _ = create_task(roster, model, options)
     return task
-
-
-def build_run(
-    terms: Terms, table: SiteTable, schema: Schema, options: Options, owner: OwnerPolicy
-) -> SiteRun:
-    """Build the run of the agreed terms; raise CoterieError if the table does not fit them."""
-    fed = apply_data_options(table.encode(schema), options)
-    task = build_task(fed.roster, terms.model, options, owner)
-    if model_fingerprint(task) != terms.fingerprint:
-        raise PermissionError(f"the model {sanitize_text(terms.model)} differs at this site")
-    method = read_method(terms)
-    clients = SimulatedClients(task, scale_losses(method, task, fed, options, terms.clients))
-    policy = SitePolicy(
-        root=Evaluation(method, options.choose_on),
-        task=task,
-        types=types_of(method),
-        clients=terms.clients,
-        rounds=options.rounds,
-        limits=owner.limits._replace(centres=max(owner.limits.centres, terms.clients)),
-        min_rows_to_report=max(options.min_rows_to_report, owner.min_rows_to_report),
-    )
-    parts = {name: clients.rows(name, 0) for name in clients.parts}
-    return SiteRun(policy, parts, fed, options)

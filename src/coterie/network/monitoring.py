@@ -49,13 +49,13 @@ class WatchedServer(Collector):
     Args:
         transport: Reaches the sites.
         title: Name of the run.
-        begins: A sentence that says when the run begins.
+        starts: A sentence that says when the run starts.
     """
 
-    def __init__(self, transport: RegisteredTransport, title: str, begins: str) -> None:
+    def __init__(self, transport: RegisteredTransport, title: str, starts: str) -> None:
         self.transport = transport
         self.title = title
-        self.begins = begins
+        self.starts = starts
         self.run: Run | None = None  # None: the run has not begun in this process
         self.folder: WatchedFolder | None = None
         self.expected: Mapping[str, SiteReport] = self.reports()
@@ -83,7 +83,7 @@ class WatchedServer(Collector):
         """Return the content of the page."""
         if self.folder is not None:
             return self.folder.dashboard(key)
-        return WaitingDashboard(self.title, self.begins, self.expected)
+        return WaitingDashboard(self.title, self.starts, self.expected)
 
     def reports(self) -> dict[str, SiteReport]:
         """Return the state of each site; before the run, whether it is connected."""

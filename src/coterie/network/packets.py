@@ -27,10 +27,11 @@ MAX_TEXT = 300  # characters of a text of the other side that are shown
 Word = Annotated[str, Meta(max_length=200)]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Experiment = Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]  # also part of a folder's name at sites
+NO_EXPERIMENT = "0" * 16  # before a run has an id
 
 
 class Packet(NamedTuple):
-    """A head, and pieces by name. A piece for all sites is the same object in all packets."""
+    """A head, and pieces by name. All packets share the bytes of a piece that is for all sites."""
 
     head: bytes
     pieces: dict[str, bytes]

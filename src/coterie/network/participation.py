@@ -1,4 +1,4 @@
-"""Whether a site's owner lets it take part: marker files in the site's state folder.
+"""Whether a site's owner has paused it or left: marker files in the site's state folder.
 
 `coterie network pause`, `unpause` and `leave` write them. A running node reads them at every
 request, so no signal has to reach it.
@@ -32,7 +32,7 @@ class Participation:
 
     @property
     def status(self) -> OwnerStatus | None:
-        """Why the site does not take part; None if it does."""
+        """Why the site does not participate; None if it does."""
         if (self.folder / "left").exists():
             return "left"
         if (self.folder / "paused").exists():
@@ -40,15 +40,15 @@ class Participation:
         return None
 
     def pause(self) -> None:
-        """Stop taking part until `unpause`; the site stays connected and keeps its group."""
+        """Skip all rounds until `unpause`; the site stays connected and keeps its group."""
         self._write("paused")
 
     def leave(self) -> None:
-        """Stop taking part for good; the node ends."""
+        """Leave the run for good; the node ends."""
         self._write("left")
 
     def unpause(self) -> None:
-        """Take part again."""
+        """Participate again, also after `leave`."""
         try:
             for name in OWNER_REASONS:
                 (self.folder / name).unlink(missing_ok=True)

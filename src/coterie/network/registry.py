@@ -12,6 +12,9 @@ from pathlib import Path
 from coterie.core.errors import CoterieError
 from coterie.runs.files import write_error
 
+log = logging.getLogger("coterie")
+REGISTRY = "sites.json"  # name of a site → public key of its node
+
 
 def write_private(file: Path, raw: bytes) -> None:
     """Write a new file that only its owner can read."""
@@ -22,12 +25,12 @@ def write_private(file: Path, raw: bytes) -> None:
         raise write_error(e, file) from e
 
 
-log = logging.getLogger("coterie")
-REGISTRY = "sites.json"  # by name, the public key of each site's node
-
-
 def read_registry(folder: Path) -> dict[str, bytes]:
-    """By name, the public key of each site's node."""
+    """Return the public key of each site by name.
+
+    Raises:
+        CoterieError: The file cannot be read or is damaged.
+    """
     file = folder / REGISTRY
     try:
         known = json.loads(file.read_bytes())
@@ -37,11 +40,16 @@ def read_registry(folder: Path) -> dict[str, bytes]:
             f"{file} cannot be read ({e.strerror})", "register sites with `coterie network certs`"
         ) from e
     except (ValueError, AttributeError) as e:
-        raise CoterieError(f"{file} is damaged ({e})", "put it back") from e
+        raise CoterieError(f"{file} is damaged ({e})", "restore it") from e
 
 
 class RegistryWatcher:
-    """Lets in sites that are registered while the server runs."""
+    """Registers sites that get a key while the server runs.
+
+    Args:
+        certs: Folder with the registry.
+        register: Called with the public keys of all sites.
+    """
 
     def __init__(self, certs: Path, register: Callable[[Mapping[str, bytes]], None]) -> None:
         self.certs = certs
@@ -50,8 +58,8 @@ class RegistryWatcher:
         self.read_at = self._changed_at()
 
     def __call__(self) -> None:
-        """Read the list of sites again where it was changed."""
-        with self.lock:  # several nodes may come at once
+        """Read the registry again if it has changed; called when an unknown node connects."""
+        with self.lock:  # several nodes may connect at once
             changed = self._changed_at()
             if changed in (None, self.read_at):
                 return
@@ -59,7 +67,7 @@ class RegistryWatcher:
             try:
                 self.register(read_registry(self.certs))
             except CoterieError as e:
-                log.warning("new sites are not let in: %s", e)
+                log.warning("new sites cannot connect: %s", e)
 
     def _changed_at(self) -> int | None:
         try:

@@ -23,7 +23,7 @@ from coterie.network.flower_server import FlowerServer
 from coterie.network.handshake import NOT_ALL, RunSpec, SitesFailed
 from coterie.network.listening import Address
 from coterie.network.local_table import ENDS_NODE
-from coterie.network.packets import Packet
+from coterie.network.packets import NO_EXPERIMENT, Packet
 from coterie.network.registry import read_registry
 from coterie.network.server import begin, serve
 from coterie.network.transport import Messenger, Transport
@@ -31,38 +31,56 @@ from coterie.network.waiting import WaitPolicy, list_names
 from coterie.runs.files import write_error
 from coterie.runs.run import Run
 
+log = logging.getLogger("coterie")
 HOST = "127.0.0.1"
+CONNECT_TIMEOUT = 180.0  # seconds in which nodes must connect
+EXIT_TIMEOUT = 10.0  # seconds in which a node ends, after a signal or a failure
+LOG_DELAY = 3.0  # seconds after the end of a node in which its last message reaches its log
+PREFIX = "coterie: "  # of the error message with which a command ends
 
 
+# ------------------------------------------------------------------------------ processes
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """Return a free port of this machine."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
 
 
-def table_files(path: Path, number: int | None, what: str) -> dict[str, Path]:
-    """The first files of a folder of tables, by name; what: who needs a file each."""
+def table_files(path: Path, number: int | None, users: str) -> dict[str, Path]:
+    """Return the first tables of a folder by name.
+
+    Args:
+        path: Folder with one file per client.
+        number: Number of tables; None: all.
+        users: Who needs a table each, for error messages.
+    """
     files = client_files(path)
     if next(iter(files.values())).suffix.lower() not in READERS:
-        raise CoterieError(f"{path} has arrays, and {what} have tables", "use CSV")
+        raise CoterieError(f"{path} has arrays, and {users} have tables", "use CSV")
     if number is not None and number > len(files):
-        raise CoterieError(f"{path} has {len(files)} files for {number} {what}", "ask for fewer")
+        raise CoterieError(f"{path} has {len(files)} files for {number} {users}", "ask for fewer")
     return dict(list(files.items())[:number])
 
 
-def start_child(words: list[str], log: Path, shows_errors: bool = False) -> subprocess.Popen[bytes]:
-    """Start `coterie WORDS --child`, which ends when this process does; its output goes to a file.
+def start_child(
+    arguments: list[str], log: Path, shows_errors: bool = False
+) -> subprocess.Popen[bytes]:
+    """Start `coterie ARGUMENTS --child`, which ends when this process does.
 
-    The end of this process closes the child's standard input, however it ends. shows_errors:
-    whether the child's progress and errors are shown here.
+    The end of this process closes the child's standard input, whatever ends it.
+
+    Args:
+        arguments: Command and flags.
+        log: File for the child's output.
+        shows_errors: Show the child's progress and errors on this terminal instead.
     """
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "ab") as output:
             return subprocess.Popen(
-                [sys.executable, "-m", "coterie", *words, "--child"],
+                [sys.executable, "-m", "coterie", *arguments, "--child"],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=None if shows_errors else output,
@@ -73,23 +91,21 @@ def start_child(words: list[str], log: Path, shows_errors: bool = False) -> subp
         raise write_error(e, log) from e
 
 
-TO_END = 10.0  # seconds that nodes have to leave
-TO_SAY_WHY = 3.0  # seconds between the end of a node and that of a simulation which needs it
-PREFIX = "coterie: "  # of the sentence with which a command ends
-
-
 class NodeProcesses:
-    """A process for each site."""
+    """A process for each site.
+
+    Args:
+        folder: Folder for the states and logs of the sites.
+    """
 
     def __init__(self, folder: Path) -> None:
-        """folder: of the sites' states and logs."""
         self.folder = folder
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.ended_at: dict[str, float] = {}  # by site: when its process was first seen to be gone
+        self.ended_at: dict[str, float] = {}  # site → first check that found its process ended
 
     def start(self, name: str, file: Path, keys: Path, port: int) -> None:
         """Start the node of a site."""
-        words = [
+        arguments = [
             "network", "node",
             "--data", str(file),
             "--server", f"{HOST}:{port}",
@@ -97,19 +113,19 @@ class NodeProcesses:
             "--ca", str(keys / "ca.crt"),
             "--state", str(self.folder / name),
         ]  # fmt: skip
-        self.processes[name] = start_child(words, self.log_of(name))
+        self.processes[name] = start_child(arguments, self.log_of(name))
 
     def log_of(self, name: str) -> Path:
-        """Where a node's output goes."""
+        """Return the file with a node's output."""
         return self.folder / f"{name}.log"
 
     def stop(self) -> None:
-        """End all of them."""
+        """End all nodes."""
         for process in self.processes.values():
             process.terminate()
         for process in self.processes.values():
             try:
-                process.wait(TO_END)
+                process.wait(EXIT_TIMEOUT)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -117,7 +133,7 @@ class NodeProcesses:
                 process.stdin.close()
 
     def ended(self, seconds: float = 0.0) -> set[str]:
-        """The sites whose nodes ended at least this long ago."""
+        """Return the sites whose nodes ended at least this long ago."""
         now = time.monotonic()
         for name, process in self.processes.items():
             if process.poll() is not None:
@@ -125,23 +141,23 @@ class NodeProcesses:
         return {name for name, when in self.ended_at.items() if now - when >= seconds}
 
     def wait_for_end(self, names: Iterable[str], seconds: float) -> None:
-        """Wait until the nodes of these sites have ended, for at most this long."""
+        """Wait until the nodes of these sites have ended, at most this long."""
         end = time.monotonic() + seconds
         while not set(names) <= self.ended() and time.monotonic() < end:
             time.sleep(0.1)
 
-    def last_words(self) -> dict[str, str]:
-        """By site, the sentence with which its node ended, without the site's own name."""
-        words = {}
-        for name in sorted(self.ended()):
-            sentence = last_words(self.log_of(name))
-            if sentence:
-                words[name] = sentence.replace(f" of client {name!r}", "")
-        return words
+    def errors(self) -> dict[str, str]:
+        """Return the errors with which nodes ended, without the names of their sites."""
+        errors = {name: read_error(self.log_of(name)) for name in sorted(self.ended())}
+        return {
+            name: error.replace(f" of client {name!r}", "")
+            for name, error in errors.items()
+            if error
+        }
 
 
-def last_words(log: Path) -> str:
-    """The sentence with which a node ended; empty if there is none."""
+def read_error(log: Path) -> str:
+    """Return the error message at the end of a node's log, or an empty text."""
     lines = log.read_text(errors="replace").splitlines()
     if not lines or not lines[-1].startswith(PREFIX):
         return ""
@@ -149,21 +165,27 @@ def last_words(log: Path) -> str:
 
 
 class WatchedTransport:
-    """A transport to nodes of this machine, on which nobody waits for processes that have ended."""
+    """A transport to nodes of this machine that does not wait for processes that have ended.
 
-    def __init__(self, transport: Transport, nodes: NodeProcesses, waiting: WaitPolicy) -> None:
+    Args:
+        transport: Reaches the nodes.
+        nodes: Their processes.
+        policy: Deadline, quorum and grace.
+    """
+
+    def __init__(self, transport: Transport, nodes: NodeProcesses, policy: WaitPolicy) -> None:
         self.transport = transport
         self.nodes = nodes
-        self.waiting = waiting
+        self.policy = policy
         self.messenger: Messenger | None = None
 
     def open_messenger(self, experiment: str, epoch: int) -> Messenger:
-        """The post of an experiment over this transport."""
-        self.messenger = Messenger(self, experiment, epoch, self.waiting)
+        """Return the messenger of an experiment over this transport."""
+        self.messenger = Messenger(self, experiment, epoch, self.policy)
         return self.messenger
 
     def connections(self) -> Mapping[str, Hashable]:
-        """Who is connected now; a node that was killed need not be missed by its server first."""
+        """Return the connected sites whose processes are alive."""
         ended = self.nodes.ended()
         connected = self.transport.connections()
         return {name: line for name, line in connected.items() if name not in ended}
@@ -173,56 +195,55 @@ class WatchedTransport:
         self.transport.send(packets)
 
     def receive(self, seconds: float) -> list[tuple[str, Packet]]:
-        """Replies that have come; fails if none can come any more."""
-        packets = self.transport.receive(seconds)
-        if not packets:
-            self._check()
-        return packets
+        """Return the replies that have arrived.
 
-    def _check(self) -> None:
-        """Fail if all are waited for in vain: their processes are gone, and nobody starts them.
-
-        Where an exchange can do without them, it has gone on by then.
+        Raises:
+            NodesEnded: No reply can arrive because the processes of all awaited sites have ended.
         """
-        awaited: frozenset[str] = frozenset()
-        if self.messenger is not None:
-            awaited = self.messenger.awaited
-        if not awaited:  # all are waited for to connect
-            gone = self.nodes.ended(TO_SAY_WHY)
-        elif awaited <= self.nodes.ended(self.waiting.grace + TO_SAY_WHY):
-            gone = set(awaited)
-        else:
-            return
+        packets = self.transport.receive(seconds)
+        if packets:
+            return packets
+        awaited = frozenset() if self.messenger is None else self.messenger.awaited
+        if not awaited:  # the server waits for all nodes to connect
+            gone = self.nodes.ended(LOG_DELAY)
+        else:  # an exchange that has its quorum ends after `grace`
+            ended = self.nodes.ended(self.policy.grace + LOG_DELAY)
+            gone = set(awaited) if awaited <= ended else set()
         if gone:
             raise NodesEnded(gone)
+        return []
 
 
 class NodesEnded(CoterieError):
-    """Nodes without which there is no run have ended."""
+    """Nodes that a run needs have ended."""
 
     def __init__(self, names: set[str]) -> None:
         self.names = sorted(names)
         super().__init__(f"the nodes of {list_names(self.names)} ended before the run did")
 
 
-log = logging.getLogger("coterie")
-TO_CONNECT = 180.0  # seconds that nodes have to start
-TO_END = 10.0  # seconds in which a node that cannot take part has ended
-
-
+# ------------------------------------------------------------------------------ simulation
 class Simulation:
-    """What a simulation needs: tables, keys that are thrown away, and processes that end."""
+    """A server with temporary keys, and a process for each site.
 
-    def __init__(self, asked: RunSpec, path: Path, nodes: int | None, port: int = 0) -> None:
+    Args:
+        spec: The run.
+        path: Folder with a table per site.
+        nodes: Number of sites; None: all tables.
+        port: Port of the server; 0: any free port.
+    """
+
+    def __init__(self, spec: RunSpec, path: Path, nodes: int | None, port: int = 0) -> None:
         self.files = table_files(path, nodes, "sites of a network")
-        self.asked = asked
+        self.spec = spec
         self.port = port or free_port()
 
     @contextmanager
     def running(self, base: Path) -> Iterator[FlowerServer]:
-        """A server and its nodes; in the end, whatever happens, no process is left.
+        """Run a server and its nodes within this context; end all processes after it.
 
-        base: the folder of all that is written.
+        Args:
+            base: Folder for all files.
         """
         self.nodes = NodeProcesses(base / "sites")
         with tempfile.TemporaryDirectory(prefix="coterie-") as folder:
@@ -249,45 +270,52 @@ class Simulation:
         self,
         transport: FlowerServer,
         base: Path,
-        waiting: WaitPolicy,
+        policy: WaitPolicy,
         follow: Callable[[Run], Callable[[Row], Any]],
     ) -> Run:
-        """Wait until all nodes are there, and train."""
+        """Wait until all nodes are connected, then train.
+
+        Args:
+            transport: Reaches the nodes.
+            base: Folder for all files.
+            policy: Deadline, quorum and grace.
+            follow: Returns a function to call with the metrics of each round.
+
+        Raises:
+            CoterieError: A node cannot join or has ended; the message quotes its error.
+        """
         names = sorted(self.files)
-        open_messenger = WatchedTransport(transport, self.nodes, waiting).open_messenger
+        open_messenger = WatchedTransport(transport, self.nodes, policy).open_messenger
         try:
-            missing = open_messenger("0" * 16, 0).wait_for(names, TO_CONNECT)
+            missing = open_messenger(NO_EXPERIMENT, 0).wait_for(names, CONNECT_TIMEOUT)
             if missing:
                 raise CoterieError(
                     f"the nodes of {list_names(missing)} did not connect",
                     f"see {self.nodes.folder}/*.log",
                 )
-            run = begin(self.asked, names, open_messenger, base / "run")
+            run = begin(self.spec, names, open_messenger, base / "run")
             return serve(run, follow(run))
         except (SitesFailed, NodesEnded) as e:
-            raise self._with_words_of_sites(e) from e
+            raise self._add_errors_of_nodes(e) from e
 
-    def _with_words_of_sites(self, error: SitesFailed | NodesEnded) -> CoterieError:
-        """The same error with what the sites' own logs say, which are on this machine, too.
-
-        Several sites get a line each, or those that say the same one line together.
-        """
+    def _add_errors_of_nodes(self, error: SitesFailed | NodesEnded) -> CoterieError:
+        """Add the errors in the nodes' logs: one is quoted, several are logged."""
         if isinstance(error, SitesFailed):
             ending = [name for name, why in error.faults.items() if why in ENDS_NODE]
-            self.nodes.wait_for_end(ending, TO_END)
-        by_words: dict[str, list[str]] = {}
-        for name, words in self.nodes.last_words().items():
-            by_words.setdefault(words, []).append(name)
-        if len(by_words) == 1:
-            ((words, names),) = by_words.items()
+            self.nodes.wait_for_end(ending, EXIT_TIMEOUT)
+        by_error: dict[str, list[str]] = {}
+        for name, text in self.nodes.errors().items():
+            by_error.setdefault(text, []).append(name)
+        if len(by_error) == 1:
+            ((text, names),) = by_error.items()
             says = "says" if len(names) == 1 else "say"
-            told = f"{list_names(names)} {says}: {words}"
+            quoted = f"{list_names(names)} {says}: {text}"
             if isinstance(error, SitesFailed) and set(names) == set(error.faults):
-                return CoterieError(f"{NOT_ALL}: {told}")  # their words say more than the server's
-            return CoterieError(f"{error.what}; {told}")
+                return CoterieError(f"{NOT_ALL}: {quoted}")  # more precise than the server's reason
+            return CoterieError(f"{error.what}; {quoted}")
         logs = f"{self.nodes.folder}/*.log"
-        if not by_words:
+        if not by_error:
             return CoterieError(error.what, f"see {logs}")
-        for words, names in by_words.items():
-            log.warning("%s: %s", list_names(names), words)
-        return CoterieError(error.what, f"see above what each says, or {logs}")
+        for text, names in by_error.items():
+            log.warning("%s: %s", list_names(names), text)
+        return CoterieError(error.what, f"see the messages above, or {logs}")

@@ -31,6 +31,7 @@ from coterie.network.local_table import (
     SiteRun,
 )
 from coterie.network.packets import (
+    NO_EXPERIMENT,
     CallClient,
     Cancel,
     CheckModel,
@@ -56,17 +57,16 @@ from coterie.runs.config import hash_with_salt
 from coterie.serve.export import export_client
 
 log = logging.getLogger("coterie")
-NO_EXPERIMENT = "0" * 16
 OWN_MODEL = frozenset({"personal_model", "unseen_model"})  # functions that give a site's model
 STATUS_LOG: dict[OwnerStatus | None, str] = {
     "paused": "paused by its owner, until `coterie network unpause`",
     "left": "its owner left the run; the node informs the server and ends",
-    None: "takes part again",
+    None: "participates again",
 }
 
 
 class SiteSession(NamedTuple):
-    """A run in which this site takes part."""
+    """A run in which this site participates."""
 
     experiment: str
     terms: Terms
@@ -93,7 +93,7 @@ class NetworkSite:
         self.table = table
         self.folder = folder
         self.failures = FailureLog(client)
-        self.own = LocalTable(client, table, owner or OwnerPolicy(), self.failures)
+        self.local = LocalTable(client, table, owner or OwnerPolicy(), self.failures)
         self.participation = Participation(folder)
         self.logged_status: OwnerStatus | None = None
         self.session: SiteSession | None = None
@@ -138,21 +138,23 @@ class NetworkSite:
             return NotParticipating(status), {}
         if isinstance(body, Hello):
             self._check_version(body.coterie)
-            return self.own.describe(body), {}
+            return self.local.describe(body), {}
         if isinstance(body, CheckModel):
-            return self.own.check_model(body), {}
+            return self.local.check_model(body), {}
         if isinstance(body, Terms):
             return self._agree(request, body), {}
         if isinstance(body, Cancel):
             log.warning("%s: message of the server: %s", self.client, sanitize_text(body.reason))
             return Done(), {}
-        message = read_message(pieces)
+        if not {"shared", "own"} <= pieces.keys() <= set(Message._fields):
+            raise BadBytes("its pieces are not those of a message")
+        message = Message(pieces["shared"], pieces["own"], pieces.get("initial_payload"))
         if isinstance(body, WriteModel):
             return self._write_model(request, message), {}
         return Done(), {"upload": self._call(request, message)}
 
     def owner_status(self) -> OwnerStatus | None:
-        """Return why the owner lets the site not take part; log each change once."""
+        """Return whether the owner paused the site or left; log each change once."""
         status = self.participation.status
         if status != self.logged_status:
             log.info("%s: %s", self.client, STATUS_LOG[status])
@@ -167,23 +169,19 @@ class NetworkSite:
             )
 
     def _agree(self, request: Request, terms: Terms) -> ReplyBody:
-        """Store the terms; refuse other terms for the same experiment."""
+        """Start the run of these terms, or continue it; refuse other terms for its experiment."""
         self._check_version(terms.coterie)
-        self.own.check_owner(terms.data, terms.run)
+        self.local.check_owner(terms.data, terms.run)
         folder = SiteFolder(self.folder, request.experiment, self.client)
         with self.failures.report_as(BAD_STATES):
             stored = folder.read_terms()
-        if stored is None:
-            self._begin(request, terms, folder)
-        elif stored.terms != terms:
+        if stored is not None and stored.terms != terms:
             raise PermissionError("this experiment has other terms at this site")
-        else:
+        if stored is not None:
             self._open_session(request.experiment)
-        return Done()
-
-    def _begin(self, request: Request, terms: Terms, folder: SiteFolder) -> None:
-        self.own.check_table(terms.data)  # a late site was not sent `Hello`
-        run = self.own.build_run(terms)
+            return Done()
+        self.local.describe(terms)  # raises if the table is unfit: a late site was not sent `Hello`
+        run = self.local.build_run(terms)
         salt = secrets.token_hex(16)
         stored = StoredTerms(
             experiment=request.experiment,
@@ -200,8 +198,9 @@ class NetworkSite:
             sanitize_text(terms.data.label), sanitize_text(terms.model),
         )  # fmt: skip
         site = Site(run.policy, run.parts)
-        number = RequestNumber(0, 0)
-        self.session = SiteSession(request.experiment, terms, run, site, folder, number)
+        last = RequestNumber(0, 0)
+        self.session = SiteSession(request.experiment, terms, run, site, folder, last)
+        return Done()
 
     def _open_session(self, experiment: str) -> SiteSession:
         """Return the session of an experiment: from memory, or restored from this site's files."""
@@ -212,7 +211,7 @@ class NetworkSite:
             stored = folder.read_terms()
         if stored is None:
             raise PermissionError("this site has not agreed to this experiment")
-        run = self.own.build_run(stored.terms)
+        run = self.local.build_run(stored.terms)
         site = Site(run.policy, run.parts)
         with self.failures.report_as(BAD_STATES):
             if hash_with_salt(run.fed.fingerprint(), stored.salt) != stored.data:
@@ -226,7 +225,7 @@ class NetworkSite:
         return self.session
 
     # -- rounds
-    def _session_of(self, request: Request) -> SiteSession:
+    def _session_for(self, request: Request) -> SiteSession:
         """Return the session of a request; refuse a request older than the last one.
 
         An old request would drop private states that the server still needs.
@@ -238,7 +237,7 @@ class NetworkSite:
 
     def _call(self, request: Request, message: Message) -> bytes:
         """Run a client function; save the new private state before the upload leaves."""
-        session = self._session_of(request)
+        session = self._session_for(request)
         site = session.site
         versions, answered = site.versions, site.answered.copy()
         upload = site.answer(message)
@@ -255,7 +254,7 @@ class NetworkSite:
 
     def _write_model(self, request: Request, message: Message) -> ReplyBody:
         """Write this client's own model, which does not leave this machine."""
-        session = self._session_of(request)
+        session = self._session_for(request)
         local = Site(replace(session.site.policy, allowed=OWN_MODEL), session.site.parts)
         local.versions = session.site.versions
         upload, _ = decode(local.answer(message), local.types)
@@ -271,13 +270,6 @@ class NetworkSite:
             session.folder.model,
         )
         return Done()
-
-
-def read_message(pieces: dict[str, bytes]) -> Message:
-    """Return the message in the pieces of a packet."""
-    if not {"shared", "own"} <= pieces.keys() <= set(Message._fields):
-        raise BadBytes("its pieces are not those of a message")
-    return Message(pieces["shared"], pieces["own"], pieces.get("initial_payload"))
 
 
 def pack_reply(

@@ -19,7 +19,7 @@ from coterie.network.packets import RequestNumber, Terms
 from coterie.runs.files import write_bytes, write_text
 
 DIGEST = 32  # bytes of the SHA-256 checksum at the start of a states file
-NOT_IN_FILES = re.compile(r"[^\w .-]")
+UNSAFE = re.compile(r"[^\w .-]")  # characters that are replaced in file names
 MAX_NAME = 60  # characters of a client's name in the name of its folder
 RESTART = "restore it from a backup, or start a new run"
 
@@ -45,8 +45,8 @@ NO_STATES = StoredStates({}, RequestNumber(0, 0))
 
 
 def file_name(client: str) -> str:
-    """Return a client's name as part of a file name; a hash tells apart names that were changed."""
-    name = NOT_IN_FILES.sub("_", client)[:MAX_NAME]
+    """Return a client's name as part of a file name, with a hash if a character is replaced."""
+    name = UNSAFE.sub("_", client)[:MAX_NAME]
     if name == client:
         return name
     return f"{name}-{hashlib.sha256(client.encode()).hexdigest()[:8]}"
@@ -98,7 +98,7 @@ class SiteFolder:
 
     # -- private states
     def read_states(self, types: Types) -> StoredStates:
-        """Read the private states; there are none before the first answer.
+        """Read the private states; return none before the first answer.
 
         Args:
             types: NamedTuple classes that states may contain.

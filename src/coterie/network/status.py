@@ -1,4 +1,4 @@
-"""How a network's run goes, from the files in its folder."""
+"""The status of a network run, from the files in its folder."""
 
 from __future__ import annotations
 
@@ -15,27 +15,31 @@ from coterie.runs.late_sites import LateSite, describe_late_site, read_late_site
 
 
 def status_of(path: Path) -> dict[str, Any]:
-    """Round, groups, scores, and of each site when it last answered and what was wrong since."""
+    """Return the round, groups and scores of a run, and the last answer and fault of each site.
+
+    Raises:
+        CoterieError: The folder is not that of a network run.
+    """
     if not path.exists():
         raise CoterieError(
             f"there is no folder {path}",
-            "give the folder of a run, which its server makes when the sites have connected",
+            "give the folder of a run; the server creates it when the sites have connected",
         )
     folder, config = RunFolder.open(path)
     if not (path / NETWORK).exists():
-        raise CoterieError(f"{path} is not a run of a network", "give the folder of one")
+        raise CoterieError(f"{path} is not a network run", "give the folder of one")
     history = folder.rows()
     entries = read_log(path / "diary.jsonl") if (path / "diary.jsonl").exists() else []
     last = history[-1] if history else {"round": 0}
     scores = next((row for row in reversed(history) if "loss" in row), {})
-    sanitize_text = ("loss", main_metric(config.roster.kind))
+    metrics = ("loss", main_metric(config.roster.kind))
     sizes = next((row["sizes"] for row in reversed(history) if row.get("sizes")), None)
     return {
         "method": config.method.name,
         "round": last["round"],
         "rounds": config.options.rounds,
         "groups": sizes,
-        "scores": {name: scores[name] for name in sanitize_text if name in scores},
+        "scores": {name: scores[name] for name in metrics if name in scores},
         "starts": max((entry.epoch for entry in entries), default=1),
         "sites": {name: status_of_site(name, entries) for name in config.roster.names},
         "latecomers": msgspec.to_builtins(read_late_sites(path)),
@@ -43,7 +47,7 @@ def status_of(path: Path) -> dict[str, Any]:
 
 
 def status_of_site(name: str, entries: list[ExchangeRecord]) -> dict[str, Any]:
-    """When a site last answered, and why it did not since."""
+    """Count a site's answers and absences; find its last answer and its fault since then."""
     status: dict[str, Any] = {"answers": 0, "absences": 0, "last_answer": None, "fault": None}
     for entry in entries:
         if name in entry.answered:
@@ -58,7 +62,7 @@ def status_of_site(name: str, entries: list[ExchangeRecord]) -> dict[str, Any]:
 
 
 def status_as_text(status: dict[str, Any]) -> str:
-    """The same, a line per site."""
+    """Return a status as text, with a line per site."""
     head = f"{status['method']}  round {status['round']} of {status['rounds']}"
     if status["round"] == status["rounds"]:
         head += ", finished"
