@@ -222,7 +222,7 @@ def test_whatever_the_bytes_a_site_answers_or_refuses(method):
 # ------------------------------------------------------------------------------ limits
 def test_a_message_that_is_too_long_is_refused_before_it_is_decoded(monkeypatch):
     one = find(honest(ct.IFCA(clusters=2)), "train")
-    most = one.site.policy.reader.most_bytes
+    most = one.site.policy.reader.max_bytes
     assert most < 2 * HEADER_BYTES, "a few models of four numbers, and room for a head"
 
     def never(raw: bytes) -> Any:

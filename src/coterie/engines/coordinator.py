@@ -45,7 +45,13 @@ class SiteCoordinator:
 
     # -- messages
     def message(self, at: Tensor, call: Call, shared: bytes) -> Message:
-        """The message to the client at a position of the call; shared: encoded once for all."""
+        """Return the message to one client.
+
+        Args:
+            at: Position of the client in the call.
+            call: The call.
+            shared: The encoded shared payload, the same for all clients.
+        """
         i = int(call.ids[at])
         own = encode(
             (call.per_client_rows(at), call.keys[at], call.client_keys[at]),
@@ -64,7 +70,7 @@ class SiteCoordinator:
         return Message(shared, own, self.initial_payload if first else None)
 
     def _kept_versions(self, i: int) -> list[Version]:
-        """The versions that a site must keep: the accepted one and those of both checkpoints."""
+        """Return the versions that a site must keep: the accepted and both checkpointed ones."""
         versions = [self.accepted[i], *(saved[i] for saved in self.saved)]
         return list(dict.fromkeys(versions))
 
@@ -98,12 +104,12 @@ class SiteCoordinator:
         return aggregator.add(at[None], add_axis(up))
 
     def max_reply_bytes(self, aggregator: Aggregator) -> int:
-        """The size limit of a reply: the expected upload, plus space for its header."""
+        """Return the size limit of a reply: the expected upload, plus space for its header."""
         return len(encode(aggregator.template, self.types)) + HEADER
 
     # -- checkpoints
     def snapshot_versions(self) -> dict[str, Tensor]:
-        """The contacted sites and their accepted versions."""
+        """Return the contacted sites and the accepted versions of all."""
         self.saved.append(list(self.accepted))
         contacted = [i for i, known in enumerate(self.contacted) if known]
         return {

@@ -46,7 +46,7 @@ class Limits(NamedTuple):
 # ------------------------------------------------------------------------------ header
 Word = Annotated[str, Meta(max_length=200)]
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-Moment = tuple[Count, Phase, Count]  # the fields of a Version
+VersionFields = tuple[Count, Phase, Count]  # the fields of a Version
 Number = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Plain = bool | Number | float | Word
 
@@ -57,27 +57,27 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     path: Word
     name: Word
     static: Annotated[dict[Word, Plain], Meta(max_length=32)]
-    version: Moment
-    accepted: Moment
-    keep: list[Moment]
+    version: VersionFields
+    accepted: VersionFields
+    keep: list[VersionFields]
     split: Word | None
     keeps_private: bool
     enrolled: bool
 
     @property
-    def asked_at(self) -> Version:
+    def call_version(self) -> Version:
         """The version of the private state after this call."""
         return Version(*self.version)
 
     @property
-    def starts_from(self) -> Version:
+    def start_version(self) -> Version:
         """The private state to start from: that of the last update that the server accepted."""
         return Version(*self.accepted)
 
     @property
-    def kept(self) -> set[Version]:
+    def versions_to_keep(self) -> set[Version]:
         """The private states to keep: those the server names and the one to start from."""
-        return {self.starts_from, *(Version(*v) for v in self.keep)}
+        return {self.start_version, *(Version(*v) for v in self.keep)}
 
 
 class Own(NamedTuple):
@@ -105,11 +105,11 @@ class Reader:
         self.types = types
         self.limits = limits
         self.number_types = {task.dtype, *NUMBER_TYPES}
-        self.most_bytes = limits.message_bytes
-        if self.most_bytes is None:
-            self.most_bytes = 2 * limits.centres * nbytes(self.model) + HEADER_BYTES
+        self.max_bytes = limits.message_bytes
+        if self.max_bytes is None:
+            self.max_bytes = 2 * limits.centres * nbytes(self.model) + HEADER_BYTES
 
-    def nest(self, raw: bytes) -> Any:
+    def tree(self, raw: bytes) -> Any:
         """Decode a pytree of tensors and check its values, number of tensors and shapes.
 
         Raises:
@@ -142,7 +142,7 @@ class Reader:
         return Own(per_client, key, client_key, head)
 
     def _read(self, raw: bytes) -> tuple[Any, dict[str, Any]]:
-        content, plain = decode(raw, self.types, limit=self.most_bytes)
+        content, plain = decode(raw, self.types, limit=self.max_bytes)
         leaves = tree_leaves(content)
         if len(leaves) > self.limits.leaves:
             raise BadBytes(f"it contains more than {self.limits.leaves} tensors")
@@ -160,17 +160,17 @@ class Reader:
         if not leaf.numel() and max(leaf.shape) > self.limits.centres:
             raise BadBytes("it contains an empty tensor of a large shape")
 
-    def _check_models(self, nest: Any) -> None:
+    def _check_models(self, tree: Any) -> None:
         """Reject models anywhere in the pytree that differ from this run's model."""
-        if isinstance(nest, Tensor):
+        if isinstance(tree, Tensor):
             return
-        if not isinstance(nest, dict):
-            for part in nest:
+        if not isinstance(tree, dict):
+            for part in tree:
                 self._check_models(part)
-        elif self.model.keys() & nest.keys():
-            self._check_model(nest)
+        elif self.model.keys() & tree.keys():
+            self._check_model(tree)
         else:
-            for part in nest.values():
+            for part in tree.values():
                 self._check_models(part)
 
     def _check_model(self, model: dict[str, Any]) -> None:
@@ -194,7 +194,7 @@ class Reader:
             raise BadBytes("it contains a stack whose layers have different numbers of models")
 
 
-def form(nest: Any) -> tuple[Any, list[tuple[Iterable[int], torch.dtype]]]:
+def form(tree: Any) -> tuple[Any, list[tuple[Iterable[int], torch.dtype]]]:
     """Return the structure of a pytree, with the shape and dtype of each tensor."""
-    leaves, structure = tree_flatten(nest)
+    leaves, structure = tree_flatten(tree)
     return structure, [(tuple(v.shape), v.dtype) for v in leaves]

@@ -60,7 +60,7 @@ class SitePolicy:
         Raises:
             PermissionError: If the run does not use it in this round and phase.
         """
-        moment = head.asked_at
+        moment = head.call_version
         if self.rounds is not None and moment.round > self.rounds:
             raise PermissionError("the run has fewer rounds")
         owner = follow(at_round(self.root, moment.round), head.path)
@@ -78,7 +78,7 @@ class SitePolicy:
 
     def _check_phase(self, head: Head) -> None:
         """Check that only training changes private states."""
-        phase = head.asked_at.phase
+        phase = head.call_version.phase
         expected = "train"
         if is_evaluation(head):
             expected = "evaluate"
@@ -137,10 +137,10 @@ class Site:
         own = read.own(message.own)
         head = own.head
         fn = self.policy.function(head)
-        requested = (head.asked_at.round, head.asked_at.phase, head.path, head.name)
+        requested = (head.call_version.round, head.call_version.phase, head.path, head.name)
         if self.answered[requested] >= self.policy.max_answers(fn, head):
             raise PermissionError("the limit of answers to that function in this round is reached")
-        shared = read.nest(message.shared)
+        shared = read.tree(message.shared)
         data = self._data(own)
         initial_payload = None
         if message.initial_payload is not None:
@@ -191,11 +191,11 @@ class Site:
     # -- private states
     def _read_initial_payload(self, raw: bytes, head: Head) -> Any:
         """Read the initial payload; refuse one that would reset a client."""
-        if not head.enrolled or head.starts_from != START:
+        if not head.enrolled or head.start_version != START:
             raise BadBytes("an initial payload is only valid in a client's first message")
         if self.versions and START not in self.versions:
             raise PermissionError("this site has private states already")
-        initial_payload = self.policy.reader.nest(raw)
+        initial_payload = self.policy.reader.tree(raw)
         if form(initial_payload) != self.policy.initial_payload_form:
             raise BadBytes("the initial payload does not have the structure of this method")
         return initial_payload
@@ -214,7 +214,7 @@ class Site:
     def _starting_state(self, versions: dict[Version, Any], head: Head) -> Any:
         if not head.enrolled:
             return ()
-        before, now = head.starts_from, head.asked_at
+        before, now = head.start_version, head.call_version
         if before not in versions:
             raise BadBytes(f"the site has no private state of version {tuple(before)}")
         if now.round < before.round:
@@ -230,12 +230,12 @@ class Site:
         """The private states after training: those to keep and the new one."""
         if form(after) != form(before):
             raise BadBytes("the private state would change its structure or shapes")
-        kept = {v: state for v, state in versions.items() if v in head.kept}
+        kept = {v: state for v, state in versions.items() if v in head.versions_to_keep}
         if not is_finite(after) and is_finite(before):
             after = (
-                before  # such an upload is rejected; a server that claims otherwise erases nothing
+                before  # servers reject such an upload; one that does not cannot erase the state
             )
-        return {**kept, head.asked_at: after}
+        return {**kept, head.call_version: after}
 
 
 def is_finite(state: Any) -> bool:

@@ -124,21 +124,12 @@ class WatchedServer(Collector):
         ):
             yield GaugeMetricFamily(f"coterie_{name}", help, value)
         yield CounterMetricFamily("coterie_exchanges", "Exchanges with sites.", totals.exchanges)
+        refusals, unread = group_reasons(totals.refusals), self.transport.refusals.counts
         traffic = {"out": totals.bytes_out, "in": totals.bytes_in}
         for name, help, label, counts in (
             ("answers", "Replies by result.", "result", totals.answers),
-            (
-                "refused_answers",
-                "Rejected replies by reason.",
-                "reason",
-                group_reasons(totals.refusals),
-            ),
-            (
-                "refused_requests",
-                "Requests refused unread, by reason.",
-                "reason",
-                self.transport.refusals.counts,
-            ),
+            ("refused_answers", "Rejected replies by reason.", "reason", refusals),
+            ("refused_requests", "Requests refused unread, by reason.", "reason", unread),
             ("bytes", "Bytes of packets, without TLS and HTTP.", "direction", traffic),
         ):
             family = CounterMetricFamily(f"coterie_{name}", help, labels=[label])
@@ -174,7 +165,11 @@ def report_site(contact: LastContact | None, is_connected: bool, is_awaited: boo
     """Return the state of a site and its last event."""
     if contact is None:
         return SiteReport(site_state(is_connected, is_awaited), is_healthy=is_connected)
-    message, answered = describe_contact(contact), contact.answered
+    record, answered = contact.record, contact.answered
+    when = "" if record.round is None else f" of round {record.round}"
+    message = f"{record.function}{when}: {record.reason}"
+    if record.result == "accepted" and record.seconds is not None:
+        message = f"answered {record.function}{when} after {record.seconds:.2g} s"
     for status, reason in OWNER_REASONS.items():
         if contact.record.reason == reason:
             return SiteReport(status, message, answered, is_healthy=False)
@@ -191,15 +186,6 @@ def site_state(is_connected: bool, is_awaited: bool) -> str:
     return "ready"
 
 
-def describe_contact(contact: LastContact) -> str:
-    """Return the last request to a site and its result."""
-    record = contact.record
-    when = "" if record.round is None else f" of round {record.round}"
-    if record.result == "accepted" and record.seconds is not None:
-        return f"answered {record.function}{when} after {record.seconds:.2g} s"
-    return f"{record.function}{when}: {record.reason}"
-
-
 # ------------------------------------------------------------------------------ page
 class LivePage:
     """Serves the page of a server in a thread until it is closed.
@@ -214,6 +200,7 @@ class LivePage:
     def __init__(self, watched: WatchedServer, host: str, port: int, token: str) -> None:
         self.watched = watched
         self.server = LiveServer(watched, host, port, token, self.routes())
+        self.address = self.server.address  # with the token
         self.thread = threading.Thread(target=self.server.run, daemon=True)
         self.thread.start()
 
@@ -225,11 +212,6 @@ class LivePage:
         """Answer a request of Prometheus."""
         headers = {"Content-Type": CONTENT_TYPE_PLAIN_0_0_4}
         return Response(self.watched.metrics_text(), headers=headers)
-
-    @property
-    def address(self) -> str:
-        """The address of the page, with its token."""
-        return self.server.address
 
     def close(self) -> None:
         """Stop serving."""

@@ -147,28 +147,20 @@ class RankConnection:
         self.tcp_store = open_store(info)
         self.store = PrefixStore(f"coterie/{info.attempt}", self.tcp_store)
         if info.is_server:
-            address = self._own_address()
+            interface = os.environ.get(VARIABLE, "").split(",")[0]
+            address = info.host  # that the other ranks can reach
+            if interface:
+                address = address_of(interface) or LOOPBACK
             self.server = KeepAliveServer(address)
             self.store.set("keepalive", f"{address} {self.server.port}")
         else:
-            self.keepalive = self._connect_keepalive()
-
-    def _own_address(self) -> str:
-        """The address of rank 0 that the other ranks can reach."""
-        interface = os.environ.get(VARIABLE, "").split(",")[0]
-        if interface:
-            return address_of(interface) or LOOPBACK
-        return self.info.host
-
-    def _connect_keepalive(self) -> KeepAlive:
-        rank = self.info.rank
-        address, port = self.store.get("keepalive").decode().split()
-        try:
-            return KeepAlive(address, int(port), rank)
-        except OSError as e:
-            problem = f"rank {rank} cannot reach rank 0 at {address}:{port}"
-            self.store.set(f"failed/{rank}", problem)
-            raise CoterieError(problem, CHECK_NETWORK) from e
+            address, port = self.store.get("keepalive").decode().split()
+            try:
+                self.keepalive = KeepAlive(address, int(port), info.rank)
+            except OSError as e:
+                problem = f"rank {info.rank} cannot reach rank 0 at {address}:{port}"
+                self.store.set(f"failed/{info.rank}", problem)
+                raise CoterieError(problem, CHECK_NETWORK) from e
 
     @property
     def is_healthy(self) -> bool:
@@ -245,7 +237,12 @@ class RankConnection:
         if self.error is not None:
             raise self.error
         if self.server is None:
-            return self._run_or_exit(work)
+            assert self.keepalive is not None
+            try:
+                return work()
+            except RuntimeError:
+                self.keepalive.announce_exit()
+                os._exit(2)
         results: list[T] = []
         errors: list[Exception] = []
         done = threading.Event()
@@ -265,25 +262,13 @@ class RankConnection:
             return results[0]
         if errors and not isinstance(errors[0], RuntimeError):
             raise errors[0]
-        self.error = self._diagnose(self.server)
-        raise self.error
-
-    def _run_or_exit(self, work: Callable[[], T]) -> T:
-        assert self.keepalive is not None
-        try:
-            return work()
-        except RuntimeError:
-            self.keepalive.announce_exit()
-            os._exit(2)
-
-    def _diagnose(self, server: KeepAliveServer) -> CoterieError:
-        """Wait until a keep-alive connection closes, and name its rank."""
         end = time.monotonic() + DIAGNOSIS_TIMEOUT
-        while not server.lost and time.monotonic() < end:
+        while not self.server.lost and time.monotonic() < end:
             time.sleep(POLL)
-        if not server.lost:
-            return RankLost("the connection between the ranks broke", CHECK_NETWORK)
-        return RankLost(f"{self.name(server.lost[0])} ended before the run did")
+        self.error = RankLost("the connection between the ranks broke", CHECK_NETWORK)
+        if self.server.lost:
+            self.error = RankLost(f"{self.name(self.server.lost[0])} ended before the run did")
+        raise self.error
 
     def name(self, rank: int) -> str:
         """Return a rank with its host and process id, for messages."""
@@ -291,11 +276,6 @@ class RankConnection:
         if self.server is not None and rank in self.server.processes:
             name += f" ({self.server.processes[rank]})"
         return name
-
-    def expect_end(self) -> None:
-        """Let rank 0 close the connection without ending this process."""
-        assert self.keepalive is not None
-        self.keepalive.announce_exit()
 
     def close(self) -> None:
         """Close the keep-alive connections; at rank 0 this ends all other ranks."""

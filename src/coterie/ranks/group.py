@@ -158,7 +158,8 @@ class RankGroup:
 
     def confirm_end(self) -> None:
         """Tell rank 0 that this rank expects the connection to close."""
-        self.connection.expect_end()
+        assert self.connection.keepalive is not None
+        self.connection.keepalive.announce_exit()
         self.reply(b"")
 
     def report_error(self, reason: str, exit_status: int) -> None:

@@ -73,7 +73,9 @@ class RankShard:
         self.roster = own.roster
         self.root = Evaluation(method, options.choose_on)
         self.engine = Vectorised(task, own, plan, ClientSubset(clients, fed.roster))
-        self.types = call_types(method)
+        self.types = types_of(method)  # that calls and results may contain
+        if Rows not in self.types.values():
+            self.types["coterie.Rows"] = Rows
         self.templates: UploadTemplates | None = None
 
     def enroll(self, initial_payload: Any) -> None:
@@ -129,14 +131,6 @@ class RankShard:
         limits = {name: NormLimit(*limit) for name, limit in head["limits"].items()}
         clipping = Clipping(started_from, limits)
         return RankCall(call, head["reduce"], clipping)
-
-
-def call_types(method: Algorithm) -> Types:
-    """Return the NamedTuple classes that calls and results may contain."""
-    types = types_of(method)
-    if Rows not in types.values():
-        types["coterie.Rows"] = Rows
-    return types
 
 
 def encode_common(rank_call: RankCall, types: Types) -> bytes:
@@ -197,8 +191,9 @@ def load_shard(
     config = decode_config(
         config_text.encode(), RunConfig, "the config of rank 0", "use one version everywhere"
     )
-    device = own_device(config.options.device, info)
-    config.options = replace(config.options, device=device)
+    check_gpus(config.options.device, info)
+    if config.options.device == "cuda":  # each rank of a machine has its own GPU
+        config.options = replace(config.options, device=f"cuda:{info.local_rank}")
     own = RunCode("the run", config, None, model, trust)
     method = own.method()
     if not config.origin.data:
@@ -211,14 +206,6 @@ def load_shard(
         )
     task = own.task(fed.roster)
     return RankShard(info.rank, method, task, fed, config.options, config.plan)
-
-
-def own_device(device: str, info: RankInfo) -> str:
-    """Return the device of this rank: each rank of a machine has its own GPU."""
-    check_gpus(device, info)
-    if device != "cuda":
-        return device
-    return f"cuda:{info.local_rank}"
 
 
 def check_gpus(device: str, info: RankInfo) -> None:
