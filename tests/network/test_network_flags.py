@@ -121,7 +121,7 @@ def test_status_says_who_answers_and_who_does_not(place, capsys):
     assert main(["network", "status", str(network.out), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["sites"]["oak"]["fault"] == "not connected"
     says(capsys, ["status", "sites"], "is not a run folder")
-    says(capsys, ["status", "none"], "its server makes when the sites have connected.")
+    says(capsys, ["status", "none"], "the server creates it when the sites have connected.")
 
 
 def test_help_lists_every_command_of_a_network_and_each_is_there(capsys):

@@ -229,8 +229,8 @@ def find_data(
         if (Path(path) / NETWORK).exists():
             raise DataAtSites(
                 f"the rows of {path} are on the sites of its network",
-                "use a group's model (--cluster), or a site's own where it is; a run that was "
-                "stopped goes on by `coterie network server CONFIG --resume`",
+                "use a group's model (--cluster), or a site's own model at the site; continue a "
+                "stopped run with `coterie network server CONFIG --resume`",
             )
         if not config.origin.data:
             raise DataUnavailable(
