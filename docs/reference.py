@@ -15,7 +15,7 @@ from coterie.cli.commands import COMMANDS, NETWORK_COMMANDS
 from coterie.cli.flags import Flag, Parser
 from coterie.core.values import base_type, literal_choices
 from coterie.data import bases, makers
-from coterie.data.spec import written
+from coterie.data.spec import format_value
 from coterie.models import models
 
 
@@ -49,7 +49,7 @@ def data_set(name: str, make: Callable[..., Any]) -> str:
 def default_of(option: inspect.Parameter) -> str:
     if option.default is option.empty:
         return "required"
-    return "none" if option.default in (None, ()) else written(option.default)
+    return "none" if option.default in (None, ()) else format_value(option.default)
 
 
 def taken(kind: Any) -> str:

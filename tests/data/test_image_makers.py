@@ -20,7 +20,7 @@ from coterie.data import (
     pathological,
     rotated,
 )
-from coterie.data.dealing import in_random_order, mix, rows_per_source
+from coterie.data.dealing import mixture_shares, rows_per_source, shuffle_sources
 
 MAKERS = [mixture, label_permuted, pathological, dirichlet]
 
@@ -100,11 +100,12 @@ def test_the_list_names_options_and_purpose(capsys) -> None:
 
 # ------------------------------------------------------------------------------ shares
 def test_counts_meet_the_shares_to_within_a_row() -> None:
-    shares, sizes = mix("random", 300, 5, "angles", np.random.default_rng(0)), np.arange(300)
+    shares = mixture_shares("random", 300, 5, "angles", np.random.default_rng(0))
+    sizes = np.arange(300)
     counts = rows_per_source(shares, sizes)
     assert counts.min() >= 0 and (counts.sum(axis=1) == sizes).all()
     assert np.abs(counts - shares * sizes[:, None]).max() <= 1
-    source = in_random_order(counts, np.random.default_rng(1))
+    source = shuffle_sources(counts, np.random.default_rng(1))
     assert np.bincount(source[-299:], minlength=5).tolist() == counts[-1].tolist()
     assert (np.diff(source[-299:]) < 0).any(), "not one source after another"
 

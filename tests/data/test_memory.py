@@ -90,7 +90,7 @@ def test_clients_of_different_precision_take_the_finer_one() -> None:
     assert fed.train.x.equal(torch.cat([coarse.double(), fine]))
     assert fed.test.x.dtype == torch.float64
     assert fed.test.x.equal(torch.cat([coarse, coarse]).double())
-    with pytest.raises(CoterieError, match="they must be alike"):
+    with pytest.raises(CoterieError, match="give both the same shape"):
         from_memory([(coarse, y)], test=[(coarse.long(), y)])
 
 

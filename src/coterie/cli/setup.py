@@ -33,7 +33,7 @@ from coterie.cli.run_flags import DataFlags, RunFlags, SearchFlags, run_flags
 from coterie.core.contract import Algorithm
 from coterie.core.errors import CoterieError, unknown_name
 from coterie.data import makers
-from coterie.data.spec import no_such_set
+from coterie.data.spec import unknown_data_set
 from coterie.methods import registry
 from coterie.runs.files import write_error
 from coterie.runs.options import Options
@@ -311,7 +311,7 @@ def resolve_data(spec: str, options: dict[str, Any]) -> tuple[str, dict[str, Any
     """
     name, first = split_spec(spec)
     if name not in makers():
-        raise no_such_set(spec)
+        raise unknown_data_set(spec)
     head, _, query = spec.partition("?")
     if first and maker_parameters(spec)[0] == "path":
         head = f"{name}:{full_path(first)}"

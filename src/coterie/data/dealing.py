@@ -18,7 +18,7 @@ from coterie.data.federation import Federation, Ragged, rng
 from coterie.data.memory import default_names
 
 
-def mix(
+def mixture_shares(
     mixture: str, clients: int, sources: int, what: str, random: np.random.Generator
 ) -> np.ndarray:
     """The share of each source in each client's rows: [clients, sources], rows sum to 1.
@@ -61,7 +61,7 @@ def rows_per_source(shares: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     return np.diff(ends, axis=1, prepend=0).astype(np.int64)
 
 
-def in_random_order(counts: np.ndarray, random: np.random.Generator) -> np.ndarray:
+def shuffle_sources(counts: np.ndarray, random: np.random.Generator) -> np.ndarray:
     """The source of each row, int64 [rows], one client after another."""
     clients, sources = counts.shape
     client = np.repeat(np.arange(clients), counts.sum(axis=1))
@@ -74,7 +74,7 @@ View = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # (images, labels) as 
 OPTIONS = {"train": "samples", "test": "test_samples"}  # what says how many rows a client gets
 
 
-def part_of(images: Base, part: Part) -> tuple[Tensor, Tensor]:
+def select_part(images: Base, part: Part) -> tuple[Tensor, Tensor]:
     """(x, y) of a part of a base set."""
     if part == "train":
         return images.x_train, images.y_train
@@ -97,7 +97,7 @@ def check_clients(clients: int, groups: int = 1) -> None:
         raise CoterieError(f"clients={clients} is too few", remedy)
 
 
-def in_groups(
+def make_grouped_federation(
     maker: str,
     images: Base,
     views: Sequence[View],
@@ -145,7 +145,7 @@ def deal_views(
     There are `decks` shuffled copies of the base rows; client i takes the next slice of copy
     i mod decks.
     """
-    x, y = part_of(images, part)
+    x, y = select_part(images, part)
     clients = len(shares)
     size = rows_each(part, wanted, len(y), math.ceil(clients / decks))
     slices = np.empty((clients, size), dtype=np.int64)
@@ -156,7 +156,7 @@ def deal_views(
     rows = torch.from_numpy(slices.ravel())
     sizes = np.full(clients, size)
     counts = rows_per_source(shares, sizes)
-    source = torch.from_numpy(in_random_order(counts, rng(seed, maker, part, "sources")))
+    source = torch.from_numpy(shuffle_sources(counts, rng(seed, maker, part, "sources")))
     all_x = x.new_empty(len(rows), *x.shape[1:])
     all_y = y.new_empty(len(rows))
     for k, view in enumerate(views):
@@ -181,16 +181,16 @@ def rows_each(part: Part, wanted: int | None, rows: int, clients: int) -> int:
     return wanted
 
 
-def class_counts(images: Base, part: Part) -> np.ndarray:
+def count_per_class(images: Base, part: Part) -> np.ndarray:
     """The number of images of each class."""
-    return np.bincount(part_of(images, part)[1].numpy(), minlength=images.classes)
+    return np.bincount(select_part(images, part)[1].numpy(), minlength=images.classes)
 
 
 def deal_classes(
     images: Base, part: Part, counts: np.ndarray, random: np.random.Generator
 ) -> Ragged:
     """counts[i, c] rows of class c for client i, drawn without replacement, in random order."""
-    x, y = part_of(images, part)
+    x, y = select_part(images, part)
     clients = len(counts)
     shuffled = random.permutation(len(y))
     label = y.numpy()[shuffled]

@@ -110,7 +110,7 @@ def as_numbers(x: Tensor, byte_scale: float, like: Tensor) -> Tensor:
 
 
 # ------------------------------------------------------------------------------ a federation
-class Stored(NamedTuple):
+class StoredSplits(NamedTuple):
     """The federation that a store on disk holds; rows that lie there are read as they are used."""
 
     fingerprint: str
@@ -119,7 +119,7 @@ class Stored(NamedTuple):
     test: Ragged
     valid: Ragged | None
 
-    def has_all_of(self, fed: Federation) -> bool:
+    def matches(self, fed: Federation) -> bool:
         """Whether a federation has just the clients and rows of the store."""
         names = ("names", "train", "test", "valid")
         return all(getattr(self, name) is getattr(fed, name) for name in names)
@@ -152,7 +152,7 @@ class Federation:
     loss_scale: Tensor | None = None  # [total] factor of each client's training losses; None: 1
     site_columns: SiteColumns | None = None  # what is odd about columns at single sites
     byte_scale: float = 1.0  # where x holds bytes: what they are divided by to be numbers
-    stored: Stored | None = None  # where the rows are in a store on disk
+    stored: StoredSplits | None = None  # where the rows are in a store on disk
 
     def __post_init__(self) -> None:
         _ = self.roster  # which checks names, unseen and truth
@@ -213,7 +213,7 @@ class Federation:
 
     @cached_property
     def _fingerprint(self) -> str:
-        if self.stored is not None and self.stored.has_all_of(self):
+        if self.stored is not None and self.stored.matches(self):
             return self.stored.fingerprint
         about = (self.names, self.kind, self.classes, self.unseen)
         digest = hashlib.sha256(repr(about).encode())
@@ -283,7 +283,7 @@ class Federation:
             )
         return replace(
             self,
-            **self._changed(lambda part: part.subset(index)),
+            **self._map_parts(lambda part: part.subset(index)),
             names=tuple(self.names[i] for i in index.tolist()),
             truth=None if self.truth is None else self.truth[index],
             loss_scale=None if self.loss_scale is None else self.loss_scale[index],
@@ -298,7 +298,7 @@ class Federation:
 
         planted = None if self.planted is None else cast(self.planted)
         return replace(
-            self, **self._changed(lambda part: Ragged(*map(cast, part))), planted=planted
+            self, **self._map_parts(lambda part: Ragged(*map(cast, part))), planted=planted
         )
 
     def parts(self) -> dict[str, Ragged]:
@@ -306,5 +306,5 @@ class Federation:
         parts = {"train": self.train, "test": self.test, "valid": self.valid}
         return {name: part for name, part in parts.items() if part is not None}
 
-    def _changed(self, change: Callable[[Ragged], Ragged]) -> dict[str, Any]:
+    def _map_parts(self, change: Callable[[Ragged], Ragged]) -> dict[str, Any]:
         return {name: change(part) for name, part in self.parts().items()}

@@ -17,11 +17,11 @@ from coterie.data.cells import TableColumn
 from coterie.data.csv_files import to_one_line
 from coterie.data.federation import Federation
 from coterie.data.hub_rows import (
-    Dealt,
+    KeyedRows,
     Rows,
     check_column_names,
     encode_rows,
-    library,
+    import_optional,
     read_splits,
     to_frame,
 )
@@ -44,7 +44,7 @@ def make_partitioner(
 ) -> Any:
     """The partitioner of this name, from our `options` and `more` arguments, each NAME=VALUE."""
     title = "".join(word.title() for word in name.split("_"))
-    make = getattr(library("flwr_datasets.partitioner"), f"{title}Partitioner")
+    make = getattr(import_optional("flwr_datasets.partitioner"), f"{title}Partitioner")
     takes = inspect.signature(make).parameters
     given: dict[str, Any] = {}
     for argument, value in (("partition_by", label), ("seed", seed)):
@@ -95,17 +95,17 @@ def parse_argument(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def deal(partitioner: Any) -> Dealt:
+def load_partitions(partitioner: Any) -> KeyedRows:
     """All partitions, one after another, with the client of each row."""
     title = type(partitioner).__name__
     if not partitioner.is_dataset_assigned():
-        raise CoterieError(f"the {title} has no data set to deal", "set its dataset first")
+        raise CoterieError(f"the {title} has no data set", "set its dataset first")
     try:
         with warnings.catch_warnings(action="ignore"):  # of every failed attempt
             parts = [partitioner.load_partition(i) for i in range(partitioner.num_partitions)]
     except (ValueError, LookupError, TypeError, AssertionError) as why:
         raise CoterieError(
-            f"the {title} cannot deal these rows ({to_one_line(why).rstrip('.')})",
+            f"the {title} cannot load_partitions these rows ({to_one_line(why).rstrip('.')})",
             "give it other arguments",
         ) from None
     if any(part.column_names != parts[0].column_names for part in parts):
@@ -121,7 +121,7 @@ def deal(partitioner: Any) -> Dealt:
             raise CoterieError(
                 f"the {title} leaves client {name!r} without rows", "ask for fewer clients"
             )
-    rows = library("datasets").concatenate_datasets(parts).with_format(None)
+    rows = import_optional("datasets").concatenate_datasets(parts).with_format(None)
     return rows, np.repeat(names, [len(part) for part in parts])
 
 
@@ -166,7 +166,7 @@ def hub(
     partitioner would give test rows is not known, so that a `test_share` of each client's own rows
     is held out, and a test split is left alone.
 
-    `split` names another split to deal; it alone is then used. Of a client's rows at most `samples`
+    `split` names a split to use instead of train and test. Of a client's rows at most `samples`
     are taken. With `drop_incomplete`, rows of tables that have no label are left out.
     """
     seed = options.get("seed", 0)
@@ -184,7 +184,7 @@ def hub(
         given = {"clients": clients, **dealing}
         by = make_partitioner(str(partitioner), label, seed, given, as_names(arguments))
         by.dataset = rows.shuffle(seed=seed, keep_in_memory=True)
-        rows, key = deal(by)
+        rows, key = load_partitions(by)
         clients = None  # all that it made
     chosen = draw_clients(key, clients, samples, least, seed)
     key = key[chosen]
@@ -216,8 +216,8 @@ def from_partitioner(
     A ClassLabel names the classes. `unseen` clients, drawn at random, never train.
     """
     table_options = TableOptions(label=label, **options)
-    held = None if test is None else deal(test)
-    return encode_rows(deal(partitioner), held, table_options)
+    held = None if test is None else load_partitions(test)
+    return encode_rows(load_partitions(partitioner), held, table_options)
 
 
 # ------------------------------------------------------------------------------ columns
@@ -266,7 +266,7 @@ def read_clients(rows: Rows, column: str) -> np.ndarray:
     return np.array(cells.texts)
 
 
-def read_test_rows(test: Rows, key: np.ndarray, column: str, path: str) -> Dealt:
+def read_test_rows(test: Rows, key: np.ndarray, column: str, path: str) -> KeyedRows:
     """The test rows of clients that have training rows, with the client of each."""
     check_column_names(test, f"the split test of {path}", column)
     test_key = read_clients(test, column)

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Rows = Any  # a datasets.Dataset
-Dealt = tuple[Rows, np.ndarray]  # rows, and the client of each
+KeyedRows = tuple[Rows, np.ndarray]  # rows, and the client of each
 PART = "train or test"  # the name of a column that says which
 
 
-def library(name: str) -> Any:
+def import_optional(name: str) -> Any:
     """A module of an optional dependency."""
     try:
         return importlib.import_module(name)
@@ -48,9 +48,9 @@ def check_column_names(rows: Rows, where: str, *names: str) -> None:
             raise unknown_name(f"column of {where}:", name, rows.column_names)
 
 
-def encode_rows(train: Dealt, test: Dealt | None, options: TableOptions) -> Federation:
+def encode_rows(train: KeyedRows, test: KeyedRows | None, options: TableOptions) -> Federation:
     """The federation of these rows: one column of arrays, or a table."""
-    datasets = library("datasets")
+    datasets = import_optional("datasets")
     rows, key = train
     if test is not None:
         if test[0].features != rows.features:
@@ -142,7 +142,7 @@ def read_labels(rows: Rows, label: str) -> tuple[np.ndarray, list[str] | None]:
 
 def read_arrays(rows: Rows, column: str) -> Any:
     """x of one column: an image or array for each row."""
-    datasets = library("datasets")
+    datasets = import_optional("datasets")
     feature = rows.features[column]
     if isinstance(feature, datasets.Image):
         undecoded = rows.cast_column(column, datasets.Image(decode=False))
@@ -198,7 +198,7 @@ def read_images(cells: Any, column: str) -> Any:
 
 def read_splits(path: Path) -> dict[str, Rows]:
     """The splits of a data set on disk by name; one without splits is "train"."""
-    library("datasets")
+    import_optional("datasets")
     if not path.exists():
         raise CoterieError(
             f"there is no {path} on disk, and nothing is fetched",
@@ -220,7 +220,7 @@ def read_splits(path: Path) -> dict[str, Rows]:
 
 def read_saved(path: Path) -> dict[str, Rows]:
     """The splits that `save_to_disk` wrote."""
-    saved = library("datasets").load_from_disk(str(path.resolve()), keep_in_memory=True)
+    saved = import_optional("datasets").load_from_disk(str(path.resolve()), keep_in_memory=True)
     if not isinstance(saved, dict):
         saved = {"train": saved}
     return {str(name): rows.with_format(None) for name, rows in saved.items()}
@@ -228,7 +228,7 @@ def read_saved(path: Path) -> dict[str, Rows]:
 
 def read_files(path: Path) -> dict[str, Rows]:
     """Tables by split, which their names start with: train-00000-of-00002.parquet is of train."""
-    datasets = library("datasets")
+    datasets = import_optional("datasets")
     files = [path]
     if path.is_dir():
         files = [file for file in sorted(path.iterdir()) if file.suffix in READERS]
@@ -246,9 +246,9 @@ def read_files(path: Path) -> dict[str, Rows]:
 
 def read_file(file: Path) -> Rows:
     """The rows of a CSV or Parquet file."""
-    datasets = library("datasets")
+    datasets = import_optional("datasets")
     if file.suffix == ".parquet":  # it says what columns mean, which pandas would lose
-        return datasets.Dataset(library("pyarrow.parquet").read_table(file))
+        return datasets.Dataset(import_optional("pyarrow.parquet").read_table(file))
     return datasets.Dataset.from_pandas(read_table(file), preserve_index=False)
 
 

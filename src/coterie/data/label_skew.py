@@ -16,10 +16,10 @@ from coterie.data.dealing import (
     OPTIONS,
     Part,
     check_clients,
-    class_counts,
+    count_per_class,
     deal_classes,
     image_federation,
-    in_groups,
+    make_grouped_federation,
     rows_per_source,
 )
 from coterie.data.federation import Federation, rng
@@ -61,7 +61,7 @@ def label_permuted(
     views = [
         functools.partial(relabelled, shift=g, classes=images.classes) for g in range(clusters)
     ]
-    return in_groups(
+    return make_grouped_federation(
         "label_permuted",
         images,
         views,
@@ -182,7 +182,7 @@ def scale_sizes(
     """
     if part == "test" and wanted == 0:
         return np.zeros(has.shape, dtype=np.int64), 0.0
-    supply = class_counts(images, part)
+    supply = count_per_class(images, part)
     clients = has.sum(axis=0)
     scarce = int(np.argmin(supply - clients))
     if supply[scarce] < clients[scarce]:
@@ -250,7 +250,7 @@ def count_in_shares(shares: np.ndarray, images: Base, part: Part, wanted: int | 
 
     All clients have the same number of rows, as many as wanted or as fit.
     """
-    supply = class_counts(images, part)
+    supply = count_per_class(images, part)
     demand = shares.sum(axis=0)
     size = int((supply[demand > 0] / demand[demand > 0]).min()) + 1
     least = 1

@@ -14,12 +14,12 @@ from coterie.data.dealing import (
     Part,
     check_clients,
     image_federation,
-    mix,
-    part_of,
+    mixture_shares,
     rows_per_source,
+    select_part,
 )
 from coterie.data.federation import Federation, Ragged, rng
-from coterie.data.rotation import load_square, make_views, rotate
+from coterie.data.rotation import load_square, rotate, rotations
 from coterie.data.spec import maker
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
@@ -71,7 +71,7 @@ def letters(
             "ask for at least 1 and 0",
         )
     images = load_letters(base)
-    shares = mix(mixture, clients, len(every), "sources", rng(seed, "letters", "mix"))
+    shares = mixture_shares(mixture, clients, len(every), "sources", rng(seed, "letters", "mix"))
     sizes = np.full(clients, samples)
     if samples is None:
         sizes = rng(seed, "letters", "sizes").integers(*SIZES, clients, endpoint=True)
@@ -92,14 +92,14 @@ def letter_holdouts(
     images = load_letters(base)
     found = {}
     for source in sources(angles):
-        x, y, places = letters_of(images, "test", source.case)
+        x, y, places = find_letters(images, "test", source.case)
         found[source.name] = (rotate(x[places], source.angle), y[places])
     return found
 
 
 def sources(angles: tuple[float, ...]) -> list[Source]:
     """Lower case at every angle, then upper case."""
-    make_views(angles, least=1)  # refuses angles that are alike
+    rotations(angles, least=1)  # refuses angles that are alike
     return [Source(case, angle) for case in CASES for angle in angles]
 
 
@@ -119,9 +119,9 @@ def as_26_classes(images: Base) -> Base:
     return images._replace(classes=len(ALPHABET), labels=tuple(ALPHABET))
 
 
-def letters_of(images: Base, part: Part, case: str) -> tuple[Tensor, Tensor, Tensor]:
+def find_letters(images: Base, part: Part, case: str) -> tuple[Tensor, Tensor, Tensor]:
     """(all x of a part, each row's letter 0 to 25 of this case or −1, the rows that have one)."""
-    x, labels = part_of(images, part)
+    x, labels = select_part(images, part)
     letter = torch.tensor([CASES[case].find(label) for label in images.labels])
     y = letter[labels]
     return x, y, (y >= 0).nonzero().flatten()
@@ -137,7 +137,7 @@ def deal_sources(
     """counts[i, s] rows of source s for client i, none of them twice, in random order."""
     xs, ys, owners = [], [], []
     for case in CASES:
-        x, y, places = letters_of(images, part, case)
+        x, y, places = find_letters(images, part, case)
         deck = places[torch.from_numpy(random.permutation(len(places)))]
         columns = [s for s, source in enumerate(every) if source.case == case]
         wanted = counts[:, columns].sum()

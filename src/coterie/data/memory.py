@@ -25,14 +25,15 @@ def refuse_empty(names: Sequence[str], pairs: list[Pair]) -> None:
             raise CoterieError(f"client {name!r} is empty", "leave it out, or give it data")
 
 
-def alike(train: Ragged, test: Ragged) -> tuple[Ragged, Ragged]:
+def match_dtypes(train: Ragged, test: Ragged) -> tuple[Ragged, Ragged]:
     """Convert training and test rows to one dtype; raise if their shapes differ."""
     dtype = torch.promote_types(train.x.dtype, test.x.dtype)
     both_float = train.x.is_floating_point() == test.x.is_floating_point()
     if train.x.shape[1:] != test.x.shape[1:] or not both_float:
         shapes = [f"{tuple(part.x.shape[1:])} of {part.x.dtype}" for part in (train, test)]
         raise CoterieError(
-            f"training rows are {shapes[0]}, test rows {shapes[1]}", "they must be alike"
+            f"training rows are {shapes[0]}, test rows {shapes[1]}",
+            "give both the same shape and kind of numbers",
         )
     return train._replace(x=train.x.to(dtype)), test._replace(x=test.x.to(dtype))
 
@@ -166,7 +167,7 @@ source='memory')
     if test is None:
         train, held = split(train, names, test_share, seed, "test")
     else:
-        train, held = alike(train, pack(names, test_pairs(names, pairs, test)))
+        train, held = match_dtypes(train, pack(names, test_pairs(names, pairs, test)))
     if kind is None:
         kind = "regression" if train.y.is_floating_point() else "classification"
     train = check_values(train, names, kind)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from coterie.core.errors import CoterieError, unknown_name
-from coterie.data.dealing import in_random_order, mix, rows_per_source
+from coterie.data.dealing import mixture_shares, rows_per_source, shuffle_sources
 from coterie.data.federation import Federation, Ragged, rng
 from coterie.data.memory import default_names
 from coterie.data.spec import maker
@@ -91,7 +91,7 @@ def linear(
     """
     if variant not in VARIANTS:
         raise unknown_name("variant", variant, VARIANTS)
-    setting = overrule(
+    setting = apply_overrides(
         VARIANTS[variant],
         clients=clients,
         samples=None if samples is None else (samples, samples),
@@ -103,15 +103,15 @@ def linear(
     )
     if test_samples < 0:
         raise CoterieError(f"test_samples={test_samples} is out of range", "ask for at least 0")
-    theta = plant(setting, scaling, rng(seed, "linear", "theta"))
+    theta = draw_thetas(setting, scaling, rng(seed, "linear", "theta"))
     count = setting.clients
     shares, truth = draw_shares(setting, rng(seed, "linear", "mix"))
     sizes = rng(seed, "linear", "sizes").integers(*setting.samples, count, endpoint=True)
     test_sizes = np.full(count, test_samples)
     fed = Federation(
         default_names(count),
-        draw(theta, shares, sizes, setting.noise, rng(seed, "linear", "train")),
-        draw(theta, shares, test_sizes, setting.noise, rng(seed, "linear", "test")),
+        draw_rows(theta, shares, sizes, setting.noise, rng(seed, "linear", "train")),
+        draw_rows(theta, shares, test_sizes, setting.noise, rng(seed, "linear", "test")),
         "regression",
         None,
         truth=truth,
@@ -120,7 +120,7 @@ def linear(
     return fed.with_unseen(unseen, seed)
 
 
-def overrule(paper: Variant, **given: Any) -> Variant:
+def apply_overrides(paper: Variant, **given: Any) -> Variant:
     """The paper's settings, with those that are given (not None) in their place."""
     setting = paper._replace(**{name: value for name, value in given.items() if value is not None})
     if given["mixture"] is None and paper.mixture and setting.clusters != 2:
@@ -142,13 +142,15 @@ def overrule(paper: Variant, **given: Any) -> Variant:
 def draw_shares(setting: Variant, random: np.random.Generator) -> tuple[np.ndarray, torch.Tensor]:
     """Each client's shares of the θ, [clients, clusters], and the truth: groups or these shares."""
     if setting.mixture:
-        shares = mix(setting.mixture, setting.clients, setting.clusters, "clusters", random)
+        shares = mixture_shares(
+            setting.mixture, setting.clients, setting.clusters, "clusters", random
+        )
         return shares, torch.from_numpy(shares).float()
     groups = np.arange(setting.clients) % setting.clusters
     return np.eye(setting.clusters)[groups], torch.from_numpy(groups)
 
 
-def plant(setting: Variant, scaling: Scaling, random: np.random.Generator) -> np.ndarray:
+def draw_thetas(setting: Variant, scaling: Scaling, random: np.random.Generator) -> np.ndarray:
     """θ, float32 [clusters, dim], no two rows equal."""
     unit = setting.coins and scaling == "norm"
     if setting.coins:
@@ -181,7 +183,7 @@ def draw_parameters(setting: Variant, random: np.random.Generator) -> np.ndarray
     return random.normal(0, math.sqrt(setting.scale), setting.dim)
 
 
-def draw(
+def draw_rows(
     theta: np.ndarray,
     shares: np.ndarray,
     sizes: np.ndarray,
@@ -193,7 +195,7 @@ def draw(
     y is summed in float64 and rounded once: sums in float32 would differ between processors, and
     with them the fingerprint of the data.
     """
-    source = in_random_order(rows_per_source(shares, sizes), random)
+    source = shuffle_sources(rows_per_source(shares, sizes), random)
     x = random.standard_normal((len(source), theta.shape[1]), dtype=np.float32)
     y = (random.standard_normal(len(source), dtype=np.float32) * np.float32(noise)).astype(float)
     for k, parameters in enumerate(theta):

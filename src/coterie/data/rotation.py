@@ -17,8 +17,8 @@ from coterie.data.dealing import (
     check_clients,
     deal_views,
     image_federation,
-    in_groups,
-    mix,
+    make_grouped_federation,
+    mixture_shares,
     rows_per_source,
 )
 from coterie.data.federation import Federation, rng
@@ -51,8 +51,8 @@ def rotated(
         >>> fed.truth.tolist()
         [0, 1, 0, 1, 0, 1, 0, 1]
     """
-    views = make_views(angles, least=1)
-    return in_groups(
+    views = rotations(angles, least=1)
+    return make_grouped_federation(
         "rotated",
         load_square(base),
         views,
@@ -94,9 +94,9 @@ def mixture(
         >>> mixture(clients=2, samples=10, mixture="30:70").truth.tolist()
         [[0.30000001192092896, 0.699999988079071], [0.699999988079071, 0.30000001192092896]]
     """
-    views = make_views(angles, least=2)
+    views = rotations(angles, least=2)
     check_clients(clients)
-    shares = mix(mixture, clients, len(angles), "angles", rng(seed, "mixture", "mix"))
+    shares = mixture_shares(mixture, clients, len(angles), "angles", rng(seed, "mixture", "mix"))
     images = load_square(base)
     deal = functools.partial(
         deal_views, images, maker="mixture", views=views, shares=shares, decks=1, seed=seed
@@ -120,7 +120,7 @@ def holdouts(
         [0, 180]
     """
     images = load_square(base)
-    views = make_views(angles, least=1)
+    views = rotations(angles, least=1)
     return {angle: view(images.x_test, images.y_test) for angle, view in zip(angles, views)}
 
 
@@ -136,7 +136,7 @@ def load_square(base: str) -> Base:
     return images
 
 
-def make_views(angles: tuple[float, ...], least: int) -> list[View]:
+def rotations(angles: tuple[float, ...], least: int) -> list[View]:
     """Turning by each angle."""
     if len({angle % 360 for angle in angles}) < max(len(angles), least):
         raise CoterieError(f"angles={angles}", f"give at least {least}, no two alike")

@@ -38,7 +38,7 @@ def maker(make: Callable[P, Federation]) -> Callable[P, Federation]:
     types = get_type_hints(make)
 
     @functools.wraps(make)
-    def made(*args: P.args, **kwargs: P.kwargs) -> Federation:
+    def checked(*args: P.args, **kwargs: P.kwargs) -> Federation:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         for name, value in bound.arguments.items():
@@ -48,8 +48,8 @@ def maker(make: Callable[P, Federation]) -> Callable[P, Federation]:
         source = write_spec(make.__name__, bound.arguments)
         return replace(make(*args, **kwargs), source=source)
 
-    MAKERS[make.__name__] = made
-    return made
+    MAKERS[make.__name__] = checked
+    return checked
 
 
 def makers() -> dict[str, tuple[Callable[..., Federation], str]]:
@@ -86,7 +86,7 @@ def read_spec(spec: str, seed: int, **options: Any) -> tuple[str, dict[str, Any]
     """Parse a spec to the maker's name and its arguments; options as in `load`."""
     name = spec.partition("?")[0].partition(":")[0]
     if name not in MAKERS:
-        raise no_such_set(spec)
+        raise unknown_data_set(spec)
     parameters = inspect.signature(MAKERS[name]).parameters
     given: dict[str, Any] = {}
     if "seed" in parameters:
@@ -129,7 +129,7 @@ def parse_options(spec: str, first: str) -> dict[str, str]:
     return options
 
 
-def no_such_set(spec: str) -> CoterieError:
+def unknown_data_set(spec: str) -> CoterieError:
     """Return the error for an unknown data set; often it is a path without a maker."""
     head = spec.partition("?")[0]
     if Path(head).is_dir():
@@ -143,7 +143,9 @@ def no_such_set(spec: str) -> CoterieError:
 def write_spec(name: str, arguments: Mapping[str, Any]) -> str:
     """Write the arguments of a maker as a spec `maker:first?option=value&…`."""
     given = {
-        option: written(value) for option, value in arguments.items() if value not in (None, ())
+        option: format_value(value)
+        for option, value in arguments.items()
+        if value not in (None, ())
     }
     first = next(iter(arguments))
     head = name
@@ -152,10 +154,10 @@ def write_spec(name: str, arguments: Mapping[str, Any]) -> str:
     return f"{head}?{'&'.join(f'{option}={value}' for option, value in given.items())}"
 
 
-def written(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Format a value for a spec."""
     if isinstance(value, tuple | list):
-        return ",".join(map(written, value))
+        return ",".join(map(format_value, value))
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return str(value)

@@ -19,7 +19,7 @@ from coterie.data.store_files import StoreWriter, read_store, refuse_existing
 from coterie.data.table_files import read_npz
 
 
-class Stream(NamedTuple):
+class ClientStream(NamedTuple):
     """Clients that come one by one, and how they become a federation; see `write_store`."""
 
     clients: Iterator[tuple[Any, ...]]
@@ -52,12 +52,12 @@ def clients_in(files: dict[str, Path]) -> Iterator[tuple[Any, ...]]:
             yield name, rows
 
 
-def write_stream(stream: Stream, path: Path) -> None:
+def write_stream(stream: ClientStream, path: Path) -> None:
     """Write clients as they come."""
     with StoreWriter(path) as writer:
         sizes: dict[str, list[int]] = {"train": [], "test": []}
         names: list[str] = []
-        checks = LikeTheFirst(stream.kind)
+        checks = ClientChecker(stream.kind)
         for client in stream.clients:
             name, parts = read_client(client, stream)
             names.append(name)
@@ -86,7 +86,7 @@ def write_stream(stream: Stream, path: Path) -> None:
         writer.finish(fed)
 
 
-def read_client(client: Any, stream: Stream) -> tuple[str, dict[str, Ragged]]:
+def read_client(client: Any, stream: ClientStream) -> tuple[str, dict[str, Ragged]]:
     """(a client's name, its rows by part)"""
     if not isinstance(client, tuple | list) or len(client) not in (2, 3):
         raise CoterieError(
@@ -108,7 +108,7 @@ def as_ragged(name: str, pair: Any) -> Ragged:
     return Ragged(x, y, torch.tensor([len(y)]))
 
 
-class LikeTheFirst:
+class ClientChecker:
     """Refuses clients whose rows are not like those of the first."""
 
     def __init__(self, kind: Kind | None) -> None:
@@ -131,8 +131,8 @@ class LikeTheFirst:
         first, like = self.first
         if rows.x.shape[1:] != like.x.shape[1:] or rows.x.dtype != like.x.dtype:
             raise CoterieError(
-                f"rows of client {first!r} are {describe(like.x)}, those of {name!r} "
-                f"{describe(rows.x)}",
+                f"rows of client {first!r} are {describe_rows(like.x)}, those of {name!r} "
+                f"{describe_rows(rows.x)}",
                 "all clients need the same features",
             )
         if rows.y.is_floating_point() != like.y.is_floating_point():
@@ -159,7 +159,7 @@ class LikeTheFirst:
         return len(labels)
 
 
-def describe(x: Tensor) -> str:
+def describe_rows(x: Tensor) -> str:
     """The shape and type of rows."""
     return f"{tuple(x.shape[1:])} of {str(x.dtype).removeprefix('torch.')}"
 
@@ -216,7 +216,7 @@ def write_store(
     path = Path(path)
     refuse_existing(path)
     data = as_data(source, seed, valid, options)
-    if isinstance(data, Stream):
+    if isinstance(data, ClientStream):
         write_stream(data, path)
         return open_store(str(path))
     if valid and data.valid is None:
@@ -227,22 +227,22 @@ def write_store(
 
 def as_data(
     source: Source, seed: int, valid: float, options: dict[str, Any]
-) -> Federation | Stream:
+) -> Federation | ClientStream:
     """What to store: a federation, or clients one by one."""
     if isinstance(source, str):
         return data_of_spec(source, seed, valid, options)
     if isinstance(source, Federation):
         refuse_options(options, "a federation", {})
         return source
-    refuse_options(options, "clients one by one", Stream._field_defaults)
+    refuse_options(options, "clients one by one", ClientStream._field_defaults)
     if valid:
         raise CoterieError("valid is for a federation, and these are clients one by one.")
-    return Stream(iter(source), seed, **options)
+    return ClientStream(iter(source), seed, **options)
 
 
 def data_of_spec(
     spec: str, seed: int, valid: float, options: dict[str, Any]
-) -> Federation | Stream:
+) -> Federation | ClientStream:
     """The federation of a spec, or its clients one by one where that can be."""
     name, arguments = read_spec(spec, seed, **options)
     files = npz_files(name, arguments)
@@ -250,7 +250,7 @@ def data_of_spec(
     if not files or valid or not arguments.keys() <= plain:
         return MAKERS[name](**arguments)
     arguments.pop("path")
-    return Stream(clients_in(files), **arguments)
+    return ClientStream(clients_in(files), **arguments)
 
 
 def refuse_options(options: dict[str, Any], what: str, known: dict[str, Any]) -> None:

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import CoterieError
-from coterie.data.federation import Federation, Ragged, Stored
+from coterie.data.federation import Federation, Ragged, StoredSplits
 from coterie.data.roster import Kind
 from coterie.data.schema import Schema
 from coterie.data.site_columns import ConstantColumn, SiteColumns
@@ -44,7 +44,7 @@ TYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in get_args
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
-class Array(msgspec.Struct, forbid_unknown_fields=True):
+class ArrayFile(msgspec.Struct, forbid_unknown_fields=True):
     """A file that holds an array; its name is that of the array, with the ending .bin."""
 
     dtype: TypeName
@@ -57,7 +57,7 @@ class Array(msgspec.Struct, forbid_unknown_fields=True):
         return math.prod(self.shape) * TYPES[self.dtype].itemsize
 
 
-class Header(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class StoreHeader(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The content of store.json."""
 
     format: Literal["coterie store"] = "coterie store"
@@ -66,12 +66,12 @@ class Header(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     classes: Count | None
     unseen: Count
     byte_scale: float  # what x is divided by, where it holds bytes
-    arrays: dict[str, Array]  # train.x, …, train.sizes, …, truth, planted, caution (loss scale)
+    arrays: dict[str, ArrayFile]  # train.x, …, train.sizes, …, truth, planted, caution (loss scale)
     clients: str  # sha256 of clients.json
     fingerprint: str  # of the federation
 
 
-class Clients(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class StoredClients(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The content of clients.json."""
 
     names: list[str]
@@ -88,14 +88,14 @@ def read_store(path: Path) -> Federation:
     clients = read_clients(path, header)
     arrays = {name: read_array(path, name, about) for name, about in header.arrays.items()}
     try:
-        return federation_of(header, clients, arrays)
+        return build_federation(header, clients, arrays)
     except KeyError as missing:
         raise damaged(path, f"it has no array {missing}") from None
     except (TypeError, ValueError, CoterieError) as why:
         raise damaged(path, str(why).rstrip(".")) from None
 
 
-def read_header(path: Path) -> Header:
+def read_header(path: Path) -> StoreHeader:
     """Read store.json; another version is rejected first."""
     if not path.exists():
         raise CoterieError(f"there is no store {path}", "write it with `coterie store`")
@@ -109,12 +109,12 @@ def read_header(path: Path) -> Header:
                 f"the store {path} is of version {version}, and this coterie reads {VERSION}",
                 f"{WRITE_ANEW}, or use another version of coterie",
             )
-        return msgspec.json.decode(raw, type=Header)
+        return msgspec.json.decode(raw, type=StoreHeader)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as why:
         raise damaged(path, f"{HEADER}: {why}") from None
 
 
-def read_clients(path: Path, header: Header) -> Clients:
+def read_clients(path: Path, header: StoreHeader) -> StoredClients:
     """Read clients.json."""
     try:
         raw = (path / CLIENTS).read_bytes()
@@ -124,10 +124,10 @@ def read_clients(path: Path, header: Header) -> Clients:
         ) from None
     if checksum(raw) != header.clients:
         raise damaged(path, f"the checksum of {CLIENTS} does not fit")
-    return msgspec.json.decode(raw, type=Clients)
+    return msgspec.json.decode(raw, type=StoredClients)
 
 
-def read_array(path: Path, name: str, about: Array) -> Tensor:
+def read_array(path: Path, name: str, about: ArrayFile) -> Tensor:
     """Read an array: map a large one, compare a small one with its checksum."""
     if not name.replace(".", "").isalpha():
         raise damaged(path, f"it has an array {name!r}")
@@ -139,22 +139,22 @@ def read_array(path: Path, name: str, about: Array) -> Tensor:
     if size > about.bytes:
         raise damaged(path, f"{file.name} has {size:,} bytes instead of {about.bytes:,}")
     if about.checksum is None:
-        return mapped(file, about)
+        return map_array(file, about)
     raw = file.read_bytes()
     if checksum(raw) != about.checksum:
         raise damaged(path, f"the checksum of {file.name} does not fit")
-    return as_tensor(bytearray(raw), about)
+    return tensor_of_bytes(bytearray(raw), about)
 
 
-def mapped(file: Path, about: Array) -> Tensor:
+def map_array(file: Path, about: ArrayFile) -> Tensor:
     """Map the array in a file into memory; writing to it does not change the file."""
     if not about.bytes:
-        return as_tensor(bytearray(), about)
+        return tensor_of_bytes(bytearray(), about)
     dtype = np.dtype(about.dtype).newbyteorder("<")
     return torch.from_numpy(np.memmap(file, dtype, mode="c", shape=tuple(about.shape)))
 
 
-def as_tensor(memory: bytearray, about: Array) -> Tensor:
+def tensor_of_bytes(memory: bytearray, about: ArrayFile) -> Tensor:
     """Bytes as a tensor, without a copy."""
     dtype = TYPES[about.dtype]
     if not about.bytes:
@@ -174,14 +174,18 @@ def checksum(raw: bytes) -> str:
 
 
 # ------------------------------------------------------------------------------ federations
-def federation_of(header: Header, clients: Clients, arrays: dict[str, Tensor]) -> Federation:
+def build_federation(
+    header: StoreHeader, clients: StoredClients, arrays: dict[str, Tensor]
+) -> Federation:
     """Assemble the federation from the files of a store."""
     parts = {}
     for part in PARTS:
         if f"{part}.x" in arrays:
             parts[part] = Ragged(*(arrays[f"{part}.{field}"] for field in Ragged._fields))
     names = tuple(clients.names)
-    stored = Stored(header.fingerprint, names, parts["train"], parts["test"], parts.get("valid"))
+    stored = StoredSplits(
+        header.fingerprint, names, parts["train"], parts["test"], parts.get("valid")
+    )
     return Federation(
         names,
         parts["train"],
@@ -201,7 +205,7 @@ def federation_of(header: Header, clients: Clients, arrays: dict[str, Tensor]) -
     )
 
 
-def about_clients(fed: Federation) -> Clients:
+def about_clients(fed: Federation) -> StoredClients:
     """Return the content of clients.json for a federation."""
     columns = None
     if fed.site_columns is not None:
@@ -210,7 +214,7 @@ def about_clients(fed: Federation) -> Clients:
             "empty": {name: dict(gaps) for name, gaps in fed.site_columns.empty.items()},
             "constants": [list(constant) for constant in fed.site_columns.constants],
         }
-    return Clients(
+    return StoredClients(
         names=list(fed.names),
         labels=None if fed.labels is None else list(fed.labels),
         source=fed.roster.source,
@@ -241,7 +245,7 @@ class StoreWriter:
         self.path = path
         self.unfinished = path.with_name(f".{path.name}.coterie-new")
         self.files: dict[str, BinaryIO] = {}
-        self.arrays: dict[str, Array] = {}
+        self.arrays: dict[str, ArrayFile] = {}
         self.lock = -1
 
     def __enter__(self) -> StoreWriter:
@@ -287,7 +291,7 @@ class StoreWriter:
         """Append rows to a split."""
         for name, rows in ((f"{part}.x", x), (f"{part}.y", y)):
             if name not in self.files:
-                self.arrays[name] = Array(type_name(rows), [0, *rows.shape[1:]])
+                self.arrays[name] = ArrayFile(type_name(rows), [0, *rows.shape[1:]])
                 self.files[name] = (self.unfinished / f"{name}.bin").open("wb")
             self.arrays[name].shape[0] += len(rows)
             self.files[name].write(as_bytes(rows))
@@ -295,20 +299,20 @@ class StoreWriter:
     def small(self, name: str, values: Tensor) -> None:
         """Write a small array with its checksum."""
         raw = as_bytes(values)
-        self.arrays[name] = Array(type_name(values), list(values.shape), checksum(raw))
+        self.arrays[name] = ArrayFile(type_name(values), list(values.shape), checksum(raw))
         (self.unfinished / f"{name}.bin").write_bytes(raw)
 
     def rows(self, name: str) -> Tensor:
-        """Return the rows written so far, mapped from disk."""
+        """Return the rows written so far, map_array from disk."""
         self.files[name].flush()
-        return mapped(self.unfinished / f"{name}.bin", self.arrays[name])
+        return map_array(self.unfinished / f"{name}.bin", self.arrays[name])
 
     # -- the end
     def finish(self, fed: Federation) -> None:
         """Write everything except the rows, and rename the folder to its path.
 
         Args:
-            fed: The federation as it will be read, with its rows mapped from disk.
+            fed: The federation as it will be read, with its rows map_array from disk.
         """
         for part in PARTS:
             if f"{part}.x" in self.arrays:
@@ -319,7 +323,7 @@ class StoreWriter:
                 self.small(name, values)
         clients = msgspec.json.encode(about_clients(fed))
         (self.unfinished / CLIENTS).write_bytes(clients)
-        header = Header(
+        header = StoreHeader(
             kind=fed.kind,
             classes=fed.classes,
             unseen=fed.unseen,
